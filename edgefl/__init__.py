@@ -14,18 +14,17 @@ if TYPE_CHECKING:
     from edgefl.commands.check.check import check
     from edgefl.commands.compare.compare import compare
     from edgefl.commands.emulate.emulate import emulate
+    from edgefl.commands.explain import explain
+    from edgefl.commands.export import export
     from edgefl.commands.fit.fit import fit
-    from edgefl.commands.history.explain import explain
-    from edgefl.commands.history.export import export
-    from edgefl.commands.history.trace import trace
-    from edgefl.commands.history.write_figures import write_figures
-    from edgefl.commands.history.write_report import write_report
     from edgefl.commands.papers.papers import papers
     from edgefl.commands.profile.check_devices import check_devices
     from edgefl.commands.profile.profile import profile
     from edgefl.commands.profile.profile_clients import profile_clients
-    from edgefl.commands.run import run
+    from edgefl.commands.report import write_figures, write_report
+    from edgefl.commands.run.run import run
     from edgefl.commands.sweep.sweep import sweep
+    from edgefl.commands.trace import trace
     from edgefl.commands.validate import validate
     from edgefl.registry import register
     from edgefl.runs import Run, read_run
@@ -63,20 +62,20 @@ _MODULES = {
     "check_devices": "edgefl.commands.profile.check_devices",
     "compare": "edgefl.commands.compare.compare",
     "emulate": "edgefl.commands.emulate.emulate",
-    "explain": "edgefl.commands.history.explain",
-    "export": "edgefl.commands.history.export",
+    "explain": "edgefl.commands.explain",
+    "export": "edgefl.commands.export",
     "fit": "edgefl.commands.fit.fit",
     "papers": "edgefl.commands.papers.papers",
     "profile": "edgefl.commands.profile.profile",
     "profile_clients": "edgefl.commands.profile.profile_clients",
     "read_run": "edgefl.runs",
     "register": "edgefl.registry",
-    "run": "edgefl.commands.run",
+    "run": "edgefl.commands.run.run",
     "sweep": "edgefl.commands.sweep.sweep",
-    "trace": "edgefl.commands.history.trace",
+    "trace": "edgefl.commands.trace",
     "validate": "edgefl.commands.validate",
-    "write_figures": "edgefl.commands.history.write_figures",
-    "write_report": "edgefl.commands.history.write_report",
+    "write_figures": "edgefl.commands.report",
+    "write_report": "edgefl.commands.report",
 }
 """Module of each public name.  It is imported on first use, so that ``edgefl --help`` doesn't import torch."""
 

@@ -83,8 +83,8 @@ def _one_worker() -> Iterator[None]:
     """One worker process for all tests here, and one predictor: methods share works, so that each is predicted once."""
     resident, predictor = Resident(), Predictor()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edgefl.commands.check.contract.Predictor", lambda: predictor)
-        patch.setattr("edgefl.commands.check.tasks.Processes", resident)
+        patch.setattr("edgefl.commands.check.check.Predictor", lambda: predictor)
+        patch.setattr("edgefl.commands.check.one_task.Processes", resident)
         patch.setattr("edgefl.training.executors.Processes", resident)
         yield
     resident.close()

@@ -55,7 +55,10 @@ RATE = 0.0123456789
 PRICED = ("download_seconds", "compute_seconds", "upload_seconds", "virtual_seconds", "energy_joules")
 WHOLE = ("Scenario", "Document")
 """Types of a whole scenario."""
-BESIDE = ("yaml_lines", "scenario.", "runs.", "commands.made_of", "commands.history.")
+BESIDE = (
+    "yaml_lines", "scenario.", "runs.", "commands.made_of",
+    *(f"commands.{name}" for name in ("recorded_rounds", "explain", "trace", "export", "report")),
+)  # fmt: skip
 """Beginnings of the modules that read and write scenarios."""
 DEEPEST = 40
 """Levels of holders; only a holder that holds itself has more."""

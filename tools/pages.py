@@ -30,7 +30,7 @@ from tools.pages.front_picture import front_picture, same_picture
 from tools.pages.methods import method_blocks
 from tools.pages.protocol import protocol_blocks
 from tools.pages.python import python_page
-from tools.pages.scenario import scenario_page
+from tools.pages.scenario import scenario_page, scenario_schema
 from tools.pages.scenarios import scenarios_page
 from tools.pages.towers import tower_blocks
 
@@ -62,6 +62,7 @@ class Page:
 
 
 PAGES = (
+    Page("../scenarios/edgefl.schema.json", scenario_schema),
     Page("reference/scenario.md", scenario_page),
     Page("reference/command-line.md", command_line_page),
     Page("reference/errors.md", errors_page),

@@ -25,8 +25,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 
 from edgefl.cli import one_line
-from edgefl.commands.emulate.emulate import emulate
-from edgefl.commands.emulate.held_against import errors_of
+from edgefl.commands.emulate.emulate import emulate, errors_of
 from edgefl.machine import host
 
 METHODS: dict[str, Any] = {

@@ -93,7 +93,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show every number of one profile with its range, source and confidence, and what a device was held against."""
-    from edgefl.commands.published.factors import described
+    from edgefl.commands.devices.factors import described
     from edgefl.report.library import print_devices
 
     result = described(name)
@@ -154,7 +154,7 @@ def validate(
     from edgefl.report.profile.published import print_published
 
     with observing() as on_progress:
-        from edgefl.commands.published.validate import validate_devices
+        from edgefl.commands.devices.validate import validate_devices
 
         result = validate_devices(devices=device or (), plot=plot, on_progress=on_progress)
     print_json(result) if as_json else print_published(result)

@@ -86,7 +86,7 @@ def run(
         progress = make_progress()
         try:
             with progress:
-                from edgefl.commands import run as command
+                from edgefl.commands.run import run as command
 
                 finished = command.run(
                     scenario, output=output, resume=resume, overrides=overrides or (), jobs=jobs, address=address,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl import models, registry
-from edgefl.commands.needs.host import check_host, tell_time
+from edgefl.commands.host_need import check_host, tell_time
 from edgefl.commands.progress import OnProgress, messages, silent
 from edgefl.cost import Predictor, ScratchTable
 from edgefl.data import Federation, made_of, open_federation, unrevised
@@ -23,6 +23,7 @@ from edgefl.machine.kernel_scratch import kernels, probe
 from edgefl.memo import cache_folder
 from edgefl.methods import ClientFacts, Kind, Method, Setting
 from edgefl.models import adapters
+from edgefl.models.model import ModelDescription
 from edgefl.planning import Planner, Setup
 from edgefl.planning.payload_options import encoded
 from edgefl.planning.rules import check_works
@@ -274,7 +275,7 @@ def pretraining_of(scenario: Scenario, federation: Federation, on_message: Calla
     if not scenario.pretrain.towers:
         return None
 
-    def describe(modality: str) -> Mapping[str, Any]:
+    def describe(modality: str) -> ModelDescription:
         facts = federation.public_facts
         return models.describe(scenario.model, (modality,), "classify", facts)
 

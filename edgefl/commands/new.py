@@ -9,10 +9,8 @@ from pathlib import Path
 from edgefl import registry
 from edgefl.errors import ScenarioError, printable
 from edgefl.scenario.document import write
-from edgefl.scenario.library import find_document, library_folder, text_of
+from edgefl.scenario.library import SCHEMA, find_document, library_folder, text_of
 
-SCHEMA = "edgefl.schema.json"
-"""File of the schema beside a scenario."""
 MODELINE = "# yaml-language-server: $schema="
 """The comment by which editors with yaml-language-server find a file's schema; a path relative to the file follows."""
 

@@ -1,24 +1,21 @@
 """The parts that a scenario can name, each with a line and its options, as plain data.
 
-edgefl's own parts stand in ``own_parts.json``, so that listing them doesn't import torch; ``tools/own_parts.py`` writes
-the file, and a test compares it with the parts.  Parts of plug-ins are imported.
+edgefl's own parts are read from the shipped JSON Schema of scenarios, so that listing them doesn't import torch.  Parts
+of plug-ins are imported.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgefl import registry
+from edgefl.scenario.library import SCHEMA, library_folder
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
-
-OWN = Path(__file__).with_name("own_parts.json")
 
 LISTED = {
     "methods": "method",
@@ -66,45 +63,44 @@ def _own(section: str, name: str) -> dict[str, Any] | None:
     """The entry of one of edgefl's own parts; None for a part of a plug-in."""
     if registry.origin(LISTED[section], name).package != "edgefl":
         return None
-    return _entries().get(section, {}).get(name)
+    noun, schema = LISTED[section], _shipped()
+    part = schema["x-parts"][noun].get(name)
+    if part is None:
+        return None
+    reference = part.get("$ref")
+    return _entry(noun, name, part["summary"], reference and schema["$defs"][reference.removeprefix("#/$defs/")])
 
 
 @cache
-def _entries() -> dict[str, dict[str, dict[str, Any]]]:
-    sections = json.loads(OWN.read_text(encoding="utf-8"))
-    return {section: {entry["name"]: entry for entry in entries} for section, entries in sections.items()}
+def _shipped() -> dict[str, Any]:
+    return dict(json.loads((library_folder() / SCHEMA).read_text(encoding="utf-8")))
 
 
 def described(noun: str, name: str) -> dict[str, Any]:
     """Name, summary and options of a part, from the part itself."""
+    from edgefl.scenario.schema import summary_of
+
     part = registry.get(noun, name)
     model: type[BaseModel] | None = getattr(part, "Options", None)
-    # an instance, such as a data set, has its class's docstring, which says nothing about it
-    documented = getattr(part, "made", part)  # a tower's own class of modules
-    text = documented.__doc__ if isinstance(documented, type) or hasattr(documented, "__name__") else ""
-    summary = getattr(part, "summary", "") or _first_sentence(text or "")
+    return _entry(noun, name, summary_of(part), None if model is None else model.model_json_schema())
+
+
+def _entry(noun: str, name: str, summary: str, schema: dict[str, Any] | None) -> dict[str, Any]:
     entry: dict[str, Any] = {"name": name, "summary": summary}
-    if noun in ("method", "schedule") or model is not None:
-        key = {"tower": "tower", "codec": "dtype"}.get(noun, "name")
-        entry["options"] = _options(model, key) if model is not None else []
+    if noun in ("method", "schedule") or schema is not None:
+        entry["options"] = _options(schema or {}, {"tower": "tower", "codec": "dtype"}.get(noun, "name"))
     return entry
 
 
-def _first_sentence(docstring: str) -> str:
-    """The first sentence of a docstring's first paragraph, without its full stop and its double backticks."""
-    paragraph = " ".join(docstring.strip().partition("\n\n")[0].split())
-    return re.split(r"(?<!\bal)\. ", paragraph)[0].removesuffix(".").replace("``", "")
-
-
-def _options(model: type[BaseModel], key: str) -> list[dict[str, str]]:
+def _options(schema: dict[str, Any], key: str) -> list[dict[str, str]]:
     options = []
-    for field, schema in model.model_json_schema().get("properties", {}).items():
+    for field, its in schema.get("properties", {}).items():
         if field == key:
             continue
-        default = schema.get("default")
-        text = "required" if "default" not in schema else "-" if default is None else _default_text(default)
+        default = its.get("default")
+        text = "required" if "default" not in its else "-" if default is None else _default_text(default)
         options.append(
-            {"name": field, "default": text, "values": _values(schema), "description": schema.get("description", "")}
+            {"name": field, "default": text, "values": _values(its), "description": its.get("description", "")}
         )
     # an option that every method has comes after its own
     return sorted(options, key=lambda option: option["name"] == "personal")

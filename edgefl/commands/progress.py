@@ -35,7 +35,7 @@ def public_command(command: Callable[Arguments, Answer]) -> Callable[Arguments, 
     """A public command.  It raises what a plug-in raises as PluginError, and sees every folder of data as it is now.
 
     It takes ``observe=``, the former name of ``on_progress=``, too, and ``progress=True`` for a bar.  A notebook shows
-    the results of the commands in ``edgefl.report.history.notebook.PAGES`` as tables.
+    the results of the commands in ``edgefl.report.notebook.PAGES`` as tables.
     """
 
     @wraps(command)
@@ -57,7 +57,7 @@ def public_command(command: Callable[Arguments, Answer]) -> Callable[Arguments, 
 
 def _with_bar(stack: ExitStack, on_progress: Any) -> OnProgress:
     """An ``OnProgress`` that moves a bar, which closes with the stack, and passes everything on."""
-    from edgefl.report.history.bar import make_bar
+    from edgefl.report.progress import make_bar
 
     bar = stack.enter_context(make_bar())
 
@@ -72,7 +72,7 @@ def _shown(command: str, answer: Any) -> Any:
     """A command's result with its HTML form for notebooks, if it has one."""
     if type(answer) is not dict or command not in ("profile", "sweep", "fit"):
         return answer
-    from edgefl.report.history.notebook import PAGES, Shown
+    from edgefl.report.notebook import PAGES, Shown
 
     return Shown(answer, PAGES[command])
 

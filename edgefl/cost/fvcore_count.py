@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from edgefl import models
 from edgefl.cost.predict import replaced
+from edgefl.models.model import ModelDescription, TowerDescription
 from edgefl.work import Meter, TensorSpec
 from edgefl.work.description import DTYPES
 from edgefl.work.meter.meter import parts
@@ -74,13 +75,17 @@ class _Forward(nn.Module):
         return tuple(model.embed(m, batch[m]) for m in modalities)
 
 
-def count_twice(description: Mapping[str, Any], pattern: str, task: str, spec: Mapping[str, TensorSpec]) -> TwoCounts:
+def count_twice(description: ModelDescription, pattern: str, task: str, spec: Mapping[str, TensorSpec]) -> TwoCounts:
     """Count one forward pass of the described model by the meter and by fvcore.
 
     ``task`` is "classify" or "retrieve"; ``spec`` has the shapes of a batch by modality.  torch.jit can't trace on the
     meta device, so the forward pass is really computed, with zeros as weights and samples.  Use a batch of one sample.
     """
-    model = models.on_meta({**description, "towers": _without_checkpointing(description["towers"])})
+    # torch.jit can't trace activation checkpointing, which a forward pass doesn't need
+    towers: dict[str, TowerDescription] = {
+        name: {**tower, "checkpointing": False} for name, tower in description["towers"].items()
+    }
+    model = models.on_meta({**description, "towers": towers})
     # The system allocates pages of zeros only when they are written to, so the weights take no memory.
     model = replaced(model, lambda old: torch.zeros_like(old, device="cpu"))
     module = _Forward(model, pattern, task).eval()
@@ -103,11 +108,6 @@ def count_twice(description: Mapping[str, Any], pattern: str, task: str, spec: M
         {n: {o: m for o, m in c.items() if m} for n, c in by_part.items()},
         unknown,
     )
-
-
-def _without_checkpointing(towers: Mapping[str, Any]) -> dict[str, Any]:
-    """Descriptions without activation checkpointing, which torch.jit can't trace and a forward pass doesn't need."""
-    return {name: {k: v for k, v in tower.items() if k != "checkpointing"} for name, tower in towers.items()}
 
 
 def _fvcore(module: nn.Module, values: tuple[Tensor, ...]) -> tuple[dict[str, Counter[str]], dict[str, int]]:

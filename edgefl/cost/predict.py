@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -171,11 +171,10 @@ def replaced(module: nn.Module, make: Callable[[Tensor], Tensor]) -> nn.Module:
         return replacements[id(old)][1]
 
     for part in module.modules():
-        tensors: tuple[dict[str, Any], ...] = (part._parameters, part._buffers)
-        for by_name in tensors:
+        for by_name in (part._parameters, part._buffers):
             for name, tensor in by_name.items():
                 if tensor is not None:
-                    by_name[name] = replacement(tensor)
+                    by_name[name] = replacement(tensor)  # type: ignore[assignment]
     return module
 
 
@@ -248,7 +247,7 @@ def _executed(
     return meter, ctx
 
 
-def _rows_of_table(raw: dict[str, Any]) -> list[tuple[str, int, bool]]:
+def _rows_of_table(raw: Mapping[str, Sequence[tuple[str, int, bool]]]) -> list[tuple[str, int, bool]]:
     return [(str(key), int(size), bool(assumed)) for key, size, assumed in raw["scratch"]]
 
 

@@ -9,19 +9,6 @@ from edgefl.data.samples import Samples
 from edgefl.data.shipping import Cargo, packed, unpacked
 
 __all__ = [
-    "KINDS",
-    "Cargo",
-    "Collection",
-    "DataOptions",
-    "DataSet",
-    "Federation",
-    "FolderSet",
-    "Samples",
-    "Wanted",
-    "made_of",
-    "one_look",
-    "open_federation",
-    "packed",
-    "unpacked",
-    "unrevised",
-]
+    "KINDS", "Cargo", "Collection", "DataOptions", "DataSet", "Federation", "FolderSet", "Samples", "Wanted",
+    "made_of", "one_look", "open_federation", "packed", "unpacked", "unrevised",
+]  # fmt: skip

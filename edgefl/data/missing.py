@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from edgefl import seeds
 from edgefl.data.collection import IntArray
 from edgefl.errors import UnitError
 from edgefl.units import SHARE
+
+if TYPE_CHECKING:
+    from edgefl.work.description import MissingRates
 
 PATTERNS = "patterns"
 DROPPED = -1
@@ -24,7 +27,7 @@ def patterns_of(kind: str) -> tuple[str, ...]:
     return (kind, *modalities) if len(modalities) > 1 else (kind,)
 
 
-def parse_rates(kind: str, value: Any) -> dict[str, Any]:
+def parse_rates(kind: str, value: Any) -> MissingRates:
     """Validate ``missing`` of one kind: ``{image: 0.3, text: 0.3}`` or ``{patterns: {image-text: 0.5, ...}}``.
 
     Raises ValueError for an invalid share, for a modality or pattern that the kind doesn't have, and for shares of
@@ -40,24 +43,26 @@ def parse_rates(kind: str, value: Any) -> dict[str, Any]:
             raise ValueError(f"{kind} samples have no pattern {unknown[0]!r}; possible: {', '.join(allowed)}")
         if abs(sum(shares.values()) - 1) > 1e-9:
             raise ValueError(f"the shares of patterns add up to {sum(shares.values()):g}, not 1")
-        return {PATTERNS: shares}
+        return {"patterns": shares}
     if unknown := [str(name) for name in value if name not in modalities]:
         raise ValueError(f"{kind} samples have no modality {unknown[0]!r}; they have: {', '.join(modalities)}")
     return _some_left(kind, {str(name): _share(rate) for name, rate in value.items()})
 
 
-def _some_left(kind: str, rates: dict[str, float]) -> dict[str, float]:
+def _some_left(kind: str, rates: dict[str, float]) -> MissingRates:
     if all(rates.get(modality) == 1 for modality in kind.split("-")):
         raise ValueError(f"no {kind} sample would be left: samples that lack both modalities are dropped")
-    return rates
+    return cast("MissingRates", rates)
 
 
-def leaves_whole(kind: str, rates: Mapping[str, Any]) -> bool:
+def leaves_whole(kind: str, rates: MissingRates) -> bool:
     """Whether some samples keep all modalities."""
-    return rates[PATTERNS].get(kind, 0.0) > 0 if PATTERNS in rates else all(rate < 1 for rate in rates.values())
+    if "patterns" in rates:
+        return rates["patterns"].get(kind, 0.0) > 0
+    return all(cast(float, rate) < 1 for rate in rates.values())
 
 
-def parse_missing(value: Any) -> dict[str, dict[str, Any]]:
+def parse_missing(value: Any) -> dict[str, MissingRates]:
     """Missing rates of each kind with two modalities, from one share for all, shares by modality, or rates by kind.
 
     Raises ValueError for any other value.
@@ -84,26 +89,26 @@ def _share(value: Any) -> float:
         raise ValueError(str(error)) from None
 
 
-def draw(kind: str, rates: Mapping[str, Any], n: int, rng: np.random.Generator) -> IntArray:
+def draw(kind: str, rates: MissingRates, n: int, rng: np.random.Generator) -> IntArray:
     """Draw the pattern of ``n`` samples: indices [n] into ``patterns_of(kind)``, or DROPPED without both.
 
     Modalities are missing independently (Bernoulli): at rate q for both, (1 - q)^2 of the samples are whole and q^2
     are dropped.  Shares of ``patterns`` are met to within one sample, in random order.
     """
     patterns = patterns_of(kind)
-    if PATTERNS in rates:
-        shares = np.array([rates[PATTERNS].get(pattern, 0.0) for pattern in patterns])
+    if "patterns" in rates:
+        shares = np.array([rates["patterns"].get(pattern, 0.0) for pattern in patterns])
         ends = np.round(np.cumsum(shares) * n).astype(np.int64)
         ends[-1] = n
         return rng.permutation(np.repeat(np.arange(len(patterns)), np.diff(ends, prepend=0))).astype(np.int8)
-    first, second = kind.split("-")
     uniform = rng.random((2, n))
-    available = np.stack([uniform[0] >= rates.get(first, 0.0), uniform[1] >= rates.get(second, 0.0)])
+    lacks = [cast(float, rates.get(modality, 0.0)) for modality in kind.split("-")]
+    available = uniform >= np.array(lacks)[:, None]
     code: IntArray = np.array([[DROPPED, 2], [1, 0]], np.int8)
     pattern_index: IntArray = code[available[0].astype(np.int64), available[1].astype(np.int64)]
     return pattern_index
 
 
-def lacking_in_a_test(kind: str, rates: Mapping[str, Any], n: int) -> IntArray:
+def lacking_in_a_test(kind: str, rates: MissingRates, n: int) -> IntArray:
     """``draw`` for the first ``n`` samples of a server split, equal in every round and for every method."""
     return draw(kind, rates, n, seeds.generator(0, "missing in a test"))

@@ -24,7 +24,7 @@ from edgefl.data.missing import DROPPED, draw
 from edgefl.data.options import KINDS, PUBLIC, DataOptions, Kind
 from edgefl.data.part import Part
 from edgefl.data.split import SPLITS, by_kind, hold_out, one_per_text, usable
-from edgefl.data.store import Array, Entry, entry
+from edgefl.data.store import Array, Entry, Meta, entry
 from edgefl.data.vocabulary import encoded, ready_tokenizer, tokenizer_file, train_wordpiece
 from edgefl.errors import DataError
 from edgefl.memo import cache_folder
@@ -182,7 +182,7 @@ def _facts(parts: Mapping[str, Part]) -> dict[str, dict[str, int]]:
     return facts
 
 
-Built = tuple[dict[str, Array], dict[str, object], dict[str, str]]
+Built = tuple[dict[str, Array], Meta, dict[str, str]]
 
 
 def _collect(name: str, make: Callable[[], Collection], code: str, on_message: OnMessage) -> Built:
@@ -190,7 +190,7 @@ def _collect(name: str, make: Callable[[], Collection], code: str, on_message: O
     collection = make()
     arrays: dict[str, Array] = collection.arrays()
     texts = json.dumps({"texts": collection.texts, "masked": collection.masked}, ensure_ascii=False)
-    meta: dict[str, object] = {"classes": collection.classes, "arrays": sorted(arrays), "code": code}
+    meta: Meta = {"classes": collection.classes, "arrays": sorted(arrays), "code": code}
     return arrays, meta, {"texts.json": texts}
 
 
@@ -243,7 +243,7 @@ def _part(
     train = np.flatnonzero(split == 0)
     arrays: dict[str, Array] = {"split": split.astype(np.int8)}
     files: dict[str, str] = {}
-    meta: dict[str, object] = {}
+    meta: Meta = {"arrays": []}
     facts: dict[str, dict[str, int]] = {}
     classes = len(collection.classes)
     if collection.images is not None:

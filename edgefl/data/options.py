@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     WithJsonSchema,
     field_validator,
@@ -19,8 +17,11 @@ from pydantic import (
 from edgefl import registry
 from edgefl.data.missing import parse_missing
 from edgefl.errors import suggestion
-from edgefl.registry.fields import NamesOf
+from edgefl.registry.fields import Fields, NamesOf
 from edgefl.work.tasks import Like, like
+
+if TYPE_CHECKING:
+    from edgefl.work.description import MissingRates
 
 Kind = Literal["image", "text", "image-text", "audio", "image-audio"]
 KINDS: tuple[Kind, ...] = ("image", "text", "image-text", "audio", "image-audio")
@@ -30,7 +31,7 @@ USUAL: dict[Kind, str] = {kind: "retrieve" if kind == "image-text" else "classif
 PUBLIC = "public"
 """The key of ``source`` for public samples; the other keys are kinds."""
 
-Partition = str | dict[str, Any]
+Partition = str | dict[str, object]
 LARGEST_COUNT = 2**31 - 1
 """Most samples of a client."""
 LARGEST_SPLIT = 10**9
@@ -67,45 +68,40 @@ CountRange = Annotated[
 """Fewest and most samples of a client."""
 
 
-class ImageShape(BaseModel):
+class ImageShape(Fields):
     """Pictures of a set that is only declared."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     channels: int = Field(default=3, ge=1, description="colour channels")
     size: int = Field(default=224, ge=1, description="height and width in pixels")
     classes: int = Field(default=100, ge=2, description="number of classes")
 
 
-class TextShape(BaseModel):
+class TextShape(Fields):
     """Texts of a set that is only declared; their length in tokens is the model's."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     vocabulary: int = Field(default=30522, ge=1, description="number of token ids")
     classes: int = Field(default=4, ge=2, description="number of classes")
 
 
-class AudioShape(BaseModel):
+class AudioShape(Fields):
     """Spectrograms of a set that is only declared."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     bins: int = Field(default=128, ge=1, description="frequency bins")
     frames: int = Field(default=1024, ge=1, description="points in time")
     classes: int = Field(default=13, ge=2, description="number of classes")
 
 
-class Shapes(BaseModel):
+class Shapes(Fields):
     """Shapes of a set that is only declared: enough to profile a model at any size, nothing to train on."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     image: ImageShape = Field(default=ImageShape(), description="shape of the pictures")
     text: TextShape = Field(default=TextShape(), description="shape of the texts")
     audio: AudioShape = Field(default=AudioShape(), description="shape of the spectrograms")
 
 
-class DataOptions(BaseModel):
+class DataOptions(Fields):
     """The data set, its partition over clients, and the held-out splits."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     source: str | dict[str, str] = Field(
         default="glyphs",
         description="name of a registered data set; or a mapping with one for each kind of client, and one for "
@@ -126,7 +122,7 @@ class DataOptions(BaseModel):
         description="number of clients of each kind",
     )
     partition: Partition = Field(
-        default={"dirichlet": 0.5},
+        default=dict[str, object](dirichlet=0.5),
         description="how the samples of a kind are spread over its clients: iid, {dirichlet: alpha}, "
         "{dirichlet-equal: alpha}, {quantity: alpha}, {shared: N} (N samples each, which several clients may hold), "
         "groups (all captions of a picture at one client), natural (the clients that the data name); or a mapping with "
@@ -203,7 +199,7 @@ class DataOptions(BaseModel):
 
     @field_validator("missing")
     @classmethod
-    def _rates(cls, value: Any) -> dict[str, dict[str, Any]] | None:
+    def _rates(cls, value: Any) -> dict[str, MissingRates] | None:
         return None if value is None else parse_missing(value)
 
     @field_validator("source")
@@ -270,10 +266,10 @@ class DataOptions(BaseModel):
         folders = {source: path for source, path in self.folders.items() if source == name}
         return self.model_copy(update={"source": name, "clients": kinds, "public": public, "folders": folders})
 
-    def missing_of(self, kind: str) -> dict[str, Any]:
+    def missing_of(self, kind: str) -> MissingRates:
         """Missing rates of this kind; empty if all are 0."""
-        rates = (self.missing or {}).get(kind, {})
-        return cast(dict[str, Any], rates if any(rates.values()) else {})
+        rates: MissingRates = (self.missing or {}).get(kind, {})
+        return rates if any(rates.values()) else {}
 
     def _samples(self, kind: Kind) -> int | tuple[int, int] | None:
         return self.samples.get(kind) if isinstance(self.samples, dict) else self.samples

@@ -142,7 +142,7 @@ class Part:
         """How its pictures become a model's inputs."""
         meta = self.entry.meta
         shape = {name: meta["facts"]["image"][name] for name in ("channels", "size")}
-        return ImagePreprocessing(**shape, mean=meta["mean"], deviation=meta["deviation"])
+        return ImagePreprocessing(**shape, mean=tuple(meta["mean"]), deviation=tuple(meta["deviation"]))
 
     @cached_property
     def audio_preprocessing(self) -> AudioPreprocessing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from edgefl.data.federation import Federation
 from edgefl.data.opening import merged
 from edgefl.data.options import KINDS, DataOptions
 from edgefl.data.part import Part
-from edgefl.data.store import Array, Entry
+from edgefl.data.store import Array, Entry, Meta
 from edgefl.errors import DataError
 
 Cargo = dict[str, list["Crate"]]
@@ -24,7 +24,7 @@ class Crate(NamedTuple):
     """What an entry of the store has: its name, its metadata, and its arrays."""
 
     name: str
-    meta: Mapping[str, Any]
+    meta: Meta
     arrays: Mapping[str, Array]
 
 

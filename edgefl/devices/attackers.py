@@ -7,18 +7,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from edgefl import registry, seeds, units
+from edgefl.registry.fields import Fields
 
 
-class AttackOptions(BaseModel):
+class AttackOptions(Fields):
     """``attack: {share: 20%, kind: sign-flip}``: clients that attack in every round in which they take part.
 
     Every registered attack has these fields, and fields of its own.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     share: units.Share = Field(
         description="Share of all clients that attack, rounded to whole clients, but at least one; drawn once by seed."

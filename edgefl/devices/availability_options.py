@@ -8,9 +8,11 @@ from fractions import Fraction
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic.json_schema import JsonSchemaValue
 
 from edgefl import registry, units
 from edgefl.errors import EdgeflError, UnitError, UnknownName, suggestion
+from edgefl.registry.fields import Fields
 
 _HOURS = units.Quantity(
     "number of hours",
@@ -56,10 +58,8 @@ def _schema(*examples: object) -> WithJsonSchema:
     )
 
 
-class DiurnalOptions(BaseModel):
+class DiurnalOptions(Fields):
     """A window of availability in every day. Each client draws its window once; ``jitter`` shifts it on each day."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     hours: Annotated[tuple[float, float], BeforeValidator(_hours), _schema("8..10 h")] = Field(
         default=(8.0, 10.0),
@@ -103,13 +103,11 @@ class DiurnalOptions(BaseModel):
         return self
 
 
-class MarkovOptions(BaseModel):
+class MarkovOptions(Fields):
     """A two-state Markov process: clients are available and unavailable for exponentially distributed times.
 
     They start in the stationary distribution.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     on: units.Seconds = Field(description="Mean time for which a client can be reached (2 h).")
     off: units.Seconds = Field(description="Mean time for which it can't be reached after that (10 h).")
@@ -122,10 +120,8 @@ class MarkovOptions(BaseModel):
         return value
 
 
-class TraceOptions(BaseModel):
+class TraceOptions(Fields):
     """Recorded availability: each client gets the record of a random device of the trace."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     file: str = Field(
         min_length=1,
@@ -146,10 +142,8 @@ class TraceOptions(BaseModel):
         return value
 
 
-class NoOptions(BaseModel):
+class NoOptions(Fields):
     """No fields; the base of those of an availability of one's own."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class _Stated(NamedTuple):
@@ -206,7 +200,7 @@ class AvailabilityOptions(BaseModel):
         return next((name, options) for name, options in self if options is not None)
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> JsonSchemaValue:
         """Its fields, and the registered parts that aren't fields, by name."""
         found = handler.resolve_ref_schema(handler(schema))
         for name in registry.names("availability"):

@@ -8,18 +8,17 @@ from math import inf
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from edgefl import seeds, units
 from edgefl.devices.profile import Device
+from edgefl.registry.fields import Fields
 
 Floats = NDArray[np.float64]
 
 
-class BatteryOptions(BaseModel):
+class BatteryOptions(Fields):
     """Capacity, initial level, charging and reserve of the clients' batteries."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     capacity: units.JoulesRange | None = Field(
         default=None,

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from edgefl import units, yaml_lines
 from edgefl.errors import DeviceError, UnitError, suggestion
 from edgefl.files import read_regular
+from edgefl.registry.fields import Fields
 from edgefl.yaml_lines import KeyPath, Place, spell
 
 Confidence = Literal["measured", "datasheet", "estimated"]
@@ -21,10 +22,8 @@ SHAPE = "a number is {value, range, confidence, source: {title, date, quote}}"
 SOURCE_SHAPE = "a source is {title, url, date, quote}"
 
 
-class Source(BaseModel):
+class Source(Fields):
     """The source of a number in a profile."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     title: str = Field(min_length=1, description="Document, page or paper that has the figure.")
     url: str | None = Field(default=None, description="Its address, if it has one.")
@@ -104,7 +103,7 @@ class Written:
     """The content of a profile's file, and the position of each key in it."""
 
     path: Path
-    data: Mapping[str, Any]
+    data: Mapping[str, object]
     places: Mapping[KeyPath, Place]
 
     def error(self, message: str, *where: str | int) -> DeviceError:
@@ -125,7 +124,7 @@ class Written:
             faults.note(self.error(f"{', '.join(missing)} {verb} missing from {noun}; {SHAPE}"))
         faults.raise_all()
 
-    def section(self, *where: str) -> Mapping[str, Any]:
+    def section(self, *where: str) -> Mapping[str, object]:
         """The mapping at this key path; empty if there is none.  Raises DeviceError if it is anything else."""
         value: Any = self.data
         for key in where:
@@ -134,7 +133,7 @@ class Written:
             raise self.error(f"{spell(where)} must be a mapping, not {value!r:.40}", *where)
         return value
 
-    def over(self, data: Mapping[str, Any], where: KeyPath) -> Written:
+    def over(self, data: Mapping[str, object], where: KeyPath) -> Written:
         """This content with other values for some keys, which stand in the file below ``where``."""
         moved = {keys[len(where) :]: place for keys, place in self.places.items() if keys[: len(where)] == where}
         return Written(self.path, {**self.data, **data}, {**self.places, **{k: p for k, p in moved.items() if k}})

@@ -13,9 +13,7 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     SerializeAsAny,
     WithJsonSchema,
@@ -26,7 +24,7 @@ from pydantic import (
 from edgefl import seeds, units
 from edgefl.devices.attackers import AttackOptions, parse_attack
 from edgefl.errors import UnitError
-from edgefl.registry.fields import OptionsOf
+from edgefl.registry.fields import Fields, OptionsOf
 
 NONE, BEFORE, DOWNLOAD, TRAINING, UPLOAD, CORRUPTED, TRUNCATED = range(7)
 """Codes of ``Failures.phase``: the phase of a round in which a client fails, or the damage to its upload."""
@@ -47,10 +45,8 @@ def _factors(value: object) -> object:
     return low, high
 
 
-class SlowDownOptions(BaseModel):
+class SlowDownOptions(Fields):
     """Clients whose computing is slower for a round, for example because the device does other work."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     share: units.Share = Field(default=0.0, description="Share of the clients of a round that are slow.")
     factor: Annotated[
@@ -68,14 +64,12 @@ class SlowDownOptions(BaseModel):
     )
 
 
-class FailureOptions(BaseModel):
+class FailureOptions(Fields):
     """Shares of a round's invited clients that fail in each way; together at most 100 %.
 
     A client fails in at most one way. Whether it is slow is drawn independently, and whether it attacks once for all
     rounds.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     before_download: units.Share = Field(default=0.0, description="Share that never responds: nothing is transferred.")
     download: units.Share = Field(default=0.0, description="Share that drops out while it downloads.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast, get_args
+from typing import cast, get_args
 
 from edgefl.devices.facts import Confidence, Source, Written, read_written
 from edgefl.devices.profile import is_file_name, library_files, look_up
@@ -25,7 +25,7 @@ class FleetProfile:
     title: str
     source: Source
     confidence: Confidence
-    fields: Mapping[str, Any]
+    fields: Mapping[str, object]
     written: Written = field(repr=False, compare=False)
 
     def error(self, path: Sequence[str | int], message: str) -> DeviceError:

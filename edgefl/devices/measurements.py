@@ -11,7 +11,7 @@ from hashlib import sha256
 from math import ceil
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
@@ -148,7 +148,7 @@ def read_measurements(path: Path) -> list[Measurement]:
 
 def _measurement(written: Written, i: int) -> Measurement:
     where = ("measurements", i)
-    data = written.data["measurements"][i]
+    data = cast(list[object], written.data["measurements"])[i]
     if isinstance(data, dict) and "source" not in data:
         raise written.error(f"measurements[{i}]: has no source; {SOURCE_SHAPE}", *where)
     try:

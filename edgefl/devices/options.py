@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from math import inf, isclose
-from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self, cast, get_args
 
 from pydantic import (
     AfterValidator,
@@ -13,12 +13,14 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    JsonValue,
     ValidationError,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
     model_validator,
 )
+from pydantic.config import JsonDict
 
 from edgefl import registry, units
 from edgefl.devices.availability_options import AvailabilityOptions
@@ -29,6 +31,7 @@ from edgefl.devices.fleet_profile import FleetProfile, fleet_profile
 from edgefl.devices.profile import load_device, load_link
 from edgefl.devices.runtime import PYTORCH, check_runtime, load_runtime, runtime_names
 from edgefl.errors import EdgeflError, UnitError, suggestion
+from edgefl.registry.fields import Fields
 
 OF_DEVICE = "of device"
 
@@ -177,11 +180,12 @@ def _limits(stated: object) -> tuple[float, float]:
     return low, high
 
 
-def _with_registered(schema: dict[str, Any]) -> None:
+def _with_registered(schema: JsonDict) -> None:
     """Add the registered budgets that aren't fields to the JSON Schema."""
+    properties = cast(dict[str, object], schema["properties"])
     for name in _registered_budgets():
         part = budget_named(name)
-        schema["properties"][name] = {
+        properties[name] = {
             "anyOf": [units.range_schema(part.quantity), {"type": "null"}],
             "default": None,
             "description": part.summary,
@@ -258,17 +262,15 @@ class BudgetOptions(BaseModel):
         return value
 
 
-def _with_words(schema: dict[str, Any]) -> None:
+def _with_words(schema: JsonDict) -> None:
     """Add the registered availabilities that a word can name to the JSON Schema: those that aren't fields."""
     words = [name for name in registry.names("availability") if name not in AvailabilityOptions.model_fields]
-    schema["anyOf"] = [{"enum": words}, *schema["anyOf"][1:]]
+    schema["anyOf"] = [{"enum": [*words]}, *cast(list[JsonValue], schema["anyOf"])[1:]]
     schema["examples"] = ["always", {"diurnal": {"hours": "8..10 h"}}]
 
 
-class BackgroundOptions(BaseModel):
+class BackgroundOptions(Fields):
     """Transfers of others on the server's own link."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     flows: int = Field(
         ge=1, le=1000, description="How many transfers of others run at any time, in each direction that has a rate."
@@ -290,10 +292,8 @@ class BackgroundOptions(BaseModel):
         return value
 
 
-class ServerLinkOptions(BaseModel):
+class ServerLinkOptions(Fields):
     """The server's own link, whose capacity the clients' transfers share."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     download: units.BitsPerSecond | None = Field(
         default=None, description="Total rate of sending to the clients (1 Gbit/s); unlimited if left out."

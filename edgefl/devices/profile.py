@@ -337,7 +337,7 @@ def read_device(path: Path, mode: str | None = None) -> Device:
     return in_modes[mode]
 
 
-def _numbers_of_mode(written: Written, name: str) -> Mapping[str, Any]:
+def _numbers_of_mode(written: Written, name: str) -> Mapping[str, object]:
     """What a device's file has for a power mode.  Raises DeviceError if it has none, or a field of another kind."""
     numbers = written.section(MODES, name)
     if not numbers:
@@ -440,7 +440,5 @@ def _facts(written: Written, numbers: Mapping[str, units.Quantity], faults: Faul
 
 def _values(facts: Mapping[str, Fact], numbers: Mapping[str, units.Quantity]) -> dict[str, Any]:
     """Keyword arguments for Device or Link: the value of each number, and ``facts``."""
-    values: dict[str, Any] = {
-        name: int(fact.value) if numbers[name].whole else fact.value for name, fact in facts.items()
-    }
+    values = {name: int(fact.value) if numbers[name].whole else fact.value for name, fact in facts.items()}
     return {**values, "facts": MappingProxyType(facts)}

@@ -10,7 +10,7 @@ from functools import lru_cache
 from io import TextIOWrapper
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -155,7 +155,7 @@ def _read(path: Path, period: float | None, changed: int, size: int) -> Trace:
     return Trace(tuple(records), offsets, starts_, ends_, period)
 
 
-def _csv_rows(path: Path, text: TextIO) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _csv_rows(path: Path, text: TextIO) -> Iterator[tuple[int, Mapping[str, object]]]:
     rows = csv.reader(text)
     try:
         header = [name.strip().lower() for name in next(rows, [])]
@@ -172,7 +172,7 @@ def _csv_rows(path: Path, text: TextIO) -> Iterator[tuple[int, Mapping[str, Any]
         raise DeviceError(f"{path}:{max(rows.line_num, 1)}: this line isn't CSV: {error}") from None
 
 
-def _json_rows(path: Path, text: TextIO) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _json_rows(path: Path, text: TextIO) -> Iterator[tuple[int, Mapping[str, object]]]:
     for line, written in enumerate(text, 1):
         if not written.strip():
             continue

@@ -18,21 +18,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import IO, Any
+from typing import IO, Any, TypedDict
 
 import psutil
 import safetensors.torch
 import torch
 from torch import Tensor
 
-from edgefl import registry
+from edgefl import registry, start_method
 from edgefl.emulation import frames
-from edgefl.emulation.kernel import end_with_parent, enter
+from edgefl.emulation.kernel import enter
 from edgefl.emulation.links import PORT, SERVER
 from edgefl.errors import EdgeflError
 from edgefl.machine.microbenchmarks import CPU, Stopwatch, calibrate_here, step_overheads, threads_of
 from edgefl.training import Node, Report, Task
-from edgefl.training.task import serialised
+from edgefl.training.task import ReportFacts, TaskFacts, serialised
 from edgefl.training.worker import open_node
 from edgefl.work import Form
 from edgefl.work.packed import space
@@ -53,21 +53,55 @@ class Data:
     registered: registry.ForWorkers
 
 
-def tell(pipe: Connection, facts: Mapping[str, Any], body: bytes = b"") -> None:
+class Order(TypedDict, total=False):
+    """What a client is told to ``do``, the name of a method of ``_Client``, and the arguments of this method."""
+
+    do: str
+    seconds: float
+    form: str
+    facts: TaskFacts
+    payloads: int
+    check: Mapping[str, int]
+    latency: float
+
+
+class Times(TypedDict):
+    """When the download of a round was complete and its computing ended, by the machine's clock, and what it took."""
+
+    downloaded: float
+    computed: float
+    cpu_seconds: float
+    rss_bytes: int
+
+
+class Answer(TypedDict, total=False):
+    """What a client says: an ``error``, that it is ``ready`` to receive, or what the method that it ran returns."""
+
+    error: str
+    ready: bool
+    seconds: float
+    share: float
+    flops_per_second: float
+    memory_bytes_per_second: float
+    seconds_per_operator: float
+    times: Times
+    facts: ReportFacts
+
+
+def tell(pipe: Connection, facts: Order | Answer, body: bytes = b"") -> None:
     """Send an order or a report."""
     pipe.send_bytes(json.dumps(facts).encode())
     pipe.send_bytes(body)
 
 
-def told(pipe: Connection) -> tuple[dict[str, Any], bytes]:
-    """Receive an order or a report.  Raises EOFError or OSError if the other side has ended."""
-    facts: dict[str, Any] = json.loads(pipe.recv_bytes())
-    return facts, pipe.recv_bytes()
+def told(pipe: Connection) -> tuple[Any, bytes]:
+    """Receive an ``Order`` or an ``Answer``.  Raises EOFError or OSError if the other side has ended."""
+    return json.loads(pipe.recv_bytes()), pipe.recv_bytes()
 
 
-def main(pipe: Connection, parent: int, namespace: str, path: list[str], data: Data) -> None:
+def main(pipe: Connection, namespace: str, path: list[str], data: Data) -> None:
     """Run a client in a network namespace until the pipe is closed."""
-    end_with_parent(parent)
+    start_method.end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent ends its clients
     sys.path[:] = path
     try:
@@ -108,15 +142,18 @@ class _Client:
         report = self._run(task)
         return report, [serialised(tensors) for tensors in report.result.payloads.values() if tensors]
 
-    def calibrate(self, seconds: float, body: list[bytes]) -> tuple[dict[str, Any], bytes]:
+    def calibrate(self, seconds: float, body: list[bytes]) -> tuple[Answer, bytes]:
         """Measure the rates of this process by CPU time, and its ``share`` of a processor's time."""
         wall, cpu = time.monotonic(), time.process_time()
         device = calibrate_here(seconds)
         share = (time.process_time() - cpu) / (time.monotonic() - wall)
-        rates = ("flops_per_second", "memory_bytes_per_second", "seconds_per_operator")
-        return {"share": share, **{name: getattr(device, name) for name in rates}}, b""
+        return {
+            "share": share, "flops_per_second": device.flops_per_second,
+            "memory_bytes_per_second": device.memory_bytes_per_second,
+            "seconds_per_operator": device.seconds_per_operator,
+        }, b""  # fmt: skip
 
-    def timed(self, form: str, facts: Mapping[str, Any], body: list[bytes]) -> tuple[dict[str, Any], bytes]:
+    def timed(self, form: str, facts: TaskFacts, body: list[bytes]) -> tuple[Answer, bytes]:
         """Train a work after a pause, as in a round; the wall seconds."""
         # new files, whose pages are touched for the first time as those of a download
         task = Task.of(Form.decode(form), stored(lambda file: file.write(body.pop())), facts)
@@ -125,7 +162,7 @@ class _Client:
         self._computed(task)
         return {"seconds": time.monotonic() - began}, b""
 
-    def prepare(self, form: str, facts: Mapping[str, Any], body: list[bytes]) -> tuple[dict[str, Any], bytes]:
+    def prepare(self, form: str, facts: TaskFacts, body: list[bytes]) -> tuple[Answer, bytes]:
         """Train a work once outside all clocks, so that what is made at a first use is there."""
         self._run(Task.of(Form.decode(form), stored(lambda file: file.write(body.pop())), facts))
         return {}, b""
@@ -133,12 +170,12 @@ class _Client:
     def train(
         self,
         form: str,
-        facts: Mapping[str, Any],
+        facts: TaskFacts,
         payloads: int,
         check: Mapping[str, int],
         latency: float,
         body: list[bytes],
-    ) -> tuple[dict[str, Any], bytes]:
+    ) -> tuple[Answer, bytes]:
         """A round: receive ``payloads``, train, and send the update.
 
         ``body`` has what the client holds without a download: preinstalled or kept by itself.  ``check`` are sums of
@@ -165,7 +202,7 @@ class _Client:
         kept = report.result.kept
         self._held |= kept
         rss = psutil.Process().memory_info().rss
-        times = {"downloaded": downloaded, "computed": computed, "cpu_seconds": spent, "rss_bytes": rss}
+        times: Times = {"downloaded": downloaded, "computed": computed, "cpu_seconds": spent, "rss_bytes": rss}
         return {"times": times, "facts": report.facts()}, serialised(kept)
 
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Literal, TypedDict, cast
 
 import psutil
 
@@ -24,6 +24,16 @@ from edgefl.errors import EmulationError, RunError
 FOLDER = Path("/run/edgefl")
 PATIENCE = 10.0
 """Seconds in which killed processes leave their control groups."""
+
+
+class Made(TypedDict):
+    """The process of an emulation, when it started, and what it made: names, folders and process numbers."""
+
+    pid: int
+    started: float
+    namespaces: list[str]
+    groups: list[str]
+    processes: list[int]
 
 
 class Journal:
@@ -36,7 +46,7 @@ class Journal:
         pid = os.getpid()
         self.name = f"edgefl-{pid}"
         self.path = FOLDER / f"{self.name}.json"
-        self._made: dict[str, Any] = {
+        self._made: Made = {
             "pid": pid, "started": psutil.Process(pid).create_time(), "namespaces": [], "groups": [], "processes": [],
         }  # fmt: skip
         remove_stale()
@@ -52,9 +62,9 @@ class Journal:
             start_new_session=True,
         )
 
-    def note(self, what: str, *names: str | int) -> None:
+    def note(self, what: Literal["namespaces", "groups", "processes"], *names: str | int) -> None:
         """Note ``namespaces``, ``groups`` (folders) or ``processes`` that are made next, or were made just now."""
-        self._made[what] += names
+        cast(list[str | int], self._made[what]).extend(names)
         self._write()
 
     def close(self) -> None:
@@ -103,9 +113,9 @@ def remove(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read(path: Path) -> Made | None:
     try:
-        made: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        made: Made = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None  # removed by another process in the same moment
     except (OSError, ValueError) as error:
@@ -121,7 +131,7 @@ def _lives(pid: int, started: float) -> bool:
         return False
 
 
-def _is_ours(pid: int, made: dict[str, Any]) -> bool:
+def _is_ours(pid: int, made: Made) -> bool:
     """Whether a process was begun after the emulation: a process number may have been given away again."""
     try:
         return bool(psutil.Process(pid).create_time() >= made["started"] - 1.0)

@@ -17,7 +17,6 @@ CONTROLLERS = ("cpu", "memory")
 QUEUE = 64 << 20
 """Bytes that wait at a filter; it never drops any, as nothing is lost here."""
 _CLONE_NEWNET = 0x40000000
-_PR_SET_PDEATHSIG, _SIGKILL = 1, 9
 
 
 @dataclass(frozen=True)
@@ -175,13 +174,6 @@ def enter(namespace: str) -> None:
     """Move the calling thread into a network namespace; its new sockets are there."""
     with open(f"/run/netns/{namespace}", "rb") as file:
         _libc("setns", file.fileno(), _CLONE_NEWNET)
-
-
-def end_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when the thread that started it ends, also by kill -9."""
-    _libc("prctl", _PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it had ended before
-        os._exit(1)
 
 
 def _libc(function: str, *arguments: int) -> None:

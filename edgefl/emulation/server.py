@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import socket
 import sys
@@ -14,14 +13,15 @@ from dataclasses import dataclass, field
 from math import inf
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, Self
+from typing import Self
 
 from torch import Tensor
 
+from edgefl import start_method
 from edgefl.data import Federation
 from edgefl.emulation import client as clients
 from edgefl.emulation import frames
-from edgefl.emulation.client import Data, checksum, tell, told
+from edgefl.emulation.client import Answer, Data, Order, checksum, tell, told
 from edgefl.emulation.journal import Journal
 from edgefl.emulation.kernel import control_groups_here
 from edgefl.emulation.limits import Limits
@@ -30,7 +30,7 @@ from edgefl.emulation.traffic import Traffic
 from edgefl.errors import EmulationError
 from edgefl.planning import Plan
 from edgefl.training import Inline, Report, Task
-from edgefl.training.task import deserialised, serialised
+from edgefl.training.task import ReportFacts, deserialised, serialised
 from edgefl.work import Form
 
 START_SECONDS = 300.0
@@ -121,15 +121,15 @@ class Emulator:
             raise
 
     def _start(self, machines: Sequence[Machine], data: Data) -> None:
-        spawn, groups = multiprocessing.get_context("spawn"), control_groups_here()
+        context, groups = start_method.context(clients.__name__), control_groups_here()
         listening = self.network.listen(len(machines))
         with listening:
             for number, machine in enumerate(machines):
                 limits = Limits(groups, self._journal, str(number))
-                ours, theirs = spawn.Pipe()
-                process = spawn.Process(
+                ours, theirs = context.Pipe()
+                process = context.Process(
                     target=clients.main,
-                    args=(theirs, os.getpid(), self.network.client(number), sys.path, data),
+                    args=(theirs, self.network.client(number), sys.path, data),
                     daemon=True,
                 )
                 process.start()
@@ -198,7 +198,7 @@ class Emulator:
 
     # clients --------------------------------------------------------------------------------------------------------
 
-    def calibrate(self, client: int, seconds: float) -> dict[str, float]:
+    def calibrate(self, client: int, seconds: float) -> Answer:
         """Rates of a client's process under its quota, by CPU time, and its ``share`` of a processor's time."""
         running = self._running[client]
         tell(running.pipe, {"do": "calibrate", "seconds": seconds})
@@ -276,12 +276,12 @@ class Emulator:
         new = {name: tensor for name, tensor in own.items() if name not in running.held or name in task.form.keep}
         sums = {name: checksum(tensor) for name, tensor in own.items() if name not in new}
         up = [payload for payload in task.form.up if payload.items]
-        order = {
+        order: Order = {
             "do": "train", **_order(task), "payloads": len(downloads), "check": sums,
             "latency": machine.latency_seconds,
         }  # fmt: skip
         before = self.network.counted(running.number)
-        receiver, began, times = frames.Receiver(stream), time.monotonic(), {}
+        receiver, began = frames.Receiver(stream), time.monotonic()
         try:
             try:
                 tell(running.pipe, order, serialised(new))
@@ -339,19 +339,20 @@ class Emulator:
             late=late,
         )
 
-    def _answer(self, running: _Running) -> tuple[dict[str, Any], bytes]:
+    def _answer(self, running: _Running) -> tuple[Answer, bytes]:
+        answer: Answer
         answer, body = told(running.pipe)
         if "error" in answer:
             raise EmulationError(answer["error"])
         return answer, body
 
 
-def _order(task: Task) -> dict[str, Any]:
+def _order(task: Task) -> Order:
     """A task without its tensors, as an order says it; what a client kept travels with them."""
     return {"form": task.form.encode(), "facts": {**task.facts(), "metered": False, "kept": None}}
 
 
-def _report(facts: Mapping[str, Any], form: Form, arrived: Sequence[bytearray], kept: bytes) -> Report:
+def _report(facts: ReportFacts, form: Form, arrived: Sequence[bytearray], kept: bytes) -> Report:
     """The report of a client from its facts, its payloads and what it keeps."""
     tensors: dict[str, Tensor] = {f"kept/{name}": tensor for name, tensor in deserialised(kept).items()}
     names = [payload.name for payload in form.up if payload.items]

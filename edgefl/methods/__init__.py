@@ -8,16 +8,6 @@ from edgefl.methods.setting import ClientFacts, Kind, Setting
 from edgefl.methods.state import ServerState, Update
 
 __all__ = [
-    "ByCoordinate",
-    "ByUpdate",
-    "ClientFacts",
-    "Cohort",
-    "Group",
-    "Kind",
-    "Method",
-    "ServerOptimizer",
-    "ServerState",
-    "Setting",
-    "Update",
-    "combine",
-]
+    "ByCoordinate", "ByUpdate", "ClientFacts", "Cohort", "Group", "Kind", "Method", "ServerOptimizer", "ServerState",
+    "Setting", "Update", "combine",
+]  # fmt: skip

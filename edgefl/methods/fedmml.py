@@ -6,12 +6,13 @@ With the schedule ``progressive`` it is Prog-FedMML, with ``layerwise`` LW-FedMM
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, PositiveFloat
 
 from edgefl.methods.protocol import Method
 from edgefl.work import Work
+from edgefl.work.description import StepArgs
 
 
 class FedMML(Method):
@@ -43,7 +44,7 @@ class FedMML(Method):
     def work(self, kind: str, round: int) -> Work:
         """FedAvg's work with the paper's temperature, and one caption per image in each epoch."""
         work = super().work(kind, round)
-        args: dict[str, Any] = {"scale": 1 / self.options.temperature}
+        args: StepArgs = {"scale": 1 / self.options.temperature}
         if self.options.captions == "one" and "group" in self.setting.kinds[kind].extras:
             args["once"] = True
         passes = (replace(p, args={**p.args, **args}) if p.step == "contrast" else p for p in work.passes)

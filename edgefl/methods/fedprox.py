@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, NotRequired, cast
 
 import torch
 from pydantic import Field
@@ -12,6 +12,14 @@ from torch import Tensor
 
 from edgefl.methods.protocol import Method
 from edgefl.work import Context, Pass, Work, Wrapper
+from edgefl.work.description import StepArgs
+
+
+class ProximalArgs(StepArgs):
+    """Arguments of ``Proximal``: mu, and how the distance is measured."""
+
+    proximal: float
+    proximal_norm: NotRequired[str]
 
 
 class Proximal(Wrapper):
@@ -25,11 +33,12 @@ class Proximal(Wrapper):
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor | None:
         """The inner step's loss and the proximal term; w0 is the work's ``reference``."""
-        loss, mu = super().loss(ctx, batch, pattern, pass_), float(pass_.args["proximal"])
+        args = cast(ProximalArgs, pass_.args)
+        loss, mu = super().loss(ctx, batch, pattern, pass_), float(args["proximal"])
         if loss is None or not mu:
             return loss
         differences = [p - ctx.reference[n] for n, p in ctx.trained.items()]
-        if pass_.args.get("proximal_norm") == "tensor":
+        if args.get("proximal_norm") == "tensor":
             return loss + mu / 2 * torch.stack([torch.linalg.vector_norm(d) for d in differences]).sum()
         return loss + mu / 2 * torch.stack([d.square().sum() for d in differences]).sum()
 
@@ -54,5 +63,5 @@ class FedProx(Method):
     def work(self, kind: str, round: int) -> Work:
         """FedAvg's work with the proximal term in each pass."""
         work = super().work(kind, round)
-        args = {"proximal": self.options.mu, "proximal_norm": self.options.norm}
-        return replace(work.around("proximal", **args), reference=work.trainable)
+        around = work.around("proximal", proximal=self.options.mu, proximal_norm=self.options.norm)
+        return replace(around, reference=work.trainable)

@@ -16,6 +16,7 @@ from edgefl.methods.protocol import Method
 from edgefl.methods.setting import Setting
 from edgefl.methods.state import Update
 from edgefl.work import Address, Item, Payload, Work
+from edgefl.work.description import OptimizerSettings, Scalar
 from edgefl.work.optimizer.zeroth_order import STEPS, direction, pooled
 
 
@@ -50,7 +51,8 @@ class Mezo(Method):
         """FedAvg's work; what goes up is the table ``steps`` alone."""
         work, count = super().work(kind, round), self.options.directions
         up = Payload(STEPS, (Item(STEPS, (count,), "float32", f"table/{STEPS}/{kind}"),))
-        optimizer, scalars = {**work.optimizer, "directions": count}, {**work.scalars, "round": round}
+        optimizer: OptimizerSettings = {**work.optimizer, "directions": count}
+        scalars: dict[str, Scalar] = {**work.scalars, "round": round}
         return replace(work, up=(up,), optimizer=optimizer, scalars=scalars)
 
     def changed_by(self, work: Work) -> set[Address]:
@@ -78,7 +80,7 @@ class Rebuilt(Mapping[str, Tensor]):
     @cached_property
     def _taken(self) -> list[tuple[int, float]]:
         """The seeds of the directions, and the steps along them."""
-        steps, round = self._update.payloads[STEPS][STEPS], self._update.work.scalars["round"]
+        steps, round = self._update.payloads[STEPS][STEPS], int(self._update.work.number("round"))
         return [(pooled(round, index), float(steps[index])) for index in steps.nonzero().flatten().tolist()]
 
     def __getitem__(self, name: str) -> Tensor:

@@ -6,12 +6,12 @@ import inspect
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from edgefl import models, seeds
@@ -25,8 +25,9 @@ from edgefl.methods.answers import check_answers
 from edgefl.methods.personal.parts import check_parts, keep_personal
 from edgefl.methods.setting import ClientFacts, Setting
 from edgefl.methods.state import ServerState, Update
+from edgefl.registry.fields import Fields
 from edgefl.work import Address, Item, Pass, Payload, Result, Work
-from edgefl.work.description import HELD_OUT
+from edgefl.work.description import HELD_OUT, StepArgs
 from edgefl.work.slices import add
 from edgefl.work.sums import averaged
 from edgefl.work.tasks import task_named
@@ -43,10 +44,9 @@ class Method:
     of a full round for such tensors.
     """
 
-    class Options(BaseModel):
+    class Options(Fields):
         """Fields of the scenario's ``method`` section besides ``name``."""
 
-        model_config = ConfigDict(extra="forbid", frozen=True)
         name: str = ""
         personal: tuple[str, ...] = Field(
             (),
@@ -62,7 +62,7 @@ class Method:
     """One line for ``edgefl methods``."""
     paper: ClassVar[str] = ""
     """Where it was published: authors and year, or the paper's name."""
-    needs: ClassVar[Mapping[str, Any]] = {}
+    needs: ClassVar[Mapping[str, object]] = {}
     """Sections of a scenario that the method requires; ``edgefl.check`` adds them to its federation."""
     tasks: ClassVar[tuple[str, ...]] = ()
     """Tasks of clients that it can train for, else MethodError; () for every registered one."""
@@ -101,7 +101,8 @@ class Method:
         if "aggregate" in vars(cls) and "streams" not in vars(cls):
             cls.streams = False
         if cls.plain_sgd:
-            cls.needs = {**cls.needs, "training": {"optimizer": "sgd", **cls.needs.get("training", {})}}
+            own = cast(Mapping[str, object], cls.needs.get("training", {}))
+            cls.needs = {**cls.needs, "training": {"optimizer": "sgd", **own}}
         cls.varies = cls.variant is not Method.variant
         check_answers(cls)
 
@@ -198,9 +199,9 @@ class Method:
         described, training = self.setting.kinds[kind], self.setting.training
         step = task_named(described.task).step
 
-        def args(pattern: str) -> dict[str, Any]:
-            fields = self.asked_fields(kind, pattern) if described.like != "retrieve" else {}
-            return fields | self.mask(kind, pattern)
+        def args(pattern: str) -> StepArgs:
+            fields: StepArgs = self.asked_fields(kind, pattern) if described.like != "retrieve" else {}
+            return {**fields, **self.mask(kind, pattern)}
 
         passes = tuple(
             Pass(step, "private", (pattern,), training.batch_of(pattern), True, args(pattern))
@@ -241,14 +242,14 @@ class Method:
             return (described.pattern,)
         return described.patterns
 
-    def mask(self, kind: str, pattern: str) -> dict[str, Any]:
+    def mask(self, kind: str, pattern: str) -> StepArgs:
         """Step arguments for a modality that samples of this pattern lack; empty for zeros, the default."""
         described = self.setting.kinds[kind]
         # a multiway model has both modalities, of which a single-modality client's samples lack one
         lacks = "-" not in pattern and ("-" in described.pattern or described.model["name"] == "multiway")
         return {"mask": "random"} if lacks and self.setting.training.missing == "random" else {}
 
-    def asked_fields(self, kind: str, pattern: str = "") -> dict[str, Any]:
+    def asked_fields(self, kind: str, pattern: str = "") -> StepArgs:
         """Pass arguments that request the kind's extra fields, with the modalities (all, or a pattern's) and label."""
         described = self.setting.kinds[kind]
         modalities = pattern.split("-") if pattern else described.modalities
@@ -405,10 +406,10 @@ class Method:
         if split == HELD_OUT:  # a client's samples lack what they lack
             patterns = described.patterns if described.like == "classify" else patterns
         elif setting.missing.get(kind):
-            args |= {"missing": {kind: setting.missing[kind]}, "whole": described.pattern}
+            args = {**args, "missing": {kind: setting.missing[kind]}, "whole": described.pattern}
             if described.like == "classify":
                 patterns = (described.pattern, *described.modalities)
-        args |= self.mask(kind, patterns[-1])
+        args = {**args, **self.mask(kind, patterns[-1])}
         score = task_named(described.task).score
         pass_ = Pass(score, split, patterns, setting.evaluation_batch, False, args)  # type: ignore[arg-type]
         attention = self.setting.training.attention

@@ -15,7 +15,9 @@ from edgefl.devices import Device, Link
 from edgefl.memo import cache_folder, remember, remembered
 from edgefl.methods.aggregation.options import MEAN, AggregationOptions
 from edgefl.models import ModelOptions, adapters
+from edgefl.models.model import ModelDescription
 from edgefl.work import Address, TensorSpec, digest
+from edgefl.work.description import MissingRates
 from edgefl.work.tasks import Like, like
 from edgefl.work.training_options import TrainingOptions
 
@@ -33,7 +35,7 @@ class Kind:
     """Its modalities."""
     task: str
     """The registered name of its task."""
-    model: Mapping[str, Any]
+    model: ModelDescription
     """Description of its model at full depth."""
     weights: Mapping[str, str] = field(default_factory=dict)
     """Where towers have pre-trained values from; no cost depends on it."""
@@ -96,7 +98,7 @@ class ClientFacts:
 class _Frozen:
     """A model's description as a hashable cache key."""
 
-    def __init__(self, description: Mapping[str, Any]):
+    def __init__(self, description: ModelDescription):
         self.description = description
         self._text = f"{registry.changes()} {description!r}"
 
@@ -116,7 +118,7 @@ def _dimension(key: _Frozen) -> int:
         return int(models.build(key.description).dimension)  # type: ignore[arg-type]
 
 
-def tensors_of(model: Mapping[str, Any]) -> tuple[Specs, Specs]:
+def tensors_of(model: ModelDescription) -> tuple[Specs, Specs]:
     """Parameters and buffers of a described model by name, in order; cached."""
     return _tensors(_Frozen(model))
 
@@ -174,7 +176,7 @@ class Setting:
     """The ``aggregation`` section."""
     fold: int = 1000
     """``evaluation.fold``."""
-    missing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    missing: Mapping[str, MissingRates] = field(default_factory=dict)
     """``evaluation.missing`` by kind: what samples lack in an evaluation."""
     pretrained: Callable[[], Mapping[str, Tensor]] | None = None
     """Gives the first values of pre-trained towers by name (``image.blocks.0...``)."""

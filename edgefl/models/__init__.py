@@ -20,23 +20,16 @@ from edgefl.errors import MethodError
 from edgefl.models import adapters
 from edgefl.models.client import describe
 from edgefl.models.exits import places_of
+from edgefl.models.model import ModelDescription, TowerDescription
 from edgefl.models.options import MODALITIES, ModelOptions
 
 __all__ = [
-    "MODALITIES",
-    "ModelOptions",
-    "at_depth",
-    "blocks",
-    "build",
-    "check_weights",
-    "describe",
-    "load_weights",
-    "on_meta",
-    "versions",
-]
+    "MODALITIES", "ModelOptions", "at_depth", "blocks", "build", "check_weights", "describe", "load_weights",
+    "on_meta", "versions",
+]  # fmt: skip
 
 
-def build(description: Mapping[str, Any]) -> nn.Module:
+def build(description: ModelDescription) -> nn.Module:
     """Build the module that a description specifies, on torch's current default device.
 
     Parameters are initialised from torch's global generator.  Raises UnknownName if no model of that name is
@@ -63,7 +56,7 @@ class _SkipInitialisation(TorchFunctionMode):
 _FILLS = frozenset({"normal_", "uniform_", "bernoulli_", "erfinv_", "clamp_", "fill_", "zero_"})
 
 
-def code(description: Mapping[str, Any]) -> list[str]:
+def code(description: ModelDescription) -> list[str]:
     """Digests of the packages whose code builds the described model: edgefl and any plug-ins, sorted."""
     entry_points = {("model", description["name"])}
     if adapter := description.get("adapter"):
@@ -85,14 +78,14 @@ def _version(package: str) -> str:
         return "absent"
 
 
-def on_meta(description: Mapping[str, Any]) -> nn.Module:
+def on_meta(description: ModelDescription) -> nn.Module:
     """Build the described module on the meta device: its tensors have shapes and dtypes but no data."""
     # Random initialisation of meta tensors would import torch's compiler, which takes seconds.
     with torch.device("meta"), _SkipInitialisation():
         return build(description)
 
 
-def load_weights(module: nn.Module, description: Mapping[str, Any], weights: Mapping[str, str]) -> None:
+def load_weights(module: nn.Module, description: ModelDescription, weights: Mapping[str, str]) -> None:
     """Copy pre-trained weights into the towers of ``module``.
 
     ``weights`` maps a tower's name to the source of its weights (see docs/reference/towers.md).  Towers that the
@@ -111,25 +104,25 @@ def load_weights(module: nn.Module, description: Mapping[str, Any], weights: Map
             load(module.get_submodule(name), source, tower)
 
 
-def check_weights(description: Mapping[str, Any], tower: str, source: str) -> None:
+def check_weights(description: ModelDescription, tower: str, source: str) -> None:
     """Raise the MethodError with which ``load_weights`` would refuse the weights of a tower; no module keeps them."""
     load_weights(on_meta(description).to_empty(device="cpu"), description, {tower: source})
 
 
-def blocks(description: Mapping[str, Any]) -> dict[str, int]:
+def blocks(description: ModelDescription) -> dict[str, int]:
     """Number of blocks of each tower at full depth, by tower."""
     return {name: tower["blocks"] for name, tower in description["towers"].items()}
 
 
-def at_depth(description: Mapping[str, Any], depth: Mapping[str, int]) -> dict[str, Any]:
+def at_depth(description: ModelDescription, depth: Mapping[str, int]) -> ModelDescription:
     """The description of the same model with only the first ``depth[tower]`` blocks of each tower.
 
     A tower that ``depth`` doesn't name keeps its blocks.  Raises MethodError if a model with exits would keep no exit.
     """
-    towers = {
+    towers: dict[str, TowerDescription] = {
         name: {**tower, "depth": depth.get(name, tower["depth"])} for name, tower in description["towers"].items()
     }
-    shallow = {**description, "towers": towers}
+    shallow: ModelDescription = {**description, "towers": towers}
     if "exits" in shallow:
         places_of(shallow)  # raises MethodError if no exit is left
     return shallow

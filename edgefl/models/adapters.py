@@ -12,13 +12,15 @@ from functools import partial
 from typing import Any, ClassVar, Literal, cast
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from edgefl import registry
 from edgefl.errors import MethodError, suggestion
+from edgefl.models.model import AdapterDescription, ModelDescription
+from edgefl.registry.fields import Fields
 
 READ_OUT = ("head", "rep")
 """Parts that a task adds to a tower."""
@@ -26,8 +28,7 @@ FACTORS = ("lora_a", "lora_b")
 """Names of a layer's factors A and B beside its weight."""
 
 
-class _Named(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class _Named(Fields):
     name: str = Field("none", description="what trains: the name of an adapter")
 
 
@@ -60,13 +61,13 @@ class Adapter:
     """One line for the reference."""
 
     @classmethod
-    def described(cls, options: Any) -> dict[str, Any]:
+    def described(cls, options: Any) -> Mapping[str, object]:
         """What the model's description says of it, as plain data: by default its own fields."""
-        fields: dict[str, Any] = options.model_dump(mode="json", exclude=set(AdapterOptions.model_fields))
+        fields: Mapping[str, object] = options.model_dump(mode="json", exclude=set(AdapterOptions.model_fields))
         return fields
 
     @classmethod
-    def attach(cls, module: nn.Module, adapter: Mapping[str, Any]) -> None:
+    def attach(cls, module: nn.Module, adapter: AdapterDescription) -> None:
         """Add the adapter's own parameters to a model that was just built; by default none.
 
         A parameter in a block is named as the block's others, ``TOWER.blocks.3.REST``, so that schedules cut it with
@@ -74,26 +75,27 @@ class Adapter:
         """
 
     @classmethod
-    def trains(cls, adapter: Mapping[str, Any], name: str) -> bool:
+    def trains(cls, adapter: AdapterDescription, name: str) -> bool:
         """Whether a parameter trains that isn't one of ``also``."""
         return False
 
     @classmethod
-    def check(cls, modules: Mapping[str, nn.Module], adapter: Mapping[str, Any]) -> None:
+    def check(cls, modules: Mapping[str, nn.Module], adapter: AdapterDescription) -> None:
         """Raise MethodError where it doesn't fit these models without an adapter, by kind."""
 
     @classmethod
-    def merge(cls, module: nn.Module, adapter: Mapping[str, Any]) -> dict[str, Tensor] | None:
+    def merge(cls, module: nn.Module, adapter: AdapterDescription) -> dict[str, Tensor] | None:
         """Parameters and buffers of the model without the adapter that computes the same; None if there is none."""
         return None
 
 
-def description(options: AdapterOptions) -> dict[str, Any]:
+def description(options: AdapterOptions) -> AdapterDescription:
     """What a model's description says of its adapter; empty without one."""
     if options.name == "none":
         return {}
     also = list(READ_OUT if options.also is None else options.also)
-    return {"name": options.name, **_kind(options.name).described(options), "also": also}
+    fields = _kind(options.name).described(options)
+    return cast(AdapterDescription, {"name": options.name, **fields, "also": also})
 
 
 def _kind(name: str) -> type[Adapter]:
@@ -101,7 +103,7 @@ def _kind(name: str) -> type[Adapter]:
     return part
 
 
-def trains(adapter: Mapping[str, Any], name: str) -> bool:
+def trains(adapter: AdapterDescription, name: str) -> bool:
     """Whether a parameter trains, with a description's ``adapter``."""
     return any(belongs(name, part) for part in adapter["also"]) or _kind(adapter["name"]).trains(adapter, name)
 
@@ -111,12 +113,12 @@ def belongs(name: str, part: str) -> bool:
     return f"{name}.".startswith(f"{part}.") or name.split(".")[1:2] == [part]
 
 
-def attach(module: nn.Module, adapter: Mapping[str, Any]) -> None:
+def attach(module: nn.Module, adapter: AdapterDescription) -> None:
     """Give a model its adapter's parameters.  Raises MethodError for an adapter that doesn't fit."""
     _kind(adapter["name"]).attach(module, adapter)
 
 
-def check(modules: Mapping[str, nn.Module], adapter: Mapping[str, Any], given: bool = True) -> None:
+def check(modules: Mapping[str, nn.Module], adapter: AdapterDescription, given: bool = True) -> None:
     """Raise MethodError for an adapter that doesn't fit these models without one, by kind.
 
     ``given`` says whether the scenario names the parts in ``also`` itself.
@@ -129,18 +131,18 @@ def check(modules: Mapping[str, nn.Module], adapter: Mapping[str, Any], given: b
             raise MethodError(f"also: no model has a part {part!r}; the parts are {', '.join(own)}")
 
 
-def check_trains(kind: str, module: nn.Module, adapter: Mapping[str, Any]) -> None:
+def check_trains(kind: str, module: nn.Module, adapter: AdapterDescription) -> None:
     """Raise MethodError if nothing trains in the adapted model of a kind of client."""
     if not any(trains(adapter, name) for name, _ in module.named_parameters()):
         raise MethodError(f"{adapter['name']} finds nothing to train in the model of {kind} clients")
 
 
-def without(description: Mapping[str, Any]) -> dict[str, Any]:
+def without(description: ModelDescription) -> ModelDescription:
     """The description of the same model without its adapter."""
-    return {name: value for name, value in description.items() if name != "adapter"}
+    return cast(ModelDescription, {name: value for name, value in description.items() if name != "adapter"})
 
 
-def merge(module: nn.Module, adapter: Mapping[str, Any]) -> dict[str, Tensor] | None:
+def merge(module: nn.Module, adapter: AdapterDescription) -> dict[str, Tensor] | None:
     """Parameters and buffers of the model without its adapter that computes the same; None if there is none."""
     return _kind(adapter["name"]).merge(module, adapter)
 
@@ -176,17 +178,17 @@ class BitFit(Adapter):
     Options = LoraOptions
 
     @classmethod
-    def described(cls, options: Any) -> dict[str, Any]:
+    def described(cls, options: Any) -> Mapping[str, object]:
         """Nothing but the name."""
         return {}
 
     @classmethod
-    def trains(cls, adapter: Mapping[str, Any], name: str) -> bool:
+    def trains(cls, adapter: AdapterDescription, name: str) -> bool:
         """Whether it is a bias."""
         return name.rpartition(".")[2] == "bias"
 
     @classmethod
-    def merge(cls, module: nn.Module, adapter: Mapping[str, Any]) -> dict[str, Tensor]:
+    def merge(cls, module: nn.Module, adapter: AdapterDescription) -> dict[str, Tensor]:
         """The model's own tensors: there are no others."""
         return {name: tensor.detach() for name, tensor in module.state_dict().items()}
 
@@ -199,17 +201,17 @@ class Lora(Adapter):
     Options = LoraOptions
 
     @classmethod
-    def described(cls, options: Any) -> dict[str, Any]:
+    def described(cls, options: Any) -> Mapping[str, object]:
         """The ``scale`` in place of alpha: a schedule that changes the rank leaves the scale as it is."""
         return {"rank": options.rank, "scale": options.alpha / options.rank, "parts": list(options.parts)}
 
     @classmethod
-    def trains(cls, adapter: Mapping[str, Any], name: str) -> bool:
+    def trains(cls, adapter: AdapterDescription, name: str) -> bool:
         """Whether it is a factor."""
         return name.rpartition(".")[2] in FACTORS
 
     @classmethod
-    def attach(cls, module: nn.Module, adapter: Mapping[str, Any]) -> None:
+    def attach(cls, module: nn.Module, adapter: AdapterDescription) -> None:
         """Give the layers of a model factors.
 
         They are drawn from torch's global generator, A as torch initialises a linear layer.  Raises MethodError for a
@@ -231,7 +233,7 @@ class Lora(Adapter):
             layer.register_forward_hook(partial(_add, scale(adapter)))
 
     @classmethod
-    def check(cls, modules: Mapping[str, nn.Module], adapter: Mapping[str, Any]) -> None:
+    def check(cls, modules: Mapping[str, nn.Module], adapter: AdapterDescription) -> None:
         """Raise MethodError for a part that no layer of these models has."""
         names = {name for module in modules.values() for name, _ in linear_layers(module)}
         for part in adapter["parts"]:
@@ -240,7 +242,7 @@ class Lora(Adapter):
                 raise MethodError(f"parts: no linear layer's name ends with {part!r}{suggestion(part, ends)}")
 
     @classmethod
-    def merge(cls, module: nn.Module, adapter: Mapping[str, Any]) -> dict[str, Tensor]:
+    def merge(cls, module: nn.Module, adapter: AdapterDescription) -> dict[str, Tensor]:
         """The weights with the factors' product added to them."""
         state = {name: tensor.detach() for name, tensor in module.state_dict().items()}
         factor = scale(adapter)
@@ -251,7 +253,7 @@ class Lora(Adapter):
         return state
 
 
-def scale(adapter: Mapping[str, Any]) -> float:
+def scale(adapter: AdapterDescription) -> float:
     """What LoRA's product is multiplied by, at every client and every rank: alpha / the server's rank."""
     if "scale" not in adapter:  # models.json of earlier versions
         return float(adapter["alpha"] / adapter.get("of", adapter["rank"]))

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from edgefl import registry
 from edgefl.errors import MethodError
-from edgefl.models.model import Model
+from edgefl.models.model import JointDescription, Model, ModelDescription, ProjectionDescription, TowerDescription
 from edgefl.models.multiway import describe_multiway
 from edgefl.models.options import ModelOptions
 from edgefl.models.tower import initialise, stand_in
@@ -21,7 +21,7 @@ FACTS = ("channels", "size", "vocabulary", "bins", "frames")
 
 
 class ClientModel(Model):
-    """One tower per modality, and the layers that the towers share under ``joint``.
+    """One tower per modality, and what they share under ``joint``.
 
     Parameter names are ``<tower>.<part>[.i].<rest>`` with part one of embedding, blocks, pooler, norm, rep, head.
     """
@@ -31,7 +31,7 @@ class ClientModel(Model):
     widths: dict[str, int]
     """Width of each modality's feature."""
 
-    def __init__(self, description: Mapping[str, Any]):
+    def __init__(self, description: ModelDescription):
         super().__init__(description)
         towers, joint = description["towers"], description.get("joint") or {}
         self.modalities = tuple(towers)
@@ -118,7 +118,7 @@ class ClientModel(Model):
         return F.normalize(self.feature(modality, x), dim=-1)
 
 
-def add_read_out(module: nn.Module, width: int, tower: Mapping[str, Any]) -> int:
+def add_read_out(module: nn.Module, width: int, tower: TowerDescription) -> int:
     """Add to ``module`` the projection and the classifier of a tower's description, each if it has one.
 
     ``width`` is the width of the tower's pooled tokens.  Returns the width of its feature.
@@ -132,7 +132,7 @@ def add_read_out(module: nn.Module, width: int, tower: Mapping[str, Any]) -> int
     return width
 
 
-def projection(width: int, rep: int | Mapping[str, Any]) -> nn.Module:
+def projection(width: int, rep: int | ProjectionDescription) -> nn.Module:
     """A projection of features ``[batch, width]``: linear if ``rep`` is a width, else an MLP as in LW-FedMML."""
     if isinstance(rep, int):
         layer = nn.Linear(width, rep, bias=False)
@@ -162,11 +162,6 @@ def mlp(
     return mlp
 
 
-def build_client_model(description: Mapping[str, Any]) -> ClientModel:
-    """One tower per modality, and what they share under ``joint``."""
-    return ClientModel(description)
-
-
 def describe(
     options: ModelOptions,
     modalities: Sequence[str],
@@ -174,7 +169,7 @@ def describe(
     facts: Mapping[str, Mapping[str, int]],
     *,
     checkpointing: bool = False,
-) -> dict[str, Any]:
+) -> ModelDescription:
     """The description of the model, at full depth, of clients that have these modalities.
 
     ``facts[modality]`` has what the data set determines: channels and size of images, vocabulary of texts, bins and
@@ -198,25 +193,23 @@ def describe(
     single = len(modalities) == 1
     if task == "next-token":
         return _causal(options, modalities[0], facts, checkpointing=checkpointing)
-    rep: Any = options.dimension
+    rep: int | ProjectionDescription | None = options.dimension
     if rep and options.projection is not None:
-        rep = {**options.projection.model_dump(mode="json"), "dimension": options.dimension}
-    described: dict[str, Any] = {}
+        fields = {**options.projection.model_dump(mode="json"), "dimension": options.dimension}
+        rep = cast(ProjectionDescription, fields)
+    described: dict[str, TowerDescription] = {}
     for modality in modalities:
-        data_facts = {k: v for k, v in facts[modality].items() if k in FACTS}
-        fields = towers[modality].model_dump(exclude={"weights"})
-        described[modality] = {**fields, **data_facts, "depth": towers[modality].blocks}
-        if checkpointing:
-            described[modality]["checkpointing"] = True
+        described[modality] = _tower(towers[modality], facts[modality], checkpointing)
         if task == "classify" and single:
             described[modality]["classes"] = facts[modality]["classes"]
         if rep and (not single or options.dimension_for == "all"):
             described[modality]["rep"] = rep
         if check := getattr(registry.get("tower", towers[modality].tower), "check", None):
             check(described[modality])
-    joint: dict[str, Any] = {}
+    joint: JointDescription = {}
     if task == "classify" and not single:
-        joint = {**options.fusion.model_dump(mode="json"), "classes": facts[modalities[0]]["classes"]}
+        fusion = options.fusion.model_dump(mode="json")
+        joint = cast(JointDescription, {**fusion, "classes": facts[modalities[0]]["classes"]})
     elif task != "classify" and not rep:
         widths = {towers[m].width for m in modalities}
         if len(widths) > 1:
@@ -230,7 +223,7 @@ def describe(
 
 def _causal(
     options: ModelOptions, modality: str, facts: Mapping[str, Mapping[str, int]], *, checkpointing: bool
-) -> dict[str, Any]:
+) -> ModelDescription:
     """The description of a model that predicts the next token of a text."""
     tower = options.towers[modality]
     if not getattr(registry.get("tower", tower.tower), "causal", False):
@@ -239,12 +232,12 @@ def _causal(
             f"the task next-token needs a tower whose tokens see only those before them, and {tower.tower} isn't one: "
             f"set model.{modality}.tower to {' or '.join(causal)}"
         )
-    described = {
-        **tower.model_dump(exclude={"weights"}),
-        **{k: v for k, v in facts[modality].items() if k in FACTS},
-        "depth": tower.blocks,
-        "predicts": True,
-    }
-    if checkpointing:
-        described["checkpointing"] = True
-    return {"name": "towers", "towers": {modality: described}, "joint": {}}
+    described = _tower(tower, facts[modality], checkpointing)
+    return {"name": "towers", "towers": {modality: {**described, "predicts": True}}, "joint": {}}
+
+
+def _tower(options: Any, facts: Mapping[str, int], checkpointing: bool) -> TowerDescription:
+    """The description of a tower at full depth: its options, and what the data determine."""
+    fields = options.model_dump(exclude={"weights"})
+    described = {**fields, **{k: v for k, v in facts.items() if k in FACTS}, "depth": options.blocks}
+    return cast(TowerDescription, {**described, "checkpointing": True} if checkpointing else described)

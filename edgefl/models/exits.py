@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from edgefl.errors import MethodError
 from edgefl.models.client import ClientModel, add_read_out, mlp
-from edgefl.models.model import gives
+from edgefl.models.model import ModelDescription, TowerDescription, gives
 from edgefl.models.tower import Tower, stand_in, through
 
 
@@ -45,12 +45,12 @@ class Hosting(nn.Sequential):
         return x
 
 
-def depths(towers: Mapping[str, Mapping[str, Any]], exits: int) -> list[dict[str, int]]:
+def depths(towers: Mapping[str, TowerDescription], exits: int) -> list[dict[str, int]]:
     """Number of blocks of each tower below each exit, at full depth; spaced as evenly as a schedule's stages."""
     return [{m: t["blocks"] * (i + 1) // exits for m, t in towers.items()} for i in range(exits)]
 
 
-def places_of(description: Mapping[str, Any]) -> list[dict[str, int]]:
+def places_of(description: ModelDescription) -> list[dict[str, int]]:
     """Number of blocks of each tower below each exit, for the exits within the description's depth.
 
     Raises MethodError if no exit is within it.
@@ -71,16 +71,17 @@ def places_of(description: Mapping[str, Any]) -> list[dict[str, int]]:
 
 
 class ExitModel(ClientModel):
-    """Towers with exits.  ``classify`` and ``embed`` use the deepest exit, or the mean of all (``ensemble``).
+    """Towers with a classifier at several depths (DepthFL).
 
-    ``places`` are the positions of the exits (``places_of``).  Raises MethodError if no exit is within the
-    description's depth, or if a tower isn't a ``Tower``.
+    ``classify`` and ``embed`` use the deepest exit, or the mean of all (``ensemble``).  ``places`` are the positions of
+    the exits (``places_of``).  Raises MethodError if no exit is within the description's depth, or if a tower isn't a
+    ``Tower``.
     """
 
-    def __init__(self, description: Mapping[str, Any]):
+    def __init__(self, description: ModelDescription):
         towers, joint = description["towers"], description.get("joint") or {}
         bare = {m: {k: v for k, v in t.items() if k not in ("rep", "classes")} for m, t in towers.items()}
-        super().__init__({**description, "towers": bare, "joint": {}})
+        super().__init__({**description, "towers": cast(Mapping[str, TowerDescription], bare), "joint": {}})
         self.description, self.gives = description, gives(description)
         self.ensemble = bool(description.get("ensemble"))
         self.places = places_of(description)
@@ -97,7 +98,7 @@ class ExitModel(ClientModel):
             if hasattr(tower, "norm"):
                 del tower.norm
 
-    def _add_exit(self, modality: str, depth: int, described: Mapping[str, Any]) -> None:
+    def _add_exit(self, modality: str, depth: int, described: TowerDescription) -> None:
         tower = self.tower(modality)
         if not isinstance(tower, Tower):
             raise MethodError(f"tower {described['tower']!r} can't have exits: it isn't an edgefl.models.tower.Tower")
@@ -177,8 +178,3 @@ class ExitModel(ClientModel):
         """
         features = [F.normalize(feature, dim=-1) for feature in self.exit_features(modality, x, self.read)]
         return F.normalize(torch.stack(features).mean(0), dim=-1) if len(features) > 1 else features[0]
-
-
-def build_exits(description: Mapping[str, Any]) -> ExitModel:
-    """Towers with a classifier at several depths (DepthFL)."""
-    return ExitModel(description)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from edgefl import registry
-from edgefl.models.model import Model
+from edgefl.models.model import Model, TowerDescription
 
 
-def as_library(model: Model, modality: str, description: Mapping[str, Any]) -> nn.Module | None:
+def as_library(model: Model, modality: str, description: TowerDescription) -> nn.Module | None:
     """The library's own model with the values of a modality's tower; None for a tower that no library has.
 
     It has the classifier where the library's reads the feature that the tower gives.  The norm that towers of a
@@ -48,7 +47,7 @@ def as_library(model: Model, modality: str, description: Mapping[str, Any]) -> n
     return cast(nn.Module, whole)
 
 
-def _own_names(part: Any, tower: Any, description: Mapping[str, Any]) -> dict[str, str]:
+def _own_names(part: Any, tower: Any, description: TowerDescription) -> dict[str, str]:
     """The library's name of each of the tower's tensors: the one of the same tensor before the model is taken apart."""
     if hasattr(tower, "own_name"):
         own = (name for name in tower.state_dict() if name.partition(".")[0] not in ("head", "rep"))

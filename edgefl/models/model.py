@@ -2,22 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired, TypedDict
 
 from torch import Tensor, nn
 
 Gives = Literal["scores", "next token", "embeddings"]
 
 
-def gives(description: Mapping[str, Any]) -> Gives:
+class ProjectionDescription(TypedDict):
+    """An MLP that projects a feature to ``dimension``, as in LW-FedMML."""
+
+    hidden: Sequence[int]
+    dimension: int
+    dropout: float
+    batch_norm: bool
+
+
+class TowerDescription(TypedDict, total=False):
+    """A tower: the fields of several towers, and what the data determine.
+
+    It has the other fields of its ``Options`` too, which ``edgefl.models.tower.chosen`` reads.
+    """
+
+    tower: str
+    blocks: int
+    depth: int
+    width: int
+    heads: int
+    patch: int
+    variant: str
+    tokens: int
+    channels: int
+    size: int
+    vocabulary: int
+    bins: int
+    frames: int
+    classes: int
+    rep: int | ProjectionDescription
+    predicts: bool
+    checkpointing: bool
+
+
+class JointDescription(TypedDict, total=False):
+    """What the towers of a model share: a norm of that width, or a classifier of their concatenated features."""
+
+    norm: int
+    classes: int
+    hidden: Sequence[int]
+    dropout: float
+
+
+class AdapterDescription(TypedDict, total=False):
+    """An adapter: its name, the parts that train beside it, and the fields of edgefl's own."""
+
+    name: str
+    also: Sequence[str]
+    rank: int
+    scale: float
+    parts: Sequence[str]
+    alpha: float
+    of: int
+
+
+class ModelDescription(TypedDict):
+    """A model as plain JSON, which a work carries.  Models of plug-ins may have fields of their own."""
+
+    name: str
+    towers: Mapping[str, TowerDescription]
+    joint: NotRequired[JointDescription]
+    modalities: NotRequired[Sequence[str]]
+    adapter: NotRequired[AdapterDescription]
+    exits: NotRequired[int]
+    ensemble: NotRequired[bool]
+
+
+def gives(description: ModelDescription) -> Gives:
     """What ``forward`` of a described model gives: class scores, scores of the next token, or embeddings."""
     towers = description["towers"].values()
     if any(tower.get("predicts") for tower in towers):
         return "next token"
-    heads = [*towers, description.get("joint") or {}]
-    return "scores" if any(part.get("classes") for part in heads) else "embeddings"
+    joint = description.get("joint") or {}
+    return "scores" if joint.get("classes") or any(tower.get("classes") for tower in towers) else "embeddings"
 
 
 class Model(nn.Module):
@@ -25,7 +92,7 @@ class Model(nn.Module):
 
     modalities: tuple[str, ...]
 
-    def __init__(self, description: Mapping[str, Any]):
+    def __init__(self, description: ModelDescription):
         super().__init__()
         self.description = description
         self.gives = gives(description)
@@ -74,7 +141,7 @@ class Model(nn.Module):
         return copied
 
 
-def _restored(description: Mapping[str, Any], state: Mapping[str, Tensor], training: bool) -> nn.Module:
+def _restored(description: ModelDescription, state: Mapping[str, Tensor], training: bool) -> nn.Module:
     from edgefl.models import build
 
     module = build(description)

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgefl.errors import MethodError
-from edgefl.models.model import Model
+from edgefl.models.model import JointDescription, Model, ModelDescription, TowerDescription
 from edgefl.models.tower import chosen, drop_path_rates, initialise, stand_in, through
 from edgefl.models.towers.vit import check_patch
+from edgefl.registry.fields import Fields
 
 MODALITIES = ("image", "text")
 RESERVED = 2
@@ -29,10 +30,8 @@ Tokens = dict[str, Tensor]
 """Tokens ``[batch, tokens, dim]`` by modality, for the modalities in the batch; image comes before text."""
 
 
-class MultiwayOptions(BaseModel):
+class MultiwayOptions(Fields):
     """Fields of ``model: {multiway: {...}}``; the defaults are BEiT-3 base."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     blocks: PositiveInt = Field(12, description="encoder layers at full depth")
     width: PositiveInt = Field(768, description="dimension of a token")
@@ -185,7 +184,7 @@ class MultiwayEmbedding(nn.Module):
 class MultiwayEncoder(nn.Module):
     """Embedding and ``depth`` layers, without a final LayerNorm."""
 
-    def __init__(self, description: Mapping[str, Any]):
+    def __init__(self, description: TowerDescription):
         super().__init__()
         options = chosen(MultiwayOptions, description)
         self.width = options.width
@@ -231,12 +230,13 @@ class Fusion(nn.Module):
 
 
 class MultiwayModel(Model):
-    """The encoder under ``multiway`` and, for classification, the fusion and the classifier under ``joint``.
+    """One transformer for images and texts, with experts per modality (BEiT-3).
 
-    All clients have the whole model.  Clients that only have images train only the experts for images.
+    The encoder is under ``multiway``, and for classification the fusion and the classifier under ``joint``.  All
+    clients have the whole model.  Clients that only have images train only the experts for images.
     """
 
-    def __init__(self, description: Mapping[str, Any]):
+    def __init__(self, description: ModelDescription):
         super().__init__(description)
         self.modalities = tuple(description["modalities"])
         self.multiway = MultiwayEncoder(description["towers"]["multiway"])
@@ -303,11 +303,6 @@ class MultiwayModel(Model):
         return self.classify(modality, {modality: x})
 
 
-def build_multiway(description: Mapping[str, Any]) -> MultiwayModel:
-    """One transformer for images and texts, with experts per modality (BEiT-3)."""
-    return MultiwayModel(description)
-
-
 def describe_multiway(
     options: MultiwayOptions,
     modalities: Sequence[str],
@@ -315,7 +310,7 @@ def describe_multiway(
     facts: Mapping[str, Mapping[str, int]],
     *,
     checkpointing: bool = False,
-) -> dict[str, Any]:
+) -> ModelDescription:
     """The description, at full depth, of the model of clients that have these modalities.
 
     All clients have the whole model, so ``facts`` must always have the channels and size of images and the vocabulary
@@ -324,18 +319,14 @@ def describe_multiway(
     """
     if other := [m for m in modalities if m not in MODALITIES]:
         raise MethodError(f"the multiway model reads image and text; these clients have {other[0]}")
-    tower = {**options.model_dump(), "depth": options.blocks}
-    for modality, fields in (("image", ("channels", "size")), ("text", ("vocabulary",))):
-        for field in fields:
-            if field not in facts.get(modality, {}):
-                raise MethodError(
-                    f"the multiway model needs the {field} of {modality}, which the data set doesn't have"
-                )
-            tower[field] = facts[modality][field]
-    check_patch(options.patch, tower["size"])
-    if checkpointing:
-        tower["checkpointing"] = True
-    joint = {}
+    fields = {**options.model_dump(), "depth": options.blocks}
+    for modality, field in (("image", "channels"), ("image", "size"), ("text", "vocabulary")):
+        if field not in facts.get(modality, {}):
+            raise MethodError(f"the multiway model needs the {field} of {modality}, which the data set doesn't have")
+        fields[field] = facts[modality][field]
+    check_patch(options.patch, fields["size"])
+    tower = cast(TowerDescription, {**fields, "checkpointing": True} if checkpointing else fields)
+    joint: JointDescription = {}
     if task == "classify":
         classes = {facts[m]["classes"] for m in modalities}
         if len(classes) > 1:

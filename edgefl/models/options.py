@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
+from pydantic import BaseModel, Field, PositiveInt, field_validator, model_validator
 
 from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.models.multiway import MODALITIES as MULTIWAY_MODALITIES
 from edgefl.models.multiway import MultiwayOptions
+from edgefl.registry.fields import Fields
 
 MODALITIES = {"image": "vit", "text": "transformer", "audio": "ast"}
 """The modalities, and the default tower of each."""
 
 
-class Projection(BaseModel):
+class Projection(Fields):
     """An MLP that projects a tower's feature to ``dimension``, as in contrastive learning; its layers have no bias."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     hidden: tuple[PositiveInt, ...] = Field((), description="widths of the hidden layers, each with a ReLU")
     batch_norm: bool = Field(
@@ -27,19 +26,15 @@ class Projection(BaseModel):
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout of the hidden layers, a probability")
 
 
-class Fusion(BaseModel):
+class Fusion(Fields):
     """The classifier of a model of two modalities: an MLP on their concatenated features."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     hidden: tuple[PositiveInt, ...] = Field((), description="widths of the hidden layers, each with a ReLU")
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout of the hidden layers, a probability")
 
 
-class ModelOptions(BaseModel):
+class ModelOptions(Fields):
     """Towers by modality.  The fields of a tower depend on its name (``tower: vit``)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     image: Any = Field(None, description="the image tower: {tower: vit, blocks, width, heads, patch, ...}")
     text: Any = Field(None, description="the text tower: {tower: transformer, blocks, width, heads, tokens, ...}")

@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_type_hints
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, computed_field, create_model
+from pydantic import Field, PositiveInt, computed_field, create_model
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from edgefl.errors import MethodError
 from edgefl.models.layers import PRE_NORM_BLOCK, BlockLayers
+from edgefl.models.model import TowerDescription
 from edgefl.models.tower import chosen
+from edgefl.registry.fields import Fields
 
 OF_DATA = {"image": ("channels", "size"), "text": ("vocabulary",), "audio": ("bins", "frames")}
 """Arguments that the data determine, by modality; ``classes`` too, where the tower has a classifier."""
@@ -32,10 +34,8 @@ TRIED = (
 """Data of which a module is built to count its blocks, until one fits."""
 
 
-class PlainOptions(BaseModel):
+class PlainOptions(Fields):
     """What all towers from ordinary modules have."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     @computed_field(description="blocks at full depth; 1 where the class doesn't name them")  # type: ignore[prop-decorator]
     @property
@@ -62,7 +62,7 @@ class PlainTower:
             raise TypeError('has blocks that are no name: write blocks = "layers", the attribute that holds them')
         self.arguments = _arguments(made)
         data = (*OF_DATA[self.modality], "classes")
-        fields: dict[str, Any] = {"tower": (Literal[name], name)}
+        fields: dict[str, tuple[Any, Any]] = {"tower": (Literal[name], name)}
         fields |= {argument: given for argument, given in self.arguments.items() if argument not in data}
         if self.modality == "text" and "tokens" not in fields:
             fields["tokens"] = (
@@ -70,10 +70,10 @@ class PlainTower:
                 Field(24, description="tokens of a text: padded or cut"),
             )
         fields["weights"] = (str | None, Field(None, description="a .safetensors file with the module's own names"))
-        self.Options = create_model("Options", __base__=PlainOptions, **fields)
+        self.Options = create_model("Options", __base__=PlainOptions, **cast(Any, fields))
         self.Options.plain = self  # type: ignore[attr-defined]
 
-    def module(self, given: Mapping[str, Any]) -> nn.Module:
+    def module(self, given: Mapping[str, object]) -> nn.Module:
         """The module of these options and data.  Raises MethodError if its constructor fails or lacks something."""
         arguments = {}
         for argument in self.arguments:
@@ -92,7 +92,7 @@ class PlainTower:
                 raise MethodError(f"tower {self.name}: {parameter} is made in forward; make all parameters in __init__")
         return module
 
-    def build(self, description: Mapping[str, Any], norm: bool) -> nn.Module:
+    def build(self, description: TowerDescription, norm: bool) -> nn.Module:
         """Build the tower at a depth from ``{depth, ...options, ...data}``; it has its own norm, if any."""
         if description.get("checkpointing"):
             raise MethodError(f"tower {self.name} can't recompute its activations: set training.checkpointing: false")
@@ -100,7 +100,7 @@ class PlainTower:
         module = self.module({**{n: getattr(options, n) for n in type(options).model_fields}, **description})
         return arranged(module, self.sequence, description["depth"])
 
-    def load(self, module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
+    def load(self, module: nn.Module, weights: str, description: TowerDescription) -> None:
         """Copy the tensors of a .safetensors file, by the module's own names.  Raises MethodError."""
         from safetensors import SafetensorError
         from safetensors.torch import load_file
@@ -120,10 +120,10 @@ class PlainTower:
                     raise MethodError(f"weights {weights!r}: {own(name)} {said}")
                 value.copy_(found)
 
-    def check(self, description: Mapping[str, Any]) -> None:
+    def check(self, description: TowerDescription) -> None:
         """Raise MethodError unless forward gives what ``width`` says, of a batch of two."""
         channels, size, tokens, frames, bins = (
-            int(description.get(name, 0)) for name in ("channels", "size", "tokens", "frames", "bins")
+            cast(int, description.get(name, 0)) for name in ("channels", "size", "tokens", "frames", "bins")
         )
         shapes = {"image": (2, channels, size, size), "text": (2, tokens), "audio": (2, frames, bins)}
         shape, dtype = shapes[self.modality], torch.int64 if self.modality == "text" else torch.float32
@@ -161,7 +161,7 @@ def arranged(module: nn.Module, sequence: str | None, depth: int) -> nn.Module:
     Its own attributes still find what they found.  Without a sequence its parts keep their names.
     """
     kind: Any = type(module)
-    more: dict[str, Any] = {} if hasattr(kind, "read") else {"read": _read}
+    more: dict[str, object] = {} if hasattr(kind, "read") else {"read": _read}
     if sequence is not None:
         blocks = module._modules.get(sequence)
         if not isinstance(blocks, nn.Sequential | nn.ModuleList):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from edgefl.models.client import ClientModel
+from edgefl.models.model import ModelDescription
 from edgefl.models.tower import initialise
 
 NARROW = -4.0
@@ -40,9 +41,12 @@ class Deviations(nn.Module):
 
 
 class ProbabilisticModel(ClientModel):
-    """A retrieval model whose embeddings have standard deviations; ``embed`` returns their means."""
+    """Towers whose embeddings have standard deviations, for probabilistic retrieval (PCME).
 
-    def __init__(self, description: Mapping[str, Any]):
+    ``embed`` returns their means.
+    """
+
+    def __init__(self, description: ModelDescription):
         super().__init__(description)
         if not hasattr(self, "joint"):
             self.joint = nn.Module()
@@ -58,8 +62,3 @@ class ProbabilisticModel(ClientModel):
         feature = self.feature(modality, x)
         log_deviation = self.deviations(modality, feature)
         return nn.functional.normalize(feature.float(), dim=-1), log_deviation.float()
-
-
-def build_probabilistic(description: Mapping[str, Any]) -> ProbabilisticModel:
-    """Towers whose embeddings have standard deviations, for probabilistic retrieval (PCME)."""
-    return ProbabilisticModel(description)

@@ -9,17 +9,18 @@ from functools import partial
 from typing import Any, TypeVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import BaseModel, Field, PositiveInt, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
+from edgefl.models.model import TowerDescription
+from edgefl.registry.fields import Fields
 
-class EncoderOptions(BaseModel):
+
+class EncoderOptions(Fields):
     """Options of every transformer tower, edgefl's own or a library's."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     blocks: PositiveInt = Field(4, description="transformer blocks at full depth")
     width: PositiveInt = Field(64, description="dimension of a token")
@@ -52,7 +53,7 @@ class TransformerOptions(EncoderOptions):
 Chosen = TypeVar("Chosen", bound=BaseModel)
 
 
-def chosen(options: type[Chosen], description: Mapping[str, Any]) -> Chosen:
+def chosen(options: type[Chosen], description: Mapping[str, object]) -> Chosen:
     """The tower's options from its description, without computed fields and the fields that the data determine."""
     return options(**{name: value for name, value in description.items() if name in options.model_fields})
 
@@ -236,7 +237,7 @@ def initialise(module: nn.Module) -> None:
             nn.init.trunc_normal_(part.weight, std=0.02)
 
 
-def assemble(embedding: nn.Module, options: TransformerOptions, description: Mapping[str, Any], norm: bool) -> Tower:
+def assemble(embedding: nn.Module, options: TransformerOptions, description: TowerDescription, norm: bool) -> Tower:
     """An initialised tower with the first ``description["depth"]`` of the ``options.blocks`` blocks.
 
     ``norm`` says whether it has a final norm.

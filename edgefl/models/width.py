@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from edgefl.errors import MethodError
+from edgefl.models.model import JointDescription, ModelDescription, TowerDescription
 
 CUTTABLE = ("vit", "transformer")
 """Towers that can be narrowed to some of their attention heads."""
@@ -16,7 +14,7 @@ def heads_of(heads: int, share: float) -> int:
     return max(1, int(share * heads + 0.5))
 
 
-def at_width(description: Mapping[str, Any], share: float) -> dict[str, Any]:
+def at_width(description: ModelDescription, share: float) -> ModelDescription:
     """The description of the same model with about ``share`` of the heads in each tower (see ``heads_of``).
 
     The width of a head stays.  Projections and classifiers keep their hidden layers and output widths.  Raises
@@ -26,7 +24,7 @@ def at_width(description: Mapping[str, Any], share: float) -> dict[str, Any]:
         raise MethodError(f"model {model!r} can't be narrowed: only {' and '.join(CUTTABLE)} towers can")
     if "adapter" in description and share != 1:
         raise MethodError("a model with an adapter can't be narrowed: set adapter: none, or schedule: elastic")
-    towers = {}
+    towers: dict[str, TowerDescription] = {}
     for name, tower in description["towers"].items():
         if tower["tower"] not in CUTTABLE:
             raise MethodError(
@@ -34,7 +32,7 @@ def at_width(description: Mapping[str, Any], share: float) -> dict[str, Any]:
             )
         heads = heads_of(tower["heads"], share)
         towers[name] = {**tower, "heads": heads, "width": heads * (tower["width"] // tower["heads"])}
-    joint = dict(description.get("joint") or {})
+    joint: JointDescription = {**(description.get("joint") or {})}
     if "norm" in joint:
         widths = {tower["width"] for tower in towers.values()}
         if len(widths) > 1:
@@ -46,7 +44,7 @@ def at_width(description: Mapping[str, Any], share: float) -> dict[str, Any]:
     return {**description, "towers": towers, "joint": joint}
 
 
-def parts_of(description: Mapping[str, Any], name: str) -> dict[int, tuple[int, ...]]:
+def parts_of(description: ModelDescription, name: str) -> dict[int, tuple[int, ...]]:
     """Sizes of the concatenated segments of a parameter, by dimension; a dimension with one segment is left out.
 
     Attention concatenates query, key and value; a joint classifier concatenates the features of the towers.
@@ -60,12 +58,12 @@ def parts_of(description: Mapping[str, Any], name: str) -> dict[int, tuple[int, 
     return {}
 
 
-def _feature_width(tower: Mapping[str, Any]) -> int:
+def _feature_width(tower: TowerDescription) -> int:
     """Width of a tower's feature, after its projection if it has one."""
     rep = tower.get("rep")
     return int(tower["width"] if not rep else rep if isinstance(rep, int) else rep["dimension"])
 
 
-def shares(full: Mapping[str, Any], narrow: Mapping[str, Any]) -> dict[str, float]:
+def shares(full: ModelDescription, narrow: ModelDescription) -> dict[str, float]:
     """The width of each tower in ``narrow`` divided by its width in ``full``."""
     return {name: narrow["towers"][name]["width"] / tower["width"] for name, tower in full["towers"].items()}

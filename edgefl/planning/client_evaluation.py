@@ -19,7 +19,7 @@ from edgefl.planning.setup import Clients, Setup
 from edgefl.planning.versions import travelling
 from edgefl.schedules import Stage
 from edgefl.work import Form, Payload, Work, interned
-from edgefl.work.description import Json
+from edgefl.work.description import Scalar
 from edgefl.work.optimizer.learning_rates import at_stage
 
 Integers = NDArray[Any]
@@ -129,7 +129,7 @@ class ScoringPlanner:
             )  # fmt: skip
         return self._known[key]
 
-    def scalars(self, scoring: Scoring, round: int) -> Json:
+    def scalars(self, scoring: Scoring, round: int) -> Mapping[str, Scalar]:
         """The scalars of this work after a round."""
         return self._work(scoring.kind, round, scoring.stage, scoring.variant)[0].scalars
 

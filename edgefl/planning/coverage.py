@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,17 @@ from edgefl.planning.setup import Setup
 
 Booleans = NDArray[np.bool_]
 Integers = NDArray[Any]
+
+
+class DataLeft(TypedDict):
+    """Data held by the clients that can take part: shares, and what is lost with the others; None for declared data."""
+
+    eligible_samples_share: float
+    class_coverage: float | None
+    excluded_samples: int
+    lost_classes: list[str] | None
+    lost_modalities: list[str]
+    modality_samples_share: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -41,10 +52,10 @@ class DataCoverage:
         everyone = {name: kind == index for index, name in enumerate(clients.kinds)}
         return cls(np.asarray(clients.client_samples), classes, names, everyone)
 
-    def left(self, clients: Booleans, able: Booleans) -> dict[str, Any]:
+    def left(self, clients: Booleans, able: Booleans) -> DataLeft:
         """Data of ``clients`` held by the ``able`` ones, and data lost with the others; both are masks `[clients]`."""
         all_samples, samples = int(self.samples[clients].sum()), int(self.samples[able].sum())
-        coverage: dict[str, Any] = {
+        coverage: DataLeft = {
             "eligible_samples_share": share(samples, all_samples),
             "class_coverage": None,
             "excluded_samples": all_samples - samples,

@@ -6,11 +6,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator
+from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, field_validator
 
 from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.methods import Method
+from edgefl.registry.fields import Fields
 from edgefl.work import Address, Codec, Work
 
 
@@ -37,10 +38,8 @@ Wire = Annotated[
 ]
 
 
-class PayloadOptions(BaseModel):
+class PayloadOptions(Fields):
     """Encoding of payloads.  Training and aggregation use the decoded values."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     down: Wire = Field("float32", description="dtype of downloads; float32: each tensor keeps the method's dtype")
     up: Wire = Field(

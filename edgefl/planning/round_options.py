@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PositiveInt,
     SerializeAsAny,
@@ -20,19 +19,20 @@ from pydantic import (
 from edgefl import registry
 from edgefl.data.missing import parse_missing
 from edgefl.planning.staleness import StalenessOptions, parse_staleness
-from edgefl.registry.fields import parse_options
+from edgefl.registry.fields import Fields, parse_options
 from edgefl.units import Seconds, Share
 from edgefl.work.metrics import parse_metric
+
+if TYPE_CHECKING:
+    from edgefl.work.description import MissingRates
 
 _FORMS = [{"type": "string"}, {"type": "object", "properties": {"name": {"type": "string"}}}]
 _SELECTION = WithJsonSchema({"anyOf": _FORMS, "examples": ["random", {"name": "oort", "exploration": "10%"}]})
 _POLICY = WithJsonSchema({"anyOf": _FORMS, "examples": ["synchronous"]})
 
 
-class PolicyOptions(BaseModel):
+class PolicyOptions(Fields):
     """Fields beside the name of a round policy: none.  A policy of one's own may have more."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = "synchronous"
 
@@ -80,10 +80,8 @@ def _unbounded_share(value: Any) -> Any:
     return value
 
 
-class RoundOptions(BaseModel):
+class RoundOptions(Fields):
     """Which clients take part in a round, and when it ends."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     policy: Annotated[BaseModel, BeforeValidator(parse_policy), _POLICY] = Field(
         default="synchronous",
@@ -201,10 +199,8 @@ class RoundOptions(BaseModel):
         return str(getattr(self.selection, "name", "random"))
 
 
-class EvaluationOptions(BaseModel):
+class EvaluationOptions(Fields):
     """When and on what the global models are evaluated, at the server and at the clients."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     every: PositiveInt = Field(
         1, description="number of rounds between evaluations; the last round is always evaluated"
@@ -275,5 +271,5 @@ class EvaluationOptions(BaseModel):
 
     @field_validator("missing")
     @classmethod
-    def _missing(cls, value: Any) -> dict[str, dict[str, Any]] | None:
+    def _missing(cls, value: Any) -> dict[str, MissingRates] | None:
         return None if value is None else parse_missing(value)

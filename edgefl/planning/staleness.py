@@ -6,20 +6,20 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from edgefl.registry.fields import Fields
 
 FIELDS = {"constant": (), "polynomial": ("a",), "hinge": ("a", "b")}
 """The parameters of each function, as Xie et al. 2019 name them."""
 
 
-class StalenessOptions(BaseModel):
+class StalenessOptions(Fields):
     """The discount s(t) of an update that is t versions old.
 
     FedAsync's three functions (Xie, Koyejo and Gupta 2019, section 5.2); FedBuff's 1/sqrt(1 + t) (Nguyen et al. 2022)
     is polynomial with a = 0.5, which is the default.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Literal["constant", "polynomial", "hinge"] = Field(
         "polynomial",

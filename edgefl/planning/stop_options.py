@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt, model_validator
+
+from edgefl.registry.fields import Fields
 
 LOWER = ("loss", "error", "perplexity", "distance", "divergence", "mse", "mae", "rank")
 """Parts of the names of metrics of which lower values are better."""
 
 
-class StopOptions(BaseModel):
+class StopOptions(Fields):
     """The metric that ends a run, and at which value or after how long without a better one."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     metric: str | None = Field(
         None,

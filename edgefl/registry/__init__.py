@@ -27,29 +27,10 @@ from edgefl.registry.registered import PARTS, Absent, Registered, hash_of_module
 Part = TypeVar("Part")
 
 __all__ = [
-    "GROUPS",
-    "ForWorkers",
-    "Origin",
-    "adopt",
-    "broken",
-    "changes",
-    "described",
-    "fingerprint",
-    "for_workers",
-    "forget",
-    "get",
-    "load_plug_in",
-    "named_faults",
-    "names",
-    "origin",
-    "package_digest",
-    "plug_in_files",
-    "plug_ins",
-    "register",
-    "said",
-    "unimportable",
-    "unload_plug_ins",
-]
+    "GROUPS", "ForWorkers", "Origin", "adopt", "broken", "changes", "described", "fingerprint", "for_workers",
+    "forget", "get", "load_plug_in", "named_faults", "names", "origin", "package_digest", "plug_in_files", "plug_ins",
+    "register", "said", "unimportable", "unload_plug_ins",
+]  # fmt: skip
 
 GROUPS = {
     "method": "edgefl.methods",

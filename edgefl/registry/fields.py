@@ -1,14 +1,21 @@
-"""Fields of a scenario that name registered parts: what they may hold, as JSON Schema."""
+"""Fields of a scenario, and those of them that name registered parts: what they may hold, as JSON Schema."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
+from pydantic.json_schema import JsonSchemaValue
 
 from edgefl import registry
 from edgefl.errors import EdgeflError
+
+
+class Fields(BaseModel):
+    """Base class of options: a field that isn't one of theirs is an error, and none can be set later."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def parse_options(noun: str, default: str, value: object, shape: str) -> BaseModel:
@@ -32,7 +39,7 @@ class NamesOf:
     def __init__(self, noun: str):
         self.noun = noun
 
-    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> JsonSchemaValue:
         return {"type": "string", "enum": registry.names(self.noun)}
 
 
@@ -42,10 +49,9 @@ class OptionsOf:
     def __init__(self, noun: str, key: str):
         self.noun, self.key = noun, key
 
-    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> JsonSchemaValue:
         forms = []
         for name in registry.names(self.noun):
-            form: dict[str, Any] = {"type": "object", "properties": {}}
             try:
                 form = handler.resolve_ref_schema(
                     handler(registry.get(self.noun, name).Options.__pydantic_core_schema__)

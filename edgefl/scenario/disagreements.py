@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from pydantic import BaseModel
@@ -21,6 +21,9 @@ from edgefl.planning.stop_options import StopOptions
 from edgefl.scenario.document import Document, KeyPath
 from edgefl.work.optimizer.learning_rates import TOWERS, stated
 from edgefl.work.training_options import TrainingOptions
+
+if TYPE_CHECKING:
+    from edgefl.work.description import MissingRates
 
 
 def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Mapping[str, str]) -> list[ScenarioError]:
@@ -169,7 +172,7 @@ def _rate_errors(
 
 
 def _missing_errors(
-    document: Document, data: DataOptions, section: str, missing: Mapping[Kind, Mapping[str, Any]] | None
+    document: Document, data: DataOptions, section: str, missing: Mapping[Kind, MissingRates] | None
 ) -> list[ScenarioError]:
     """Missing modalities of absent client kinds, and rates that leave no pairs to retrieve."""
     affected = {kind: rates for kind, rates in (missing or {}).items() if any(rates.values())}

@@ -12,17 +12,8 @@ from edgefl.errors import ScenarioError
 from edgefl.yaml_lines import KeyPath, Place, spell, write
 
 __all__ = [
-    "Document",
-    "KeyPath",
-    "Place",
-    "placed",
-    "plain_data",
-    "read_file",
-    "read_text",
-    "read_value",
-    "spell",
-    "write",
-]
+    "Document", "KeyPath", "Place", "placed", "plain_data", "read_file", "read_text", "read_value", "spell", "write",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def read_section(document: Document, key: str) -> tuple[str | None, BaseModel]:
     return name, validate(model, fields, document, (key,))
 
 
-def plain_section(name: str | None, options: BaseModel) -> dict[str, Any]:
+def plain_section(name: str | None, options: BaseModel) -> dict[str, object]:
     """A section as plain data with every default written out, readable by ``read_section``."""
     # round_trip omits computed fields (the width of a ResNet), which a scenario can't set
     fields = options.model_dump(mode="json", by_alias=True, round_trip=True)

@@ -8,6 +8,9 @@ from pathlib import Path
 from edgefl.errors import ScenarioError
 from edgefl.scenario.document import Document, read_file
 
+SCHEMA = "edgefl.schema.json"
+"""File of the scenarios' JSON Schema, in the library's folder and beside a user's scenario."""
+
 
 def library_folder() -> Path:
     """The folder of the shipped scenarios: inside an installed package, or beside it in a checkout."""

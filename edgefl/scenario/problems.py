@@ -19,6 +19,10 @@ Nested = Callable[[KeyPath, Any], type[BaseModel] | None]
 """Chooses the model of a value by its path in the section and its content, where the annotation can't."""
 
 
+Complaint = tuple[str, Mapping[str, object], Any, bool]
+"""Of pydantic about a value: its type and context, the value, and whether its path is the data's own."""
+
+
 class ScenarioErrors(ScenarioError):
     """Several errors of one scenario, one per line; file, line, key and message are those of the first."""
 
@@ -48,7 +52,7 @@ def reason(error: EdgeflError) -> str:
 
 
 def validate(
-    model: type[BaseModel], data: Mapping[str, Any], document: Document, path: KeyPath, nested: Nested | None = None
+    model: type[BaseModel], data: Mapping[str, object], document: Document, path: KeyPath, nested: Nested | None = None
 ) -> BaseModel:
     """Validate the section at ``path`` as its model.  Raises ScenarioError with all errors in it."""
     errors = [
@@ -122,7 +126,7 @@ _EXPECTED = {
 }
 
 
-def sentence(kind: str, context: Mapping[str, Any], value: Any) -> str:
+def sentence(kind: str, context: Mapping[str, object], value: Any) -> str:
     """The message about ``value`` for the type and the context of a pydantic error."""
     if kind in ("value_error", "assertion_error"):
         message = str(context.get("error", "")).strip()
@@ -131,7 +135,7 @@ def sentence(kind: str, context: Mapping[str, Any], value: Any) -> str:
     return f"must be {expected}, not {show(value)}" if expected else f"{show(value)} isn't allowed here"
 
 
-def _expected(kind: str, context: Mapping[str, Any]) -> str | None:
+def _expected(kind: str, context: Mapping[str, object]) -> str | None:
     if kind in ("too_short", "too_long") and context.get("field_type") == "Dictionary":
         return (f"a mapping with at least {context['min_length']} keys" if kind == "too_short"
                 else f"a mapping with at most {context['max_length']} keys")  # fmt: skip
@@ -145,12 +149,12 @@ def _expected(kind: str, context: Mapping[str, Any]) -> str | None:
 def _translated(
     error: ValidationError,
     model: type[BaseModel],
-    data: Mapping[str, Any],
+    data: Mapping[str, object],
     document: Document,
     path: KeyPath,
     nested: Nested | None,
 ) -> Iterator[ScenarioError]:
-    groups: dict[KeyPath, list[tuple[str, Mapping[str, Any], Any, bool]]] = {}
+    groups: dict[KeyPath, list[Complaint]] = {}
     for item in error.errors(include_url=False):
         # an unknown key may come from a file that the section refers to: it isn't in the section's data
         is_missing = item["type"] in ("missing", "extra_forbidden")
@@ -183,7 +187,7 @@ def _translated(
             yield from (document.error(full_path, line, at_key=at_key) for line in _combined(items).split("\n"))
 
 
-def _combined(items: Sequence[tuple[str, Mapping[str, Any], Any, bool]]) -> str:
+def _combined(items: Sequence[Complaint]) -> str:
     messages = [sentence(kind, context, value) for kind, context, value, _ in items if kind == "value_error"]
     if messages:
         return " or ".join(dict.fromkeys(messages))
@@ -191,7 +195,8 @@ def _combined(items: Sequence[tuple[str, Mapping[str, Any], Any, bool]]) -> str:
     expected = [text for k, c, *_ in items if (text := _expected(k, c))]
     if not expected:
         return sentence(kind, context, value)
-    words = [word for k, c, *_ in items if k == "literal_error" for word in re.findall(r"'([^']*)'", c["expected"])]
+    literals = [str(c["expected"]) for k, c, *_ in items if k == "literal_error"]
+    words = [word for allowed in literals for word in re.findall(r"'([^']*)'", allowed)]
     matches = get_close_matches(value, words, 1) if isinstance(value, str) else []
     hint = f"; did you mean {matches[0]!r}?" if matches else ""
     return f"must be {_alternatives_text(expected)}, not {show(value)}{hint}"
@@ -318,7 +323,7 @@ def _spelled(kinds: Iterable[Any]) -> Iterator[str]:
             yield _KINDS.get(get_origin(kind) or kind, "a mapping")
 
 
-def _error_path(error: EdgeflError, model: type[BaseModel], data: Mapping[str, Any]) -> tuple[KeyPath, bool]:
+def _error_path(error: EdgeflError, model: type[BaseModel], data: Mapping[str, object]) -> tuple[KeyPath, bool]:
     """The path of the value that raised an EdgeflError, and whether it is a key, searched by the error's text."""
 
     def search(value: Any, path: KeyPath) -> tuple[KeyPath, bool] | None:

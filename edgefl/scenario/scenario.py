@@ -75,7 +75,7 @@ class Scenario:
 
     def resolved(self) -> dict[str, Any]:
         """The scenario as plain data with every default written out; ``load`` reads it as an equal scenario."""
-        sections: dict[str, Any] = {}
+        sections: dict[str, object] = {}
         for key, section in SECTIONS.items():
             name = getattr(self, f"{key}_name") if section.noun else None
             sections[key] = plain_section(name, getattr(self, f"{key}_options" if section.noun else key))

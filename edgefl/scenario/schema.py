@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import re
 
 from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaValue
 
 from edgefl import registry
 from edgefl.errors import EdgeflError
 from edgefl.scenario.sections import FORMAT, SECTIONS, VERSION, Section, options_of
 
+PARTS = "x-parts"
+"""The key under which the schema lists the parts; validators pass over it."""
 
-def json_schema() -> dict[str, Any]:
+
+def json_schema() -> JsonSchemaValue:
     """The schema of a whole scenario file (JSON Schema 2020-12)."""
-    definitions: dict[str, Any] = {}
+    definitions: dict[str, JsonSchemaValue] = {}
     sections = {key: _section(key, section, definitions) for key, section in SECTIONS.items()}
     values = {"type": "array", "minItems": 1}
     return {
@@ -33,12 +37,57 @@ def json_schema() -> dict[str, Any]:
         },
         "required": [VERSION],
         "additionalProperties": False,
+        PARTS: _parts(definitions),
         "$defs": definitions,
     }
 
 
-def _section(key: str, section: Section, definitions: dict[str, Any]) -> dict[str, Any]:
-    forms: list[dict[str, Any]] = []
+def _parts(definitions: dict[str, JsonSchemaValue]) -> JsonSchemaValue:
+    """Each part's line, and the definition of its options if it has any, by the registry's noun and by name."""
+    listed: JsonSchemaValue = {noun: {} for noun in registry.GROUPS if noun != "profile library"}
+    for noun, entries in listed.items():
+        place = _place(noun)
+        for name in registry.names(noun):
+            try:
+                part = registry.get(noun, name)
+            except EdgeflError:  # the plug-in can't be imported
+                continue
+            entries[name] = {"summary": summary_of(part)}
+            options = getattr(part, "Options", None)
+            if options is not None and f"{place}.{name}" in definitions:
+                entries[name]["$ref"] = f"#/$defs/{place}.{name}"
+            elif options is not None:
+                entries[name] |= _define(options, f"{noun}.{name}", definitions)
+    return listed
+
+
+def _place(noun: str) -> str:
+    """The first place in a scenario where parts of a kind are named: ``method``, ``round.selection``."""
+    for key, section in SECTIONS.items():
+        if section.noun == noun:
+            return key
+        for name, (inner, *_) in section.inner.items():
+            if inner == noun:
+                return f"{key}.{name}"
+    return ""
+
+
+def summary_of(part: object) -> str:
+    """A part's line: its ``summary``, or the first sentence of its docstring."""
+    # an instance, such as a data set, has its class's docstring, which says nothing about it
+    documented = getattr(part, "made", part)  # a tower's own class of modules
+    text = documented.__doc__ if isinstance(documented, type) or hasattr(documented, "__name__") else ""
+    return getattr(part, "summary", "") or _first_sentence(text or "")
+
+
+def _first_sentence(docstring: str) -> str:
+    """The first sentence of a docstring's first paragraph, without its full stop and its double backticks."""
+    paragraph = " ".join(docstring.strip().partition("\n\n")[0].split())
+    return re.split(r"(?<!\bal)\. ", paragraph)[0].removesuffix(".").replace("``", "")
+
+
+def _section(key: str, section: Section, definitions: dict[str, JsonSchemaValue]) -> JsonSchemaValue:
+    forms: list[JsonSchemaValue] = []
     if section.noun:
         names = registry.names(section.noun)
         forms = [_named(section.noun, name, "name", section.default, definitions, f"{key}.{name}") for name in names]
@@ -61,8 +110,8 @@ def _section(key: str, section: Section, definitions: dict[str, Any]) -> dict[st
 
 
 def _named(
-    noun: str, name: str, name_key: str, default: str, definitions: dict[str, Any], definition: str
-) -> dict[str, Any]:
+    noun: str, name: str, name_key: str, default: str, definitions: dict[str, JsonSchemaValue], definition: str
+) -> JsonSchemaValue:
     """Define the options registered under ``name``, including the key that holds the name; return the reference."""
     try:
         options = options_of(noun, name)
@@ -77,7 +126,7 @@ def _named(
     return reference
 
 
-def _define(model: type[BaseModel], definition: str, definitions: dict[str, Any]) -> dict[str, Any]:
+def _define(model: type[BaseModel], definition: str, definitions: dict[str, JsonSchemaValue]) -> JsonSchemaValue:
     """Add the model's schema under ``definition``, its inner ones under longer names; return the reference."""
     body = model.model_json_schema(ref_template="#/$defs/" + definition + ".{model}")
     for name, inner in body.pop("$defs", {}).items():

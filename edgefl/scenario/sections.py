@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from edgefl import registry
 from edgefl.data import DataOptions
@@ -17,6 +17,7 @@ from edgefl.models import MODALITIES, ModelOptions
 from edgefl.planning.payload_options import PayloadOptions
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
 from edgefl.planning.stop_options import StopOptions
+from edgefl.registry.fields import Fields
 from edgefl.training.options import ExecutorOptions, TrackerOptions
 from edgefl.training.pretraining import PretrainOptions
 from edgefl.work.training_options import TrainingOptions
@@ -54,12 +55,12 @@ class Section:
         """The key that a bare word as the value of a field sets; None if the field takes no such word."""
         return self.inner[name][1] if name in self.inner else self.words.get(name)
 
-    def model(self, data: Mapping[str, Any]) -> type[BaseModel]:
+    def model(self, data: Mapping[str, object]) -> type[BaseModel]:
         """The model of these fields.  Raises UnknownName if they name something that isn't registered."""
         if self.noun is None:
             assert self.owner is not None
             return self.owner
-        return options_of(self.noun, data.get("name", self.default))
+        return options_of(self.noun, cast(str, data.get("name", self.default)))
 
     def nested(self, path: tuple[str | int, ...], data: Any) -> type[BaseModel] | None:
         """The model of the value at ``path`` in the section, if a name in the value chooses it; else None."""
@@ -82,13 +83,9 @@ class Section:
             return None
 
 
-class _NoOptions(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
 def options_of(noun: str, name: str) -> type[BaseModel]:
     """The fields of the method, schedule or tower registered as ``name``."""
-    options: type[BaseModel] = getattr(registry.get(noun, name), "Options", _NoOptions)
+    options: type[BaseModel] = getattr(registry.get(noun, name), "Options", Fields)
     return options
 
 

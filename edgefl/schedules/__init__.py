@@ -13,22 +13,6 @@ from edgefl.schedules.staged import EndToEnd, Layerwise, Progressive, allocate
 from edgefl.schedules.stages import EARLY, PARTS, Aggregation, Schedule, Stage, part_of
 
 __all__ = [
-    "EARLY",
-    "KEEP",
-    "PARTS",
-    "Aggregation",
-    "Elastic",
-    "EndToEnd",
-    "FlexLoRA",
-    "FrozenPrefix",
-    "HeteroFL",
-    "Layerwise",
-    "Progressive",
-    "Schedule",
-    "Seen",
-    "Stage",
-    "allocate",
-    "keeps",
-    "movement",
-    "part_of",
-]
+    "EARLY", "KEEP", "PARTS", "Aggregation", "Elastic", "EndToEnd", "FlexLoRA", "FrozenPrefix", "HeteroFL",
+    "Layerwise", "Progressive", "Schedule", "Seen", "Stage", "allocate", "keeps", "movement", "part_of",
+]  # fmt: skip

@@ -25,7 +25,7 @@ class FlexLoRA(Schedule):
 
     paper = "Bai et al. 2024, arXiv 2402.11505"
 
-    needs: ClassVar[Mapping[str, Any]] = {"adapter": {"name": "lora"}, "schedule": "flexlora"}
+    needs: ClassVar[Mapping[str, object]] = {"adapter": {"name": "lora"}, "schedule": "flexlora"}
     averages: ClassVar[Literal["values", "products"]] = "products"
 
     class Options(ScheduleOptions):

@@ -14,7 +14,7 @@ from edgefl import models
 from edgefl.errors import MethodError
 from edgefl.models.tower import Tower
 from edgefl.schedules.stages import EARLY, PARTS, Schedule, ScheduleOptions, Stage
-from edgefl.work.description import Description, Pass, Work
+from edgefl.work.description import Description, Pass, StepArgs, Work
 from edgefl.work.steps import Context, Step, Wrapper
 
 KEEP, KEPT = "keep-activations", "from-activations"
@@ -84,14 +84,14 @@ def _keeping(work: Work, first: Mapping[str, int]) -> Work:
     if any("beside" in p.args for p in own) or work.model["name"] != "towers":
         raise MethodError("keep: this method's steps need the whole model: set schedule.keep: false")
     patterns = tuple(dict.fromkeys(pattern for p in own for pattern in p.patterns))
-    args = {n: v for n, v in own[0].args.items() if n in ("whole", "missing", "fields")}
-    compute = Pass(KEEP, "private", patterns, own[0].batch, False, {**args, "begins": begins})
+    args = {n: v for n, v in own[0].args.items() if n in ("whole", "missing", "fields")} | {"begins": begins}
+    compute = Pass(KEEP, "private", patterns, own[0].batch, False, cast(KeptArgs, args))
     # epochs repeat the same objects: each is changed once
     changed = {id(p): p for p in work.passes}
     for key, p in changed.items():
         if p in own:
-            more = {"begins": begins, "also": ["index"], "without": list(begins)}
-            changed[key] = replace(p, around=(*p.around, KEPT), args={**p.args, **more})
+            more: KeptArgs = {**p.args, "begins": begins, "also": ["index"], "without": list(begins)}
+            changed[key] = replace(p, around=(*p.around, KEPT), args=more)
     return replace(work, passes=(compute, *(changed[id(p)] for p in work.passes)))
 
 
@@ -102,6 +102,12 @@ def keeps(work: Description) -> bool:
 
 def _name(pattern: str, modality: str) -> str:
     return f"activations {pattern} {modality}"
+
+
+class KeptArgs(StepArgs):
+    """Arguments of both steps: blocks of each modality's tower whose activations are kept."""
+
+    begins: Mapping[str, int]
 
 
 class Keep(Step):
@@ -118,7 +124,7 @@ class Keep(Step):
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> None:
         """Keep the activations of a batch."""
         row, rows = self.rows.get(pattern, 0), ctx.source.counts(pass_)[pattern] * pass_.batch
-        for modality, blocks in pass_.args["begins"].items():
+        for modality, blocks in cast(KeptArgs, pass_.args)["begins"].items():
             if modality in batch:
                 tokens = cast(Tower, ctx.client_model.tower(modality)).run(batch[modality], until=blocks)
                 kept = ctx.output(_name(pattern, modality), (rows, *tokens.shape[1:]), tokens.dtype)
@@ -131,7 +137,7 @@ class FromKept(Wrapper):
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor | None:
         """The loss of the step inside."""
-        begins = {m: blocks for m, blocks in pass_.args["begins"].items() if m in pattern.split("-")}
+        begins = {m: blocks for m, blocks in cast(KeptArgs, pass_.args)["begins"].items() if m in pattern.split("-")}
         kept = {m: ctx.outputs[_name(pattern, m)].index_select(0, batch["index"]) for m in begins}
         with _begin(ctx, begins):
             return self.step.loss(ctx, {**batch, **kept}, pattern, pass_)

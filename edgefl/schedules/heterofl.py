@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, field_validator
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from edgefl import models, registry
 from edgefl.errors import MethodError
 from edgefl.models import width as widths
+from edgefl.models.model import ModelDescription
 from edgefl.schedules.stages import PARTS, Schedule, ScheduleOptions, Stage
 from edgefl.work.description import Edit, Item, Payload, Work
 from edgefl.work.slices import Cut, cut_between
@@ -101,7 +102,7 @@ class Narrow(Stage):
 @cache
 def _cuts(full: str, narrow: str, changes: int) -> dict[str, tuple[Shape, Shape, Cut | None]]:
     """The full shape, the narrow shape and the cut of every parameter and buffer, by name."""
-    descriptions: list[dict[str, Any]] = [json.loads(full), json.loads(narrow)]
+    descriptions: list[ModelDescription] = [json.loads(full), json.loads(narrow)]
     whole, part = ({n: tuple(t.shape) for n, t in models.on_meta(d).state_dict().items()} for d in descriptions)
     found = {}
     for name, shape in whole.items():
@@ -111,7 +112,7 @@ def _cuts(full: str, narrow: str, changes: int) -> dict[str, tuple[Shape, Shape,
     return found
 
 
-def _item(item: Item, cuts: Mapping[str, tuple[Shape, Shape, Cut | None]], model: Mapping[str, Any]) -> Item:
+def _item(item: Item, cuts: Mapping[str, tuple[Shape, Shape, Cut | None]], model: ModelDescription) -> Item:
     if item.is_table:
         read = {tower["width"] for tower in model["towers"].values() if not tower.get("rep")}
         if item.shape and item.shape[-1] in read:
@@ -163,14 +164,14 @@ class Scale:
     @staticmethod
     def apply(edit: Edit, module: nn.Module, received: Mapping[str, Tensor]) -> None:
         """Register the hooks that scale the layers' outputs."""
-        for name, share in edit.args["layers"].items():
+        for name, share in cast(Mapping[str, float], edit.args["layers"]).items():
             layer: Any = module.get_submodule(name)
             layer.scaled = layer.register_forward_hook(partial(_scaled, share))
 
     @staticmethod
     def fold(edit: Edit, module: nn.Module) -> None:
         """Remove the hooks from the layers."""
-        for name in edit.args["layers"]:
+        for name in cast(Mapping[str, float], edit.args["layers"]):
             layer: Any = module.get_submodule(name)
             layer.scaled.remove()
             del layer.scaled

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import Field, PositiveInt
 
 from edgefl import models, registry
 from edgefl.errors import MethodError
 from edgefl.models.adapters import AdapterOptions
+from edgefl.registry.fields import Fields
 from edgefl.work.description import Item, Payload, Work
 from edgefl.work.optimizer.learning_rates import at_stage
 
@@ -156,7 +157,7 @@ class Schedule:
     """Whether finished blocks are sent once to every client."""
     paper: ClassVar[str] = ""
     """Where it was published: authors and year, or the paper's name."""
-    needs: ClassVar[Mapping[str, Any]] = {}
+    needs: ClassVar[Mapping[str, object]] = {}
     """Sections of a scenario that the schedule requires; ``edgefl.check`` adds them."""
     averages: ClassVar[Literal["values", "products"]] = "values"
     """What the server averages: ``values`` of parameters, or ``products`` of LoRA's factors."""
@@ -203,16 +204,16 @@ class Schedule:
         self._ends[index - 1 :] = [end - saved for end in self._ends[index - 1 :]]
         self._ended[index] = round
 
-    def written(self) -> dict[str, Any]:
+    def written(self) -> dict[str, object]:
         """What later rounds depend on, as plain JSON data for a checkpoint.
 
         A schedule that remembers more adds it: ``{**super().written(), "best": self.best}``.
         """
         return {"ended": [[index, round] for index, round in self._ended.items()]}
 
-    def restore(self, facts: Mapping[str, Any]) -> None:
+    def restore(self, facts: Mapping[str, object]) -> None:
         """Go on from what ``written`` returned, in a schedule that has seen no round."""
-        for index, round in facts["ended"]:
+        for index, round in cast(Sequence[tuple[int, int]], facts["ended"]):
             self._end(index, round)
 
     def fresh(self) -> Self:
@@ -256,9 +257,8 @@ class Schedule:
         return stage if self._ends[stage.index - 1] == round else None
 
 
-class ScheduleOptions(BaseModel):
+class ScheduleOptions(Fields):
     """Options of every schedule."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
     rounds: PositiveInt | None = Field(None, description="rounds in all (10 if nothing says otherwise)")

@@ -28,7 +28,7 @@ from edgefl.simulation.run_state import Run
 from edgefl.simulation.tally import ScoredClients
 from edgefl.training import Report, Task
 from edgefl.work import Description, Form
-from edgefl.work.description import Json
+from edgefl.work.description import Scalar
 
 WAITING = 32
 """Works that are submitted before the oldest one's report is awaited: each holds a copy of the model."""
@@ -132,7 +132,7 @@ def _submitted(
     learning: Training,
     client: int,
     scoring: Scoring,
-    scalars: Json,
+    scalars: Mapping[str, Scalar],
     round: int,
     wires: dict[tuple[Any, ...], Mapping[str, Tensor]],
 ) -> Future[Report]:

@@ -359,7 +359,7 @@ class Simulation:
             members = np.zeros(len(roster.eligible), bool)
             for kind in kinds:
                 members[self.run.parts.setup.of_kind(kind)] = True
-            lost = self._coverage.left(members, members & roster.eligible)
+            lost: Mapping[str, object] = self._coverage.left(members, members & roster.eligible)
             names = ("excluded_samples", "lost_classes", "lost_modalities", "modality_samples_share")
             self._lost = key, {name.removeprefix("excluded_"): lost[name] for name in names}
         return self._lost[1]

@@ -9,17 +9,6 @@ from edgefl.training.task import Kept, Measured, Report, Task
 from edgefl.work.torch_device import device_of
 
 __all__ = [
-    "Attack",
-    "Executor",
-    "ExecutorOptions",
-    "Inline",
-    "Kept",
-    "Measured",
-    "Node",
-    "Processes",
-    "Report",
-    "Sources",
-    "Task",
-    "device_of",
-    "make_executor",
-]
+    "Attack", "Executor", "ExecutorOptions", "Inline", "Kept", "Measured", "Node", "Processes", "Report", "Sources",
+    "Task", "device_of", "make_executor",
+]  # fmt: skip

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from edgefl import models, registry, seeds
 from edgefl.errors import EdgeflError, OutOfHostMemory, TrainingError
 from edgefl.training.summed import Adder
-from edgefl.training.task import Measured, Report, Task
+from edgefl.training.task import HostFigures, Measured, Report, Task
 from edgefl.work import CUDA_ROUNDING, AllocatorPeak, Meter, Pass, Source, Work, run
 from edgefl.work.meter.allocator_peak import profiling
 from edgefl.work.packed import Buffers, space
@@ -168,7 +168,7 @@ class _Lapped:
             del owned
 
 
-def _host(started: float, tasks: int = 1) -> dict[str, Any]:
+def _host(started: float, tasks: int = 1) -> HostFigures:
     """Figures of the host for each of the ``tasks`` that began at ``started``."""
     rss = _process(os.getpid()).memory_info().rss
     return {"wall_seconds": (time.perf_counter() - started) / tasks, "rss_bytes": rss, "process": os.getpid()}

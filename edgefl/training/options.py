@@ -6,8 +6,6 @@ import re
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     PositiveFloat,
     PositiveInt,
@@ -17,14 +15,13 @@ from pydantic import (
 )
 
 from edgefl import units
+from edgefl.registry.fields import Fields
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:(0|[1-9][0-9]{0,3}))?")
 
 
-class ExecutorOptions(BaseModel):
+class ExecutorOptions(Fields):
     """The scenario's ``executor`` section.  None of these options changes results."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Literal["inline", "processes", "ray"] = Field(
         "inline",
@@ -127,10 +124,8 @@ class ExecutorOptions(BaseModel):
         return self.devices[0].partition(":")[0]
 
 
-class TrackerOptions(BaseModel):
+class TrackerOptions(Fields):
     """The scenario's ``tracker`` section: a local log of the rounds for another program's pages."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Literal["none", "tensorboard", "mlflow"] = Field(
         "none",

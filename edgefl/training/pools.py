@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import threading
 import warnings
@@ -14,6 +13,7 @@ from typing import Any
 
 import torch
 
+from edgefl import start_method
 from edgefl.training.packing import Memory, Place, fits_nowhere, pack, routed
 
 PATIENCE = 10.0
@@ -114,8 +114,7 @@ def memories_of(devices: Sequence[str]) -> list[Memory]:
 
     The free bytes are those beside that context, which ends before a worker begins.
     """
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, spawn) as pool:
+    with ProcessPoolExecutor(1, start_method.context(__name__, gpu=True)) as pool:
         return pool.submit(_memories, list(devices)).result()
 
 

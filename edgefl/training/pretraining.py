@@ -8,10 +8,10 @@ them in its folder.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import safetensors
 import safetensors.torch
@@ -24,6 +24,8 @@ from edgefl.cost import compute_cost
 from edgefl.data import Federation
 from edgefl.errors import DataError, MethodError, suggestion
 from edgefl.files import replacing
+from edgefl.models.model import ModelDescription
+from edgefl.registry.fields import Fields
 from edgefl.training.node import Node
 from edgefl.training.task import Task
 from edgefl.work import Item, Pass, Payload, TensorSpec, Work, digest
@@ -62,10 +64,8 @@ class TowerPretraining(BaseModel):
         return self
 
 
-class PretrainOptions(BaseModel):
+class PretrainOptions(Fields):
     """The scenario's ``pretrain`` section: towers by modality.  Other towers have random initial values."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     image: TowerPretraining | None = Field(
         None, description="first values of the image tower: {epochs: 5} or {from: FOLDER}; null: random"
@@ -80,6 +80,17 @@ class PretrainOptions(BaseModel):
         return {m: tower for m, tower in options.items() if tower is not None}
 
 
+TowerFacts = TypedDict(
+    "TowerFacts",
+    {
+        "from": str, "tensors": int, "epochs": int, "losses": list[float | None], "flops": int, "samples": int,
+        "validation_accuracy": float,
+    },
+    total=False,
+)  # fmt: skip
+"""How a tower got its values: the file and the number of tensors, or epochs, losses, FLOPs, samples and accuracy."""
+
+
 @dataclass
 class Pretraining:
     """Initial values by name (``image.blocks.0...``), computed at the first call.
@@ -89,14 +100,14 @@ class Pretraining:
     """
 
     options: PretrainOptions
-    descriptions: Mapping[str, Mapping[str, Any]]
+    descriptions: Mapping[str, ModelDescription]
     federation: Federation
     seed: int
     device: torch.device
     key: Any
     cache: Path | None = None
     on_message: Callable[[str], None] = lambda _: None
-    told: dict[str, dict[str, Any]] = field(default_factory=dict)
+    told: dict[str, TowerFacts] = field(default_factory=dict)
     _values: dict[str, Tensor] | None = None
 
     def check(self) -> None:
@@ -185,14 +196,15 @@ class Pretraining:
                 safetensors.torch.save_file(values, draft, {"told": json.dumps(facts)})
         return values
 
-    def _train(self, modality: str, works: list[Work]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def _train(self, modality: str, works: list[Work]) -> tuple[dict[str, Tensor], TowerFacts]:
         """Train the tower: its values, and the facts for ``told``."""
         node, count = Node(self.federation, self.device), len(works)
         with torch.random.fork_rng([]):
             torch.manual_seed(seeds.key(self.seed, "initial", 1))
             module = models.build(self.descriptions[modality])
         values = {n: t.detach().clone() for n, t in (*module.named_parameters(), *module.named_buffers())}
-        losses, flops = [], 0
+        losses: list[float | None] = []
+        flops = 0
         for epoch, work in enumerate(works):
             self.on_message(f"pre-training the {modality} tower: epoch {epoch + 1} of {count}")
             seed = seeds.key(self.seed, "pre-training", epoch)
@@ -202,8 +214,8 @@ class Pretraining:
             assert report.measured is not None
             cost = compute_cost(work, self.federation.server(), report.measured.trace)
             flops += cost.forward_flops + cost.backward_flops
-        facts: dict[str, Any] = {"epochs": count, "losses": losses, "flops": flops}
-        facts["samples"] = self.federation.server_samples["public"][modality]
+        samples = self.federation.server_samples["public"][modality]
+        facts: TowerFacts = {"epochs": count, "losses": losses, "flops": flops, "samples": samples}
         if self.federation.server_samples.get("validation", {}).get(modality):
             pass_ = Pass("score-classify", "validation", (modality,), 100, False, {})
             scoring = Work("pretrain", works[0].model, (), (pass_,), works[0].down)
@@ -223,17 +235,17 @@ class Pretraining:
         works = []
         for epoch in range(options.epochs or 0):
             share = 0.5 * (1 + torch.cos(torch.tensor(torch.pi * epoch / (options.epochs or 1))).item())
-            optimizer = {"name": "adamw", "lr": options.lr * max(share, 0.01), "weight_decay": options.weight_decay}
-            works.append(replace(work, optimizer=optimizer))
+            lr, decay = options.lr * max(share, 0.01), options.weight_decay
+            works.append(replace(work, optimizer={"name": "adamw", "lr": lr, "weight_decay": decay}))
         return works
 
 
-def _tensors(description: Mapping[str, Any]) -> dict[str, TensorSpec]:
+def _tensors(description: ModelDescription) -> dict[str, TensorSpec]:
     module = models.on_meta(description)
     return {n: TensorSpec.of(t) for n, t in (*module.named_parameters(), *module.named_buffers())}
 
 
-def _tower(description: Mapping[str, Any], modality: str) -> dict[str, TensorSpec]:
+def _tower(description: ModelDescription, modality: str) -> dict[str, TensorSpec]:
     return {n: s for n, s in _tensors(description).items() if n.startswith(f"{modality}.")}
 
 
@@ -261,8 +273,8 @@ def _file(source: Path) -> Path:
 
 
 def descriptions_of(
-    options: PretrainOptions, describe: Callable[[str], Mapping[str, Any]], modalities: Mapping[str, Any]
-) -> dict[str, Mapping[str, Any]]:
+    options: PretrainOptions, describe: Callable[[str], ModelDescription], modalities: Collection[str]
+) -> dict[str, ModelDescription]:
     """Descriptions of the models in which the towers are trained, by modality; each model has one modality.
 
     Raises MethodError if the model has no tower for a modality of ``options``.

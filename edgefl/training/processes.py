@@ -7,7 +7,6 @@ because it hung, runs again in new workers, of which there are fewer each time, 
 from __future__ import annotations
 
 import json
-import multiprocessing
 import sys
 import threading
 import time
@@ -22,9 +21,10 @@ from pathlib import Path
 from typing import Any, Self
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor
 
-from edgefl import registry
+from edgefl import registry, start_method
 from edgefl.data import DataOptions
 from edgefl.errors import OutOfHostMemory, TrainingError
 from edgefl.runs.kept import Layout, Stored
@@ -82,8 +82,8 @@ class _Entry:
 class Processes:
     """Runs tasks in worker processes, which open the data themselves; a context manager that closes itself.
 
-    Works and tensors are sent as JSON and safetensors.  Workers are spawned, so a script that uses this executor needs
-    ``if __name__ == "__main__"``.  Raises TrainingError if ``device`` isn't available.
+    Works and tensors are sent as JSON and safetensors.  A script that uses this executor needs
+    ``if __name__ == "__main__"`` (``start_method``).  Raises TrainingError if ``device`` isn't available.
 
     If a worker dies, runs out of memory, or no task ends within ``timeout`` seconds while some run, the unfinished
     tasks run again with half as many workers, then one after the other.  A task that fails alone too gets a
@@ -196,9 +196,9 @@ class Processes:
 
     def _begin(self, place: Place | None = None) -> ProcessPoolExecutor:
         """The pool of all workers, or of the one at a place."""
-        spawn = multiprocessing.get_context("spawn")
+        started = start_method.context(start.__module__, gpu=torch.device(self._device).type == "cuda")
         count, where = (1, (place.device, place.fraction)) if place else (self._workers, (self._device,))
-        return ProcessPoolExecutor(count, spawn, initializer=start, initargs=(*self._arguments, *where))
+        return ProcessPoolExecutor(count, started, initializer=start, initargs=(*self._arguments, *where))
 
     def _pack(self, peaks: Iterable[int]) -> bool:
         """Pack workers for these works too, while none has a task; False if one fits nowhere.  Under the lock."""

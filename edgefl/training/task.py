@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import safetensors.torch
 import torch
@@ -18,9 +18,10 @@ from torch import Tensor
 from edgefl.runs.kept import Stored
 from edgefl.training.attack import Attack
 from edgefl.work import Description, Form, Result, Trace, Work
-from edgefl.work.description import Json
+from edgefl.work.description import Scalar
+from edgefl.work.meter.trace import StoredTrace
 from edgefl.work.packed import placed, split
-from edgefl.work.sums import Means, Totals, listed, unlisted
+from edgefl.work.sums import Key, Means, Totals, listed, unlisted
 
 
 class Kept(Protocol):
@@ -58,6 +59,20 @@ class Sum:
         return cls(Totals.from_json(totals), tuple((weight, factor) for weight, factor in weights), keep)
 
 
+class TaskFacts(TypedDict):
+    """A task without its form and its inputs, as plain data."""
+
+    scalars: Mapping[str, Scalar]
+    client: int | None
+    seed: int
+    metered: bool
+    attack: list[Any] | None
+    kept: list[Any] | None
+    others: list[TaskFacts]
+    places: int
+    sum: list[Any] | None
+
+
 @dataclass(frozen=True)
 class Task:
     """A work, as its form and its scalars, with its input tensors.
@@ -71,7 +86,7 @@ class Task:
     """
 
     form: Form
-    scalars: Json
+    scalars: Mapping[str, Scalar]
     inputs: Mapping[str, Tensor]
     client: int | None
     seed: int
@@ -103,27 +118,27 @@ class Task:
         raw = json.loads(head)
         return cls.of(Form.decode(raw["form"]), deserialised(body), raw)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> TaskFacts:
         """All but the form and the inputs, as plain data."""
         return {
             "scalars": dict(self.scalars),
             "client": self.client,
             "seed": self.seed,
             "metered": self.metered,
-            "attack": self.attack and self.attack.to_json(),
+            "attack": self.attack.to_json() if self.attack else None,
             "kept": self.kept.to_json() if isinstance(self.kept, Stored) else None,
             "others": [task.facts() for task in self.others],
             "places": self.places,
-            "sum": self.sum and self.sum.to_json(),
+            "sum": self.sum.to_json() if self.sum else None,
         }
 
     @classmethod
-    def of(cls, form: Form, inputs: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Task:
+    def of(cls, form: Form, inputs: Mapping[str, Tensor], facts: TaskFacts) -> Task:
         """The task with these ``facts``."""
-        attack = facts["attack"] and Attack.from_json(facts["attack"])
-        kept = facts["kept"] and Stored.from_json(facts["kept"])
+        attack = Attack.from_json(facts["attack"]) if facts["attack"] else None
+        kept = Stored.from_json(facts["kept"]) if facts["kept"] else None
         others = tuple(cls.of(form, inputs, each) for each in facts["others"])
-        rule = facts["sum"] and Sum.from_json(facts["sum"])
+        rule = Sum.from_json(facts["sum"]) if facts["sum"] else None
         return cls(
             form, facts["scalars"], inputs, facts["client"], facts["seed"], facts["metered"], attack, kept, others,
             facts["places"], rule,
@@ -142,6 +157,29 @@ class Measured:
     trace: Trace
 
 
+class HostFigures(TypedDict, total=False):
+    """What differs between equal runs: wall seconds, resident memory and number of the process that ran a task."""
+
+    wall_seconds: float
+    rss_bytes: int
+    process: int
+
+
+class ReportFacts(TypedDict):
+    """A report without its tensors, as plain data."""
+
+    payloads: list[str]
+    metrics: Mapping[str, float]
+    loss: float | None
+    updates: int
+    seed: int | None
+    measured: tuple[int | None, StoredTrace] | None
+    host: HostFigures
+    others: list[ReportFacts]
+    sums: Sequence[Key] | None
+    refused: str | None
+
+
 @dataclass(frozen=True)
 class Report:
     """The outcome of a task: its result, the measurement if the task was metered, and figures of the host.
@@ -155,7 +193,7 @@ class Report:
     result: Result
     measured: Measured | None = None
     seed: int | None = None
-    host: Mapping[str, Any] = field(default_factory=dict)
+    host: HostFigures = field(default_factory=HostFigures)
     others: tuple[Report, ...] = ()
     sums: Means | None = None
     refused: str | None = None
@@ -173,7 +211,7 @@ class Report:
             tensors |= {f"others/{i}/{n}": t for n, t in other.tensors().items()}
         return tensors | {f"sums/{i}": tensor for i, tensor in enumerate(listed(self.sums or {})[0])}
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> ReportFacts:
         """All but the tensors, as plain data."""
         r = self.result
         return {
@@ -182,7 +220,7 @@ class Report:
             "loss": r.loss,
             "updates": r.updates,
             "seed": self.seed,
-            "measured": self.measured and [self.measured.peak_memory_bytes, self.measured.trace.to_json()],
+            "measured": (m.peak_memory_bytes, m.trace.to_json()) if (m := self.measured) else None,
             "host": self.host,
             "others": [other.facts() for other in self.others],
             "sums": None if self.sums is None else listed(self.sums)[1],
@@ -195,7 +233,7 @@ class Report:
         return cls.of(json.loads(head), deserialised(body))
 
     @classmethod
-    def of(cls, raw: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Report:
+    def of(cls, raw: ReportFacts, tensors: Mapping[str, Tensor]) -> Report:
         """The report with these facts and tensors."""
         payloads: dict[str, dict[str, Tensor]] = {name: {} for name in raw["payloads"]}
         kept, means = {}, {}
@@ -217,14 +255,14 @@ class Report:
         return report if keys is None else replace(report, sums=unlisted([means[i] for i in range(len(keys))], keys))
 
     @classmethod
-    def in_buffer(cls, raw: Mapping[str, Any], work: Description, buffer: Tensor) -> Report:
+    def in_buffer(cls, raw: ReportFacts, work: Description, buffer: Tensor) -> Report:
         """The report with these facts, of a task whose ``work`` put its payloads into ``buffer``."""
         return cls._of(raw, {p.name: placed(p).packed(part) for p, part in split(buffer, work.up)}, {})
 
     @classmethod
     def _of(
         cls,
-        raw: Mapping[str, Any],
+        raw: ReportFacts,
         payloads: Mapping[str, Mapping[str, Tensor]],
         kept: Mapping[str, Tensor],
         others: tuple[Report, ...] = (),

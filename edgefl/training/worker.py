@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
-import multiprocessing
-import os
 import signal
 import sys
-import threading
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgefl import registry
+from edgefl import registry, start_method
 from edgefl.data import Cargo, DataOptions, open_federation, unpacked
 from edgefl.errors import OutOfHostMemory, TrainingError
 from edgefl.runs.kept import Stored
@@ -58,7 +55,7 @@ def start(
     ``fraction`` is the share of a GPU's memory that this worker may reserve, beside others.
     """
     global _node, _why_not
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    start_method.end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent process ends the workers
     sys.path[:] = path
     try:
@@ -95,14 +92,6 @@ def open_node(
     node = Node(federation.holding_out(held_out, seed), chosen, one_module=fraction is not None)
     gc.freeze()  # what was imported stays, and collecting over it takes long
     return node
-
-
-def _end_with_parent() -> None:
-    """End this worker when its parent ends: a killed parent can't shut it down, and it would wait for tasks forever."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 def do_nothing() -> None:

@@ -26,14 +26,15 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
 from math import ceil, prod
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 from torch import Tensor
 
 from edgefl import registry
 from edgefl.errors import MethodError
+from edgefl.registry.fields import Fields
 from edgefl.units import Share
 
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
@@ -56,17 +57,15 @@ class CodecKind(ABC):
     and for tensors that weren't sent down.
     """
 
-    class Options(BaseModel):
+    class Options(Fields):
         """Fields beside the name, which stands under ``dtype``: none."""
-
-        model_config = ConfigDict(extra="forbid", frozen=True)
 
         dtype: str = ""
 
-    args: Mapping[str, Any]
+    args: Mapping[str, object]
     """The fields that a scenario gave beside its name."""
 
-    def __init__(self, args: Mapping[str, Any]):
+    def __init__(self, args: Mapping[str, object]):
         self.args = args
 
     @property
@@ -94,10 +93,8 @@ class CodecKind(ABC):
 class Narrow(CodecKind):
     """A narrower dtype, the largest changes only, or both."""
 
-    class Options(BaseModel):
+    class Options(Fields):
         """An encoded payload: its dtype, and how much of an update is sent."""
-
-        model_config = ConfigDict(extra="forbid", frozen=True)
 
         dtype: Literal["float32", "float16", "bfloat16", "int8"] = Field(
             "float32", description="dtype of the values that are sent; float32: unchanged"
@@ -115,9 +112,9 @@ class Narrow(CodecKind):
 
     dtype: ClassVar[str] = "float32"
 
-    def __init__(self, args: Mapping[str, Any]):
+    def __init__(self, args: Mapping[str, object]):
         super().__init__(args)
-        self.top_k: float | None = dict(args).get("top_k")
+        self.top_k = cast(float | None, args.get("top_k"))
 
     @property
     def needs_base(self) -> bool:
@@ -219,7 +216,7 @@ class Codec:
     """
 
     name: str = "float32"
-    args: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    args: Mapping[str, object] = field(default_factory=dict, hash=False)
     exact: tuple[str, ...] = ()
 
     @classmethod

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict, cast, runtime_checkable
 from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
+from edgefl.models.model import ModelDescription
 from edgefl.work.codecs import Codec
 from edgefl.work.slices import Cut
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 Address = str
 """Name of a tensor at the server: ``<kind>/<tower>.<part>[.i].<rest>``, or ``table/<name>`` if not a parameter."""
-
-Json = Mapping[str, Any]
 
 DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name)
@@ -189,6 +188,33 @@ class Payload:
         return replace(self, items=tuple(item for item in self.items if keep(item)))
 
 
+class MissingRates(TypedDict, total=False):
+    """Shares of samples that lack a modality, by modality; or the shares of samples by ``patterns`` of modalities."""
+
+    image: float
+    text: float
+    audio: float
+    patterns: Mapping[str, float]
+
+
+class StepArgs(TypedDict, total=False):
+    """Arguments of a pass that several steps read, or its batches; those of one step are in a class of its own."""
+
+    fields: Sequence[str]
+    modalities: Sequence[str]
+    samples: int
+    fold: int
+    mask: str
+    missing: Mapping[str, MissingRates]
+    whole: str
+    metrics: Sequence[Mapping[str, object]]
+    scale: float
+    once: bool
+    also: Sequence[str]
+    without: Sequence[str]
+    beside: Mapping[str, object]
+
+
 HELD_OUT = "held-out"
 """The split of a client's own samples that it doesn't train on (``evaluation.clients``)."""
 
@@ -212,7 +238,7 @@ class Pass:
     """Samples per step."""
     train: bool = True
     """Whether parameters move; decides gradients, the model's mode, shuffling and the last batch."""
-    args: Json = field(default_factory=dict)
+    args: StepArgs = field(default_factory=StepArgs)
     """Plain data for the step, and for the data that make its batches."""
     around: tuple[str, ...] = ()
     """Registered ``Wrapper``s of the step, the innermost first."""
@@ -229,15 +255,43 @@ class Edit:
 
     name: str
     """Registered name of the edit."""
-    args: Json = field(default_factory=dict)
+    args: Mapping[str, object] = field(default_factory=dict)
     """Plain data for it."""
+
+
+class PartRates(TypedDict, total=False):
+    """Learning rate (or one for each stage) and weight decay of a part of the model."""
+
+    lr: float | list[float]
+    weight_decay: float
+
+
+class OptimizerSettings(TypedDict, total=False):
+    """Settings of a work's optimizer, and its scalars (``OPTIMIZER_SCALARS``), which a work holds apart."""
+
+    name: str
+    implementation: str
+    options: Mapping[str, object]
+    accumulation: int
+    clip: float
+    epsilon: float
+    directions: int
+    lr: float
+    weight_decay: float
+    betas: Sequence[float]
+    momentum: float
+    rates: Mapping[str, PartRates]
+    round: int
 
 
 OPTIMIZER_SCALARS = ("lr", "weight_decay", "betas", "momentum", "rates", "round")
 """The scalars that the optimizer reads; all others are weights of loss terms."""
 
 
-class Scalars(dict[str, Any]):
+Scalar = int | float | Sequence[float] | Mapping[str, PartRates]
+
+
+class Scalars(dict[str, Scalar]):
     """Numbers of a work that may change with the round, by name: learning rates and weights of loss terms.
 
     A method writes ``replace(work, scalars={**work.scalars, "pull": 0.1 * round})``, and a step reads
@@ -249,12 +303,12 @@ class Scalars(dict[str, Any]):
     that aren't zero.  Values in ``Pass.args`` are part of the work: another value there needs another prediction.
     """
 
-    def zeros(self) -> dict[str, Any]:
+    def zeros(self) -> dict[str, object]:
         """Whether each number is nonzero, by name; a list without zeros counts as one number."""
         return {name: _nonzero(value) for name, value in self.items()}
 
 
-def _nonzero(value: Any) -> Any:
+def _nonzero(value: object) -> object:
     if isinstance(value, Mapping):
         return {name: _nonzero(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -269,7 +323,7 @@ class Description:
 
     kind: str
     """Client kind, or ``server`` for a model of the server's own; in messages and records."""
-    model: Json
+    model: ModelDescription
     """Description of the model (for ``edgefl.models.build``), as ``Kind.model``."""
     trainable: tuple[str, ...]
     """Parameters that train, those that edits add included."""
@@ -281,7 +335,7 @@ class Description:
     """What it sends up."""
     edits: tuple[Edit, ...] = ()
     """Changes of the model that last as long as the work."""
-    optimizer: Json = field(default_factory=dict)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     """``name`` (``sgd``, ``adam``, ``adamw``), ``implementation``, ``accumulation``, ``clip``; its state is new in
     every work, and lasts through its passes."""
     precision: str = "float32"
@@ -309,7 +363,7 @@ class Description:
         """What ``encode`` wrote."""
         raw = json.loads(text)
 
-        def payload(p: Json) -> Payload:
+        def payload(p: Any) -> Payload:
             items = tuple(
                 Item(**{**i, "shape": tuple(i["shape"]), "cut": i["cut"] and _cut(i["cut"])}) for i in p["items"]
             )
@@ -351,14 +405,14 @@ class Work(Description):
     Works of equal ``form`` cost the same.
     """
 
-    scalars: Json = field(default_factory=Scalars)
+    scalars: Mapping[str, Scalar] = field(default_factory=Scalars)
     """Numbers that may differ from round to round: learning rates, weights of loss terms.  Those of the optimizer may
     be given in ``optimizer`` too, from which they are moved."""
 
     def __post_init__(self) -> None:
         given = {name: value for name, value in self.optimizer.items() if name in OPTIMIZER_SCALARS}
         if given or not isinstance(self.scalars, Scalars):
-            object.__setattr__(self, "scalars", Scalars({**self.scalars, **given}))
+            object.__setattr__(self, "scalars", Scalars({**self.scalars, **cast(Mapping[str, Scalar], given)}))
         if given:
             object.__setattr__(self, "optimizer", {n: v for n, v in self.optimizer.items() if n not in given})
 
@@ -368,9 +422,13 @@ class Work(Description):
         return Form(**_shared(self), zeros=Scalars(self.scalars).zeros())
 
     @property
-    def loss_weights(self) -> dict[str, Any]:
+    def loss_weights(self) -> dict[str, Scalar]:
         """The scalars that the optimizer doesn't read."""
         return {name: value for name, value in self.scalars.items() if name not in OPTIMIZER_SCALARS}
+
+    def number(self, name: str, default: int | float | None = None) -> int | float:
+        """The scalar of this name that is a single number, such as ``lr``.  Raises KeyError without a ``default``."""
+        return cast(int | float, self.scalars[name] if default is None else self.scalars.get(name, default))
 
     def around(self, wrapper: str, **args: Any) -> Work:
         """This work with a registered Wrapper and its arguments around the step of every pass that trains.
@@ -381,7 +439,7 @@ class Work(Description):
         changed, some_train = {id(p): p for p in self.passes}, any(p.train for p in self.passes)
         for key, p in changed.items():
             if p.train or not some_train:
-                changed[key] = replace(p, around=(*p.around, wrapper), args={**p.args, **args})
+                changed[key] = replace(p, around=(*p.around, wrapper), args=cast(StepArgs, {**p.args, **args}))
         return replace(self, passes=tuple(changed[id(p)] for p in self.passes))
 
     def fitted(self, size: Callable[[Pass], int]) -> Work:
@@ -408,7 +466,7 @@ class Form(Description):
     scalars it can be trained.  Forms of equal content are equal, and ``interned`` gives one object for all of them.
     """
 
-    zeros: Json = field(default_factory=dict)
+    zeros: Mapping[str, object] = field(default_factory=dict)
 
     @cached_property
     def key(self) -> str:
@@ -431,7 +489,7 @@ class Form(Description):
     def __hash__(self) -> int:
         return hash(self.key)
 
-    def bound(self, scalars: Json) -> Work:
+    def bound(self, scalars: Mapping[str, Scalar]) -> Work:
         """The work of this form with these scalars.
 
         Raises ValueError if they have other names than this form's, or others of them are zero.

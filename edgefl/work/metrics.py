@@ -10,10 +10,11 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from torch import Tensor
 
 from edgefl import registry
+from edgefl.registry.fields import Fields
 
 TOP = 5
 """k of the top-k accuracy, which is reported for more than k classes."""
@@ -47,10 +48,9 @@ class Metric:
     ``task`` is what it is a metric of: ``classify``, or ``retrieve`` (then override ``ranked``).
     """
 
-    class Options(BaseModel):
+    class Options(Fields):
         """Fields beside its ``name`` in ``evaluation.metrics``."""
 
-        model_config = ConfigDict(extra="forbid", frozen=True)
         name: str = ""
 
     summary: ClassVar[str] = ""
@@ -179,7 +179,7 @@ def parse_metric(value: Any) -> BaseModel:
     return options.model_validate(dict(fields))
 
 
-def metric(given: Mapping[str, Any]) -> Metric:
+def metric(given: Mapping[str, object]) -> Metric:
     """The metric of these fields, as a pass has them in ``args.metrics``."""
-    made: type[Metric] = registry.get("metric", given["name"])
+    made: type[Metric] = registry.get("metric", str(given["name"]))
     return made(made.Options.model_validate(dict(given)))

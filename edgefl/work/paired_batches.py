@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -18,7 +19,7 @@ BESIDE = "beside."
 def companion(pass_: Pass) -> Pass | None:
     """The pass that ``args.beside`` describes, if any."""
     raw = pass_.args.get("beside")
-    return Pass(**{**raw, "patterns": tuple(raw["patterns"])}) if raw else None
+    return Pass(**cast(Any, {**raw, "patterns": tuple(cast(list[str], raw["patterns"]))})) if raw else None
 
 
 def batches(source: Source, pass_: Pass, seed: int) -> Iterator[tuple[str, dict[str, Tensor]]]:

@@ -47,7 +47,7 @@ def spoil_metrics(ctx: Context) -> None:
 
 def own_metrics(pass_: Pass) -> dict[str, Metric]:
     """The metrics that the scenario names, by name."""
-    return {given["name"]: metric(given) for given in pass_.args.get("metrics", ())}
+    return {str(given["name"]): metric(given) for given in pass_.args.get("metrics", ())}
 
 
 @cache

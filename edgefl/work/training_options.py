@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PositiveFloat,
     PositiveInt,
@@ -20,6 +19,8 @@ from pydantic import (
 )
 
 from edgefl import registry
+from edgefl.registry.fields import Fields
+from edgefl.work.description import OptimizerSettings, Scalar
 from edgefl.work.optimizer.kinds import Optimizer, parse_optimizer
 from edgefl.work.optimizer.learning_rates import Rate, check_key, scaled, stated
 from edgefl.work.optimizer.rate_schedules import Constant, RateSchedule, parse_rate_schedule
@@ -44,10 +45,8 @@ NO_GRADIENTS = (
 """Fields that mean nothing, or aren't built, where no gradient is computed (optimizer mezo)."""
 
 
-class TrainingOptions(BaseModel):
+class TrainingOptions(Fields):
     """How a client trains in a round."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     mode: Literal["real", "none"] = Field(
         "real",
@@ -135,7 +134,7 @@ class TrainingOptions(BaseModel):
 
     @field_validator("rates")
     @classmethod
-    def _keys(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def _keys(cls, value: dict[str, Rate]) -> dict[str, Rate]:
         for key, rate in value.items():
             check_key(key)
             if stated(rate).get("lr") == []:
@@ -189,11 +188,11 @@ class TrainingOptions(BaseModel):
         factor = self._factors[min(round, len(self._factors)) - 1] if self._factors else 1.0
         return float(factor * self.lr_decay ** (round - 1))
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> OptimizerSettings:
         """The optimizer's settings for a Work: the same in every round."""
         if self.optimizer == "mezo":
-            return {"name": self.optimizer, "epsilon": self.epsilon}
-        settings: dict[str, Any] = {"name": self.optimizer_name, "implementation": self.implementation}
+            return {"name": self.optimizer_name, "epsilon": self.epsilon}
+        settings: OptimizerSettings = {"name": self.optimizer_name, "implementation": self.implementation}
         if isinstance(self.optimizer, BaseModel):
             settings["options"] = self.optimizer.model_dump(mode="json", exclude={"name"})
         if self.accumulation > 1:
@@ -202,7 +201,7 @@ class TrainingOptions(BaseModel):
             settings["clip"] = self.clip
         return settings
 
-    def scalars_of(self, round: int, pattern: str = "") -> dict[str, Any]:
+    def scalars_of(self, round: int, pattern: str = "") -> dict[str, Scalar]:
         """The optimizer's scalars for a Work in ``round`` (from 1), for batches of this pattern.
 
         Lists with a rate for each stage stay lists, since only the schedule knows the stage.
@@ -219,11 +218,11 @@ class TrainingOptions(BaseModel):
             }
         return scalars
 
-    def server_scalars_of(self, round: int, lr: float) -> dict[str, Any]:
+    def server_scalars_of(self, round: int, lr: float) -> dict[str, Scalar]:
         """The optimizer's scalars for the server's own model at rate ``lr``: no rates by part, no scaling."""
         return self._scalars(lr * self.lr_factor(round))
 
-    def _scalars(self, lr: float) -> dict[str, Any]:
+    def _scalars(self, lr: float) -> dict[str, Scalar]:
         kind: type[Optimizer] = registry.get("optimizer", self.optimizer_name)
         read = {name: getattr(self, name) for name in kind.reads}
         return {"lr": lr, **{name: list(v) if isinstance(v, tuple) else v for name, v in read.items()}}

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import edgefl
+from edgefl.commands import host_need
 from edgefl.commands.compose import compose
-from edgefl.commands.needs import host as host_need
-from edgefl.commands.needs.host import SlowWarning, check_host, parameters_of
+from edgefl.commands.host_need import SlowWarning, check_host, parameters_of
 from edgefl.errors import MethodError, ScenarioError
 from edgefl.scenario import load
 

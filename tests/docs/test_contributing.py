@@ -18,7 +18,7 @@ from edgefl.registry import registered
 from edgefl.runs import Run
 from edgefl.scenario import load
 
-PARTS = ("own-device", "own-data", "own-model", "own-method", "own-schedule", "own-aggregation", "own-parts")
+PARTS = ("devices", "own-data", "own-model", "own-method", "own-schedule", "own-aggregation", "own-parts")
 
 
 @pytest.fixture(scope="module")

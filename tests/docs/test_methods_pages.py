@@ -12,6 +12,7 @@ from edgefl.methods import Method
 
 FOLDER = Path(__file__).parents[2] / "docs" / "explanation"
 OVERVIEW = (FOLDER / "methods.md").read_text(encoding="utf-8")
+REFERENCE = (FOLDER.parent / "reference" / "scenario.md").read_text(encoding="utf-8")
 METHODS, SCHEDULES = registry.names("method"), registry.names("schedule")
 
 
@@ -23,7 +24,7 @@ def page_of(method: str) -> str:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_method_has_a_row_a_section_and_all_its_options(method: str) -> None:
+def test_a_method_has_a_row_a_section_and_a_link_to_its_options(method: str) -> None:
     table = OVERVIEW.split("## The methods side by side\n")[1].split("\n## ")[0]
     assert re.search(rf"^\| \[`{method}`\]", table, re.MULTILINE)
     page = page_of(method)
@@ -32,8 +33,11 @@ def test_a_method_has_a_row_a_section_and_all_its_options(method: str) -> None:
     assert issubclass(kind, Method)
     common = Method.Options.model_fields  # `personal` of every method is on a page of its own
     own = [n for n, field in kind.Options.model_fields.items() if n not in common or field.default != common[n].default]
-    missing = {name for name in own if name != "name" and f"`{name}`" not in page}
-    assert not missing, f"{method}: the page doesn't say what {', '.join(sorted(missing))} does"
+    if names := set(own) - {"name"}:
+        assert f"reference/scenario.md#{method})" in page, f"{method}: the page doesn't link to its options"
+        section = REFERENCE.split(f"\n### {method}\n")[1].split("\n### ")[0]
+        missing = {name for name in names if f"| `{name}` |" not in section}
+        assert not missing, f"{method}: the reference doesn't say what {', '.join(sorted(missing))} does"
 
 
 @pytest.mark.parametrize(

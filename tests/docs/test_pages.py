@@ -21,16 +21,15 @@ DEAR = {
     *(
         f"docs/how-to/{name}.md"
         for name in (
+            "devices",
             "fit",
             "many-scenarios",
             "own-data",
-            "own-device",
             "own-method",
             "own-model",
             "own-parts",
             "sweep",
             "use-the-result",
-            "which-devices",
         )
     ),
     *(f"docs/explanation/{name}.md" for name in ("evaluation", "schedules/elastic", "schedules/heterofl")),

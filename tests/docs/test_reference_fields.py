@@ -13,13 +13,13 @@ import pytest
 from packaging.requirements import Requirement
 
 import edgefl
+from edgefl.commands.devices.validate import validate_devices
 from edgefl.commands.doctor import doctor, package_check
 from edgefl.commands.papers.papers import compared
 from edgefl.commands.papers.tables import Committed, Published, Table
 from edgefl.commands.profile.compare import compare_profiles
 from edgefl.commands.profile.cost_diff import cost_diff
 from edgefl.commands.profile.measure import count, measure
-from edgefl.commands.published.validate import validate_devices
 from edgefl.runs import Run, read_run
 from edgefl.work.metrics import TOP
 from edgefl.work.scoring import RECALLS

@@ -19,7 +19,7 @@ from edgefl.emulation.kernel import control_groups_here
 BEGIN = """
 import sys, time
 from edgefl.emulation.journal import Journal
-from edgefl.emulation.kernel import control_groups_here, end_with_parent
+from edgefl.emulation.kernel import control_groups_here
 from edgefl.emulation.limits import Limits
 from edgefl.emulation.links import Network, Rates
 import os, pathlib, subprocess

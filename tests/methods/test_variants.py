@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +41,7 @@ Tiny = Callable[..., dict[str, Any]]
 PAGE = "docs/how-to/own-method.md"
 SLOW, FAST = "raspberry-pi-3b-plus", "jetson-orin-nano-8gb"
 CLIENTS = 4
+BLOCK = re.compile(r".*\.blocks\.\d+\.")
 
 
 class Leave(Wrapper):
@@ -80,9 +82,24 @@ class Mirror(Method):
         return sent | {a.replace("/mine/", "/cloud/") for a in sent}
 
 
+class RandomPart(Method):
+    """FedAvg in which every client trains and sends another half of the blocks in each round."""
+
+    def variant(self, client: ClientFacts) -> int:
+        return client.index
+
+    def work(self, kind: str, round: int, variant: int | None = None) -> Work:
+        work = super().work(kind, round)
+        blocks = sorted({found[0] for name in work.trainable if (found := BLOCK.search(name))})
+        rest = tuple(seeds.generator(2, "rest", round, variant).permutation(blocks)[: len(blocks) // 2])
+        trains = tuple(name for name in work.trainable if not name.startswith(rest))
+        up = tuple(payload.only(lambda item: item.name in trains) for payload in work.up)
+        return replace(work, trainable=trains, up=up)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The page's methods and ``mirror``, known in this module only; the file of the page's methods."""
+    """The page's methods, ``mirror`` and ``random-part``, known in this module only; the file of the page's methods."""
     known = dict(registered.PARTS)
     (block,) = (block for block in pages.blocks(PAGE) if block.file == "variants.py")
     path = tmp_path_factory.mktemp("page") / "variants.py"
@@ -90,6 +107,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     runpy.run_path(str(path))
     edgefl.register("step", "leave")(Leave)
     edgefl.register("method", "mirror")(Mirror)
+    edgefl.register("method", "random-part")(RandomPart)
     yield path
     registered.PARTS.clear()
     registered.PARTS.update(known)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import edgefl
-from edgefl.report.history.bar import make_bar
-from edgefl.report.history.notebook import PAGES, Shown
+from edgefl.report.notebook import PAGES, Shown
+from edgefl.report.progress import make_bar
 from edgefl.runs import Run
 from edgefl.units import show_bytes
 

@@ -14,7 +14,7 @@ from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl.commands.compose import compose
-from edgefl.commands.needs.updates import check_updates, held_updates
+from edgefl.commands.run.needs import check_updates, held_updates
 from edgefl.errors import ScenarioError
 from edgefl.scenario import load
 from edgefl.simulation.learning.spilled import Spill

@@ -3,6 +3,7 @@
 In a page a fenced block is
 
 - a file, if its first line is a comment with a file name (``# mylab/sparse.py``);
+- ``bash``: commands of other machines, such as a cluster's, which are not run;
 - ``sh``: commands, one a line; ``python``: a snippet, all those of a page in one namespace;
 - ``yaml`` without a name: some sections of a scenario;
 - ``text``: the output of the block before it.  A line ``...`` stands for any lines, a score (three decimals) may
@@ -43,17 +44,18 @@ PAGES = (
     "README.md",
     "docs/index.md",
     "docs/getting-started.md",
+    "docs/coming-from-flower.md",
     *(f"docs/how-to/{name}.md" for name in (
-        "command-line", "own-data", "own-model", "own-method", "own-schedule", "own-aggregation",
-        "own-device", "profile-a-gpu",
-        "reproduce-a-paper", "verify-and-resume", "look-into-a-run", "many-scenarios", "which-devices", "sweep", "fit",
-        "see-a-run", "analyse", "calibrate", "size-a-cluster", "fine-tune", "use-the-result",
-        "own-parts",
+        "command-line", "own-data", "own-model", "own-method", "own-schedule", "own-aggregation", "own-parts",
+        "devices",
+        "reproduce-a-paper", "verify-and-resume", "understand-a-run", "analyse", "use-the-result", "many-scenarios",
+        "sweep", "fit", "fine-tune",
     )),
     *(f"docs/explanation/{name}.md" for name in (
-        "architecture", "time", "trust", "schedules", "schedules/elastic", "schedules/heterofl", "evaluation", "fleet",
-        "methods", "methods/averaging", "methods/fedcola", "methods/depthfl", "methods/representations",
-        "methods/prototypes", "methods/aggregation", "methods/training", "costs",
+        "architecture", "time", "promises", "schedules", "schedules/elastic", "schedules/heterofl", "evaluation",
+        "fleet",
+        "rounds", "methods", "methods/averaging", "methods/fedcola", "methods/depthfl", "methods/representations",
+        "methods/prototypes", "methods/aggregation", "methods/training", "costs", "accuracy",
     )),
     *(f"docs/reference/{name}.md" for name in ("devices", "data-sets", "towers")),
 )  # fmt: skip
@@ -162,6 +164,8 @@ class Shelf:
             with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()):
                 exec(compile(block.text, str(block), "exec"), names)
             return out.getvalue()
+        if block.language == "bash":
+            return ""
         if block.language == "yaml":
             _accept(block)
             return ""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from edgefl import registry
+from edgefl.commands.check.findings import Rule
 from edgefl.data import Collection, DataSet, FolderSet, Wanted
 from edgefl.devices import Availability, Budget, Rounds
 from edgefl.methods import (
@@ -25,6 +24,7 @@ from edgefl.methods import (
 from edgefl.methods.setting import ClientFacts
 from edgefl.models.adapters import Adapter
 from edgefl.models.client import ClientModel
+from edgefl.planning import rules as planning_rules
 from edgefl.schedules import Schedule, Seen, Stage
 from edgefl.simulation import Policy, Selection
 from edgefl.simulation.selection import Candidates, Chosen
@@ -84,7 +84,7 @@ PARTS: dict[str, tuple[str, str]] = {
         "A subclass of `Policy`, called with the options of `round`",
         "own-schedule#a-selection-and-a-round-policy",
     ),
-    "budget": ("A subclass of `Budget`, called without arguments", "own-device#a-budget-of-your-own"),
+    "budget": ("A subclass of `Budget`, called without arguments", "devices#a-budget-of-your-own"),
     "aggregation": (
         "A subclass of `ByUpdate` or `ByCoordinate`, called with the options of `aggregation`",
         "own-aggregation#a-rule",
@@ -112,13 +112,10 @@ PARTS: dict[str, tuple[str, str]] = {
     "adapter": ("A subclass of `Adapter`", "own-parts#an-adapter"),
     "profile library": (
         "The path of a folder with `devices/`, `networks/` and `fleets/`",
-        "own-device#share-it-as-a-package",
+        "devices#share-it-as-a-package",
     ),
 }
 """For each kind of part, what its name stands for, and the how-to page (with a heading) whose example registers one."""
-
-RULES = ("edgefl/planning/rules.py", "edgefl/commands/check/rules.py")
-"""The files whose constants are the rules of ``edgefl check``, one sentence each."""
 
 
 def protocol_blocks() -> dict[str, str]:
@@ -151,14 +148,7 @@ def _built_in(group: str) -> str:
 
 
 def rules() -> list[str]:
-    """Every rule that ``edgefl check`` holds a method to."""
-    root = Path(__file__).resolve().parents[2]
-    return [
-        statement.value.value
-        for file in RULES
-        for statement in ast.parse((root / file).read_text(encoding="utf-8")).body
-        if isinstance(statement, ast.Assign)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
-        and " " in statement.value.value
-    ]
+    """Every rule that ``edgefl check`` holds a part to: the constants that are sentences."""
+    constants = {**vars(planning_rules), **vars(Rule)}
+    texts = (text for name, text in constants.items() if not name.startswith("__"))
+    return list(dict.fromkeys(text for text in texts if isinstance(text, str) and " " in text))

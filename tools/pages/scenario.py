@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from edgefl.scenario import json_schema
 from edgefl.scenario.sections import FORMAT, SECTIONS, Section
 from tools.pages.fields import HEAD, QUANTITIES, fields_table, shared_rows
 from tools.pages.markdown import anchor, capital, first_paragraph, listed, page, registered, sentence, table
+
+
+def scenario_schema() -> str:
+    """The scenarios' JSON Schema, from which ``edgefl schema`` and its kin answer without importing torch."""
+    return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def scenario_page() -> str:

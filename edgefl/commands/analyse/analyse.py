@@ -22,9 +22,9 @@ from edgefl.commands.analyse.shapley import (
 )
 from edgefl.commands.cells.cells import check_jobs, shard_of, share_of
 from edgefl.commands.compose import scenario_of
-from edgefl.commands.plug_in_files import check_plug_in_files
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
-from edgefl.commands.run import check
+from edgefl.commands.run.resume import check_plug_in_files
+from edgefl.commands.run.run import check
 from edgefl.errors import RunError, UnknownName
 from edgefl.report import check_figure
 from edgefl.report.analysis import ANALYSES, FIGURE_FORMS, draw_analysis

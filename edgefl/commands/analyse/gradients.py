@@ -22,6 +22,7 @@ from edgefl.scenario import Scenario
 from edgefl.schedules import part_of
 from edgefl.training import Inline, Task
 from edgefl.work import Result, Source, Work, distinct
+from edgefl.work.description import OptimizerSettings
 
 RATE = 2.0**40
 """Learning rate of the step from which a gradient is read: a power of two, which adds no rounding, and so large that
@@ -121,7 +122,7 @@ def gradient_works(work: Work, trainable: Sequence[str], up: Any, source: Source
         if not batches:
             continue
         before = [p for p in distinct(replace(work, passes=work.passes[: work.passes.index(pass_)])) if not p.train]
-        step = {"name": "sgd", "implementation": "for-loop", "accumulation": batches}
+        step: OptimizerSettings = {"name": "sgd", "implementation": "for-loop", "accumulation": batches}
         yield (
             replace(
                 work, trainable=tuple(n for n in work.trainable if n in set(trainable)), passes=(*before, pass_),

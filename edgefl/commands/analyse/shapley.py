@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from edgefl.commands.progress import OnProgress
-from edgefl.commands.run import run_parts
+from edgefl.commands.run.run import run_parts
 from edgefl.errors import EdgeflError, RunError, UnknownName
 from edgefl.report.facts import shown_metrics
 from edgefl.runs import Run, begun

@@ -19,8 +19,8 @@ import torch
 from edgefl import registry
 from edgefl.commands.cells.cells import Nodes
 from edgefl.commands.cells.workers import Cell, Lost, Work, served, tell_warnings
-from edgefl.commands.made_of import texts_of
 from edgefl.commands.progress import OnProgress, messages
+from edgefl.commands.run.made_of import texts_of
 from edgefl.data import DataOptions, made_of
 from edgefl.errors import EdgeflError, RunError, TrainingError
 from edgefl.machine.kernel_scratch import kernels
@@ -28,6 +28,7 @@ from edgefl.runs.durable import wait_until_free, writing
 from edgefl.scenario import Scenario
 from edgefl.training.on_ray.cluster import (
     START_SECONDS,
+    Greeting,
     check_reachable,
     check_versions,
     connect,
@@ -148,7 +149,7 @@ class Actor:
         self._thread = ThreadPoolExecutor(1)
         self._messages: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
 
-    def hello(self, wanted: tuple[Any, ...]) -> dict[str, Any]:
+    def hello(self, wanted: tuple[Any, ...]) -> Greeting:
         """Where this is, the versions there, its processor's instruction sets, and why cells can't run here, if so."""
         hello = greeting("")
         try:

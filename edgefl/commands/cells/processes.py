@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import signal
 import sys
-import threading
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,7 +12,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from edgefl import registry
+from edgefl import registry, start_method
 from edgefl.commands.cells.workers import Cell, Lost, Outcome, Work, served, tell_warnings, told
 
 PATIENCE = 10.0
@@ -56,11 +53,11 @@ class Processes:
         return []
 
     def started(self) -> _Process:
-        """Spawn a worker process."""
-        spawn = multiprocessing.get_context("spawn")
-        here, there = spawn.Pipe()
+        """Start a worker process."""
+        context = start_method.context(self._work.__module__)
+        here, there = context.Pipe()
         arguments = (there, self._work, sys.path, registry.for_workers())
-        process = spawn.Process(target=_serve, args=arguments)
+        process = context.Process(target=_serve, args=arguments)
         process.start()
         there.close()  # so that the pipe ends with the worker
         return _Process(process, here)
@@ -91,7 +88,7 @@ def _how_ended(code: int | None) -> str:
 
 def _serve(pipe: Connection, work: Work, path: list[str], registered: registry.ForWorkers) -> None:
     """Run the cells that come through the pipe until it ends."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    start_method.end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent process ends the workers
     sys.path[:] = path
     refusal: Exception | None = None
@@ -109,11 +106,3 @@ def _serve(pipe: Connection, work: Work, path: list[str], registered: registry.F
             pipe.send(
                 ("outcome", told(Outcome(cell.label, error=refusal)) if refusal else served(work, cell, pipe.send))
             )
-
-
-def _end_with_parent() -> None:
-    """End this worker when its parent is killed."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)

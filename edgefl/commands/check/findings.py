@@ -1,16 +1,54 @@
-"""Counts of the checks, and the failures that they found."""
+"""What a check finds: the rules, how often each was checked, a sentence for each failure, and what hangs."""
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from traceback import walk_tb
+from types import FrameType
 
 from edgefl import registry
 from edgefl.errors import EdgeflError
+from edgefl.planning import rules as planning_rules
 from edgefl.planning.rules import listed
 from edgefl.schedules import Stage
+
+
+class Rule:
+    """The rules that a part keeps, as a report names them."""
+
+    BLIND, KEPT, NAMES, WHOLE = planning_rules.BLIND, planning_rules.KEPT, planning_rules.NAMES, planning_rules.WHOLE
+    WRITTEN = "a work is the same after encode() and decode()"
+    ANSWERS = "every function answers, and work() with a Work"
+    MEETS = "every schedule can restrict the work to its stages"
+    BUILT = "the model builds without data"
+    ADDRESSES = "every payload item has an address at the server"
+    LIKE = "a tensor for each parameter is cut with its parameter"
+    MEMORY = "predicted memory is the measured memory"
+    FLOPS = "predicted FLOPs are the executed ones"
+    BYTES = "predicted bytes are the serialised ones"
+    TRAINS = "training changes the trainable parameters"
+    STATELESS = "steps and edits keep nothing beside the context"
+    SEED = "the same seed gives the same bits"
+    PROCESS = "a worker process gives the same bits"
+    PURE = "aggregation changes no argument and keeps no state"
+    ORDER = "aggregation doesn't depend on the order of updates"
+    PLACES = "aggregation keeps every address, its shape and its precision"
+    VERSIONS = "a changed tensor gets a new version"
+    INACTIVE = "parameters that a stage doesn't train don't change"
+    UNTRAINED = "training: none needs shapes alone"
+    SPARSE = "aggregation works for the update of a single client"
+    SERVER = "the server's works run"
+    METRICS = "evaluation gives finite metrics"
+    SERVES = "at least one client kind takes part"
+    RUNS = "a scenario with the part runs"
+    REPEATS = "a run is the same again, whatever the global random state and the order of sets"
+    RESUMES = "an interrupted and resumed run equals one that wasn't interrupted"
+    PRICED = "a run costs what was predicted, and its records add up"
 
 
 @dataclass(frozen=True)
@@ -84,3 +122,57 @@ class Place:
     def at(self, what: str) -> str:
         """The place as a failure names it."""
         return f"{what}, {self.schedule}, {self.stage}"
+
+
+HANG_SECONDS = 120.0
+"""Time without a finished check, after which ``edgefl.check`` gives up."""
+
+
+class Hung(BaseException):
+    """No check was finished for too long; not an Exception, so that no method catches it."""
+
+
+class Watch:
+    """Raises Hung in the running code once ``seconds`` pass without a call of ``renew``.
+
+    It needs a timer signal, which only the main thread of a POSIX system has; elsewhere there is no limit.
+    """
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+        self._watching = False
+
+    def renew(self) -> None:
+        """Give the next check the whole time again."""
+        if self._watching:
+            signal.setitimer(signal.ITIMER_REAL, self.seconds)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch the code inside."""
+        if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def give_up(number: int, frame: FrameType | None) -> None:
+            raise Hung
+
+        before = signal.signal(signal.SIGALRM, give_up)
+        self._watching = True
+        self.renew()
+        try:
+            yield
+        finally:
+            self._watching = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+
+def hung_in(error: Hung, file: str | None) -> str:
+    """Where the code was: a plug-in's place, a line of ``file`` (the method's), or the line that ran."""
+    if (place := registry.plug_ins().place(error)) is not None:
+        return str(place[0])
+    frames = [(f.f_code.co_filename, line, f.f_code.co_qualname) for f, line in walk_tb(error.__traceback__)]
+    frames = [frame for frame in frames if frame[2] != "Watch.watching.<locals>.give_up"]
+    own = [frame for frame in frames if frame[0] == file] or frames
+    return "{}:{}, in {}".format(*own[-1])

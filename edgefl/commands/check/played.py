@@ -17,10 +17,8 @@ import numpy as np
 import torch
 
 from edgefl import registry
-from edgefl.commands.check import rules
-from edgefl.commands.check.findings import Findings
-from edgefl.commands.check.hangs import Hung, Watch, hung_in
-from edgefl.commands.run import run
+from edgefl.commands.check.findings import Findings, Hung, Rule, Watch, hung_in
+from edgefl.commands.run.run import run
 from edgefl.commands.verify.verify import verify
 from edgefl.registry.code import is_main
 from edgefl.runs import Run, read_run
@@ -43,16 +41,16 @@ def check_runs(findings: Findings, watch: Watch, scenario: Scenario) -> None:
             watch.watching(),
             _global_seeds(),
             TemporaryDirectory(prefix="edgefl-check-") as folder,
-            findings.attempt(rules.RUNS, where),
+            findings.attempt(Rule.RUNS, where),
         ):
             whole = _run(findings, scenario, Path(folder) / "whole")
-            findings.expect(rules.RUNS, where, True)
+            findings.expect(Rule.RUNS, where, True)
             _check_priced(findings, whole, where)
             _check_resumed(findings, scenario, whole, Path(folder) / "resumed", where)
             _check_repeated(findings, scenario, whole, Path(folder), where)
     except Hung as error:
         fault = f"no round ended for {watch.seconds:g} s; it hung in {hung_in(error, None)}"
-        findings.expect(rules.RUNS, where, False, fault)
+        findings.expect(Rule.RUNS, where, False, fault)
 
 
 @contextmanager
@@ -96,7 +94,7 @@ def _check_priced(findings: Findings, whole: Run, where: str) -> None:
     for part in verify(whole.path)["runs"].values():
         for rule in part["checks"]:
             fault = f"{rule['says']}: {json.dumps(rule['first'])}" if rule["broken"] else ""
-            findings.expect(rules.PRICED, where, not rule["broken"], fault)
+            findings.expect(Rule.PRICED, where, not rule["broken"], fault)
     for record in whole.records("clients"):
         if record.get("measured_peak_memory_bytes") is None:
             continue
@@ -104,26 +102,26 @@ def _check_priced(findings: Findings, whole: Run, where: str) -> None:
         for name, spare in (("peak_memory_bytes", SPARE), ("forward_flops", 0), ("backward_flops", 0)):
             predicted, measured = record[name], record[f"measured_{name}"]
             fault = f"{name.replace('_', ' ')}: {predicted} predicted, {measured} measured"
-            findings.expect(rules.PRICED, at, abs(predicted - measured) <= spare, fault)
+            findings.expect(Rule.PRICED, at, abs(predicted - measured) <= spare, fault)
 
 
 def _check_resumed(findings: Findings, scenario: Scenario, whole: Run, folder: Path, where: str) -> None:
-    with findings.attempt(rules.RESUMES, where):
+    with findings.attempt(Rule.RESUMES, where):
         half = max(len(whole.records("rounds")) // 2, 1)
         resumed = _run(findings, scenario, folder, stop=half, seed=2)
         fault = differing(whole, resumed, "uninterrupted", f"resumed after round {half}")
-        findings.expect(rules.RESUMES, where, not fault, fault)
+        findings.expect(Rule.RESUMES, where, not fault, fault)
 
 
 def _check_repeated(findings: Findings, scenario: Scenario, whole: Run, folder: Path, where: str) -> None:
-    with findings.attempt(rules.REPEATS, where):
+    with findings.attempt(Rule.REPEATS, where):
         for number in (1, 2):
             again = _elsewhere(scenario, folder / f"again-{number}", number)
             if again is None:  # a notebook's part: no other process has it
                 again = _run(findings, scenario, folder / f"again-{number}", seed=10 + number)
             findings.renew()
             fault = differing(whole, again, "first", "second")
-            if not findings.expect(rules.REPEATS, where, not fault, fault):
+            if not findings.expect(Rule.REPEATS, where, not fault, fault):
                 return
 
 
@@ -141,7 +139,7 @@ def _elsewhere(scenario: Scenario, folder: Path, number: int) -> Run | None:
     }
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
     environment = {**os.environ, "PYTHONHASHSEED": str(number), "PYTHONPATH": paths}
-    command = [sys.executable, "-m", "edgefl.commands.check.elsewhere"]
+    command = [sys.executable, "-m", "edgefl.commands.check.played"]
     done = subprocess.run(
         command, input=json.dumps(given), env=environment, capture_output=True, text=True, check=False
     )
@@ -170,3 +168,16 @@ def differing(one: Run, two: Run, first: str, second: str) -> str:
 def _short(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def main() -> None:
+    """The run of ``_elsewhere``, asked for as JSON on stdin, with the parts that the process which asks knows."""
+    given = json.load(sys.stdin)
+    files = [(path, source.encode("latin-1")) for path, source in given["files"]]
+    registry.adopt(registry.ForWorkers(files, [tuple(part) for part in given["parts"]]))
+    seed_globals(given["seed"])
+    run(given["scenario"], output=given["output"])
+
+
+if __name__ == "__main__":
+    main()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -15,9 +15,9 @@ import numpy as np
 
 from edgefl import registry, units
 from edgefl.commands.compose import federation_of, predictor_of, scenario_of
-from edgefl.commands.emulate.held_against import errors_of, rows_of
 from edgefl.commands.emulate.machines import (
     at_share,
+    check_scope,
     chosen_clients,
     cores_of,
     emulated_setup,
@@ -27,10 +27,9 @@ from edgefl.commands.emulate.machines import (
     with_measured_compute,
 )
 from edgefl.commands.emulate.rates import Timed, fitted, timed_works
-from edgefl.commands.emulate.scope import check_scope
-from edgefl.commands.made_of import inputs_of, made_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
-from edgefl.commands.run import check
+from edgefl.commands.run.made_of import inputs_of, made_of
+from edgefl.commands.run.run import check
 from edgefl.cost import joules_of
 from edgefl.data import Federation
 from edgefl.devices import Device
@@ -331,3 +330,58 @@ def _play(
             result = simulation.play(rounds)
         directory.finish(setup.method.exported(simulation.state) if executor is not None else {}, result)
     return read_run(folder)
+
+
+PARTS = ("download", "compute", "upload")
+
+
+def rows_of(
+    simulated: Iterable[Mapping[str, Any]],
+    emulated: Iterable[Mapping[str, Any]],
+    replayed: Iterable[Mapping[str, Any]],
+    facts: Mapping[int, Mapping[str, Any]],
+    processor_seconds: Mapping[tuple[int, int], float],
+) -> list[dict[str, Any]]:
+    """A row for each client-round that both finished, from their records; ``facts`` of each client are added.
+
+    ``processor_seconds`` are those of each round's and client's work.
+
+    ``with_measured_compute_seconds`` is the round in the records ``replayed``, simulated with the emulation's seconds
+    of computing; ``processor_seconds_over_quota`` is what computing takes if the quota is exact.
+    """
+    known, again = (
+        {(each["round"], each["client"]): each for each in records if each["outcome"] == "finished"}
+        for records in (simulated, replayed)
+    )
+    rows = []
+    for each in emulated:
+        other = known.get((each["round"], each["client"]))
+        measured = again.get((each["round"], each["client"]))
+        if other is None or measured is None or each["outcome"] != "finished":
+            continue
+        row: dict[str, Any] = {"round": each["round"], "client": each["client"], "stage": each["stage"]}
+        row |= {"kind": each["kind"], **facts[each["client"]]}
+        for phase in PARTS:
+            row[f"simulated_{phase}_seconds"] = other[f"{phase}_seconds"]
+            row[f"emulated_{phase}_seconds"] = each[f"{phase}_seconds"]
+        for name, record in (("simulated_round", other), ("emulated_round", each), ("with_measured_compute", measured)):
+            row[f"{name}_seconds"] = sum(record[f"{phase}_seconds"] for phase in PARTS)
+        row["processor_seconds_over_quota"] = processor_seconds[each["round"], each["client"]] / row["share"]
+        rows.append(row)
+    return rows
+
+
+def errors_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Median and worst of |simulated / emulated - 1|, by phase, of the round, and with measured computing.
+
+    A phase that takes no time in an emulation has no error.
+    """
+    pairs = {phase: (f"simulated_{phase}_seconds", f"emulated_{phase}_seconds") for phase in (*PARTS, "round")}
+    pairs["compute as processor time over quota"] = ("processor_seconds_over_quota", "emulated_compute_seconds")
+    pairs["round with measured compute"] = ("with_measured_compute_seconds", "emulated_round_seconds")
+    errors = {}
+    for name, (ours, theirs) in pairs.items():
+        off = np.array([abs(row[ours] / row[theirs] - 1) for row in rows if row[theirs] > 0])
+        if len(off):
+            errors[name] = {"median": float(np.median(off)), "worst": float(off.max()), "client_rounds": len(off)}
+    return errors

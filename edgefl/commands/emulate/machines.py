@@ -1,25 +1,70 @@
-"""What each emulated client gets of this machine, and whether the machine bears them all."""
+"""The machines of an emulation: what can be emulated, which clients, and the cores, lines and limits that they get."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from math import inf
+from math import inf, isfinite
 
 import numpy as np
 import psutil
 from numpy.typing import ArrayLike, NDArray
 
-from edgefl import units
-from edgefl.devices import Device, Fleet
+from edgefl import registry, units
+from edgefl.devices import Device, FailureOptions, Fleet
 from edgefl.devices.availability import Always, Booleans
 from edgefl.devices.fleet import apportion
 from edgefl.emulation.limits import LEAST_SHARE
-from edgefl.emulation.links import UNLIMITED, Rates
+from edgefl.emulation.links import MOST_OTHERS, UNLIMITED, Rates
 from edgefl.emulation.server import Machine
 from edgefl.errors import EmulationError
 from edgefl.planning import Setup
+from edgefl.scenario import Scenario
+
+SCHEDULES = ("end-to-end", "layerwise", "progressive")
+SELECTIONS = ("random", "round-robin")
+
+
+def check_scope(scenario: Scenario, setup: Setup) -> None:
+    """Raise EmulationError for a scenario with something that only the simulation plays."""
+    if refused := next(_refused(scenario, setup), None):
+        raise EmulationError(f"{scenario.name}: {refused}")
+
+
+def _refused(scenario: Scenario, setup: Setup) -> Iterator[str]:
+    fleet = scenario.fleet
+    if scenario.compare:
+        yield "an emulation plays one scenario, and this one compares several: --set compare=null"
+    if scenario.training.mode != "real":
+        yield "an emulation trains: leave out training.mode"
+    if not registry.get("round policy", scenario.round.policy_name).waits_for_all:
+        yield f"only synchronous rounds are emulated, not round.policy: {scenario.round.policy_name}"
+    if scenario.round.over_selection:
+        yield "round.over_selection isn't emulated: leave it out"
+    if scenario.schedule_name not in SCHEDULES:
+        yield f"schedule {scenario.schedule_name} isn't emulated: {', '.join(SCHEDULES)} are"
+    if scenario.round.selection_name not in SELECTIONS:
+        yield f"selection {scenario.round.selection_name} isn't emulated: {', '.join(SELECTIONS)} are"
+    if scenario.executor.device_type == "cuda":
+        yield "clients are emulated on processors, not on GPUs: --set executor.device=cpu"
+    if scenario.training.stack != "off":
+        yield "training.stack: clients of an emulation train one by one: --set training.stack=off"
+    if scenario.evaluation.clients:
+        yield "evaluation.clients isn't emulated: leave it out"
+    if fleet.availability != "always" or fleet.battery is not None or fleet.throttling:
+        yield "availability, battery and throttling aren't emulated: leave them out"
+    if fleet.failures != FailureOptions():
+        yield "fleet.failures aren't emulated: leave them out"
+    if fleet.server_link is not None and fleet.server_link.sharing != "fair":
+        yield "a server's link is emulated with sharing: fair only"
+    if fleet.server_link is not None and fleet.server_link.others[0] > MOST_OTHERS:
+        yield f"fleet.server_link.background: {MOST_OTHERS} flows at most are emulated"
+    if scenario.payload.codecs() != (None, None):
+        yield "encoded payloads aren't emulated: leave out payload"
+    if any(not isfinite(link.download_goodput + link.upload_goodput) for link in setup.fleet.links):
+        yield "a link without a finite rate isn't emulated"
+
 
 MOST_SHARE = 0.95
 """The largest share of a core that clients get: the rest is the server's, and the kernel's for their links."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from edgefl.commands.papers.tables import Table, Tolerance
 from edgefl.commands.progress import OnProgress, silent
-from edgefl.commands.run import run
+from edgefl.commands.run.run import run
 from edgefl.errors import RunError
 from edgefl.runs import Run, is_comparison, read_run
 from edgefl.scenario import Scenario, load

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl import seeds
+from edgefl.commands.devices.factors import residual_factor
 from edgefl.commands.progress import OnProgress, silent
-from edgefl.commands.published.factors import residual_factor
 from edgefl.commands.sweep.orders import Signs, tau_of_signs
 from edgefl.commands.sweep.perturbed_fleets import LARGER_IS_BETTER, numbers_of, profiles_of, scaled
 from edgefl.commands.sweep.rows import merits

@@ -13,7 +13,7 @@ from edgefl import registry
 from edgefl.commands.cells.cells import check_jobs, shard_of, share_of
 from edgefl.commands.compose import at_most, federation_of, scenario_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
-from edgefl.commands.run import check
+from edgefl.commands.run.run import check
 from edgefl.commands.sweep.answers import Answers, Workloads
 from edgefl.commands.sweep.fields import FIELDS, check_value, values_of
 from edgefl.commands.sweep.frontier import frontiers

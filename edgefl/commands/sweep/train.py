@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.commands.progress import OnProgress
-from edgefl.commands.run import run
+from edgefl.commands.run.run import run
 from edgefl.errors import DivergedError, RunError
 from edgefl.report import facts_of
 from edgefl.runs import begun, read_run

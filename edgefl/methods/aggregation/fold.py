@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -18,6 +18,13 @@ from edgefl.work.sums import Means, Sums, Totals, listed, unlisted
 
 MEANS = "mean:"
 """Prefix of the names of a fold's tensors."""
+
+
+class StoredFold(TypedDict):
+    """A fold as plain data beside its tensors: the key of each mean, and the addresses that were sent."""
+
+    means: Sequence[tuple[Address, Cut | None]]
+    sent: Sequence[Address]
 
 
 class Fold:
@@ -83,13 +90,13 @@ class Fold:
                 put(changes[address], cut, mean)
         return changes, cohort
 
-    def written(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def written(self) -> tuple[dict[str, Tensor], StoredFold]:
         """The sums so far, as tensors by name and plain data, from which ``restore`` goes on."""
         tensors, keys = listed(self._sums.means)
         named = {f"{MEANS}{number}": tensor for number, tensor in enumerate(tensors)}
         return named, {"means": keys, "sent": sorted(self._sums.sent)}
 
-    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    def restore(self, tensors: Mapping[str, Tensor], facts: StoredFold) -> None:
         """Go on with sums that ``written`` returned, when nothing is added yet; ``facts`` may have been JSON."""
         keys = facts["means"]
         self._sums.means = unlisted([tensors[f"{MEANS}{number}"].clone() for number in range(len(keys))], keys)

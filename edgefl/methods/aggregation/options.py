@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     NonNegativeInt,
     PositiveFloat,
@@ -17,7 +16,7 @@ from pydantic import (
 )
 
 from edgefl import registry
-from edgefl.registry.fields import parse_options
+from edgefl.registry.fields import Fields, parse_options
 
 ADAPTIVE = ("adagrad", "adam", "yogi")
 """Server optimizers that read ``tau`` and ``beta1``."""
@@ -42,10 +41,8 @@ def named_schema(*examples: Any) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [{"type": "string"}, named], "examples": list(examples)})
 
 
-class AggregationOptions(BaseModel):
+class AggregationOptions(Fields):
     """``aggregation: {rule: median, clip: 1.0, optimizer: adam}``; for every method that averages parameters."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     rule: Annotated[
         Any, BeforeValidator(partial(named_part, "aggregation", "mean")), named_schema("median", {"name": "krum"})

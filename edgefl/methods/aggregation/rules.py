@@ -14,13 +14,13 @@ from math import isfinite
 from typing import Any, ClassVar
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.methods.state import Update
+from edgefl.registry.fields import Fields
 
 TRIM = 0.1
 """Default share that a trimmed mean drops at each end."""
@@ -32,10 +32,8 @@ _AT_ONCE, _TOGETHER = 2**20, 2**24
 class Rule:
     """A rule of ``aggregation.rule``, made for each aggregation: it remembers nothing between rounds."""
 
-    class Options(BaseModel):
+    class Options(Fields):
         """Fields beside the name: none."""
-
-        model_config = ConfigDict(extra="forbid", frozen=True)
 
         name: str = ""
 

@@ -11,13 +11,13 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.methods.aggregation.combine import Parts, Term, moved
 from edgefl.methods.aggregation.options import AggregationOptions
+from edgefl.registry.fields import Fields
 from edgefl.work import Address
 
 MOMENTUM, BETA2, TAU = 0.9, 0.99, 1e-3
@@ -27,10 +27,8 @@ MOMENTUM, BETA2, TAU = 0.9, 0.99, 1e-3
 class ServerOptimizer(ABC):
     """A step of the server along the mean update of a parameter, made for each aggregation."""
 
-    class Options(BaseModel):
+    class Options(Fields):
         """Fields beside the name: none."""
-
-        model_config = ConfigDict(extra="forbid", frozen=True)
 
         name: str = ""
 

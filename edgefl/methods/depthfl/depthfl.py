@@ -15,6 +15,7 @@ from edgefl.errors import MethodError
 from edgefl.methods.depthfl.steps import WEIGHT
 from edgefl.methods.protocol import Method
 from edgefl.methods.setting import Kind, Setting
+from edgefl.models.model import ModelDescription
 from edgefl.work import Work
 
 STEPS = {"classify": "classify-exits", "contrast": "contrast-exits"}
@@ -58,10 +59,10 @@ class DepthFL(Method):
         super().__init__(options, replace(setting, kinds=kinds))
 
     @staticmethod
-    def with_exits(kind: Kind, exits: Literal["all"] | int) -> dict[str, Any]:
+    def with_exits(kind: Kind, exits: Literal["all"] | int) -> ModelDescription:
         """A kind's model with exits.  Raises MethodError for more exits than blocks, or without towers."""
         if kind.model["name"] == "exits":  # of a setting that has been through here: shapes alone are made from it
-            return dict(kind.model)
+            return kind.model
         if kind.model["name"] != "towers":
             raise MethodError(f"depthfl needs a model of towers; {kind.name} clients have {kind.model['name']!r}")
         counts = {modality: tower["blocks"] for modality, tower in kind.model["towers"].items()}

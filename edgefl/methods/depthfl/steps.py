@@ -35,7 +35,7 @@ def mutual(scores: Sequence[Tensor]) -> Tensor:
 def joint_loss(ctx: Context, losses: Sequence[Tensor], scores: Sequence[Sequence[Tensor]]) -> Tensor:
     """The exits' losses and their weighted distillation, summed; ``scores`` are tables with one entry per exit."""
     total = torch.stack(list(losses)).sum()
-    weight = ctx.work.scalars.get(WEIGHT, 0.0)
+    weight = ctx.work.number(WEIGHT, 0.0)
     if not weight or len(losses) < 2:
         return total
     distilled: Tensor = weight * torch.stack([mutual(table) for table in scores]).mean()

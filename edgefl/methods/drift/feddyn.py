@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, cast
 
 from pydantic import Field
 from torch import Tensor
 
 from edgefl.methods import Method, ServerState, Update
 from edgefl.work import Context, Pass, Work, Wrapper
+from edgefl.work.description import StepArgs
+
+
+class DynamicArgs(StepArgs):
+    """Arguments of ``Dynamic``."""
+
+    alpha: float
 
 
 class Dynamic(Wrapper):
@@ -22,16 +29,19 @@ class Dynamic(Wrapper):
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor | None:
         """The inner step's loss and both terms; w0 is the work's ``reference``, arg ``alpha``."""
         loss, own = super().loss(ctx, batch, pattern, pass_), ctx.like("own")
-        for name, w in ctx.trained.items() if loss is not None else ():
-            loss = loss + pass_.args["alpha"] / 2 * (w - ctx.reference[name]).square().sum() - (own[name] * w).sum()
+        if loss is None:
+            return None
+        alpha = cast(DynamicArgs, pass_.args)["alpha"]
+        for name, w in ctx.trained.items():
+            loss = loss + alpha / 2 * (w - ctx.reference[name]).square().sum() - (own[name] * w).sum()
         return loss
 
     def finish(self, ctx: Context, pass_: Pass) -> None:
         """g_i+, which the client keeps."""
         super().finish(ctx, pass_)
-        own, new = ctx.like("own"), ctx.outputs_like("own")
+        own, new, alpha = ctx.like("own"), ctx.outputs_like("own"), cast(DynamicArgs, pass_.args)["alpha"]
         for name, parameter in ctx.trained.items():
-            new[name].copy_(own[name] - pass_.args["alpha"] * (parameter - ctx.reference[name]))
+            new[name].copy_(own[name] - alpha * (parameter - ctx.reference[name]))
 
 
 class FedDyn(Method):

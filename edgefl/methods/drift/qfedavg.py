@@ -32,7 +32,7 @@ class QFedAvg(Method):
         """Each client kind separately; F_i is at least 1e-10, and 1 without training."""
         weights, total, q = dict[int, float](), defaultdict[str, float](float), self.options.q
         for u in sorted(updates, key=lambda update: update.client):
-            loss, step = max(u.metrics.get("loss", 1.0), 1e-10), 1 / u.work.scalars["lr"]
+            loss, step = max(u.metrics.get("loss", 1.0), 1e-10), 1 / u.work.number("lr")
             weights[u.client] = step * loss**q
             total[u.kind] += weights[u.client] + q * loss ** (q - 1) * step**2 * u.norm(self.setting.buffers) ** 2
 

@@ -30,7 +30,7 @@ class Control(Wrapper):
         server, own, change, new = ctx.like("control"), ctx.like("own"), *map(ctx.outputs_like, ("change", "own"))
         for name, parameter in ctx.trained.items():
             if ctx.updates:  # else it saw no gradient, and c_i stays
-                moved = (ctx.reference[name] - parameter) / (ctx.updates * ctx.work.scalars["lr"])
+                moved = (ctx.reference[name] - parameter) / (ctx.updates * ctx.work.number("lr"))
                 change[name].copy_(moved.sub_(server[name]))
             new[name].copy_(own[name] + change[name])
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import NotRequired, TypedDict, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,13 @@ class GatedLinear(nn.Linear):
         return F.linear(x, self.weight + self.gate * self.partner, self.bias)
 
 
+class GateArgs(TypedDict):
+    """Arguments of ``Gate``."""
+
+    layers: Sequence[str]
+    pieces: NotRequired[Mapping[str, Sequence[str]]]
+
+
 class Gate:
     """FedCola's complementary local training (eq. of the gated layer); ``args.layers`` names linear layers.
 
@@ -35,22 +42,23 @@ class Gate:
     @staticmethod
     def names(edit: Edit) -> set[str]:
         """``<layer>.partner`` and ``<layer>.gate`` of every layer."""
-        return {f"{layer}.{name}" for layer in edit.args["layers"] for name in ("partner", "gate")}
+        return {f"{layer}.{name}" for layer in cast(GateArgs, edit.args)["layers"] for name in ("partner", "gate")}
 
     @staticmethod
     def restrict(edit: Edit, active: Callable[[str], bool], received: set[str]) -> Edit | None:
         """Keep the layers that are active and whose partner is received."""
-        layers = [n for n in edit.args["layers"] if active(f"{n}.weight") and received.issuperset(_pieces(edit, n))]
-        kept = {**edit.args, "layers": layers}
-        if "pieces" in edit.args:
-            kept["pieces"] = {name: pieces for name, pieces in edit.args["pieces"].items() if name in layers}
+        args = cast(GateArgs, edit.args)
+        layers = [n for n in args["layers"] if active(f"{n}.weight") and received.issuperset(_pieces(edit, n))]
+        kept: GateArgs = {**args, "layers": layers}
+        if "pieces" in args:
+            kept["pieces"] = {name: pieces for name, pieces in args["pieces"].items() if name in layers}
         return Edit(edit.name, kept) if layers else None
 
     @staticmethod
     def apply(edit: Edit, module: nn.Module, received: Mapping[str, Tensor]) -> None:
         """Turn the layers into gated ones.  Raises MethodError, and changes none, if one isn't linear or lacks A."""
         layers = {}
-        for name in edit.args["layers"]:
+        for name in cast(GateArgs, edit.args)["layers"]:
             layer, pieces = module.get_submodule(name), _pieces(edit, name)
             if not isinstance(layer, nn.Linear):
                 raise MethodError(f"only a linear layer can have a gate; {name} is a {type(layer).__name__}")
@@ -66,7 +74,7 @@ class Gate:
     def fold(edit: Edit, module: nn.Module) -> None:
         """Merge the partners into the weights, and restore plain linear layers."""
         with torch.no_grad():
-            for name in edit.args["layers"]:
+            for name in cast(GateArgs, edit.args)["layers"]:
                 layer = cast(GatedLinear, module.get_submodule(name))
                 layer.weight.add_(layer.gate * layer.partner)
                 del layer.partner, layer.gate
@@ -75,4 +83,4 @@ class Gate:
 
 def _pieces(edit: Edit, layer: str) -> list[str]:
     """Names of the tensors received that a gated layer's partner consists of."""
-    return list(edit.args.get("pieces", {}).get(layer, [f"{layer}.partner"]))
+    return list(cast(GateArgs, edit.args).get("pieces", {}).get(layer, [f"{layer}.partner"]))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from edgefl.errors import MethodError, suggestion
 from edgefl.methods.aggregation import Cohort
@@ -21,6 +21,7 @@ from edgefl.methods.fedcola.stacks import Key, Place, Stack, shares, sources
 from edgefl.methods.protocol import Method
 from edgefl.methods.setting import Kind, Setting
 from edgefl.methods.state import ServerState, Update
+from edgefl.registry.fields import Fields
 from edgefl.work import Address, Work
 
 SCOPES = {"attention": "attention", "ffn": "mlp"}
@@ -29,10 +30,8 @@ SOURCES = {"vision-attention": "image", "language-attention": "text"}
 """The only modality whose clients update the shared part, by option."""
 
 
-class WarmUp(BaseModel):
+class WarmUp(Fields):
     """``warmup: {modality: image, rounds: 5, heat: 5}``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     modality: Literal["image", "text", "audio"] = Field(
         "image", description="modality whose clients train first, without the others"

@@ -20,10 +20,12 @@ from edgefl import models, seeds
 from edgefl.errors import MethodError
 from edgefl.methods.aggregation import Cohort
 from edgefl.methods.protocol import Method
+from edgefl.methods.prototypes.losses import PrototypeArgs
 from edgefl.methods.setting import Kind, Setting
 from edgefl.methods.state import ServerState, Update
 from edgefl.models.multiway import MODALITIES
 from edgefl.work import Address, Item, Pass, Payload, Work
+from edgefl.work.description import StepArgs
 
 
 class LibraryMethod(Method, ABC):
@@ -59,7 +61,7 @@ class LibraryMethod(Method, ABC):
             "the prototype that it received (received), or zero (zero)",
         )
 
-    needs: ClassVar[Mapping[str, Any]] = {
+    needs: ClassVar[Mapping[str, object]] = {
         "model": {"multiway": {"blocks": 2, "width": 16, "heads": 2, "patch": 8, "tokens": 8}},
         "data": {"tasks": {"image-text": "classify"}},
     }
@@ -110,7 +112,7 @@ class LibraryMethod(Method, ABC):
         """The tables that samples of one modality contribute to."""
         return ()
 
-    def terms(self, round: int) -> Mapping[str, Any]:
+    def terms(self, round: int) -> PrototypeArgs:
         """Loss terms besides the task's loss, as arguments of the step ``classify-completed``."""
         return {}
 
@@ -141,7 +143,7 @@ class LibraryMethod(Method, ABC):
     def work(self, kind: str, round: int) -> Work:
         """Training on completed samples, then passes over the same samples that compute prototypes."""
         work, training, described = super().work(kind, round), self.setting.training, self.setting.kinds[kind]
-        args = {"mask": self.options.mask, **self.joint(), **self.terms(round)}
+        args: PrototypeArgs = {"mask": self.options.mask, **self.joint(), **self.terms(round)}
         batch, step = training.batch_of, "classify-completed"
         passes = training.epochs * tuple(
             Pass(step, "private", (pattern,), batch(pattern), True, self.fields(pattern, args))
@@ -165,14 +167,15 @@ class LibraryMethod(Method, ABC):
             tables_of = {pattern: made for pattern, made in tables_of.items() if "-" in pattern}
         # a client that contributes to none sends empty tables, from a pass that skips its batches
         contributing = {pattern: made for pattern, made in tables_of.items() if made} or {kind.pattern: ()}
-        args = {
+        args: PrototypeArgs = {
             "tables": list(self.tables),
             "made": sorted({table for made in contributing.values() for table in made}),
             "absent": "received" if self.options.absent == "received" else "zero",
             "mask": self.options.mask,
             **self.joint(),
-            **{name: value for name, value in self.terms(2).items() if name == "softening"},
         }
+        if "softening" in (terms := self.terms(2)):
+            args["softening"] = terms["softening"]
         patterns = list(contributing)
         return tuple(
             Pass(
@@ -182,16 +185,16 @@ class LibraryMethod(Method, ABC):
             for i, (pattern, made) in enumerate(contributing.items())
         )  # fmt: skip
 
-    def joint(self) -> dict[str, Any]:
+    def joint(self) -> PrototypeArgs:
         """Step arguments for a model other than ``multiway``: its modalities and widths."""
         if self.modalities == MODALITIES and len(set(self.widths.values())) == 1:
             return {}
         return {"modalities": list(self.modalities), "widths": dict(self.widths)}
 
-    def fields(self, pattern: str, args: Mapping[str, Any]) -> dict[str, Any]:
+    def fields(self, pattern: str, args: PrototypeArgs) -> PrototypeArgs:
         """Arguments of a pass, with the field ``target`` requested if targets are scores."""
         if not self.scored:
-            return {name: value for name, value in args.items() if name != "fields"}
+            return args
         return {**args, "fields": [*pattern.split("-"), "label", "target"]}
 
     @property
@@ -215,7 +218,7 @@ class LibraryMethod(Method, ABC):
         work = super().evaluate(kind, split)
         if not self.scored:
             return work
-        fields = {"fields": [*self.setting.kinds[kind].modalities, "label", "target"]}
+        fields: StepArgs = {"fields": [*self.setting.kinds[kind].modalities, "label", "target"]}
         return replace(work, passes=tuple(replace(p, args={**p.args, **fields}) for p in work.passes))
 
     def mix(self, address: Address, cohort: Cohort) -> Mapping[Address, float]:

@@ -6,12 +6,12 @@ optional privacy noise on payloads is left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from edgefl.methods.prototypes.base import LibraryMethod
+from edgefl.methods.prototypes.losses import PrototypeArgs
 
 
 class FedHKD(LibraryMethod):
@@ -48,7 +48,7 @@ class FedHKD(LibraryMethod):
         """A sample with one modality has a joint feature as well, completed by the mask."""
         return ("fused", "predicted")
 
-    def terms(self, round: int) -> Mapping[str, Any]:
+    def terms(self, round: int) -> PrototypeArgs:
         """Both terms, from round 2 on."""
         return {
             "predictions": self.options.predictions if round > 1 else 0.0,

@@ -6,12 +6,12 @@ FedPAC's alignment, without its combination of classifiers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, NonNegativeFloat
 
 from edgefl.methods.prototypes.base import LibraryMethod
+from edgefl.methods.prototypes.losses import PrototypeArgs
 
 
 class FedPAC(LibraryMethod):
@@ -38,6 +38,6 @@ class FedPAC(LibraryMethod):
         """A sample with one modality has a joint feature as well, completed by the mask."""
         return ("fused",)
 
-    def terms(self, round: int) -> Mapping[str, Any]:
+    def terms(self, round: int) -> PrototypeArgs:
         """The alignment, from round 2 on."""
         return {"alignment": self.options.weight if round > 1 else 0.0}

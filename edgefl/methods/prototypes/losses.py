@@ -11,18 +11,41 @@ separately (``Fusing``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from edgefl.models.multiway import MODALITIES
-from edgefl.work.description import Pass
+from edgefl.work.description import Pass, StepArgs
 from edgefl.work.steps import Context, Step
 
 TABLES = (*MODALITIES, "fused")
 """PmcmFL's tables of prototypes."""
+
+
+class PrototypeArgs(StepArgs, total=False):
+    """Arguments of the steps of methods with prototypes; their classes say what each means."""
+
+    widths: Mapping[str, int]
+    contrast: float
+    temperature: float
+    alignment: float
+    predictions: float
+    representations: float
+    softening: float
+    tables: Sequence[str]
+    of: Sequence[str]
+    made: Sequence[str]
+    first: bool
+    last: bool
+    absent: str
+    inference: str
+    mix: int
+    apart: bool
+    modality: str
+    loss: str
 
 
 @runtime_checkable
@@ -90,7 +113,7 @@ def present(rows: Tensor) -> Tensor:
     return (rows != 0).any(1).to(rows.dtype)
 
 
-def features(ctx: Context, batch: Mapping[str, Tensor], pattern: str, args: Mapping[str, Any]) -> dict[str, Tensor]:
+def features(ctx: Context, batch: Mapping[str, Tensor], pattern: str, args: PrototypeArgs) -> dict[str, Tensor]:
     """Features of both modalities ``[batch, dim]``; ``args.mask`` replaces one that the pattern lacks.
 
     The model's own features come first.  ``args.modalities`` are both, in the order in which they are fused.
@@ -103,7 +126,7 @@ def features(ctx: Context, batch: Mapping[str, Tensor], pattern: str, args: Mapp
     return by_modality
 
 
-def _replacement(ctx: Context, modality: str, like: Tensor, label: Tensor, args: Mapping[str, Any]) -> Tensor:
+def _replacement(ctx: Context, modality: str, like: Tensor, label: Tensor, args: PrototypeArgs) -> Tensor:
     if args["mask"] == "prototype":
         # padding has label -1, and its result isn't used
         return ctx.received[f"prototypes.{modality}"][label.clamp_min(0)].to(like.dtype)
@@ -112,7 +135,7 @@ def _replacement(ctx: Context, modality: str, like: Tensor, label: Tensor, args:
     return torch.randn_like(empty) if args["mask"] == "random" else empty
 
 
-def joined(ctx: Context, by_modality: Mapping[str, Tensor], args: Mapping[str, Any]) -> Tensor:
+def joined(ctx: Context, by_modality: Mapping[str, Tensor], args: PrototypeArgs) -> Tensor:
     """The joint feature of both modalities."""
     first, second = (by_modality[m] for m in args.get("modalities", MODALITIES))
     return cast(Fusing, ctx.model).fuse(first, second)
@@ -130,7 +153,7 @@ class ClassifyCompleted(Step):
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """Mean over the batch."""
-        model, args, label = cast(Fusing, ctx.model), pass_.args, batch["label"]
+        model, args, label = cast(Fusing, ctx.model), cast(PrototypeArgs, pass_.args), batch["label"]
         fused = joined(ctx, features(ctx, batch, pattern, args), args)
         loss = answer_loss(model.scores(fused).float(), label, batch.get("target"))
         table = ctx.received.get("prototypes.fused")
@@ -161,17 +184,18 @@ class ClassMeans(Step):
 
     def start(self, ctx: Context, pass_: Pass) -> None:
         """Allocate sums, and numbers of samples ``seen.<table>`` [classes]."""
-        if not pass_.args["first"]:
+        args = cast(PrototypeArgs, pass_.args)
+        if not args["first"]:
             return
-        for table in pass_.args["tables"]:
+        for table in args["tables"]:
             shape = tuple(ctx.received[f"prototypes.{table}"].shape)
             ctx.output(f"prototypes.{table}", shape).zero_()
             ctx.output(f"seen.{table}", shape[:1]).zero_()
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> None:
         """Add the features of a batch to the sums."""
-        args = pass_.args
-        of: Sequence[str] = args["of"]
+        args = cast(PrototypeArgs, pass_.args)
+        of = args["of"]
         if not of:
             return
         by_modality = features(ctx, batch, pattern, args)
@@ -194,12 +218,13 @@ class ClassMeans(Step):
 
     def finish(self, ctx: Context, pass_: Pass) -> None:
         """Divide the sums by the numbers of samples, after the last pass."""
-        if not pass_.args["last"]:
+        args = cast(PrototypeArgs, pass_.args)
+        if not args["last"]:
             return
-        for table in pass_.args["tables"]:
+        for table in args["tables"]:
             seen = ctx.outputs[f"seen.{table}"][:, None]
             # soft targets may add up to less than 1
             rows = ctx.outputs[f"prototypes.{table}"].div_(torch.where(seen > 0, seen, 1.0))
-            if pass_.args["absent"] == "received":
+            if args["absent"] == "received":
                 old = ctx.received[f"prototypes.{table}"]
-                rows.copy_(torch.where(seen > 0, rows, old) if table in pass_.args["made"] else old)
+                rows.copy_(torch.where(seen > 0, rows, old) if table in args["made"] else old)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edgefl.methods.prototypes.losses import Fusing
+from edgefl.methods.prototypes.losses import Fusing, PrototypeArgs
 from edgefl.models.multiway import MODALITIES
 from edgefl.work.description import Edit, Pass
 from edgefl.work.metrics import top_k_hits
@@ -70,7 +70,7 @@ class Attach:
     @staticmethod
     def names(edit: Edit) -> set[str]:
         """``matching.<modality>.<2 i>.weight`` and ``bias`` of every layer."""
-        return set(edit.args["names"])
+        return set(cast(Sequence[str], edit.args["names"]))
 
     @staticmethod
     def restrict(edit: Edit, active: Callable[[str], bool], received: set[str]) -> Edit:
@@ -81,7 +81,7 @@ class Attach:
     def apply(edit: Edit, module: nn.Module, received: Mapping[str, Tensor]) -> None:
         """Add the received parameters to the module as ``matching``."""
         matching = nn.ModuleDict()
-        for name in edit.args["names"]:
+        for name in cast(Sequence[str], edit.args["names"]):
             _, modality, layer, kind = name.split(".")
             if modality not in matching:
                 matching[modality] = nn.ModuleDict()
@@ -105,14 +105,14 @@ class Features(Step):
 
     def start(self, ctx: Context, pass_: Pass) -> None:
         """Allocate features for all samples."""
-        (pattern,) = pass_.patterns
-        width = ctx.received[f"prototypes.{pass_.args['modality']}"].shape[1]
-        ctx.output(f"features.{pattern}.{pass_.args['modality']}", (ctx.source.size(pass_), width))
+        (pattern,), modality = pass_.patterns, cast(PrototypeArgs, pass_.args)["modality"]
+        width = ctx.received[f"prototypes.{modality}"].shape[1]
+        ctx.output(f"features.{pattern}.{modality}", (ctx.source.size(pass_), width))
         ctx.notes["row"] = 0
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> None:
         """Write the features of a batch; padding of the last batch is left out."""
-        modality, row = pass_.args["modality"], ctx.notes["row"]
+        modality, row = cast(PrototypeArgs, pass_.args)["modality"], ctx.notes["row"]
         rows = ctx.outputs[f"features.{pattern}.{modality}"][row : row + pass_.batch]
         features = cast(Fusing, ctx.model).features({modality: batch[modality]})[modality]
         rows.copy_(features[: rows.shape[0]])
@@ -128,19 +128,20 @@ class TrainMatching(Step):
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """Mean over the batch."""
-        modality, label = pass_.args["modality"], batch["label"]
+        args, label = cast(PrototypeArgs, pass_.args), batch["label"]
+        modality = args["modality"]
         own = ctx.outputs[f"features.{pattern}.{modality}"][batch["index"]]
         output = through(own, self._model(ctx, modality)).float()
-        if pass_.args["loss"] == "classes":
+        if args["loss"] == "classes":
             return F.cross_entropy(output, label)
         near = ctx.received[f"prototypes.{modality}"][label]
-        if pass_.args["loss"] == "clip":
+        if args["loss"] == "clip":
             return clip_loss(F.normalize(output, dim=-1), F.normalize(near, dim=-1))
         return F.mse_loss(output, near)
 
     def finish(self, ctx: Context, pass_: Pass) -> None:
         """Copy the matching model to the outputs, as folding removes it from the model."""
-        prefix = f"matching.{pass_.args['modality']}."
+        prefix = f"matching.{cast(PrototypeArgs, pass_.args)['modality']}."
         for name, parameter in ctx.model.named_parameters():
             if name.startswith(prefix):
                 ctx.output(name, tuple(parameter.shape)).copy_(parameter)
@@ -216,7 +217,7 @@ class ScoreCompleted(ScoreClassify):
 
     def scores(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """Class scores ``[batch, classes]``."""
-        model, args = cast(Fusing, ctx.model), pass_.args
+        model, args = cast(Fusing, ctx.model), cast(PrototypeArgs, pass_.args)
         features = model.features({m: batch[m] for m in pattern.split("-")})
         modalities: Sequence[str] = args.get("modalities", MODALITIES)
         for other in modalities:
@@ -231,7 +232,7 @@ class ScoreCompleted(ScoreClassify):
         features: Mapping[str, Tensor],
         pattern: str,
         other: str,
-        args: Mapping[str, Any],
+        args: PrototypeArgs,
     ) -> Tensor:
         own, inference = features[pattern], args["inference"]
         if inference in ("zero", "random"):
@@ -262,7 +263,7 @@ class ScoreCompleted(ScoreClassify):
         """Write the metrics of ``ScoreClassify``, and how often single modalities matched."""
         before = dict(ctx.metrics)
         super().finish(ctx, pass_)
-        if pass_.args.get("apart"):
+        if cast(PrototypeArgs, pass_.args).get("apart"):
             (pattern,) = pass_.patterns
             metrics = {f"{name}[{pattern}]": value for name, value in ctx.metrics.items() if "[" not in name}
             for name in [name for name in ctx.metrics if "[" not in name]:
@@ -278,7 +279,7 @@ class ScoreCompleted(ScoreClassify):
 
     @staticmethod
     def _matches(pass_: Pass) -> bool:
-        return pass_.args["inference"] in (*DISTANCES, *MODELS)
+        return cast(PrototypeArgs, pass_.args)["inference"] in (*DISTANCES, *MODELS)
 
     @staticmethod
     def _single(pass_: Pass) -> list[str]:

@@ -7,27 +7,27 @@ is matched with a class, whose prototype completes the other modality.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 
 from edgefl import seeds
 from edgefl.errors import MethodError
 from edgefl.methods.prototypes.base import LibraryMethod
+from edgefl.methods.prototypes.losses import PrototypeArgs
 from edgefl.methods.prototypes.matching import DISTANCES, MODELS, shapes
 from edgefl.methods.setting import Setting
 from edgefl.methods.state import ServerState, Update
+from edgefl.registry.fields import Fields
 from edgefl.work import Edit, Item, Pass, Payload, Work
 
 
-class Matching(BaseModel):
+class Matching(Fields):
     """Fields of ``method.matching``: how matching models are trained."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     round: PositiveInt = Field(
         description="first round in which clients train matching models only, usually the schedule's last; the paper "
@@ -143,10 +143,10 @@ class PmcmFL(LibraryMethod):
         """The table of the modality itself."""
         return (modality,)
 
-    def terms(self, round: int) -> Mapping[str, Any]:
+    def terms(self, round: int) -> PrototypeArgs:
         """The contrast, and the optional terms of other methods, from round 2 on."""
         options = self.options
-        terms: dict[str, Any] = {
+        terms: PrototypeArgs = {
             "contrast": options.contrast if round > 1 else 0.0,
             "temperature": options.temperature,
         }
@@ -154,7 +154,7 @@ class PmcmFL(LibraryMethod):
             terms["alignment"] = options.alignment if round > 1 else 0.0
         if options.distillation:
             weight = options.distillation if round > 1 else 0.0
-            terms |= {"predictions": weight, "representations": weight, "softening": 0.5}
+            terms = {**terms, "predictions": weight, "representations": weight, "softening": 0.5}
         return terms
 
     def weight(self, update: Update, table: str) -> int:
@@ -233,7 +233,7 @@ class PmcmFL(LibraryMethod):
         batch = matching.batch or self.setting.training.batch_of(described.pattern)
         patterns_with = {m: [p for p in described.patterns if m in p.split("-")] for m in modalities}
         feature_passes = [
-            Pass("features", "private", (pattern,), batch, False, {"modality": m, "fields": [m, "label"]})
+            Pass("features", "private", (pattern,), batch, False, PrototypeArgs(fields=[m, "label"], modality=m))
             for m in modalities
             for pattern in patterns_with[m]
         ]
@@ -242,7 +242,7 @@ class PmcmFL(LibraryMethod):
             losses = {"clip": matching.clip_epochs, "distance": matching.mse_epochs}
         fields = ["index", "label"]
         matching_passes = [
-            Pass("match", "private", (pattern,), batch, True, {"modality": m, "loss": loss, "fields": fields})
+            Pass("match", "private", (pattern,), batch, True, PrototypeArgs(fields=fields, modality=m, loss=loss))
             for m in modalities
             for loss, epochs in losses.items()
             for _ in range(epochs)
@@ -314,12 +314,12 @@ class PmcmFL(LibraryMethod):
         If the scenario's evaluation has samples that lack a modality, the samples are scored as they are instead.
         """
         work, options, described = super().evaluate(kind, split), self.options, self.setting.kinds[kind]
-        args = {"inference": options.inference, "mix": options.mix, **self.joint()}
         (whole,) = work.passes
-        args = {**whole.args, **args}
+        inference: PrototypeArgs = {"inference": options.inference, "mix": options.mix}
+        args: PrototypeArgs = {**whole.args, **inference, **self.joint()}
         passes = [replace(whole, step="score-completed", args=args)]
         if len(described.modalities) > 1 and not self.setting.missing.get(kind):
-            alone = {**args, "whole": described.pattern, "apart": True}
+            alone: PrototypeArgs = {**args, "whole": described.pattern, "apart": True}
             passes += [
                 Pass("score-completed", whole.data, (m,), whole.batch, False, alone) for m in described.modalities
             ]

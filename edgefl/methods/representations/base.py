@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -17,6 +17,7 @@ from torch import Tensor
 from edgefl import models
 from edgefl.errors import MethodError
 from edgefl.methods.protocol import Method
+from edgefl.methods.representations.steps import PublicArgs
 from edgefl.methods.setting import Kind, Setting
 from edgefl.methods.state import ServerState, Update
 from edgefl.models import MODALITIES, ModelOptions
@@ -61,7 +62,7 @@ class Exchange(Method):
             None, description="learning rate of the server's model; null: as the clients'"
         )
 
-    needs: ClassVar[Mapping[str, Any]] = {
+    needs: ClassVar[Mapping[str, object]] = {
         # representations have the same width for a client that trains a narrower part of its towers
         "model": {
             "image": {"blocks": 2, "width": 16, "heads": 2, "patch": 8},
@@ -152,7 +153,7 @@ class Exchange(Method):
         batch = self.options.public_batch or self.setting.training.batch_of(self.pattern)
         fields = [*modalities, *(["index"] if index else [])]
         args = {"samples": self.pairs, "fields": fields, "modalities": list(modalities), **args}
-        return Pass(step, "public", (self.pattern,), min(batch, self.pairs), train, args)
+        return Pass(step, "public", (self.pattern,), min(batch, self.pairs), train, cast(PublicArgs, args))
 
     def represent(self, modalities: Sequence[str]) -> Pass:
         """A pass that writes the outputs ``represented.<modality>``."""

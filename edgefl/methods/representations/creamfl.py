@@ -10,28 +10,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 
 from edgefl.errors import MethodError
 from edgefl.methods.protocol import Method
 from edgefl.methods.representations.base import Exchange, Sent, mixed
+from edgefl.methods.representations.steps import PublicArgs
 from edgefl.methods.setting import Kind, Setting
 from edgefl.methods.state import ServerState, Update
+from edgefl.registry.fields import Fields
 from edgefl.work import Pass, Work
+from edgefl.work.description import StepArgs
 from edgefl.work.torch_device import threads
 
 IOT = 100.0
 """FedIoT's weight factor of clients with pairs."""
 
 
-class Pcme(BaseModel):
+class Pcme(Fields):
     """Options of PCME's loss for clients with pairs."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     samples: PositiveInt = Field(7, description="samples drawn from each Gaussian at every step")
     kl: NonNegativeFloat = Field(
@@ -161,7 +162,7 @@ class CreamFL(Exchange):
         """Training on private data with the contrast in or after it, then representing the public samples."""
         work, options = Method.work(self, kind, round), self.options
         if options.pcme is not None and kind == self.pattern:
-            step, args = "contrast-probabilistic", options.pcme.model_dump()
+            step, args = "contrast-probabilistic", cast(StepArgs, options.pcme.model_dump())
             work = replace(work, passes=tuple(replace(p, step=step, args={**p.args, **args}) for p in work.passes))
         if not options.averaged:
             work = replace(work, keep=tuple(i.name for i in work.down[0].items), up=())
@@ -194,7 +195,8 @@ class CreamFL(Exchange):
         if self.options.steps == "joint":
             beside = {**asdict(contrast), "patterns": list(contrast.patterns)}
             del beside["around"]
-            return [replace(p, step="joint", args={**p.args, "alone": p.step, "beside": beside}) for p in private]
+            public: PublicArgs = {"beside": beside}
+            return [replace(p, step="joint", args=PublicArgs(**p.args, **public, alone=p.step)) for p in private]
         epochs = self.setting.training.epochs
         per_epoch = len(private) // epochs
         return [p for e in range(epochs) for p in (*private[e * per_epoch : (e + 1) * per_epoch], contrast)]

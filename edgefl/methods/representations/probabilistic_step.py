@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from edgefl.methods.representations.steps import PublicArgs
 from edgefl.work.description import Pass
 from edgefl.work.steps import Context, Step
 
@@ -61,7 +62,7 @@ class ContrastProbabilistic(Step):
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """The sum of soft contrast and regularisers; in float32 whatever the precision of the towers."""
-        model, args = cast("ProbabilisticModel", ctx.model), pass_.args
+        model, args = cast("ProbabilisticModel", ctx.model), cast(PublicArgs, pass_.args)
         gaussians = [model.gaussian(m, batch[m]) for m in pattern.split("-")]
         with torch.autocast(ctx.device.type, enabled=False):
             a, b = (drawn(mean, spread, args["samples"]) for mean, spread in gaussians)

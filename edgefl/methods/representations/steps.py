@@ -6,7 +6,7 @@ A representation is a unit vector ``[dim]`` of one modality of a public sample; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import torch
@@ -15,9 +15,26 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from edgefl import registry
-from edgefl.work.description import Pass
+from edgefl.work.description import Pass, StepArgs
 from edgefl.work.paired_batches import BESIDE, companion
 from edgefl.work.steps import Context, Step
+
+
+class PublicArgs(StepArgs, total=False):
+    """Arguments of the steps over public pairs; their classes say what each means."""
+
+    name: str
+    others: Sequence[str]
+    inter: bool
+    intra: bool
+    temperature: float
+    weight: float
+    kl: float
+    uniformity: float
+    rescale: bool
+    targets: Mapping[str, float]
+    distance: str
+    alone: str
 
 
 class Represent(Step):
@@ -25,16 +42,17 @@ class Represent(Step):
 
     def start(self, ctx: Context, pass_: Pass) -> None:
         """Allocate the tables for all samples."""
-        for modality in pass_.args["modalities"]:
+        args = cast(PublicArgs, pass_.args)
+        for modality in args["modalities"]:
             shape = (ctx.source.size(pass_), ctx.client_model.dimension)
-            ctx.output(f"{pass_.args['name']}.{modality}", shape)
+            ctx.output(f"{args['name']}.{modality}", shape)
         ctx.notes["row"] = 0
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> None:
         """Write the representations of a batch; padding of the last batch is left out."""
-        row = ctx.notes["row"]
-        for modality in pass_.args["modalities"]:
-            rows = ctx.outputs[f"{pass_.args['name']}.{modality}"][row : row + pass_.batch]
+        row, args = ctx.notes["row"], cast(PublicArgs, pass_.args)
+        for modality in args["modalities"]:
+            rows = ctx.outputs[f"{args['name']}.{modality}"][row : row + pass_.batch]
             rows.copy_(ctx.client_model.embed(modality, batch[modality])[: rows.shape[0]])
         ctx.notes["row"] = row + pass_.batch
 
@@ -83,7 +101,7 @@ class ContrastPublic(Step):
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """The sum over modalities of inter, plus the mean over all halves of intra."""
-        args, index = pass_.args, batch["index"]
+        args, index = cast(PublicArgs, pass_.args), batch["index"]
         inter, intra = [], []
         for modality, other in zip(args["modalities"], args["others"], strict=True):
             own = ctx.client_model.embed(modality, batch[modality]).float()
@@ -100,7 +118,7 @@ class ContrastPublic(Step):
         if inter:
             term = torch.stack(inter).sum()
             terms.append(term * (terms[0] / term).detach() if args["rescale"] and intra else term)
-        return cast(Tensor, args["weight"] * torch.stack(terms).sum())
+        return args["weight"] * torch.stack(terms).sum()
 
 
 class Distill(Step):
@@ -113,12 +131,12 @@ class Distill(Step):
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """The sum over modalities and targets."""
-        index, terms = batch["index"], []
-        for modality in pass_.args["modalities"]:
+        args, index, terms = cast(PublicArgs, pass_.args), batch["index"], []
+        for modality in args["modalities"]:
             own = ctx.client_model.embed(modality, batch[modality]).float()
-            for target, weight in pass_.args["targets"].items():
+            for target, weight in args["targets"].items():
                 difference = own - ctx.received[f"{target}.{modality}"][index]
-                mse = pass_.args["distance"] == "mse"
+                mse = args["distance"] == "mse"
                 distance = difference.square().mean(1) if mse else torch.linalg.vector_norm(difference, dim=1)
                 share = ctx.received.get(f"{target}-share.{modality}")
                 terms.append(weight * (distance if share is None else distance * share[index]).mean())
@@ -138,7 +156,7 @@ class Joint(Step):
         public = {name.removeprefix(BESIDE): value for name, value in batch.items() if name.startswith(BESIDE)}
         beside = companion(pass_)
         assert beside is not None
-        alone: Step = registry.get("step", pass_.args["alone"])()
+        alone: Step = registry.get("step", cast(PublicArgs, pass_.args)["alone"])()
         loss = alone.loss(ctx, private, pattern, pass_)
         assert loss is not None
         return loss + ContrastPublic().loss(ctx, public, beside.patterns[0], beside)

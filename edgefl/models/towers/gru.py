@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, computed_field
+from pydantic import Field, PositiveInt, computed_field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from edgefl.models.model import TowerDescription
 from edgefl.models.tower import Tower, chosen
+from edgefl.registry.fields import Fields
 
 
-class GruOptions(BaseModel):
+class GruOptions(Fields):
     """Fields of ``text: {tower: gru}``; the defaults are CreamFL's, which uses GloVe vectors of dimension 300."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     tower: Literal["gru"] = "gru"
     blocks: PositiveInt = Field(1, description="GRU layers at full depth")
@@ -82,7 +81,7 @@ class Gru:
     Options = GruOptions
 
     @staticmethod
-    def build(description: Mapping[str, Any], norm: bool) -> GruTower:
+    def build(description: TowerDescription, norm: bool) -> GruTower:
         """Build a tower from ``{vocabulary, depth, ...options}``; ``norm`` is ignored, because it has no final norm."""
         options = chosen(GruOptions, description)
         return GruTower(

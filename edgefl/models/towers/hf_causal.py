@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, computed_field, field_validator, model_validator
+from pydantic import Field, PositiveInt, computed_field, field_validator, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgefl.errors import MethodError, suggestion
+from edgefl.models.model import TowerDescription
 from edgefl.models.tower import Tower, chosen, initialise, through
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.models.weights import PARTS, PRETRAINED, Spelling, fill, locate
+from edgefl.registry.fields import Fields
 
 ARCHITECTURES = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
 """Model types whose parts this tower knows.  SmolLM2 is a Llama."""
@@ -37,13 +39,11 @@ SPELLING: Spelling = (
 """Maps the tensor names of transformers' decoders to the tower's names."""
 
 
-class CausalOptions(BaseModel):
+class CausalOptions(Fields):
     """Fields of ``text: {tower: hf-causal}``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     tower: Literal["hf-causal"] = "hf-causal"
-    config: dict[str, Any] = Field(
+    config: dict[str, object] = Field(
         description="the model's configuration in transformers' words, {model_type: gpt2, n_embd: 128, n_layer: 4, "
         "n_head: 4}, or a folder with its config.json; vocab_size is the data's",
     )
@@ -55,7 +55,7 @@ class CausalOptions(BaseModel):
 
     @field_validator("config", mode="before")
     @classmethod
-    def _config(cls, given: Any) -> dict[str, Any]:
+    def _config(cls, given: Any) -> dict[str, object]:
         """The configuration's own fields.  Raises ValueError for a folder without one, or an unknown field."""
         fields = dict(given) if isinstance(given, Mapping) else of_folder(given)
         kind = fields.get("model_type")
@@ -93,7 +93,7 @@ class CausalOptions(BaseModel):
         return int(configuration(self.config).hidden_size)
 
 
-def of_folder(given: Any) -> dict[str, Any]:
+def of_folder(given: Any) -> dict[str, object]:
     """The fields of a folder's ``config.json``.  Raises ValueError."""
     if not isinstance(given, str):
         raise ValueError(f"write a mapping with model_type, or a folder with config.json, not {given!r:.60}")
@@ -116,7 +116,7 @@ def known_fields(kind: str) -> list[str]:
     return [*config.to_dict(), *config.attribute_map, "rope_theta", "rope_scaling"]
 
 
-def configuration(fields: Mapping[str, Any], **more: Any) -> Any:
+def configuration(fields: Mapping[str, object], **more: Any) -> Any:
     """The library's configuration.  Raises ValueError if it refuses a value."""
     import_torchvision()
     from transformers import AutoConfig
@@ -192,12 +192,12 @@ class HFCausal:
     Options = CausalOptions
 
     @staticmethod
-    def build(description: Mapping[str, Any], norm: bool) -> CausalTower:
+    def build(description: TowerDescription, norm: bool) -> CausalTower:
         """Build a tower from ``{vocabulary, depth, ...options}``; it always has its own norm."""
         return HFCausal.of_library(HFCausal.library(description), description, norm)
 
     @staticmethod
-    def library(description: Mapping[str, Any]) -> Any:
+    def library(description: TowerDescription) -> Any:
         """transformers' own model, without scores of the vocabulary."""
         config = configuration(
             chosen(CausalOptions, description).config,
@@ -211,7 +211,7 @@ class HFCausal:
         return library.AutoModel.from_config(config)
 
     @staticmethod
-    def of_library(model: Any, description: Mapping[str, Any], norm: bool) -> CausalTower:
+    def of_library(model: Any, description: TowerDescription, norm: bool) -> CausalTower:
         """The tower of transformers' model."""
         config = model.config
         if hasattr(model, "wte"):
@@ -228,7 +228,7 @@ class HFCausal:
         return tower
 
     @staticmethod
-    def load(module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
+    def load(module: nn.Module, weights: str, description: TowerDescription) -> None:
         """Load the tower's weights from a file with transformers' tensor names.  A configuration names no repository:
         raises MethodError for ``pretrained``."""
         if weights == PRETRAINED:

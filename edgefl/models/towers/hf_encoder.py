@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, computed_field, field_validator, model_validator
+from pydantic import Field, PositiveInt, computed_field, field_validator, model_validator
 from torch import Tensor, nn
 
 from edgefl.errors import MethodError, suggestion
 from edgefl.models.layers import BlockLayers
+from edgefl.models.model import TowerDescription
 from edgefl.models.tower import chosen
 from edgefl.models.towers.bert import Bert
 from edgefl.models.towers.distilbert import DistilBert
 from edgefl.models.towers.hf_causal import IRRELEVANT, configuration, known_fields, of_folder
 from edgefl.models.towers.hugging_face import VISION_BLOCK
 from edgefl.models.towers.vision import import_torchvision
+from edgefl.registry.fields import Fields
 
 TEXTS = ("bert", "roberta", "xlm-roberta", "mpnet", "distilbert", "modernbert", "siglip_text_model")
 FAMILIES = MappingProxyType(
@@ -39,13 +41,11 @@ NORMS = ("layernorm", "post_layernorm", "final_layer_norm", "layer_norm", "final
 """Names of a final norm, which stands beside the blocks or around what holds them."""
 
 
-class EncoderOptions(BaseModel):
+class EncoderOptions(Fields):
     """Fields of ``{tower: hf}``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     tower: Literal["hf"] = "hf"
-    config: dict[str, Any] = Field(
+    config: dict[str, object] = Field(
         description="the model's configuration in transformers' words, {model_type: roberta, hidden_size: 128, "
         "num_hidden_layers: 4, num_attention_heads: 4}, or a folder with its config.json; vocabulary, channels and "
         "sizes are the data's",
@@ -60,7 +60,7 @@ class EncoderOptions(BaseModel):
 
     @field_validator("config", mode="before")
     @classmethod
-    def _config(cls, given: Any) -> dict[str, Any]:
+    def _config(cls, given: Any) -> dict[str, object]:
         fields = dict(given) if isinstance(given, Mapping) else of_folder(given)
         kind = str(fields.get("model_type"))
         if kind in ("convnextv2", "swin"):
@@ -142,7 +142,7 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Encode texts ``[batch, tokens]``, images ``[batch, channels, size, size]`` or spectrograms
         ``[batch, frames, bins]``; texts attend to padding, as in all towers."""
-        given: dict[str, Any] = {"text": {"input_ids": x}, "image": {"pixel_values": x}}.get(
+        given: dict[str, Tensor] = {"text": {"input_ids": x}, "image": {"pixel_values": x}}.get(
             FAMILIES[self.kind], {"input_values": x}
         )
         if self.kind == "whisper":
@@ -189,7 +189,7 @@ def _computed_positions(part: nn.Module) -> None:
     names = [name for name in tables if name in part._buffers]
     if not names:
         return
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name in names:
         buffer = part._buffers.pop(name)
         assert buffer is not None
@@ -248,7 +248,7 @@ class HFEncoder:
     block_layers = BLOCK
 
     @staticmethod
-    def build(description: Mapping[str, Any], norm: bool) -> Encoder:
+    def build(description: TowerDescription, norm: bool) -> Encoder:
         """Build a tower from ``{depth, ...options, ...data}``; it has its own norm, if any.
 
         Raises MethodError if the library refuses the sizes of the data, or for checkpointing.
@@ -258,18 +258,18 @@ class HFEncoder:
         return HFEncoder.of_library(HFEncoder.library(description), description, norm)
 
     @staticmethod
-    def library(description: Mapping[str, Any]) -> nn.Module:
+    def library(description: TowerDescription) -> nn.Module:
         """transformers' own model; of Whisper the encoder."""
         return _model(chosen(EncoderOptions, description), description)
 
     @staticmethod
-    def of_library(model: nn.Module, description: Mapping[str, Any], norm: bool) -> Encoder:
+    def of_library(model: nn.Module, description: TowerDescription, norm: bool) -> Encoder:
         """The tower of transformers' model, which it takes apart."""
         options = chosen(EncoderOptions, description)
         return Encoder(model, options.kind, options.width, options.read == "mean")
 
     @staticmethod
-    def load(module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
+    def load(module: nn.Module, weights: str, description: TowerDescription) -> None:
         """Copy the weights of a folder, read by the library itself.  Raises MethodError."""
         options = chosen(EncoderOptions, description)
         folder = Path(weights).expanduser()
@@ -307,12 +307,12 @@ class HFEncoder:
                     value.copy_(values[name])
 
 
-def _config(options: EncoderOptions, description: Mapping[str, Any]) -> Any:
+def _config(options: EncoderOptions, description: TowerDescription) -> Any:
     data = {
         "vocab_size": description.get("vocabulary"), "num_channels": description.get("channels"),
         "image_size": description.get("size"),
     }  # fmt: skip
-    more = {name: data[name] for name in FROM_DATA[options.modality]}
+    more: dict[str, object] = {name: data[name] for name in FROM_DATA[options.modality]}
     if options.modality == "audio":
         bins, frames = description["bins"], description["frames"]
         more = {"num_mel_bins": bins, "max_length": frames}
@@ -327,7 +327,7 @@ def _config(options: EncoderOptions, description: Mapping[str, Any]) -> Any:
     if options.kind in OFFSET:
         more["pad_token_id"] = PADDING
     if "layer_types" in options.config:
-        more["layer_types"] = options.config["layer_types"][: description["depth"]]
+        more["layer_types"] = cast(list[str], options.config["layer_types"])[: description["depth"]]
     if options.kind == "siglip_vision_model":
         more["vision_use_head"] = False
     try:
@@ -336,7 +336,7 @@ def _config(options: EncoderOptions, description: Mapping[str, Any]) -> Any:
         raise MethodError(str(error)) from error
 
 
-def _model(options: EncoderOptions, description: Mapping[str, Any], *, empty: bool = False) -> nn.Module:
+def _model(options: EncoderOptions, description: TowerDescription, *, empty: bool = False) -> nn.Module:
     """The library's encoder; with ``empty`` on the meta device, whole."""
     import_torchvision()
     import transformers

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, computed_field
+from pydantic import Field, computed_field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from edgefl.models.model import TowerDescription
 from edgefl.models.tower import Tower, chosen
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.models.weights import Spelling, fill, locate
+from edgefl.registry.fields import Fields
 
 STAGES = 4
 TORCHVISION: Spelling = (
@@ -21,10 +22,8 @@ TORCHVISION: Spelling = (
 """Maps torchvision's tensor names, which timm's ResNets use too, to this tower's names."""
 
 
-class ResNetOptions(BaseModel):
+class ResNetOptions(Fields):
     """Fields of ``image: {tower: resnet}``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     tower: Literal["resnet"] = "resnet"
     layers: Literal[18, 34, 50, 101] = Field(18, description="number of layers of the ResNet")
@@ -96,7 +95,7 @@ class ResNet:
     Options = ResNetOptions
 
     @staticmethod
-    def build(description: Mapping[str, Any], norm: bool) -> ResNetTower:
+    def build(description: TowerDescription, norm: bool) -> ResNetTower:
         """Build a tower from ``{channels, depth, ...options}``; ``norm`` is ignored, because it has no final norm."""
         return ResNetTower(
             chosen(ResNetOptions, description),
@@ -106,6 +105,6 @@ class ResNet:
         )
 
     @staticmethod
-    def load(module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
+    def load(module: nn.Module, weights: str, description: TowerDescription) -> None:
         """Load weights and running statistics from a file with torchvision's tensor names, or from the hub."""
-        fill(module, locate(weights, f"timm/resnet{description['layers']}.tv_in1k"), TORCHVISION)
+        fill(module, locate(weights, f"timm/resnet{chosen(ResNetOptions, description).layers}.tv_in1k"), TORCHVISION)

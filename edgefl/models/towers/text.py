@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
+from edgefl.models.model import TowerDescription
 from edgefl.models.tower import Tower, TransformerOptions, assemble, chosen
 from edgefl.models.towers.vit import published_vit
 from edgefl.models.weights import fill, locate
@@ -45,14 +45,14 @@ class TextTransformer:
         tokens: PositiveInt = Field(24, description="tokens of a text: shorter texts are padded, longer ones cut")
 
     @staticmethod
-    def build(description: Mapping[str, Any], norm: bool) -> Tower:
+    def build(description: TowerDescription, norm: bool) -> Tower:
         """Build a tower from ``{vocabulary, tokens, depth, ...options}``; ``norm`` adds the final norm."""
         options = chosen(TextTransformer.Options, description)
         embedding = TextEmbedding(description["vocabulary"], options.tokens, options.width)
         return assemble(embedding, options, description, norm)
 
     @staticmethod
-    def load(module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
+    def load(module: nn.Module, weights: str, description: TowerDescription) -> None:
         """Load BERT's embedding, a ViT's blocks and final norm with timm's tensor names, or both from a file.
 
         ``pretrained`` loads the blocks of timm's ViT of this width, with which FedCola's paper initialises its text

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgefl.errors import MethodError, suggestion
+from edgefl.models.model import TowerDescription
 from edgefl.models.towers.vision import import_torchvision
 
 SEQUENCES = ("stages", "layers", "blocks")
@@ -61,7 +61,7 @@ class TimmModel(nn.Module):
         self.stages = nn.ModuleList([*stages[:-1], LastStage(stages[-1], tail)])
 
     @staticmethod
-    def library(description: Mapping[str, Any], classes: int = 0) -> nn.Module:
+    def library(description: TowerDescription, classes: int = 0) -> nn.Module:
         """timm's own model, with a classifier of so many classes."""
         return _created(description["variant"], description["channels"], description["size"], classes)
 
@@ -166,15 +166,14 @@ def _created(variant: str, channels: int, size: int | None, classes: int = 0) ->
         near = suggestion(variant, names)
         near = near if "did you mean" in near else ""
         raise MethodError(f"timm has no model {variant!r}{near}: see timm.list_models()")
-    given: dict[str, Any] = {"in_chans": channels, "num_classes": classes}
-    sized: dict[str, Any] = {} if size is None else {"img_size": size}
+    made = partial(timm.create_model, variant, in_chans=channels, num_classes=classes)
     try:
-        model: nn.Module = timm.create_model(variant, **sized, **given)
+        model: nn.Module = made() if size is None else made(img_size=size)
     except TypeError as error:
         if "img_size" not in str(error):
             raise _refused(variant, channels, size, error) from error
         try:
-            model = timm.create_model(variant, **given)  # of any size
+            model = made()  # of any size
         except Exception as other:  # each model refuses in its own way
             raise _refused(variant, channels, size, other) from other
     except Exception as error:  # each model refuses in its own way

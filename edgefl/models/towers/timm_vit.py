@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal
 
@@ -11,6 +10,7 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from edgefl.errors import suggestion
+from edgefl.models.model import TowerDescription
 from edgefl.models.tower import Tower, TransformerOptions, chosen, drop_path_rates
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.models.towers.vit import VIT_SIZES, check_patch
@@ -52,7 +52,7 @@ class TimmEmbedding(nn.Module):
 
 
 @cache
-def _published(name: str) -> dict[str, Any]:
+def _published(name: str) -> dict[str, int | float]:
     """The sizes of a timm model.  Raises ValueError if timm has no such model or it isn't a plain ViT."""
     import_torchvision()
     import timm
@@ -111,7 +111,7 @@ class TimmViT:
             return {**(VIT_SIZES.get(variant) or _published(variant)), **value}
 
     @staticmethod
-    def build(description: Mapping[str, Any], norm: bool) -> Tower:
+    def build(description: TowerDescription, norm: bool) -> Tower:
         """Build a tower from ``{channels, size, depth, ...options}``.
 
         Raises MethodError if the patch doesn't divide the image size.
@@ -119,7 +119,7 @@ class TimmViT:
         return TimmViT.of_library(TimmViT.library(description), description, norm)
 
     @staticmethod
-    def library(description: Mapping[str, Any], classes: int = 0) -> Any:
+    def library(description: TowerDescription, classes: int = 0) -> Any:
         """timm's own model, with a classifier of so many classes."""
         import_torchvision()
         import timm
@@ -145,7 +145,7 @@ class TimmViT:
         return model.head if model.global_pool == "token" else None
 
     @staticmethod
-    def of_library(model: Any, description: Mapping[str, Any], norm: bool) -> Tower:
+    def of_library(model: Any, description: TowerDescription, norm: bool) -> Tower:
         """The tower of timm's model."""
         from timm.layers.drop import DropPath
 
@@ -158,7 +158,7 @@ class TimmViT:
         return Tower(TimmEmbedding(model), model.blocks, final, options.width, checkpointing)
 
     @staticmethod
-    def load(module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
+    def load(module: nn.Module, weights: str, description: TowerDescription) -> None:
         """Load the tower's weights from a file with timm's tensor names, or timm's weights of the variant."""
         fill(module, locate(weights, lambda: timm_repository(_timm_name(description["variant"]))), SPELLING)
 

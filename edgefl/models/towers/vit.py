@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from edgefl.errors import MethodError
+from edgefl.models.model import TowerDescription
 from edgefl.models.tower import Tower, TransformerOptions, assemble, chosen
 from edgefl.models.weights import Spelling, fill, locate, timm_repository
 
@@ -61,7 +61,7 @@ class ViT:
         patch: PositiveInt = Field(8, description="side of a patch in pixels; must divide the image size")
 
     @staticmethod
-    def build(description: Mapping[str, Any], norm: bool) -> Tower:
+    def build(description: TowerDescription, norm: bool) -> Tower:
         """Build a tower from ``{channels, size, depth, ...options}``; ``norm`` adds the final norm.
 
         Raises MethodError if the patch doesn't divide the image size.
@@ -72,7 +72,7 @@ class ViT:
         return assemble(embedding, options, description, norm)
 
     @staticmethod
-    def load(module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
+    def load(module: nn.Module, weights: str, description: TowerDescription) -> None:
         """Load the tower's weights from a file with timm's tensor names, or timm's ViT of this width and patch."""
         fill(module, locate(weights, lambda: published_vit(description["width"], description["patch"])), TIMM)
 

@@ -11,10 +11,12 @@ from typing import Any
 
 from torch import Tensor
 
+from edgefl.methods.aggregation.fold import StoredFold
 from edgefl.runs.kept import FACTS, ROWS, Index, Stored
 from edgefl.simulation.kept import KeptValues, Left
 from edgefl.simulation.learning.arrived import Arrived, Shard
 from edgefl.training import Report
+from edgefl.training.task import ReportFacts
 
 TABLE = "of:"
 """Prefix of the names of clients' own tensors."""
@@ -27,7 +29,7 @@ class Landed:
     Its changes aren't in the round's sums before all of its ``shard`` have landed.
     """
 
-    facts: Mapping[str, Any]
+    facts: ReportFacts
     arrived: bool
     reason: str | None = None
     left: Left | None = None
@@ -76,7 +78,7 @@ class KnownPart:
     def __init__(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any], kept: KeptValues):
         self.number: int = state["number"]
         self.landed = {client: Landed(facts, arrived, reason) for client, facts, arrived, reason in state["landed"]}
-        self.fold: Mapping[str, Any] = state["fold"]
+        self.fold: StoredFold = state["fold"]
         self.tensors = tensors
         self._kept: Mapping[int, Stored] = {}
         if FACTS in state:

@@ -6,9 +6,9 @@ import os
 import platform
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import torch
 
@@ -72,12 +72,21 @@ def versions() -> dict[str, str]:
     return {"edgefl": version("edgefl-sim"), "Ray": version("ray"), "Python": python, "torch": torch.__version__}
 
 
-def greeting(why_not: str) -> dict[str, Any]:
-    """What a worker says first: where it is, the versions there, and why it can't begin, if so."""
+class Greeting(TypedDict):
+    """What a worker says first: where it is, the versions there, and why it can't begin, "" if it can."""
+
+    host: str
+    versions: dict[str, str]
+    why_not: str
+    kernels: NotRequired[str]
+
+
+def greeting(why_not: str) -> Greeting:
+    """Of this process."""
     return {"host": socket.gethostname() or platform.node(), "versions": versions(), "why_not": why_not}
 
 
-def greetings(ray: Any, hellos: Sequence[Any]) -> list[dict[str, Any]]:
+def greetings(ray: Any, hellos: Sequence[Any]) -> list[Greeting]:
     """What all workers said first.  Raises TrainingError if one doesn't start, or if its versions differ."""
     _, missing = ray.wait(list(hellos), num_returns=len(hellos), timeout=START_SECONDS)
     if missing:
@@ -95,7 +104,7 @@ def greetings(ray: Any, hellos: Sequence[Any]) -> list[dict[str, Any]]:
     return said
 
 
-def check_versions(hello: Mapping[str, Any]) -> None:
+def check_versions(hello: Greeting) -> None:
     """Raise TrainingError if the node of a greeting has other versions than this machine."""
     ours, host = versions(), hello["host"]
     for what, theirs in hello["versions"].items():

@@ -31,6 +31,7 @@ from edgefl.data import Cargo, DataOptions
 from edgefl.errors import OutOfHostMemory, TrainingError
 from edgefl.training.on_ray.cluster import (
     START_SECONDS,
+    Greeting,
     check_reachable,
     check_versions,
     connect,
@@ -198,7 +199,7 @@ class OnRay:
         remote = self._ray.remote(num_cpus=1, num_gpus=self._options.gpus_per_worker or 0, max_restarts=0)(Worker)
         return remote.remote(self._arguments, sys.path, self._cargo)
 
-    def _check_data(self, hello: Mapping[str, Any]) -> None:
+    def _check_data(self, hello: Greeting) -> None:
         if hello["why_not"]:
             advice = "" if self._cargo is not None else "; executor.ship_data: true sends it the data"
             raise refused(f"node {hello['host']} can't open the data or load plug-ins: {hello['why_not']}{advice}")

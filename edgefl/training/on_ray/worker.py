@@ -14,7 +14,7 @@ from torch import Tensor
 
 from edgefl.data import Cargo
 from edgefl.training.node import Node
-from edgefl.training.on_ray.cluster import greeting
+from edgefl.training.on_ray.cluster import Greeting, greeting
 from edgefl.training.task import Task
 from edgefl.training.worker import MOST_FORMS, open_node
 from edgefl.work import Form
@@ -55,7 +55,7 @@ class Worker:
         except Exception as error:  # told by ``hello``, with the name of the node
             self._why_not = str(error) or repr(error)
 
-    def hello(self) -> dict[str, Any]:
+    def hello(self) -> Greeting:
         """Where this is, the versions there, and why it can't begin, if so."""
         return greeting(self._why_not)
 

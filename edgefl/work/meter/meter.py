@@ -50,12 +50,21 @@ _FREE = frozenset({aten._unsafe_view, aten.lift_fresh, aten.empty, aten.empty_li
 _PRODUCTS = frozenset({aten.mm, aten.bmm})
 
 
+class _Mode(TorchDispatchMode):
+    """A mode that torch doesn't guard against its compiler, since nothing here is compiled: the guard imports that
+    compiler at the first operator, which takes a second and tens of megabytes in every process that trains."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
 @cache
 def _references_of_a_product() -> int:
     """References to a tensor that Python code adds something to, as ``Meter._adds_bias`` counts them."""
     counts = []
 
-    class Count(TorchDispatchMode):
+    class Count(_Mode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if func is aten.add.Tensor:
                 counts.append(self.counted(args))
@@ -75,7 +84,7 @@ def _references_of_a_gradient() -> tuple[int, int]:
     """References to a gradient and to its storage that autograd adds another to, as ``Meter._accumulates`` counts."""
     counts = []
 
-    class Count(TorchDispatchMode):
+    class Count(_Mode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if func is aten.add.Tensor:
                 counts.append(self.counted(args))
@@ -106,7 +115,7 @@ def unmetered() -> Iterator[None]:
         _unmetered.reset(token)
 
 
-class Meter(TorchDispatchMode):
+class Meter(_Mode):
     """Tracks tensor storages from allocation to release, and the operators that run within ``step``.
 
     Each storage counts once, with its size rounded up to ``rounding`` bytes.  Of each distinct pass the first

@@ -7,7 +7,7 @@ arguments, on which of them share a storage, and on its other arguments.  It doe
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -68,7 +68,7 @@ class Call:
             found = getattr(found, part)
         return found
 
-    def make(self, device: torch.device | str) -> tuple[Any, list[Any], dict[str, Any]]:
+    def make(self, device: torch.device | str) -> tuple[Any, list[Any], dict[str, object]]:
         """The operator and its arguments; all tensors hold zeros.
 
         Raises LookupError for an operator that this torch doesn't have.
@@ -154,23 +154,23 @@ def _cut(value: Any, index: int) -> Any:
     return value
 
 
-def _tensors(value: Any) -> Iterator[dict[str, Any]]:
+def _tensors(value: Any) -> Iterator[list[Any]]:
     if isinstance(value, dict) and "t" in value:
-        yield value
+        yield value["t"]
     elif isinstance(value, list | dict):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _tensors(item)
 
 
-def _dumped(args: list[Any], kwargs: dict[str, Any]) -> str:
+def _dumped(args: list[Any], kwargs: Mapping[str, object]) -> str:
     """The text of described arguments, with only the storages that they use."""
     sizes: list[int] = []
     index: dict[int, int] = {}
     for tensor in _tensors([args, kwargs]):
-        storage = tensor["t"][0]
+        storage = tensor[0]
         new = index.setdefault(storage, len(sizes))
         if new == len(sizes):
             sizes.append(0)
-        sizes[new] = max(sizes[new], _extent(tensor["t"]))
-        tensor["t"][0] = new
+        sizes[new] = max(sizes[new], _extent(tensor))
+        tensor[0] = new
     return json.dumps([sizes, args, kwargs], separators=(",", ":"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypedDict
 
 from edgefl.work.meter.operator_calls import Call
 
@@ -74,6 +74,15 @@ class Inside:
     assumed: bool = False
 
 
+class StoredTrace(TypedDict):
+    """A Trace as plain data: ``calls`` and ``steps`` are rows of their fields, in order."""
+
+    live: int
+    memory: dict[str, int]
+    calls: list[tuple[str, str, int, int, tuple[int, ...]]]
+    steps: list[tuple[int, str, int, int, dict[str, int], list[tuple[int, int, int]], dict[str, int]]]
+
+
 @dataclass(frozen=True)
 class Trace:
     """Result of a meter: bytes by part at the peak, and the cost of each distinct step.
@@ -103,27 +112,27 @@ class Trace:
                 memory["scratch"] += peak - sum(held.after)
         return replace(self, peak_memory_bytes=peak, memory_bytes=memory, assumed=assumed)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> StoredTrace:
         """Plain data from which ``from_json`` makes an equal Trace, without the scratch."""
         return {
             "live": self.live_memory_bytes,
             "memory": dict(self.live_parts),
-            "calls": [[h.call.operator, h.call.arguments, h.before, h.outputs, h.after] for h in self.calls],
+            "calls": [(h.call.operator, h.call.arguments, h.before, h.outputs, h.after) for h in self.calls],
             "steps": [
-                [
+                (
                     *key,
                     s.forward_flops,
                     s.backward_flops,
                     dict(s.macs),
-                    [[*o, n] for o, n in s.operators.items()],
+                    [(*o, n) for o, n in s.operators.items()],
                     dict(s.gradient_macs),
-                ]
+                )
                 for key, s in self.steps.items()
             ],
         }
 
     @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> Trace:
+    def from_json(cls, raw: StoredTrace) -> Trace:
         """The Trace that ``to_json`` wrote."""
         steps = {
             (index, pattern): StepCost(

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar, cast
 
 import torch
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import BaseModel, create_model
 
 from edgefl import registry
 from edgefl.errors import MethodError
+from edgefl.registry.fields import Fields
+from edgefl.work.description import OptimizerSettings
 
 Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
 
@@ -18,10 +20,9 @@ Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
 class Optimizer:
     """How a torch optimizer is made from a work's settings.  Subclass, give ``Options``, and override ``build``."""
 
-    class Options(BaseModel):
+    class Options(Fields):
         """Fields beside its ``name`` in ``training.optimizer``."""
 
-        model_config = ConfigDict(extra="forbid", frozen=True)
         name: str = ""
 
     paper: ClassVar[str] = ""
@@ -34,7 +35,7 @@ class Optimizer:
     """Whether each number's update depends on its own gradients alone, so that clients may be trained at once."""
 
     @classmethod
-    def build(cls, parameters: list[Any], settings: Mapping[str, Any], implementation: str) -> torch.optim.Optimizer:
+    def build(cls, parameters: list[Any], settings: OptimizerSettings, implementation: str) -> torch.optim.Optimizer:
         """The optimizer of parameters, or of groups of them with rates of their own.
 
         ``settings`` has ``lr``, the fields that it ``reads``, and its own ``options``.
@@ -60,11 +61,10 @@ _LIGHT: dict[type, type] = {}
 
 
 def _light(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
-    inner: dict[str, Any] = {name: getattr(getattr(kind, name), "__wrapped__", None) for name in (*GUARDED, "step")}
-    if None in inner.values():
+    inner = {name: getattr(getattr(kind, name), "__wrapped__", None) for name in (*GUARDED, "step")}
+    if (step := inner["step"]) is None or None in inner.values():
         return kind
-    inner["step"] = torch.no_grad()(inner["step"])
-    return type(kind.__name__, (kind,), inner)
+    return type(kind.__name__, (kind,), {**inner, "step": torch.no_grad()(step)})
 
 
 def _flags(implementation: str) -> dict[str, bool]:
@@ -78,12 +78,11 @@ class SGD(Optimizer):
     elementwise = True
 
     @classmethod
-    def build(cls, parameters: list[Any], settings: Mapping[str, Any], implementation: str) -> torch.optim.Optimizer:
+    def build(cls, parameters: list[Any], settings: OptimizerSettings, implementation: str) -> torch.optim.Optimizer:
         """torch's."""
-        given = {"lr": settings["lr"], "weight_decay": settings.get("weight_decay", 0.0)}
-        return light(torch.optim.SGD)(
-            parameters, momentum=settings.get("momentum", 0.0), **given, **_flags(implementation)
-        )
+        momentum, decay = settings.get("momentum", 0.0), settings.get("weight_decay", 0.0)
+        made = light(torch.optim.SGD)
+        return made(parameters, settings["lr"], momentum, weight_decay=decay, **_flags(implementation))
 
 
 class Adam(Optimizer):
@@ -96,11 +95,11 @@ class Adam(Optimizer):
     made: ClassVar[type[torch.optim.Adam]] = torch.optim.Adam
 
     @classmethod
-    def build(cls, parameters: list[Any], settings: Mapping[str, Any], implementation: str) -> torch.optim.Optimizer:
+    def build(cls, parameters: list[Any], settings: OptimizerSettings, implementation: str) -> torch.optim.Optimizer:
         """torch's."""
-        given = {"lr": settings["lr"], "weight_decay": settings.get("weight_decay", 0.0)}
-        betas = tuple(settings.get("betas", (0.9, 0.999)))
-        return light(cls.made)(parameters, betas=betas, **given, **_flags(implementation))
+        (first, second), decay = settings.get("betas", (0.9, 0.999)), settings.get("weight_decay", 0.0)
+        made = light(cls.made)
+        return made(parameters, settings["lr"], (first, second), weight_decay=decay, **_flags(implementation))
 
 
 class AdamW(Adam):
@@ -119,7 +118,7 @@ class MeZO(Optimizer):
     reads = ()
 
     @classmethod
-    def build(cls, parameters: list[Any], settings: Mapping[str, Any], implementation: str) -> torch.optim.Optimizer:
+    def build(cls, parameters: list[Any], settings: OptimizerSettings, implementation: str) -> torch.optim.Optimizer:
         """Raises MethodError: it has no gradients for an optimizer of torch."""
         raise MethodError("mezo trains without gradients, so a work that needs them can't have it")
 
@@ -136,7 +135,7 @@ def optimizer_of(name: str, part: Any) -> Any:
     if not (isinstance(part, type) and issubclass(part, torch.optim.Optimizer)):
         raise TypeError("is neither a subclass of edgefl.work.optimizer.kinds.Optimizer nor of torch.optim.Optimizer")
     arguments = inspect.signature(part.__init__).parameters
-    fields: dict[str, Any] = {}
+    fields: dict[str, tuple[Any, object]] = {}
     for argument, parameter in list(arguments.items())[1:]:
         default = parameter.default
         if argument in LEFT_OUT or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
@@ -151,9 +150,9 @@ def optimizer_of(name: str, part: Any) -> Any:
             raise TypeError(f"needs {argument!r} without a default: write a subclass of Optimizer that gives it")
 
     def build(
-        cls: type, parameters: list[Any], settings: Mapping[str, Any], implementation: str
+        cls: type, parameters: list[Any], settings: OptimizerSettings, implementation: str
     ) -> torch.optim.Optimizer:
-        given = {"lr": settings["lr"], **settings.get("options", {})}
+        given: dict[str, object] = {"lr": settings["lr"], **settings.get("options", {})}
         if "weight_decay" in arguments:
             given["weight_decay"] = settings.get("weight_decay", 0.0)
         elif settings.get("weight_decay"):
@@ -161,10 +160,11 @@ def optimizer_of(name: str, part: Any) -> Any:
         given |= {flag: on for flag, on in _flags(implementation).items() if flag in arguments}
         if implementation != "fused" or "fused" not in arguments:
             given.pop("fused", None)
-        return light(part)(parameters, **given)
+        made: Any = light(part)
+        return cast(torch.optim.Optimizer, made(parameters, **given))
 
     written = {
-        "Options": create_model("Options", __base__=Optimizer.Options, **fields),
+        "Options": create_model("Options", __base__=Optimizer.Options, **cast(Any, fields)),
         "build": classmethod(build),
         "__doc__": part.__doc__ if part.__module__.partition(".")[0] != "torch" else f"torch.optim.{part.__name__}.",
     }

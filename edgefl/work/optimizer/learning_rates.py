@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import cast
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from edgefl.errors import suggestion
 from edgefl.models import MODALITIES
+from edgefl.registry.fields import Fields
+from edgefl.work.description import OptimizerSettings, PartRates, Scalar
 
 TOWERS = (*MODALITIES, "multiway", "joint")
 """First part of a parameter's name: a tower, or ``joint`` for parameters outside of towers."""
 PARTS = ("embedding", "blocks", "pooler", "norm", "rep", "head", "fusion", "exit")
 """Second part of a parameter's name; an exit is a classifier within the blocks."""
 
-Settings = Mapping[str, Any]
 
-
-class PartRate(BaseModel):
+class PartRate(Fields):
     """Rate and weight decay of a part; an absent one is taken from the next key, and last from ``training``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     lr: PositiveFloat | list[PositiveFloat] | None = Field(
         None, description="learning rate of round 1, or a list with one for each stage of the schedule"
     )
     weight_decay: NonNegativeFloat | None = Field(None, description="weight decay of these parameters")
 
-    def stated(self) -> dict[str, Any]:
+    def stated(self) -> PartRates:
         """The settings that are given, by name."""
-        return self.model_dump(exclude_none=True)
+        return cast(PartRates, self.model_dump(exclude_none=True))
 
 
 Rate = PositiveFloat | list[PositiveFloat] | PartRate
@@ -47,7 +45,7 @@ def check_key(key: str) -> None:
     raise ValueError(f"unknown tower or part {wrong!r}{suggestion(wrong, allowed)}")
 
 
-def stated(rate: Any) -> dict[str, Any]:
+def stated(rate: Rate) -> PartRates:
     """A value of ``rates`` with its settings by name."""
     return rate.stated() if isinstance(rate, PartRate) else {"lr": rate}
 
@@ -57,17 +55,17 @@ def scaled(lr: float | list[float], factor: float) -> float | list[float]:
     return [rate * factor for rate in lr] if isinstance(lr, list) else lr * factor
 
 
-def at_stage(settings: Settings, stage: int) -> Settings:
+def at_stage(scalars: Mapping[str, Scalar], stage: int) -> Mapping[str, Scalar]:
     """A work's scalars, each list of rates replaced by its value for this stage (from 1)."""
-    rates: Mapping[str, Mapping[str, Any]] = settings.get("rates", {})
+    rates = cast(Mapping[str, PartRates], scalars.get("rates", {}))
     if not any(isinstance(rate.get("lr"), list) for rate in rates.values()):
-        return settings
-    return {**settings, "rates": {key: {**rate, **_chosen(rate, stage)} for key, rate in rates.items()}}
+        return scalars
+    return {**scalars, "rates": {key: _chosen(rate, stage) for key, rate in rates.items()}}
 
 
-def _chosen(rate: Mapping[str, Any], stage: int) -> dict[str, float]:
+def _chosen(rate: PartRates, stage: int) -> PartRates:
     lr = rate.get("lr")
-    return {"lr": lr[min(stage, len(lr)) - 1]} if isinstance(lr, list) else {}
+    return {**rate, "lr": lr[min(stage, len(lr)) - 1]} if isinstance(lr, list) else rate
 
 
 def keys_of(name: str) -> tuple[str, str, str]:
@@ -78,13 +76,13 @@ def keys_of(name: str) -> tuple[str, str, str]:
     return f"{tower}.{part}", part, tower
 
 
-def grouped(settings: Settings, names: Iterable[str]) -> list[tuple[dict[str, float], list[str]]]:
+def grouped(settings: OptimizerSettings, names: Iterable[str]) -> list[tuple[dict[str, float], list[str]]]:
     """Parameters in groups with their learning rate and weight decay.
 
     Parameters that take both from the same keys form a group, so that groups don't depend on the values.  A list of
     rates without a stage counts as its last value: a model outside the schedule is at full depth.
     """
-    rates: Mapping[str, Mapping[str, Any]] = settings.get("rates", {})
+    rates = settings.get("rates", {})
     names_by_keys: dict[tuple[str, str], list[str]] = {}
     for name in names:
         keys = keys_of(name)

@@ -10,10 +10,11 @@ from collections.abc import Collection, Mapping, Sequence
 from math import cos, inf, pi
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, field_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 
 from edgefl import registry
 from edgefl.errors import MethodError, PluginError
+from edgefl.registry.fields import Fields
 
 
 class _Itself:
@@ -23,13 +24,12 @@ class _Itself:
         return owner
 
 
-class RateSchedule(BaseModel):
+class RateSchedule(Fields):
     """The factor on the learning rates in each round of a run, or of a stage: a warm-up, and a shape after it.
 
     Subclass, add fields, and override ``shape``.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     Options: ClassVar[Any] = _Itself()
     """The class itself, whose fields are what a scenario may write."""
 

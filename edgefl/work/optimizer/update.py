@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from edgefl import registry
 from edgefl.errors import MethodError
-from edgefl.work.description import Work
+from edgefl.work.description import OptimizerSettings, Work
 from edgefl.work.meter.meter import Meter
 from edgefl.work.meter.trace import UPDATE
 from edgefl.work.optimizer.kinds import Optimizer
@@ -25,7 +25,7 @@ def make_optimizer(work: Work, named: Mapping[str, Tensor]) -> torch.optim.Optim
 
     Raises UnknownName for an unknown optimizer.
     """
-    settings = {**work.optimizer, **work.scalars}
+    settings = cast(OptimizerSettings, {**work.optimizer, **work.scalars})
     parameters: list[Any] = list(named.values())
     if settings.get("rates"):
         parameters = [{**group, "params": [named[n] for n in names]} for group, names in grouped(settings, named)]

@@ -55,7 +55,7 @@ class ZerothOrder:
     def __init__(self, ctx: Context, seed: int):
         work = ctx.work
         self.ctx, self.seed, self.epsilon = ctx, seed, float(work.optimizer["epsilon"])
-        self.lr, self.round = work.scalars["lr"], work.scalars.get("round", 0)
+        self.lr, self.round = work.number("lr"), int(work.number("round", 0))
         self.pool = int(work.optimizer.get("directions", 0))
         self.steps = ctx.output(STEPS, (self.pool,)) if self.pool else None
 

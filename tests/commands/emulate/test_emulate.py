@@ -13,10 +13,9 @@ import torch
 
 import edgefl
 from edgefl.commands.compose import compose
-from edgefl.commands.emulate.held_against import errors_of, rows_of
-from edgefl.commands.emulate.machines import cores_of, shares_of
+from edgefl.commands.emulate.emulate import errors_of, rows_of
+from edgefl.commands.emulate.machines import check_scope, cores_of, shares_of
 from edgefl.commands.emulate.rates import Timed, fitted
-from edgefl.commands.emulate.scope import check_scope
 from edgefl.commands.verify.verify import verify
 from edgefl.devices import load_device
 from edgefl.emulation.kernel import missing

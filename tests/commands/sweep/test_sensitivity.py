@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgefl
-from edgefl.commands.published.factors import fitted
+from edgefl.commands.devices.factors import fitted
 from edgefl.commands.sweep.orders import tau_of_signs
 from edgefl.commands.sweep.perturbed_fleets import LARGER_IS_BETTER, numbers_of, scaled
 from edgefl.commands.sweep.sensitivity import FIGURES, _signs, factor_of

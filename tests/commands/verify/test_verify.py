@@ -15,9 +15,8 @@ import yaml
 from safetensors.torch import save_file
 
 from edgefl.cli import main
-from edgefl.commands.verify.files import FILE_RULES
 from edgefl.commands.verify.rules import RULES
-from edgefl.commands.verify.verify import verify
+from edgefl.commands.verify.verify import FILE_RULES, verify
 from edgefl.devices import load_device, load_link
 from edgefl.errors import RunError
 from edgefl.runs import SUMMED

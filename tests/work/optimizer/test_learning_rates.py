@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,10 +55,10 @@ def test_an_exit_within_the_blocks_is_a_part_of_its_own() -> None:
 
 
 def test_a_stage_takes_its_value_of_each_list() -> None:
-    assert [at_stage(settings(), s)["rates"]["image.head"]["lr"] for s in (1, 2)] == [0.75, 0.375]
-    plain = settings(rates={"image": {"lr": 0.5}})
-    assert at_stage(plain, 2) is plain and at_stage({"lr": 1.0}, 2) == {"lr": 1.0}
     work = make_work(optimizer=settings())
+    assert [at_stage(work.scalars, s)["rates"]["image.head"]["lr"] for s in (1, 2)] == [0.75, 0.375]
+    plain = make_work(optimizer=settings(rates={"image": {"lr": 0.5}})).scalars
+    assert at_stage(plain, 2) is plain and at_stage({"lr": 1.0}, 2) == {"lr": 1.0}
     stage = Stage(2, {"image": 2}, {"image": 1}, ("norm", "rep", "head"), 1)
     assert stage.cut(work).scalars["rates"]["image.head"] == {"lr": 0.375}
 
@@ -80,7 +81,8 @@ def test_decay_and_the_batch_scale_every_rate() -> None:
 
 def test_groups_do_what_torch_does_with_each_by_itself() -> None:
     """One step of SGD with decoupled groups: ``w - lr (g + wd w)`` with each part's own lr and wd, by hand."""
-    work = make_work(passes=(training_pass(batch=40),), optimizer=at_stage(settings(momentum=0.0), 1))
+    work = make_work(passes=(training_pass(batch=40),), optimizer=settings(momentum=0.0))
+    work = replace(work, scalars=at_stage(work.scalars, 1))
     inputs = inputs_of(work)
     module = models.build(work.model)
     module.load_state_dict(inputs)

@@ -1,0 +1,137 @@
+"""The commands about this computer: ``edgefl calibrate``, ``edgefl emulate`` and ``edgefl doctor``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from edgefl.cli.app import (
+    INTERRUPTED,
+    AsJson,
+    Overrides,
+    Plugins,
+    ScenarioFile,
+    app,
+    examples,
+    observing,
+    print_json,
+    say,
+)
+
+
+@app.command(epilog=examples("edgefl calibrate --quick", "edgefl calibrate --quick -o mydevice.yaml --force"))
+def calibrate(
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", help="File for the profile: mydevice.yaml."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure for some seconds instead of a minute.")] = False,
+    threads: Annotated[
+        int | None, typer.Option("--threads", metavar="N", help="Threads of torch; default: all physical cores.")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", metavar="cpu|cuda", help="The processor to measure.")] = "cpu",
+    minutes: Annotated[
+        float, typer.Option("--minutes", metavar="M", min=0, help="Minutes of full load, to detect throttling.")
+    ] = 0.0,
+    address: Annotated[
+        str | None, typer.Option("--address", metavar="HOST:PORT", help="Also measure the link to a --serve elsewhere.")
+    ] = None,
+    like: Annotated[
+        str | None, typer.Option("--like", metavar="LINK", help="Link of the library whose radio power is used.")
+    ] = None,
+    serve: Annotated[
+        int | None, typer.Option("--serve", metavar="PORT", help="Only answer another machine's --address.")
+    ] = None,
+    watts: Annotated[
+        str | None, typer.Option("--watts", metavar="W", help="Power at full load, if there is no sensor.")
+    ] = None,
+    idle_watts: Annotated[str | None, typer.Option("--idle-watts", metavar="W", help="Power when idle.")] = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", help="microcomputer, laptop, phone, ... (default: a guess).")
+    ] = None,
+    title: Annotated[str | None, typer.Option("--title", help="Title in tables; default: processor name.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure this machine and write a device profile that a fleet can use."""
+    from edgefl.report.calibration import print_calibration
+
+    if serve is not None:
+        from edgefl.machine.link_speed import serve as serve_link
+
+        try:
+            serve_link(serve, say)
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+    with observing() as on_progress:
+        from edgefl.commands import calibrate as command
+
+        result = command.calibrate(
+            output, force=force, quick=quick, threads=threads, device=device, minutes=minutes, address=address,
+            like=like, watts=watts, idle_watts=idle_watts, kind=kind, title=title, on_progress=on_progress,
+        )  # fmt: skip
+    print_json(result) if as_json else print_calibration(result)
+
+
+@app.command(
+    epilog=examples(
+        "edgefl emulate mine.yaml",
+        "edgefl emulate mine.yaml --clients 4 --rounds 2",
+    )
+)
+def emulate(
+    scenario: ScenarioFile,
+    overrides: Overrides = None,
+    clients: Annotated[
+        int | None, typer.Option("--clients", metavar="N", min=1, help="Emulate N of the scenario's clients.")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", metavar="R", min=1, help="Play the first R rounds only.")
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="DIR", help="New folder for the runs; default: runs/NAME-emulated."),
+    ] = None,
+    plugins: Plugins = None,
+    as_json: AsJson = False,
+) -> None:
+    """Play a scenario with real processes under the kernel's limits.  Linux, root.  Exit code 2: it can't be."""
+    from edgefl.report.calibration import print_emulation
+
+    with observing("nothing is left of the clients") as on_progress:
+        from edgefl.commands.emulate.emulate import emulate as command
+
+        result = command(
+            scenario, overrides or (), clients=clients, rounds=rounds, output=output, on_progress=on_progress
+        )
+    if as_json:
+        print_json(result)
+    else:
+        print_emulation(result)
+        say(f"runs: {result['folder']}")
+
+
+UNHEALTHY = 1
+"""Exit code if a check found an error."""
+
+
+@app.command(epilog=examples("edgefl doctor --quick", "edgefl doctor --quick --json"))
+def doctor(
+    quick: Annotated[bool, typer.Option("--quick", help="Leave out the runs, which take about ten seconds.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check versions, GPU, cache, disk and memory, and run a small scenario."""
+    # it prints plain lines and imports no tables, since what tables need may be what is broken
+    from edgefl.commands import doctor as command
+
+    result = command.doctor(runs=not quick, on_progress=lambda event, facts: say(facts["what"]))
+    if as_json:
+        print_json(result)
+    else:
+        width = max(len(check["name"]) for check in result["checks"])
+        for check in result["checks"]:
+            advice = f"; {check['advice']}" if check["advice"] else ""
+            typer.echo(f"{check['status']:<8}{check['name']:<{width}}  {check['found']}{advice}")
+    if not result["healthy"]:
+        raise typer.Exit(UNHEALTHY)

@@ -1,0 +1,205 @@
+"""Checks of one task: its costs to the byte and the FLOP, what it trains, and the same bits in repeated runs."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from edgefl import models, registry
+from edgefl.commands.check.federation import TinyFederation
+from edgefl.commands.check.findings import Findings, Rule
+from edgefl.cost import cost_key
+from edgefl.memo import cache_folder
+from edgefl.training import Node, Processes, Report, Task
+from edgefl.work import Meter, Payload, Result, Source, Trace, Work, run
+from edgefl.work.torch_device import device_of
+
+
+def run_task(federation: TinyFederation, task: Task, source: Source, rule: str, where: str) -> Report | None:
+    """The task's report, None if running it fails; the first task of each cost is compared with its prediction."""
+    findings = federation.findings
+    key = cost_key(task.work, source)
+    with findings.attempt(rule, where):
+        before = kept_by_steps(task.work)
+        report = federation.node.run(task)
+        after = kept_by_steps(task.work)
+        changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+        fault = "{} changed while the work ran: what a step needs later belongs in ctx.notes or ctx.outputs"
+        findings.expect_none(Rule.STATELESS, where, changed, fault)
+        if key not in federation.measured:
+            federation.measured.add(key)
+            with findings.attempt(Rule.MEMORY, where):
+                check_cost(federation, task, source, where)
+        check_bytes(findings, task.work.up, report.result.payloads, where)
+        inputs = {p.name: {i.name: task.inputs[i.name] for i in p.items} for p in task.work.down}
+        check_bytes(findings, task.work.down, inputs, where)
+        return report
+    return None
+
+
+def check_training(findings: Findings, task: Task, report: Report, where: str) -> None:
+    """Check that training changed what trains, at a finite loss."""
+    work, loss = task.work, report.result.loss
+    if not any(p.train for p in work.passes):
+        return
+    if loss is None:
+        findings.expect(Rule.TRAINS, where, False, "no batch gave a loss to train on")
+        return
+    findings.expect(Rule.TRAINS, where, True)
+    findings.expect(Rule.TRAINS, where, math.isfinite(loss), f"the mean loss is {loss}")
+    after = {n: t for named in report.result.payloads.values() for n, t in named.items()} | dict(report.result.kept)
+    names = set(work.trainable) & after.keys() & task.inputs.keys()
+    moved = any(not same(task.inputs[name].to(after[name].dtype), after[name]) for name in names)
+    findings.expect(Rule.TRAINS, where, moved or not names, "no trainable parameter that is sent up has changed")
+
+
+def check_repeated(federation: TinyFederation, task: Task, report: Report, where: str) -> None:
+    """Repeat a task on this node, where other tasks ran since, and on a new one, and compare the reports."""
+    with federation.findings.attempt(Rule.SEED, where):
+        for node in (federation.node, Node(federation.setup.clients, device_of("cpu"))):
+            check_equal(federation.findings, Rule.SEED, report, node.run(task), where)
+
+
+def check_kept(federation: TinyFederation, task: Task, report: Report, source: Source, where: str) -> None:
+    """Check the cost of a client's next task, which starts from the parameters that it kept."""
+    if task.work.keep and report.result.kept:
+        following = replace(task, inputs={**task.inputs, **report.result.kept})
+        with federation.findings.attempt(Rule.KEPT, where):
+            check_cost(federation, following, source, f"{where}, with what was kept")
+
+
+def check_in_worker(federation: TinyFederation) -> None:
+    """Repeat the clients' tasks in a worker process and compare the reports."""
+    scenario = federation.scenario
+    with Processes(scenario.data, scenario.seed, scenario.model.tokens, cache_folder(), 1, "cpu") as executor:
+        futures = [executor.submit(task) for _, task, _ in federation.tasks]
+        for (where, _, report), future in zip(federation.tasks, futures, strict=True):
+            with federation.findings.attempt(Rule.PROCESS, where):
+                check_equal(federation.findings, Rule.PROCESS, report, future.result(), where)
+
+
+def check_equal(findings: Findings, rule: str, first: Report, second: Report, where: str) -> None:
+    """Compare two reports of one task."""
+    different = differing(_tensors(first.result), _tensors(second.result))
+    findings.expect_none(rule, where, different, "{} differs")
+    one, two = ((r.result.loss, r.result.metrics, r.result.updates) for r in (first, second))
+    fault = f"loss {one[0]} after {one[2]} updates, and {two[0]} after {two[2]}"
+    findings.expect(rule, where, one == two, fault)
+
+
+def _tensors(result: Result) -> dict[str, Tensor]:
+    uploaded = {f"{p}: {n}": t for p, named in result.payloads.items() for n, t in named.items()}
+    return uploaded | {f"kept: {n}": t for n, t in result.kept.items()}
+
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_DEEPEST = 6
+
+
+def kept_by_steps(work: Work) -> dict[str, Any]:
+    """Values by name (``module.Class.attribute``, ``module.variable``), in a form that shows every change.
+
+    Functions, classes and modules are left out: they hold no results.
+    """
+    parts = {registry.get("step", name) for each in work.passes for name in each.steps}
+    parts |= {registry.get("edit", each.name) for each in work.edits}
+    classes = {kind for part in parts for kind in (part if isinstance(part, type) else type(part)).__mro__}
+    held: dict[str, Any] = {}
+    for owner in classes - {object}:
+        held |= {f"{owner.__module__}.{owner.__qualname__}.{name}": value for name, value in _values(vars(owner))}
+        if registry.plug_ins().owner(getattr(sys.modules.get(owner.__module__), "__file__", None) or ""):
+            held |= {
+                f"{owner.__module__}.{name}": value for name, value in _values(vars(sys.modules[owner.__module__]))
+            }
+    return held
+
+
+def _values(names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in list(names.items()):
+        code = callable(value) or hasattr(type(value), "__get__") or isinstance(value, ModuleType)
+        if not (code or name.startswith("__") or name == "_abc_impl"):
+            yield name, _frozen(value)
+
+
+def _frozen(value: Any, depth: int = 0) -> Any:
+    """The value as nested tuples; an object of an unknown type as its identity and its attributes."""
+    if isinstance(value, _PLAIN):
+        return repr(value)
+    if isinstance(value, Tensor):
+        raw = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8) if not value.is_meta else None
+        content = hashlib.blake2b(raw.numpy().tobytes()).hexdigest() if raw is not None else ""
+        return "tensor", tuple(value.shape), str(value.dtype), content
+    if depth >= _DEEPEST:
+        return id(value)
+    if isinstance(value, Mapping):
+        return tuple((_frozen(k, depth + 1), _frozen(v, depth + 1)) for k, v in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(_frozen(item, depth + 1) for item in value)
+    if isinstance(value, set | frozenset):
+        return frozenset(_frozen(item, depth + 1) for item in value)
+    return id(value), _frozen(getattr(value, "__dict__", {}), depth + 1)
+
+
+def check_cost(federation: TinyFederation, task: Task, source: Source, where: str) -> None:
+    """Compare the predicted memory and FLOPs of a task with the measured ones, to the byte and the FLOP.
+
+    Every step is metered, so that growth from batch to batch is noticed.
+    """
+    predicted = federation.predictor.trace(task.work, source)
+    meter, module = Meter(most=sys.maxsize), models.build(task.work.model)
+    # tables may be views of what a server's work sent in one piece of memory; each arrives by itself
+    inputs = {name: tensor.clone() for name, tensor in task.inputs.items()}
+    run(task.work, inputs, source, module=module, device=device_of("cpu"), seed=task.seed, meter=meter)
+    measured = meter.trace()
+    parts = [
+        f"{part} {predicted.memory_bytes[part]} predicted, {measured.memory_bytes[part]} measured"
+        for part in predicted.memory_bytes
+        if predicted.memory_bytes[part] != measured.memory_bytes[part]
+    ]
+    equal = predicted.peak_memory_bytes == measured.peak_memory_bytes and not parts
+    fault = f"{predicted.peak_memory_bytes} bytes predicted, {measured.peak_memory_bytes} measured"
+    federation.findings.expect(Rule.MEMORY, where, equal, "; ".join([fault, *parts]))
+    flops = _flops(predicted), _flops(measured)
+    fault = f"forward and backward by pass and pattern: {flops[0]} predicted, {flops[1]} measured"
+    federation.findings.expect(Rule.FLOPS, where, flops[0] == flops[1], fault)
+
+
+def _flops(trace: Trace) -> dict[tuple[int, str], tuple[int, int]]:
+    return {key: (step.forward_flops, step.backward_flops) for key, step in trace.steps.items()}
+
+
+def check_bytes(
+    findings: Findings, payloads: Sequence[Payload], tensors: Mapping[str, Mapping[str, Tensor]], where: str
+) -> None:
+    """Compare the described bytes of payloads with those of their serialised ``tensors``, by payload and item."""
+    for payload in payloads:
+        if payload.items:
+            body = safetensors.torch.save({n: t.contiguous().clone() for n, t in tensors[payload.name].items()})
+            fault = f"payload {payload.name!r} has {len(body)} bytes, described as {payload.serialised_bytes}"
+            findings.expect(Rule.BYTES, where, len(body) == payload.serialised_bytes, fault)
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors have the same shape, precision and bits."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return torch.equal(*(t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (a, b)))
+
+
+def differing(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> list[str]:
+    """Names that only one of the two has, or whose tensors differ, sorted."""
+    return sorted(name for name in a.keys() | b.keys() if name not in a or name not in b or not same(a[name], b[name]))
+
+
+def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors in storage of their own."""
+    return {name: tensor.clone() for name, tensor in tensors.items()}

@@ -1,0 +1,252 @@
+"""The cost of a published training step: its network runs on fake tensors under the meter, or its cost is stated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor, nn
+from torch.nn import functional
+
+from edgefl.cost import ComputeCost
+from edgefl.cost.predict import CpuNormFakeMode, replaced
+from edgefl.devices.measurements import Measurement
+from edgefl.devices.profile import library_folder
+from edgefl.errors import DeviceError, UnknownName
+from edgefl.models.towers.vision import import_torchvision
+from edgefl.work import CUDA_ROUNDING, METERED, Meter
+
+AUTOCAST = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+OPTIMIZERS = {
+    "SGD": torch.optim.SGD, "MuSGD": torch.optim.SGD, "Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW,
+    "BertAdam": torch.optim.AdamW,
+}  # fmt: skip
+"""By the first word of ``Measurement.optimizer``; a measurement that doesn't say it counts as SGD with momentum."""
+
+
+_COSTS: dict[tuple[object, ...], ComputeCost] = {}
+
+
+def step_cost(row: Measurement, *, gpu: bool) -> ComputeCost:
+    """The cost of one training step of a measurement: FLOPs, operators and the peak of live storage.
+
+    On a GPU the optimizer updates all parameters in a few operators (torch's default there), and memory is rounded as
+    its allocator does.  With ``tf32``, the rate is that of float32, as profiles have none for it.  A network of no
+    library has the cost that ``profiles/measurements/costs.json`` states.
+    Raises UnknownName for a network or an optimizer that isn't known, DeviceError for a step whose cost isn't stated.
+    """
+    r = row
+    key = (r.library, r.model, r.trained, r.batch, r.input, r.classes, r.precision, r.optimizer, gpu)
+    if key not in _COSTS:
+        stated = [step for step in stated_steps() if step.model == r.model]
+        _COSTS[key] = _stated(row, gpu, stated) if r.library == "other" and stated else _predicted(row, gpu)
+    return _COSTS[key]
+
+
+class StatedStep(BaseModel):
+    """A training step whose network isn't built here, with its cost; ``network`` says where its layers are from.
+
+    ``operators`` are FLOPs, bytes read and written, and times; ``running_statistics`` are those of batch norms.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str
+    batch: int
+    input: tuple[int, ...]
+    classes: int | None
+    precision: str
+    optimizer: str | None
+    gpu: bool
+    network: str
+    parameters: int
+    running_statistics: int
+    peak_memory_bytes: int
+    live_memory_bytes: int
+    memory_bytes: Mapping[str, int]
+    forward_flops: int
+    backward_flops: int
+    operators: tuple[tuple[int, int, int], ...]
+
+
+@cache
+def stated_steps() -> tuple[StatedStep, ...]:
+    """The steps of ``profiles/measurements/costs.json``."""
+    written = json.loads((library_folder() / "measurements" / "costs.json").read_text(encoding="utf-8"))
+    return tuple(StatedStep(**step) for step in written["steps"])
+
+
+def _stated(row: Measurement, gpu: bool, steps: Sequence[StatedStep]) -> ComputeCost:
+    asked = (row.batch, row.input, row.classes, row.precision, row.optimizer, gpu)
+    for s in steps:
+        if (s.batch, s.input, s.classes, s.precision, s.optimizer, s.gpu) == asked and row.trained == "all":
+            return ComputeCost(
+                s.peak_memory_bytes, s.memory_bytes, s.forward_flops, s.backward_flops, 0.0,
+                np.array(s.operators, dtype=np.float64), precision=_rate_of(row), live_memory_bytes=s.live_memory_bytes,
+            )  # fmt: skip
+    raise DeviceError(f"the cost of {row.model} isn't stated for this batch, input, precision and optimizer")
+
+
+def _rate_of(row: Measurement) -> str:
+    return row.precision if row.precision in AUTOCAST else "float32"
+
+
+def _predicted(row: Measurement, gpu: bool) -> ComputeCost:
+    with torch.device("meta"):
+        built = network(row)
+    mode = CpuNormFakeMode()
+    with mode:
+        module = replaced(built.module, lambda old: torch.empty(old.shape, dtype=old.dtype)).train()
+    trained = [p for n, p in module.named_parameters() if p.requires_grad and _is_trained(row, built, n)]
+    for parameter in module.parameters():
+        parameter.requires_grad_(any(parameter is p for p in trained))
+    meter = Meter(CUDA_ROUNDING if gpu else 1)
+    meter.adopt(module.parameters(), "parameters")
+    meter.adopt(module.buffers(), "buffers")
+    for parameter in trained:
+        parameter.register_post_accumulate_grad_hook(lambda p: meter.adopt([p.grad], "gradients"))
+    with torch.random.fork_rng([]), mode:
+        optimizer = _optimizer(row, trained, gpu)
+        for _ in range(METERED):
+            batch = built.batch()
+            meter.adopt(batch.values(), "inputs")
+            with meter.step(0, "all"):
+                _step(row, built, module, optimizer, meter, batch)
+    step = meter.steps[0, "all"]
+    table = np.array([[*o, n] for o, n in step.operators.items()], dtype=np.float64).reshape(-1, 3)
+    trace = meter.trace()
+    return ComputeCost(
+        trace.peak_memory_bytes, trace.memory_bytes, step.forward_flops, step.backward_flops, 0.0, table,
+        precision=_rate_of(row), live_memory_bytes=trace.live_memory_bytes,
+    )  # fmt: skip
+
+
+def _step(
+    row: Measurement,
+    built: Network,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    meter: Meter,
+    batch: dict[str, torch.Tensor],
+) -> None:
+    meter.enter("forward")
+    half = AUTOCAST.get(row.precision)
+    with torch.autocast("cpu", dtype=half, enabled=half is not None):
+        loss = built.loss(module, batch)
+    meter.enter("backward")
+    loss.backward()
+    meter.enter("optimizer")
+    optimizer.step()
+    for state in optimizer.state.values():
+        meter.adopt([t for t in state.values() if isinstance(t, torch.Tensor)], "optimizer")
+    optimizer.zero_grad()
+
+
+def _is_trained(row: Measurement, built: Network, name: str) -> bool:
+    return row.trained == "all" or name.startswith(built.last)
+
+
+def _optimizer(row: Measurement, trained: list[nn.Parameter], gpu: bool) -> torch.optim.Optimizer:
+    said = row.optimizer or "SGD, momentum 0.9"
+    name, _, rest = said.partition(",")
+    if name not in OPTIMIZERS:
+        raise UnknownName("optimizer", name, sorted(OPTIMIZERS))
+    momentum = {"momentum": 0.9} if "momentum" in rest else {}
+    made: torch.optim.Optimizer = OPTIMIZERS[name](trained, lr=0.01, foreach=gpu, **momentum)
+    return made
+
+
+SMALL_RESNETS = ("resnet18-cifar", "resnet50-cifar")
+"""ResNets of torchvision whose first layer is a 3 x 3 convolution, without pooling."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """A module, a function that makes a batch of its size, and the loss of a batch: ``loss(module, batch)``.
+
+    ``last`` is the start of the names of the last layer's parameters.
+    """
+
+    module: nn.Module
+    batch: Callable[[], dict[str, Tensor]]
+    loss: Callable[[nn.Module, dict[str, Tensor]], Tensor]
+    last: str = ""
+
+
+def network(row: Measurement) -> Network:
+    """Build the network of a measurement on the current device, from timm, torchvision or transformers.
+
+    Raises UnknownName for another, unless it is a ResNet of torchvision with CIFAR's first layer.
+    """
+    if row.library == "transformers":
+        return _of_transformers(row)
+    import_torchvision()
+    if row.library == "timm":
+        import timm
+
+        module: Any = timm.create_model(row.model, num_classes=row.classes, pretrained=False)
+        return Network(module, _images(row), _cross_entropy, f"{module.default_cfg['classifier']}.")
+    if row.library == "torchvision":
+        import torchvision
+
+        return Network(torchvision.models.get_model(row.model, num_classes=row.classes), _images(row), _cross_entropy)
+    if row.model in SMALL_RESNETS:
+        return _small_resnet(row)
+    raise UnknownName("model", row.model, sorted({*SMALL_RESNETS, *(step.model for step in stated_steps())}))
+
+
+def _images(row: Measurement) -> Callable[[], dict[str, Tensor]]:
+    return lambda: {"image": torch.empty(row.batch, *row.input), "label": torch.empty(row.batch, dtype=torch.long)}
+
+
+def _cross_entropy(module: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    return functional.cross_entropy(module(batch["image"]).float(), batch["label"])
+
+
+def _small_resnet(row: Measurement) -> Network:
+    import torchvision
+
+    module = torchvision.models.get_model(row.model.removesuffix("-cifar"), num_classes=row.classes)
+    module.conv1, module.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
+    return Network(module, _images(row), _cross_entropy)
+
+
+def _of_transformers(row: Measurement) -> Network:
+    """BERT answers questions, as in NVIDIA's examples; RoBERTa classifies.  Their attention is not fused."""
+    import_torchvision()
+    import transformers
+
+    kinds: Any = transformers
+    config: Any
+    if row.model.startswith("roberta"):
+        config = kinds.RobertaConfig(
+            vocab_size=50265, max_position_embeddings=514, type_vocab_size=1, num_labels=row.classes,
+            attn_implementation="eager",
+        )  # fmt: skip
+        module: Any = kinds.RobertaForSequenceClassification(config)
+    else:
+        large = "large" in row.model
+        config = kinds.BertConfig(
+            hidden_size=1024 if large else 768, num_hidden_layers=24 if large else 12,
+            num_attention_heads=16 if large else 12, intermediate_size=4096 if large else 3072,
+            attn_implementation="eager",
+        )  # fmt: skip
+        module = kinds.BertForQuestionAnswering(config)
+    tokens = (row.batch, row.input[0])
+    ids = {"input_ids": tokens, "attention_mask": tokens, "token_type_ids": tokens}
+    answers = {"labels": tokens[:1]} if row.classes else {"start_positions": tokens[:1], "end_positions": tokens[:1]}
+
+    def batch() -> dict[str, Tensor]:
+        return {name: torch.empty(shape, dtype=torch.long) for name, shape in (ids | answers).items()}
+
+    def loss(module: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+        value: Tensor = module(**inputs).loss
+        return value
+
+    return Network(module, batch, loss)

@@ -1,0 +1,362 @@
+"""``edgefl export``: a run's records as CSV, Parquet, TensorBoard's event files or an MLflow store."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from edgefl.commands.progress import OnProgress, public_command, silent
+from edgefl.commands.recorded_rounds import finished_at
+from edgefl.errors import RunError, install_hint, suggestion
+from edgefl.files import replacing
+from edgefl.report.facts import damage
+from edgefl.runs import Run, is_comparison, read_run
+from edgefl.runs.durable import writing
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Record = Mapping[str, Any]
+
+FORMS = ("csv", "parquet", "tensorboard", "mlflow")
+EXPORTED = ("rounds", "clients", "client_evaluations", "client_metrics", "eligibility", "scratch", "host")
+"""Tables that are exported, if they have columns; ``runs`` with a row for each run is beside them."""
+
+
+@public_command
+def export(
+    run: str | os.PathLike[str],
+    to: str,
+    output: str | os.PathLike[str],
+    *,
+    on_progress: OnProgress = silent,
+) -> dict[str, Any]:
+    """Write the records of a run or of a comparison for another program.
+
+    ``csv`` and ``parquet`` write a file for each table of ``read_run`` and one, ``runs``, with a row for each run.
+    ``tensorboard`` writes a folder of event files for each run, ``mlflow`` the SQLite store ``mlflow.db``.  A metric
+    is called as in the records; MLflow takes neither @ nor brackets, so ``r@1`` is ``r_at_1`` there.
+
+    Args:
+        run: The folder of a run or of a comparison, finished or not.
+        to: ``csv``, ``parquet``, ``tensorboard`` or ``mlflow``.
+        output: The folder to write to; it may exist.  Files of an earlier export are replaced.
+        on_progress: Called with the name of an event and its facts.
+
+    Returns:
+        Plain data: ``to``, ``output``, ``files`` and ``runs`` (labels).
+
+    Raises:
+        RunError: There is no such run, its records were changed, a package is missing, or the folder can't be written.
+    """
+    if to not in FORMS:
+        allowed, hint = f"; allowed: {', '.join(FORMS)}", suggestion(to, FORMS)
+        raise RunError(f"can't export to {to!r}{allowed}{hint if hint != allowed else ''}")
+    folder, target = read_run(run), Path(output)
+    if target.exists() and not target.is_dir():
+        raise RunError(f"can't write to {target}: it is a file, not a folder")
+    if to == "parquet":
+        _check_pyarrow()
+    check_installed(to)
+    members = folder.runs if is_comparison(folder.path) else {str(folder.scenario.get("name")): folder}
+    if not members:
+        raise RunError(f"no run of {folder.path} has begun")
+    with writing(target):
+        target.mkdir(parents=True, exist_ok=True)
+    on_progress("prepare", {"what": f"exporting {folder.path} to {to}"})
+    try:
+        if to in ("csv", "parquet"):
+            files = _tables(folder, members, target, to)
+        else:
+            files = [_log(member, label, target, to, len(members) > 1) for label, member in members.items()]
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise RunError(damage(next(iter(members.values())), error)) from error
+    on_progress("done", {"folder": str(target)})
+    return {"to": to, "output": str(target), "files": list(dict.fromkeys(files)), "runs": list(members)}
+
+
+def _check_pyarrow() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("pyarrow") is None:
+        raise RunError(f"parquet needs a package that isn't installed: pip install pyarrow (or, {install_hint('hub')})")
+
+
+def _tables(folder: Run, members: Mapping[str, Run], target: Path, form: str) -> list[str]:
+    """Write each table that has rows; return the files."""
+    import pandas as pd
+
+    frames = {name: getattr(folder, name) for name in EXPORTED}
+    frames["runs"] = pd.DataFrame([_summary(label, member) for label, member in members.items()])
+    files = []
+    for name, frame in frames.items():
+        path = target / f"{name}.{form}"
+        if not len(frame.columns):
+            continue
+        frame = _flat_cells(frame)
+        with writing(path), replacing(path, durable=False) as partial:
+            frame.to_csv(partial, index=False) if form == "csv" else frame.to_parquet(partial, index=False)
+        files.append(str(path))
+    return files
+
+
+def _summary(label: str, run: Run) -> dict[str, Any]:
+    """One run as a row: its names, whether it is finished, its final metrics and totals."""
+    row: dict[str, Any] = {"run": label, "folder": str(run.path), "finished": run.finished}
+    for name in ("method", "schedule"):
+        row[name] = run.scenario[name]["name"]
+    row["seed"] = run.scenario["seed"]
+    result = run.result
+    for name in ("rounds", "virtual_seconds"):
+        row[name] = result.get(name)
+    row |= {f"metrics.{k}.{n}": value for k, each in result.get("metrics", {}).items() for n, value in each.items()}
+    return row | {f"totals.{name}": value for name, value in result.get("totals", {}).items()}
+
+
+def _flat_cells(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with lists and mappings in cells as JSON text."""
+    for name in frame.columns:
+        if frame[name].map(lambda cell: isinstance(cell, list | dict)).any():
+            frame[name] = frame[name].map(lambda cell: json.dumps(cell) if isinstance(cell, list | dict) else cell)
+    return frame
+
+
+def _log(run: Run, label: str, target: Path, to: str, several: bool) -> str:
+    """Write one run's log; return its file or folder."""
+    scenario = run.scenario
+    if to == "tensorboard":
+        place = target / run.path.name if several else target
+        log: TensorBoardLog | MlflowLog = TensorBoardLog(place, label, scenario)
+    else:
+        place = target / MLFLOW
+        log = MlflowLog(place, label, scenario)
+    for record in run.each("rounds"):
+        log.round(record)
+    log.close(finished=run.finished)
+    return str(place)
+
+
+TENSORBOARD, MLFLOW = "tensorboard", "mlflow.db"
+"""Names of the folder and of the file in a run's folder."""
+
+MOST_TEXT = 500
+"""Longest value of a parameter that every version of MLflow takes."""
+
+
+class Log(Protocol):
+    """A log of one run in the format of TensorBoard or MLflow, with a local store and without a server.
+
+    It is made from a run's records alone: the one that a run writes while it goes on (``tracker`` in the scenario)
+    equals the one that ``edgefl export`` writes afterwards.
+    """
+
+    def round(self, record: Record) -> None:
+        """Add a round's record."""
+        ...
+
+    def close(self, *, finished: bool) -> None:
+        """Write what is left; ``finished`` tells whether the run is over."""
+        ...
+
+
+def scalars(record: Record) -> dict[str, float]:
+    """The numbers of a round's record by their path (``metrics.image.accuracy``), lists and the round left out."""
+
+    def walk(value: Any, path: str) -> Iterator[tuple[str, float]]:
+        if isinstance(value, Mapping):
+            for name, inner in value.items():
+                yield from walk(inner, f"{path}.{name}" if path else str(name))
+        elif isinstance(value, int | float):
+            yield path, float(value)
+
+    return {
+        path: value
+        for name, item in {**record, "finished_virtual_seconds": finished_at(record)}.items()
+        if name != "round"
+        for path, value in walk(item, name)
+    }
+
+
+def options_of(scenario: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """The scenario's fields by their path, as text."""
+    found: dict[str, str] = {}
+    for name, value in scenario.items():
+        if isinstance(value, Mapping) and value:
+            found |= options_of(value, f"{prefix}{name}.")
+        elif name != "compare":
+            found[prefix + name] = value if isinstance(value, str) else json.dumps(value)
+    return found
+
+
+def check_installed(tracker: str) -> None:
+    """Raise RunError, with the command that installs it, if the package of a tracker is missing."""
+    from importlib.util import find_spec
+
+    for module in {"tensorboard": ("tensorboard",), "mlflow": ("mlflow", "sqlalchemy", "alembic")}.get(tracker, ()):
+        if find_spec(module) is None:
+            package = {"mlflow": "mlflow-skinny"}.get(module, module)
+            raise RunError(
+                f"{tracker} needs a package that isn't installed: pip install {package} (or, {install_hint(tracker)})"
+            )
+
+
+class TensorBoardLog:
+    """Event files in ``folder``, one scalar for each number of a round.
+
+    The wall time of an event is the virtual time at the round's end, so that TensorBoard's axis "Relative" is virtual
+    time.  Raises RunError if the folder can't be written.
+    """
+
+    def __init__(self, folder: Path, label: str, scenario: Mapping[str, Any]):
+        check_installed("tensorboard")
+        self.folder = folder
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the packages behind it warn of each other
+            from torch.utils.tensorboard.writer import SummaryWriter
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            for old in folder.glob("events.out.tfevents.*"):
+                old.unlink()
+            self._writer: Any = SummaryWriter(str(folder))
+        text = "\n".join(f"    {path}: {value}" for path, value in options_of(scenario).items())
+        self._writer.add_text("scenario", f"{label}\n\n{text}", 0, walltime=0.0)
+
+    def round(self, record: Record) -> None:
+        """Add a round's record."""
+        with writing(self.folder):
+            at = finished_at(record)
+            for path, value in scalars(record).items():
+                self._writer.add_scalar(path.replace(".", "/"), value, record["round"], walltime=at)
+            self._writer.flush()
+
+    def close(self, *, finished: bool) -> None:
+        """Close the event file."""
+        self._writer.close()
+
+
+class MlflowLog:
+    """A run in the SQLite store ``file``, in the experiment named like the scenario.
+
+    A round is a step; the timestamp of a metric is the virtual time at the round's end, in ms.  A former run of the
+    same label is replaced.  Raises RunError if the store can't be written.
+    """
+
+    def __init__(self, file: Path, label: str, scenario: Mapping[str, Any]):
+        check_installed("mlflow")
+        self.file = file
+        with _quiet():
+            from mlflow.entities import Metric, Param, RunTag
+            from mlflow.tracking import MlflowClient
+
+            self._metric: Callable[..., Any] = Metric
+            with writing(file):
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.touch()
+            self._client = MlflowClient(tracking_uri=f"sqlite:///{file.absolute()}")
+            name = str(scenario.get("name") or "edgefl")
+            found = self._client.get_experiment_by_name(name)
+            artifacts = (file.parent / "mlflow-artifacts").absolute().as_uri()
+            experiment = found.experiment_id if found else self._client.create_experiment(name, artifacts)
+            # MLflow's filters have no escape for quotes: each is searched as any character, and tags are compared
+            like = re.sub("['\"]", "_", label)
+            for old in self._client.search_runs([experiment], f"tags.`edgefl.label` LIKE '{like}'"):
+                if old.data.tags["edgefl.label"] == label:
+                    self._client.delete_run(old.info.run_id)
+            self.run_id = self._client.create_run(experiment, start_time=0, run_name=label).info.run_id
+            params = [Param(mlflow_name(path), text[:MOST_TEXT]) for path, text in options_of(scenario).items()]
+            for first in range(0, len(params), 100):
+                tags = [RunTag("edgefl.label", label)] if first == 0 else []
+                self._client.log_batch(self.run_id, params=params[first : first + 100], tags=tags)
+        self._last = 0
+
+    def round(self, record: Record) -> None:
+        """Add a round's record."""
+        at = self._last = round(1000 * finished_at(record))
+        metrics = [
+            self._metric(mlflow_name(path), value, at, record["round"]) for path, value in scalars(record).items()
+        ]
+        with _quiet():
+            for first in range(0, len(metrics), 500):
+                self._client.log_batch(self.run_id, metrics=metrics[first : first + 500])
+
+    def close(self, *, finished: bool) -> None:
+        """Say whether the run is over."""
+        with _quiet():
+            status = "FINISHED" if finished else "KILLED"
+            self._client.set_terminated(self.run_id, status=status, end_time=self._last)
+
+
+def mlflow_name(path: str) -> str:
+    """A path as MLflow takes it: ``r@1`` becomes ``r_at_1``, and brackets and the like become ``_``."""
+    return re.sub(r"[^\w\-. /]", "_", path.replace("@", "_at_"))
+
+
+def _quiet() -> Any:
+    """MLflow and the packages behind it warn of each other's future versions and log their migrations."""
+    import logging
+
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    return warnings.catch_warnings(action="ignore")
+
+
+def log_of(tracker: str, folder: Path, label: str, scenario: Mapping[str, Any]) -> Log | None:
+    """The log that a run in ``folder`` writes while it goes on; None for ``none``.
+
+    The runs of a comparison share an MLflow store in its folder, so that its pages can compare them.
+    """
+    if tracker == "tensorboard":
+        return TensorBoardLog(folder / TENSORBOARD, label, scenario)
+    if tracker == "mlflow":
+        shared = folder.parent if is_comparison(folder.parent) else folder
+        return MlflowLog(shared / MLFLOW, label, scenario)
+    return None
+
+
+class Tracked:
+    """An ``on_progress`` that adds each finished round to a log, and passes everything on.
+
+    A log that can't be written any more ends with a warning; the run goes on, since ``edgefl export`` makes the same
+    log from its records.
+    """
+
+    def __init__(self, on_progress: Callable[[str, Mapping[str, Any]], None]):
+        self._log: Log | None = None
+        self._on_progress = on_progress
+
+    def open(self, log: Log | None) -> None:
+        """Log from now on; None logs nothing."""
+        self._log = log
+
+    def __call__(self, event: str, facts: Mapping[str, Any]) -> None:
+        """Log a finished round, then pass the event on."""
+        if event == "record":
+            self.round(facts)
+        self._on_progress(event, facts)
+
+    def round(self, record: Record) -> None:
+        """Log a finished round."""
+        self._do(lambda log: log.round(record))
+
+    def close(self, *, finished: bool) -> None:
+        """Close the log."""
+        self._do(lambda log: log.close(finished=finished))
+
+    def _do(self, act: Callable[[Log], None]) -> None:
+        if self._log is None:
+            return
+        try:
+            act(self._log)
+        except Exception as error:  # whatever a tracker's package raises
+            self._log = None
+            reason = " ".join(str(error).split())
+            warnings.warn(
+                f"the tracker's log ends here, and the run goes on ({reason}); edgefl export makes it from the records",
+                RuntimeWarning,
+                stacklevel=2,
+            )

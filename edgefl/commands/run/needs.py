@@ -1,0 +1,189 @@
+"""What a run needs before it begins: GPUs' memory, room for a round's updates, the metrics that it follows."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgefl import registry
+from edgefl.commands.compose import predictor_of
+from edgefl.cost import Predictor, metric_names
+from edgefl.errors import suggestion
+from edgefl.machine.host import free_bytes
+from edgefl.planning import Planner, Setup
+from edgefl.planning.places import places
+from edgefl.planning.round_options import RoundOptions
+from edgefl.scenario import Scenario
+from edgefl.training import Executor, Processes
+from edgefl.training.packing import Memory
+from edgefl.training.pools import Packing
+from edgefl.units import show_bytes
+from edgefl.work.torch_device import device_of
+
+
+def peaks_of(planner: Planner, together: int = 1) -> dict[str, int]:
+    """Predicted peak bytes, kernels' scratch included, of each kind's largest client at each stage, and of evaluations.
+
+    ``together`` clients train at once (``training.stack``).  A work of a method that changes later isn't among them,
+    nor is one of the server's beside evaluations: executors learn of those when they come.
+    """
+    setup, peaks = planner.setup, dict[str, int]()
+    schedule, samples = setup.schedule, np.asarray(setup.clients.client_samples)
+    for first in accumulate((stage.rounds for stage in schedule.stages[:-1]), initial=1):
+        if first > schedule.rounds:
+            break
+        staged = schedule.offered is schedule.stages
+        for stage in (schedule.stage(first),) if staged else schedule.offered:
+            for kind, variant in setup.variants:
+                members = setup.of_variant(kind, variant)
+                if not len(members) or not setup.participates(kind, first):
+                    continue
+                largest = int(members[int(samples[members].argmax())])
+                _, _, cost = planner.compute(*planner.work(kind, first, stage, variant), largest)
+                what = f"the work of kind {kind!r} at stage {stage.index}"
+                peaks[what] = max(peaks.get(what, 0), cost.peak_memory_bytes * together)
+        for split in {setup.evaluation.split, setup.evaluation.final}:
+            for work, _ in setup.evaluations(split, schedule.stage(first)):
+                what = f"the evaluation of kind {work.kind!r}"
+                peaks[what] = max(peaks.get(what, 0), planner.server(work)[1].peak_memory_bytes)
+    return peaks
+
+
+def check_devices(scenario: Scenario, setup: Setup, memories: Sequence[Memory] | None = None) -> None:
+    """Raise TrainingError for a device that this machine lacks, ScenarioError for a client that fits on no GPU.
+
+    Worker processes share GPUs by predicted memory, so only there it is compared; ``memories`` are the GPUs' bytes,
+    asked for if they aren't given.
+    """
+    options = scenario.executor
+    if options.name == "ray":  # its nodes have the GPUs
+        return
+    devices = [device_of(name) for name in options.devices]
+    if options.name == "inline" or (devices[0].type == "cpu" and memories is None):
+        return
+    packing = Packing([str(device) for device in devices], memories)
+    peaks = peaks_of(Planner(setup, predictor_of(scenario)), stacked(scenario))
+    if peaks and not packing.places(1, peaks.values()):
+        what, peak = max(peaks.items(), key=lambda item: item[1])
+        raise scenario.error(("executor", "device"), packing.refusal(what, peak))
+
+
+def stacked(scenario: Scenario) -> int:
+    """Clients that train at once in one process at most."""
+    return scenario.training.stack if isinstance(scenario.training.stack, int) else 1
+
+
+def expect_works(executor: Executor | None, scenario: Scenario, setup: Setup, predictor: Predictor) -> None:
+    """Tell workers that share GPUs which works will come; raises TrainingError if one fits nowhere."""
+    if isinstance(executor, Processes) and executor.packs:
+        executor.expect(peaks_of(Planner(setup, predictor), stacked(scenario)))
+
+
+@dataclass(frozen=True)
+class Held:
+    """The updates that the server holds until a round ends, at most, and their bytes as the server reads them."""
+
+    updates: int
+    bytes: int
+
+
+def held_updates(setup: Setup) -> Held:
+    """The updates that the server holds at a time: none if it adds them up, or mixes them in, as they land."""
+    method, options = setup.method, setup.round
+    policy = _policy(options)
+    if (method.adds_up and not policy.overlapping) or policy.at_once:
+        return Held(0, 0)
+    kinds = [kind for kind in setup.clients.kinds if kind not in options.leave_out]
+    population = {kind: len(setup.of_kind(kind)) for kind in kinds}
+    sizes = {kind: _upload_bytes(setup, kind) for kind in kinds}
+    if not sum(population.values()):
+        return Held(0, 0)
+    if options.stratify:
+        counts = {k: min(n, population[k]) for k, n in places(options.cohort, population).items()}
+    else:
+        counts = {"": min(*places(options.cohort, {"": sum(population.values())}).values(), sum(population.values()))}
+    total = sum(counts.values())
+    held = policy.holds(total)
+    if options.stratify and not policy.overlapping and held == total:
+        return Held(total, sum(n * sizes[kind] for kind, n in counts.items()))
+    return Held(held, held * max(sizes.values()))
+
+
+def _policy(options: RoundOptions) -> Any:
+    """The round policy, an ``edgefl.simulation.Policy``."""
+    return registry.get("round policy", options.policy_name)(options)
+
+
+def _upload_bytes(setup: Setup, kind: str) -> int:
+    """Bytes of a client's decoded upload at the stage at which they are most."""
+    schedule, most = setup.schedule, 0
+    for first in accumulate((stage.rounds for stage in schedule.stages[:-1]), initial=1):
+        if first > schedule.rounds or not setup.participates(kind, first):
+            continue
+        staged = schedule.offered is schedule.stages
+        for variant in setup.method.variants[kind]:
+            full = setup.method.client_work(kind, first, variant)
+            for stage in (schedule.stage(first),) if staged else schedule.offered:
+                work = setup.staged(full, stage)
+                most = max(most, sum(item.spec.bytes for payload in work.up for item in payload.items))
+    return most
+
+
+def memory_for_updates(scenario: Scenario) -> int:
+    """Bytes of memory that updates may take which wait for the end of their round."""
+    asked = scenario.executor.updates_memory
+    return free_bytes() // 2 if asked is None else asked
+
+
+def check_updates(scenario: Scenario, setup: Setup, folder: Path, on_message: Callable[[str], None]) -> None:
+    """Compare the updates that a round holds with this machine's memory and with its disk at ``folder``.
+
+    ``on_message`` is told where they are to lie if the memory doesn't hold them.  Raises ScenarioError with the numbers
+    if the disk doesn't either.
+    """
+    need, memory = held_updates(setup), memory_for_updates(scenario)
+    if need.bytes <= memory:
+        return
+    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    disk = shutil.disk_usage(place).free
+    facts = (
+        f"the {need.updates:,} updates of a round need {show_bytes(need.bytes)} on the server; this machine has "
+        f"{show_bytes(memory)} for them in memory (executor.updates_memory) and {show_bytes(disk)} at {place}"
+    )
+    if need.bytes - memory > disk:
+        field: str = _policy(scenario.round).size
+        raise scenario.error(tuple(field.split(".")), f"{facts}; allowed: {_allowed(scenario, setup, field)}")
+    on_message(f"{facts}: those beyond the memory lie in a temporary file there")
+
+
+def _allowed(scenario: Scenario, setup: Setup, field: str) -> str:
+    """What a scenario may change so that the server holds fewer updates."""
+    smaller = f"a smaller {field}"
+    if not setup.method.streams:
+        return f"{smaller}, or a method that adds updates up as they land ({scenario.method_name} reads all at once)"
+    if not scenario.aggregation.adds_up:
+        return f"{smaller}, or a rule that averages (aggregation.rule: mean)"
+    if setup.method.setting.averages_products:
+        return f"{smaller}, or a schedule that averages factors (flexlora averages their products)"
+    return f"{smaller}, or round.policy: synchronous, which adds updates up as they land"
+
+
+def check_followed(scenario: Scenario, setup: Setup) -> None:
+    """Raise ScenarioError, with file and line, for a metric that the evaluation of its kind doesn't write."""
+    followed = (("stop", "metric"), scenario.stop.metric), (("evaluation", "best"), scenario.evaluation.best)
+    if all(metric is None for _, metric in followed):
+        return
+    works = setup.evaluations(setup.evaluation.split, setup.schedule.stage(1))
+    source = setup.clients.server()
+    names = [(kind, name) for work, kinds in works for name in metric_names(work, source) for kind in kinds]
+    for path, metric in followed:
+        kind, _, name = (metric or "").partition(".")
+        if metric is not None and (kind, name) not in names:
+            there = [each for of, each in names if of == kind]
+            raise scenario.error(path, f"the evaluation of {kind} has no {name!r}{suggestion(name, there)}")

@@ -1,0 +1,37 @@
+"""Records: everything that is written to a run's folder, and the answers of commands."""
+
+from __future__ import annotations
+
+from edgefl.records.record import (
+    UNSET,
+    ByKind,
+    Clients,
+    Flights,
+    Keys,
+    Maybe,
+    Record,
+    Rounds,
+    Row,
+    Samples,
+    Share,
+    Unit,
+    fields_of,
+    part_of,
+)
+
+__all__ = [
+    "UNSET",
+    "ByKind",
+    "Clients",
+    "Flights",
+    "Keys",
+    "Maybe",
+    "Record",
+    "Rounds",
+    "Row",
+    "Samples",
+    "Share",
+    "Unit",
+    "fields_of",
+    "part_of",
+]

@@ -1,0 +1,84 @@
+"""Writing records: one line of JSON each, or many lines from columns of numbers.
+
+NaN and infinity are written as null, so that any JSON parser can read a file; fields that are UNSET are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
+from typing import Any
+
+import msgspec
+import numpy as np
+import orjson
+
+from edgefl.errors import suggestion
+
+
+def _numbers(value: object) -> object:
+    """What numpy's values are written as."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise TypeError(f"a record can't hold a value of type {type(value).__name__}: {value!r:.80}")
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_numbers)
+
+
+def line(record: object) -> bytes:
+    """A record, or any JSON data, as a line of JSON with a final newline.
+
+    Raises TypeError for a value that JSON can't represent.
+    """
+    return _ENCODER.encode(record) + b"\n"
+
+
+def inner(record: object) -> bytes:
+    """The fields of a record as JSON without the brackets: part of a line that many records share."""
+    return _ENCODER.encode(record)[1:-1]
+
+
+def plain(record: object) -> Any:
+    """A record as JSON data: dictionaries, lists, text, numbers; NaN and infinity are None, what is UNSET is left out.
+
+    Raises TypeError for a value that JSON can't represent.
+    """
+    return msgspec.json.decode(_ENCODER.encode(record))
+
+
+def texts(numbers: Any) -> list[bytes]:
+    """The JSON text of each number of a sequence or an array, `[n]`."""
+    text = orjson.dumps(np.ascontiguousarray(numbers), option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
+    return text.split(b",") if text else []
+
+
+class Columns:
+    """Lines of one class of record from columns of JSON text, written by a template without making the records.
+
+    A line has the ``own`` fields, of which there is a column each, and those of ``groups``: classes that the record
+    inherits from, whose fields come as text (``inner``), which many lines may share.  That these are the fields of the
+    class is checked once, here: TypeError for one that it hasn't, or that is missing and isn't a Maybe.
+    """
+
+    def __init__(self, cls: type, own: Sequence[str], groups: Sequence[type] = ()):
+        known = {f.name: f.default for f in fields(cls)}
+        given = [*own, *(f.name for group in groups for f in fields(group))]
+        for name in given:
+            if name not in known:
+                raise TypeError(f"{cls.__name__} has no field {name!r}{suggestion(name, known)}")
+        if twice := {name for name in given if given.count(name) > 1}:
+            raise TypeError(f"{cls.__name__}: {', '.join(sorted(twice))} would be written twice")
+        if missing := [n for n, default in known.items() if default is MISSING and n not in given]:
+            raise TypeError(f"{cls.__name__}: nothing writes {', '.join(missing)}")
+        self.own = tuple(own)
+        parts = [*(b'"%b":%%b' % name.encode() for name in own), *(b"%b" for _ in groups)]
+        self._template = b"{" + b",".join(parts) + b"}\n"
+
+    def lines(self, columns: Mapping[str, Sequence[bytes]], *groups: Sequence[bytes]) -> list[bytes]:
+        """One line for each entry of the columns; ``groups`` has a column of texts for each group, without brackets.
+
+        The columns may be in any order.  Raises ValueError unless all are equally long.
+        """
+        template = self._template
+        return [template % entry for entry in zip(*(columns[name] for name in self.own), *groups, strict=True)]

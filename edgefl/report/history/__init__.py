@@ -1,1 +1,0 @@
-"""Output for people about single rounds of a run, and tables of results in notebooks."""

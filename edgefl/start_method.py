@@ -1,0 +1,117 @@
+"""How worker processes of this machine start; every place that has some takes the ``context`` of here.
+
+On Linux workers are forks of a server process, in which torch and the worker's module are imported once: the second
+worker starts in tens of milliseconds, and all share the memory of what was imported.  The server is a fresh process, so
+it has no threads and no CUDA.  Elsewhere, and for workers on GPUs, each is spawned and imports everything for itself.
+Either way a script needs ``if __name__ == "__main__"``.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from multiprocessing import forkserver, popen_forkserver
+from multiprocessing.context import ForkServerContext, ForkServerProcess, SpawnContext
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+try:
+    import resource
+except ImportError:  # Windows has no such limits, and no server
+    resource = None  # type: ignore[assignment]
+
+READ_AT_IMPORT = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "TORCH", "ATEN_", "LD_", "MALLOC_",
+                  "GLIBC_", "PYTHON", "CUDA_", "NVIDIA_", "HF_", "TRANSFORMERS_", "MPL")  # fmt: skip
+"""Beginnings of environment variables that libraries read while they are imported, or the interpreter when it starts.
+A worker for which one differs from the server's is spawned.  PYTHONPATH isn't one: workers are given ``sys.path``."""
+
+_lock = threading.Lock()
+_begun: Mapping[str, str] | None = None
+"""Such variables of this process when it started its server."""
+
+
+def context(module: str, *, gpu: bool = False) -> SpawnContext | ForkServerContext:
+    """The context that starts workers whose target is in ``module``, on a GPU or not."""
+    if gpu or sys.platform != "linux" or not _serves(module):
+        return multiprocessing.get_context("spawn")
+    return _Context()
+
+
+def end_with_parent() -> None:
+    """End this worker when its parent has ended: a killed parent can't shut it down, and it would wait forever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _serves(module: str) -> bool:
+    """Whether a server runs whose libraries have read this process's environment; it is started if there is none."""
+    global _begun
+    now = {
+        name: value for name, value in os.environ.items() if name.startswith(READ_AT_IMPORT) and name != "PYTHONPATH"
+    }
+    with _lock:
+        if _begun is None:
+            _begin(["torch", *[module] * module.startswith("edgefl.")])
+            _begun = now
+    return _begun == now
+
+
+def _begin(preload: list[str]) -> None:
+    """Start the server with the path of this process, so that it imports what this process would."""
+    own = {name: os.environ.get(name) for name in ("PYTHONPATH", "PYTHONSAFEPATH")}
+    os.environ["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    os.environ["PYTHONSAFEPATH"] = "1"  # else the current folder comes first
+    forkserver.set_forkserver_preload(preload)
+    try:
+        forkserver.ensure_running()
+    finally:
+        forkserver.set_forkserver_preload([])  # should it be killed, the next one has another path
+        for name, value in own.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+class _Process(ForkServerProcess):
+    """A worker whose name brings what a spawned one inherits and a fork of the server doesn't."""
+
+    @staticmethod
+    def _Popen(process_obj: BaseProcess) -> popen_forkserver.Popen:
+        process_obj.name = _Name(process_obj.name)
+        return popen_forkserver.Popen(process_obj)
+
+
+class _Context(ForkServerContext):
+    Process = _Process
+
+
+class _Name(str):
+    """A worker's name; reading it is the first thing that a worker does, before it imports the main script."""
+
+    def __reduce__(self) -> tuple[Callable[..., str], tuple[Any, ...]]:
+        return _inherit, (str(self), dict(os.environ), _limits())
+
+
+def _inherit(name: str, environment: Mapping[str, str], limits: Mapping[str, tuple[int, int]]) -> str:
+    os.environ.clear()
+    os.environ.update(environment)
+    for limit, value in limits.items():
+        if resource.getrlimit(getattr(resource, limit)) != value:
+            with suppress(ValueError, OSError):  # more than the server was given can't be had
+                resource.setrlimit(getattr(resource, limit), value)
+    return name
+
+
+def _limits() -> dict[str, tuple[int, int]]:
+    return {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")}

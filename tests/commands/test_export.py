@@ -1,0 +1,180 @@
+"""Exports and trackers are read back with the readers of the programs that they are for."""
+
+from __future__ import annotations
+
+import sqlite3
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import edgefl
+from edgefl.commands import export as trackers
+from edgefl.errors import RunError
+from edgefl.runs import Run
+
+Tiny = Callable[..., dict[str, Any]]
+
+
+def events(folder: Path) -> dict[str, list[tuple[int, float, float]]]:
+    """``{tag: [(step, value, wall time)]}`` as TensorBoard itself reads it."""
+    with warnings.catch_warnings(action="ignore"):
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        read = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+        read.Reload()
+        return {tag: [(e.step, e.value, e.wall_time) for e in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
+
+
+def stored(file: Path) -> dict[str, Any]:
+    """The runs of an MLflow store by name, read by MLflow's client, with the history of each metric."""
+    with warnings.catch_warnings(action="ignore"):
+        from mlflow.tracking import MlflowClient
+
+        client = MlflowClient(tracking_uri=f"sqlite:///{file}")
+        (experiment,) = [e for e in client.search_experiments() if e.name != "Default"]
+        runs = client.search_runs([experiment.experiment_id])
+        return {
+            run.info.run_name: (
+                run,
+                {name: [(m.step, m.value, m.timestamp) for m in client.get_metric_history(run.info.run_id, name)]
+                 for name in run.data.metrics},
+            )
+            for run in runs
+        }  # fmt: skip
+
+
+def check_events(run: Run, folder: Path) -> None:
+    found = events(folder)
+    rounds = run.records("rounds")
+    for tag, value in (
+        ("energy_joules", lambda r: r["energy_joules"]),
+        ("finished_virtual_seconds", lambda r: r["finished_virtual_seconds"]),
+        ("clients/image", lambda r: r["clients"]["image"]),
+    ):
+        assert [step for step, _, _ in found[tag]] == [r["round"] for r in rounds]
+        assert [each for _, each, _ in found[tag]] == pytest.approx([value(r) for r in rounds], rel=1e-6)
+        assert [at for *_, at in found[tag]] == pytest.approx([r["finished_virtual_seconds"] for r in rounds])
+    for kind, metrics in rounds[-1]["metrics"].items():
+        for name, value in metrics.items():
+            assert found[f"metrics/{kind}/{name}"][-1][:2] == (rounds[-1]["round"], pytest.approx(value, rel=1e-6))
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_tables_come_back_from_files(layerwise_run: Run, tmp_path: Path, form: str) -> None:
+    facts = edgefl.export(layerwise_run.path, form, tmp_path / "out")
+    read = pd.read_csv if form == "csv" else pd.read_parquet
+    for name in ("rounds", "clients", "eligibility"):
+        frame, there = read(tmp_path / "out" / f"{name}.{form}"), getattr(layerwise_run, name)
+        assert list(frame.columns) == list(there.columns) and len(frame) == len(there)
+        numbers = there.select_dtypes("number").columns
+        pd.testing.assert_frame_equal(frame[numbers], there[numbers], check_dtype=False)
+    (row,) = read(tmp_path / "out" / f"runs.{form}").to_dict("records")
+    assert row["method"] == "fedcola" and row["finished"] and row["rounds"] == 4
+    assert row["totals.energy_joules"] == layerwise_run.result["totals"]["energy_joules"]
+    assert {Path(file).name for file in facts["files"]} == {path.name for path in (tmp_path / "out").iterdir()}
+
+
+def test_tensorboard_reads_an_export(layerwise_run: Run, tmp_path: Path) -> None:
+    edgefl.export(layerwise_run.path, "tensorboard", tmp_path / "out")
+    edgefl.export(layerwise_run.path, "tensorboard", tmp_path / "out")  # again: replaced, not doubled
+    check_events(layerwise_run, tmp_path / "out")
+
+
+def test_mlflow_reads_an_export_of_a_comparison(tiny: Tiny, tmp_path: Path) -> None:
+    scenario = tiny(training={"mode": "none"}, compare={"training.batch": [4, 8]})
+    run = edgefl.run(scenario, output=tmp_path / "run")
+    for _ in range(2):  # the second replaces the first
+        edgefl.export(run.path, "mlflow", tmp_path / "out")
+    found = stored(tmp_path / "out" / "mlflow.db")
+    assert set(found) == {"batch=4", "batch=8"}
+    for label, (logged, history) in found.items():
+        rounds = run.runs[label].records("rounds")
+        assert logged.info.status == "FINISHED" and logged.data.params["training.batch"] == label.partition("=")[2]
+        assert [(step, value) for step, value, _ in history["energy_joules"]] == [
+            (r["round"], pytest.approx(r["energy_joules"])) for r in rounds
+        ]
+        assert [at for *_, at in history["upload_bytes"]] == [
+            round(1000 * r["finished_virtual_seconds"]) for r in rounds
+        ]
+
+
+@pytest.mark.parametrize("label", ["it's", 'say "a"', 'it\'s "a"', "50%", "back\\slash", "' OR '1' = '1"])
+def test_a_log_in_mlflow_replaces_the_run_of_its_label_alone(tmp_path: Path, label: str) -> None:
+    for name in (label, "its a", "50 of", "another", label):
+        trackers.MlflowLog(tmp_path / "mlflow.db", name, {"name": "quoted"}).close(finished=True)
+    with sqlite3.connect(tmp_path / "mlflow.db") as store:
+        names = [name for (name,) in store.execute("SELECT name FROM runs WHERE lifecycle_stage = 'active'")]
+    assert sorted(names) == sorted([label, "its a", "50 of", "another"])
+
+
+def test_names_that_mlflow_takes() -> None:
+    assert trackers.mlflow_name("metrics.image-text.r@10") == "metrics.image-text.r_at_10"
+    assert trackers.mlflow_name("metrics.image.accuracy[image]") == "metrics.image.accuracy_image_"
+
+
+def test_a_run_writes_what_an_export_writes_also_after_a_break(tiny: Tiny, tmp_path: Path) -> None:
+    def stop(event: str, facts: Any) -> None:
+        if event == "round" and facts["round"] == 3:
+            raise KeyboardInterrupt
+
+    scenario = tiny(training={"mode": "none"}, schedule={"name": "end-to-end", "rounds": 4}, tracker="tensorboard")
+    with pytest.raises(KeyboardInterrupt):
+        edgefl.run(scenario, output=tmp_path / "run", on_progress=stop)
+    run = edgefl.run(resume=tmp_path / "run")
+    check_events(run, run.path / "tensorboard")
+    edgefl.export(run.path, "tensorboard", tmp_path / "out")
+    assert events(tmp_path / "out") == events(run.path / "tensorboard")
+
+
+def test_a_comparison_has_one_store(tiny: Tiny, tmp_path: Path) -> None:
+    run = edgefl.run(
+        tiny(training={"mode": "none"}, tracker="mlflow", compare={"seed": [1, 2]}), output=tmp_path / "run"
+    )
+    assert run.finished and set(stored(tmp_path / "run" / "mlflow.db")) == {"seed=1", "seed=2"}
+
+
+def test_a_log_that_ends_early_doesnt_end_the_run(tiny: Tiny, tmp_path: Path) -> None:
+    def spoil(event: str, facts: Any) -> None:
+        if event == "round" and facts["round"] == 2:
+            with sqlite3.connect(tmp_path / "run" / "mlflow.db") as store:
+                store.execute("DROP TABLE metrics")
+
+    scenario = tiny(training={"mode": "none"}, tracker="mlflow", schedule={"name": "end-to-end", "rounds": 3})
+    with pytest.warns(RuntimeWarning, match="the tracker's log ends here, and the run goes on"):
+        run = edgefl.run(scenario, output=tmp_path / "run", on_progress=spoil)
+    assert run.finished and len(run.records("rounds")) == 3
+
+
+def test_a_missing_package_is_told_before_anything_is_written(
+    tiny: Tiny, layerwise_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib.util
+
+    there = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec",
+        lambda name, package=None: None if name in ("tensorboard", "alembic", "pyarrow") else there(name, package),
+    )  # fmt: skip
+    with pytest.raises(
+        RunError, match=r"tensorboard needs a package .*: pip install tensorboard \(or, .*\[tensorboard\]"
+    ):
+        edgefl.run(tiny(tracker="tensorboard"), output=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(RunError, match="mlflow needs a package that isn't installed: pip install alembic"):
+        edgefl.export(layerwise_run.path, "mlflow", tmp_path / "out")
+    with pytest.raises(RunError, match="parquet needs a package that isn't installed: pip install pyarrow"):
+        edgefl.export(layerwise_run.path, "parquet", tmp_path / "out")
+
+
+def test_bad_requests_are_one_line(layerwise_run: Run, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="can't export to 'tensorbord'; allowed: .*did you mean 'tensorboard'"):
+        edgefl.export(layerwise_run.path, "tensorbord", tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="it is a file, not a folder"):
+        edgefl.export(layerwise_run.path, "csv", tmp_path / "file")
+    with pytest.raises(RunError, match="there is no run at"):
+        edgefl.export(tmp_path / "none", "csv", tmp_path / "out")

@@ -1,0 +1,114 @@
+"""How worker processes start: what they have of their parent, and how they end."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inherited import answer
+
+from edgefl import start_method
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are spawned")
+
+
+def asked(context: BaseContext) -> dict[str, Any]:
+    """The facts of one worker."""
+    here, there = context.Pipe()
+    process = context.Process(target=answer, args=(there,))  # type: ignore[attr-defined]
+    process.start()
+    there.close()
+    assert here.poll(60)
+    found: dict[str, Any] = here.recv()
+    process.join(60)
+    assert process.exitcode == 0
+    return found
+
+
+def context() -> BaseContext:
+    return start_method.context("edgefl.training.worker")
+
+
+def test_a_worker_has_environment_folder_path_and_limits_as_they_are_when_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOLD", "before")
+    before = asked(context())
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    monkeypatch.setenv("TOLD", "after")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("/told")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[0] - 1, limits[1]))
+    try:
+        after = asked(context())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert before["parent"] == after["parent"] != os.getpid()  # both are forks of one server
+    assert (before["TOLD"], before["path"], before["files"]) == ("before", [], limits)
+    assert (after["TOLD"], after["path"]) == ("after", ["/told"])
+    assert after["folder"] == str(tmp_path)
+    assert after["files"] == (limits[0] - 1, limits[1])
+    monkeypatch.delenv("TOLD")
+    assert asked(context())["TOLD"] is None
+
+
+def test_a_worker_counts_the_threads_that_its_parent_asks_for_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = asked(context())
+    wanted = 1 + served["threads"]
+    monkeypatch.setenv("OMP_NUM_THREADS", str(wanted))  # torch reads it when it is imported
+    spawned = asked(context())
+    assert (spawned["OMP_NUM_THREADS"], spawned["threads"]) == (str(wanted), wanted)
+    assert spawned["parent"] == os.getpid()
+
+
+def test_a_server_imports_from_the_path_of_its_parent_and_ends_with_it_though_killed(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise SystemError('the folder in which a command runs is no library')")
+    (tmp_path / "script").mkdir()
+    script = tmp_path / "script" / "begin.py"
+    script.write_text(
+        "import os, sys, time\n"
+        "from edgefl import start_method\n"
+        "def work(pipe):\n"
+        "    start_method.end_with_parent()\n"
+        "    pipe.send(('torch' in sys.modules, os.getpid(), os.getppid()))\n"
+        "    time.sleep(600)\n"
+        "if __name__ == '__main__':\n"
+        "    context = start_method.context('edgefl.units')\n"
+        "    here, there = context.Pipe()\n"
+        "    context.Process(target=work, args=(there,)).start()\n"
+        "    print(*here.recv(), flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, script], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        preloaded, *pids = parent.stdout.readline().split()
+        parent.kill()
+    assert preloaded == "True"
+    until = time.monotonic() + 30
+    while any(_runs(int(pid)) for pid in pids):
+        assert time.monotonic() < until, f"{pids} are left"
+        time.sleep(0.05)
+
+
+def test_a_worker_that_a_signal_ends_says_which() -> None:
+    process = context().Process(target=time.sleep, args=(600,))  # type: ignore[attr-defined]
+    process.start()
+    process.kill()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,136 @@
+"""Predicted against measured seconds of a step, for different works, on this machine.
+
+    python tools/bench.py steps [--repeat 5] [--steps 3] [--only TEXT]
+
+First the machine is calibrated with operators of a transformer block, without any of these works.  Then all predictions
+are printed, and only then the works are measured.  The best repeat counts.  Errors refer to CPU seconds of one thread,
+which other processes disturb less; wall seconds are printed too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import torch
+from measuring import parser_of, table
+
+from edgefl import models
+from edgefl.commands.compose import compose
+from edgefl.cost import predict
+from edgefl.devices import Device
+from edgefl.machine.microbenchmarks import calibrate_here
+from edgefl.machine.observed_work import RandomBatches, step_seconds
+from edgefl.scenario import load
+from edgefl.work import Source, Work, execute
+
+
+def tower(blocks: int, width: int, heads: int | None = None, **more: Any) -> dict[str, Any]:
+    """Options of a tower, with heads of dimension 32 by default."""
+    return {"blocks": blocks, "width": width, "heads": heads or width // 32, **more}
+
+
+def scenario(kinds: Sequence[str], model: dict[str, Any], size: int = 32, **sections: Any) -> dict[str, Any]:
+    """A scenario of declared data; ``sections`` are further sections by name."""
+    shapes = {"image": {"size": size, "classes": 100}, "text": {"vocabulary": sections.pop("vocabulary", 30522)}}
+    data = {"source": "declared", "clients": dict.fromkeys(kinds, 1), "samples": 10_000, "shapes": shapes}
+    common = {"method": "fedavg", "schedule": {"name": "end-to-end", "rounds": 2}}
+    return {"edgefl": 1, "name": "bench", "data": {**data, "test": 1000}, "model": model, **common, **sections}
+
+
+LAYERWISE = {"name": "layerwise", "stages": 3, "rounds": 3}
+SGD = {"optimizer": "sgd", "momentum": 0.9}
+ViT, Text = "image", "text"
+
+WORKS: dict[str, tuple[dict[str, Any], str, int, str]] = {
+    "narrow ViT 4x64, batch 32": (
+        scenario([ViT], {ViT: tower(4, 64, 4, patch=8)}, training={"batch": 32}), ViT, 1, "train"),
+    "ViT 4x384 at 224/16, batch 8": (
+        scenario([ViT], {ViT: tower(4, 384, 6, patch=16)}, 224, training={"batch": 8}), ViT, 1, "train"),
+    "text 6x256, SGD, for-loop": (
+        scenario([Text], {Text: tower(6, 256, tokens=64)}, training={"batch": 16, "implementation": "for-loop", **SGD}),
+        Text, 1, "train"),
+    "image-text pairs 4x128, batch 64": (
+        scenario(["image-text"], {ViT: tower(4, 128, patch=4), Text: tower(4, 128, tokens=40)}, training={"batch": 64}),
+        "image-text", 1, "train"),
+    "FedCola's gates, ViT 4x192": (
+        scenario([ViT, Text], {ViT: tower(4, 192, patch=4), Text: tower(4, 192, tokens=40)}, method="fedcola",
+                 training={"batch": 32}), ViT, 1, "train"),
+    "narrow ViT 4x96, batch 512": (
+        scenario([ViT], {ViT: tower(4, 96, 3, patch=4)}, training={"batch": 512}), ViT, 1, "train"),
+    "evaluation of ViT 6x192": (
+        scenario([ViT], {ViT: tower(6, 192, patch=4)}), ViT, 1, "evaluate"),
+    "text 4x192, checkpointing, foreach": (
+        scenario([Text], {Text: tower(4, 192, tokens=128)}, vocabulary=8000,
+                 training={"batch": 16, "checkpointing": True, "implementation": "foreach"}), Text, 1, "train"),
+    "ViT 6x256, layer-wise stage 2, clip": (
+        scenario([ViT], {ViT: tower(6, 256, patch=4)}, schedule=LAYERWISE, training={"batch": 32, "clip": 1.0}),
+        ViT, 2, "train"),
+    "ResNet-18 at 64, SGD": (
+        scenario([ViT], {ViT: {"tower": "resnet"}}, 64, training={"batch": 16, **SGD}), ViT, 1, "train"),
+    "biGRU of 256": (
+        scenario([Text], {Text: {"tower": "gru", "tokens": 40}}, training={"batch": 32}), Text, 1, "train"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """A work with its source and the predicted seconds of a step."""
+
+    name: str
+    work: Work
+    source: Source
+    predicted: float
+
+
+def prepared(name: str, machine: Device) -> Case:
+    """The work with this name and the predicted seconds of one of its steps."""
+    document, kind, stage, mode = WORKS[name]
+    setup = compose(load(document))
+    if mode == "train":
+        source: Source = setup.clients.client(setup.of_kind(kind)[0])
+        work = setup.schedule.stages[stage - 1].cut(setup.method.work(kind, 1)).fitted(source.size)
+    else:
+        source, work = setup.clients.server(), setup.method.evaluate(kind, "test")
+    work = replace(work, passes=work.passes[:1])
+    seconds = step_seconds(work, source, predict(work, source), machine)
+    return Case(name, work, source, seconds[0, work.passes[0].patterns[0]])
+
+
+def measured(case: Case, steps: int, repeat: int) -> tuple[float, float]:
+    """CPU and wall seconds of the fastest step."""
+    module = models.build(case.work.model)
+    own = {n for n, _ in module.named_parameters()} | {n for n, _ in module.named_buffers()}
+    extra = {i.name: torch.randn(i.shape) * 0.02 for p in case.work.down for i in p.items if i.name not in own}
+    batches = RandomBatches(case.source, case.work.model, steps, short=True)
+    for _ in range(repeat):
+        execute(case.work, extra, batches, module=module, device=torch.device("cpu"), seed=0)
+    pairs = [pair for timings in batches.seconds.values() for pair in timings]
+    return min(cpu for _, cpu in pairs), min(wall for wall, _ in pairs)
+
+
+def main(arguments: list[str]) -> None:
+    """Calibrate, predict, measure, print."""
+    parser = parser_of(__doc__, "bench.py steps")
+    parser.add_argument("--steps", type=int, default=3, help="steps in a run")
+    parser.add_argument("--repeat", type=int, default=5, help="runs of each work")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only works whose name contains TEXT")
+    chosen = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    machine = calibrate_here()
+    print(
+        f"calibrated: {machine.flops_per_second / 1e9:.1f} GFLOP/s, {machine.memory_bytes_per_second / 1e9:.1f} GB/s, "
+        f"{machine.seconds_per_operator * 1e6:.1f} us an operator\n"
+    )
+    cases = [prepared(name, machine) for name in WORKS if chosen.only in name]
+    print(table(("predicted", "ms"), [[case.name, f"{case.predicted * 1e3:.1f}"] for case in cases]), flush=True)
+    lines, errors = [], {}
+    for case in cases:
+        cpu, wall = measured(case, chosen.steps, chosen.repeat)
+        errors[case.name] = case.predicted / cpu - 1
+        lines.append([case.name, f"{cpu * 1e3:.1f}", f"{wall * 1e3:.1f}", f"{errors[case.name]:+.1%}"])
+    print("\n" + table((f"best of {chosen.steps * chosen.repeat}", "CPU ms", "wall ms", "error"), lines))
+    worst = max(errors, key=lambda name: abs(errors[name]))
+    print(f"\nmedian error {median(map(abs, errors.values())):.1%}, worst {errors[worst]:+.1%}: {worst}")
