@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
@@ -45,7 +46,12 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.g
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Raise UsageError if the installation lacks entry points of the checkout's pyproject.toml."""
+    """Raise UsageError if the installation lacks entry points of the checkout's pyproject.toml.
+
+    A job in the background of a shell ignores Ctrl-C, and so do the commands that it starts: tests send it to some.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = {
         (group, name, value) for group, points in project["entry-points"].items() for name, value in points.items()

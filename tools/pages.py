@@ -97,10 +97,10 @@ def chosen(files: Sequence[str]) -> list[Page]:
     return [page for page in PAGES if (page.file in files if files else not page.slow)]
 
 
-def outdated(files: Sequence[str] = ()) -> list[str]:
-    """The files that aren't what the code says now."""
+def outdated(files: Sequence[str] = ()) -> dict[str, str]:
+    """The files that aren't what the code says now, with the text that each should have."""
     texts = {page: page.texts() for page in chosen(files)}
-    return [page.file for page, (now, made) in texts.items() if not page.same(now, made)]
+    return {page.file: made for page, (now, made) in texts.items() if not page.same(now, made)}
 
 
 def main() -> int:
@@ -110,12 +110,11 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing")
     given = parser.parse_args()
     found = outdated(given.files)
-    for file in found:
+    for file, text in found.items():
         if given.check:
             print(f"docs/{file} is out of date: python tools/pages.py {file}")
         else:
-            (page,) = (page for page in PAGES if page.file == file)
-            (DOCS / file).write_text(page.texts()[1], encoding="utf-8")
+            (DOCS / file).write_text(text, encoding="utf-8")
             print(f"docs/{file}")
     return int(given.check and bool(found))
 

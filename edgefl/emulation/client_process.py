@@ -18,9 +18,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import IO, Any, TypedDict
+from typing import IO, TypedDict, TypeVar
 
-import psutil
 import safetensors.torch
 import torch
 from torch import Tensor
@@ -71,7 +70,6 @@ class Times(TypedDict):
     downloaded: float
     computed: float
     cpu_seconds: float
-    rss_bytes: int
 
 
 class Answer(TypedDict, total=False):
@@ -94,9 +92,13 @@ def tell(pipe: Connection, facts: Order | Answer, body: bytes = b"") -> None:
     pipe.send_bytes(body)
 
 
-def told(pipe: Connection) -> tuple[Any, bytes]:
-    """Receive an ``Order`` or an ``Answer``.  Raises EOFError or OSError if the other side has ended."""
-    return json.loads(pipe.recv_bytes()), pipe.recv_bytes()
+Said = TypeVar("Said", Order, Answer)
+
+
+def told(pipe: Connection, kind: type[Said]) -> tuple[Said, bytes]:
+    """Receive an order or an answer.  Raises EOFError or OSError if the other side has ended."""
+    said: Said = json.loads(pipe.recv_bytes())
+    return said, pipe.recv_bytes()
 
 
 def main(pipe: Connection, namespace: str, path: list[str], data: Data) -> None:
@@ -114,7 +116,7 @@ def main(pipe: Connection, namespace: str, path: list[str], data: Data) -> None:
         tell(pipe, {})
         client = _Client(pipe, stream, node)
         while True:
-            order, *body = told(pipe)  # a list, from which the body is taken so that its memory is free again
+            order, *body = told(pipe, Order)  # a list, from which the body is taken so that its memory is free again
             try:
                 tell(pipe, *getattr(client, order.pop("do"))(body=body, **order))
             except EdgeflError as error:
@@ -201,8 +203,7 @@ class _Client:
             frames.send(self._stream, uploads)
         kept = report.result.kept
         self._held |= kept
-        rss = psutil.Process().memory_info().rss
-        times: Times = {"downloaded": downloaded, "computed": computed, "cpu_seconds": spent, "rss_bytes": rss}
+        times: Times = {"downloaded": downloaded, "computed": computed, "cpu_seconds": spent}
         return {"times": times, "facts": report.facts()}, serialised(kept)
 
 

@@ -160,7 +160,7 @@ class Emulator:
         if not running.pipe.poll(max(until - time.monotonic(), 0.0)):
             raise EmulationError(f"{name} hasn't begun within {START_SECONDS:g} s")
         try:
-            answer, _ = told(running.pipe)
+            answer, _ = told(running.pipe, Answer)
         except (EOFError, OSError):
             raise EmulationError(f"the process of {name} ended before it began") from None
         if "error" in answer:
@@ -340,8 +340,7 @@ class Emulator:
         )
 
     def _answer(self, running: _Running) -> tuple[Answer, bytes]:
-        answer: Answer
-        answer, body = told(running.pipe)
+        answer, body = told(running.pipe, Answer)
         if "error" in answer:
             raise EmulationError(answer["error"])
         return answer, body

@@ -11,6 +11,7 @@ from typing import Any
 from edgefl.commands.progress import OnProgress, silent
 from edgefl.commands.run.run import run
 from edgefl.errors import RunError
+from edgefl.paper_tables.page_tables import Table, Tolerance
 from edgefl.records.compare import Ordering, OrderingFigure
 from edgefl.runs import Run, is_comparison, read_run
 from edgefl.scenario import Scenario, load

@@ -1,4 +1,4 @@
-"""tools/check_memory.py: what it draws, what it measures of known allocations, and whether the predictions hold."""
+"""tools/memory.py: what it draws, what it measures of known allocations, and whether the predictions hold."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import torch
 from edgefl import models
 from edgefl.commands.compose import planner_of, scenario_of
 
-TOOL = Path(__file__).resolve().parents[2] / "tools" / "check_memory.py"
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "memory.py"
 MANY = 500
 
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("check_memory", TOOL)
+    spec = importlib.util.spec_from_file_location("memory_program", TOOL)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -32,12 +32,12 @@ def tool() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def drawing(tool: ModuleType) -> ModuleType:
-    return sys.modules["memory_check.drawing"]
+    return sys.modules["memory.drawing"]
 
 
 @pytest.fixture(scope="module")
 def comparing(tool: ModuleType) -> ModuleType:
-    return sys.modules["memory_check.comparing"]
+    return sys.modules["memory.comparing"]
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_text_that_is_no_id_is_refused(tool: ModuleType, name: str, capsys: pyte
 @pytest.mark.parametrize("count", [6, pytest.param(60, marks=pytest.mark.slow)])
 def test_both_sides_mean_the_same_model(drawing: ModuleType, count: int) -> None:
     """Parameters, and those that train, of the module written by hand are as many as those of edgefl's."""
-    from memory_check.steps import make_model  # type: ignore[import-not-found]
+    from memory.steps import make_model  # type: ignore[import-not-found]
 
     for index in range(count):
         c = drawing.draw(8, index)
@@ -146,7 +146,7 @@ def test_both_sides_mean_the_same_model(drawing: ModuleType, count: int) -> None
 
 
 def test_the_peak_is_the_largest_running_sum_in_order_of_time(tool: ModuleType) -> None:
-    from memory_check.measuring import peak_of  # type: ignore[import-not-found]
+    from memory.measuring import peak_of  # type: ignore[import-not-found]
 
     assert peak_of([]) == (0, 0)
     assert peak_of([(1, 100), (2, 50), (3, -100), (4, 80), (5, -80)]) == (150, 2)
@@ -154,7 +154,7 @@ def test_the_peak_is_the_largest_running_sum_in_order_of_time(tool: ModuleType) 
 
 
 def test_the_profiler_sees_known_allocations(tool: ModuleType) -> None:
-    from memory_check.measuring import profiled  # type: ignore[import-not-found]
+    from memory.measuring import profiled  # type: ignore[import-not-found]
 
     def body() -> None:
         first = torch.empty(1000)  # 4,000 bytes
@@ -170,8 +170,8 @@ def test_the_profiler_sees_known_allocations(tool: ModuleType) -> None:
 ALONE = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from memory_check.drawing import draw, towers_of
-from memory_check.measuring import in_a_fork
+from memory.drawing import draw, towers_of
+from memory.measuring import in_a_fork
 small = next(
     c for c in (draw(5, i) for i in range(100))
     if all(t.get("tower") in ("vit", "transformer") for t in towers_of(c["scenario"]["model"]).values())

@@ -1,28 +1,31 @@
 """Compare edgefl's predicted peak memory with what torch's CPU allocator hands out in a step written by hand.
 
-    python tools/check_memory.py --configurations 1000 --seed 1 [--nets] [--json FILE] [--workers 1]
-    python tools/check_memory.py --only 1-17
+    python tools/memory.py --configurations 1000 --seed 1 [--nets] [--json FILE] [--workers 1]
+    python tools/memory.py --only 1-17
+    python tools/memory.py --kernel
 
 draws random configurations (towers, sizes, optimizers, schedules, methods), every fifth of a net of timm. One process
 predicts each with edgefl and cold caches. Another, which never imports edgefl, forks for each configuration and runs
 it as written by hand in torch, timm and transformers, with one thread and under torch's profiler; its peak is the
 largest running sum of the memory events. No configuration is left out: one that a side can't answer counts as a
 failure. ``--only`` runs one by its id.
+``--kernel`` finds the limit at which Linux kills a client instead (``memory.kernel``; root, ten minutes).
 Exit codes: 0 all errors are at most 0.1 % or 4 KiB, 1 some are larger or unknown, 2 wrong arguments.  It runs on Linux.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+TOOLS = Path(__file__).resolve().parent
+sys.path[:0] = [str(TOOLS), str(TOOLS.parent)]
 
-from memory_check.comparing import Compared, as_json, compare, report
-from memory_check.drawing import EVERY_NET, draw, identified
+from measuring import parser_of  # noqa: E402
+from memory.comparing import Compared, as_json, compare, report  # noqa: E402
+from memory.drawing import EVERY_NET, draw, identified  # noqa: E402
 
 
 def indices(configurations: int, nets: bool) -> range:
@@ -32,14 +35,20 @@ def indices(configurations: int, nets: bool) -> range:
 
 def main(arguments: list[str] | None = None) -> int:
     """Compare, print the report, and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--configurations", type=int, default=30, help="how many are drawn (default: 30)")
     parser.add_argument("--seed", type=int, default=1, help="number of the sequence (default: 1)")
     parser.add_argument("--json", type=Path, help="write every comparison to this file")
     parser.add_argument("--workers", type=int, default=1, help="configurations at a time (default: 1)")
     parser.add_argument("--nets", action="store_true", help="only those of timm's nets, every fifth of the sequence")
     parser.add_argument("--only", metavar="ID", help="run one configuration, SEED-INDEX, and print it")
+    parser.add_argument("--kernel", action="store_true", help="find the limit at which Linux kills a client instead")
     given = parser.parse_args(arguments)
+    if given.kernel:
+        from memory.kernel import validate
+
+        validate()
+        return 0
     if given.configurations < 1 or given.workers < 1 or given.seed < 0:
         parser.error("--configurations and --workers: 1 or more; --seed: 0 or more")
     try:

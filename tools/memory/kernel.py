@@ -1,6 +1,6 @@
 """Find the memory limit at which the kernel kills a client, beside the peak that was predicted for its work.
 
-    python tools/validate_memory.py
+    python tools/memory.py --kernel
 
 A client's process may take what it has before its work (Python, torch, data, after a step of a tiny model) and a share
 of the predicted peak (control groups).  The share is halved in until the limit at which it is killed is known to a
@@ -59,7 +59,7 @@ def flown(federation: Federation, data: Data, plan: Plan, task: Task, most: floa
         return emulator.fly({0: plan})[0]
 
 
-def main() -> None:
+def validate() -> None:
     """Print the edge of each work."""
     check()
     for name, options in WORKS.items():
@@ -92,7 +92,3 @@ def main() -> None:
                 f"  C library {library}: killed at {low:.1%}, finished at {high:.1%} of the prediction, "
                 f"{(high - 1) * peak / MIB:+.1f} MiB"
             )
-
-
-if __name__ == "__main__":
-    main()

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from memory_check.drawing import Json, described
+from memory.drawing import Json, described
 
 HERE = Path(__file__).resolve().parent
 SHARE, FLOOR = 0.001, 4096

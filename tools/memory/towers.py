@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from memory_check.drawing import NETS
+from memory.drawing import NETS
 
 Json = dict[str, Any]
 
@@ -72,64 +72,32 @@ def rates(last: float, blocks: int, depth: int) -> list[float]:
 # transformers -----------------------------------------------------------------------------------------------------
 
 
-class Attention(nn.Module):
-    """Multi-head self-attention (Vaswani et al. 2017) with one matrix for query, key and value."""
+class Drop(nn.Module):
+    """Stochastic depth: a branch's output, zero for dropped samples."""
 
-    def __init__(self, width: int, heads: int):
+    def __init__(self, probability: float):
         super().__init__()
-        self.heads = heads
-        self.qkv = nn.Linear(width, 3 * width)
-        self.proj = nn.Linear(width, width)
+        self.probability = probability
 
     def forward(self, x: Tensor) -> Tensor:
         """``[batch, tokens, width]`` to the same shape."""
-        batch, tokens, width = x.shape
-        qkv = self.qkv(x).reshape(batch, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        q, k, v = qkv.unbind(0)
-        heads = F.scaled_dot_product_attention(q, k, v)
-        return self.proj(heads.transpose(1, 2).reshape(batch, tokens, width))
-
-
-class Mlp(nn.Module):
-    """Two linear layers with a GELU between them."""
-
-    def __init__(self, width: int, hidden: int):
-        super().__init__()
-        self.fc1 = nn.Linear(width, hidden)
-        self.fc2 = nn.Linear(hidden, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[batch, tokens, width]`` to the same shape."""
-        return self.fc2(F.gelu(self.fc1(x)))
-
-
-class Block(nn.Module):
-    """A transformer block with norms before attention and MLP (Dosovitskiy et al. 2021), and stochastic depth."""
-
-    def __init__(self, width: int, heads: int, ratio: float, drop: float):
-        super().__init__()
-        self.norm1 = nn.LayerNorm(width, eps=1e-6)
-        self.attn = Attention(width, heads)
-        self.norm2 = nn.LayerNorm(width, eps=1e-6)
-        self.mlp = Mlp(width, int(width * ratio))
-        self.drop = drop
-
-    def kept(self, x: Tensor) -> Tensor:
-        """The branch's output, zero for dropped samples."""
-        if self.drop == 0 or not self.training:
+        if not self.training:
             return x
-        mask = x.new_empty((len(x), 1, 1)).bernoulli_(1 - self.drop)
-        return x * mask / (1 - self.drop)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[batch, tokens, width]`` to the same shape."""
-        x = x + self.kept(self.attn(self.norm1(x)))
-        return x + self.kept(self.mlp(self.norm2(x)))
+        mask = x.new_empty((len(x), 1, 1)).bernoulli_(1 - self.probability)
+        return x * mask / (1 - self.probability)
 
 
 def _blocks(options: Json, depth: int) -> nn.ModuleList:
-    drops = rates(options["drop_path"], options["blocks"], depth)
-    return nn.ModuleList(Block(options["width"], options["heads"], options["mlp_ratio"], drop) for drop in drops)
+    """timm's blocks, with norms before attention and MLP (Dosovitskiy et al. 2021)."""
+    from timm.models.vision_transformer import Block
+
+    blocks: Any = nn.ModuleList(
+        Block(options["width"], options["heads"], options["mlp_ratio"], qkv_bias=True) for _ in range(depth)
+    )
+    for block, probability in zip(blocks, rates(options["drop_path"], options["blocks"], depth), strict=True):
+        if probability:
+            block.drop_path1, block.drop_path2 = Drop(probability), Drop(probability)
+    return blocks
 
 
 class Vit(Tower):

@@ -1,6 +1,6 @@
 """What edgefl predicts for a configuration.
 
-    python tools/memory_check/predicting.py
+    python tools/memory/predicting.py
 
 reads configurations as lines of JSON from standard input, and answers each with a line.  Its caches are in a temporary
 folder, so everything that it looks up on disk was written by this run.

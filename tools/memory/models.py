@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from memory_check.towers import TOWERS, Tower, apply, rates
+from memory.towers import TOWERS, Tower, apply, rates
 
 Json = dict[str, Any]
 PAIR = ("image", "text")

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from memory_check.drawing import WIDTHS, blocks_of, towers_of
-from memory_check.models import MultiwayModel, TowerModel, add_gates, freeze, narrowed, scale
+from memory.drawing import WIDTHS, blocks_of, towers_of
+from memory.models import MultiwayModel, TowerModel, add_gates, freeze, narrowed, scale
 
 Json = dict[str, Any]
 PAIR = ("image", "text")

@@ -1,6 +1,6 @@
 """What torch's CPU allocator hands out while a configuration runs, each in a fresh process; edgefl is never imported.
 
-    python tools/memory_check/measuring.py
+    python tools/memory/measuring.py
 
 reads configurations as lines of JSON from standard input, and answers each with a line.  The process imports torch and
 the libraries of models, runs no operator and starts no thread; it forks for every configuration, so that each one
@@ -74,7 +74,7 @@ def profiled(body: Callable[[], object]) -> tuple[int, list[str]]:
 
 def measured(configuration: dict[str, Any]) -> dict[str, Any]:
     """Bytes at the peak of a configuration, where they were reached, and the seconds of processor time."""
-    from memory_check.steps import work
+    from memory.steps import work
 
     started = time.process_time()
     torch.set_num_threads(1)
@@ -115,7 +115,7 @@ def main() -> int:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     warnings.simplefilter("ignore")
     kept = import_libraries()
-    import memory_check.steps  # noqa: F401 - once, not in every fork
+    import memory.steps  # noqa: F401 - once, not in every fork
 
     threads = len(os.listdir("/proc/self/task"))
     assert threads == 1 and "edgefl" not in sys.modules, f"{threads} threads"
