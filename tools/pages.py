@@ -28,6 +28,7 @@ from tools.pages.fine_tune import fine_tune_blocks
 from tools.pages.front_picture import front_picture, same_picture
 from tools.pages.protocol import protocol_blocks
 from tools.pages.python import python_page
+from tools.pages.records import answer_blocks, record_blocks
 from tools.pages.scenario import scenario_page, scenario_schema
 from tools.pages.towers import tower_blocks
 
@@ -65,6 +66,8 @@ PAGES = (
     Page("reference/errors.md", errors_page),
     Page("reference/python.md", python_page),
     Page("reference/protocol.md", protocol_blocks),
+    Page("reference/records.md", record_blocks),
+    Page("reference/json.md", answer_blocks),
     Page("reference/devices.md", device_blocks),
     Page("reference/data-sets.md", data_set_blocks),
     Page("reference/towers.md", tower_blocks),

@@ -73,7 +73,9 @@ def test_runs_of_a_comparison_stay_in_its_folder(tmp_path: Path, folder: object)
     described["runs"][1]["folder"] = folder
     (path / "compare.json").write_text(json.dumps(described))
     for look in (comparison, read_run, lambda p: edgefl.run(resume=p)):
-        with pytest.raises(RunError, match="runs must be in folders beside compare.json|field .runs.1..folder.: expected `str`"):
+        with pytest.raises(
+            RunError, match="must be in folders beside compare.json|field .runs.1..folder.: expected `str`"
+        ):
             look(path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["both"]
 
