@@ -23,13 +23,7 @@ ALLOWED = {
     "processes": "worker processes that train clients, and those that run cells",
     "worker": "the loop of a worker process, and that of a worker on Ray",
     "rules": "rules of works, and rules of aggregation",
-    "matching": "PmcmFL's matching, and its analysis",
     "pmcmfl": "the method, and the page of docs/papers that has its name",
-    "budgets": "what a round may use up, and runs at equal costs",
-    "fields": "fields of the scenario, and those that a sweep varies",
-    "rows": "rows of a data set's text, and rows of a sweep",
-    "orders": "the order in which clients are asked, and orders of a sweep's answers",
-    "opening": "opening a federation, and the opening lines of a profile",
 }
 
 
