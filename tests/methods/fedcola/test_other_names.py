@@ -461,6 +461,7 @@ RUNS = {**{name: {"name": "fedcola", **options} for name, options in EVERY.items
         for layerwise in (False, True)
     ],
 )
+@pytest.mark.usefixtures("one_worker")
 def test_runs_send_what_is_profiled_and_are_the_same_in_workers(
     tiny: Tiny, tmp_path: Path, name: str, layerwise: bool
 ) -> None:
