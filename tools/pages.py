@@ -31,6 +31,7 @@ from tools.pages.front_picture import front_picture, same_picture
 from tools.pages.methods import method_blocks
 from tools.pages.protocol import protocol_blocks
 from tools.pages.python import python_page
+from tools.pages.records import record_blocks
 from tools.pages.scenario import scenario_page, scenario_schema
 from tools.pages.scenarios import scenarios_page
 from tools.pages.towers import tower_blocks
@@ -68,8 +69,9 @@ PAGES = (
     Page("reference/command-line.md", command_line_page),
     Page("reference/errors.md", errors_page),
     Page("reference/python.md", python_page),
-    Page("reference/json.md", answer_blocks),
     Page("reference/protocol.md", protocol_blocks),
+    Page("reference/records.md", record_blocks),
+    Page("reference/json.md", answer_blocks),
     Page("reference/devices.md", device_blocks),
     Page("reference/data-sets.md", data_set_blocks),
     Page("reference/towers.md", tower_blocks),

@@ -35,17 +35,28 @@ def new(
         typer.echo(f"next: edgefl validate {result['scenario']}")
 
 
-@app.command(epilog=examples("edgefl schema", "edgefl schema -o edgefl.schema.json"))
+@app.command(epilog=examples("edgefl schema", "edgefl schema -o edgefl.schema.json", "edgefl schema records rounds"))
 def schema(
+    of: Annotated[
+        str, typer.Argument(metavar="[scenario|records]", help="What the schema is of.", show_default=False)
+    ] = "scenario",
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", help="One record, such as rounds or explain; all by default.", show_default=False
+        ),
+    ] = None,
     output: Annotated[
         str | None, typer.Option("--output", "-o", metavar="FILE", help="Write the schema to a file.")
     ] = None,
     plugins: Plugins = None,
 ) -> None:
-    """Print the JSON Schema of scenarios, with the parts of installed plug-ins, for editors."""
-    from edgefl.commands.new import schema_text
+    """Print the JSON Schema of scenarios, with the parts of installed plug-ins, for editors; or those of records."""
+    if of not in ("scenario", "records") or (name and of == "scenario"):
+        raise typer.BadParameter(f"{of} {name or ''}".strip() + " isn't scenario, records, or records and one's name")
+    from edgefl.commands.new import record_schemas, schema_text
 
-    text = schema_text()
+    text = schema_text() if of == "scenario" else record_schemas(name)
     if output is None:
         typer.echo(text, nl=False)
         return

@@ -7,12 +7,27 @@ import re
 from pathlib import Path
 
 from edgefl import registry
-from edgefl.errors import ScenarioError, printable
+from edgefl.errors import ScenarioError, UnknownName, printable
 from edgefl.scenario.document import write
 from edgefl.scenario.library import SCHEMA, find_document, library_folder, text_of
 
 MODELINE = "# yaml-language-server: $schema="
 """The comment by which editors with yaml-language-server find a file's schema; a path relative to the file follows."""
+
+
+def record_schemas(name: str | None = None) -> str:
+    """The JSON Schema of a record, or a mapping from each record's name to its schema, as JSON text.
+
+    Raises UnknownName.
+    """
+    from edgefl.records.reading import schema
+    from edgefl.records.schemas import RECORDS
+
+    if name is None:
+        return json.dumps({name: schema(cls) for name, cls in RECORDS.items()}, indent=2) + "\n"
+    if name not in RECORDS:
+        raise UnknownName("record", name, RECORDS)
+    return json.dumps(schema(RECORDS[name]), indent=2) + "\n"
 
 
 def schema_text() -> str:

@@ -118,7 +118,9 @@ def lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
 
 def schema(cls: type[Record]) -> dict[str, Any]:
     """The JSON Schema of a record, with the meaning of each field as its description."""
-    (reference,), components = msgspec.json.schema_components([cls], ref_template="#/$defs/{name}")
+    (reference,), components = msgspec.json.schema_components(
+        [cls], schema_hook=_anything, ref_template="#/$defs/{name}"
+    )
     classes = {each.__name__: each for each in _records_in(cls)}
     for name, component in components.items():
         told = meanings(classes[name]) if name in classes else {}
@@ -126,6 +128,13 @@ def schema(cls: type[Record]) -> dict[str, Any]:
             if field in told:
                 entry["description"] = told[field]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **reference, "$defs": components}
+
+
+def _anything(kind: type) -> dict[str, Any]:
+    """The schema of values that may be anything."""
+    if kind is object:
+        return {}
+    raise NotImplementedError
 
 
 def _records_in(cls: type[Record]) -> Iterator[type[Record]]:

@@ -116,7 +116,7 @@ class Stopped(Record):
     metric, and missing in others"""
     metric: str | None
     """The metric that ended it, `KIND.NAME`; `null` if
-    [`on_round`](../how-to/look-into-a-run.md#end-a-run-from-python) did"""
+    [`on_round`](../how-to/understand-a-run.md#end-a-run-from-python) did"""
     value: Share | None
     """Its value in this round, or `null` likewise"""
     reason: str

@@ -278,6 +278,27 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path, monkeypatch: py
 # --- the schema ------------------------------------------------------------------------------------------------------
 
 
+def test_records_have_schemas(capsys: pytest.CaptureFixture[str]) -> None:
+    def answer(*words: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["schema", *words])
+        return int(ended.value.code or 0), capsys.readouterr().out
+
+    code, text = answer("records")
+    schemas = json.loads(text)
+    assert code == 0 and {"rounds", "clients", "scored", "explain"} <= set(schemas)
+    for schema in schemas.values():
+        Draft202012Validator.check_schema(schema)
+    for number in (3, 4):
+        for table in ("rounds", "clients", "eligibility", "host", "scratch"):
+            path = ROOT / "tests" / "runs" / "formats" / f"format-{number}" / f"{table}.jsonl"
+            for line in path.read_text().splitlines():
+                if "held-out" not in line:
+                    Draft202012Validator(schemas[table]).validate(json.loads(line))
+    assert json.loads(answer("records", "rounds")[1]) == schemas["rounds"]
+    assert answer("records", "round")[0] != 0 and answer("record")[0] != 0
+
+
 def test_the_shipped_schema_is_that_of_the_sections() -> None:
     """In a process without the plug-ins of the tests."""
     code = "import json, edgefl.scenario as s; print(json.dumps(s.json_schema(), indent=1, ensure_ascii=False))"

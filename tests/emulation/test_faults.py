@@ -120,7 +120,7 @@ def test_a_deadline_in_mid_upload_ends_both_clocks_alike(
     limited = {**scenario, "round": {"cohort": 1.0, "deadline": deadline, "gate": "everyone"}}
     edgefl.emulate(limited, output=tmp_path / "cut")
     simulated, emulated, replayed = (
-        list(edgefl.read_run(tmp_path / "cut" / name).flights()) for name in ("simulated", "emulated", "replayed")
+        list(edgefl.read_run(tmp_path / "cut" / name).each("clients")) for name in ("simulated", "emulated", "replayed")
     )
     assert len(emulated) == 2
     for ours, theirs, again in zip(simulated, emulated, replayed, strict=True):

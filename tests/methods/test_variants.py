@@ -432,7 +432,7 @@ def test_clients_are_scored_with_their_variants_model(tiny: Tiny, tmp_path: Path
     )  # fmt: skip
     run = edgefl.run(given, output=tmp_path / "run")
     setup, weights = compose(load(given)), run.weights()
-    scored = list(run.scored_clients())
+    scored = list(run.each("scored"))
     module = edgefl.models.build(setup.method.setting.kinds["image"].model)
     whole = Pass("score-classify", "held-out", ("image",), 1, False)
     for record in scored:

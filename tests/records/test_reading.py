@@ -41,7 +41,7 @@ def test_a_wrong_field_is_told_with_its_path(change: dict[str, object], said: st
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b'{"name": "a"', 'this line is damaged: b\'{"name": "a"\''),
+        (b'{"name": "a"', 'it isn\'t JSON: b\'{"name": "a"\''),
         (b'{"name": "\xff", "seconds": 1}', "it isn't JSON"),
         (b"[1]", "expected `object`, got `array`"),
         (b'{"seconds": 1}', "field 'name' is missing"),

@@ -74,7 +74,7 @@ def test_runs_of_a_comparison_stay_in_its_folder(tmp_path: Path, folder: object)
     (path / "compare.json").write_text(json.dumps(described))
     for look in (comparison, read_run, lambda p: edgefl.run(resume=p)):
         with pytest.raises(
-            RunError, match="runs must be in folders beside compare.json|field .runs.1..folder.: expected `str`"
+            RunError, match="must be in folders beside compare.json|field .runs.1..folder.: expected `str`"
         ):
             look(path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["both"]

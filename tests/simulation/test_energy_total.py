@@ -152,7 +152,7 @@ def test_grams_are_joules_times_the_intensity_by_phase(scenario: dict[str, Any],
         "upload": device.idle_watts + link.upload_watts,
     }
     sums: Counter[str] = Counter()
-    for record in run.flights():
+    for record in run.each("clients"):
         for phase, power in watts.items():
             grams = record[f"{phase}_seconds"] * power / 1000 / 3600 * 400
             assert record[f"{phase}_carbon_grams"] == pytest.approx(grams, rel=1e-9)

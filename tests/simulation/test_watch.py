@@ -18,6 +18,7 @@ from edgefl.commands.verify.verify import verify
 from edgefl.errors import MethodError, RunError, ScenarioError
 from edgefl.methods import ServerState
 from edgefl.planning.stop_options import StopOptions, lower_is_better
+from edgefl.records.run import Best
 from edgefl.report.facts import summary
 from edgefl.runs import Run, best
 from edgefl.scenario import load
@@ -59,8 +60,8 @@ def test_when_a_run_ends(values: list[float | None], stop: dict[str, Any], ended
     if ended is None:
         assert watch.stopped is None
     else:
-        assert watch.stopped is not None and watch.stopped["round"] == ended
-        assert watch.stopped["text"].startswith(f"stopped after round {ended}: {text}")
+        assert watch.stopped is not None and watch.stopped.round == ended
+        assert watch.stopped.text.startswith(f"stopped after round {ended}: {text}")
     again = Watch.of(watch.stop, None)
     assert again is not None
     again.restore(json.loads(json.dumps(watch.state())))
@@ -69,10 +70,10 @@ def test_when_a_run_ends(values: list[float | None], stop: dict[str, Any], ended
 
 def test_the_best_is_the_first_of_equal_values_whatever_min_delta() -> None:
     watch = played([0.1, 0.3, 0.3, 0.2], patience=4, min_delta=0.5)
-    assert watch.best == {"metric": "image.x", "value": 0.3, "round": 2} and watch.unwritten is not None
+    assert watch.best == Best(metric="image.x", value=0.3, round=2) and watch.unwritten is not None
     assert watch.unwritten.tensors["w"] == 2
     other = played([0.1, 0.3, 0.05], kept="image.y", patience=9)
-    assert other.best == {"metric": "image.y", "value": -0.05, "round": 3}
+    assert other.best == Best(metric="image.y", value=-0.05, round=3)
     assert Watch.of(StopOptions(), None) is None
     with pytest.raises(MethodError, match=r"no image\.z, .*; it has image\.x, image\.y"):
         played([0.1], kept="image.z", patience=1)

@@ -10,11 +10,14 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from edgefl.records.analyse import Analysis
 from edgefl.records.compare import ComparedRuns
 from edgefl.records.devices import DeviceCheck, FleetClients
+from edgefl.records.explained import Explanation
 from edgefl.records.fit import Fit
 from edgefl.records.profile import ComparedProfiles, CostDifference, Profile
 from edgefl.records.record import Keys, Record, Row, fields_of, meanings, types_of
+from edgefl.records.summary import Summary
 from edgefl.records.sweep import CellHead, Sweep
 from edgefl.records.validate import ValidScenario
+from edgefl.records.verified import Verified
 from tools.pages.markdown import prose, table
 
 ANSWERS: dict[str, type[Record]] = {
@@ -28,6 +31,9 @@ ANSWERS: dict[str, type[Record]] = {
     "fit": Fit,
     "analyse": Analysis,
     "validate": ValidScenario,
+    "run": Summary,
+    "verify": Verified,
+    "explain": Explanation,
 }
 """What a command prints with ``--json``, by the block that tells it."""
 

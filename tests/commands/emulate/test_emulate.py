@@ -135,7 +135,7 @@ def test_an_emulation_trains_the_weights_that_a_run_trains(
     assert all(torch.equal(weights[name], tensor) for name, tensor in emulated.weights().items())
     # what crossed the links is what the records say, to the byte
     sent = {(flown["round"], flown["client"]): flown for flown in result["flights"]}
-    for record in emulated.flights():
+    for record in emulated.each("clients"):
         flown = sent[record["round"], record["client"]]
         assert flown["download_bytes"] == record["serialised_download_bytes"]
         assert flown["upload_bytes"] == record["serialised_upload_bytes"]

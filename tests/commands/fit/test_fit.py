@@ -169,10 +169,25 @@ def test_the_answers_are_all_the_minimal_ones(
             assert set(found["unmet"]) <= set(unmet) and (len(names) > 1 or found["unmet"] == unmet)
 
 
-@pytest.mark.parametrize("names", [("memory", "bytes"), pytest.param(("seconds",), marks=pytest.mark.slow)])
-def test_the_minimal_ones_among_adapters(causal: dict[str, Any], names: tuple[str, ...]) -> None:
+SINGLE = {"batch": 1, "precision": "float16"}
+"""Training whose batch can't be made smaller: half of the combinations."""
+
+
+@pytest.mark.parametrize(
+    ("names", "training"),
+    [
+        (("memory", "bytes"), SINGLE),
+        pytest.param(("memory", "bytes"), None, marks=pytest.mark.slow),
+        pytest.param(("seconds",), None, marks=pytest.mark.slow),
+    ],
+)
+def test_the_minimal_ones_among_adapters(
+    causal: dict[str, Any], names: tuple[str, ...], training: dict[str, Any] | None
+) -> None:
+    causal = causal if training is None else {**causal, "training": training}
     axes, costs = lattice(causal)
-    assert {a.name for a in axes if a.steps} == {"checkpointing", "batch", "schedule", "adapter", "optimizer"}
+    changed = {"checkpointing", "schedule", "adapter", "optimizer"} | ({"batch"} if training is None else set())
+    assert {a.name for a in axes if a.steps} == changed
     said = set()
     for allowed in grid(costs, names, (0.0, 0.1, 0.5)):
         found = answers(causal, allowed)

@@ -19,7 +19,7 @@ from edgefl.commands.verify.conservation import RULES
 from edgefl.commands.verify.verify import FILE_RULES, verify
 from edgefl.devices import load_device, load_link
 from edgefl.errors import RunError
-from edgefl.runs import SUMMED
+from edgefl.records.rounds import SUMMED
 from edgefl.runs.folders import FORMAT
 
 DEVICE, LINK = "raspberry-pi-4-4gb", "lte"
@@ -107,21 +107,21 @@ def tables() -> Tables:
     result = {"rounds": 3, "virtual_seconds": now, "metrics": {}, "totals": totals}
     scored, group = evaluated()
     rounds[2]["client_metrics"] = [group]
-    return {"clients": [*clients, *scored], "rounds": rounds, "eligibility": eligibility, "result": [result]}
+    return {"clients": clients, "scored": scored, "rounds": rounds, "eligibility": eligibility, "result": [result]}
 
 
 def evaluated() -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Two clients that were scored after round 3 on 10 and 30 samples of their own, and all clients' sums."""
     sums = {"download_bytes": 5, "serialised_download_bytes": 6, "forward_flops": 7, "energy_joules": 0.5}
     scored = [
-        {"round": 3, "when": "evaluate held-out", "client": c, "kind": "image", "device": DEVICE, "eligible": True,
+        {"round": 3, "client": c, "kind": "image", "device": DEVICE, "eligible": True,
          "samples": samples, **sums, "metrics": {"accuracy": accuracy}}
         for c, samples, accuracy in ((0, 10, 0.25), (1, 30, 0.75))
     ]  # fmt: skip
     accuracy = {"clients": 2, "mean": 0.5, "weighted_mean": 0.625, "deviation": 0.25, "worst_decile": 0.25}
     group = {
         "by": "all", "group": "all", "clients": 9, "scored": 2, "too_small": 4, "without": 3, "samples": 40,
-        **{name: 2 * value for name, value in sums.items()}, "metrics": {"accuracy": accuracy},
+        **{name: 2 * value for name, value in sums.items()}, "longest_virtual_seconds": 1.0, "metrics": {"accuracy": accuracy},
     }  # fmt: skip
     return scored, group
 
@@ -131,7 +131,7 @@ def written(folder: Path, found: Tables, more: dict[str, Any] | None = None) -> 
     (folder / "scenario.yaml").write_text(yaml.safe_dump({**scenario(), **(more or {})}))
     (folder / "environment.json").write_text(json.dumps({"run_format": FORMAT}))
     (folder / "models.json").write_text("{}")
-    for name in ("clients", "rounds", "eligibility"):
+    for name in ("clients", "scored", "rounds", "eligibility"):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found[name]))
     for result in found["result"]:
         (folder / "result.json").write_text(json.dumps(result))
@@ -334,11 +334,11 @@ def test_wrong_folders_and_lines(tmp_path: Path):
         verify(tmp_path / "nowhere")
     found = tables()
     del found["clients"][3]["carried_upload_bytes"]
-    with pytest.raises(RunError, match=r"clients\.jsonl:4: a record has no 'carried_upload_bytes'"):
+    with pytest.raises(RunError, match=r"clients\.jsonl:4: field 'carried_upload_bytes' is missing"):
         verify(written(tmp_path / "old", found))
     found = tables()
     found["rounds"][1]["virtual_seconds"] = "long"
-    with pytest.raises(RunError, match=r"rounds\.jsonl:2: a record has a value of the wrong type"):
+    with pytest.raises(RunError, match=r"rounds\.jsonl:2: field 'virtual_seconds': expected `float`, got `str`"):
         verify(written(tmp_path / "odd", found))
     folder = written(tmp_path / "damaged", tables())
     text = (folder / "clients.jsonl").read_text().replace('{"round": 2', '{"round" 2', 1)

@@ -1,0 +1,22 @@
+"""The records that have a JSON Schema to print: a name for each file of a run's folder and for each answer."""
+
+from __future__ import annotations
+
+from edgefl.records.clients import Flight, ScoredClient
+from edgefl.records.eligibility import Verdict
+from edgefl.records.emulated import Emulation
+from edgefl.records.explained import Explanation, Exported, Traced
+from edgefl.records.host import HostWork, Scratch
+from edgefl.records.record import Record
+from edgefl.records.rounds import Round
+from edgefl.records.run import Comparison, Environment, Evaluation, Result
+from edgefl.records.summary import Summary
+from edgefl.records.verified import Verified
+
+RECORDS: dict[str, type[Record]] = {
+    "rounds": Round, "clients": Flight, "scored": ScoredClient, "eligibility": Verdict, "scratch": Scratch,
+    "host": HostWork, "result": Result, "environment": Environment, "evaluation": Evaluation,
+    "compare.json": Comparison, "run": Summary, "verify": Verified, "explain": Explanation, "trace": Traced,
+    "export": Exported, "emulate": Emulation,
+}  # fmt: skip
+"""Each record by the name of its table, file or command."""

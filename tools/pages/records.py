@@ -1,0 +1,40 @@
+"""Tables of the reference: the fields of the records in a run's folder, from their classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from edgefl.records import Record, Row, fields_of
+from edgefl.records.clients import Flight, ScoredClient
+from edgefl.records.eligibility import Verdict
+from edgefl.records.host import HostWork, Scratch
+from edgefl.records.rounds import Round
+from edgefl.records.run import Comparison, Environment, Evaluation, Result
+from edgefl.records.schemas import RECORDS
+from tools.pages.markdown import table
+
+ON_RECORDS: dict[str, type[Record]] = {
+    "rounds.jsonl": Round, "clients.jsonl": Flight, "scored.jsonl": ScoredClient, "eligibility.jsonl": Verdict,
+    "scratch.jsonl": Scratch, "host.jsonl": HostWork, "result.json": Result, "environment.json": Environment,
+    "evaluation.json": Evaluation, "compare.json": Comparison,
+}  # fmt: skip
+"""Each block of the page about a run's folder: a file, and the class of its records."""
+
+
+def record_blocks() -> dict[str, str]:
+    """The blocks of ``reference/records.md``."""
+    return {
+        **{f"fields of {file}": fields_table(cls) for file, cls in ON_RECORDS.items()},
+        "schemas": ", ".join(f"`{name}`" for name in RECORDS),
+    }
+
+
+def fields_table(cls: type[Record]) -> str:
+    """A table with a row for each field of a record."""
+    return table(("Field", "Unit", "Meaning"), _rows(fields_of(cls)))
+
+
+def _rows(rows: Iterable[Row]) -> Iterable[tuple[str, str, str]]:
+    for row in rows:
+        since = f" (since run format {row.since})" if row.since > 1 else ""
+        yield f"`{row.name}`", row.unit or "–", row.meaning.removesuffix(".") + since
