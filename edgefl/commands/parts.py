@@ -82,7 +82,7 @@ def described(noun: str, name: str) -> dict[str, Any]:
 
     part = registry.get(noun, name)
     model: type[BaseModel] | None = getattr(part, "Options", None)
-    return _entry(noun, name, summary_of(part), model and model.model_json_schema())
+    return _entry(noun, name, summary_of(part), None if model is None else model.model_json_schema())
 
 
 def _entry(noun: str, name: str, summary: str, schema: dict[str, Any] | None) -> dict[str, Any]:

@@ -14,10 +14,8 @@ from torch import Tensor, nn
 from edgefl.errors import MethodError, suggestion
 from edgefl.models.layers import BlockLayers
 from edgefl.models.tower import chosen
-from edgefl.models.towers.bert import Bert
-from edgefl.models.towers.distilbert import DistilBert
 from edgefl.models.towers.hf_causal import IRRELEVANT, configuration, known_fields, of_folder
-from edgefl.models.towers.hugging_face import VISION_BLOCK
+from edgefl.models.towers.hugging_face import VISION_BLOCK, Bert, DistilBert
 from edgefl.models.towers.vision import import_torchvision
 
 TEXTS = ("bert", "roberta", "xlm-roberta", "mpnet", "distilbert", "modernbert", "siglip_text_model")
