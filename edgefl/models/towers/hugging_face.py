@@ -99,7 +99,7 @@ class _OfLibrary:
 
     Options: ClassVar[type[BaseModel]]
     spelling: ClassVar[Spelling]
-    made: ClassVar[type[Tower]] = Tower
+    tower: ClassVar[type[Tower]] = Tower
 
     @classmethod
     def library(cls, description: Mapping[str, Any]) -> Any:
@@ -122,7 +122,7 @@ class _OfLibrary:
         # the attribute of a ViT's and an AST's blocks depends on the version of transformers
         blocks: nn.ModuleList = model.layers if hasattr(model, "layers") else stack.layer
         final = model.layernorm if norm and hasattr(model, "layernorm") else None
-        return cls.made(model.embeddings, blocks, final, options.width, description.get("checkpointing", False))
+        return cls.tower(model.embeddings, blocks, final, options.width, description.get("checkpointing", False))
 
     @classmethod
     def published(cls, description: Mapping[str, Any]) -> str:
@@ -186,7 +186,7 @@ class Bert(_OfLibrary):
             "model.safetensors, a .safetensors file, or pretrained (downloaded); random if absent",
         )
 
-    made = _BertTower
+    tower = _BertTower
     spelling = (
         (r"^bert\.", ""),
         (r"^embeddings\.", "embedding."),
@@ -269,7 +269,7 @@ class DistilBert(_OfLibrary):
             description="keep the position numbers (int64) in the model's state, as older versions of DistilBERT did",
         )
 
-    made = _DistilBertTower
+    tower = _DistilBertTower
     spelling = ((r"^distilbert\.", ""), (r"^embeddings\.", "embedding."), (r"^transformer\.layer\.", "blocks."))
 
     @classmethod
