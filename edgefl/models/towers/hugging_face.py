@@ -158,7 +158,11 @@ class _BertTower(Tower):
 
 
 class Bert(_OfLibrary):
-    """BERT of transformers, with post-LN blocks; by default all-MiniLM-L6.  It attends to padding, as all towers do."""
+    """BERT of transformers, with post-LN blocks; by default all-MiniLM-L6, 6 blocks of 384.
+
+    A block has 1,774,464 parameters, all have 22,565,376; there is no final norm and no pooler.  It reads the first
+    token, or the mean of all.
+    """
 
     modality = "text"
     block_layers: ClassVar[BlockLayers] = {
@@ -245,7 +249,11 @@ class _DistilBertTower(Tower):
 
 
 class DistilBert(_OfLibrary):
-    """DistilBERT of transformers.  It attends to padding too, as every text tower does."""
+    """DistilBERT of transformers, by default 6 blocks of 768, without a final norm and a pooler.
+
+    A block has 7,087,872 parameters, all have 66,362,880.  With ``position_ids: true`` its state has the 512 int64
+    numbers that older versions of transformers kept there; the positions are the same either way.
+    """
 
     modality = "text"
     block_layers: ClassVar[BlockLayers] = {
@@ -316,7 +324,13 @@ _REPOSITORIES = {
 
 
 class HFViT(_OfLibrary):
-    """Vision transformer of transformers; by default ViT-Tiny/16."""
+    """Vision transformer of transformers; by default ViT-Tiny/16, 12 blocks of 192.
+
+    A block has 444,864 parameters, all have 5,561,472.  It has the pooler of ``ViTModel`` (192 x 192 and a bias).  No
+    loss reaches it, so it has no gradient and no optimizer state; it travels with the model, as LW-FedMML counts it.
+    ``pooler: false`` leaves it out. ``load_norm: false`` leaves the final norm at identity when weights are loaded, as
+    LW-FedMML does, whose norm stands behind other blocks than those that it was trained behind.
+    """
 
     modality = "image"
     block_layers = VISION_BLOCK
@@ -373,7 +387,10 @@ class HFViT(_OfLibrary):
 
 
 class Ast(_OfLibrary):
-    """Audio Spectrogram Transformer of transformers; reads spectrograms ``[batch, frames, bins]``.
+    """Audio Spectrogram Transformer of transformers; by default DistilAST, 6 blocks of 768.
+
+    It reads spectrograms ``[batch, frames, bins]``.  A block has 7,087,872 parameters; with 128 bins and 1,024 frames
+    all have 43,660,032.  ``load_norm`` as for ``hf-vit``.
 
     The tokens are two special tokens followed by overlapping patches.  For example, 128 bins and 1,024 frames give
     12 x 101 patches and so 1,214 tokens.
