@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from edgefl.commands.explain import explain
     from edgefl.commands.export import export
     from edgefl.commands.fit.fit import fit
-    from edgefl.commands.papers.papers import papers
     from edgefl.commands.profile.check_devices import check_devices
     from edgefl.commands.profile.profile import profile
     from edgefl.commands.profile.profile_clients import profile_clients
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from edgefl.commands.sweep.sweep import sweep
     from edgefl.commands.trace import trace
     from edgefl.commands.validate import validate
+    from edgefl.paper_tables.papers import papers
     from edgefl.registry import register
     from edgefl.runs import Run, read_run
 
@@ -65,7 +65,7 @@ _MODULES = {
     "explain": "edgefl.commands.explain",
     "export": "edgefl.commands.export",
     "fit": "edgefl.commands.fit.fit",
-    "papers": "edgefl.commands.papers.papers",
+    "papers": "edgefl.paper_tables.papers",
     "profile": "edgefl.commands.profile.profile",
     "profile_clients": "edgefl.commands.profile.profile_clients",
     "read_run": "edgefl.runs",

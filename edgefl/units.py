@@ -14,6 +14,7 @@ from math import inf, isfinite
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
+from pydantic.json_schema import JsonSchemaValue
 
 from edgefl.errors import UnitError, suggestion
 
@@ -251,7 +252,7 @@ def _schema(quantity: Quantity) -> WithJsonSchema:
     )
 
 
-def range_schema(quantity: Quantity) -> dict[str, Any]:
+def range_schema(quantity: Quantity) -> JsonSchemaValue:
     """The JSON Schema of a range: a number, a text, or a list of both ends."""
     item = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]}
     ends = {"type": "array", "items": item, "minItems": 2, "maxItems": 2}

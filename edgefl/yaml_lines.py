@@ -26,7 +26,7 @@ _PLAIN, _QUOTED, _LIST, _MAPPING = "plain", "quoted", "list", "mapping"
 _INTEGER = re.compile(r"[-+]?[0-9]+\Z")
 _BASED = re.compile(r"0x[0-9a-fA-F]+\Z|0o[0-7]+\Z")
 _NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
-_WORDS: dict[str, Any] = {
+_WORDS: dict[str, bool | float | None] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
@@ -220,8 +220,8 @@ class _Reader:
             out.append(self.value(item, (*path, i)))
         return out
 
-    def mapping(self, node: yaml.Node, path: KeyPath) -> dict[str, Any]:
-        out: dict[str, Any] = {}
+    def mapping(self, node: yaml.Node, path: KeyPath) -> dict[str, object]:
+        out: dict[str, object] = {}
         lines: dict[str, int] = {}
         for source in self.merged(node, path):
             out |= self.value(source, path)

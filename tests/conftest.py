@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
@@ -45,7 +46,15 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.g
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Raise UsageError if the installation lacks entry points of the checkout's pyproject.toml."""
+    """Raise UsageError if the installation lacks entry points of the checkout's pyproject.toml.
+
+    A job in the background of a shell ignores Ctrl-C, and so do the commands that it starts: tests send it to some.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    from processor_time import ProcessorTime  # lies with the toys
+
+    config.pluginmanager.register(ProcessorTime(config))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = {
         (group, name, value) for group, points in project["entry-points"].items() for name, value in points.items()
@@ -109,6 +118,21 @@ def layerwise_run(tiny: Callable[..., dict[str, Any]], tmp_path_factory: pytest.
     executor = {"name": "inline", "device": "cpu", "checkpoints": 2}
     scenario = tiny(method="fedcola", schedule={"name": "layerwise", "stages": 2, "rounds": 4}, executor=executor)
     return edgefl.run(scenario, output=tmp_path_factory.mktemp("layerwise") / "run")
+
+
+@pytest.fixture(scope="session")
+def _resident() -> Iterator[Any]:
+    from resident import Resident
+
+    resident = Resident()
+    yield resident
+    resident.close()
+
+
+@pytest.fixture
+def one_worker(_resident: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs in worker processes have one, which serves all tests that ask for it: starting them is what takes long."""
+    monkeypatch.setattr("edgefl.training.executors.Processes", _resident)
 
 
 @pytest.fixture(scope="module")

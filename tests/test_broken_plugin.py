@@ -159,15 +159,10 @@ def test_a_fault_of_the_caller_is_not_a_plug_ins(scenario: Callable[..., dict[st
         edgefl.run(scenario("sound"), output=tmp_path / "run", on_progress=on_progress)
 
 
-def heeds_interrupts() -> None:
-    """Before a program begins: it is interrupted as in a terminal."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def test_ctrl_c_names_where_a_plug_in_hung(file: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "edgefl.cli", "run", file, "--set", "method=hangs-work", "--output", "hung"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, cwd=tmp_path, preexec_fn=heeds_interrupts, **pipes) as process:
+    with subprocess.Popen(command, cwd=tmp_path, **pipes) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "hanging\n"
         process.send_signal(signal.SIGINT)

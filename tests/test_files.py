@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edgefl import memo
-from edgefl.data import store
+from edgefl.data import stored_arrays as store
 from edgefl.errors import DataError, RunError
 from edgefl.files import replacing
 from edgefl.runs.durable import replace_file

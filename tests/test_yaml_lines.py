@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl import devices, yaml_lines
-from edgefl.devices.facts import read_written
+from edgefl.devices.written_facts import read_written
 from edgefl.errors import DeviceError, EdgeflError, ScenarioError
 from edgefl.scenario.document import read_text, read_value
 from edgefl.yaml_lines import KeyPath, Place, read, write

@@ -83,4 +83,8 @@ def main(files: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    from measuring import parser_of
+
+    parser = parser_of(__doc__)
+    parser.add_argument("files", nargs="*", help="files of pinned versions, such as constraints.txt")
+    sys.exit(main(parser.parse_args().files))

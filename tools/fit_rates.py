@@ -20,7 +20,7 @@ import yaml
 from scipy.optimize import least_squares
 
 from edgefl.commands.devices.factors import LOADING_SECONDS, classes
-from edgefl.commands.devices.validate import Held, against, held
+from edgefl.commands.devices.published import Held, against, held
 from edgefl.devices.measurements import measurements
 from edgefl.devices.profile import library_folder
 

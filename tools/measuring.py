@@ -66,7 +66,8 @@ def paired(calls: Mapping[str, Callable[[], object]], turns: int) -> dict[str, l
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: bool = True) -> str:
     """A Markdown table.  Its first column is text, and so are the others unless they are ``numbers``."""
     lines = [head, ["---", *["---:" if numbers else "---"] * (len(head) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+    texts = (f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+    return "\n".join(" ".join(text.split()) for text in texts)
 
 
 def parser_of(doc: str | None, command: str | None = None) -> argparse.ArgumentParser:

@@ -20,16 +20,20 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from tools.pages.answers import answer_blocks
+from tools.pages.bibliography import bibliography_page
 from tools.pages.command_line import command_line_page
 from tools.pages.data_sets import data_set_blocks
 from tools.pages.devices import device_blocks
 from tools.pages.errors import errors_page
 from tools.pages.fine_tune import fine_tune_blocks
 from tools.pages.front_picture import front_picture, same_picture
+from tools.pages.methods import method_blocks
 from tools.pages.protocol import protocol_blocks
 from tools.pages.python import python_page
-from tools.pages.records import answer_blocks, record_blocks
+from tools.pages.records import record_blocks
 from tools.pages.scenario import scenario_page, scenario_schema
+from tools.pages.scenarios import scenarios_page
 from tools.pages.towers import tower_blocks
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -71,6 +75,9 @@ PAGES = (
     Page("reference/devices.md", device_blocks),
     Page("reference/data-sets.md", data_set_blocks),
     Page("reference/towers.md", tower_blocks),
+    Page("reference/scenarios.md", scenarios_page),
+    Page("reference/bibliography.md", bibliography_page),
+    Page("explanation/methods.md", method_blocks),
     Page("how-to/fine-tune.md", fine_tune_blocks, slow=True),
     Page("front-picture.svg", front_picture, same=same_picture),
 )
@@ -92,10 +99,10 @@ def chosen(files: Sequence[str]) -> list[Page]:
     return [page for page in PAGES if (page.file in files if files else not page.slow)]
 
 
-def outdated(files: Sequence[str] = ()) -> list[str]:
-    """The files that aren't what the code says now."""
+def outdated(files: Sequence[str] = ()) -> dict[str, str]:
+    """The files that aren't what the code says now, with the text that each should have."""
     texts = {page: page.texts() for page in chosen(files)}
-    return [page.file for page, (now, made) in texts.items() if not page.same(now, made)]
+    return {page.file: made for page, (now, made) in texts.items() if not page.same(now, made)}
 
 
 def main() -> int:
@@ -105,12 +112,11 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing")
     given = parser.parse_args()
     found = outdated(given.files)
-    for file in found:
+    for file, text in found.items():
         if given.check:
             print(f"docs/{file} is out of date: python tools/pages.py {file}")
         else:
-            (page,) = (page for page in PAGES if page.file == file)
-            (DOCS / file).write_text(page.texts()[1], encoding="utf-8")
+            (DOCS / file).write_text(text, encoding="utf-8")
             print(f"docs/{file}")
     return int(given.check and bool(found))
 

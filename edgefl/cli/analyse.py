@@ -51,6 +51,7 @@ def analyse(
     as_json: AsJson = False,
 ) -> None:
     """Analyse a run: Shapley values of client kinds, gradient norms, drift of clients, and prototype matching."""
+    from edgefl.records.analyse import ShardOfAnalysis
     from edgefl.report.analysis import print_analysis
 
     names = [name.strip() for name in (only or "").split(",") if name.strip()]
@@ -65,8 +66,8 @@ def analyse(
         )  # fmt: skip
     if as_json:
         print_json(result)
-    elif "left" in result:
-        say(f"shard {shard} has ended; {result['left']} of {result['runs']} runs in {result['folder']} aren't done yet")
+    elif isinstance(result, ShardOfAnalysis):
+        say(f"shard {shard} has ended; {result.left} of {result.runs} runs in {result.folder} aren't done yet")
         say("when they are: the same command without --shard")
     else:
         print_analysis(result)

@@ -30,13 +30,13 @@ def compare(
         from edgefl.commands.compare import compare as command
 
         result = command.compare(runs, on_progress=on_progress)
-    for sentence in result["left_out"]:
+    for sentence in result.left_out:
         say(f"left out: {sentence}")
     if as_json:
         print_json(result)
     elif as_csv:
         sys.stdout.write(comparison_csv(result))
     elif orderings:
-        sys.stdout.write(orderings_markdown(result["orderings"]))
+        sys.stdout.write(orderings_markdown(result.orderings))
     else:
         print_comparison(result, full=full)

@@ -69,7 +69,7 @@ def list_(
 ) -> None:
     """List devices, links and fleets with their main numbers, and the profiles and libraries that are broken."""
     from edgefl.devices.browsing import browse
-    from edgefl.report.library import print_devices
+    from edgefl.report.devices import print_devices
 
     options = {"devices": devices, "links": links, "fleets": fleets}
     with interruptible():
@@ -94,7 +94,7 @@ def show(
 ) -> None:
     """Show every number of one profile with its range, source and confidence, and what a device was held against."""
     from edgefl.commands.devices.factors import described
-    from edgefl.report.library import print_devices
+    from edgefl.report.devices import print_devices
 
     result = described(name)
     print_json(result) if as_json else print_devices(result)
@@ -151,10 +151,10 @@ def validate(
     as_json: AsJson = False,
 ) -> None:
     """Hold predictions against published measurements of training on devices of the library."""
-    from edgefl.report.profile.published import print_published
+    from edgefl.report.published import print_published
 
     with observing() as on_progress:
-        from edgefl.commands.devices.validate import validate_devices
+        from edgefl.commands.devices.published import validate_devices
 
         result = validate_devices(devices=device or (), plot=plot, on_progress=on_progress)
     print_json(result) if as_json else print_published(result)

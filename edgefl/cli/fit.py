@@ -54,7 +54,6 @@ def fit(
 
     with observing() as on_progress:
         from edgefl.commands.fit import fit as command
-        from edgefl.commands.fit.fit import fits
 
         result = command.fit(
             scenario, overrides or (), device=device, link=link, kind=kind, memory=memory, flops=flops, bytes=bytes_,
@@ -62,5 +61,5 @@ def fit(
             first=answers or None, on_progress=on_progress,
         )  # fmt: skip
     print_json(result) if as_json else print_fit(result)
-    if not fits(result):
+    if not result.fits:
         raise typer.Exit(1)

@@ -29,18 +29,18 @@ def papers(
 
     Without a name: list the pages.  Exit codes: 1 if a table differs or could not be made, 2 for an error in the call.
     """
-    from edgefl.report.papers import print_page_list, print_papers
+    from edgefl.paper_tables.printed import print_page_list, print_papers
 
     if everything and names:
         raise typer.BadParameter("give names or --all, not both", param_hint="--all")
     if not names and not everything:
-        from edgefl.commands.papers.pages import list_papers
+        from edgefl.paper_tables.papers import list_papers
 
         listed = list_papers()
         print_json(listed) if as_json else print_page_list(listed)
         return
     with observing("repeat the command to continue") as on_progress:
-        from edgefl.commands.papers import papers as command
+        from edgefl.paper_tables import papers as command
 
         result = command.papers(names or (), output=output, train=train, on_progress=on_progress)
     print_json(result) if as_json else print_papers(result)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated
 
 import typer
 
@@ -59,6 +60,9 @@ def profile(
     as_json: AsJson = False,
 ) -> None:
     """Predict memory, FLOPs, bytes, time and energy of each stage and client kind, without training."""
+    from edgefl.records.devices import FleetClients
+    from edgefl.records.profile import ComparedProfiles, Profile
+    from edgefl.records.record import UNSET
     from edgefl.report import print_clients, print_compared_profiles, print_profile, profile_csv
 
     if as_csv and as_json:
@@ -75,14 +79,14 @@ def profile(
               "--fvcore": fvcore, "--device": device, "--link": link}  # fmt: skip
     if clients and (given := [name for name, value in others.items() if value]):
         raise typer.BadParameter(f"{given[0]} can't be combined with --clients", param_hint="--clients")
-    result: dict[str, Any]
+    result: Profile | ComparedProfiles | FleetClients
     with observing() as on_progress:
         if clients:
             from edgefl.commands.profile.profile_clients import profile_clients
 
             result = profile_clients(scenarios[0], overrides or (), stage=stage, kind=kind, on_progress=on_progress)
         elif compare:
-            from edgefl.commands.profile.compare import compare_profiles
+            from edgefl.commands.profile.compare_profiles import compare_profiles
 
             result = compare_profiles(
                 scenarios, overrides or (), device=device, link=link, stage=stage, kind=kind, figure=figure,
@@ -95,29 +99,35 @@ def profile(
                 scenarios[0], overrides or (), device=device, link=link, stage=stage, kind=kind, timeline=timeline,
                 figure=figure, on_progress=on_progress,
             )  # fmt: skip
-        if measure or fvcore:
+        if isinstance(result, Profile) and (measure or fvcore):
             from edgefl.commands.profile import measure as measurements
 
-            options = {"kind": kind, "stage": stage, "on_progress": on_progress}
             if measure:
-                result["measured"] = measurements.measure(scenarios[0], overrides or (), **options)
+                measured = measurements.measure(
+                    scenarios[0], overrides or (), kind=kind, stage=stage, on_progress=on_progress
+                )
+                result = replace(result, measured=measured)
             if fvcore:
-                result["fvcore"] = measurements.count(scenarios[0], overrides or (), **options)
+                counted = measurements.count(
+                    scenarios[0], overrides or (), kind=kind, stage=stage, on_progress=on_progress
+                )
+                result = replace(result, fvcore=counted)
     if as_json:
         print_json(result)
     elif as_csv:
         sys.stdout.write(profile_csv(result))
-    elif clients:
+    elif isinstance(result, FleetClients):
         print_clients(result, full=full)
+    elif isinstance(result, ComparedProfiles):
+        print_compared_profiles(result)
     else:
-        print_compared_profiles(result) if compare else print_profile(result, full=full)
-        if measure or fvcore:
-            from edgefl.report import print_counts, print_measured
+        from edgefl.report import print_counts, print_measured
 
-            if measure:
-                print_measured(result["measured"])
-            if fvcore:
-                print_counts(result["fvcore"])
+        print_profile(result, full=full)
+        if result.measured:
+            print_measured(result.measured)
+        if result.fvcore is not UNSET:
+            print_counts(result.fvcore)
 
 
 @app.command(
@@ -135,16 +145,17 @@ def cost_diff(
     as_json: AsJson = False,
 ) -> None:
     """Compare two profiles.  Exit codes: 1 if a cost grew by more than --fail-above, 2 if they can't be compared."""
-    from edgefl.commands.profile.cost_diff import RowsDiffer, share_of
-    from edgefl.commands.profile.cost_diff import cost_diff as compare
+    from edgefl.commands.cost_diff import RowsDiffer, share_of
+    from edgefl.commands.cost_diff import cost_diff as compare
     from edgefl.report import print_cost_difference
 
-    show = print_json if as_json else print_cost_difference
+    differ: RowsDiffer | None = None
     try:
         result = compare(old, new, fail_above=share_of(fail_above))
     except RowsDiffer as error:
-        show(error.found)
-        raise
-    show(result)
-    if result["grew"]:
+        result, differ = error.found, error
+    print_json(result) if as_json else print_cost_difference(result)
+    if differ is not None:
+        raise differ
+    if result.grew:
         raise typer.Exit(1)

@@ -27,6 +27,7 @@ from edgefl.cli.app import (
 from edgefl.errors import DivergedError, EdgeflError
 
 if TYPE_CHECKING:
+    from edgefl.records.compare import ComparedRuns
     from edgefl.records.summary import RunSummary
     from edgefl.runs import Run
 
@@ -80,7 +81,6 @@ def run(
     if verify and finished is not None:
         _verify(str(finished.path), as_json)
         return
-    from edgefl.records import plain
     from edgefl.report import make_progress, print_comparison, print_summary, summary
 
     diverged: DivergedError | None = None
@@ -114,7 +114,7 @@ def run(
         return
     result = summary(finished, _samples_of)
     over_seeds = _over_seeds(finished, result.runs)
-    told = result.as_json() | ({} if over_seeds is None else {"over_seeds": plain(over_seeds)})
+    told = result.as_json() | ({} if over_seeds is None else {"over_seeds": over_seeds.as_json()})
     if not as_json:
         if over_seeds is None or full:
             print_summary(result)
@@ -161,7 +161,7 @@ def validate(
     elif resolved:
         from edgefl.scenario import load
 
-        typer.echo(load(result["resolved"]).to_yaml(), nl=False)
+        typer.echo(load(dict(result.resolved)).to_yaml(), nl=False)
     else:
         print_validation(result)
 
@@ -192,7 +192,7 @@ def _whole(folder: str | None) -> Run | None:
     return read_run(parent if is_comparison(parent) else folder)
 
 
-def _over_seeds(run: Run, facts: Mapping[str, RunSummary]) -> dict[str, Any] | None:
+def _over_seeds(run: Run, facts: Mapping[str, RunSummary]) -> ComparedRuns | None:
     """The means over seeds, from the facts of runs by label; None for a single seed or an unfinished run."""
     if not run.finished or len({member.settings.seed for member in run.runs.values()}) < 2:
         return None

@@ -81,8 +81,8 @@ def sweep(
     if as_json:
         print_json(result)
     elif as_csv:
-        from edgefl.commands.sweep.store import sweep_csv
+        from edgefl.commands.sweep.stored_rows import sweep_csv
 
-        sys.stdout.write(sweep_csv(result["rows"]))
+        sys.stdout.write(sweep_csv(result.rows))
     else:
         print_sweep(result)

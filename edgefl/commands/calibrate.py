@@ -17,8 +17,8 @@ import torch
 from edgefl import units
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.devices import DEVICE_KINDS, read_device, read_link
-from edgefl.devices.facts import Confidence
 from edgefl.devices.writing import Entry, profile_text
+from edgefl.devices.written_facts import Confidence
 from edgefl.errors import DeviceError, UnknownName
 from edgefl.machine import host
 from edgefl.machine.link_speed import measure_link

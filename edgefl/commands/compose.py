@@ -296,11 +296,16 @@ def pretraining_of(scenario: Scenario, federation: Federation, on_message: Calla
     return pretraining
 
 
-def at_most(scenarios: Iterable[Scenario]) -> dict[str, list[str]]:
-    """``at_most``: the names of schedules that may end their stages early, so that costs are at most those; or {}."""
+def same_results(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Whether two resolved scenarios give the same results: the executor only decides where a run trains."""
+    a, b = ({name: part for name, part in each.items() if name != "executor"} for each in (first, second))
+    return a == b
+
+
+def at_most(scenarios: Iterable[Scenario]) -> list[str]:
+    """The names of schedules that may end their stages early, so that costs are at most those that are predicted."""
     names = dict.fromkeys(scenario.schedule_name for scenario in scenarios)
-    found = [name for name in names if getattr(registry.get("schedule", name), "adapts", False)]
-    return {"at_most": found} if found else {}
+    return [name for name in names if getattr(registry.get("schedule", name), "adapts", False)]
 
 
 def predictor_of(scenario: Scenario) -> Predictor:

@@ -35,7 +35,7 @@ def public_command(command: Callable[Arguments, Answer]) -> Callable[Arguments, 
     """A public command.  It raises what a plug-in raises as PluginError, and sees every folder of data as it is now.
 
     It takes ``observe=``, the former name of ``on_progress=``, too, and ``progress=True`` for a bar.  A notebook shows
-    the results of the commands in ``edgefl.report.notebook.PAGES`` as tables.
+    some answers as tables (``edgefl.report.notebook``).
     """
 
     @wraps(command)
@@ -49,8 +49,12 @@ def public_command(command: Callable[Arguments, Answer]) -> Callable[Arguments, 
                 kwargs["on_progress"] = _with_bar(stack, kwargs.get("on_progress", silent))
             stack.enter_context(registry.named_faults())
             stack.enter_context(one_look())
-            answer: Answer = _shown(command.__name__, command(*args, **kwargs))
-            return answer
+            answer = command(*args, **kwargs)
+        from edgefl.records.profile import Answer as ShownAnswer
+
+        if isinstance(answer, ShownAnswer):
+            from edgefl.report import notebook  # noqa: F401  it gives answers their HTML
+        return answer
 
     return public
 
@@ -66,15 +70,6 @@ def _with_bar(stack: ExitStack, on_progress: Any) -> OnProgress:
         on_progress(event, facts)
 
     return both
-
-
-def _shown(command: str, answer: Any) -> Any:
-    """A command's result with its HTML form for notebooks, if it has one."""
-    if type(answer) is not dict or command not in ("profile", "sweep", "fit"):
-        return answer
-    from edgefl.report.notebook import PAGES, Shown
-
-    return Shown(answer, PAGES[command])
 
 
 @contextmanager

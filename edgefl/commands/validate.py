@@ -17,6 +17,7 @@ from edgefl.commands.run.run import check
 from edgefl.data import Federation
 from edgefl.data.missing import patterns_of
 from edgefl.planning import Setup
+from edgefl.records.validate import ValidCombination, ValidScenario
 from edgefl.scenario import Scenario
 
 
@@ -26,7 +27,7 @@ def validate(
     overrides: Sequence[str] = (),
     *,
     on_progress: OnProgress = silent,
-) -> dict[str, Any]:
+) -> ValidScenario:
     """Check a scenario, and every combination that it compares, without running it.
 
     The check is the one with which ``edgefl.run`` begins: data are opened, fleets drawn, works described, and files of
@@ -51,29 +52,29 @@ def validate(
         _summary(label, combination, check(combination, messages(on_progress)))
         for label, combination in whole.combinations()
     ]
-    return {"scenario": whole.name, "seed": whole.seed, "combinations": combinations, "resolved": whole.resolved()}
+    return ValidScenario(scenario=whole.name, seed=whole.seed, combinations=combinations, resolved=whole.resolved())
 
 
-def _summary(label: str, scenario: Scenario, setup: Setup) -> dict[str, Any]:
+def _summary(label: str, scenario: Scenario, setup: Setup) -> ValidCombination:
     kinds = setup.clients.kinds
     samples = setup.clients.client_samples
     fleet = setup.fleet
     for kind, variant in setup.variants:
         setup.method.client_work(kind, 1, variant)  # raises for towers that the method can't pair
     described = setup.method.setting.kinds
-    return {
-        "label": label,
-        "method": scenario.method_name,
-        "schedule": scenario.schedule_name,
-        "rounds": setup.schedule.rounds,
-        "rounds_by_stage": [stage.rounds for stage in setup.schedule.stages],
-        "clients": {kind: len(setup.of_kind(kind)) for kind in kinds},
-        "samples": {kind: int(samples[setup.of_kind(kind)].sum()) for kind in kinds},
-        "lacking": _lacking(setup),
-        "parameters": {k: sum(prod(s.shape) for s in described[k].parameters().values()) for k in kinds},
-        "devices": _counted([device.name for device in fleet.devices], fleet.device_index),
-        "links": _counted([link.name for link in fleet.links], fleet.link_index),
-    }
+    return ValidCombination(
+        label=label,
+        method=scenario.method_name,
+        schedule=scenario.schedule_name,
+        rounds=setup.schedule.rounds,
+        rounds_by_stage=[stage.rounds for stage in setup.schedule.stages],
+        clients={kind: len(setup.of_kind(kind)) for kind in kinds},
+        samples={kind: int(samples[setup.of_kind(kind)].sum()) for kind in kinds},
+        lacking=_lacking(setup),
+        parameters={k: sum(prod(s.shape) for s in described[k].parameters().values()) for k in kinds},
+        devices=_counted([device.name for device in fleet.devices], fleet.device_index),
+        links=_counted([link.name for link in fleet.links], fleet.link_index),
+    )
 
 
 def _counted(names: Sequence[str], index: NDArray[Any]) -> dict[str, int]:

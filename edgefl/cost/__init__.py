@@ -1,6 +1,6 @@
 """The cost of a work: predicted on fake tensors, then converted to seconds and joules on a device and a link."""
 
-from edgefl.cost.client import (
+from edgefl.cost.client_cost import (
     NO_COMPUTE,
     NO_TRAFFIC,
     TRAFFIC_PARTS,

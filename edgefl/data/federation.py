@@ -17,10 +17,10 @@ from edgefl import seeds
 from edgefl.data.collection import IntArray
 from edgefl.data.missing import patterns_of
 from edgefl.data.options import KINDS, PUBLIC, Kind
-from edgefl.data.part import Part
 from edgefl.data.samples import Samples
 from edgefl.data.split import held_out_counts
-from edgefl.data.store import Entry
+from edgefl.data.stored_arrays import Entry
+from edgefl.data.stored_set import Part
 from edgefl.errors import DataError
 from edgefl.models.preprocessing import Preprocessing
 from edgefl.work.description import HELD_OUT, TensorSpec

@@ -22,9 +22,9 @@ from edgefl.data.federation import Federation
 from edgefl.data.fingerprints import code_of, collection_key
 from edgefl.data.missing import DROPPED, draw
 from edgefl.data.options import KINDS, PUBLIC, DataOptions, Kind
-from edgefl.data.part import Part
 from edgefl.data.split import SPLITS, by_kind, hold_out, one_per_text, usable
-from edgefl.data.store import Array, Entry, Meta, entry
+from edgefl.data.stored_arrays import Array, Entry, Meta, entry
+from edgefl.data.stored_set import Part
 from edgefl.data.vocabulary import encoded, ready_tokenizer, tokenizer_file, train_wordpiece
 from edgefl.errors import DataError
 from edgefl.memo import cache_folder

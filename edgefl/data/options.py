@@ -17,7 +17,7 @@ from pydantic import (
 from edgefl import registry
 from edgefl.data.missing import parse_missing
 from edgefl.errors import suggestion
-from edgefl.registry.fields import Fields, NamesOf
+from edgefl.registry.part_fields import Fields, NamesOf
 from edgefl.work.tasks import Like, like
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import numpy as np
 from edgefl.data.federation import Federation
 from edgefl.data.opening import merged
 from edgefl.data.options import KINDS, DataOptions
-from edgefl.data.part import Part
-from edgefl.data.store import Array, Entry, Meta
+from edgefl.data.stored_arrays import Array, Entry, Meta
+from edgefl.data.stored_set import Part
 from edgefl.errors import DataError
 
 Cargo = dict[str, list["Crate"]]

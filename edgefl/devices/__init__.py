@@ -5,7 +5,6 @@ from edgefl.devices.availability_options import AvailabilityOptions
 from edgefl.devices.battery import Batteries, BatteryOptions
 from edgefl.devices.budgets import Budget, Rounds
 from edgefl.devices.derived import derived_of_device, derived_of_link
-from edgefl.devices.facts import Fact, Source, profile_keys
 from edgefl.devices.failures import FailureOptions, Failures, draw_failures
 from edgefl.devices.fleet import Fleet, apportion
 from edgefl.devices.fleet_profile import FleetProfile, fleet_names, fleet_profile, read_fleet
@@ -37,6 +36,7 @@ from edgefl.devices.runtime import (
     show_runtime,
     with_runtime,
 )
+from edgefl.devices.written_facts import Fact, Source, profile_keys
 
 __all__ = [
     "Availability", "AvailabilityOptions", "Batteries", "BatteryOptions", "Budget", "BudgetOptions", "DEVICE_KINDS",

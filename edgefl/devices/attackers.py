@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from edgefl import registry, seeds, units
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 
 
 class AttackOptions(Fields):

@@ -23,8 +23,8 @@ from edgefl.devices.availability_options import (
     NoOptions,
     TraceOptions,
 )
+from edgefl.devices.availability_trace import Trace, read_trace
 from edgefl.devices.calls import Calls
-from edgefl.devices.trace import Trace, read_trace
 from edgefl.errors import PluginError
 
 Floats = NDArray[np.float64]

@@ -12,7 +12,7 @@ from pydantic.json_schema import JsonSchemaValue
 
 from edgefl import registry, units
 from edgefl.errors import EdgeflError, UnitError, UnknownName, suggestion
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 
 _HOURS = units.Quantity(
     "number of hours",

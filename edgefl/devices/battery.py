@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 
 from edgefl import seeds, units
 from edgefl.devices.profile import Device
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 
 Floats = NDArray[np.float64]
 

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from edgefl import units
 from edgefl.devices.derived import derived_of_device, derived_of_link
-from edgefl.devices.facts import profile_keys, read_written
 from edgefl.devices.fleet_profile import FleetProfile, fleet_names, fleet_profile
 from edgefl.devices.options import FleetOptions
 from edgefl.devices.profile import (
@@ -28,6 +27,7 @@ from edgefl.devices.profile import (
     load_link,
     split_mode,
 )
+from edgefl.devices.written_facts import profile_keys, read_written
 from edgefl.errors import EdgeflError, UnitError, UnknownName
 from edgefl.yaml_lines import spell
 

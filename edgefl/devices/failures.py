@@ -24,7 +24,7 @@ from pydantic import (
 from edgefl import seeds, units
 from edgefl.devices.attackers import AttackOptions, parse_attack
 from edgefl.errors import UnitError
-from edgefl.registry.fields import Fields, OptionsOf
+from edgefl.registry.part_fields import Fields, OptionsOf
 
 NONE, BEFORE, DOWNLOAD, TRAINING, UPLOAD, CORRUPTED, TRUNCATED = range(7)
 """Codes of ``Failures.phase``: the phase of a round in which a client fails, or the damage to its upload."""

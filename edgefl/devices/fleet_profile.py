@@ -9,8 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import cast, get_args
 
-from edgefl.devices.facts import Confidence, Source, Written, read_written
 from edgefl.devices.profile import is_file_name, library_files, look_up
+from edgefl.devices.written_facts import Confidence, Source, Written, read_written
 from edgefl.errors import DeviceError
 from edgefl.yaml_lines import spell
 

@@ -16,8 +16,8 @@ from typing import Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from edgefl import units
-from edgefl.devices.facts import SOURCE_SHAPE, Source, Written, read_written
 from edgefl.devices.profile import device_names, library_files
+from edgefl.devices.written_facts import SOURCE_SHAPE, Source, Written, read_written
 from edgefl.errors import UnitError, suggestion
 
 Half = Literal["fitted", "held-out"]

@@ -31,7 +31,7 @@ from edgefl.devices.fleet_profile import FleetProfile, fleet_profile
 from edgefl.devices.profile import load_device, load_link
 from edgefl.devices.runtime import PYTORCH, check_runtime, load_runtime, runtime_names
 from edgefl.errors import EdgeflError, UnitError, suggestion
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 
 OF_DEVICE = "of device"
 
@@ -269,38 +269,35 @@ def _with_words(schema: JsonDict) -> None:
     schema["examples"] = ["always", {"diurnal": {"hours": "8..10 h"}}]
 
 
+def _positive(rate: float | None) -> float | None:
+    if rate is not None and rate <= 0:
+        raise ValueError("a rate must be more than 0 bit/s; leave it out if there is no limit")
+    return rate
+
+
+_Limit = Annotated[
+    units.BitsPerSecond | None,
+    BeforeValidator(lambda value: None if value == "unlimited" else value),
+    AfterValidator(_positive),
+]
+
+
 class BackgroundOptions(Fields):
     """Transfers of others on the server's own link."""
 
     flows: int = Field(
         ge=1, le=1000, description="How many transfers of others run at any time, in each direction that has a rate."
     )
-    rate: units.BitsPerSecond | None = Field(
-        default=None, description="The most that each of them takes; as much as it gets if left out."
-    )
-
-    @field_validator("rate", mode="before")
-    @classmethod
-    def _unlimited(cls, value: object) -> object:
-        return None if value == "unlimited" else value
-
-    @field_validator("rate")
-    @classmethod
-    def _positive(cls, value: float | None) -> float | None:
-        if value is not None and value <= 0:
-            raise ValueError("a rate must be more than 0 bit/s; leave it out if there is no limit")
-        return value
+    rate: _Limit = Field(default=None, description="The most that each of them takes; as much as it gets if left out.")
 
 
 class ServerLinkOptions(Fields):
     """The server's own link, whose capacity the clients' transfers share."""
 
-    download: units.BitsPerSecond | None = Field(
+    download: _Limit = Field(
         default=None, description="Total rate of sending to the clients (1 Gbit/s); unlimited if left out."
     )
-    upload: units.BitsPerSecond | None = Field(
-        default=None, description="Total rate of receiving from the clients; unlimited if left out."
-    )
+    upload: _Limit = Field(default=None, description="Total rate of receiving from the clients; unlimited if left out.")
     sharing: Literal["fair", "fifo"] = Field(
         default="fair",
         description="fair: all transfers run at once, each with an equal share of the rate or the rate of its own link "
@@ -311,18 +308,6 @@ class ServerLinkOptions(Fields):
         description="Traffic of others on this link, which never ends and gets the same shares as the clients' "
         "transfers (`sharing: fair` only); none if left out.",
     )
-
-    @field_validator("download", "upload", mode="before")
-    @classmethod
-    def _unlimited(cls, value: object) -> object:
-        return None if value == "unlimited" else value
-
-    @field_validator("download", "upload")
-    @classmethod
-    def _positive(cls, value: float | None) -> float | None:
-        if value is not None and value <= 0:
-            raise ValueError("a rate must be more than 0 bit/s; leave it out if there is no limit")
-        return value
 
     @model_validator(mode="after")
     def _background_has_a_share(self) -> Self:

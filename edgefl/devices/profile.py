@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl import registry, units
-from edgefl.devices.facts import Fact, Faults, Written, read_written
+from edgefl.devices.written_facts import Fact, Faults, Written, read_written
 from edgefl.errors import UnknownName, suggestion
 
 DeviceKind = Literal["microcomputer", "accelerator-board", "mini-pc", "laptop", "desktop", "phone", "server"]

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from edgefl import units
-from edgefl.devices.facts import Fact, read_written
 from edgefl.devices.profile import Device, is_file_name, library_files, look_up
+from edgefl.devices.written_facts import Fact, read_written
 from edgefl.errors import DeviceError
 
 PYTORCH = "pytorch"

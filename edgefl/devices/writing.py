@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edgefl import units, yaml_lines
-from edgefl.devices.facts import Confidence
 from edgefl.devices.profile import Link
+from edgefl.devices.written_facts import Confidence
 
 
 @dataclass(frozen=True)

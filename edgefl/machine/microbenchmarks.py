@@ -9,6 +9,7 @@ rate too high.
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import time
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgefl.devices import Device
+from edgefl.machine import host
 from edgefl.work import Meter
 from edgefl.work.torch_device import threads
 
@@ -35,7 +37,11 @@ SECONDS = 3.5
 WIDTHS = (64, 192, 384)
 HEAD, TOKENS, ROWS = 32, 64, 1024
 TURNS = 8
-"""Sets of operands that each operator cycles through."""
+"""Sets of operands that each operator cycles through, at most."""
+CACHES = 4
+"""The sets together are this many times as large as the processor's last cache, so that no operand is still in it."""
+FLOATS_OF_A_TURN = 39 * ROWS
+"""Numbers in one set of operands of all operators per unit of width, without the weights (8 width^2)."""
 
 CPU = torch.device("cpu")
 
@@ -69,6 +75,16 @@ class Act:
     flops: float
     bytes: float
     calls: list[Callable[[], Any]]
+
+
+def set_bytes(widths: Sequence[int]) -> int:
+    """Bytes of one set of operands of all operators, in float32."""
+    return 4 * sum(FLOATS_OF_A_TURN * width + 8 * width**2 for width in widths)
+
+
+def turns_beyond(cache: float, widths: Sequence[int] = WIDTHS) -> int:
+    """Sets of operands that together are ``CACHES`` times as large as a ``cache`` (bytes), at most ``TURNS``."""
+    return math.ceil(min(TURNS, CACHES * cache / set_bytes(widths)))
 
 
 def _act(bench: Bench, times: int, flops: float, touched: float, make: Callable[[], Callable[[], Any]]) -> Act:
@@ -208,6 +224,14 @@ def rounds(acts: list[Act], budget: float, watch: Stopwatch, least: int = 1) -> 
     return np.array(seconds)
 
 
+def drop(acts: list[Act], watch: Stopwatch) -> None:
+    """Release the operands and the results, so that the next measurement has their memory."""
+    for act in acts:
+        act.calls.clear()
+    watch.forget()
+    host.release_memory()
+
+
 def step_overheads(budget: float, watch: Stopwatch, device: torch.device) -> NDArray[np.float64]:
     """Overhead of an operator (Python, autograd and dispatch), from training steps of a tiny model.
 
@@ -257,12 +281,13 @@ def calibrate_here(seconds: float = SECONDS) -> Device:
     over their seconds.  Power isn't measured; the watts are 0.
     """
     overhead_bytes = psutil.Process().memory_info().rss
-    bench, watch = Bench(), Stopwatch(time.process_time)
+    bench, watch = Bench(turns_beyond(host.last_cache_bytes())), Stopwatch(time.process_time)
     with threads_of(1):
         computing = [act for width in WIDTHS for act in products(width, bench)]
         moving = [act for width in WIDTHS for act in movements(width, bench)]
         # the fastest repetition of each set of operands
         best = rounds([*computing, *moving], 0.8 * seconds, watch).min(axis=0).mean(axis=1)
+        drop([*computing, *moving], watch)
         overhead = float(step_overheads(0.1 * seconds, watch, bench.device).min())
     of_products, of_movements = best[: len(computing)], best[len(computing) :]
     memory = psutil.virtual_memory()

@@ -17,6 +17,7 @@ from torch import Tensor
 from edgefl import models
 from edgefl.cost import compute_cost, shortened
 from edgefl.devices import Device
+from edgefl.models.model import ModelDescription
 from edgefl.work import (
     CUDA_ROUNDING,
     UPDATE,
@@ -47,7 +48,7 @@ class RandomBatches:
     """
 
     source: Source
-    model: Mapping[str, Any]
+    model: ModelDescription
     steps: int
     short: bool = False
     finished: Callable[[], object] = lambda: None

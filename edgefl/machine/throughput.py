@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable
@@ -13,20 +14,23 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from edgefl.machine import host
 from edgefl.machine.microbenchmarks import (
     ROWS,
-    TURNS,
     WIDTHS,
     Act,
     Bench,
     CudaStopwatch,
     Stopwatch,
+    drop,
     movements,
     products,
     rate,
     rounds,
+    set_bytes,
     step_overheads,
     threads_of,
+    turns_beyond,
 )
 
 Floats = NDArray[np.float64]
@@ -41,8 +45,6 @@ PEAK_SECONDS = 0.25
 """The peak is measured at increasing sizes while the next one is expected to take at most this long."""
 SLOWED = 0.95
 """A machine has throttled if its rate falls below this share of its initial rate."""
-FLOATS_OF_A_TURN = 39 * ROWS
-"""Numbers in one set of operands of all operators per unit of width, without the weights (8 width^2)."""
 
 
 @dataclass(frozen=True)
@@ -100,15 +102,13 @@ def sustained(
     Each repetition runs all operators on all sets of operands.  Jitter is the standard deviation of the log of the
     seconds of one set of operands, which corresponds to a training step.
     """
-    widths, turns = fitting(free_bytes)
+    widths, turns = fitting(free_bytes, _cache_of(device))
     watch = stopwatch(device, turns)
     with threads_of(threads):
         on_message("float32: a transformer block's operators")
         bench, computing, moving = _block(widths, turns, device, watch, 0.55 * seconds)
         measured = rounds([*computing, *moving], 0.55 * seconds, watch, LEAST_ROUNDS)
-        for act in (*computing, *moving):  # release the operands before the next measurement
-            act.calls.clear()
-        watch.forget()
+        drop([*computing, *moving], watch)
         on_message("peak: one large product")
         peak = _peak(bench, watch, free_bytes)
         on_message("seconds per operator: training steps of a tiny model")
@@ -135,18 +135,23 @@ def stopwatch(device: torch.device, keep: int) -> Stopwatch:
     return CudaStopwatch(keep) if device.type == "cuda" else Stopwatch(time.perf_counter, keep)
 
 
-def fitting(free_bytes: float) -> tuple[tuple[int, ...], int]:
-    """(widths, sets of operands) that fit ``SPARE`` of the free memory.
+def fitting(free_bytes: float, cache: float = math.inf) -> tuple[tuple[int, ...], int]:
+    """(widths, sets of operands) that are beyond a cache of so many bytes and fit ``SPARE`` of the free memory.
 
     The number of sets is reduced first, then the number of widths.
     """
     for widths in (WIDTHS, WIDTHS[:-1], WIDTHS[:-2]):
+        enough = turns_beyond(cache, widths)
         # results kept in memory are at most as large as the widest gradients
-        set_bytes = 4 * (sum(FLOATS_OF_A_TURN * w + 8 * w * w for w in widths) + 4 * ROWS * widths[-1])
-        for turns in (TURNS, 4, 2, 1):
-            if set_bytes * turns <= SPARE * free_bytes:
+        needed = set_bytes(widths) + 16 * ROWS * widths[-1]
+        for turns in (enough, *(fewer for fewer in (4, 2, 1) if fewer < enough)):
+            if needed * turns <= SPARE * free_bytes:
                 return widths, turns
     return WIDTHS[:1], 1
+
+
+def _cache_of(device: torch.device) -> float:
+    return host.last_cache_bytes() if device.type == "cpu" else math.inf
 
 
 def _block(
@@ -249,7 +254,7 @@ def sustained_run(seconds: float, threads: int, device: torch.device, free_bytes
 
     Returns (seconds since the start, FLOP/s) of every repetition: ``[repetitions]`` each.
     """
-    widths, turns = fitting(free_bytes)
+    widths, turns = fitting(free_bytes, _cache_of(device))
     bench, watch = Bench(turns, device=device), stopwatch(device, turns)
     with threads_of(threads):
         acts = [act for width in widths for act in products(width, bench)]

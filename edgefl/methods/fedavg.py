@@ -16,3 +16,4 @@ class FedAvg(Method):
         name: Literal["fedavg"] = "fedavg"
 
     summary = "weighted mean of the models of each client kind"
+    paper = "McMahan et al. 2017"

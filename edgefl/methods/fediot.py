@@ -42,6 +42,7 @@ class FedIoT(Method):
         )
 
     summary = "blocks shared over client kinds, pairs weighted 100 (FedIoT)"
+    paper = "Zhao, Barnaghi and Haddadi 2022"
     options: FedIoT.Options
 
     def __init__(self, options: Any, setting: Setting):

@@ -38,6 +38,7 @@ class FedMML(Method):
         )
 
     summary = "contrast or cross-entropy on two towers, batch statistics averaged too (FedMML, LW- and Prog-FedMML)"
+    paper = "FedMML, Prog-FedMML, LW-FedMML"
     options: FedMML.Options
 
     def work(self, kind: str, round: int) -> Work:

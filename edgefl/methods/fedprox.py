@@ -58,6 +58,7 @@ class FedProx(Method):
         )
 
     summary = "FedAvg with a proximal term in the client's loss"
+    paper = "Li et al. 2020"
 
     def work(self, kind: str, round: int) -> Work:
         """FedAvg's work with the proximal term in each pass."""

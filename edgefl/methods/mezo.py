@@ -36,6 +36,7 @@ class Mezo(Method):
         )
 
     summary = "FedAvg without gradients; clients send one number per direction"
+    paper = "Malladi et al. 2023"
     needs = {"training": {"optimizer": "mezo"}}  # noqa: RUF012 - as in the base class
 
     def __init__(self, options: Any, setting: Setting):

@@ -21,11 +21,11 @@ from edgefl.methods.aggregation.arrivals import Arrivals
 from edgefl.methods.aggregation.combine import Mix, parts_of
 from edgefl.methods.aggregation.products import combined
 from edgefl.methods.aggregation.server_optimizers import stepped
-from edgefl.methods.answers import check_answers
-from edgefl.methods.personal.parts import check_parts, keep_personal
+from edgefl.methods.checked_answers import check_answers
+from edgefl.methods.personal.personal_parts import check_parts, keep_personal
 from edgefl.methods.setting import ClientFacts, Setting
 from edgefl.methods.state import ServerState, Update
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 from edgefl.work import Address, Item, Pass, Payload, Result, Work
 from edgefl.work.description import HELD_OUT, StepArgs
 from edgefl.work.slices import add
@@ -60,6 +60,8 @@ class Method:
     """What the method knows of the scenario."""
     summary: ClassVar[str] = ""
     """One line for ``edgefl methods``."""
+    paper: ClassVar[str] = ""
+    """Where it was published: authors and year, or the paper's name."""
     needs: ClassVar[Mapping[str, object]] = {}
     """Sections of a scenario that the method requires; ``edgefl.check`` adds them to its federation."""
     tasks: ClassVar[tuple[str, ...]] = ()

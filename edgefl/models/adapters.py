@@ -20,7 +20,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from edgefl import registry
 from edgefl.errors import MethodError, suggestion
 from edgefl.models.model import AdapterDescription, ModelDescription
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 
 READ_OUT = ("head", "rep")
 """Parts that a task adds to a tower."""
@@ -55,6 +55,8 @@ class Adapter:
 
     Options: ClassVar[type[AdapterOptions]] = AdapterOptions
     """Fields of the scenario; a subclass of ``Adapter.Options``, which has ``name``, ``also`` and ``deliver_base``."""
+    paper: ClassVar[str] = ""
+    """Where it was published: authors and year, or the paper's name."""
     summary: ClassVar[str] = ""
     """One line for the reference."""
 
@@ -171,6 +173,8 @@ class Nothing(Adapter):
 class BitFit(Adapter):
     """Biases alone train."""
 
+    paper = "Zaken et al. 2022"
+
     Options = LoraOptions
 
     @classmethod
@@ -191,6 +195,8 @@ class BitFit(Adapter):
 
 class Lora(Adapter):
     """Low-rank factors train beside linear layers."""
+
+    paper = "Hu et al. 2022, arXiv 2106.09685"
 
     Options = LoraOptions
 

@@ -20,7 +20,7 @@ from edgefl.errors import MethodError
 from edgefl.models.model import JointDescription, Model, ModelDescription, TowerDescription
 from edgefl.models.tower import chosen, drop_path_rates, initialise, stand_in, through
 from edgefl.models.towers.vit import check_patch
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 
 MODALITIES = ("image", "text")
 RESERVED = 2

@@ -10,7 +10,7 @@ from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.models.multiway import MODALITIES as MULTIWAY_MODALITIES
 from edgefl.models.multiway import MultiwayOptions
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 
 MODALITIES = {"image": "vit", "text": "transformer", "audio": "ast"}
 """The modalities, and the default tower of each."""

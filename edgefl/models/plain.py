@@ -23,7 +23,7 @@ from edgefl.errors import MethodError
 from edgefl.models.layers import PRE_NORM_BLOCK, BlockLayers
 from edgefl.models.model import TowerDescription
 from edgefl.models.tower import chosen
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 
 OF_DATA = {"image": ("channels", "size"), "text": ("vocabulary",), "audio": ("bins", "frames")}
 """Arguments that the data determine, by modality; ``classes`` too, where the tower has a classifier."""

@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from edgefl.models.model import TowerDescription
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 
 
 class EncoderOptions(Fields):

@@ -4,27 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.data import Federation
 from edgefl.planning.setup import Setup
+from edgefl.records.sweep import Coverage
 
 Booleans = NDArray[np.bool_]
 Integers = NDArray[Any]
-
-
-class DataLeft(TypedDict):
-    """Data held by the clients that can take part: shares, and what is lost with the others; None for declared data."""
-
-    eligible_samples_share: float
-    class_coverage: float | None
-    excluded_samples: int
-    lost_classes: list[str] | None
-    lost_modalities: list[str]
-    modality_samples_share: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -52,21 +42,15 @@ class DataCoverage:
         everyone = {name: kind == index for index, name in enumerate(clients.kinds)}
         return cls(np.asarray(clients.client_samples), classes, names, everyone)
 
-    def left(self, clients: Booleans, able: Booleans) -> DataLeft:
+    def left(self, clients: Booleans, able: Booleans) -> Coverage:
         """Data of ``clients`` held by the ``able`` ones, and data lost with the others; both are masks `[clients]`."""
         all_samples, samples = int(self.samples[clients].sum()), int(self.samples[able].sum())
-        coverage: DataLeft = {
-            "eligible_samples_share": share(samples, all_samples),
-            "class_coverage": None,
-            "excluded_samples": all_samples - samples,
-            "lost_classes": None,
-            "lost_modalities": [],
-            "modality_samples_share": {},
-        }
+        class_coverage: float | None = None
+        lost_classes: list[str] | None = None
         if self.classes is not None and self.classes.shape[1]:
             present, remaining = self.classes[clients].any(axis=0), self.classes[able].any(axis=0)
-            coverage["class_coverage"] = float(remaining.mean())
-            coverage["lost_classes"] = [self.names[i] for i in np.flatnonzero(present & ~remaining)]
+            class_coverage = float(remaining.mean())
+            lost_classes = [self.names[i] for i in np.flatnonzero(present & ~remaining)]
         held: dict[str, list[int]] = {}
         for kind, members in self.everyone.items():
             whole, part = int(self.samples[members & clients].sum()), int(self.samples[members & able].sum())
@@ -74,11 +58,14 @@ class DataCoverage:
                 for modality in kind.split("-"):
                     totals = held.setdefault(modality, [0, 0])
                     totals[0], totals[1] = totals[0] + whole, totals[1] + part
-        for modality, (whole, part) in held.items():
-            coverage["modality_samples_share"][modality] = share(part, whole)
-            if whole and not part:
-                coverage["lost_modalities"].append(modality)
-        return coverage
+        return Coverage(
+            eligible_samples_share=share(samples, all_samples),
+            class_coverage=class_coverage,
+            excluded_samples=all_samples - samples,
+            lost_classes=lost_classes,
+            lost_modalities=[modality for modality, (whole, part) in held.items() if whole and not part],
+            modality_samples_share={modality: share(part, whole) for modality, (whole, part) in held.items()},
+        )
 
 
 def share(part: int, whole: int) -> float:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, field_va
 from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.methods import Method
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 from edgefl.work import Address, Codec, Work
 
 

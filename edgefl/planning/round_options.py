@@ -19,7 +19,7 @@ from pydantic import (
 from edgefl import registry
 from edgefl.data.missing import parse_missing
 from edgefl.planning.staleness import StalenessOptions, parse_staleness
-from edgefl.registry.fields import Fields, parse_options
+from edgefl.registry.part_fields import Fields, parse_options
 from edgefl.units import Seconds, Share
 from edgefl.work.metrics import parse_metric
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, model_validator
 
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 
 FIELDS = {"constant": (), "polynomial": ("a",), "hinge": ("a", "b")}
 """The parameters of each function, as Xie et al. 2019 name them."""

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt, model_validator
 
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 
 LOWER = ("loss", "error", "perplexity", "distance", "divergence", "mse", "mae", "rank")
 """Parts of the names of metrics of which lower values are better."""

@@ -135,6 +135,10 @@ class Record:
             raise KeyError(name)
         return value
 
+    def __contains__(self, name: object) -> bool:
+        """Whether the record has this field, for the same callers."""
+        return name in self.__dataclass_fields__ and getattr(self, str(name)) is not UNSET
+
 
 def types_of(cls: type[Record]) -> Mapping[str, Any]:
     """The type of each field, with its annotations, ``{name: type}``."""

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from edgefl.errors import EdgeflError, PluginError, UnknownName
-from edgefl.registry import faults, files
+from edgefl.registry import faults
+from edgefl.registry import loaded_files as files
 from edgefl.registry.faults import said
 from edgefl.registry.registered import PARTS, Absent, Registered, hash_of_module, imported
 

@@ -9,21 +9,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgefl.report.comparison import comparison_csv, orderings_markdown, print_comparison
+    from edgefl.report.compare import comparison_csv, print_comparison
+    from edgefl.report.compared_profiles import print_compared_profiles, print_cost_difference
+    from edgefl.report.comparison.markdown import orderings_markdown
     from edgefl.report.console import screen
+    from edgefl.report.devices import draw_device_check, print_device_check, print_devices
     from edgefl.report.facts import compared, facts_of, summary
     from edgefl.report.figures import FIGURE_FORMS, TIMELINE_FORMS, check_figure, draw_stages
-    from edgefl.report.library import print_devices
     from edgefl.report.measured import print_counts, print_measured
-    from edgefl.report.profile import (
-        draw_device_check,
-        print_clients,
-        print_compared_profiles,
-        print_cost_difference,
-        print_device_check,
-        print_profile,
-        profile_csv,
-    )
+    from edgefl.report.profile import print_profile, profile_csv
+    from edgefl.report.profile_clients import print_clients
     from edgefl.report.progress import Lines, Live, make_progress
     from edgefl.report.sweep import print_sweep
     from edgefl.report.sweep_figure import SWEEP_FORMS, draw_sweep
@@ -73,21 +68,21 @@ _MODULES = {
     "TIMELINE_FORMS": "figures",
     "check_figure": "figures",
     "compared": "facts",
-    "comparison_csv": "comparison",
-    "draw_device_check": "profile",
+    "comparison_csv": "compare",
+    "draw_device_check": "devices",
     "draw_stages": "figures",
     "draw_sweep": "sweep_figure",
     "draw_timeline": "timeline",
     "facts_of": "facts",
     "make_progress": "progress",
-    "orderings_markdown": "comparison",
-    "print_clients": "profile",
-    "print_compared_profiles": "profile",
-    "print_comparison": "comparison",
-    "print_cost_difference": "profile",
+    "orderings_markdown": "comparison.markdown",
+    "print_clients": "profile_clients",
+    "print_compared_profiles": "compared_profiles",
+    "print_comparison": "compare",
+    "print_cost_difference": "compared_profiles",
     "print_counts": "measured",
-    "print_device_check": "profile",
-    "print_devices": "library",
+    "print_device_check": "devices",
+    "print_devices": "devices",
     "print_measured": "measured",
     "print_methods": "tables",
     "print_parts": "tables",

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.text import Text
 
-from edgefl.report.console import NOTHING, TITLES, Facts, new_table, or_dash, print_section, screen
+from edgefl.records.analyse import (
+    Analysis,
+    Drift,
+    DriftBetween,
+    GradientRow,
+    Matching,
+    MatchingRow,
+    OfPart,
+    Shapley,
+    ValuedMetric,
+)
+from edgefl.report.console import NOTHING, TITLES, new_table, or_dash, print_section, screen
 from edgefl.report.figures import FIGURE_FORMS, KIND_COLOURS, MARKS
 from edgefl.runs.durable import writing
 
@@ -17,6 +28,8 @@ __all__ = ["ANALYSES", "FIGURE_FORMS", "draw_analysis", "print_analysis"]
 
 ANALYSES = ("shapley", "gradients", "drift", "matching")
 """Names of the analyses."""
+R = TypeVar("R", bound=OfPart)
+
 MEASURES = {"shapley": "Shapley", "lost": "lost", "alone": "alone"}
 
 
@@ -39,38 +52,40 @@ def _signed(value: float, spread: float | None) -> str:
     return text if spread is None else f"{text} ±{spread:.3f}"
 
 
-def print_analysis(result: Facts, console: Console | None = None) -> None:
+def print_analysis(result: Analysis, console: Console | None = None) -> None:
     """Print the result of ``edgefl.analyse``: a table for each analysis, and the reason for each that was skipped."""
     console = console or screen()
-    console.print(Text(f"=== {result['scenario']}, {result['method']} ===", style="bold"))
-    console.print(Text(f"the run at {result['run']}\n"), soft_wrap=True)
-    if "shapley" in result:
-        _print_values(console, result["shapley"])
-    if "gradients" in result:
-        _print_gradients(console, result["gradients"]["rows"])
-    if "drift" in result:
-        _print_drift(console, result["drift"])
-    if "matching" in result:
-        _print_matching(console, result["matching"])
-    for name, reason in result["skipped"].items():
+    console.print(Text(f"=== {result.scenario}, {result.method} ===", style="bold"))
+    console.print(Text(f"the run at {result.run}\n"), soft_wrap=True)
+    if result.shapley:
+        _print_values(console, result.shapley)
+    if result.gradients:
+        _print_gradients(console, result.gradients.rows)
+    if result.drift:
+        _print_drift(console, result.drift)
+    if result.matching:
+        _print_matching(console, result.matching)
+    for name, reason in result.skipped.items():
         console.print(Text(f"no {name}: {reason}"))
 
 
-def _metric(row: Facts) -> str:
-    kinds = row["kind"] if len(row["kinds"]) == 1 else " = ".join(row["kinds"])
-    return f"{kinds} {TITLES.get(row['metric'], row['metric'])}"
+def _metric(row: ValuedMetric) -> str:
+    kinds = row.kind if len(row.kinds) == 1 else " = ".join(row.kinds)
+    return f"{kinds} {TITLES.get(row.metric, row.metric)}"
 
 
-def _print_values(console: Console, result: Facts) -> None:
-    players = result["players"]
+def _print_values(console: Console, result: Shapley) -> None:
+    players = result.players
     table = new_table("metric", "nobody", "everybody", "", *players, left=(0, 3))
-    for row in result["rows"]:
-        ends = [f"{row['values'][name]:.3f}" for name in ("nobody", "everybody")]
+    for row in result.rows:
+        ends = [f"{row.values[name]:.3f}" for name in ("nobody", "everybody")]
         for index, (name, title) in enumerate(MEASURES.items()):
             head = [_metric(row), *ends] if index == 0 else ["", "", ""]
-            values = (row["players"][player] for player in players)
-            table.add_row(*head, title, *(_signed(value[name], value[f"{name}_std"]) for value in values))
-    seeds = len(result["seeds"])
+            values = (row.players[player] for player in players)
+            table.add_row(
+                *head, title, *(_signed(getattr(value, name), getattr(value, f"{name}_std")) for value in values)
+            )
+    seeds = len(result.seeds)
     print_section(
         console, "Contribution of each client kind to the metrics", table,
         "everybody: all kinds take part.  nobody: no client takes part.\n"
@@ -81,20 +96,20 @@ def _print_values(console: Console, result: Facts) -> None:
 
 
 def _by_part(
-    rows: Sequence[Facts], column: Callable[[Facts], str], show: Callable[[Facts], str]
+    rows: Sequence[R], column: Callable[[R], str], show: Callable[[R], str]
 ) -> tuple[list[str], dict[tuple[str, str], dict[str, str]]]:
     """The columns, and the cells of each line, ``{(tower, part): {column: text}}``; lines are grouped by tower."""
     columns = list(dict.fromkeys(map(column, rows)))
     lines: dict[tuple[str, str], dict[str, str]] = {}
     for row in rows:
-        lines.setdefault((row["tower"], row["part"]), {})[column(row)] = show(row)
+        lines.setdefault((row.tower, row.part), {})[column(row)] = show(row)
     return columns, dict(
-        sorted(lines.items(), key=lambda line: list(dict.fromkeys(r["tower"] for r in rows)).index(line[0][0]))
+        sorted(lines.items(), key=lambda line: list(dict.fromkeys(r.tower for r in rows)).index(line[0][0]))
     )
 
 
 def _print_parts(
-    console: Console, title: str, rows: Sequence[Facts], column: Callable[[Facts], str], show: Callable[[Facts], str],
+    console: Console, title: str, rows: Sequence[R], column: Callable[[R], str], show: Callable[[R], str],
     note: str,
 ) -> None:  # fmt: skip
     columns, lines = _by_part(rows, column, show)
@@ -106,74 +121,74 @@ def _print_parts(
     print_section(console, title, table, note)
 
 
-def _print_gradients(console: Console, rows: Sequence[Facts]) -> None:
-    count = max((row["clients"] for row in rows), default=0)
+def _print_gradients(console: Console, rows: Sequence[GradientRow]) -> None:
+    count = max((row.clients for row in rows), default=0)
     _print_parts(
-        console, "Gradient norm (and its ratio to the norm of the weights)", rows, lambda row: row["kind"],
-        lambda row: f"{_number(row['norm'])} ({or_dash(_number, row['relative'])})",
+        console, "Gradient norm (and its ratio to the norm of the weights)", rows, lambda row: row.kind,
+        lambda row: f"{_number(row.norm)} ({or_dash(_number, row.relative)})",
         f"Norm of the mean gradient of a local epoch at the final weights, averaged over up to {count} clients.",
     )  # fmt: skip
 
 
-def _pair(row: Facts) -> str:
-    return " and\n".join(row["kinds"])
+def _pair(row: DriftBetween) -> str:
+    return " and\n".join(row.kinds)
 
 
-def _print_drift(console: Console, result: Facts) -> None:
-    count = max((row["clients"] for row in result["within"]), default=0)
+def _print_drift(console: Console, result: Drift) -> None:
+    count = max((row.clients for row in result.within), default=0)
     _print_parts(
-        console, "Agreement of the clients of a kind: consistency (and relative size of updates)", result["within"],
-        lambda row: row["kind"],
-        lambda row: f"{or_dash(_share, row['consistency'])} ({or_dash(_number, row['moved'])})",
+        console, "Agreement of the clients of a kind: consistency (and relative size of updates)", result.within,
+        lambda row: row.kind,
+        lambda row: f"{or_dash(_share, row.consistency)} ({or_dash(_number, row.moved)})",
         "Consistency: norm of the mean update over the mean norm of updates; 1 if all updates are parallel, "
         "1/sqrt(clients) if they are independent.  In brackets: norm of an update over that of the weights.  "
         f"Updates are those of the last round's work, of up to {count} clients of a kind.",
     )  # fmt: skip
-    if result["between"]:
+    if result.between:
         _print_parts(
-            console, "Agreement between kinds: cosine of mean updates (and distance of models)", result["between"],
-            _pair, lambda row: f"{or_dash(_angle, row['cosine'])} ({or_dash(_number, row['distance'])})",
+            console, "Agreement between kinds: cosine of mean updates (and distance of models)", result.between,
+            _pair, lambda row: f"{or_dash(_angle, row.cosine)} ({or_dash(_number, row.distance)})",
             "Distance: norm of the difference of the two global models over the mean of their norms.",
         )  # fmt: skip
 
 
-def _print_matching(console: Console, result: Facts) -> None:
-    ranks = list(result["rows"][0]["matched"]) if result["rows"] else []
+def _print_matching(console: Console, result: Matching) -> None:
+    ranks = list(result.rows[0].matched) if result.rows else []
     table = new_table("kind", "samples with", "completed by", *(f"top {k}" for k in ranks), "accuracy", left=range(3))
     last: tuple[str, str] = ("", "")
-    rows = sorted(result["rows"], key=lambda row: _first_index(result["rows"], row))
+    rows = sorted(result.rows, key=lambda row: _first_index(result.rows, row))
     for row in rows:
-        method = f"{row['inference']} (the run's)" if row["own"] else row["inference"]
-        if row["pattern"] == _complete_pattern(row):  # the inference method doesn't change complete samples
-            if not row["own"]:
+        method = f"{row.inference} (the run's)" if row.own else row.inference
+        if row.pattern == _complete_pattern(row):  # the inference method doesn't change complete samples
+            if not row.own:
                 continue
             method = NOTHING
-        head = (row["kind"], row["pattern"])
+        head = (row.kind, row.pattern)
         table.add_row(
-            row["kind"] if head[0] != last[0] else "", row["pattern"] if head != last else "", method,
-            *(or_dash("{:.3f}".format, row["matched"][k]) for k in ranks), f"{row['accuracy']:.3f}",
+            row.kind if head[0] != last[0] else "", row.pattern if head != last else "", method,
+            *(or_dash("{:.3f}".format, row.matched[k]) for k in ranks), f"{row.accuracy:.3f}",
         )  # fmt: skip
         last = head
     print_section(
-        console, f"Matching on the {result['split']} split: how often the true class is among the best k", table,
+        console, f"Matching on the {result.split} split: how often the true class is among the best k", table,
         "zero: zeros for the missing modality; oracle: the prototype of the true class, an upper bound.",
     )  # fmt: skip
 
 
-def _complete_pattern(row: Facts) -> str:
+def _complete_pattern(row: MatchingRow) -> str:
     """The pattern of samples that have all modalities; empty for a kind of one modality."""
-    return str(row["kind"]) if "-" in row["kind"] else ""
+    return str(row.kind) if "-" in row.kind else ""
 
 
-def _first_index(rows: Sequence[Facts], row: Facts) -> int:
+def _first_index(rows: Sequence[MatchingRow], row: MatchingRow) -> int:
     """The index of the first row with the same kind and pattern."""
-    return next(i for i, r in enumerate(rows) if (r["kind"], r["pattern"]) == (row["kind"], row["pattern"]))
+    return next(i for i, r in enumerate(rows) if (r.kind, r.pattern) == (row.kind, row.pattern))
 
 
 # --- figure ----------------------------------------------------------------------------------------------------------
 
 
-def draw_analysis(result: Facts, path: Path) -> None:
+def draw_analysis(result: Analysis, path: Path) -> None:
     """Draw a panel for each table to ``path``: bars for Shapley values and matching, lines over blocks for the others.
 
     Raises RunError if the file can't be written.
@@ -182,17 +197,17 @@ def draw_analysis(result: Facts, path: Path) -> None:
     from matplotlib.figure import Figure
 
     panels: list[Callable[[Any], None]] = []
-    if "shapley" in result:
-        panels.append(lambda axes: _bars(axes, result["shapley"]))
-    if "gradients" in result:
-        rows = result["gradients"]["rows"]
-        panels += _lines("gradient norm", rows, "norm", lambda row: str(row["kind"]), log=True)
-    if "drift" in result:
-        panels += _lines("consistency", result["drift"]["within"], "consistency", lambda row: str(row["kind"]), least=0)
-        pairs = result["drift"]["between"]
-        panels += _lines("cosine", pairs, "cosine", lambda row: " and ".join(row["kinds"]), least=-1)
-    if "matching" in result:
-        panels.append(lambda axes: _matched(axes, result["matching"]))
+    if shapley := result.shapley:
+        panels.append(lambda axes: _bars(axes, shapley))
+    if result.gradients:
+        rows = result.gradients.rows
+        panels += _lines("gradient norm", rows, "norm", lambda row: str(row.kind), log=True)
+    if result.drift:
+        panels += _lines("consistency", result.drift.within, "consistency", lambda row: str(row.kind), least=0)
+        pairs = result.drift.between
+        panels += _lines("cosine", pairs, "cosine", lambda row: " and ".join(row.kinds), least=-1)
+    if matching := result.matching:
+        panels.append(lambda axes: _matched(axes, matching))
     columns = min(2, max(len(panels), 1))
     lines = -(-max(len(panels), 1) // columns)
     figure = Figure(figsize=(4.8 * columns, 3.2 * lines), layout="constrained", dpi=120)
@@ -207,13 +222,13 @@ def draw_analysis(result: Facts, path: Path) -> None:
         figure.savefig(path)
 
 
-def _bars(axes: Any, result: Facts) -> None:
-    rows, players = result["rows"], result["players"]
+def _bars(axes: Any, result: Shapley) -> None:
+    rows, players = result.rows, result.players
     width = 0.8 / max(len(players), 1)
     for index, player in enumerate(players):
         x = [group + (index - (len(players) - 1) / 2) * width for group in range(len(rows))]
-        values = [row["players"][player]["shapley"] for row in rows]
-        spread = [row["players"][player]["shapley_std"] for row in rows]
+        values = [row.players[player].shapley for row in rows]
+        spread = [row.players[player].shapley_std for row in rows]
         error = None if None in spread else spread
         axes.bar(x, values, width, yerr=error, label=player, color=KIND_COLOURS[index % len(KIND_COLOURS)])
     axes.set_xticks(range(len(rows)), [_metric(row).replace(" ", "\n") for row in rows], fontsize=7)
@@ -225,9 +240,9 @@ def _bars(axes: Any, result: Facts) -> None:
 
 def _lines(
     title: str,
-    rows: Sequence[Facts],
+    rows: Sequence[R],
     value: str,
-    label: Callable[[Facts], str],
+    label: Callable[[R], str],
     *,
     log: bool = False,
     least: float | None = None,
@@ -236,12 +251,12 @@ def _lines(
     labels = list(dict.fromkeys(map(label, rows)))
 
     def panel(tower: str) -> Callable[[Any], None]:
-        tower_rows = [row for row in rows if row["tower"] == tower]
-        parts = list(dict.fromkeys(row["part"] for row in tower_rows))
+        tower_rows = [row for row in rows if row.tower == tower]
+        parts = list(dict.fromkeys(row.part for row in tower_rows))
 
         def draw(axes: Any) -> None:
             for index, name in enumerate(labels):
-                points = [(parts.index(row["part"]), row[value]) for row in tower_rows if label(row) == name]
+                points = [(parts.index(row.part), getattr(row, value)) for row in tower_rows if label(row) == name]
                 points = [(x, y) for x, y in points if y is not None]
                 if points:
                     axes.plot(*zip(*points, strict=True), label=name, marker=MARKS[index % len(MARKS)], markersize=4,
@@ -257,18 +272,22 @@ def _lines(
 
         return draw
 
-    shown = {(row["tower"], row["part"]) for row in rows if row[value] is not None and (row[value] > 0 or not log)}
-    towers = dict.fromkeys(row["tower"] for row in rows)
+    shown = {
+        (row.tower, row.part)
+        for row in rows
+        if getattr(row, value) is not None and (getattr(row, value) > 0 or not log)
+    }
+    towers = dict.fromkeys(row.tower for row in rows)
     return [panel(tower) for tower in towers if sum(name == tower for name, _ in shown) > 1]
 
 
-def _matched(axes: Any, result: Facts) -> None:
-    rows = [row for row in result["rows"] if row["pattern"] != _complete_pattern(row)]
-    groups = list(dict.fromkeys((row["kind"], row["pattern"]) for row in rows))
-    methods = list(dict.fromkeys(row["inference"] for row in rows))
+def _matched(axes: Any, result: Matching) -> None:
+    rows = [row for row in result.rows if row.pattern != _complete_pattern(row)]
+    groups = list(dict.fromkeys((row.kind, row.pattern) for row in rows))
+    methods = list(dict.fromkeys(row.inference for row in rows))
     width = 0.8 / max(len(methods), 1)
     for index, method in enumerate(methods):
-        bars = [(groups.index((r["kind"], r["pattern"])), r["accuracy"]) for r in rows if r["inference"] == method]
+        bars = [(groups.index((r.kind, r.pattern)), r.accuracy) for r in rows if r.inference == method]
         x = [group + (index - (len(methods) - 1) / 2) * width for group, _ in bars]
         axes.bar(x, [number for _, number in bars], width, label=method, color=KIND_COLOURS[index % len(KIND_COLOURS)])
     axes.set_xticks(range(len(groups)), [f"{kind}\n{pattern} alone" for kind, pattern in groups], fontsize=7)

@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from edgefl.records.record import Maybe
+
 Facts = Mapping[str, Any]
 
 
@@ -107,11 +109,6 @@ def _print_stripped(console: Console, content: Table | Text) -> None:
     console.file.write(text)
 
 
-def whose(row: Facts) -> str:
-    """The kind of a row's clients, with their variant if it has a row of its own: ``image, slow``."""
-    return f"{row['kind']}, {row['variant']}" if "variant" in row else str(row["kind"])
-
-
 def stage_of(row: Facts) -> str:
     """The stage of a row, with the part of the model if the schedule offers several parts: ``3, stages 1-2``."""
     return f"{row['stage']}, {row['part']}" if row.get("part") else str(row["stage"])
@@ -162,7 +159,7 @@ def mib(value: float) -> str:
     return f"{value / 2**20:.2f}" if value else "0"
 
 
-def csv_text(rows: Sequence[Facts], columns: Sequence[str] | None = None) -> str:
+def csv_text(rows: Sequence[Mapping[str, object]], columns: Sequence[str] | None = None) -> str:
     """Flat rows as CSV, empty where a row lacks a column; by default columns are in the order of their first rows."""
     file = io.StringIO()
     names = columns if columns is not None else list(dict.fromkeys(name for row in rows for name in row))
@@ -278,9 +275,9 @@ def _pieces(word: str, longest: int) -> Iterator[str]:
     yield word
 
 
-def print_at_most(console: Console, result: Facts) -> None:
-    """Say which schedules may end their stages early, if the result of a command that predicts names some."""
-    if names := result.get("at_most"):
+def print_at_most(console: Console, names: Sequence[str] | Maybe) -> None:
+    """Say which schedules may end their stages early, if an answer that predicts names some."""
+    if names:
         ends = "ends its" if len(names) == 1 else "end their"
         told = f"{' and '.join(names)} {ends} stages by what a run learns: rounds and totals are at most these"
         console.print(Text(told))

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from edgefl.records import UNSET, ByKind, Clients, Flights, Keys, Maybe, Record, part_of
 from edgefl.records import Samples as SampleCount
@@ -35,6 +35,9 @@ from edgefl.runs.changed import guarded
 
 Samples = Mapping[str, Mapping[str, int]]
 """``{split: {kind: samples}}`` of the server's evaluation data."""
+
+if TYPE_CHECKING:
+    from edgefl.work.description import MissingRates
 
 SHOWN_METRICS = (
     "accuracy",
@@ -404,7 +407,8 @@ def _chance(
             if rates := (evaluation.missing or {}).get(kind):
                 from edgefl.data.missing import lacking_in_a_test
 
-                ranked = int((lacking_in_a_test(kind, rates, ranked) == 0).sum())  # only complete pairs are ranked
+                lacking = lacking_in_a_test(kind, cast("MissingRates", rates), ranked)
+                ranked = int((lacking == 0).sum())  # only complete pairs are ranked
             ranked = max(ranked, 1)
             chance[kind] = {f"r@{k}": min(k / ranked, 1.0) for k in (1, 5, 10)}
             if ranked > (fold := ranked if evaluation.fold is UNSET else evaluation.fold):

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.errors import RunError, suggestion
-from edgefl.report.console import whose
+from edgefl.records.profile import ProfileRow, Tables
 from edgefl.runs.durable import writing
-
-Facts = Mapping[str, Any]
 
 FIGURE_FORMS = ("png", "pdf", "svg")
 TIMELINE_FORMS = ("html", "png")
@@ -37,7 +35,7 @@ def check_figure(path: str | os.PathLike[str], forms: Sequence[str]) -> None:
         raise RunError(f"can't write {path}: it is a folder")
 
 
-def draw_stages(profiles: Mapping[str, Facts], path: Path, memory: str = "peak_memory_bytes") -> None:
+def draw_stages(profiles: Mapping[str, Tables], path: Path, memory: str = "peak_memory_bytes") -> None:
     """Draw peak memory (a row's field ``memory``), MACs and traffic of a client's round over the stages.
 
     ``profiles`` are given by label (a scenario's combinations).  Each label is a column of panels, each client kind a
@@ -49,22 +47,22 @@ def draw_stages(profiles: Mapping[str, Facts], path: Path, memory: str = "peak_m
     from matplotlib.figure import Figure
     from PIL import Image
 
-    curves: tuple[tuple[str, Callable[[Facts], float]], ...] = (
-        ("peak memory, MiB", lambda row: row[memory] / 2**20),
-        ("GMACs a sample", lambda row: row["fvcore_macs_per_sample"] / 1e9),
-        ("traffic a round, MiB", lambda row: (row["download_bytes"] + row["upload_bytes"]) / 2**20),
+    curves: tuple[tuple[str, Callable[[ProfileRow], float]], ...] = (
+        ("peak memory, MiB", lambda row: getattr(row, memory) / 2**20),
+        ("GMACs a sample", lambda row: row.fvcore_macs_per_sample / 1e9),
+        ("traffic a round, MiB", lambda row: (row.download_bytes + row.upload_bytes) / 2**20),
     )
     figure = Figure(figsize=(1.6 + 2.6 * len(profiles), 6.4), layout="constrained", dpi=140)
     canvas: Any = FigureCanvasAgg(figure)
     grid: Any = figure.subplots(len(curves), len(profiles), sharex=True, sharey="row", squeeze=False)
-    last = max((row["stage"] for profile in profiles.values() for row in profile["rows"]), default=1)
-    kinds = list(dict.fromkeys(whose(row) for profile in profiles.values() for row in profile["rows"]))
+    last = max((row.stage for profile in profiles.values() for row in profile.rows), default=1)
+    kinds = list(dict.fromkeys(row.whose for profile in profiles.values() for row in profile.rows))
     for column, (label, profile) in enumerate(profiles.items()):
         for panel_row, (title, value) in enumerate(curves):
             axes = grid[panel_row][column]
             for index, kind in enumerate(kinds):
-                rows = [row for row in profile["rows"] if whose(row) == kind]
-                stages, values = [row["stage"] for row in rows], [value(row) for row in rows]
+                rows = [row for row in profile.rows if row.whose == kind]
+                stages, values = [row.stage for row in rows], [value(row) for row in rows]
                 style: dict[str, Any] = {"marker": MARKS[index % len(MARKS)], "markersize": 5}
                 if stages == [1] and last > 1:  # one stage only: draw its value as a dashed line over all stages
                     stages, values, style = [1, last], values * 2, {"linestyle": "--"}

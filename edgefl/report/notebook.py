@@ -1,32 +1,21 @@
-"""Results of commands as tables in notebooks: they stay plain dictionaries and have an HTML form beside it."""
+"""Answers of commands as tables in notebooks: once this module is imported, a notebook shows them as HTML."""
 
 from __future__ import annotations
 
 import base64
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
 
+from edgefl.records.fit import Candidate, Fit
+from edgefl.records.profile import PAGES, Profile
+from edgefl.records.sweep import RefusedCell, Sweep
 from edgefl.report.figures import draw_stages
 from edgefl.units import show_bytes, show_seconds
 
-Facts = Mapping[str, Any]
-
 MOST_ROWS = 60
-"""Rows of a table in a notebook; the rest is in the dictionary."""
-
-
-class Shown(dict[str, Any]):
-    """A command's result: a dictionary that a notebook shows as tables."""
-
-    def __init__(self, facts: Facts, page: Callable[[Facts], str]):
-        super().__init__(facts)
-        self._page = page
-
-    def _repr_html_(self) -> str:
-        return self._page(self)
+"""Rows of a table in a notebook; the rest is in the answer."""
 
 
 def table(title: str, rows: Sequence[Mapping[str, str]]) -> str:
@@ -46,81 +35,77 @@ def picture(png: bytes, words: str) -> str:
     return f"<img alt='{escape(words, quote=True)}' src='data:image/png;base64,{base64.b64encode(png).decode()}'/>"
 
 
-def profile_page(facts: Facts) -> str:
+def profile_page(profile: Profile) -> str:
     """A profile: a table of each combination's rows, and the figure of its stages."""
-    combinations: Mapping[str, Facts] = facts.get("combinations") or {"": facts}
     parts = []
-    for label, profile in combinations.items():
+    for label, part in profile.parts.items():
         rows = [
             {
-                "stage": f"{row['stage']}" + (f", {row['part']}" if row.get("part") else ""),
-                "kind": row["kind"],
-                "device": row["device"],
-                "rounds": str(row["rounds"]),
-                "peak memory": show_bytes(row["peak_memory_bytes"]),
-                "GFLOP": f"{(row['forward_flops'] + row['backward_flops']) / 1e9:.4g}",
-                "down": show_bytes(row["download_bytes"]),
-                "up": show_bytes(row["upload_bytes"]),
-                "time": show_seconds(row["virtual_seconds"]),
-                "energy, J": f"{row['energy_joules']:.4g}",
+                "stage": row.stage_and_part,
+                "kind": row.kind,
+                "device": row.device,
+                "rounds": str(row.rounds),
+                "peak memory": show_bytes(row.peak_memory_bytes),
+                "GFLOP": f"{row.flops / 1e9:.4g}",
+                "down": show_bytes(row.download_bytes),
+                "up": show_bytes(row.upload_bytes),
+                "time": show_seconds(row.virtual_seconds),
+                "energy, J": f"{row.energy_joules:.4g}",
             }
-            for row in profile["rows"]
+            for row in part.rows
         ]
-        parts.append(table(f"A client's round{f', {label}' if label else ''}", rows))
+        parts.append(table(f"A client's round{f', {label}' if profile.combinations else ''}", rows))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "stages.png"
-        draw_stages({label or str(facts.get("scenario", "")): one for label, one in combinations.items()}, path)
+        draw_stages(profile.parts, path)
         parts.append(picture(path.read_bytes(), "peak memory, MACs and traffic of a client's round by stage"))
     return "".join(parts)
 
 
-def sweep_page(facts: Facts) -> str:
+def sweep_page(sweep: Sweep) -> str:
     """A sweep: a table with a row for each cell."""
-    rows = []
-    for row in facts["rows"]:
-        shown = {"cell": str(row["label"])}
-        if row.get("eligible_share") is None:
-            rows.append({**shown, "eligible": str(row.get("refused") or row.get("reason") or "-")})
-            continue
-        rows.append(
-            {
-                **shown,
-                "eligible": f"{100 * row['eligible_share']:.0f} %",
-                "samples": f"{100 * row['eligible_samples_share']:.0f} %",
-                "peak memory": show_bytes(row["peak_memory_bytes"]),
-                "round": show_seconds(row["round_seconds"]),
-                "schedule": show_seconds(row["schedule_seconds"]),
-                "energy, J": f"{row['schedule_energy_joules']:.4g}",
-            }
-        )
-    return table(f"Sweep of {facts.get('scenario', 'the scenario')}", rows)
+    rows = [
+        {"cell": row.label, "eligible": row.refused}
+        if isinstance(row, RefusedCell)
+        else {
+            "cell": row.label,
+            "eligible": f"{100 * row.eligible_share:.0f} %",
+            "samples": f"{100 * row.eligible_samples_share:.0f} %",
+            "peak memory": show_bytes(row.peak_memory_bytes),
+            "round": "-" if row.round_seconds is None else show_seconds(row.round_seconds),
+            "schedule": show_seconds(row.schedule_seconds),
+            "energy, J": f"{row.schedule_energy_joules:.4g}",
+        }
+        for row in sweep.rows
+    ]
+    return table(f"Sweep of {sweep.scenario}", rows)
 
 
-def fit_page(facts: Facts) -> str:
+def fit_page(fit: Fit) -> str:
     """A fit: for each kind, how it stands and the changes that make it fit."""
     parts = []
-    for name, kind in facts["kinds"].items():
-        answers = [("as it stands", kind["as_it_stands"]), *((_words(s), s) for s in kind["solutions"])]
-        if kind.get("nearest"):
-            answers.append((f"nearest: {_words(kind['nearest'])}", kind["nearest"]))
+    for name, kind in fit.kinds.items():
+        answers = [("as it stands", kind.as_it_stands), *((_words(each), each) for each in kind.solutions)]
+        if kind.nearest:
+            answers.append((f"nearest: {_words(kind.nearest)}", kind.nearest))
         rows = [
             {
                 "change": words,
-                "fits": "yes" if answer["fits"] else "no",
-                "peak memory": show_bytes(answer["peak_memory_bytes"]),
-                "binding": str(answer["binding"] or "-"),
-                "round": show_seconds(answer["seconds_per_round"]),
-                "energy, J": f"{answer['joules_per_round']:.4g}",
+                "fits": "yes" if answer.fits else "no",
+                "peak memory": show_bytes(answer.peak_memory_bytes),
+                "binding": answer.binding or "-",
+                "round": show_seconds(answer.seconds_per_round),
+                "energy, J": f"{answer.joules_per_round:.4g}",
             }
             for words, answer in answers
+            if answer is not None
         ]
-        parts.append(table(f"{name} on {facts['device']}", rows))
+        parts.append(table(f"{name} on {fit.device}", rows))
     return "".join(parts)
 
 
-def _words(answer: Facts) -> str:
-    return ", ".join(map(str, answer["changes"])) or "no change"
+def _words(answer: Candidate) -> str:
+    return ", ".join(change.what for change in answer.changes) or "no change"
 
 
-PAGES: Mapping[str, Callable[[Facts], str]] = {"profile": profile_page, "sweep": sweep_page, "fit": fit_page}
-"""The HTML form of each command's result."""
+PAGES.update({Profile: profile_page, Sweep: sweep_page, Fit: fit_page})

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
 
 from edgefl import units
+from edgefl.records.record import UNSET, Maybe
+from edgefl.records.sweep import (
+    CellHead,
+    CellRow,
+    Change,
+    Lost,
+    MethodFrontier,
+    RefusedCell,
+    Sensitivity,
+    SmallestDevice,
+    StageGroup,
+    Sweep,
+)
 from edgefl.report.console import (
     NOTHING,
-    Facts,
     new_table,
     or_dash,
     percent,
@@ -41,57 +53,56 @@ IN_WORDS = {
 }
 
 
-def print_sweep(result: Facts, console: Console | None = None) -> None:
+def print_sweep(result: Sweep, console: Console | None = None) -> None:
     """Print the result of ``edgefl.sweep``: tables of the cells, smallest devices, Pareto frontier and sensitivity."""
     console = console or screen()
-    rows = [row for row in result["rows"] if "refused" not in row]
-    _print_cells(console, result["rows"])
-    _print_refused(console, [row for row in result["rows"] if "refused" in row])
+    rows = result.costed
+    _print_cells(console, result.rows)
+    _print_refused(console, result.refused)
     _print_totals(console, rows)
-    print_at_most(console, result)
+    print_at_most(console, result.at_most)
     _print_energy_total(console, rows)
     _print_excluded(console, rows)
-    if any("metrics" in row for row in rows):
+    if any(row.metrics for row in rows):
         _print_metrics(console, rows)
     _print_smallest(console, rows)
     if len(rows) > 1:
-        _print_frontier(console, rows, result["frontier"])
-    if "sensitivity" in result:
-        _print_sensitivity(console, result["sensitivity"])
+        _print_frontier(console, rows, result.frontier)
+    if result.sensitivity:
+        _print_sensitivity(console, result.sensitivity)
 
 
-def _label(row: Facts) -> str:
-    label: str = row["label"]
+def _label(row: CellHead) -> str:
+    label = row.label
     return label if len(label) <= LONG_LABEL else label.replace(",", ",\n")
 
 
-def _keep_labels(table: Table, rows: Sequence[Facts]) -> None:
+def _keep_labels(table: Table, rows: Sequence[CellHead]) -> None:
     """Let rich wrap other columns instead of the labels."""
     table.columns[0].no_wrap = max(len(part) for row in rows for part in _label(row).splitlines()) <= WIDEST_LABEL
 
 
-def _print_cells(console: Console, rows: Sequence[Facts]) -> None:
+def _print_cells(console: Console, rows: Sequence[CellRow | RefusedCell]) -> None:
     table = new_table(
         "", "eligible\never", "\nhardest", "samples\never", "classes\never", "refused by", "peak\nmemory",
         "round\ntime", "traffic", "energy", left=(0, 5),
     )  # fmt: skip
     _keep_labels(table, rows)
     for row in rows:
-        if "refused" in row:
+        if isinstance(row, RefusedCell):
             table.add_row(_label(row), "refused", *[NOTHING] * 8)
             continue
-        traffic = None if row["download_bytes"] is None else row["download_bytes"] + row["upload_bytes"]
         table.add_row(
             _label(row),
-            percent(row["eligible_share_ever"]),
-            percent(row["eligible_share_at_hardest_stage"]),
-            percent(row["eligible_samples_share_ever"]),
-            or_dash(percent, row["class_coverage_ever"]),
-            refusals(row["refused_by"], row["refused_memory_by"]),
-            units.show_bytes(row["peak_memory_bytes"]),
-            or_dash(units.show_seconds, row["round_seconds"]),
-            or_dash(units.show_bytes, traffic),
-            or_dash(units.show_joules, row["energy_joules"]),
+            percent(row.eligible_share_ever),
+            percent(row.eligible_share_at_hardest_stage),
+            percent(row.eligible_samples_share_ever),
+            or_dash(percent, row.class_coverage_ever),
+            refusals(row.refused_by, row.refused_memory_by),
+            units.show_bytes(row.peak_memory_bytes),
+            or_dash(units.show_seconds, row.round_seconds),
+            or_dash(units.show_bytes, row.traffic_bytes),
+            or_dash(units.show_joules, row.energy_joules),
         )
     print_section(
         console, "Eligible clients, and the costs of a round", table,
@@ -101,11 +112,11 @@ def _print_cells(console: Console, rows: Sequence[Facts]) -> None:
     )  # fmt: skip
 
 
-def _print_refused(console: Console, rows: Sequence[Facts]) -> None:
+def _print_refused(console: Console, rows: Sequence[RefusedCell]) -> None:
     """Print why cells can't be run; cells with the same reason are printed once."""
     labels: dict[str, list[str]] = {}
     for row in rows:
-        labels.setdefault(row["refused"], []).append(_label(row))
+        labels.setdefault(row.refused, []).append(_label(row))
     if not labels:
         return
     table = new_table("", "", left=(0, 1))
@@ -118,21 +129,21 @@ def _print_refused(console: Console, rows: Sequence[Facts]) -> None:
     print_section(console, f"{count} can't be run", table)
 
 
-def _print_energy_total(console: Console, rows: Sequence[Facts]) -> None:
+def _print_energy_total(console: Console, rows: Sequence[CellRow]) -> None:
     """Print for how many rounds the clients' energy lasts, where they have a budget for all rounds."""
-    if not any(row.get("energy_total") for row in rows):
+    if not any(row.energy_total for row in rows):
         return
     table = new_table("", "rounds", "least", "median", "drawn", "lasts for")
     _keep_labels(table, rows)
     for row in rows:
-        lasts = row.get("energy_total")
+        lasts = row.energy_total
         shown = [NOTHING] * 4
         if lasts:
             shown = [
-                str(lasts["least_rounds"]), f"{lasts['median_rounds']:g}", f"{lasts['expected_rounds']:.1f}",
-                percent(lasts["lasting_share"]),
+                str(lasts.least_rounds), f"{lasts.median_rounds:g}", f"{lasts.expected_rounds:.1f}",
+                percent(lasts.lasting_share),
             ]  # fmt: skip
-        table.add_row(_label(row), str(row["rounds"]), *shown)
+        table.add_row(_label(row), str(row.rounds), *shown)
     print_section(
         console, "Energy for all rounds", table,
         "Least, median: rounds for which the total of a client that ever fits lasts, if it takes part in each.  Drawn: "
@@ -141,21 +152,21 @@ def _print_energy_total(console: Console, rows: Sequence[Facts]) -> None:
     )  # fmt: skip
 
 
-def _print_totals(console: Console, rows: Sequence[Facts]) -> None:
+def _print_totals(console: Console, rows: Sequence[CellRow]) -> None:
     table = new_table("", "rounds", "empty", "eligible", "client\nrounds", "time", "down", "up", "energy", "computing")
     _keep_labels(table, rows)
     for row in rows:
         table.add_row(
             _label(row),
-            str(row["rounds"]),
-            str(row["empty_rounds"]) if row["empty_rounds"] else NOTHING,
-            percent(row["eligible_share"]),
-            f"{row['schedule_client_rounds']:,.0f}",
-            units.show_seconds(row["schedule_seconds"]),
-            units.show_bytes(row["schedule_download_bytes"]),
-            units.show_bytes(row["schedule_upload_bytes"]),
-            units.show_joules(row["schedule_energy_joules"]),
-            units.show_flops(row["schedule_flops"]),
+            str(row.rounds),
+            str(row.empty_rounds) if row.empty_rounds else NOTHING,
+            percent(row.eligible_share),
+            f"{row.schedule_client_rounds:,.0f}",
+            units.show_seconds(row.schedule_seconds),
+            units.show_bytes(row.schedule_download_bytes),
+            units.show_bytes(row.schedule_upload_bytes),
+            units.show_joules(row.schedule_energy_joules),
+            units.show_flops(row.schedule_flops),
         )
     print_section(
         console, "Totals of the schedule", table,
@@ -165,22 +176,23 @@ def _print_totals(console: Console, rows: Sequence[Facts]) -> None:
     )  # fmt: skip
 
 
-def _print_excluded(console: Console, rows: Sequence[Facts]) -> None:
+def _print_excluded(console: Console, rows: Sequence[CellRow]) -> None:
     """Print samples, modalities and classes that are lost over all stages, and at the stage that admits fewest."""
     table = new_table("", "samples", "modalities", "classes", "at stage", "samples", "modalities", "classes",
                       left=(0, 2, 3, 6, 7))  # fmt: skip
     for row in rows:
-        hardest = next(stage for stage in row["stages"] if stage["stage"] == row["hardest_stage"])
-        if not hardest["excluded_samples"]:
+        hardest = next(stage for stage in row.stages if stage.stage == row.hardest_stage)
+        if not hardest.excluded_samples:
             continue
         cells = []
-        for source in (row, hardest):
+        sources: tuple[Lost, ...] = row, hardest
+        for source in sources:
             cells += [
-                f"{source['excluded_samples']:,}",
-                _named(source["lost_modalities"]),
-                or_dash(_named, source["lost_classes"]),
+                f"{source.excluded_samples:,}",
+                _named(source.lost_modalities),
+                or_dash(_named, source.lost_classes),
             ]
-        table.add_row(_label(row), *cells[:3], str(row["hardest_stage"]), *cells[3:])
+        table.add_row(_label(row), *cells[:3], str(row.hardest_stage), *cells[3:])
     if table.row_count:
         print_section(
             console, "Data lost with the excluded clients: over all stages, and at the hardest stage", table,
@@ -194,43 +206,43 @@ def _named(names: Sequence[str]) -> str:
     return ", ".join(names) or NOTHING
 
 
-def _print_metrics(console: Console, rows: Sequence[Facts]) -> None:
+def _print_metrics(console: Console, rows: Sequence[CellRow]) -> None:
     columns = {
         (kind, name): f"{kind}\n{title_of(name)}"
         for row in rows
-        for kind, values in row.get("metrics", {}).items()
+        for kind, values in (row.metrics or {}).items()
         for name in shown_metrics(values)
     }
     table = new_table("", "updates", "took part", *columns.values())
     for row in rows:
-        if "metrics" not in row:
+        if not row.metrics or not row.trained:
             continue
-        scores = [score(row["metrics"].get(kind, {}), name) for kind, name in columns]
+        scores = [score(row.metrics.get(kind, {}), name) for kind, name in columns]
         table.add_row(
-            _label(row), str(row["trained"]["updates"]), str(row["trained"]["clients_that_took_part"]),
+            _label(row), str(row.trained.updates), str(row.trained.clients_that_took_part),
             *scores,
         )  # fmt: skip
     print_section(console, "Metrics", table)
 
 
-def _print_smallest(console: Console, rows: Sequence[Facts]) -> None:
+def _print_smallest(console: Console, rows: Sequence[CellRow]) -> None:
     """Print the smallest device by stage and kind; cells with the same result are printed once."""
-    groups: dict[str, list[Facts]] = {}
+    groups: dict[str, list[CellRow]] = {}
     for row in rows:
-        devices = [(s["stage"], [(k, v["smallest_device"]) for k, v in s["kinds"].items()]) for s in row["stages"]]
+        devices = [(s.stage, [(k, v.smallest_device) for k, v in s.kinds.items()]) for s in row.stages]
         groups.setdefault(repr(devices), []).append(row)
     table = new_table("", "stage", "kind", "smallest device", "peak", "to spare", "round", "energy", left=(0, 2, 3))
     for group in list(groups.values())[:MOST_LISTED]:
         label = _label(group[0]) + (f"\nand {len(group) - 1} more" if len(group) > 1 else "")
-        for kind in group[0]["stages"][0]["kinds"]:
-            for first, last, device in _merged_stages(group[0]["stages"], kind):
+        for kind in group[0].stages[0].kinds:
+            for first, last, device in _merged_stages(group[0].stages, kind):
                 numbers = str(first) if first == last else f"{first}-{last}"
                 table.add_row(
-                    label, numbers, kind, device["device"] or "none in the library",
-                    units.show_bytes(device["peak_memory_bytes"]),
-                    or_dash(units.show_bytes, device.get("memory_margin_bytes")),
-                    or_dash(units.show_seconds, device.get("round_seconds")),
-                    or_dash(units.show_joules, device.get("energy_joules")),
+                    label, numbers, kind, device.device or "none in the library",
+                    units.show_bytes(device.peak_memory_bytes),
+                    _shown(units.show_bytes, device.memory_margin_bytes),
+                    _shown(units.show_seconds, device.round_seconds),
+                    _shown(units.show_joules, device.energy_joules),
                 )  # fmt: skip
                 label = ""
     more = len(groups) - MOST_LISTED
@@ -243,43 +255,49 @@ def _print_smallest(console: Console, rows: Sequence[Facts]) -> None:
     )  # fmt: skip
 
 
-def _merged_stages(stages: Sequence[Facts], kind: str) -> list[tuple[int, int, Facts]]:
+def _shown(show: Callable[[float], str], value: float | Maybe) -> str:
+    return NOTHING if value is UNSET else show(value)
+
+
+def _merged_stages(stages: Sequence[StageGroup], kind: str) -> list[tuple[int, int, SmallestDevice]]:
     """Adjacent stages with the same smallest device, as (first stage, last stage, entry with the highest peak)."""
-    merged: list[tuple[int, int, Facts]] = []
+    merged: list[tuple[int, int, SmallestDevice]] = []
     for stage in stages:
-        device = stage["kinds"][kind]["smallest_device"]
+        device = stage.kinds[kind].smallest_device
         if device is None:
             continue
-        if merged and merged[-1][1] == stage["stage"] - 1 and merged[-1][2]["device"] == device["device"]:
+        if merged and merged[-1][1] == stage.stage - 1 and merged[-1][2].device == device.device:
             first, _, previous = merged.pop()
-            higher = device if device["peak_memory_bytes"] > previous["peak_memory_bytes"] else previous
-            merged.append((first, stage["stage"], higher))
+            higher = device if device.peak_memory_bytes > previous.peak_memory_bytes else previous
+            merged.append((first, stage.stage, higher))
         else:
-            merged.append((stage["stage"], stage["stage"], device))
+            merged.append((stage.stage, stage.stage, device))
     return merged
 
 
-def _print_frontier(console: Console, rows: Sequence[Facts], frontier: Facts) -> None:
-    row_of = {row["label"]: row for row in rows}
+def _print_frontier(console: Console, rows: Sequence[CellRow], frontier: Mapping[str, MethodFrontier]) -> None:
+    row_of = {row.label: row for row in rows}
     for method, costs in frontier.items():
         table = new_table("against", "", "eligible", "", "dominated by it", left=(0, 1, 4))
         table.columns[1].no_wrap = True
-        for cost, result in costs.items():
-            if cost == "nobody":
-                continue
+        against = {
+            "schedule_bytes": costs.schedule_bytes,
+            "schedule_seconds": costs.schedule_seconds,
+            "schedule_energy_joules": costs.schedule_energy_joules,
+        }
+        for cost, result in against.items():
             name = IN_WORDS[cost].partition(" ")[0]
             points: dict[tuple[float, float], list[str]] = {}
-            for point in result["frontier"]:
-                points.setdefault((point["eligible_share"], point[cost]), []).append(point["label"])
+            for point in result.frontier:
+                points.setdefault((point.eligible_share, getattr(point, cost)), []).append(point.label)
             for (share, amount), labels in points.items():
-                dominated = [label for label, by in result["dominated"].items() if by in labels]
+                dominated = [label for label, by in result.dominated.items() if by in labels]
                 equal = f"\nand {len(labels) - 1} equal to it" if len(labels) > 1 else ""
                 table.add_row(
                     name, _label(row_of[labels[0]]) + equal, percent(share), shown(cost)(amount), _folded(dominated),
                 )  # fmt: skip
                 name = ""
-        without_clients = costs["nobody"]
-        note = f"No client is eligible:\n{_folded(without_clients)}" if without_clients else ""
+        note = f"No client is eligible:\n{_folded(costs.nobody)}" if costs.nobody else ""
         print_section(
             console,
             f"Pareto frontier of {method}: eligible clients against traffic, time and energy of the schedule",
@@ -294,43 +312,43 @@ def _folded(labels: Sequence[str]) -> str:
     return "\n".join(labels) or NOTHING
 
 
-def _print_sensitivity(console: Console, sensitivity: Facts) -> None:
-    factor = f"{sensitivity['factor']:g}"
-    own = [f"{name} {value:g}" for name, value in sensitivity.get("residuals", {}).items()]
+def _print_sensitivity(console: Console, sensitivity: Sensitivity) -> None:
+    factor = f"{sensitivity.factor:g}"
+    own = [f"{name} {value:g}" for name, value in (sensitivity.residuals or {}).items()]
     table = new_table(
         "order of the cells by", "survives", "pairs that\nflip", "lowest tau\none or all", "by", "drawn:\nlowest tau",
         "same\norder", "same\nbest", left=(0, 4),
     )  # fmt: skip
-    for name, figure in sensitivity["figures"].items():
+    for name, figure in sensitivity.figures.items():
         table.add_row(
-            IN_WORDS[name], "yes" if figure["survives"] else "no", f"{figure['pairs_that_flip']} of {figure['pairs']}",
-            or_dash("{:.2f}".format, figure["lowest_tau"]), or_dash(_change, figure["lowest_tau_by"]),
-            or_dash("{:.2f}".format, figure["drawn_lowest_tau"]), percent(figure["drawn_unchanged_share"]),
-            percent(figure["drawn_same_best_share"]),
+            IN_WORDS[name], "yes" if figure.survives else "no", f"{figure.pairs_that_flip} of {figure.pairs}",
+            or_dash("{:.2f}".format, figure.lowest_tau), or_dash(_change, figure.lowest_tau_by),
+            or_dash("{:.2f}".format, figure.drawn_lowest_tau), percent(figure.drawn_unchanged_share),
+            percent(figure.drawn_same_best_share),
         )  # fmt: skip
     print_section(
         console, f"Sensitivity to errors in device and link numbers by a factor of {factor}", table,
         f"Each number is multiplied and divided by {factor}: in all profiles, in each profile alone, and all "
-        f"numbers at once.  drawn: {sensitivity['draws']} random draws of a factor up to {factor} for every number.\n"
+        f"numbers at once.  drawn: {sensitivity.draws} random draws of a factor up to {factor} for every number.\n"
         "tau: Kendall's tau-b with the unchanged order."
         + (f"\nSeconds of computing by the residuals of published measurements: {', '.join(own)}." if own else ""),
     )  # fmt: skip
-    if not sensitivity["flips"]:
+    if not sensitivity.flips:
         return
     flips = new_table("by", "better", "than", "no longer with", left=range(4))
-    for flip in sensitivity["flips"][:MOST_LISTED]:
+    for flip in sensitivity.flips[:MOST_LISTED]:
         flips.add_row(
-            IN_WORDS[flip["figure"]], flip["better"].replace(",", ",\n"), flip["worse"].replace(",", ",\n"),
-            "; ".join(map(_change, flip["by"][:MOST_NAMED]))
-            + (f"; {len(flip['by']) - MOST_NAMED} more" if len(flip["by"]) > MOST_NAMED else ""),
+            IN_WORDS[flip.figure], flip.better.replace(",", ",\n"), flip.worse.replace(",", ",\n"),
+            "; ".join(map(_change, flip.by[:MOST_NAMED]))
+            + (f"; {len(flip.by) - MOST_NAMED} more" if len(flip.by) > MOST_NAMED else ""),
         )  # fmt: skip
-    more = len(sensitivity["flips"]) - MOST_LISTED
+    more = len(sensitivity.flips) - MOST_LISTED
     print_section(console, "Pairs of cells whose order changes", flips, f"{more} more: --json." if more > 0 else "")
 
 
-def _change(change: Facts) -> str:
-    where = "" if change["where"] == "everywhere" else f" of {change['where']}"
-    if change["number"].startswith("all "):
-        return f"{change['number']} by {change['factor']:g}"
-    times = change["factor"]
-    return f"{change['number']}{where} {f'x {times:g}' if times > 1 else f'/ {1 / times:g}'}"
+def _change(change: Change) -> str:
+    where = "" if change.where == "everywhere" else f" of {change.where}"
+    if change.number.startswith("all "):
+        return f"{change.number} by {change.factor:g}"
+    times = change.factor
+    return f"{change.number}{where} {f'x {times:g}' if times > 1 else f'/ {1 / times:g}'}"

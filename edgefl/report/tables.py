@@ -14,6 +14,7 @@ from edgefl.records import UNSET
 from edgefl.records.rounds import ClientMetrics
 from edgefl.records.run import Best
 from edgefl.records.summary import Compared, ComparedRow, CostRow, RunSummary, Stage, Summary
+from edgefl.records.validate import ValidScenario
 from edgefl.report.carbon import carbon_words
 from edgefl.report.console import (
     MOST_COLUMNS,
@@ -300,25 +301,25 @@ def _compared_table(rows: Sequence[ComparedRow]) -> Table:
 # --- the other commands ----------------------------------------------------------------------------------------------
 
 
-def print_validation(result: Facts, console: Console | None = None) -> None:
+def print_validation(result: ValidScenario, console: Console | None = None) -> None:
     """Print the result of ``edgefl.validate``: methods, schedules, clients and fleet of each combination."""
     console = console or screen()
-    count = len(result["combinations"])
+    count = len(result.combinations)
     console.print(
-        Text(f"{result['scenario']} is valid: {count} combination{'s' if count > 1 else ''}, seed {result['seed']}")
+        Text(f"{result.scenario} is valid: {count} combination{'s' if count > 1 else ''}, seed {result.seed}")
     )
-    for row in result["combinations"]:
-        console.print(Text(f"\n{row['label']}", style="bold"))
-        stages = f" in {len(row['rounds_by_stage'])} stages ({', '.join(map(str, row['rounds_by_stage']))})"
-        rounds = f"{row['rounds']} rounds" + (stages if len(row["rounds_by_stage"]) > 1 else "")
-        console.print(Text(f"  {row['method']} under {row['schedule']}, {rounds}"))
-        for kind, n in row["clients"].items():
-            size = f"{row['samples'][kind]:,} samples, a model of {row['parameters'][kind]:,} parameters"
+    for row in result.combinations:
+        console.print(Text(f"\n{row.label}", style="bold"))
+        stages = f" in {len(row.rounds_by_stage)} stages ({', '.join(map(str, row.rounds_by_stage))})"
+        rounds = f"{row.rounds} rounds" + (stages if len(row.rounds_by_stage) > 1 else "")
+        console.print(Text(f"  {row.method} under {row.schedule}, {rounds}"))
+        for kind, n in row.clients.items():
+            size = f"{row.samples[kind]:,} samples, a model of {row.parameters[kind]:,} parameters"
             console.print(Text(f"  {n} {kind} clients: {size}"))
-            if lacking := row["lacking"].get(kind):
+            if lacking := row.lacking.get(kind):
                 console.print(Text("    of which " + ", ".join(f"{m:,} {what}" for what, m in lacking.items())))
-        console.print(Text(f"  devices: {counted(row['devices'])}"))
-        console.print(Text(f"  links: {counted(row['links'])}"))
+        console.print(Text(f"  devices: {counted(row.devices)}"))
+        console.print(Text(f"  links: {counted(row.links)}"))
 
 
 def print_parts(result: Facts, console: Console | None = None) -> None:

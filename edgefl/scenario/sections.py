@@ -17,7 +17,7 @@ from edgefl.models import MODALITIES, ModelOptions
 from edgefl.planning.payload_options import PayloadOptions
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
 from edgefl.planning.stop_options import StopOptions
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 from edgefl.training.options import ExecutorOptions, TrackerOptions
 from edgefl.training.pretraining import PretrainOptions
 from edgefl.work.training_options import TrainingOptions

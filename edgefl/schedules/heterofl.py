@@ -26,6 +26,8 @@ Width = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 class HeteroFL(Schedule):
     """A client trains the leading attention heads and the matching slices of all layers: the widest that fits."""
 
+    paper = "Diao, Ding and Tarokh 2021"
+
     class Options(ScheduleOptions):
         """Fields of ``schedule: {name: heterofl}``."""
 

@@ -83,6 +83,8 @@ def depths_of(stages: int | list[int], blocks: Mapping[str, int]) -> list[dict[s
 class Layerwise(Schedule):
     """Blocks of earlier stages are frozen; embeddings train in stage 1 only (LW-FedMML)."""
 
+    paper = "FedMML, Prog-FedMML, LW-FedMML"
+
     class Options(StagedOptions):
         """Fields of ``schedule: {name: layerwise}``."""
 
@@ -104,6 +106,8 @@ class Layerwise(Schedule):
 
 class Progressive(Schedule):
     """The model grows stage by stage, and all blocks that it has train (Prog-FedMML)."""
+
+    paper = "FedMML, Prog-FedMML, LW-FedMML"
 
     class Options(StagedOptions):
         """Fields of ``schedule: {name: progressive}``."""

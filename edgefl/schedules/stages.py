@@ -13,7 +13,7 @@ from pydantic import Field, PositiveInt
 from edgefl import models, registry
 from edgefl.errors import MethodError
 from edgefl.models.adapters import AdapterOptions
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 from edgefl.work.description import Item, Payload, Work
 from edgefl.work.optimizer.learning_rates import at_stage
 
@@ -155,6 +155,8 @@ class Schedule:
     """Every stage that a client may ever train, by index; by default the ``stages``."""
     deliver_final: bool
     """Whether finished blocks are sent once to every client."""
+    paper: ClassVar[str] = ""
+    """Where it was published: authors and year, or the paper's name."""
     needs: ClassVar[Mapping[str, object]] = {}
     """Sections of a scenario that the schedule requires; ``edgefl.check`` adds them."""
     averages: ClassVar[Literal["values", "products"]] = "values"

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.devices import Device
-from edgefl.planning.places import places
+from edgefl.planning.cohort_places import places
 from edgefl.planning.setup import Setup
 from edgefl.simulation.inflight.closed_form import Flights, Integers
 from edgefl.simulation.inflight.dispatch import flights_of

@@ -25,6 +25,8 @@ class Policy:
     """The scenario's ``round`` section."""
     own: Any
     """The ``Options`` of this policy."""
+    paper: ClassVar[str] = ""
+    """Where it was published: authors and year, or the paper's name."""
     overlapping: ClassVar[bool] = False
     """Whether flights may last longer than the round in which they began."""
     at_once: ClassVar[bool] = False
@@ -75,6 +77,8 @@ class FedAsync(Policy):
     A round has as many arrivals as a cohort has clients, so that rounds of all policies have similar costs.
     """
 
+    paper = "Xie et al. 2019"
+
     overlapping = at_once = refills = True
 
     def wanted(self, cohort: int, asked: int) -> int | None:
@@ -91,6 +95,8 @@ class FedBuff(FedAsync):
 
     Each of K updates has the weight 1 / K (Algorithm 1), unless ``round.weighting`` says samples.
     """
+
+    paper = "Nguyen et al. 2022"
 
     at_once = False
     weighted = True

@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from edgefl import units
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:(0|[1-9][0-9]{0,3}))?")
 

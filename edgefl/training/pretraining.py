@@ -25,7 +25,7 @@ from edgefl.data import Federation
 from edgefl.errors import DataError, MethodError, suggestion
 from edgefl.files import replacing
 from edgefl.models.model import ModelDescription
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 from edgefl.training.node import Node
 from edgefl.training.task import Task
 from edgefl.work import Item, Pass, Payload, TensorSpec, Work, digest

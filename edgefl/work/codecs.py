@@ -34,7 +34,7 @@ from torch import Tensor
 
 from edgefl import registry
 from edgefl.errors import MethodError
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 from edgefl.units import Share
 
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}

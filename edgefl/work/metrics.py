@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from edgefl import registry
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 
 TOP = 5
 """k of the top-k accuracy, which is reported for more than k classes."""

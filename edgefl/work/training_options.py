@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from edgefl import registry
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 from edgefl.work.description import OptimizerSettings, Scalar
 from edgefl.work.optimizer.kinds import Optimizer, parse_optimizer
 from edgefl.work.optimizer.learning_rates import Rate, check_key, scaled, stated

@@ -333,17 +333,11 @@ def test_a_finished_run_is_shown_without_the_rooms_that_run_it(layerwise_run: An
     assert "Metrics" in done.stdout and done.stdout.endswith("\n[]\n")
 
 
-def heeds_interrupts() -> None:
-    """Before a program begins: it is interrupted as in a terminal."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def test_an_interrupted_run_says_how_to_go_on(trainable: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "edgefl.cli", "run", trainable, "--output", "cut", "--json", "--set",
                "compare={}", "--set", "schedule.rounds=500", "--set", "data.clients={text: 4}"]  # fmt: skip
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    # a shell starts what it puts into the background with interrupts ignored, and children inherit that
-    with subprocess.Popen(command, cwd=tmp_path, preexec_fn=heeds_interrupts, **pipes) as process:
+    with subprocess.Popen(command, cwd=tmp_path, **pipes) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if "round 2/500" in line:

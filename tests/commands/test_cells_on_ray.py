@@ -220,7 +220,7 @@ def test_a_killed_command_leaves_no_job_and_can_be_continued(three, tmp_path):
                 break
         jobs = jobs_under_way()
         command.send_signal(signal.SIGKILL)
-        command.communicate()
+        command.communicate(timeout=60)
     _, alive = psutil.wait_procs(jobs, timeout=30)
     assert len(jobs) == 2 and not alive
     assert not read_run(folder).finished

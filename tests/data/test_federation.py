@@ -12,7 +12,7 @@ import torch
 from tensors import assert_equal_tensors
 
 from edgefl.data import DataOptions, open_federation
-from edgefl.data.store import entry
+from edgefl.data.stored_arrays import entry
 from edgefl.errors import DataError, UnknownName
 from edgefl.work.description import Pass, TensorSpec
 

@@ -19,6 +19,7 @@ from edgefl.devices import Budget, Rounds, load_device, load_link
 from edgefl.devices.budgets import BUDGETS
 from edgefl.devices.options import BudgetOptions
 from edgefl.errors import DeviceError, PluginError, ScenarioError
+from edgefl.records.fit import BudgetLimit
 from edgefl.registry.registered import PARTS
 from edgefl.scenario import json_schema, load
 from edgefl.simulation import Selection
@@ -155,7 +156,7 @@ def test_a_budget_of_ones_own_is_judged_everywhere(six: Callable[..., Any], tmp_
     assert row["refused_by"] == {"charge": len(refused)}
     assert "charge" in json_schema()["$defs"]["fleet.BudgetOptions"]["properties"]
     found = edgefl.fit(scenario, device="phone-mid", first=1, most=3)
-    assert found["budgets"]["charge"] == {"allowed": limit, "source": "fleet.budgets.charge"}
+    assert found.budgets["charge"] == BudgetLimit(allowed=limit, source="fleet.budgets.charge")
     assert found["kinds"]["image"]["as_it_stands"]["costs"]["charge"] <= largest
 
 

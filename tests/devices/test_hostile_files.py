@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from edgefl.devices import load_device
+from edgefl.devices.availability_trace import read_trace
 from edgefl.devices.browsing import describe
 from edgefl.devices.profile import library_files
-from edgefl.devices.trace import read_trace
 from edgefl.errors import DeviceError
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="pipes and devices as files")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import edgefl
 from edgefl import registry
-from edgefl.commands.check.federation import tiny_scenario
+from edgefl.commands.check.tiny_federation import tiny_scenario
 from edgefl.errors import EdgeflError, MethodError, PluginError
 from edgefl.methods import ByCoordinate, ByUpdate, Group, ServerOptimizer, Update, combine
 from edgefl.methods.aggregation.options import AggregationOptions

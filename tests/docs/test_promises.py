@@ -30,9 +30,8 @@ def test_every_promise_says_what_it_leaves_out_and_who_holds_it() -> None:
     assert len(PROMISES) == len(re.findall(r"\*\*", PAGE)) // 2 > 20
     for promise, rest in PROMISES:
         assert promise.endswith("."), promise
-        assert re.fullmatch(r"    - Not covered: .+\.\n    - Held by: (`[^`]+`( \(slow\))?,?\s+)+", rest, re.DOTALL), (
-            promise
-        )
+        form = r"    - Not covered: .+\.\n    - Held by: (`[^`]+`( \(slow\))?,?\s+)+"
+        assert re.fullmatch(form, rest, re.DOTALL), promise
     assert sum(len(re.findall("::", rest)) for _, rest in PROMISES) == len(NAMED)
 
 

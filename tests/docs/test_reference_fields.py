@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -13,13 +12,10 @@ import pytest
 from packaging.requirements import Requirement
 
 import edgefl
-from edgefl.commands.devices.validate import validate_devices
+from edgefl.commands.devices.published import validate_devices
 from edgefl.commands.doctor import doctor, package_check
-from edgefl.commands.papers.papers import compared
-from edgefl.commands.papers.tables import Committed, Published, Table
-from edgefl.commands.profile.compare import compare_profiles
-from edgefl.commands.profile.cost_diff import cost_diff
-from edgefl.commands.profile.measure import count, measure
+from edgefl.paper_tables.page_tables import Committed, Published, Table
+from edgefl.paper_tables.papers import compared
 from edgefl.runs import Run, read_run
 from edgefl.work.metrics import TOP
 from edgefl.work.scoring import RECALLS
@@ -46,42 +42,16 @@ TABLES = {**rows("records.md"), **rows("json.md")}
 
 ELSEWHERE = {
     "compare.json": {"runs[].sets.PATH"},
-    "profile": {"rows[]", "totals[]", "server_rows[]", "round_totals[]", "evaluation_totals[]",
-                "client_evaluation_rows[]", "combinations.LABEL", "timeline", "measured", "fvcore[]"},
-    "clients": {"rows[]", "combinations.LABEL"},
-    "device-check": {"rows[]"},
-    "comparison": {"rows[]", "equal[]", "orderings[]"},
-    "compare": {"profiles.LABEL"},
     "papers": {"pages[].tables[]"},
     "published": {"rows[]", "summary[]"},
-    "sweep": {"rows[]", "sensitivity"},
-    "sweep.rows": {"stages[]"},
-    "sweep.stages": {"kinds.KIND"},
-    "sweep.sensitivity": {"figures.FIGURE.lowest_tau_by", "flips[].by[]"},
-    "fit": {"kinds.KIND"},
-    "fit.kinds": {"as_it_stands", "solutions[]", "nearest"},
-}  # fmt: skip
+}
 """Fields whose own fields are told elsewhere."""
 
 RARE = {
     "rounds": {"rejections.REASON"},
-    **{mark: {"refused.LABEL"} for mark in ("clients", "compare")},
-    "profile": {"refused.LABEL", "at_most[]"},
-    "sweep": {"at_most[]"},
-    "fit": {"at_most[]"},
     "papers": {"pages[].figures[].file", "pages[].figures[].differing_pixels"},
-    "sweep.rows": {"refused", "trained.diverged"},
-    "fit.kinds": {"failed[].sets[]", "failed[].error"},
-    **{
-        table: {"variant"}
-        for table in (
-            "profile.rows", "profile.totals", "profile.client_evaluation_rows", "profile.timeline", "profile.fvcore",
-            "clients.rows", "device-check.rows",
-        )
-    },
-    "profile.measured": {"rows[].variant"},
-}  # fmt: skip
-"""Fields that only a fault or a plug-in's schedule or method brings about, or minutes of predictions."""
+}
+"""Fields that only a fault or minutes of predictions bring about."""
 
 
 def pattern(field: str) -> Path_:
@@ -167,8 +137,6 @@ def samples(
 ) -> dict[str, list[Any]]:
     """Values for each table: from runs and answers made now, and from the recorded ones, which a test holds alike."""
     folder = tmp_path_factory.mktemp("answers")
-    compare = {"training.batch": [4, 8]}
-
     comparison = edgefl.run(small(training={"mode": "none"}, compare={"training.lr": [0.1, 0.2]}), output=folder / "c")
     runs = [layerwise_run, played, *comparison.runs.values(), *map(read_run_records, recorded_runs())]
     found: dict[str, list[Any]] = {
@@ -185,36 +153,9 @@ def samples(
             found[table] += run[table] if isinstance(run, dict) else run.records(table)  # type: ignore[arg-type]
         found["result"].append(run["result"] if isinstance(run, dict) else run.result)
 
-    profiles = [edgefl.profile(small(compare=compare), timeline=folder / "timeline.html")]
-    profiles += [answer(name) for name in ("profile", "profile-creamfl", "profile-depthfl")]
-    measured, counted = measure(small(), calibration_seconds=0.05), count(small())
-    found["profile"] = [*profiles, {"measured": measured, "fvcore": counted}]
-    profiles.append(edgefl.profile(small(evaluation={"clients": "25%"})))
-    for name in ("rows", "totals", "server_rows", "round_totals", "evaluation_totals", "client_evaluation_rows"):
-        found[f"profile.{name}"] = [row for profile in profiles for row in profile[name]]
-    found["profile.timeline"], found["profile.measured"] = [profiles[0]["timeline"]], [measured]
-    found["profile.fvcore"] = counted
-    found["compare"] = [compare_profiles([small(compare=compare)])]
-
-    elastic = {"name": "elastic", "stages": 2}
-    found["clients"] = [edgefl.profile_clients(small(compare={"schedule": ["end-to-end", elastic]}))]
-    found["clients.rows"] = [row for part in found["clients"][0]["combinations"].values() for row in part["rows"]]
-    found["device-check"] = [edgefl.check_devices(small(schedule=elastic), devices=["phone-mid"])]
-    found["device-check.rows"] = found["device-check"][0]["rows"]
     found["published"] = [validate_devices(devices=["jetson-xavier-nx-8gb"])]
     for name in ("rows", "summary"):
         found[f"published.{name}"] = found["published"][0][name]
-    found["comparison"] = [edgefl.compare([layerwise_run.path, played.path])]
-    for name in ("rows", "equal", "orderings"):
-        found[f"comparison.{name}"] = found["comparison"][0][name]
-
-    changed = copy.deepcopy(profiles[1])
-    old, new = folder / "old.json", folder / "new.json"
-    for part in changed.get("combinations", {"": changed}).values():
-        part["rows"][0]["peak_memory_bytes"] *= 2
-    old.write_text(json.dumps(profiles[1]))
-    new.write_text(json.dumps(changed))
-    found["cost-diff"] = [cost_diff(old, new)]
     over = edgefl.run(small(training="none", fleet={"budgets": {"memory": "1kB"}}), output=folder / "over")
     found["explain"] = [edgefl.explain(layerwise_run.path, 1, client=0), edgefl.explain(over.path, 1, client=0)]
     found["doctor"] = [doctor(runs=False), {"checks": [vars(package_check(Requirement("torch>=2.11"), None))]}]
@@ -226,53 +167,7 @@ def samples(
         *papers["pages"][0]["tables"],
         compared(Table("", "t", old_table.header, ((Published(1), "3"),)), old_table, ""),
     ]
-
-    budgets = ["fleet.budgets.seconds_per_round=1us,45ms", "fleet.budgets.energy_per_round=0.1J,1J"]
-    devices = ["fleet.devices=raspberry-pi-4-4gb,raspberry-pi-4-8gb,raspberry-pi-5-8gb"]
-    sweeps = [
-        edgefl.sweep(small(), budgets),
-        edgefl.sweep(small(), ["fleet.budgets.memory=1kB"]),
-        edgefl.sweep(small(), ["fleet.budgets.energy_total=1MJ"]),
-        edgefl.sweep(small(), ["fleet.budgets.power=1W,1kW"]),
-        edgefl.sweep(small(), devices, sensitivity_to="8x"),
-        edgefl.sweep(small(), devices, sensitivity_to="residuals"),
-        edgefl.sweep(small(), output=folder / "trained", train=True),
-        answer("sweep"),
-        answer("sweep-sensitivity"),
-    ]
-    found["sweep"] = sweeps
-    # the page has training.batch for the field of any axis
-    found["sweep.rows"] = [
-        {name: value for name, value in row.items() if "." not in name}
-        | ({"training": {"batch": 0}} if any("." in name for name in row) else {})
-        for sweep in sweeps
-        for row in sweep["rows"]
-    ]
-    found["sweep.stages"] = [stage for row in found["sweep.rows"] for stage in row["stages"]]
-    kinds = [kind for stage in found["sweep.stages"] for kind in stage["kinds"].values()]
-    found["sweep.smallest_device"] = [kind["smallest_device"] for kind in kinds]
-    found["sweep.sensitivity"] = [sweep["sensitivity"] for sweep in sweeps if "sensitivity" in sweep]
-    found["kinds"] = kinds
-
-    fits = [
-        edgefl.fit(small(), device="raspberry-pi-4-4gb", bytes="50 kB", first=1),
-        edgefl.fit(small(), device="raspberry-pi-4-4gb", memory=1, first=1, most=1),
-        edgefl.fit(small(compare=compare, schedule={"name": "elastic", "stages": 2}), device="raspberry-pi-4-4gb"),
-        answer("fit"),
-    ]
-    found["fit"] = fits
-    found["fit.kinds"] = [kind for fit in fits for kind in fit["kinds"].values()]
-    found["fit.answers"] = [
-        each
-        for kind in found["fit.kinds"]
-        for each in (kind["as_it_stands"], kind.get("nearest"), *kind["solutions"])
-        if each is not None
-    ]
     return found
-
-
-def answer(name: str) -> Any:
-    return json.loads((RECORDED / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def recorded_runs() -> list[Path]:
@@ -305,11 +200,6 @@ def test_every_field_is_on_the_page_and_no_other(samples: dict[str, list[Any]], 
     assert not unknown, f"not on the page: {sorted(unknown)}"
     absent = {field for field, p in wanted.items() if p not in seen} - RARE.get(mark, set())
     assert not absent, f"on the page only: {sorted(absent)}"
-
-
-def test_a_kind_within_a_stage_of_a_sweep_has_the_fields_that_the_page_says(samples: dict[str, list[Any]]) -> None:
-    stage = {pattern(field)[0] for field in TABLES["sweep.stages"]} - {"stage", "rounds", "kinds"}
-    assert all(set(kind) == stage | {"smallest_device"} for kind in samples["kinds"])
 
 
 def test_every_metric_is_on_the_page(layerwise_run: Run, played: Run) -> None:

@@ -17,10 +17,10 @@ import pytest
 import edgefl
 from edgefl import registry
 from edgefl.commands.compose import compose, federation_of, predictor_of
-from edgefl.emulation.client import Data
+from edgefl.emulation.client_process import Data
+from edgefl.emulation.emulator import Emulator, Flown, Machine
 from edgefl.emulation.journal import Journal
 from edgefl.emulation.links import Rates
-from edgefl.emulation.server import Emulator, Flown, Machine
 from edgefl.planning import Plan, Planner
 from edgefl.scenario import load
 from edgefl.training import Task

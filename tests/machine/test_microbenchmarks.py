@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +13,7 @@ from edgefl_toys import FACTS, Toy, described, make_work, training_pass
 from tensors import assert_equal_tensors
 
 from edgefl.cost import predict
+from edgefl.machine import host
 from edgefl.machine.microbenchmarks import (
     CPU,
     NAME,
@@ -70,6 +75,35 @@ def test_operands_fit_half_of_the_free_memory() -> None:
         assert sum(sum(held) * (w / 64) for w in widths) * turns < 0.5 * free
     assert fitting(0.0) == (WIDTHS[:1], 1)
     assert [fitting(free)[1] for free in (3e9, 1e9, 3e8)] == [8, 4, 1]
+    # one set of all widths has 108 MB: a cache of 1 MB (a Raspberry Pi 4) needs one, of 32 MB two, of 512 MB eight
+    assert [fitting(1e12, cache * 2**20) for cache in (1, 32, 512)] == [(WIDTHS, 1), (WIDTHS, 2), (WIDTHS, 8)]
+
+
+def test_the_last_cache_is_the_one_of_the_highest_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "SYS", tmp_path)
+    assert host.last_cache_bytes() == 32 << 20  # the system doesn't say
+    for index, (level, size) in enumerate([(1, "32K"), (1, "48K"), (3, "8192K"), (2, "512K")]):
+        folder = tmp_path / "devices/system/cpu/cpu0/cache" / f"index{index}"
+        folder.mkdir(parents=True)
+        (folder / "level").write_text(f"{level}\n")
+        (folder / "size").write_text(f"{size}\n")
+    assert host.last_cache_bytes() == 8 << 20
+
+
+def test_a_short_calibration_takes_memory_by_the_cache_and_gives_it_back() -> None:
+    code = (
+        "import resource, psutil\n"
+        "from edgefl.machine import host, microbenchmarks as bench\n"
+        "resident = lambda: psutil.Process().memory_info().rss\n"
+        "before = resident(); bench.calibrate_here(0.05); after = resident()\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before, after - before,\n"
+        "      bench.set_bytes(bench.WIDTHS) * bench.turns_beyond(host.last_cache_bytes()))\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    peak, left, operands = map(int, told.stdout.split())
+    # eight results of a product are kept too, and torch has some memory of its own
+    assert operands < peak < operands + 8 * 4 * 1024 * 4 * 384 + (100 << 20)
+    assert left < 150 << 20
 
 
 def test_throttling_is_found_where_it_sets_in() -> None:

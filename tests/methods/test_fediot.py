@@ -14,7 +14,7 @@ import edgefl
 from edgefl import models, registry
 from edgefl.errors import MethodError
 from edgefl.methods import Kind, Setting, Update
-from edgefl.methods.prototypes.base import LibraryMethod
+from edgefl.methods.prototypes.prototype_method import LibraryMethod
 from edgefl.models import ModelOptions
 from edgefl.work import Item, Payload, Work
 from edgefl.work.training_options import TrainingOptions

@@ -132,6 +132,7 @@ def compare(setup: Any, found: Mapping[str, Tensor], first: Weights, expected: W
             assert torch.equal(found[f"image/{n}"], first[n]), n
 
 
+@pytest.mark.usefixtures("one_worker")
 def test_workers_give_the_same_bytes(tiny: Tiny, tmp_path: Path) -> None:
     inline = edgefl.run(zeroth(tiny), output=tmp_path / "inline").weights()
     scenario = zeroth(tiny, executor={"name": "processes", "workers": 2, "device": "cpu"})
@@ -168,6 +169,7 @@ def test_a_step_is_two_forward_passes(tiny: Tiny) -> None:
     assert mezo["peak_memory_bytes"] < sgd["rows"][0]["peak_memory_bytes"]
 
 
+@pytest.mark.slow  # the quick suite's test_contract takes one schedule
 def test_the_contract_is_kept_under_every_schedule() -> None:
     report = edgefl.check("method", "mezo", runs=False)
     assert report.ok, str(report)

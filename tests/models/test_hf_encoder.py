@@ -174,6 +174,7 @@ def test_fedcola_pairs_it_with_other_towers(tiny: Tiny) -> None:
     assert max(peaks.values()) <= 4096
 
 
+@pytest.mark.usefixtures("one_worker")
 def test_workers_give_the_same_bytes(tiny: Tiny) -> None:
     inline = edgefl.run(of_texts(tiny)).weights()
     workers = edgefl.run(of_texts(tiny, executor={"name": "processes", "workers": 2, "device": "cpu"})).weights()

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import edgefl
-from edgefl.commands.papers.fedcola_layerwise import OPTIONS, SCHEDULES, profiled
-from edgefl.commands.papers.profiles import Profiles
+from edgefl.paper_tables.fedcola_layerwise import OPTIONS, SCHEDULES, profiled
+from edgefl.paper_tables.profiles import Profiles
 
 MIB = 2**20
 DOWNLOAD = {  # of one image and one text client, stage 1 and every later one, MiB

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from edgefl.commands.papers.lw_fedmml import (
+from edgefl.paper_tables.lw_fedmml import (
     ADVANCE_RATIO,
     MACS,
     READINGS,
@@ -16,7 +16,7 @@ from edgefl.commands.papers.lw_fedmml import (
     peak,
     total,
 )
-from edgefl.commands.papers.profiles import Profiles
+from edgefl.paper_tables.profiles import Profiles
 
 MIB = 2**20
 PROFILES = Profiles()

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from edgefl.commands.compose import compose
-from edgefl.commands.papers.mcfl_resources import JOINT, both_ways, flops, mean
-from edgefl.commands.papers.mcfl_resources import TABLE as OLD_TABLE
-from edgefl.commands.papers.profiles import Profiles
+from edgefl.paper_tables.mcfl_resources import JOINT, both_ways, flops, mean
+from edgefl.paper_tables.mcfl_resources import TABLE as OLD_TABLE
+from edgefl.paper_tables.profiles import Profiles
 from edgefl.scenario import load
 
 IMAGE, TEXT = 21_704_164, 33_033_220  # parameters of a client's model (test_fedcola_colayer.py)

@@ -6,8 +6,8 @@ import pytest
 
 import edgefl
 from edgefl.commands.compose import compose
-from edgefl.commands.papers.pmcmfl import beside
-from edgefl.commands.papers.profiles import payloads
+from edgefl.paper_tables.pmcmfl import beside
+from edgefl.paper_tables.profiles import payloads
 from edgefl.scenario import load
 
 MIB, WIDTH = 2**20, 768

@@ -21,6 +21,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SCENARIOS = HERE / "scenarios"
+ANSWERS = ("profile", "profile-creamfl", "profile-depthfl", "sweep", "sweep-sensitivity", "fit")
 TABLES = ("rounds.jsonl", "clients.jsonl", "eligibility.jsonl", "result.json", "models.json")
 
 
@@ -70,7 +71,7 @@ def record(folder: Path, weights: bool, only: Sequence[str] = ()) -> None:
     }
     for name, answer in answers.items():
         if not only or name in only:
-            (folder / f"{name}.json").write_text(json.dumps(answer(), indent=1) + "\n", encoding="utf-8")
+            (folder / f"{name}.json").write_text(json.dumps(answer().as_json(), indent=1) + "\n", encoding="utf-8")
 
 
 def files(folder: Path) -> Iterator[Path]:
@@ -78,15 +79,22 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
 
 
+def _content(path: Path) -> bytes:
+    """What is compared of a file: its bytes; of an answer all but the order of its fields."""
+    content = path.read_bytes()
+    return json.dumps(json.loads(content), sort_keys=True).encode() if path.stem in ANSWERS else content
+
+
 def compare(old: Path, new: Path) -> list[str]:
-    """Differences of two recordings from one machine: bytes of records and answers, values of weights."""
+    """Differences of two recordings from one machine: bytes of records, fields of answers, values of weights."""
     from safetensors.numpy import load_file
 
     old_files, new_files = set(files(old)), set(files(new))
     lines = [f"{name}: only in {old if name in old_files else new}" for name in sorted(old_files ^ new_files)]
     for name in sorted(old_files & new_files):
         if name.suffix != ".safetensors":
-            if (old / name).read_bytes() != (new / name).read_bytes():
+            before, after = (_content(folder / name) for folder in (old, new))
+            if before != after:
                 lines.append(f"{name}: the bytes differ")
             continue
         before, after = load_file(old / name), load_file(new / name)

@@ -1,23 +1,22 @@
-"""Results in notebooks: dictionaries as before, with tables of their figures."""
+"""Answers in notebooks: tables of their figures."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import json
 import re
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import edgefl
-from edgefl.report.notebook import PAGES, Shown
+import edgefl.report.notebook
+from edgefl.records.fit import ScenarioChange
 from edgefl.report.progress import make_bar
 from edgefl.runs import Run
 from edgefl.units import show_bytes
-
-RECORDED = Path(__file__).parents[1] / "recorded" / "expected"
+from tests.toys.answers import recorded_fit, recorded_profile, recorded_sweep
 
 
 def cells(page: str) -> list[list[str]]:
@@ -26,30 +25,32 @@ def cells(page: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("name", ["profile", "profile-creamfl", "profile-depthfl"])
 def test_a_profile_has_a_row_for_each_of_its_rows(name: str) -> None:
-    facts = json.loads((RECORDED / f"{name}.json").read_text())
-    shown = Shown(facts, PAGES["profile"])
-    assert json.loads(json.dumps(shown)) == facts == shown
-    page = shown._repr_html_()
-    rows = [row for each in facts.get("combinations", {"": facts}).values() for row in each["rows"]]
+    profile = recorded_profile(name)
+    page = str(profile._repr_html_())
+    rows = [row for part in profile.parts.values() for row in part.rows]
     found = [row for row in cells(page) if row]
-    assert [row[1] for row in found] == [row["kind"] for row in rows]
-    assert [row[4] for row in found] == [show_bytes(row["peak_memory_bytes"]) for row in rows]
+    assert [row[1] for row in found] == [row.kind for row in rows]
+    assert [row[4] for row in found] == [show_bytes(row.peak_memory_bytes) for row in rows]
     assert page.count("data:image/png;base64,") == 1
 
 
 @pytest.mark.parametrize("name", ["sweep", "sweep-sensitivity"])
 def test_a_sweep_has_a_row_for_each_cell(name: str) -> None:
-    facts = json.loads((RECORDED / f"{name}.json").read_text())
-    found = [row for row in cells(Shown(facts, PAGES["sweep"])._repr_html_()) if row]
-    assert [row[0] for row in found] == [row["label"] for row in facts["rows"]]
-    assert [row[1] for row in found] == [f"{100 * row['eligible_share']:.0f} %" for row in facts["rows"]]
+    sweep = recorded_sweep(name)
+    found = [row for row in cells(str(sweep._repr_html_())) if row]
+    assert [row[0] for row in found] == [row.label for row in sweep.rows]
+    assert [row[1] for row in found] == [f"{100 * row.eligible_share:.0f} %" for row in sweep.costed]
 
 
 def test_a_fit_has_a_row_for_each_answer() -> None:
-    facts = json.loads((RECORDED / "fit.json").read_text())
-    found = [row for row in cells(Shown(facts, PAGES["fit"])._repr_html_()) if row]
-    assert len(found) == sum(1 + len(kind["solutions"]) + bool(kind.get("nearest")) for kind in facts["kinds"].values())
+    fit = recorded_fit()
+    found = [row for row in cells(str(fit._repr_html_())) if row]
+    assert len(found) == sum(1 + len(kind.solutions) + bool(kind.nearest) for kind in fit.kinds.values())
     assert found[0][0] == "as it stands"
+    (name, kind), *_ = fit.kinds.items()
+    changed = replace(kind.as_it_stands, changes=[ScenarioChange(what="batch 4", changes="computation")])
+    page = str(replace(fit, kinds={name: replace(kind, solutions=[changed])})._repr_html_())
+    assert [row[0] for row in cells(page) if row] == ["as it stands", "batch 4"]
 
 
 def test_a_run_shows_its_figures_and_numbers(layerwise_run: Run) -> None:
@@ -62,8 +63,7 @@ def test_a_run_shows_its_figures_and_numbers(layerwise_run: Run) -> None:
 
 
 def test_a_command_returns_what_notebooks_show(tiny: Any) -> None:
-    facts = edgefl.profile(tiny())
-    assert isinstance(facts, dict) and "<table>" in facts._repr_html_()  # type: ignore[attr-defined]
+    assert "<table>" in str(edgefl.profile(tiny())._repr_html_())
 
 
 def test_the_bar_reaches_the_end(layerwise_run: Run) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -17,8 +18,10 @@ from rich.console import Console
 
 import edgefl
 from edgefl import units
-from edgefl.commands.profile.compare import compare_profiles
+from edgefl.commands.profile.compare_profiles import compare_profiles
 from edgefl.errors import RunError, ScenarioError
+from edgefl.records.profile import Profile, ProfileRow
+from edgefl.records.record import Record
 from edgefl.report import (
     check_figure,
     draw_stages,
@@ -43,11 +46,11 @@ def scenario(tiny: Tiny) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def found(scenario: dict[str, Any]) -> dict[str, Any]:
+def found(scenario: dict[str, Any]) -> Profile:
     return edgefl.profile(scenario)
 
 
-def shown(show: Callable[..., None], facts: dict[str, Any]) -> str:
+def shown(show: Callable[..., None], facts: Record) -> str:
     file = io.StringIO()
     show(facts, Console(file=file, width=100, no_color=True, color_system=None))
     text = file.getvalue()
@@ -55,7 +58,15 @@ def shown(show: Callable[..., None], facts: dict[str, Any]) -> str:
     return text
 
 
-def test_csv_comes_back_as_it_was(found: dict[str, Any]) -> None:
+def six(rows: Sequence[ProfileRow]) -> Profile:
+    """A profile of these rows alone."""
+    return Profile(
+        scenario="six", rows=rows, totals=[], server_rows=[], round_totals=[], evaluation_totals=[],
+        client_evaluation_rows=[],
+    )  # fmt: skip
+
+
+def test_csv_comes_back_as_it_was(found: Profile) -> None:
     table = pd.read_csv(io.StringIO(profile_csv(found)))
     rows = [(label, row) for label, part in found["combinations"].items() for row in part["rows"]]
     assert list(table["combination"]) == [label for label, _ in rows]
@@ -70,15 +81,15 @@ def test_csv_comes_back_as_it_was(found: dict[str, Any]) -> None:
     assert "combination" not in profile_csv(alone).partition("\n")[0]
 
 
-def test_what_a_row_lacks_is_left_empty(found: dict[str, Any]) -> None:
-    (first, second) = found["rows"]
-    second = {**second, "download_bytes_by_payload": {"model": 1, "prototypes": 2}}
-    table = pd.read_csv(io.StringIO(profile_csv({"rows": [first, second]})))
+def test_what_a_row_lacks_is_left_empty(found: Profile) -> None:
+    (first, second) = found.rows
+    second = replace(second, download_bytes_by_payload={"model": 1, "prototypes": 2})
+    table = pd.read_csv(io.StringIO(profile_csv(six([first, second]))))
     assert table["download_bytes_by_payload.prototypes"].isna().tolist() == [True, False]
     assert list(table["kind"]) == ["image", "text"]
 
 
-def test_the_table_keeps_the_overhead_apart(found: dict[str, Any]) -> None:
+def test_the_table_keeps_the_overhead_apart(found: Profile) -> None:
     text = shown(partial(print_profile, full=True), found)
     device = found["rows"][0]["device"]
     assert f"runtime overhead of {device}, not included above: 360 MiB" in text
@@ -87,7 +98,7 @@ def test_the_table_keeps_the_overhead_apart(found: dict[str, Any]) -> None:
         assert words in text
 
 
-def test_a_profile_opens_with_its_hardest_stages(found: dict[str, Any]) -> None:
+def test_a_profile_opens_with_its_hardest_stages(found: Profile) -> None:
     lines = shown(print_profile, found).splitlines()
     assert len(lines) <= 25 and lines[0].startswith("One client's round of tiny on raspberry-pi-4-4gb")
     total = found["combinations"]["layerwise"]["totals"][0]
@@ -95,28 +106,27 @@ def test_a_profile_opens_with_its_hardest_stages(found: dict[str, Any]) -> None:
     assert "2 of 2" in line and units.show_bytes(total["traffic_bytes"]) in line
 
 
-def test_six_stages_of_three_kinds_take_25_lines_and_what_stands_out_is_told(found: dict[str, Any]) -> None:
+def test_six_stages_of_three_kinds_take_25_lines_and_what_stands_out_is_told(found: Profile) -> None:
     (row, _) = found["rows"]
-    rows = [{**row, "stage": stage, "kind": kind} for stage in range(1, 7) for kind in ("image", "text", "image-text")]
-    lines = shown(print_profile, {"scenario": "six", "rows": rows, "totals": []}).splitlines()
+    rows = [replace(row, stage=stage, kind=kind) for stage in range(1, 7) for kind in ("image", "text", "image-text")]
+    lines = shown(print_profile, six(rows)).splitlines()
     assert len(lines) <= 25 and sum("image-text" in line for line in lines) == 6
-    hot = {"throttling_seconds": 20.0, "throttling_included": True, "available_memory_bytes": 1, "memory_assumed": True}
-    lines = shown(
-        print_profile, {"scenario": "six", "rows": [*rows[1:], {**rows[0], **hot}], "totals": []}
-    ).splitlines()
+    hot = replace(
+        rows[0], throttling_seconds=20.0, throttling_included=True, available_memory_bytes=1, memory_assumed=True
+    )
+    lines = shown(print_profile, six([*rows[1:], hot])).splitlines()
     assert len(lines) <= 25
     assert "times include throttling: 20 s of image, stage 1" in lines
     assert "too large for the 1 B that the device has for tensors: image, stage 1" in lines
-    cold = {**rows[0], **hot, "throttling_included": False}
-    text = shown(print_profile, {"scenario": "six", "rows": [cold], "totals": []})
+    text = shown(print_profile, six([replace(hot, throttling_included=False)]))
     assert "throttling isn't in these times (fleet.throttling): +20 s for image, stage 1" in text
     # 36 rows are too many: a line for each kind, at its hardest stage
-    many = [{**each, "stage": each["stage"] + more} for more in (0, 6) for each in rows]
-    lines = shown(print_profile, {"scenario": "twelve", "rows": many, "totals": found["totals"]}).splitlines()
+    many = [replace(each, stage=each.stage + more) for more in (0, 6) for each in rows]
+    lines = shown(print_profile, replace(six(many), totals=found.totals)).splitlines()
     assert len(lines) <= 25 and sum("of 12" in line for line in lines) == 3
 
 
-def test_ratios_are_to_the_first(scenario: dict[str, Any], found: dict[str, Any]) -> None:
+def test_ratios_are_to_the_first(scenario: dict[str, Any], found: Profile) -> None:
     compared = compare_profiles([scenario])
     assert compared["reference"] == "end-to-end" and list(compared["profiles"]) == ["end-to-end", "layerwise"]
     first, _, third, _ = compared["rows"]
@@ -126,7 +136,7 @@ def test_ratios_are_to_the_first(scenario: dict[str, Any], found: dict[str, Any]
     assert third["ratios"]["traffic_bytes"] == staged["traffic_bytes"] / whole["traffic_bytes"]
     text = shown(print_compared_profiles, compared)
     assert f"({third['ratios']['peak_memory_bytes']:.2f})" in text and "ratio to end-to-end" in text
-    json.dumps(compared)
+    json.dumps(compared.as_json())
     assert "scenario," in profile_csv(compared)
 
 
@@ -183,11 +193,11 @@ def test_the_profile_draws_what_peaks_highest(scenario: dict[str, Any], tmp_path
     assert (tmp_path / "t.png").stat().st_size
     with Image.open(tmp_path / "f.png") as picture:
         assert picture.mode == "P" and picture.height > picture.width > 0
-    json.dumps(found)
+    json.dumps(found.as_json())
 
 
 @pytest.mark.parametrize("form", ["png", "svg"])
-def test_the_stages_are_drawn_by_combination(found: dict[str, Any], tmp_path: Path, form: str) -> None:
+def test_the_stages_are_drawn_by_combination(found: Profile, tmp_path: Path, form: str) -> None:
     draw_stages(found["combinations"], tmp_path / f"stages.{form}")
     assert (tmp_path / f"stages.{form}").stat().st_size > 1000
 

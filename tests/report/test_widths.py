@@ -8,11 +8,11 @@ writes the snapshots again.
 from __future__ import annotations
 
 import io
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +24,19 @@ from rich.console import Console
 from edgefl import registry
 from edgefl.commands.parts import parts
 from edgefl.devices.browsing import browse, describe
+from edgefl.records.sweep import RefusedCell, Sweep
 from edgefl.report.console import new_table, print_table, screen
+from edgefl.report.devices import print_devices
 from edgefl.report.fit import print_fit
-from edgefl.report.library import print_devices
 from edgefl.report.profile import print_profile
 from edgefl.report.sweep import print_sweep
 from edgefl.report.tables import print_methods, print_parts
+from tests.toys.answers import recorded_fit, recorded_profile, recorded_sweep
 
 HERE = Path(__file__).parent
 SNAPSHOTS = HERE / "snapshots"
-RECORDED = HERE.parent / "recorded" / "expected"
 WIDTHS = (80, 120)
 Show = Callable[[Any, Console], None]
-
-
-def recorded(name: str) -> Any:
-    return json.loads((RECORDED / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def text(show: Show, result: Any, width: int) -> str:
@@ -48,26 +45,26 @@ def text(show: Show, result: Any, width: int) -> str:
     return file.getvalue()
 
 
-def refused() -> Any:
+def refused() -> Sweep:
     """The recorded sweep with two cells that can't be run."""
-    result = recorded("sweep")
-    first, *others, last = result["rows"]
-    head = {name: last[name] for name in ("label", "method", "schedule")}
+    result = recorded_sweep()
+    first, *others, last = result.rows
     reason = "schedule.stages: 9 stages are more than the 2 blocks of the image tower"
-    long = {**head, "label": "schedule=heterofl,devices=raspberry-pi-3b-plus,memory=16MiB"}
-    return {**result, "rows": [first, *others, {**head, "refused": reason}, {**long, "refused": reason}]}
+    cell = RefusedCell(label=last.label, sets={}, method=last.method, schedule=last.schedule, refused=reason)
+    long = replace(cell, label="schedule=heterofl,devices=raspberry-pi-3b-plus,memory=16MiB")
+    return replace(result, rows=[first, *others, cell, long])
 
 
 TABLES: dict[str, tuple[Show, Callable[[], Any]]] = {
     "sweep": (print_sweep, refused),
-    "sweep-sensitivity": (print_sweep, lambda: recorded("sweep-sensitivity")),
-    "fit": (print_fit, lambda: recorded("fit")),
+    "sweep-sensitivity": (print_sweep, lambda: recorded_sweep("sweep-sensitivity")),
+    "fit": (print_fit, recorded_fit),
 }
 """Tables with a snapshot, each from a recorded result."""
 
 LIVE: dict[str, tuple[Show, Callable[[], Any]]] = {
     **TABLES,
-    "profile": (print_profile, lambda: recorded("profile")),
+    "profile": (print_profile, recorded_profile),
     "devices": (print_devices, browse),
     "device": (print_devices, lambda: describe("raspberry-pi-4-4gb")),
     "link": (print_devices, lambda: describe("lte")),
@@ -106,13 +103,13 @@ def test_names_are_whole(width: int) -> None:
         option["name"] for section in methods.values() for one in section for option in one.get("options", [])
     } <= words
     sweep = text(print_sweep, refused(), width)
-    for row in refused()["rows"]:
-        assert all(word in sweep for piece in row["label"].split(",") for word in piece.split("="))
+    for row in refused().rows:
+        assert all(word in sweep for piece in row.label.split(",") for word in piece.split("="))
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
 def test_captions_are_wrapped_once(width: int) -> None:
-    lines = text(print_sweep, recorded("sweep-sensitivity"), width).splitlines()
+    lines = text(print_sweep, recorded_sweep("sweep-sensitivity"), width).splitlines()
     starts = ("Refused by: ", "Empty: ", "Smallest by ", "Each number ")
     found = 0
     for number, line in enumerate(lines):

@@ -19,11 +19,11 @@ from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl.commands.profile.profile import profile
-from edgefl.commands.sweep.workload import evaluated, workload_of
 from edgefl.errors import MethodError
 from edgefl.methods import Update
 from edgefl.methods.fedavg import FedAvg
 from edgefl.planning import ClientVersions, Planner, Setup
+from edgefl.planning.workload import evaluated, workload_of
 from edgefl.schedules import Elastic, Schedule
 from edgefl.simulation import Roster
 

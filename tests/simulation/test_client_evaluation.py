@@ -16,7 +16,7 @@ from edgefl_toys import Memory
 
 import edgefl
 from edgefl import models
-from edgefl.commands.verify.rules import Check, check_scored
+from edgefl.commands.verify.conservation import Check, check_scored
 from edgefl.commands.verify.verify import verify
 from edgefl.errors import ScenarioError
 from edgefl.methods import Method

@@ -109,7 +109,7 @@ TABLE = """\
 Some GPU, driver 1.2, torch 2.13.0; 2026-11-20 to 2026-11-22.
 
 | what | predicted | measured | error |
-|---|---|---|---|
+| --- | --- | --- | --- |
 | tests | | 2 passed, 1 failed | |
 | tests | | failed: c - assert 1 / 2 | |
 | tests | | failed: exit code 1: 1 failed, 2 passed | |

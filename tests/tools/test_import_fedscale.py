@@ -16,7 +16,7 @@ import pytest
 
 from edgefl.devices import load_device, load_link, read_fleet
 from edgefl.devices.availability import AvailabilityOptions, availability_of
-from edgefl.devices.trace import read_trace
+from edgefl.devices.availability_trace import read_trace
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "import_fedscale.py"
 TRACE = {

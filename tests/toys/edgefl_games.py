@@ -11,8 +11,8 @@ from edgefl_toys import Memory
 
 from edgefl import registry
 from edgefl.commands.compose import compose, predictor_of
-from edgefl.commands.verify.rules import CheckedFlight, CheckedRound, CheckedVerdict, Facts
-from edgefl.commands.verify.rules import Ledger as Rules
+from edgefl.commands.verify.conservation import CheckedFlight, CheckedRound, CheckedVerdict, Facts
+from edgefl.commands.verify.conservation import Ledger as Rules
 from edgefl.cost import Predictor
 from edgefl.devices import Fleet, FleetOptions, available_memory_bytes
 from edgefl.planning import RoundOptions, Setup

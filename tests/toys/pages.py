@@ -47,14 +47,13 @@ PAGES = (
     "docs/coming-from-flower.md",
     *(f"docs/how-to/{name}.md" for name in (
         "command-line", "own-data", "own-model", "own-method", "own-schedule", "own-aggregation", "own-parts",
-        "devices",
-        "reproduce-a-paper", "verify-and-resume", "understand-a-run", "analyse", "use-the-result", "many-scenarios",
-        "sweep", "fit", "fine-tune",
+        "devices", "reproduce-a-paper", "verify-and-resume", "understand-a-run", "analyse", "use-the-result",
+        "many-scenarios", "sweep", "fit", "fine-tune",
     )),
     *(f"docs/explanation/{name}.md" for name in (
-        "architecture", "time", "promises", "schedules", "schedules/elastic", "schedules/heterofl", "evaluation", "fleet",
-        "rounds", "methods", "methods/averaging", "methods/fedcola", "methods/depthfl", "methods/representations",
-        "methods/prototypes", "methods/aggregation", "methods/training", "costs", "accuracy",
+        "architecture", "time", "promises", "schedules", "schedules/elastic", "schedules/heterofl", "evaluation",
+        "fleet", "rounds", "methods", "methods/averaging", "methods/fedcola", "methods/depthfl",
+        "methods/representations", "methods/prototypes", "methods/aggregation", "methods/training", "costs", "accuracy",
     )),
     *(f"docs/reference/{name}.md" for name in ("devices", "data-sets", "towers")),
 )  # fmt: skip

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from edgefl import registry
+from edgefl import registry, start_method
 from edgefl.data import DataOptions
 from edgefl.training import Report, Task, worker
 from edgefl.training.packing import Memory
@@ -22,7 +21,7 @@ class Resident:
     """One shared worker.  Called with the arguments of ``Processes``, it gives an executor that keeps the worker."""
 
     def __init__(self) -> None:
-        self.pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+        self.pool = ProcessPoolExecutor(1, start_method.context(worker.__name__))
         self.pool.submit(ready)  # imports begin before the first task
 
     def __call__(

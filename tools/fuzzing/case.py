@@ -37,7 +37,7 @@ Content = bytes | Odd
 class Case:
     """Files by their path in the case's folder.
 
-    ``hostile`` names the files that were changed: a reproducer is sought by making them smaller.
+    ``hostile`` names the files that were changed.
     """
 
     kind: str
@@ -54,11 +54,6 @@ class Case:
                 content.make(path)
             else:
                 path.write_bytes(content)
-
-    def with_file(self, name: str, content: Content | None) -> Case:
-        """The same case with another content of a file; without the file if the content is None."""
-        files = {each: inner for each, inner in self.files.items() if each != name}
-        return Case(self.kind, files if content is None else {**files, name: content}, self.hostile)
 
 
 def commands(case: Case) -> list[str]:

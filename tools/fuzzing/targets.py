@@ -21,8 +21,8 @@ import numpy as np
 
 import edgefl
 from edgefl.commands.verify.verify import verify
+from edgefl.devices.availability_trace import read_trace
 from edgefl.devices.browsing import describe
-from edgefl.devices.trace import read_trace
 from edgefl.errors import EdgeflError
 
 MOST_CHARACTERS = 1_000

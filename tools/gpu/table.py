@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 
+import measuring
+
 from gpu.results import Json, read
 
 
-def row(what: str, measured: str = "", predicted: str = "", error: str = "") -> str:
-    """One row of the Markdown table."""
-    cells = [cell.replace("|", "/") for cell in (what, predicted, measured, error)]
-    return " ".join(f"| {' | '.join(cells)} |".split())
+def row(what: str, measured: str = "", predicted: str = "", error: str = "") -> list[str]:
+    """One row of the table."""
+    return [what, predicted, measured, error]
 
 
 def percent(error: float) -> str:
@@ -25,7 +26,7 @@ def mib(size: float) -> str:
     return f"{size / 2**20:,.2f} MiB"
 
 
-def rows_of_tests(result: Json) -> Iterator[str]:
+def rows_of_tests(result: Json) -> Iterator[list[str]]:
     """Number of tests by outcome, and the reasons of failures."""
     counts = [f"{len(tests)} {end}" for end, tests in result["ends"].items() if tests]
     yield row("tests", ", ".join(counts) or "none ended")
@@ -33,7 +34,7 @@ def rows_of_tests(result: Json) -> Iterator[str]:
         yield row("tests", f"failed: {reason}")
 
 
-def rows_of_quickstart(result: Json) -> Iterator[str]:
+def rows_of_quickstart(result: Json) -> Iterator[list[str]]:
     """Seconds of the command, then a row for each schedule."""
     yield row("quickstart, three schedules", f"{result['seconds']:.0f} s")
     for label, run in result["schedules"].items():
@@ -47,7 +48,7 @@ def rows_of_quickstart(result: Json) -> Iterator[str]:
         yield row(f"quickstart, {label}", ", ".join(metrics) if run["finished"] else "not finished", error=error)
 
 
-def rows_of_memory(result: Json) -> Iterator[str]:
+def rows_of_memory(result: Json) -> Iterator[list[str]]:
     """A row for each model, then the median and the worst error."""
     errors = [model["error"] for model in result["models"] if "failed" not in model]
     for model in result["models"]:
@@ -65,7 +66,7 @@ def rows_of_memory(result: Json) -> Iterator[str]:
         yield row(f"memory: verdicts just above and below the edge, {right} of {len(tries)} right")
 
 
-def rows_of_calibrate(result: Json) -> Iterator[str]:
+def rows_of_calibrate(result: Json) -> Iterator[list[str]]:
     """Rates of the calibrated profile."""
     from edgefl import units
 
@@ -80,7 +81,7 @@ def rows_of_calibrate(result: Json) -> Iterator[str]:
         yield row(f"{title}: seconds_per_operator", units.show_seconds(fact["value"]))
 
 
-def rows_of_throughput(result: Json) -> Iterator[str]:
+def rows_of_throughput(result: Json) -> Iterator[list[str]]:
     """A row for each timed client."""
     for name, timed in result["clients"].items():
         interpreter, loop = timed["interpreter_steps_per_second"], timed["bare_steps_per_second"]
@@ -90,7 +91,7 @@ def rows_of_throughput(result: Json) -> Iterator[str]:
         )
 
 
-def rows_of_packed(result: Json) -> Iterator[str]:
+def rows_of_packed(result: Json) -> Iterator[list[str]]:
     """A row for each number of workers."""
     for name, client in result["clients"].items():
         for timed in client["workers"]:
@@ -105,7 +106,7 @@ def rows_of_packed(result: Json) -> Iterator[str]:
             yield row(f"packed: {name}, {workers} on {on}", measured, mib(timed["peak_memory_bytes"]), error)
 
 
-ROWS: dict[str, Callable[[Json], Iterator[str]]] = {
+ROWS: dict[str, Callable[[Json], Iterator[list[str]]]] = {
     "tests": rows_of_tests,
     "quickstart": rows_of_quickstart,
     "memory": rows_of_memory,
@@ -125,14 +126,12 @@ def table(folder: Path) -> str:
     dates = sorted({result["date"] for result in results.values()})
     versions = [f"{name} {facts[name]}" for name in VERSIONS if name in facts]
     name = facts["name"] + ("" if facts["device"] == "cuda" else " (a CPU, no GPU: memory by torch.profiler)")
-    lines = [f"{', '.join([name, *versions])}; {' to '.join(dates[:1] + dates[1:][-1:])}.", ""]
-    lines += ["| what | predicted | measured | error |", "|---|---|---|---|"]
-    for step in ROWS:
-        lines += rows_of(step, results.get(step))
-    return "\n".join(lines)
+    head = f"{', '.join([name, *versions])}; {' to '.join(dates[:1] + dates[1:][-1:])}."
+    rows = [each for step in ROWS for each in rows_of(step, results.get(step))]
+    return f"{head}\n\n{measuring.table(('what', 'predicted', 'measured', 'error'), rows, numbers=False)}"
 
 
-def rows_of(step: str, result: Json | None) -> Iterator[str]:
+def rows_of(step: str, result: Json | None) -> Iterator[list[str]]:
     """Rows of a step, and a row if it failed or ran out of time."""
     if result is None:
         yield row(step, "no result yet")

@@ -7,8 +7,8 @@ from types import FunctionType
 from typing import Any
 
 from edgefl.devices import Device, Link, device_names, link_names, load_device, load_link
-from edgefl.devices.facts import Fact
-from edgefl.report.library import SHOWN_NUMBERS
+from edgefl.devices.written_facts import Fact
+from edgefl.report.devices import SHOWN_NUMBERS
 from tools.pages.classes import members
 from tools.pages.markdown import oneline, table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgefl import errors
 from edgefl.cli.app import INTERRUPTED
-from edgefl.commands.profile import cost_diff
+from edgefl.commands import cost_diff
 from edgefl.scenario import problems
 from tools.pages.markdown import capital, first_paragraph, page, table
 
@@ -53,12 +53,12 @@ EXIT_CODES = {
         "the server's work failed while it ran",
         "clients, links and limits are removed; the emulation can't be resumed",
     ),
+    "doctor": ("no check found an error; there may be warnings", "a check found an error", "nothing is left behind"),
     "papers": (
         "every table that was made again is as committed",
         "a table differs from the committed one",
         "with `--train`, the same command goes on",
     ),
-    "doctor": ("no check found an error; there may be warnings", "a check found an error", "nothing is left behind"),
     "devices": ("the list or the profile is printed; parts that are broken are named on stderr", "", ""),
 }
 """For each command: the meaning of exit codes 0 and 1, and what an interruption leaves."""

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from edgefl import units
 from edgefl.scenario.sections import SECTIONS
-from tools.pages.markdown import code, first_paragraph, listed, sentence, table
+from tools.pages.markdown import anchor, code, first_paragraph, listed, sentence, table
 
 QUANTITIES: dict[str, tuple[units.Quantity, str]] = {
     "bytes": (units.BYTES, "show_bytes"),
@@ -147,7 +147,7 @@ def _values(schema: Mapping[str, Any], key: str, titles: Mapping[str, str]) -> s
         name = schema["$ref"].rpartition("/")[2]
         if owner := next((key for model, key in _OWNERS.items() if model.__name__ == name), ""):
             return f"as the section [`{owner}`](#{owner})"
-        return f"mapping: [fields](#{_anchor(titles[name])})"
+        return f"mapping: [fields](#{anchor(titles[name])})"
     match schema.get("type"):
         case "boolean":
             return "`true` or `false`"
@@ -162,10 +162,6 @@ def _values(schema: Mapping[str, Any], key: str, titles: Mapping[str, str]) -> s
         case "string":
             return "path" if schema.get("format") == "path" else "text"
     raise ValueError(f"{key}: no words for the JSON Schema {dict(schema)}; add the key to OTHER_VALUES")
-
-
-def _anchor(title: str) -> str:
-    return re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-")
 
 
 def _quantity(schema: Mapping[str, Any]) -> tuple[str, str, bool] | None:

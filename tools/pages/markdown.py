@@ -85,6 +85,11 @@ def prose(text: str, names: Container[str]) -> str:
     return linked(re.sub(r"(?<=\.)  (?=\S)", " ", text), names)
 
 
+def anchor(heading: str) -> str:
+    """What a link to a heading ends with."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+
+
 def oneline(text: str) -> str:
     """A docstring as Markdown for a table's cell."""
     return " ".join(prose(text, ()).split())

@@ -59,7 +59,7 @@ PARTS: dict[str, tuple[str, str]] = {
     ),
     "model": (
         "A function from a model's description (a mapping whose `name` is the entry point's) to a torch module",
-        "own-method#check-it-by-hand",
+        "own-method#a-model-of-another-form",
     ),
     "tower": (
         "A class with `Options`, `build(description, norm)` and, if it can read weights, `load(module, weights, "

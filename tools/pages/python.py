@@ -39,9 +39,9 @@ def python_page() -> str:
     return page(
         "Python",
         [
-            "The functions behind the commands. They print nothing and return plain data or a `Run`. Their errors are "
-            "[edgefl's own](errors.md). The dictionaries that they return are described under [JSON output](json.md), "
-            "the folder behind a `Run` under [records](records.md).",
+            "The functions behind the commands. They print nothing and return a record or a `Run`. Their errors are "
+            "[edgefl's own](errors.md). The fields of the records are described under [JSON output](json.md), the "
+            "folder behind a `Run` under [records](records.md).",
             table(("Name", "What it does"), rows),
             "## Progress",
             "`on_progress(event, facts)` is called while a command runs; `facts` is a dictionary. `progress=True` "

@@ -1,4 +1,4 @@
-"""Tables of the reference: the fields of the records in a run's folder and of commands' answers, from their classes."""
+"""Tables of the reference: the fields of the records in a run's folder, from their classes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from collections.abc import Iterable
 from edgefl.records import Record, Row, fields_of
 from edgefl.records.clients import Flight, ScoredClient
 from edgefl.records.eligibility import Verdict
-from edgefl.records.explained import Explanation
 from edgefl.records.host import HostWork, Scratch
 from edgefl.records.rounds import Round
 from edgefl.records.run import Comparison, Environment, Evaluation, Result
 from edgefl.records.schemas import RECORDS
-from edgefl.records.summary import Summary
-from edgefl.records.verified import Verified
 from tools.pages.markdown import table
 
 ON_RECORDS: dict[str, type[Record]] = {
@@ -22,8 +19,6 @@ ON_RECORDS: dict[str, type[Record]] = {
     "evaluation.json": Evaluation, "compare.json": Comparison,
 }  # fmt: skip
 """Each block of the page about a run's folder: a file, and the class of its records."""
-ON_JSON: dict[str, type[Record]] = {"run": Summary, "verify": Verified, "explain": Explanation}
-"""Each block of the page about commands' answers that is made here."""
 
 
 def record_blocks() -> dict[str, str]:
@@ -32,11 +27,6 @@ def record_blocks() -> dict[str, str]:
         **{f"fields of {file}": fields_table(cls) for file, cls in ON_RECORDS.items()},
         "schemas": ", ".join(f"`{name}`" for name in RECORDS),
     }
-
-
-def answer_blocks() -> dict[str, str]:
-    """The blocks of ``reference/json.md`` whose answers are made from a run's folder."""
-    return {f"fields of {name}": fields_table(cls) for name, cls in ON_JSON.items()}
 
 
 def fields_table(cls: type[Record]) -> str:

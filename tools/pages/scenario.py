@@ -10,7 +10,7 @@ from typing import Any
 from edgefl.scenario import json_schema
 from edgefl.scenario.sections import FORMAT, SECTIONS, Section
 from tools.pages.fields import HEAD, QUANTITIES, fields_table, shared_rows
-from tools.pages.markdown import capital, first_paragraph, listed, page, registered, sentence, table
+from tools.pages.markdown import anchor, capital, first_paragraph, listed, page, registered, sentence, table
 
 
 def scenario_schema() -> str:
@@ -122,7 +122,7 @@ def _parts(group: str, key: str, level: int, owners: Mapping[str, tuple[Any, str
     for name, (owner, text) in owners.items():
         yield f"{'#' * level} {name}"
         also = [row[0] for row, names in shared.items() if name in names]
-        link = f"[shared](#{title.lower().replace(' ', '-')})"
+        link = f"[shared](#{anchor(title)})"
         yield text + (f" Further fields, {link}: {', '.join(also)}." if also else "")
         yield from fields_table(owner.Options, key, name, shared)
 

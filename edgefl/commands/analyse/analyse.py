@@ -6,10 +6,8 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from edgefl.commands.analyse.gradients import Trained, drift, gradients
-from edgefl.commands.analyse.matching import matches_nothing, matching, no_prototypes
 from edgefl.commands.analyse.shapley import (
     EVERYBODY,
     check_folders,
@@ -20,19 +18,22 @@ from edgefl.commands.analyse.shapley import (
     values_of,
     without,
 )
+from edgefl.commands.analyse.trained import Trained, drift, gradients, matches_nothing, matching, no_prototypes
 from edgefl.commands.cells.cells import check_jobs, shard_of, share_of
 from edgefl.commands.compose import scenario_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.run.resume import check_plug_in_files
 from edgefl.commands.run.run import check
 from edgefl.errors import RunError, UnknownName
+from edgefl.records.analyse import Analysis, ShardOfAnalysis
+from edgefl.records.record import UNSET, Maybe
 from edgefl.report import check_figure
 from edgefl.report.analysis import ANALYSES, FIGURE_FORMS, draw_analysis
 from edgefl.runs import Run, begun, comparison, is_comparison, read_run
 from edgefl.runs.durable import replace_file
 from edgefl.scenario import Scenario, load
 
-OnMessage = Callable[[str], None]
+Made = TypeVar("Made")
 
 
 @public_command
@@ -50,7 +51,7 @@ def analyse(
     address: str | None = None,
     shard: str | None = None,
     on_progress: OnProgress = silent,
-) -> dict[str, Any]:
+) -> Analysis | ShardOfAnalysis:
     """Compute Shapley values of the client kinds, and gradients, drift and matching of a trained federation.
 
     The runs that this takes are kept in ``output`` and used again, so an interrupted analysis can be continued.
@@ -74,7 +75,7 @@ def analyse(
         on_progress: Called with the name of an event and its facts.
 
     Returns:
-        Plain data, also written to ``analysis.json``: ``shapley``, ``gradients``, ``drift`` and ``matching``, if they
+        A record, also written to ``analysis.json``: ``shapley``, ``gradients``, ``drift`` and ``matching``, if they
         were made, and ``skipped`` with the reason for each that doesn't apply.  From a shard that doesn't find all runs
         finished: ``shard``, ``folder``, the number of ``runs`` and how many are ``left``.
 
@@ -119,33 +120,43 @@ def analyse(
         else:  # another shard makes it
             left += 1
     if left:
-        return {"shard": shard, "folder": str(folder), "runs": len(parts), "left": left}
+        return ShardOfAnalysis(shard=shard, folder=str(folder), runs=len(parts), left=left)
     done = runs[scenario.seed][EVERYBODY]
     last = setup.schedule.stage(setup.schedule.rounds)
     alike = [kinds for _, kinds in setup.evaluations(scenario.evaluation.final, last)]
     if metric is not None:
         metrics_of(done, metric, alike)
-    results: dict[str, Any] = {"scenario": scenario.name, "method": scenario.method_name, "run": str(run_folder)}
-    results["folder"] = str(folder)
-    if set(selected) - {"shapley"} - set(skipped):
+    wanted = [name for name in selected if name not in skipped]
+    trained: Trained | None = None
+    if set(wanted) - {"shapley"}:
         trained = Trained.of(done, scenario, on_message)
         reason = matches_nothing(trained.setup.method, scenario.method_name) or no_prototypes(trained)
         if "matching" in selected and reason:
             if only:
                 raise RunError(reason)
             skipped["matching"] = reason
-        _add_analyses(
-            results, [name for name in selected if name not in skipped], trained, players, clients, on_message
-        )
-    if "shapley" in selected and "shapley" not in skipped:
-        results["shapley"] = values_of(runs, players, metric, alike)
-    results = {**results, "skipped": skipped}
+            wanted.remove("matching")
+
+    def made(name: str, make: Callable[[Trained], Made]) -> Made | Maybe:
+        return make(trained) if trained is not None and name in wanted else UNSET
+
+    result = Analysis(
+        scenario=scenario.name,
+        method=scenario.method_name,
+        run=str(run_folder),
+        folder=str(folder),
+        gradients=made("gradients", lambda trained: gradients(trained, players, clients, on_message)),
+        drift=made("drift", lambda trained: drift(trained, players, clients, on_message)),
+        matching=made("matching", lambda trained: matching(trained, players, scenario.evaluation.final, on_message)),
+        shapley=values_of(runs, players, metric, alike) if "shapley" in wanted else UNSET,
+        skipped=skipped,
+    )
     folder.mkdir(parents=True, exist_ok=True)
-    replace_file(folder / "analysis.json", (json.dumps(results, indent=2) + "\n").encode())
+    replace_file(folder / "analysis.json", (json.dumps(result.as_json(), indent=2) + "\n").encode())
     if figure is not None:
-        draw_analysis(results, Path(figure))
+        draw_analysis(result, Path(figure))
     on_progress("done", {"folder": str(folder)})
-    return results
+    return result
 
 
 def _opened(given: Any, overrides: Sequence[str]) -> tuple[Run | None, Scenario]:
@@ -206,20 +217,3 @@ def _parts(
         for name, part in zip(coalitions(players), parts_of(scenario, players, seed, folder, known), strict=True)
         if seeds or name == EVERYBODY
     ]
-
-
-def _add_analyses(
-    results: dict[str, Any],
-    selected: Sequence[str],
-    trained: Trained,
-    players: Sequence[str],
-    clients: int,
-    on_message: OnMessage,
-) -> None:
-    """Add the selected analyses of the trained models to ``results``."""
-    if "gradients" in selected:
-        results["gradients"] = gradients(trained, players, clients, on_message)
-    if "drift" in selected:
-        results["drift"] = drift(trained, players, clients, on_message)
-    if "matching" in selected:
-        results["matching"] = matching(trained, players, trained.scenario.evaluation.final, on_message)

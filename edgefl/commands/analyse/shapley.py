@@ -9,16 +9,16 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from edgefl.commands.compose import same_results
 from edgefl.commands.progress import OnProgress
 from edgefl.commands.run.run import run_parts
 from edgefl.errors import EdgeflError, RunError, UnknownName
+from edgefl.records.analyse import Shapley, ValuedMetric, Worth
 from edgefl.report.facts import shown_metrics
 from edgefl.runs import Run, begun
 from edgefl.scenario import Scenario, load
 
 EVERYBODY, NOBODY = "everybody", "nobody"
-_NOT_IN_RESULTS = ("executor",)
-"""Sections that decide where a run trains and don't change its results."""
 
 Coalition = frozenset[str]
 
@@ -61,16 +61,10 @@ def without(scenario: Scenario, left_out: Sequence[str], seed: int, *, empty: bo
     return load({**data, "seed": seed, "round": rounds})
 
 
-def same_results(first: Scenario, second: Scenario) -> bool:
-    """Whether two scenarios give the same results."""
-    a, b = ({k: v for k, v in scenario.resolved().items() if k not in _NOT_IN_RESULTS} for scenario in (first, second))
-    return a == b
-
-
 def check_folders(parts: Sequence[tuple[str, Path, Scenario]]) -> None:
     """Raise RunError if the folder of one of these ``(label, folder, scenario)`` holds another scenario's run."""
     for _, folder, scenario in parts:
-        if begun(folder) and not same_results(load(folder / "scenario.yaml"), scenario):
+        if begun(folder) and not same_results(load(folder / "scenario.yaml").resolved(), scenario.resolved()):
             raise RunError(f"{folder} holds the run of another scenario; choose another --output")
 
 
@@ -133,7 +127,7 @@ def metrics_of(run: Run, metric: str | None, alike: Sequence[Sequence[str]]) -> 
 
 def values_of(
     runs: Mapping[int, Mapping[str, Run]], players: Sequence[str], metric: str | None, alike: Sequence[Sequence[str]]
-) -> dict[str, Any]:
+) -> Shapley:
     """Shapley values from ``{seed: {coalition: run}}``: means over seeds, and standard deviations of several.
 
     ``lost`` is the value of all kinds minus that of all others; ``alone`` that of the kind alone minus that of none.
@@ -160,22 +154,27 @@ def values_of(
                 by_player[player]["lost"].append(value[everyone] - value[everyone - alone])
                 by_player[player]["alone"].append(value[alone] - value[frozenset()])
         rows.append(
-            {
-                "kind": kind,
-                "kinds": kinds,
-                "metric": name,
-                "values": {label: fmean(values) for label, values in scores.items()},
-                "values_std": {label: _spread(values) for label, values in scores.items()},
-                "players": {
-                    player: {
-                        **{measure: fmean(values) for measure, values in measured.items()},
-                        **{f"{measure}_std": _spread(values) for measure, values in measured.items()},
-                    }
-                    for player, measured in by_player.items()
-                },
-            }
+            ValuedMetric(
+                kind=kind,
+                kinds=kinds,
+                metric=name,
+                values={label: fmean(values) for label, values in scores.items()},
+                values_std={label: _spread(values) for label, values in scores.items()},
+                players={player: _worth(**measured) for player, measured in by_player.items()},
+            )
         )
-    return {"players": list(players), "seeds": list(runs), "rows": rows}
+    return Shapley(players=list(players), seeds=list(runs), rows=rows)
+
+
+def _worth(shapley: Sequence[float], lost: Sequence[float], alone: Sequence[float]) -> Worth:
+    return Worth(
+        shapley=fmean(shapley),
+        lost=fmean(lost),
+        alone=fmean(alone),
+        shapley_std=_spread(shapley),
+        lost_std=_spread(lost),
+        alone_std=_spread(alone),
+    )
 
 
 def _spread(values: Sequence[float]) -> float | None:

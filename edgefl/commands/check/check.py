@@ -11,11 +11,11 @@ import torch
 from pydantic import ValidationError
 
 from edgefl import registry
-from edgefl.commands.check.federation import KINDS, TinyFederation, played_scenario, tiny_scenario
 from edgefl.commands.check.findings import HANG_SECONDS, CheckReport, Findings, Hung, Rule, Watch, hung_in
 from edgefl.commands.check.one_task import check_in_worker
 from edgefl.commands.check.played import check_runs
 from edgefl.commands.check.rounds import check_schedule
+from edgefl.commands.check.tiny_federation import KINDS, TinyFederation, played_scenario, tiny_scenario
 from edgefl.commands.compose import blocks_of, compose
 from edgefl.cost import Predictor
 from edgefl.errors import EdgeflError, MethodError, UnknownName

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from edgefl import models, registry
-from edgefl.commands.check.federation import TinyFederation
 from edgefl.commands.check.findings import Findings, Rule
+from edgefl.commands.check.tiny_federation import TinyFederation
 from edgefl.cost import cost_key
 from edgefl.memo import cache_folder
 from edgefl.training import Node, Processes, Report, Task

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from itertools import cycle
 
 from edgefl import seeds
-from edgefl.commands.check.federation import TinyFederation
 from edgefl.commands.check.findings import Place, Rule
 from edgefl.commands.check.one_task import (
     check_equal,
@@ -19,6 +18,7 @@ from edgefl.commands.check.one_task import (
     run_task,
     same,
 )
+from edgefl.commands.check.tiny_federation import TinyFederation
 from edgefl.commands.check.works import check_first_shapes, check_server_works, check_untrained_aggregation, check_work
 from edgefl.errors import MethodError
 from edgefl.methods import ServerState, Update

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from edgefl import models
-from edgefl.commands.check.federation import TinyFederation
 from edgefl.commands.check.findings import Findings, Place, Rule
+from edgefl.commands.check.tiny_federation import TinyFederation
 from edgefl.methods import ServerState, Update
 from edgefl.planning import shapes, shapes_alone
 from edgefl.planning.rules import broken

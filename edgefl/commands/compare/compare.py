@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from itertools import accumulate
 
-from edgefl.commands.compare.budgets import Metrics, at_equal, curve_of
 from edgefl.commands.compare.members import Group, Member, Members, members_of
 from edgefl.commands.compare.orderings import ordering_of_rows, ordering_of_study, tables_of
 from edgefl.commands.compare.spread import Spread, best_of, with_confidence
 from edgefl.commands.progress import OnProgress, silent
 from edgefl.planning.stop_options import lower_is_better
+from edgefl.records.compare import ComparedRow, ComparedRuns, EqualCosts, EqualRow, Figure, Ordering
 from edgefl.records.summary import RunSummary
-from edgefl.report.facts import facts_of, shown_metrics
+from edgefl.report.facts import RoundFacts, facts_of, shown_metrics
+from edgefl.runs import Run
 
 Facts = RunSummary
 
@@ -32,7 +34,7 @@ MORE_IS_BETTER = ("eligible_share_ever", "took_part_share", "updates")
 """Those of COSTS of which more is better.  Of metrics more is always better."""
 
 
-def compare(runs: Sequence[str | os.PathLike[str]], *, on_progress: OnProgress = silent) -> dict[str, Any]:
+def compare(runs: Sequence[str | os.PathLike[str]], *, on_progress: OnProgress = silent) -> ComparedRuns:
     """Compare finished runs: mean and spread over seeds of every group of runs that differ in their seeds only.
 
     Args:
@@ -40,9 +42,8 @@ def compare(runs: Sequence[str | os.PathLike[str]], *, on_progress: OnProgress =
         on_progress: Called with the name of an event and its facts.
 
     Returns:
-        Plain data: ``rows`` (a group each, with ``figures`` over its seeds), ``equal`` (metrics at equal virtual time,
-        bytes and joules), ``orderings`` (which row is ahead of which beyond the spread) and ``left_out``.  Units are in
-        the fields' names.  The page about JSON output has every field.
+        A record: ``rows`` (a group each, with ``figures`` over its seeds), ``equal`` (metrics at equal virtual time,
+        bytes and joules), ``orderings`` (which row is ahead of which beyond the spread) and ``left_out``.
 
     Raises:
         RunError: A folder is no run's, its files can't be read, or no run is finished.
@@ -54,7 +55,7 @@ def compare(runs: Sequence[str | os.PathLike[str]], *, on_progress: OnProgress =
     return compared_runs(members, facts)
 
 
-def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> dict[str, Any]:
+def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> ComparedRuns:
     """The result of ``compare`` from the facts of each member's run, by its folder."""
 
     def facts(member: Member) -> Facts:
@@ -68,33 +69,33 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> dic
     columns |= {name: [Spread(tuple(of(facts(m)) for m in g.members)) for g in groups] for name, of in COSTS.items()}
     confidence = with_confidence(columns["virtual_seconds"])
     higher = {name: name in MORE_IS_BETTER if name in COSTS else not lower_is_better(name) for name in columns}
-    table = {name: _plain(spreads, higher[name], confidence) for name, spreads in columns.items()}
-    return {
-        "spread": "95 % interval" if confidence else "standard deviation",
-        "metrics": metrics,
-        "chance": _chances([facts(group.members[0]) for group in groups], metrics),
-        "rows": [
-            {
-                "label": group.label,
-                "sets": group.sets,
-                "seeds": group.seeds,
-                "runs": [str(member.run.path) for member in group.members],
-                "splits": sorted({str(facts(member)["metrics_split"]) for member in group.members}),
-                "figures": {name: cells[index] for name, cells in table.items()},
-            }
+    table = {name: _figures(spreads, higher[name], confidence) for name, spreads in columns.items()}
+    return ComparedRuns(
+        spread="95 % interval" if confidence else "standard deviation",
+        metrics=metrics,
+        chance=_chances([facts(group.members[0]) for group in groups], metrics),
+        rows=[
+            ComparedRow(
+                label=group.label,
+                sets=group.sets,
+                seeds=group.seeds,
+                runs=[str(member.run.path) for member in group.members],
+                splits=sorted({str(facts(member)["metrics_split"]) for member in group.members}),
+                figures={name: cells[index] for name, cells in table.items()},
+            )
             for index, group in enumerate(groups)
         ],
-        "also_differ": members.also,
-        "stopped": [
+        also_differ=members.also,
+        stopped=[
             f"{group.label}{f', seed {member.seed}' if len(group.members) > 1 else ''}: {text}"
             for group in groups
             for member in group.members
             if (text := facts(member)["stopped"])
         ],
-        "equal": _equal(groups, metrics, confidence),
-        "orderings": _orderings(groups, columns, metrics),
-        "left_out": members.left_out,
-    }
+        equal=_equal(groups, metrics, confidence),
+        orderings=_orderings(groups, columns, metrics),
+        left_out=members.left_out,
+    )
 
 
 def _share(counts: Facts, name: str) -> float:
@@ -136,22 +137,22 @@ def _chances(all_facts: Sequence[Facts], metrics: Sequence[str]) -> dict[str, fl
     return {metric: value for metric, found in levels.items() if len(found) == 1 and (value := found.pop()) is not None}
 
 
-def _plain(spreads: Sequence[Spread], higher: bool, confidence: bool) -> list[dict[str, Any]]:
+def _figures(spreads: Sequence[Spread], higher: bool, confidence: bool) -> list[Figure]:
     best = best_of(spreads, higher=higher, confidence=confidence)
     return [
-        {
-            "mean": spread.mean,
-            "deviation": spread.deviation,
-            "half_width": spread.half_width,
-            "values": list(spread.values),
-            "diverged": spread.diverged,
-            "best": index == best,
-        }
+        Figure(
+            mean=spread.mean,
+            deviation=spread.deviation,
+            half_width=spread.half_width,
+            values=list(spread.values),
+            diverged=spread.diverged,
+            best=index == best,
+        )
         for index, spread in enumerate(spreads)
     ]
 
 
-def _equal(groups: Sequence[Group], metrics: Sequence[str], confidence: bool) -> list[dict[str, Any]]:
+def _equal(groups: Sequence[Group], metrics: Sequence[str], confidence: bool) -> list[EqualCosts]:
     """Each group's metrics at the largest budget that all runs reached, for each of ``budgets.AXES``."""
     runs = [member.run for group in groups for member in group.members]
     splits = list(dict.fromkeys(s for r in runs for s in (r.settings.evaluation.final, r.settings.evaluation.split)))
@@ -160,28 +161,28 @@ def _equal(groups: Sequence[Group], metrics: Sequence[str], confidence: bool) ->
         pick = dict(zip((run.path for run in runs), equal.evaluations, strict=True))
         picks = [[pick[member.run.path] for member in group.members] for group in groups]
         scores = [[None if e is None else e.metrics for e in row] for row in picks]
-        columns = {metric: _plain([_scores(row, metric) for row in scores], True, confidence) for metric in metrics}
+        columns = {metric: _figures([_scores(row, metric) for row in scores], True, confidence) for metric in metrics}
         found.append(
-            {
-                "axis": equal.axis,
-                "budget": equal.budget,
-                "split": equal.split,
-                "rows": [
-                    {
-                        "label": group.label,
-                        "rounds": [None if e is None else e.round for e in picks[index]],
-                        "figures": {metric: cells[index] for metric, cells in columns.items()},
-                    }
+            EqualCosts(
+                axis=equal.axis,
+                budget=equal.budget,
+                split=equal.split,
+                rows=[
+                    EqualRow(
+                        label=group.label,
+                        rounds=[None if e is None else e.round for e in picks[index]],
+                        figures={metric: cells[index] for metric, cells in columns.items()},
+                    )
                     for index, group in enumerate(groups)
                 ],
-            }
+            )
         )
     return found
 
 
 def _orderings(
     groups: Sequence[Group], columns: Mapping[str, Sequence[Spread]], metrics: Sequence[str]
-) -> list[dict[str, Any]]:
+) -> list[Ordering]:
     """The studies that the runs belong to; of other runs every pair of rows."""
     runs = [member.run for group in groups for member in group.members]
     if tables := [table for table in tables_of(runs) if table.variants]:
@@ -201,3 +202,85 @@ def _orderings(
     }
     names = dict.fromkeys(run.name for run in runs)
     return [ordering_of_rows(", ".join(names), values, metrics)]
+
+
+AXES = ("virtual_seconds", "bytes", "energy_joules")
+"""What runs are held equal in: the virtual clock, bytes moved by all clients, and energy of all clients."""
+ROUNDING = 1e-9
+"""Sums of equal costs in another order differ by this share at most."""
+
+Metrics = Mapping[str, Mapping[str, float | None]]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The metrics of an evaluation by kind, its round and split, and what the run had spent by then, by AXES."""
+
+    round: int
+    split: str
+    metrics: Metrics
+    spent: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The evaluations of a run, in order, and what the whole run spent, by AXES."""
+
+    evaluations: tuple[Evaluation, ...]
+    spent: Mapping[str, float]
+
+    def last(self, axis: str, budget: float, split: str | None = None) -> Evaluation | None:
+        """The last evaluation, on this split if one is given, that the budget allows; None if there is none."""
+        allowed = [e for e in self.evaluations if e.spent[axis] <= budget * (1 + ROUNDING) and split in (None, e.split)]
+        return allowed[-1] if allowed else None
+
+
+def curve_of(run: Run) -> Curve:
+    """The curve of a finished run.  Raises RunError for records that lack a field."""
+    rounds, options = list(run.read(RoundFacts)), run.settings.evaluation
+    spent_by_round = [
+        dict(zip(AXES, amounts, strict=True))
+        for amounts in zip(
+            (r.ended for r in rounds),
+            accumulate(float(r.download_bytes + r.upload_bytes) for r in rounds),
+            accumulate(r.energy_joules for r in rounds),
+            strict=True,
+        )
+    ]
+    evaluations = tuple(
+        Evaluation(r.round, options.final if r is rounds[-1] else options.split, r.metrics, spent)
+        for r, spent in zip(rounds, spent_by_round, strict=True)
+        if r.metrics
+    )
+    return Curve(evaluations, spent_by_round[-1] if spent_by_round else dict.fromkeys(AXES, 0.0))
+
+
+@dataclass(frozen=True)
+class Equal:
+    """Runs at one ``budget``: the ``split`` of the evaluations, and each run's last evaluation within the budget."""
+
+    axis: str
+    budget: float
+    split: str
+    evaluations: tuple[Evaluation | None, ...]
+
+
+def at_equal(curves: Sequence[Curve], splits: Sequence[str]) -> list[Equal]:
+    """For each of AXES the runs' last evaluations within the largest budget that all runs reached.
+
+    The metric is a step function of what was spent: it keeps the value of the last evaluation until the next one.  If
+    these evaluations are on several splits (a run's last one is on ``evaluation.final``), those on the first of
+    ``splits`` that gives every run an evaluation are taken instead, else those on the first.
+    """
+    found = []
+    for axis in AXES:
+        budget = min(curve.spent[axis] for curve in curves)
+        picks = [curve.last(axis, budget) for curve in curves]
+        on = {pick.split for pick in picks if pick is not None}
+        if len(on) <= 1:
+            found.append(Equal(axis, budget, next(iter(on), splits[0]), tuple(picks)))
+            continue
+        by_split = {split: [curve.last(axis, budget, split) for curve in curves] for split in splits}
+        split = next((split for split, picks in by_split.items() if None not in picks), splits[0])
+        found.append(Equal(axis, budget, split, tuple(by_split[split])))
+    return found

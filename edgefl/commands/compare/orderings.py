@@ -17,6 +17,7 @@ from typing import Any
 from edgefl.commands.compare.studies import Study, study_of
 from edgefl.errors import RunError
 from edgefl.records import Record, part_of
+from edgefl.records.compare import Ordering, OrderingClaim, OrderingFigure, OrderingRow
 from edgefl.records.eligibility import Verdict as VerdictRecord
 from edgefl.records.run import Result
 from edgefl.runs import Run
@@ -150,11 +151,11 @@ def measured(run: Run, metric: str) -> float:
     return value
 
 
-# --- as plain data ---------------------------------------------------------------------------------------------------
+# --- as a record ---------------------------------------------------------------------------------------------------
 
 
-def ordering_of_study(table: Table) -> dict[str, Any]:
-    """The means of a study's variants and the verdicts on what is claimed, as plain data."""
+def ordering_of_study(table: Table) -> Ordering:
+    """The means of a study's variants and the verdicts on what is claimed."""
     study, there = table.study, set(table.variants)
     claims = []
     for claim in study.claims if table.seeds else ():
@@ -166,7 +167,7 @@ def ordering_of_study(table: Table) -> dict[str, Any]:
     return _ordering(study.title, table.values, table.variants, study.metrics, table.seeds, claims, not_run)
 
 
-def ordering_of_rows(title: str, values: Values, metrics: Sequence[str]) -> dict[str, Any]:
+def ordering_of_rows(title: str, values: Values, metrics: Sequence[str]) -> Ordering:
     """The means of a comparison's rows and the verdict on each pair, the row with the higher mean as the better one.
 
     ``values`` has for each row and metric the value by seed; only seeds that every row has are compared, and only
@@ -184,34 +185,27 @@ def ordering_of_rows(title: str, values: Values, metrics: Sequence[str]) -> dict
     return _ordering(title, values, rows, common, seeds, claims, [])
 
 
-def _claim(worse: str, better: str, metric: str, verdict: Verdict) -> dict[str, Any]:
-    return {
-        "worse": worse,
-        "better": better,
-        "metric": metric,
-        "gap": verdict.gap,
-        "gap_deviation": verdict.own,
-        "spread": verdict.spread,
-        "ahead": verdict.ahead,
-        "seeds": verdict.seeds,
-        "verdict": verdict.word,
-    }
+def _claim(worse: str, better: str, metric: str, verdict: Verdict) -> OrderingClaim:
+    return OrderingClaim(
+        worse=worse,
+        better=better,
+        metric=metric,
+        gap=verdict.gap,
+        gap_deviation=verdict.own,
+        spread=verdict.spread,
+        ahead=verdict.ahead,
+        seeds=verdict.seeds,
+        verdict=verdict.word,
+    )
 
 
 def _ordering(
     title: str, values: Values, rows: Sequence[str], metrics: Sequence[str], seeds: Sequence[int],
-    claims: list[dict[str, Any]], not_run: list[str],
-) -> dict[str, Any]:  # fmt: skip
+    claims: list[OrderingClaim], not_run: list[str],
+) -> Ordering:  # fmt: skip
     means = []
     for row in rows if seeds else ():
         columns = {metric: [values[row][metric][seed] for seed in seeds] for metric in metrics}
-        figures = {metric: {"mean": fmean(c), "deviation": deviation(c)} for metric, c in columns.items()}
-        means.append({"label": row, "figures": figures})
-    return {
-        "title": title,
-        "seeds": list(seeds),
-        "metrics": list(metrics),
-        "rows": means,
-        "claims": claims,
-        "not_run": not_run,
-    }
+        figures = {metric: OrderingFigure(mean=fmean(c), deviation=deviation(c)) for metric, c in columns.items()}
+        means.append(OrderingRow(label=row, figures=figures))
+    return Ordering(title=title, seeds=list(seeds), metrics=list(metrics), rows=means, claims=claims, not_run=not_run)

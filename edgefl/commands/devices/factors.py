@@ -9,8 +9,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
 
 from edgefl.devices.browsing import describe
-from edgefl.devices.facts import read_written
 from edgefl.devices.profile import Device, is_file_name, library_folder, split_mode
+from edgefl.devices.written_facts import read_written
 
 FittedNumber = Literal["float32", "tf32", "float16", "bfloat16", "seconds_per_operator"]
 """What a factor multiplies: the sustained rate in a precision, or the seconds of every operator."""

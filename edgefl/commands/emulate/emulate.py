@@ -33,9 +33,9 @@ from edgefl.commands.run.run import check
 from edgefl.cost import joules_of
 from edgefl.data import Federation
 from edgefl.devices import Device
-from edgefl.emulation.client import Data
+from edgefl.emulation.client_process import Data
+from edgefl.emulation.emulator import Emulator, Flown
 from edgefl.emulation.kernel import check as check_kernel
-from edgefl.emulation.server import Emulator, Flown
 from edgefl.errors import RunError
 from edgefl.machine import host
 from edgefl.machine.microbenchmarks import calibrate_here

@@ -15,9 +15,9 @@ from edgefl import registry, units
 from edgefl.devices import Device, FailureOptions, Fleet
 from edgefl.devices.availability import Always, Booleans
 from edgefl.devices.fleet import apportion
+from edgefl.emulation.emulator import Machine
 from edgefl.emulation.limits import LEAST_SHARE
 from edgefl.emulation.links import MOST_OTHERS, UNLIMITED, Rates
-from edgefl.emulation.server import Machine
 from edgefl.errors import EmulationError
 from edgefl.planning import Setup
 from edgefl.scenario import Scenario

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import Any
 
@@ -20,6 +20,17 @@ from edgefl.devices.budgets import BUDGETS, FIELDS, budget_named
 from edgefl.devices.options import share_of_device
 from edgefl.errors import ScenarioError, UnitError, UnknownName
 from edgefl.planning import DEVICE, OWNER, Verdict, memory_limit
+from edgefl.records.fit import (
+    BudgetLimit,
+    Candidate,
+    FailedCombination,
+    Fit,
+    KindFit,
+    ScenarioChange,
+    StageFit,
+    Tightest,
+)
+from edgefl.records.record import UNSET, Maybe
 from edgefl.scenario import Scenario
 from edgefl.schedules import Stage
 
@@ -56,7 +67,7 @@ def fit(
     first: int | None = FIRST,
     on_progress: OnProgress = silent,
     progress: bool = False,
-) -> dict[str, Any]:
+) -> Fit:
     """Find the smallest changes of a scenario that let clients on a device take part, for each kind by itself.
 
     Changes are tried in the order of how much they change training: first those that compute the same updates
@@ -84,9 +95,8 @@ def fit(
         progress: Whether to show a bar, by tqdm or rich, whichever is installed.
 
     Returns:
-        Plain data: the ``budgets`` with where each comes from, and by kind ``fits``, ``as_it_stands``, ``solutions``
+        A record: the ``budgets`` with where each comes from, and by kind ``fits``, ``as_it_stands``, ``solutions``
         (the smallest change first, each with its ``sets`` for ``--set``) and, where nothing fits, what is ``nearest``.
-        The page about JSON output has every field.
 
     Raises:
         ScenarioError: The scenario can't be run, or ``most`` or ``first`` is below 1.
@@ -113,28 +123,23 @@ def fit(
         memory_of_device, any_stage=any_stage, epochs=epochs, most=most, first=first,
     )  # fmt: skip
     kinds = {name: _of_kind(question, name, on_progress) for name in (setup.clients.kinds if kind is None else [kind])}
-    return {
-        "scenario": whole.name,
-        **at_most([whole]),
-        "device": target_device.name,
-        "link": target_link.name,
-        "any_stage": any_stage,
-        "budgets": {
-            name: {
-                "allowed": _finite(allowance.allowed),
-                "source": allowance.source,
-                **({"limit": memory_limit(allowance.allowed, memory_of_device)} if name == "memory" else {}),
-            }
+    return Fit(
+        scenario=whole.name,
+        at_most=at_most([whole]) or UNSET,
+        device=target_device.name,
+        link=target_link.name,
+        any_stage=any_stage,
+        budgets={
+            name: BudgetLimit(
+                allowed=_finite(allowance.allowed),
+                source=allowance.source,
+                limit=memory_limit(allowance.allowed, memory_of_device) if name == "memory" else UNSET,
+            )
             for name, allowance in allowances.items()
         },
-        "sets": ["compare=null"] if whole.compare else [],
-        "kinds": kinds,
-    }
-
-
-def fits(result: Mapping[str, Any]) -> bool:
-    """Whether every kind that takes part in any round fits, as it stands or after a change."""
-    return all(kind["fits"] or kind["solutions"] for kind in result["kinds"].values() if kind["rounds"])
+        sets=["compare=null"] if whole.compare else [],
+        kinds=kinds,
+    )
 
 
 # --- what the device may use -----------------------------------------------------------------------------------------
@@ -194,7 +199,7 @@ def _read(name: str, value: object) -> float:
 # --- one kind --------------------------------------------------------------------------------------------------------
 
 
-def _of_kind(question: Question, kind: str, on_progress: OnProgress) -> dict[str, Any]:
+def _of_kind(question: Question, kind: str, on_progress: OnProgress) -> KindFit:
     setup, most = question.setup, question.most
     client = largest(setup, kind)
     samples = int(setup.clients.client_samples[client])
@@ -207,36 +212,42 @@ def _of_kind(question: Question, kind: str, on_progress: OnProgress) -> dict[str
     pricer = Pricer(question, axes, kind, client, on_prediction)
     search = Search(pricer)
     as_it_stands: Levels = (0,) * len(axes)
-    described: dict[str, Any] = {
-        "kind": kind,
-        "samples": samples,
-        "rounds": sum(s.rounds for s in pricer.spans(as_it_stands)),
-    }
-    if not described["rounds"]:
-        return {**described, "fits": False, "as_it_stands": None, "solutions": []}
-
-    unchanged = _described(search, as_it_stands, None)
-    described |= {"fits": unchanged["fits"], "as_it_stands": unchanged}
-    if described["fits"]:
-        return {**described, "solutions": [], "predictions": len(pricer.keys), "complete": True}
+    head = KindFit(
+        kind=kind,
+        samples=samples,
+        rounds=sum(s.rounds for s in pricer.spans(as_it_stands)),
+        fits=False,
+        as_it_stands=None,
+        solutions=[],
+    )
+    if not head.rounds:
+        return head
+    unchanged = _candidate(search, as_it_stands)
+    head = replace(head, fits=unchanged.fits, as_it_stands=unchanged)
+    if head.fits:
+        return replace(head, predictions=len(pricer.keys), complete=True)
     result = search.find()
-    described["solutions"] = [_described(search, levels, unchanged) for levels in result.solutions]
+    solutions = [_candidate(search, levels, unchanged) for levels in result.solutions]
+    nearest: Candidate | Maybe = UNSET
     if result.nearest is not None:
         levels, excess = result.nearest
-        described["nearest"] = {**_described(search, levels, unchanged), "excess": excess}
-    if not result.solutions:
-        described["unmet"] = list(result.unmet)
-    return {
-        **described,
-        "predictions": len(pricer.keys),
-        "candidates": result.candidates,
-        "looked_at": result.looked_at,
-        "failed": [{"sets": sets_of(steps_of(axes, cell)), "error": text} for cell, text in result.failed.items()],
-        "complete": result.complete,
-    }
+        nearest = replace(_candidate(search, levels, unchanged), excess=excess)
+    return replace(
+        head,
+        solutions=solutions,
+        nearest=nearest,
+        unmet=UNSET if solutions else list(result.unmet),
+        predictions=len(pricer.keys),
+        candidates=result.candidates,
+        looked_at=result.looked_at,
+        failed=[
+            FailedCombination(sets=sets_of(steps_of(axes, cell)), error=text) for cell, text in result.failed.items()
+        ],
+        complete=result.complete,
+    )
 
 
-def _described(search: Search, levels: Levels, unchanged: Mapping[str, Any] | None) -> dict[str, Any]:
+def _candidate(search: Search, levels: Levels, unchanged: Candidate | None = None) -> Candidate:
     """A candidate with its costs: the largest by budget, and means over the rounds."""
     pricer = search.pricer
     pricer.most, most = len(pricer.keys) + 10**6, pricer.most  # an answer's costs are always predicted
@@ -246,46 +257,47 @@ def _described(search: Search, levels: Levels, unchanged: Mapping[str, Any] | No
     fitting = [row for row in rows if row[2].eligible]
     verdict = worst(fitting if search.any_stage and fitting else rows)
     rounds = sum(span.rounds for span, _, _ in rows)
-    mean = {
-        name: sum(span.rounds * verdict.costs[name] for span, _, verdict in on_time) / rounds
-        for name in ("seconds", "joules")
-    }
+    seconds, joules = (
+        sum(span.rounds * each.costs[name] for span, _, each in on_time) / rounds for name in ("seconds", "joules")
+    )
     steps = steps_of(pricer.axes, levels)
-    described: dict[str, Any] = {
-        "changes": [{"what": step.what, "changes": TIERS[step.tier]} for step in steps],
-        "sets": sets_of(steps),
-        "fits": bool(fitting) if search.any_stage else len(fitting) == len(rows),
-        "peak_memory_bytes": int(verdict.costs["memory"]),
-        **_budgets(verdict),
-        "seconds_per_round": mean["seconds"],
-        "joules_per_round": mean["joules"],
-        "stages": [
-            {
-                "stage": stage.index,
-                **({"part": stage.label} if stage.label else {}),
-                "first_round": span.first,
-                "rounds": span.rounds,
-                "eligible": verdict.eligible,
-                "reason": verdict.reason,
-                **_budgets(verdict),
-            }
+    return Candidate(
+        changes=[ScenarioChange(what=step.what, changes=TIERS[step.tier]) for step in steps],
+        sets=sets_of(steps),
+        fits=bool(fitting) if search.any_stage else len(fitting) == len(rows),
+        peak_memory_bytes=int(verdict.costs["memory"]),
+        **vars(_tightest(verdict)),
+        seconds_per_round=seconds,
+        joules_per_round=joules,
+        stages=[
+            StageFit(
+                stage=stage.index,
+                part=stage.label or UNSET,
+                first_round=span.first,
+                rounds=span.rounds,
+                eligible=verdict.eligible,
+                reason=verdict.reason,
+                **vars(_tightest(verdict)),
+            )
             for span, stage, verdict in rows
         ],
-    }
-    for name in ("seconds", "joules"):
-        before = unchanged[f"{name}_per_round"] if unchanged else mean[name]
-        described[f"{name}_ratio"] = mean[name] / before if before else None
-    return described
+        seconds_ratio=_ratio(seconds, unchanged.seconds_per_round if unchanged else seconds),
+        joules_ratio=_ratio(joules, unchanged.joules_per_round if unchanged else joules),
+    )
 
 
-def _budgets(verdict: Verdict) -> dict[str, Any]:
+def _ratio(value: float, before: float) -> float | None:
+    return value / before if before else None
+
+
+def _tightest(verdict: Verdict) -> Tightest:
     """Costs and margins in the budgets' units; None for a margin without limit."""
-    return {
-        "binding": verdict.binding,
-        "memory_limit": verdict.memory_limit,
-        "costs": dict(verdict.costs),
-        "margins": {name: _finite(margin) for name, margin in verdict.margins.items()},
-    }
+    return Tightest(
+        binding=verdict.binding,
+        memory_limit=verdict.memory_limit,
+        costs=verdict.costs,
+        margins={name: _finite(margin) for name, margin in verdict.margins.items()},
+    )
 
 
 def _finite(value: float) -> float | None:

@@ -1,1 +1,1 @@
-"""``edgefl profile``, ``--measure``, ``--compare`` and ``edgefl cost-diff``: costs of clients, stage by stage."""
+"""``edgefl profile``, ``--measure``, ``--clients``, ``--compare``, and ``edgefl devices check``: costs of clients."""

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from edgefl.commands.compose import commonest_link, planner_of, scenario_of
-from edgefl.commands.profile.hardest import hardest, stage_of_works
 from edgefl.commands.profile.profile import Wanted, check_wanted
-from edgefl.commands.profile.profile_clients import cost_fields, verdict_fields
+from edgefl.commands.profile.profile_clients import at_hardest, judged
 from edgefl.commands.profile.subjects import Subject, subjects
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
-from edgefl.commands.sweep.workload import LEFT_OUT, Workload
 from edgefl.devices import Device, Link, available_memory_bytes, device_names, load_device, load_link, with_runtime
 from edgefl.planning import Demand, Planner
+from edgefl.planning.workload import LEFT_OUT, Workload, hardest, stage_of_works
+from edgefl.records.devices import DeviceCheck, DeviceRow
 from edgefl.report import FIGURE_FORMS, check_figure, draw_device_check
 from edgefl.scenario import Scenario
 from edgefl.schedules import Stage
@@ -34,7 +34,7 @@ def check_devices(
     kind: str | None = None,
     figure: str | os.PathLike[str] | None = None,
     on_progress: OnProgress = silent,
-) -> dict[str, Any]:
+) -> DeviceCheck:
     """Check every device of the library against the largest client of each kind, at the stage that is hardest on it.
 
     A device fits if that client's round fits the memory that the device has for tensors, the round's deadline, and the
@@ -52,9 +52,8 @@ def check_devices(
         on_progress: Called with the name of an event and its facts.
 
     Returns:
-        Plain data: ``rows``, one for each device and kind, smallest memory first; if the scenario compares, rows of the
-        scenario itself, without what it compares.  Units are in the fields' names.  The page about JSON output has
-        every field.
+        A record: ``rows``, one for each device and kind, smallest memory first; if the scenario compares, rows of the
+        scenario itself, without what it compares.
 
     Raises:
         ScenarioError: The scenario can't be run, or has no such stage.
@@ -83,8 +82,8 @@ def check_devices(
         for row in _rows(workload, group, subject, library, over, stage)
     ]
     order = {device.name: index for index, device in enumerate(library)}
-    rows.sort(key=lambda row: order[row["device"]])
-    result = {"scenario": whole.name, "link": over.name, "throttling": setup.fleet.throttling, "rows": rows}
+    rows.sort(key=lambda row: order[row.device])
+    result = DeviceCheck(scenario=whole.name, link=over.name, throttling=setup.fleet.throttling, rows=rows)
     if figure is not None:
         draw_device_check(result, Path(figure))
     return result
@@ -113,7 +112,7 @@ def largest_workload(planner: Planner, shown: Sequence[Subject]) -> Workload:
 
 def _rows(
     workload: Workload, group: int, subject: Subject, library: Sequence[Device], link: Link, stage: int | None
-) -> list[dict[str, Any]]:
+) -> list[DeviceRow]:
     setup = workload.setup
     members = subject.members
     if not len(members) or not workload.demands:
@@ -133,21 +132,21 @@ def _rows(
         work = int(found.work[index])
         if work == LEFT_OUT:
             continue
-        demand, verdict = workload.demands[work], found.verdicts[index]
+        demand = workload.demands[work]
         unthrottled = demand.compute.seconds(device) + demand.compute.loaded_bytes / device.storage_bytes_per_second
-        throttled = float(device.throttled(np.asarray(unthrottled))) - unthrottled
         rows.append(
-            {
-                "device": device.name,
-                **subject.fields,
-                "link": link.name,
-                "samples": int(setup.clients.client_samples[subject.largest(setup)]),
-                **cost_fields(setup, demand, trained[work]),
-                "available_memory_bytes": available_memory_bytes(device),
-                "throttling_seconds": throttled,
-                **verdict_fields(verdict),
-                "stages": int(found.turns[index]),
-                "eligible_stages": int(found.able[index]),
-            }
+            DeviceRow(
+                device=device.name,
+                kind=subject.kind,
+                variant=subject.shown_variant,
+                link=link.name,
+                samples=int(setup.clients.client_samples[subject.largest(setup)]),
+                available_memory_bytes=available_memory_bytes(device),
+                throttling_seconds=float(device.throttled(np.asarray(unthrottled))) - unthrottled,
+                stages=int(found.turns[index]),
+                eligible_stages=int(found.able[index]),
+                **vars(at_hardest(setup, demand, trained[work])),
+                **vars(judged(found.verdicts[index])),
+            )
         )
     return rows

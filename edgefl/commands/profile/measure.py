@@ -22,6 +22,8 @@ from edgefl.errors import ScenarioError
 from edgefl.machine.microbenchmarks import SECONDS, calibrate_here
 from edgefl.machine.observed_work import Observed, run_observed, step_seconds
 from edgefl.planning import Planner
+from edgefl.records.profile import CountedRow, Machine, MeasuredRow, MeasuredStep, Measurements
+from edgefl.records.record import UNSET
 from edgefl.scenario import Scenario
 from edgefl.schedules import Stage
 from edgefl.work import Source, Trace, Work
@@ -36,14 +38,14 @@ class _Case:
     """The work of a subject's largest client at one stage, its data and its prediction."""
 
     subject: Subject
-    stage: int
+    stage: Stage
     work: Work
     source: Source
     trace: Trace
 
     @property
     def where(self) -> str:
-        return f"{', '.join(self.subject.fields.values())} at stage {self.stage}"
+        return f"{self.subject.name} at stage {self.stage.index}"
 
 
 def measure(
@@ -54,7 +56,7 @@ def measure(
     stage: int | None = None,
     calibration_seconds: float = SECONDS,
     on_progress: OnProgress = silent,
-) -> dict[str, Any]:
+) -> Measurements:
     """Run the steps of a prediction on this machine, on random batches, and compare.
 
     ``rows`` has an entry for each kind and stage: memory (predicted, and by torch's allocator), FLOPs, and
@@ -81,7 +83,7 @@ def measure(
     rows = []
     for case in cases:
         rows.append(_row(case, _observed(case, device, on_message), machine))
-    return {"device": _described(device), "machine": _machine(machine), "rows": rows}
+    return Measurements(device=_described(device), machine=_machine(machine), rows=rows)
 
 
 def count(
@@ -91,7 +93,7 @@ def count(
     kind: str | None = None,
     stage: int | None = None,
     on_progress: OnProgress = silent,
-) -> list[dict[str, Any]]:
+) -> list[CountedRow]:
     """Forward MACs of one sample by the meter and by fvcore, for each kind and stage, by part of the model."""
     whole = scenario_of(scenario, overrides)
 
@@ -106,16 +108,18 @@ def count(
         spec = source.spec(replace(work.passes[0], batch=1, args={}), described.pattern)
         counts = count_twice(work.model, described.pattern, described.like, spec)
         rows.append(
-            {
-                **subject.fields,
-                "stage": offered.index,
-                "forward_macs": sum(counts.meter.values()),
-                "fvcore_forward_macs": sum(counts.fvcore.values()),
-                "error": counts.error,
-                "forward_macs_by_part": dict(counts.meter),
-                "fvcore_forward_macs_by_part": dict(counts.fvcore),
-                "differing": counts.differing(),
-            }
+            CountedRow(
+                kind=subject.kind,
+                variant=subject.shown_variant,
+                stage=offered.index,
+                part=offered.label or UNSET,
+                forward_macs=sum(counts.meter.values()),
+                fvcore_forward_macs=sum(counts.fvcore.values()),
+                error=counts.error,
+                forward_macs_by_part=counts.meter,
+                fvcore_forward_macs_by_part=counts.fvcore,
+                differing=counts.differing(),
+            )
         )
     return rows
 
@@ -137,7 +141,7 @@ def _works(planner: Planner, kind: str | None, stage: int | None) -> Iterator[tu
 def _cases(planner: Planner, kind: str | None, stage: int | None, on_message: Callable[[str], None]) -> Iterator[_Case]:
     for subject, offered, work, source in _works(planner, kind, stage):
         on_message(f"predicting {subject.kind} at stage {offered.index}")
-        yield _Case(subject, offered.index, work, source, planner.predictor.trace(work, source))
+        yield _Case(subject, offered, work, source, planner.predictor.trace(work, source))
 
 
 def _observed(case: _Case, device: torch.device, on_message: Callable[[str], None]) -> Observed:
@@ -159,7 +163,7 @@ def _check(case: _Case, device: torch.device) -> None:
         )
 
 
-def _row(case: _Case, seen: Observed, machine: Device | None) -> dict[str, Any]:
+def _row(case: _Case, seen: Observed, machine: Device | None) -> MeasuredRow:
     predicted = case.trace.peak_memory_bytes
     flops, measured_flops = _flops(case.trace), _flops(seen.trace)
     seconds = step_seconds(case.work, case.source, case.trace, machine) if machine else {}
@@ -167,37 +171,39 @@ def _row(case: _Case, seen: Observed, machine: Device | None) -> dict[str, Any]:
     for (index, pattern), (wall, cpu) in seen.seconds.items():
         expected = seconds.get((index, pattern))
         steps.append(
-            {
-                "distinct_pass": index,
-                "pattern": pattern,
-                "seconds": expected,
-                "measured_wall_seconds": wall,
-                "measured_cpu_seconds": cpu,
-                "error": None if expected is None else expected / cpu - 1,
-            }
+            MeasuredStep(
+                distinct_pass=index,
+                pattern=pattern,
+                seconds=expected,
+                measured_wall_seconds=wall,
+                measured_cpu_seconds=cpu,
+                error=None if expected is None else expected / cpu - 1,
+            )
         )
-    return {
-        **case.subject.fields,
-        "stage": case.stage,
-        "batch": max(p.batch for p in case.work.passes),
-        "peak_memory_bytes": predicted,
-        "measured_peak_memory_bytes": seen.peak_memory_bytes,
-        "memory_error": predicted / seen.peak_memory_bytes - 1,
-        "memory_assumed": case.trace.assumed,
-        "live_memory_bytes": case.trace.live_memory_bytes,
-        "measured_live_memory_bytes": seen.trace.live_memory_bytes,
-        "live_memory_error": case.trace.live_memory_bytes / seen.trace.live_memory_bytes - 1,
-        "memory_bytes": dict(case.trace.memory_bytes),
-        "live_memory_bytes_by_part": dict(case.trace.live_parts),
-        "measured_live_memory_bytes_by_part": dict(seen.trace.live_parts),
-        "flops": flops,
-        "measured_flops": measured_flops,
-        "flops_error": flops / measured_flops - 1 if measured_flops else 0.0,
-        "steps": steps,
-        "rss_bytes_before": seen.rss_bytes_before,
-        "rss_bytes_peak": seen.rss_bytes_peak,
-        "rss_bytes_after": seen.rss_bytes_after,
-    }
+    return MeasuredRow(
+        kind=case.subject.kind,
+        variant=case.subject.shown_variant,
+        stage=case.stage.index,
+        part=case.stage.label or UNSET,
+        batch=max(p.batch for p in case.work.passes),
+        peak_memory_bytes=predicted,
+        measured_peak_memory_bytes=seen.peak_memory_bytes,
+        memory_error=predicted / seen.peak_memory_bytes - 1,
+        memory_assumed=case.trace.assumed,
+        live_memory_bytes=case.trace.live_memory_bytes,
+        measured_live_memory_bytes=seen.trace.live_memory_bytes,
+        live_memory_error=case.trace.live_memory_bytes / seen.trace.live_memory_bytes - 1,
+        memory_bytes=case.trace.memory_bytes,
+        live_memory_bytes_by_part=case.trace.live_parts,
+        measured_live_memory_bytes_by_part=seen.trace.live_parts,
+        flops=flops,
+        measured_flops=measured_flops,
+        flops_error=flops / measured_flops - 1 if measured_flops else 0.0,
+        steps=steps,
+        rss_bytes_before=seen.rss_bytes_before,
+        rss_bytes_peak=seen.rss_bytes_peak,
+        rss_bytes_after=seen.rss_bytes_after,
+    )
 
 
 def _flops(trace: Trace) -> int:
@@ -209,11 +215,11 @@ def _described(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
-def _machine(machine: Device | None) -> dict[str, float] | None:
+def _machine(machine: Device | None) -> Machine | None:
     if machine is None:
         return None
-    return {
-        "flops_per_second": machine.flops_per_second,
-        "memory_bytes_per_second": machine.memory_bytes_per_second,
-        "seconds_per_operator": machine.seconds_per_operator,
-    }
+    return Machine(
+        flops_per_second=machine.flops_per_second,
+        memory_bytes_per_second=machine.memory_bytes_per_second,
+        seconds_per_operator=machine.seconds_per_operator,
+    )

@@ -3,49 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from edgefl.commands.compose import at_most, commonest_device, commonest_link, planner_of, scenario_of
-from edgefl.commands.profile.combinations import runnable
-from edgefl.commands.profile.cost_diff import TABLES
-from edgefl.commands.profile.evaluation_rows import client_evaluation_rows
 from edgefl.commands.profile.schedule_totals import evaluation_totals, followed, round_totals, server_rows, stretches
 from edgefl.commands.profile.subjects import Subject, rounds_of, shown_round, subjects
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
+from edgefl.cost import ClientCost, traffic
 from edgefl.cost import timeline as trace_timeline
 from edgefl.devices import Device, Link, available_memory_bytes, load_device, load_link, with_runtime
-from edgefl.errors import ScenarioError, UnknownName
+from edgefl.errors import EdgeflError, RunError, ScenarioError, UnknownName
 from edgefl.planning import Planner, Setup
+from edgefl.planning.client_evaluation import ScoringPlanner
+from edgefl.records.profile import ClientEvaluationRow, PeakMoment, Profile, ProfileRow, Tables
+from edgefl.records.record import UNSET, Maybe
 from edgefl.report import FIGURE_FORMS, TIMELINE_FORMS, check_figure, draw_stages, draw_timeline
 from edgefl.scenario import Scenario
+from edgefl.scenario.problems import reason
 from edgefl.schedules import Stage
 from edgefl.work import Timeline
-
-ROW_FIELDS = (
-    "peak_memory_bytes",
-    "live_memory_bytes",
-    "memory_bytes",
-    "forward_flops",
-    "backward_flops",
-    "fvcore_macs",
-    "fvcore_macs_per_sample",
-    "download_bytes",
-    "upload_bytes",
-    "download_bytes_by_payload",
-    "upload_bytes_by_payload",
-    "download_bytes_by_part",
-    "upload_bytes_by_part",
-    "serialised_download_bytes",
-    "serialised_upload_bytes",
-    "download_seconds",
-    "compute_seconds",
-    "upload_seconds",
-    "virtual_seconds",
-    "energy_joules",
-)
 
 
 @dataclass(frozen=True)
@@ -74,7 +55,7 @@ def profile(
     figure: str | os.PathLike[str] | None = None,
     on_progress: OnProgress = silent,
     progress: bool = False,
-) -> dict[str, Any]:
+) -> Profile:
     """Predict what one client's round costs at each stage, by client kind, and the totals of the whole schedule.
 
     Nothing is trained, so declared data are enough.  A row is the round of the kind's client with the most samples,
@@ -96,13 +77,12 @@ def profile(
         progress: Whether to show a bar, by tqdm or rich, whichever is installed.
 
     Returns:
-        Plain data: ``rows`` (a client's round by stage and kind), ``totals`` (a client that takes part in every
+        A record: ``rows`` (a client's round by stage and kind), ``totals`` (a client that takes part in every
         round), ``server_rows`` (the server's works), ``round_totals`` (a round of all selected clients and the server),
         ``evaluation_totals`` (an evaluation) and ``client_evaluation_rows`` (a client's evaluation on its own held-out
         samples, by stage and kind; empty without ``evaluation.clients``).  Bytes, FLOPs, MACs, seconds and joules are
         in base units, and the unit is in the field's name.  If the scenario compares, ``combinations`` has all this of
-        each combination by its label, and ``refused`` why some can't be run, if there are such.  The page about JSON
-        output has every field.
+        each combination by its label, and ``refused`` why some can't be run, if there are such.
 
     Raises:
         ScenarioError: The scenario can't be run, or has no such stage.
@@ -115,24 +95,28 @@ def profile(
     whole = scenario_of(scenario, overrides)
     wanted = Wanted(device, link, stage, kind)
     combinations = whole.combinations() if whole.compare else []
-    result: dict[str, Any] = {"scenario": whole.name, **at_most([whole, *(each for _, each in combinations)])}
     planners = {whole.name: planner_of(whole, on_progress)}
     others, refused = runnable(combinations, lambda combination: planner_of(combination, on_progress))
     check_wanted(wanted, [planner.setup for planner in (*planners.values(), *others.values())])
-    result |= _profiled(planners[whole.name], wanted, on_progress, whole.name)
-    if whole.compare:
-        result["combinations"] = {}
-        for index, (label, planner) in enumerate(others.items()):
-            on_progress("combination", {"label": label, "index": index, "of": len(others)})
-            result["combinations"][label] = _profiled(planner, wanted, on_progress, label)
-        if refused:
-            result["refused"] = refused
+    own = _profiled(planners[whole.name], wanted, on_progress, whole.name)
+    parts = dict[str, Tables]()
+    for index, (label, planner) in enumerate(others.items()):
+        on_progress("combination", {"label": label, "index": index, "of": len(others)})
+        parts[label] = _profiled(planner, wanted, on_progress, label)
+    moment: PeakMoment | Maybe = UNSET
     if timeline is not None:
-        traced, facts = _timeline(planners[whole.name], result["rows"], wanted)
-        draw_timeline(traced, Path(timeline), f"{whole.name}: {facts['kind']}, stage {facts['stage']}")
-        result["timeline"] = facts
+        traced, moment = _timeline(planners[whole.name], own.rows, wanted)
+        draw_timeline(traced, Path(timeline), f"{whole.name}: {moment.kind}, stage {moment.stage}")
+    result = Profile(
+        scenario=whole.name,
+        at_most=at_most([whole, *(each for _, each in combinations)]) or UNSET,
+        **{table.name: getattr(own, table.name) for table in fields(Tables)},
+        combinations=parts if whole.compare else UNSET,
+        refused=refused or UNSET,
+        timeline=moment,
+    )
     if figure is not None:
-        draw_stages(result.get("combinations") or {whole.name: result}, Path(figure))
+        draw_stages(result.parts, Path(figure))
     return result
 
 
@@ -147,7 +131,7 @@ def check_wanted(wanted: Wanted, setups: Sequence[Setup]) -> None:
         raise ScenarioError(f"there is no stage {wanted.stage}: the schedule has {available}")
 
 
-def _profiled(planner: Planner, wanted: Wanted, on_progress: OnProgress, label: str) -> dict[str, Any]:
+def _profiled(planner: Planner, wanted: Wanted, on_progress: OnProgress, label: str) -> Tables:
     setup = planner.setup
     fleet = setup.fleet
     device = with_runtime(load_device(wanted.device), fleet.runtime) if wanted.device else commonest_device(fleet)
@@ -155,7 +139,9 @@ def _profiled(planner: Planner, wanted: Wanted, on_progress: OnProgress, label: 
     kinds = [kind for kind in setup.clients.kinds if wanted.kind in (None, kind)]
     stages = _stages(setup, wanted)
     if not kinds or not stages:
-        return {table: [] for table in TABLES}
+        return Tables(
+            rows=[], totals=[], server_rows=[], round_totals=[], evaluation_totals=[], client_evaluation_rows=[]
+        )
 
     on_message = messages(on_progress, f"{label}: ")
 
@@ -163,76 +149,171 @@ def _profiled(planner: Planner, wanted: Wanted, on_progress: OnProgress, label: 
     rows = []
     for stage in stages:
         for subject in shown:
-            on_message(f"stage {stage.index} of {len(setup.schedule.offered)}, {', '.join(subject.fields.values())}")
+            on_message(f"stage {stage.index} of {len(setup.schedule.offered)}, {subject.name}")
             rows.append(_row(planner, stage, subject, device, link))
     on_message("server and totals")
     spans = stretches(planner, wanted.stage)
     server = server_rows(planner, spans, wanted.kind)
-    followers = [(subject.fields, subject.variant, subject.largest(setup)) for subject in shown]
-    return {
-        "rows": rows,
-        "totals": followed(planner, spans, followers, device, link) if wanted.stage is None else [],
-        "server_rows": server,
-        "round_totals": round_totals(planner, spans, server) if wanted.kind is None else [],
-        "evaluation_totals": evaluation_totals(server) if wanted.kind is None else [],
-        "client_evaluation_rows": client_evaluation_rows(planner, stages, shown, device, link),
-    }
+    return Tables(
+        rows=rows,
+        totals=followed(planner, spans, shown, device, link) if wanted.stage is None else [],
+        server_rows=server,
+        round_totals=round_totals(planner, spans, server) if wanted.kind is None else [],
+        evaluation_totals=evaluation_totals(server) if wanted.kind is None else [],
+        client_evaluation_rows=client_evaluation_rows(planner, stages, shown, device, link),
+    )
 
 
 def _stages(setup: Setup, wanted: Wanted) -> list[Stage]:
     return [stage for stage in setup.schedule.offered if wanted.stage in (None, stage.index)]
 
 
-def _row(planner: Planner, stage: Stage, subject: Subject, device: Device, link: Link) -> dict[str, Any]:
+def _row(planner: Planner, stage: Stage, subject: Subject, device: Device, link: Link) -> ProfileRow:
     setup, kind = planner.setup, subject.kind
     client = subject.largest(setup)
     demand = planner.demand(client, shown_round(setup, stage, kind), stage)
     throttling = setup.fleet.throttling
-    record = demand.on(device, link, throttling=throttling).record()
-    hot, cold = (demand.on(device, link, throttling=each).duration.compute_seconds for each in (True, False))
-    return {
-        **subject.fields,
-        "stage": stage.index,
-        **({"part": stage.label} if stage.label else {}),
-        "rounds": len(rounds_of(setup, stage, kind)),
-        **{field: record[field] for field in ROW_FIELDS},
-        "memory_assumed": demand.compute.memory_assumed,
-        "runtime_overhead_bytes": device.runtime_overhead_bytes,
-        "process_memory_bytes": record["peak_memory_bytes"] + device.runtime_overhead_bytes,
-        "available_memory_bytes": available_memory_bytes(device),
-        "samples": int(setup.clients.client_samples[client]),
-        "device": device.name,
-        "link": link.name,
-        "throttling_seconds": hot - cold,
-        "throttling_included": throttling,
-    }
+    hot, cold = (demand.on(device, link, throttling=each).duration for each in (True, False))
+    computed, moved, spent = demand.compute, demand.traffic, hot if throttling else cold
+    return ProfileRow(
+        kind=kind,
+        variant=subject.shown_variant,
+        stage=stage.index,
+        part=stage.label or UNSET,
+        rounds=len(rounds_of(setup, stage, kind)),
+        peak_memory_bytes=computed.peak_memory_bytes,
+        live_memory_bytes=computed.live_memory_bytes,
+        memory_bytes=computed.memory_bytes,
+        memory_assumed=computed.memory_assumed,
+        runtime_overhead_bytes=device.runtime_overhead_bytes,
+        process_memory_bytes=computed.peak_memory_bytes + device.runtime_overhead_bytes,
+        available_memory_bytes=available_memory_bytes(device),
+        forward_flops=computed.forward_flops,
+        backward_flops=computed.backward_flops,
+        fvcore_macs=computed.fvcore_macs,
+        fvcore_macs_per_sample=computed.fvcore_macs_per_sample,
+        download_bytes=moved.download_bytes,
+        upload_bytes=moved.upload_bytes,
+        download_bytes_by_payload=moved.download_bytes_by_payload,
+        upload_bytes_by_payload=moved.upload_bytes_by_payload,
+        download_bytes_by_part=moved.download_bytes_by_part,
+        upload_bytes_by_part=moved.upload_bytes_by_part,
+        serialised_download_bytes=moved.serialised_download_bytes,
+        serialised_upload_bytes=moved.serialised_upload_bytes,
+        download_seconds=spent.download_seconds,
+        compute_seconds=spent.compute_seconds,
+        upload_seconds=spent.upload_seconds,
+        virtual_seconds=spent.virtual_seconds,
+        energy_joules=spent.energy_joules,
+        samples=int(setup.clients.client_samples[client]),
+        device=device.name,
+        link=link.name,
+        throttling_seconds=hot.compute_seconds - cold.compute_seconds,
+        throttling_included=throttling,
+    )
 
 
-def _timeline(planner: Planner, rows: Sequence[Mapping[str, Any]], wanted: Wanted) -> tuple[Timeline, dict[str, Any]]:
+def _timeline(planner: Planner, rows: Sequence[ProfileRow], wanted: Wanted) -> tuple[Timeline, PeakMoment]:
     """Live memory over the work of the row with the highest peak, and the facts of its peak."""
     setup = planner.setup
     if not rows:
         raise ScenarioError("there is nothing to draw: the scenario itself has no row for this stage and kind")
     # a stage without rounds is drawn only if no other is selected
-    row = max(rows, key=lambda r: (bool(r["rounds"]), int(r["peak_memory_bytes"])))
-    kind, stage = str(row["kind"]), setup.schedule.offered[row["stage"] - 1]
-    shown = subjects(planner, [kind], _stages(setup, wanted))
-    subject = next(each for each in shown if each.fields.get("variant") == row.get("variant"))
+    row = max(rows, key=lambda r: (bool(r.rounds), r.peak_memory_bytes))
+    stage = setup.schedule.offered[row.stage - 1]
+    shown = subjects(planner, [row.kind], _stages(setup, wanted))
+    subject = next(each for each in shown if each.shown_variant == row.variant)
     source = setup.clients.client(subject.largest(setup))
-    work, _ = planner.work(kind, shown_round(setup, stage, kind), stage, subject.variant)
+    work, _ = planner.work(row.kind, shown_round(setup, stage, row.kind), stage, subject.variant)
     drawn = trace_timeline(work.fitted(source.size), source, planner.predictor.device)
     peak = drawn.moments[drawn.peak]
-    facts = {
-        **subject.fields,
-        "stage": stage.index,
-        "peak_memory_bytes": peak.bytes,
-        "operator": peak.operator,
-        "scope": peak.scope,
-        "phase": peak.phase,
-        "distinct_pass": peak.distinct_pass,
-        "pattern": peak.pattern,
-        "step": peak.step,
-        "moment": drawn.peak,
-        "moments": len(drawn.moments),
-    }
-    return drawn, facts
+    moment = PeakMoment(
+        kind=row.kind,
+        variant=row.variant,
+        stage=stage.index,
+        peak_memory_bytes=peak.bytes,
+        operator=peak.operator,
+        scope=peak.scope,
+        phase=peak.phase,
+        distinct_pass=peak.distinct_pass,
+        pattern=peak.pattern,
+        step=peak.step,
+        moment=drawn.peak,
+        moments=len(drawn.moments),
+    )
+    return drawn, moment
+
+
+Made = TypeVar("Made")
+
+
+def runnable(
+    combinations: Iterable[tuple[str, Scenario]], make: Callable[[Scenario], Made]
+) -> tuple[dict[str, Made], dict[str, str]]:
+    """What ``make`` gives of each combination, by label, and by label why a combination can't be run.
+
+    Raises the error of the last one if none can, and errors that have another cause than the scenario.
+    """
+    made: dict[str, Made] = {}
+    refused: dict[str, str] = {}
+    last: EdgeflError | None = None
+    for label, combination in combinations:
+        try:
+            made[label] = make(combination)
+        except EdgeflError as error:
+            if error.exit_code != EdgeflError.exit_code or isinstance(error, RunError):
+                raise
+            refused[label], last = reason(error), error
+    if last is not None and not made:
+        raise last
+    return made, refused
+
+
+def client_evaluation_rows(
+    planner: Planner, stages: Sequence[Stage], shown: Sequence[Subject], device: Device, link: Link
+) -> list[ClientEvaluationRow]:
+    """A row per stage and subject: its client with the most held-out samples, which holds all frozen parameters.
+
+    Empty without ``evaluation.clients``; a kind whose clients hold nothing out has no row.
+    """
+    setup = planner.setup
+    if setup.held_out is None:
+        return []
+    scored, rows = ScoringPlanner(setup, planner, setup.held_out), []
+    sizes = np.asarray(setup.held_out.client_samples)
+    for stage in stages:
+        rounds = setup.schedule.rounds_of(stage)
+        for subject in shown:
+            client = int(subject.members[np.argmax(sizes[subject.members])])
+            if not sizes[client]:
+                continue
+            scoring = scored.scoring(client, rounds[0] if rounds else setup.schedule.rounds, stage, _none_stale)
+            moved = traffic(scoring.down, (), planner.buffers)
+            cost = ClientCost.on(scoring.cost.compute, moved, device, link, throttling=setup.fleet.throttling)
+            computed, spent = cost.compute, cost.duration
+            rows.append(
+                ClientEvaluationRow(
+                    kind=subject.kind,
+                    variant=subject.shown_variant,
+                    stage=stage.index,
+                    part=stage.label or UNSET,
+                    samples=int(sizes[client]),
+                    peak_memory_bytes=computed.peak_memory_bytes,
+                    live_memory_bytes=computed.live_memory_bytes,
+                    forward_flops=computed.forward_flops,
+                    backward_flops=computed.backward_flops,
+                    download_bytes=moved.download_bytes,
+                    serialised_download_bytes=moved.serialised_download_bytes,
+                    download_seconds=spent.download_seconds,
+                    compute_seconds=spent.compute_seconds,
+                    virtual_seconds=spent.virtual_seconds,
+                    energy_joules=spent.energy_joules,
+                    device=device.name,
+                    link=link.name,
+                )
+            )
+    return rows
+
+
+def _none_stale(client: int, work: object, stage: object) -> tuple[str, ...]:
+    return ()

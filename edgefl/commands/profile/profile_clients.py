@@ -9,13 +9,22 @@ from typing import Any
 import numpy as np
 
 from edgefl.commands.compose import compose, predictor_of, scenario_of
-from edgefl.commands.profile.combinations import runnable
-from edgefl.commands.profile.hardest import hardest, stage_of_works
-from edgefl.commands.profile.profile import Wanted, check_wanted
+from edgefl.commands.profile.profile import Wanted, check_wanted, runnable
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
-from edgefl.commands.sweep.workload import LEFT_OUT, Workload, workload_of
 from edgefl.planning import Demand, Setup, Verdict
-from edgefl.records import plain
+from edgefl.planning.workload import LEFT_OUT, Workload, hardest, stage_of_works, workload_of
+from edgefl.records.devices import (
+    AtHardest,
+    ClientRow,
+    ClientRows,
+    Eligible,
+    FleetClient,
+    FleetClients,
+    Judged,
+    LeftOutClient,
+    Turns,
+)
+from edgefl.records.record import UNSET
 from edgefl.scenario import Scenario
 
 
@@ -27,7 +36,7 @@ def profile_clients(
     stage: int | None = None,
     kind: str | None = None,
     on_progress: OnProgress = silent,
-) -> dict[str, Any]:
+) -> FleetClients:
     """Predict for each client of the fleet what its round costs at its hardest stage, and whether it may take part.
 
     Nothing is trained.  Clients already hold all frozen parameters, and times are without jitter.  Clients of equal
@@ -41,9 +50,8 @@ def profile_clients(
         on_progress: Called with the name of an event and its facts.
 
     Returns:
-        Plain data: ``rows``, one for each client, and ``combinations`` with the rows of each combination by its label
-        if the scenario compares, and ``refused``, why some can't be run, if there are such.  Units are in the fields'
-        names.  The page about JSON output has every field.
+        A record: ``rows``, one for each client, and ``combinations`` with the rows of each combination by its label if
+        the scenario compares, and ``refused``, why some can't be run, if there are such.
 
     Raises:
         ScenarioError: The scenario can't be run, or has no such stage.
@@ -63,15 +71,15 @@ def profile_clients(
             on_progress("combination", {"label": label, "index": index - 1, "of": len(others)})
         workload = workload_of(setups[label], predictor_of(each))
         rows[label] = _rows(workload, stage, kind)
-    result: dict[str, Any] = {"scenario": whole.name, "rows": rows[whole.name]}
-    if combinations:
-        result["combinations"] = {label: {"rows": rows[label]} for label in others}
-        if refused:
-            result["refused"] = refused
-    return result
+    return FleetClients(
+        scenario=whole.name,
+        rows=rows[whole.name],
+        combinations={label: ClientRows(rows=rows[label]) for label in others} if combinations else UNSET,
+        refused=refused or UNSET,
+    )
 
 
-def _rows(workload: Workload, stage: int | None, kind: str | None) -> list[dict[str, Any]]:
+def _rows(workload: Workload, stage: int | None, kind: str | None) -> list[ClientRow | LeftOutClient]:
     """The row of each client of the kind, in the order of their numbers."""
     setup = workload.setup
     fleet, everyone = setup.fleet, len(setup.clients.client_kind)
@@ -84,54 +92,52 @@ def _rows(workload: Workload, stage: int | None, kind: str | None) -> list[dict[
         setup.budgets(clients), np.asarray(fleet.memory_of_device)[clients], setup.of_job(clients), stage=stage,
     )  # fmt: skip
     trained, samples = stage_of_works(workload), np.asarray(setup.clients.client_samples)
-    costs = {work: cost_fields(setup, workload.demands[work], trained[work])
+    costs = {work: at_hardest(setup, workload.demands[work], trained[work])
              for work in np.unique(found.work).tolist() if work != LEFT_OUT}  # fmt: skip
-    rows = []
+    rows: list[ClientRow | LeftOutClient] = []
     for index, client in enumerate(clients.tolist()):
         work = int(found.work[index])
-        head = {
-            "client": client,
-            "kind": setup.kind_of(client),
-            **({"variant": str(setup.variant_of(client))} if setup.method.varies else {}),
-            "samples": int(samples[client]),
-            "device": fleet.device(client).name,
-            "link": fleet.link(client).name,
-        }
-        turns = {"stages": int(found.turns[index]), "eligible_stages": int(found.able[index])}
+        who = FleetClient(
+            client=client,
+            kind=setup.kind_of(client),
+            variant=str(setup.variant_of(client)) if setup.method.varies else UNSET,
+            samples=int(samples[client]),
+            device=fleet.device(client).name,
+            link=fleet.link(client).name,
+        )
+        turns = Turns(stages=int(found.turns[index]), eligible_stages=int(found.able[index]))
         if work == LEFT_OUT:
-            left_out = {"eligible": False, "binding": None, "reason": "the method leaves this kind out"}
-            rows.append({**head, **turns, **left_out})
-            continue
-        verdict = found.verdicts[index]
-        rows.append({**head, **costs[work], **verdict_fields(verdict), **turns})
+            out = Eligible(eligible=False, binding=None, reason="the method leaves this kind out")
+            rows.append(LeftOutClient(**vars(who), **vars(turns), **vars(out)))
+        else:
+            verdict = judged(found.verdicts[index])
+            rows.append(ClientRow(**vars(who), **vars(costs[work]), **vars(verdict), **vars(turns)))
     return rows
 
 
-def cost_fields(setup: Setup, demand: Demand, stage: int) -> dict[str, Any]:
-    """What a work costs on any device: its stage, batch, peak memory, FLOPs and bytes."""
-    label = setup.schedule.offered[stage - 1].label
-    return {
-        "stage": stage,
-        **({"part": label} if label else {}),
-        "batch": next((p.batch for p in demand.form.passes if p.train), None),
-        "peak_memory_bytes": demand.compute.peak_memory_bytes,
-        "flops": demand.compute.forward_flops + demand.compute.backward_flops,
-        "download_bytes": demand.traffic.download_bytes,
-        "upload_bytes": demand.traffic.upload_bytes,
-    }
+def at_hardest(setup: Setup, demand: Demand, stage: int) -> AtHardest:
+    """What a work costs on any device."""
+    return AtHardest(
+        stage=stage,
+        part=setup.schedule.offered[stage - 1].label or UNSET,
+        batch=next((p.batch for p in demand.form.passes if p.train), None),
+        peak_memory_bytes=demand.compute.peak_memory_bytes,
+        flops=demand.compute.forward_flops + demand.compute.backward_flops,
+        download_bytes=demand.traffic.download_bytes,
+        upload_bytes=demand.traffic.upload_bytes,
+    )
 
 
-def verdict_fields(verdict: Verdict) -> dict[str, Any]:
-    """Seconds, joules and the verdict with its binding budget; ``margin`` is what is left of that budget."""
+def judged(verdict: Verdict) -> Judged:
+    """Seconds, joules and the verdict with its binding budget."""
     binding = verdict.binding
-    fields = {
-        "virtual_seconds": verdict.costs["seconds"],
-        "energy_joules": verdict.costs["joules"],
-        "eligible": verdict.eligible,
-        "binding": binding,
-        "memory_limit": verdict.memory_limit,
-        "margin": None if binding is None else verdict.margins[binding],
-        "budget": None if binding is None else verdict.budgets[binding],
-        "reason": verdict.reason,
-    }
-    return dict(plain(fields))
+    return Judged(
+        virtual_seconds=verdict.costs["seconds"],
+        energy_joules=verdict.costs["joules"],
+        eligible=verdict.eligible,
+        binding=binding,
+        memory_limit=verdict.memory_limit,
+        margin=None if binding is None else verdict.margins[binding],
+        budget=None if binding is None else verdict.budgets[binding],
+        reason=verdict.reason,
+    )

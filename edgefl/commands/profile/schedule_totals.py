@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.commands.profile.subjects import Subject
 from edgefl.cost import NO_TRAFFIC, ClientCost, Traffic, duration, numbers_of, priced, traffic, work_key
 from edgefl.data import Federation
 from edgefl.devices import Device, Link
@@ -24,8 +25,9 @@ from edgefl.planning import (
     shapes_alone,
     stale,
 )
-from edgefl.planning.places import places
+from edgefl.planning.cohort_places import places
 from edgefl.planning.versions import computed_once
+from edgefl.records.profile import EvaluationTotals, RoundCost, RoundTotals, ServerRow, TotalsRow
 from edgefl.schedules import Stage, keeps
 from edgefl.work import Work
 
@@ -101,7 +103,7 @@ def _server_works(setup: Setup, state: ServerState, round: int, stage: Stage) ->
     return tuple((when, setup.staged(w, stage)) for when, w in works)
 
 
-def server_rows(planner: Planner, spans: Sequence[Stretch], kind: str | None = None) -> list[dict[str, Any]]:
+def server_rows(planner: Planner, spans: Sequence[Stretch], kind: str | None = None) -> list[ServerRow]:
     """Costs of the server's works in a round of each stretch, and of an evaluation at each stage.
 
     With ``kind``, only of works on the model of that kind.
@@ -121,55 +123,63 @@ def server_rows(planner: Planner, spans: Sequence[Stretch], kind: str | None = N
             patterns = {pattern for p in work.passes for pattern in p.patterns}
             if kind in (None, *kinds) and all(setup.clients.server_samples.get(split, {}).get(p) for p in patterns):
                 rows.append(_server_row(planner, whole, f"evaluate {split}", work))
-    return sorted(rows, key=lambda row: (row["first_round"], row["when"].startswith("evaluate")))
+    return sorted(rows, key=lambda row: (row.first_round, row.evaluates))
 
 
-def _server_row(planner: Planner, span: Stretch, when: str, work: Work) -> dict[str, Any]:
+def _server_row(planner: Planner, span: Stretch, when: str, work: Work) -> ServerRow:
     _, computed = planner.server(work)
     device = planner.setup.fleet.server
     cost = duration(computed, NO_TRAFFIC, device, None)
-    return {
-        "kind": work.kind,
-        "stage": span.stage.index,
-        "first_round": span.first,
-        "rounds": span.rounds,
-        "when": when,
-        "steps": [p.step for p in work.passes],
-        "peak_memory_bytes": computed.peak_memory_bytes,
-        "live_memory_bytes": computed.live_memory_bytes,
-        "memory_bytes": dict(computed.memory_bytes),
-        "runtime_overhead_bytes": device.runtime_overhead_bytes,
-        "process_memory_bytes": computed.peak_memory_bytes + device.runtime_overhead_bytes,
-        **{name: getattr(computed, name) for name in COMPUTED},
-        "compute_seconds": cost.compute_seconds,
-        "energy_joules": cost.energy_joules,
-        "device": device.name,
-    }
+    return ServerRow(
+        kind=work.kind,
+        stage=span.stage.index,
+        first_round=span.first,
+        rounds=span.rounds,
+        when=when,
+        steps=[p.step for p in work.passes],
+        peak_memory_bytes=computed.peak_memory_bytes,
+        live_memory_bytes=computed.live_memory_bytes,
+        memory_bytes=computed.memory_bytes,
+        runtime_overhead_bytes=device.runtime_overhead_bytes,
+        process_memory_bytes=computed.peak_memory_bytes + device.runtime_overhead_bytes,
+        fvcore_macs=computed.fvcore_macs,
+        forward_flops=computed.forward_flops,
+        backward_flops=computed.backward_flops,
+        compute_seconds=cost.compute_seconds,
+        energy_joules=cost.energy_joules,
+        device=device.name,
+    )
 
 
-def evaluation_totals(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def evaluation_totals(rows: Iterable[ServerRow]) -> list[EvaluationTotals]:
     """Costs of one evaluation of all kinds, by stage; ``rows`` are the server's."""
-    totals: dict[int, dict[str, Any]] = {}
+    by_stage: dict[int, list[ServerRow]] = {}
     for row in rows:
-        if row["when"].startswith("evaluate"):
-            zero = {"stage": row["stage"], "when": row["when"], **dict.fromkeys((*COMPUTED, "compute_seconds"), 0)}
-            total = totals.setdefault(row["stage"], zero)
-            for name in (*COMPUTED, "compute_seconds"):
-                total[name] += row[name]
-    return list(totals.values())
+        if row.evaluates:
+            by_stage.setdefault(row.stage, []).append(row)
+    return [
+        EvaluationTotals(
+            stage=stage,
+            when=works[0].when,
+            fvcore_macs=sum(row.fvcore_macs for row in works),
+            forward_flops=sum(row.forward_flops for row in works),
+            backward_flops=sum(row.backward_flops for row in works),
+            compute_seconds=sum(row.compute_seconds for row in works),
+        )
+        for stage, works in by_stage.items()
+    ]
 
 
 # --- a round's cohort ------------------------------------------------------------------------------------------------
 
 
-def round_totals(planner: Planner, spans: Sequence[Stretch], rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def round_totals(planner: Planner, spans: Sequence[Stretch], rows: Sequence[ServerRow]) -> list[RoundTotals]:
     """Cost of a round for all its clients and the server together, for each stretch; ``rows`` are the server's.
 
     The expectation over a uniform draw of the cohort from all clients that the method lets take part, eligible or not:
     the kind's places times the mean over its clients, of all variants.  Clients hold all frozen parameters, as in their
     rows, and train on full batches only.  Evaluation is not included.
     """
-    rows = list(rows)
     totals = []
     for span in spans:
         setup = planner.setup
@@ -184,18 +194,18 @@ def round_totals(planner: Planner, spans: Sequence[Stretch], rows: Iterable[Mapp
                 by_kind[kind][name] += places_of * (means[name] if name in means else getattr(moved, name))
         by_kind["server"] = dict.fromkeys(ADDED_UP, Fraction(0))
         for row in rows:
-            if row["first_round"] == span.first and not row["when"].startswith("evaluate"):
+            if row.first_round == span.first and not row.evaluates:
                 for name in COMPUTED:
-                    by_kind["server"][name] += Fraction(row[name])
+                    by_kind["server"][name] += Fraction(getattr(row, name))
         totals.append(
-            {
-                "stage": span.stage.index,
-                "first_round": span.first,
-                "rounds": span.rounds,
-                "selected": {kind: _plain(n) for kind, n in selected.items()},
+            RoundTotals(
+                stage=span.stage.index,
+                first_round=span.first,
+                rounds=span.rounds,
+                selected={kind: _plain(n) for kind, n in selected.items()},
                 **{name: _plain(sum(part[name] for part in by_kind.values())) for name in ADDED_UP},
-                "by_kind": {kind: {n: _plain(part[n]) for n in ADDED_UP} for kind, part in by_kind.items()},
-            }
+                by_kind={kind: RoundCost(**{n: _plain(part[n]) for n in ADDED_UP}) for kind, part in by_kind.items()},
+            )
         )
     return totals
 
@@ -240,7 +250,8 @@ class _Follower:
     rounds: int = 0
     peak: int = 0
     per_sample: float = 0.0
-    spent: dict[str, Any] = field(default_factory=lambda: defaultdict(int))
+    spent: dict[str, float] = field(default_factory=lambda: defaultdict(int))
+    moved: Counter[str] = field(default_factory=Counter)
     traffic_by: dict[str, Counter[str]] = field(
         default_factory=lambda: {
             f"{direction}_bytes_by_{what}": Counter() for direction in DIRECTIONS for what in ("payload", "part")
@@ -259,23 +270,20 @@ class _Follower:
             for key, n in getattr(moved, name).items():
                 counted[key] += times * n
         for direction in DIRECTIONS:
-            self.spent[f"{direction}_bytes"] += times * getattr(moved, f"{direction}_bytes")
-            self.spent[f"serialised_{direction}_bytes"] += times * getattr(moved, f"serialised_{direction}_bytes")
+            self.moved[f"{direction}_bytes"] += times * getattr(moved, f"{direction}_bytes")
+            self.moved[f"serialised_{direction}_bytes"] += times * getattr(moved, f"serialised_{direction}_bytes")
 
 
 def followed(
     planner: Planner,
     spans: Sequence[Stretch],
-    wanted: Sequence[tuple[Mapping[str, str], Hashable, int]],
+    shown: Sequence[Subject],
     device: Device,
     link: Link,
-) -> list[dict[str, Any]]:
-    """Total costs of clients that take part in every round of their kind; each upload changes the server's version.
-
-    ``wanted`` has the fields that say whose totals they are, the variant, and the client.
-    """
+) -> list[TotalsRow]:
+    """Total costs of the largest client of each subject, in every round; each upload changes the server's version."""
     setup = planner.setup
-    clients = {(fields["kind"], variant): client for fields, variant, client in wanted}
+    clients = {(subject.kind, subject.variant): subject.largest(setup) for subject in shown}
     followers = {whose: _Follower() for whose in setup.variants}
     versions: Counter[str] = Counter()
     epochs = setup.method.setting.training.epochs
@@ -309,25 +317,34 @@ def followed(
                 followers[whose].spent["virtual_seconds"] += float(seconds[0])
                 followers[whose].spent["energy_joules"] += float(joules[0])
                 followers[whose].client_versions.sent(0, (payload,), versions)
-    return [_total(fields, followers[fields["kind"], variant]) for fields, variant, _ in wanted]
+    return [_total(subject, followers[subject.kind, subject.variant]) for subject in shown]
 
 
-def _total(fields: Mapping[str, str], follower: _Follower) -> dict[str, Any]:
-    spent = follower.spent
-    return {
-        **fields,
-        "rounds": follower.rounds,
-        "peak_memory_bytes": follower.peak,
-        **{name: spent[name] for name in COMPUTED},
-        "fvcore_macs_per_sample_all_rounds": follower.per_sample,
-        "traffic_bytes": spent["download_bytes"] + spent["upload_bytes"],
-        "serialised_traffic_bytes": spent["serialised_download_bytes"] + spent["serialised_upload_bytes"],
-        **{
-            f"{form}{direction}_bytes": spent[f"{form}{direction}_bytes"]
-            for form in ("", "serialised_")
-            for direction in DIRECTIONS
-        },
-        **{name: dict(counted) for name, counted in follower.traffic_by.items()},
-        "virtual_seconds": spent["virtual_seconds"],
-        "energy_joules": spent["energy_joules"],
-    }
+def _total(subject: Subject, follower: _Follower) -> TotalsRow:
+    spent, moved, by = (
+        follower.spent,
+        follower.moved,
+        {name: dict(counted) for name, counted in follower.traffic_by.items()},
+    )
+    return TotalsRow(
+        kind=subject.kind,
+        variant=subject.shown_variant,
+        rounds=follower.rounds,
+        peak_memory_bytes=follower.peak,
+        fvcore_macs=spent["fvcore_macs"],
+        forward_flops=spent["forward_flops"],
+        backward_flops=spent["backward_flops"],
+        fvcore_macs_per_sample_all_rounds=follower.per_sample,
+        traffic_bytes=moved["download_bytes"] + moved["upload_bytes"],
+        serialised_traffic_bytes=moved["serialised_download_bytes"] + moved["serialised_upload_bytes"],
+        download_bytes=moved["download_bytes"],
+        upload_bytes=moved["upload_bytes"],
+        serialised_download_bytes=moved["serialised_download_bytes"],
+        serialised_upload_bytes=moved["serialised_upload_bytes"],
+        download_bytes_by_payload=by["download_bytes_by_payload"],
+        upload_bytes_by_payload=by["upload_bytes_by_payload"],
+        download_bytes_by_part=by["download_bytes_by_part"],
+        upload_bytes_by_part=by["upload_bytes_by_part"],
+        virtual_seconds=spent["virtual_seconds"],
+        energy_joules=spent["energy_joules"],
+    )

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.planning import Planner, Setup
+from edgefl.records.record import UNSET, Maybe
 from edgefl.schedules import Stage
 
 
@@ -27,9 +28,14 @@ class Subject:
     named: bool = False
 
     @property
-    def fields(self) -> dict[str, str]:
-        """The fields of a row that say whose it is: ``kind``, and ``variant`` where it is named."""
-        return {"kind": self.kind} | ({"variant": str(self.variant)} if self.named else {})
+    def shown_variant(self) -> str | Maybe:
+        """The ``variant`` of a row: UNSET where the kind has one row."""
+        return str(self.variant) if self.named else UNSET
+
+    @property
+    def name(self) -> str:
+        """The kind, with the variant where it is named: ``image, slow``."""
+        return f"{self.kind}, {self.variant}" if self.named else self.kind
 
     def largest(self, setup: Setup) -> int:
         """The client with the most samples."""

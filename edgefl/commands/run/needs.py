@@ -17,7 +17,7 @@ from edgefl.cost import Predictor, metric_names
 from edgefl.errors import suggestion
 from edgefl.machine.host import free_bytes
 from edgefl.planning import Planner, Setup
-from edgefl.planning.places import places
+from edgefl.planning.cohort_places import places
 from edgefl.planning.round_options import RoundOptions
 from edgefl.scenario import Scenario
 from edgefl.training import Executor, Processes

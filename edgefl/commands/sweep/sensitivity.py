@@ -9,20 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from edgefl import seeds
 from edgefl.commands.devices.factors import residual_factor
 from edgefl.commands.progress import OnProgress, silent
-from edgefl.commands.sweep.orders import Signs, tau_of_signs
+from edgefl.commands.sweep.cell_row import merits
 from edgefl.commands.sweep.perturbed_fleets import LARGER_IS_BETTER, numbers_of, profiles_of, scaled
-from edgefl.commands.sweep.rows import merits
-from edgefl.commands.sweep.workload import Workload, evaluated
-from edgefl.devices import FleetOptions
+from edgefl.devices import Device, FleetOptions, Link
 from edgefl.errors import UnitError
+from edgefl.planning.workload import Workload, evaluated
+from edgefl.records.record import UNSET
+from edgefl.records.sweep import Change, ChangedOrder, FigureOrder, Flip, Merits, Sensitivity
 
 FIGURES = ("eligible_share", "round_seconds", "schedule_seconds", "schedule_energy_joules")
 """What cells are ordered by; the first is better where it is larger, the others where they are smaller."""
@@ -44,6 +45,7 @@ ALIKE = 1e-9
 """Relative difference below which values count as equal: sums depend on the order of their terms."""
 
 Floats = NDArray[np.float64]
+Signs = NDArray[np.int8]
 
 
 @dataclass(frozen=True)
@@ -55,18 +57,11 @@ class Cell:
     workload: Workload
 
 
-@dataclass(frozen=True)
-class Change:
-    """An error in the numbers: ``factors`` by (profile, number); ``number`` and ``where`` name it in results."""
+class Wrong(NamedTuple):
+    """An error in the numbers, with its ``factors`` by (profile, number)."""
 
-    number: str
-    where: str
-    factor: float
+    change: Change
     factors: Mapping[tuple[str, str], float]
-
-    def named(self) -> dict[str, Any]:
-        """The name and factor of the change, as plain data."""
-        return {"number": self.number, "where": self.where, "factor": self.factor}
 
 
 @dataclass(frozen=True)
@@ -107,7 +102,7 @@ def factor_of(text: str) -> float:
     return float(match[1])
 
 
-def sensitivity(cells: Sequence[Cell], wrong: str, on_progress: OnProgress = silent) -> dict[str, Any]:
+def sensitivity(cells: Sequence[Cell], given: str, on_progress: OnProgress = silent) -> Sensitivity:
     """How the cells' order by each of FIGURES changes if device and link numbers are wrong: ``2x`` or ``residuals``.
 
     ``factor`` is that of numbers without one of their own; with residuals, ``residuals`` has the factor of each device
@@ -120,7 +115,7 @@ def sensitivity(cells: Sequence[Cell], wrong: str, on_progress: OnProgress = sil
     """
     labels = [cell.label for cell in cells]
     profiles = {name: profile for cell in cells for name, profile in profiles_of(cell.workload.setup.fleet).items()}
-    errors = errors_of(wrong, profiles)
+    errors = errors_of(given, profiles)
     singles = _singles(profiles, errors)
     together = [_together(profiles, errors, better) for better in (True, False)]
     draws = _draws(profiles, errors)
@@ -129,7 +124,7 @@ def sensitivity(cells: Sequence[Cell], wrong: str, on_progress: OnProgress = sil
     for index, cell in enumerate(cells):
         on_progress("combination", {"label": f"sensitivity, {cell.label}", "index": index, "of": len(cells)})
         values[:, index] = _figures(cell, changes)
-    figures, flips = {}, []
+    figures, flips = dict[str, FigureOrder](), list[Flip]()
     taus = np.full((len(changes), len(FIGURES)), np.nan)
     moved = np.zeros((len(changes), len(FIGURES)), dtype=int)
     steady_best = np.zeros((len(changes), len(FIGURES)), dtype=bool)
@@ -146,50 +141,49 @@ def sensitivity(cells: Sequence[Cell], wrong: str, on_progress: OnProgress = sil
             steady_best[number, column] = bool((_best(base, name) & _best(new, name)).any())
             if number < len(singles) + len(together):
                 for first, second in flipped.tolist():
-                    pairs.setdefault((first, second), []).append(change)
+                    pairs.setdefault((first, second), []).append(change.change)
         named = slice(0, len(singles) + len(together))
         drawn = slice(len(singles) + len(together), None)
         worst = int(np.argmin(np.nan_to_num(taus[named, column], nan=1.0)))
-        figures[name] = {
-            "survives": not moved[:, column].any(),
-            "survives_one_at_a_time": not moved[: len(singles), column].any(),
-            "pairs": len(cells) * (len(cells) - 1) // 2,
-            "level_pairs": int((np.triu(signs == 0, 1)).sum()),
-            "pairs_that_flip": len(pairs),
-            "lowest_tau": _number(taus[worst, column]),
-            "lowest_tau_by": changes[worst].named() if taus[worst, column] < 1 else None,
-            "drawn_lowest_tau": _number(np.nanmin(taus[drawn, column], initial=np.inf)),
-            "drawn_unchanged_share": float((moved[drawn, column] == 0).mean()),
-            "drawn_same_best_share": float(steady_best[drawn, column].mean()),
-        }
-        flips += [
-            {"figure": name, **_in_order(labels, signs, pair), "by": [change.named() for change in by]}
-            for pair, by in list(pairs.items())[:SHOWN_PAIRS]
-        ]
+        figures[name] = FigureOrder(
+            survives=not moved[:, column].any(),
+            survives_one_at_a_time=not moved[: len(singles), column].any(),
+            pairs=len(cells) * (len(cells) - 1) // 2,
+            level_pairs=int((np.triu(signs == 0, 1)).sum()),
+            pairs_that_flip=len(pairs),
+            lowest_tau=_number(taus[worst, column]),
+            lowest_tau_by=changes[worst].change if taus[worst, column] < 1 else None,
+            drawn_lowest_tau=_number(np.nanmin(taus[drawn, column], initial=np.inf)),
+            drawn_unchanged_share=float((moved[drawn, column] == 0).mean()),
+            drawn_same_best_share=float(steady_best[drawn, column].mean()),
+        )
+        for (first, second), by in list(pairs.items())[:SHOWN_PAIRS]:
+            better, worse = (first, second) if signs[first, second] < 0 else (second, first)
+            flips.append(Flip(figure=name, better=labels[better], worse=labels[worse], by=by))
     rows = [
-        {
-            **change.named(),
-            "tau": {name: _number(taus[number, column]) for column, name in enumerate(FIGURES)},
-            "flipped_pairs": {name: int(moved[number, column]) for column, name in enumerate(FIGURES)},
-        }
-        for number, change in enumerate([*singles, *together])
+        ChangedOrder(
+            **vars(wrong.change),
+            tau={name: _number(taus[number, column]) for column, name in enumerate(FIGURES)},
+            flipped_pairs={name: int(moved[number, column]) for column, name in enumerate(FIGURES)},
+        )
+        for number, wrong in enumerate([*singles, *together])
     ]
-    return {
-        "factor": errors.factor,
-        **({"residuals": dict(sorted(errors.of_device.items()))} if wrong.strip() == RESIDUALS else {}),
-        "cells": labels,
-        "figures": figures,
-        "numbers": rows[: len(singles)],
-        "together": rows[len(singles) :],
-        "draws": len(draws),
-        "flips": flips,
-    }
+    return Sensitivity(
+        factor=errors.factor,
+        residuals=dict(sorted(errors.of_device.items())) if given.strip() == RESIDUALS else UNSET,
+        cells=labels,
+        figures=figures,
+        numbers=rows[: len(singles)],
+        together=rows[len(singles) :],
+        draws=len(draws),
+        flips=flips,
+    )
 
 
 # --- changes ---------------------------------------------------------------------------------------------------------
 
 
-def _singles(profiles: Mapping[str, Any], errors: Errors) -> list[Change]:
+def _singles(profiles: Mapping[str, Device | Link], errors: Errors) -> list[Wrong]:
     """Each number multiplied and divided by its factor: in all profiles at once, and in each of several alone."""
     having: dict[str, list[str]] = {}
     for name, profile in profiles.items():
@@ -204,51 +198,53 @@ def _singles(profiles: Mapping[str, Any], errors: Errors) -> list[Change]:
     return changes
 
 
-def _change(number: str, where: str, keys: Sequence[tuple[str, str]], power: int, errors: Errors) -> Change:
-    return Change(number, where, errors.largest(keys) ** power, {key: errors.of(*key) ** power for key in keys})
+def _change(number: str, where: str, keys: Sequence[tuple[str, str]], power: int, errors: Errors) -> Wrong:
+    change = Change(number=number, where=where, factor=errors.largest(keys) ** power)
+    return Wrong(change, {key: errors.of(*key) ** power for key in keys})
 
 
-def _together(profiles: Mapping[str, Any], errors: Errors, better: bool) -> Change:
+def _together(profiles: Mapping[str, Device | Link], errors: Errors, better: bool) -> Wrong:
     keys = _keys(profiles)
     factors = {
         (name, number): errors.of(name, number) ** (1 if LARGER_IS_BETTER[number] == better else -1)
         for name, number in keys
     }
-    return Change(ALL_BETTER if better else ALL_WORSE, EVERYWHERE, errors.largest(keys), factors)
+    change = Change(number=ALL_BETTER if better else ALL_WORSE, where=EVERYWHERE, factor=errors.largest(keys))
+    return Wrong(change, factors)
 
 
-def _draws(profiles: Mapping[str, Any], errors: Errors) -> list[Change]:
+def _draws(profiles: Mapping[str, Device | Link], errors: Errors) -> list[Wrong]:
     keys = [(name, number) for name in sorted(profiles) for number in numbers_of(profiles[name])]
-    largest = errors.largest(keys)
+    drawn = Change(number="drawn", where=EVERYWHERE, factor=errors.largest(keys))
     changes = []
     for index in range(DRAWS):
         powers = seeds.generator(0, "sensitivity", index).uniform(-1, 1, len(keys))
         factors = {key: float(errors.of(*key) ** power) for key, power in zip(keys, powers, strict=True)}
-        changes.append(Change("drawn", EVERYWHERE, largest, factors))
+        changes.append(Wrong(drawn, factors))
     return changes
 
 
-def _keys(profiles: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _keys(profiles: Mapping[str, Device | Link]) -> list[tuple[str, str]]:
     return [(name, number) for name, profile in profiles.items() for number in numbers_of(profile)]
 
 
-def _figures(cell: Cell, changes: Sequence[Change]) -> Floats:
+def _figures(cell: Cell, changes: Sequence[Wrong]) -> Floats:
     """FIGURES without and with each change: `[1 + changes, figures]`, NaN where no client takes part."""
     workload, fleet = cell.workload, cell.workload.setup.fleet
     profiles = profiles_of(fleet)
-    base = _row(workload, merits(workload, evaluated(workload, fleet, why=False)))
+    base = _row(merits(workload, evaluated(workload, fleet, why=False)))
     figures = np.tile(base, (len(changes) + 1, 1))
     for number, change in enumerate(changes, start=1):
         factors = {key: factor for key, factor in change.factors.items() if key[0] in profiles}
         if factors and (changed := scaled(fleet, factors, cell.fleet, workload.setup.seed)) is not fleet:
-            figures[number] = _row(workload, merits(workload, evaluated(workload, changed, why=False)))
+            figures[number] = _row(merits(workload, evaluated(workload, changed, why=False)))
     return figures
 
 
-def _row(workload: Workload, row: Mapping[str, Any]) -> Floats:
-    if row["round_seconds"] is None:  # no client takes part: time and energy are undefined
-        return np.array([row[FIGURES[0]], *[np.nan] * (len(FIGURES) - 1)])
-    return np.array([row[name] for name in FIGURES], dtype=float)
+def _row(row: Merits) -> Floats:
+    if row.round_seconds is None:  # no client takes part: time and energy are undefined
+        return np.array([row.eligible_share, *[np.nan] * (len(FIGURES) - 1)])
+    return np.array([getattr(row, name) for name in FIGURES], dtype=float)
 
 
 # --- orders ----------------------------------------------------------------------------------------------------------
@@ -274,10 +270,22 @@ def _best(values: Floats, figure: str) -> NDArray[np.bool_]:
     return np.asarray(~(_signs(values, figure) > 0).any(axis=1))
 
 
-def _in_order(labels: Sequence[str], signs: Signs, pair: tuple[int, int]) -> dict[str, str]:
-    better, worse = pair if signs[pair] < 0 else pair[::-1]
-    return {"better": labels[better], "worse": labels[worse]}
-
-
 def _number(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
+
+
+def tau_of_signs(before: Signs, after: Signs) -> float:
+    """Kendall's tau-b of two orders, from the signs of their pairs; NaN if all pairs are level in only one of them.
+
+    M. G. Kendall, The treatment of ties in ranking problems (Biometrika 33, 1945).
+    """
+    untied_before, untied_after = np.abs(before).sum(dtype=np.int64), np.abs(after).sum(dtype=np.int64)
+    if not untied_before or not untied_after:
+        return 1.0 if untied_before == untied_after else float("nan")
+    return float((before.astype(np.int64) * after).sum() / np.sqrt(float(untied_before) * float(untied_after)))
+
+
+def kendall_tau(first: ArrayLike, second: ArrayLike) -> float:
+    """Kendall's tau-b of two lists of numbers."""
+    arrays = (np.asarray(values, dtype=np.float64) for values in (first, second))
+    return tau_of_signs(*(np.sign(each[:, None] - each[None, :]).astype(np.int8) for each in arrays))

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,21 @@ from edgefl.commands.cells.cells import check_jobs, shard_of, share_of
 from edgefl.commands.compose import at_most, federation_of, scenario_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.run.run import check
-from edgefl.commands.sweep.answers import Answers, Workloads
-from edgefl.commands.sweep.fields import FIELDS, check_value, values_of
-from edgefl.commands.sweep.frontier import frontiers
+from edgefl.commands.sweep.cell_answers import Answers, Workloads
 from edgefl.commands.sweep.sensitivity import MOST_CELLS, Cell, errors_of, sensitivity
-from edgefl.commands.sweep.store import Rows
+from edgefl.commands.sweep.stored_rows import Rows, check_value, values_of
 from edgefl.errors import DataError, EdgeflError, RunError, ScenarioError
-from edgefl.records import plain
+from edgefl.records.record import UNSET, Maybe
+from edgefl.records.sweep import (
+    CellHead,
+    CellRow,
+    Frontier,
+    FrontierPoint,
+    MethodFrontier,
+    RefusedCell,
+    Sensitivity,
+    Sweep,
+)
 from edgefl.report import SWEEP_FORMS, check_figure, draw_sweep
 from edgefl.runs.columns import columns_of
 from edgefl.runs.durable import replace_file
@@ -48,7 +57,7 @@ def sweep(
     shard: str | None = None,
     on_progress: OnProgress = silent,
     progress: bool = False,
-) -> dict[str, Any]:
+) -> Sweep:
     """Vary a scenario and report each combination's eligible clients, the data of the others, and the costs.
 
     Nothing is trained without ``train``.  Costs are of clients that already hold all frozen parameters, without jitter.
@@ -76,10 +85,9 @@ def sweep(
         progress: Whether to show a bar, by tqdm or rich, whichever is installed.
 
     Returns:
-        Plain data: ``rows`` (one for each combination, with a field for each axis, ``"training.batch"``; that of a
+        A record: ``rows`` (one for each combination, with a field for each axis, ``"training.batch"``; that of a
         combination which can't be run has the reason in ``refused`` and no costs), ``frontier`` (by method, which rows
-        no other row beats in eligible share and cost) and, if asked for, ``sensitivity``.  Units are in
-        the fields' names.  The page about JSON output has every field.
+        no other row beats in eligible share and cost) and, if asked for, ``sensitivity``.
 
     Raises:
         ScenarioError: The scenario or a value is invalid, before anything is computed; or no combination can be run.
@@ -112,34 +120,31 @@ def sweep(
     if train:
         _check_trainable(expanded, refused, on_progress)
     axes_of = _columns(expanded)
-    wanted = (*FIELDS, *next(iter(axes_of.values())))
-    store = Rows(Path(output), dict(expanded.cells), wanted, part) if output is not None else None
+    store = Rows(Path(output), dict(expanded.cells), next(iter(axes_of.values())), part) if output is not None else None
     workloads = Workloads(on_progress, keeping=sensitivity_to is not None)
     mine = share_of(expanded.cells, part)
-    rows, failures = [], dict[str, Exception]()
+    rows, failures = list[CellRow | RefusedCell](), dict[str, Exception]()
     with closing(Answers(mine, refused, store, train, jobs, address, workloads, on_progress)) as answers:
         for index, (label, variant) in enumerate(mine):
             if not answers.beside:
                 on_progress("combination", {"label": label, "index": index, "of": len(mine)})
-            head = {
-                "label": label,
-                **axes_of[label],
-                "method": variant.method_name,
-                "schedule": variant.schedule_name,
-            }
+            head = CellHead(
+                label=label, sets=axes_of[label], method=variant.method_name, schedule=variant.schedule_name
+            )
             row = store.known.get(label) if store and label not in refused else None
             with _refusing(label, refused, expanded):
                 if row is None and label not in refused:
-                    row = plain({**head, **answers.priced(label, variant)})
+                    row = CellRow(**vars(head), **vars(answers.priced(label, variant)))
                     if store:
                         store.add(row)
             if row is None:
-                row = plain({**head, "refused": refused[label]})
+                rows.append(RefusedCell(**vars(head), refused=refused[label]))
                 if store:
-                    store.add(row)
-            elif train and store and "metrics" not in row:
+                    store.add(rows[-1])
+                continue
+            if train and store and not row.trained:
                 try:
-                    row = {**row, **plain(answers.trained(label, variant))}
+                    row = replace(row, **answers.trained(label, variant)._asdict())
                     store.add(row)
                 except Exception as error:
                     if not answers.beside:
@@ -156,24 +161,27 @@ def sweep(
         if whole_rows is None:
             left = "the table of all rows: the same command without --shard, when all shards have ended"
             on_progress("prepare", {"what": f"shard {shard} has ended; {left}"})
-            return {"scenario": whole.name, "axes": list(expanded.paths), "rows": rows, "frontier": {}}
+            return Sweep(scenario=whole.name, axes=list(expanded.paths), rows=rows, frontier={})
         rows = whole_rows
-        refused = {row["label"]: row["refused"] for row in rows if "refused" in row}
+        refused = {row.label: row.refused for row in rows if isinstance(row, RefusedCell)}
     if store:
         store.write_csv(rows)
-    result: dict[str, Any] = {"scenario": whole.name, "axes": list(expanded.paths), "rows": rows}
-    result |= at_most(variant for label, variant in expanded.cells if label not in refused)
-    result["frontier"] = frontiers([row for row in rows if row["label"] not in refused])
+    runnable = [(label, variant) for label, variant in expanded.cells if label not in refused]
+    order: Sensitivity | Maybe = UNSET
     if sensitivity_to is not None:
-        cells = [
-            Cell(label, variant.fleet, workloads.of(variant))
-            for label, variant in expanded.cells
-            if label not in refused
-        ]
-        result["sensitivity"] = plain(sensitivity(cells, sensitivity_to, on_progress))
+        cells = [Cell(label, variant.fleet, workloads.of(variant)) for label, variant in runnable]
+        order = sensitivity(cells, sensitivity_to, on_progress)
         if store:
-            text = json.dumps(result["sensitivity"], indent=1, allow_nan=False)
+            text = json.dumps(order.as_json(), indent=1, allow_nan=False)
             replace_file(store.folder / "sensitivity.json", text.encode())
+    result = Sweep(
+        scenario=whole.name,
+        at_most=at_most(variant for _, variant in runnable) or UNSET,
+        axes=list(expanded.paths),
+        rows=rows,
+        frontier=frontiers([row for row in rows if isinstance(row, CellRow)]),
+        sensitivity=order,
+    )
     if figure is not None:
         draw_sweep(Path(figure), whole.name, value, expanded.paths, expanded.words, values_of(rows, value))
     on_progress("done", {"folder": str(output) if output is not None else None})
@@ -235,3 +243,42 @@ def _value_at(data: Any, path: KeyPath) -> Any:
         else:
             data = data[key] if isinstance(data, list) and isinstance(key, int) and key < len(data) else None
     return data
+
+
+AGAINST = ("schedule_bytes", "schedule_seconds", "schedule_energy_joules")
+"""The costs that are compared with an eligible share."""
+
+
+def frontiers(rows: Sequence[CellRow]) -> dict[str, MethodFrontier]:
+    """For each method and each cost of AGAINST the cells that no other cell of the method dominates, cheapest first.
+
+    A cell dominates another if its share is no lower and its cost no higher, and one of the two is better.
+    ``dominated`` names for each dominated cell one that dominates it: the one with the highest share, then the
+    cheapest.  ``nobody`` lists cells in which no client can take part; they are on no frontier.
+    """
+    by_method: dict[str, MethodFrontier] = {}
+    for method in dict.fromkeys(row.method for row in rows):
+        cells = [row for row in rows if row.method == method]
+        eligible = [row for row in cells if row.eligible_share > 0]
+        by_method[method] = MethodFrontier(
+            **{cost: _frontier(eligible, cost) for cost in AGAINST},
+            nobody=[row.label for row in cells if not row.eligible_share > 0],
+        )
+    return by_method
+
+
+def _frontier(rows: Sequence[CellRow], cost: str) -> Frontier:
+    costs: dict[str, float] = {row.label: getattr(row, cost) for row in rows}
+    best: CellRow | None = None
+    frontier: list[FrontierPoint] = []
+    dominated: dict[str, str] = {}
+    for row in sorted(rows, key=lambda row: (costs[row.label], -row.eligible_share)):
+        # all rows so far cost no more than this one
+        if best is None or row.eligible_share > best.eligible_share:
+            best = row
+        elif row.eligible_share < best.eligible_share or costs[row.label] > costs[best.label]:
+            dominated[row.label] = best.label
+            continue
+        frontier.append(FrontierPoint(label=row.label, eligible_share=row.eligible_share, **{cost: costs[row.label]}))
+    position = {row.label: index for index, row in enumerate(rows)}
+    return Frontier(frontier=frontier, dominated=dict(sorted(dominated.items(), key=lambda item: position[item[0]])))

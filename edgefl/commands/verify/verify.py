@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from edgefl import registry
 from edgefl.commands.run.resume import scenario_of_run
-from edgefl.commands.verify.rules import (
+from edgefl.commands.verify.conservation import (
     Check,
     CheckedFlight,
     CheckedRound,

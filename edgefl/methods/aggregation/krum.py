@@ -15,6 +15,8 @@ FEWEST = 3
 class MultiKrum(ByUpdate):
     """The mean of the m - f updates that lie closest to most others; ``aggregation.attackers`` is f."""
 
+    paper = "Blanchard et al. 2017"
+
     def shares(self, group: Group) -> list[float]:
         """1 for an update that is kept, else 0."""
         if len(group) < FEWEST:

@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from edgefl import registry
-from edgefl.registry.fields import Fields, parse_options
+from edgefl.registry.part_fields import Fields, parse_options
 
 ADAPTIVE = ("adagrad", "adam", "yogi")
 """Server optimizers that read ``tau`` and ``beta1``."""

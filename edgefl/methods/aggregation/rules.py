@@ -20,7 +20,7 @@ from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.methods.state import Update
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 
 TRIM = 0.1
 """Default share that a trimmed mean drops at each end."""
@@ -41,6 +41,8 @@ class Rule:
     """The scenario's ``aggregation`` section."""
     own: Any
     """The fields that were given beside the rule's name."""
+    paper: ClassVar[str] = ""
+    """Where it was published: authors and year, or the paper's name."""
     adds_up: ClassVar[bool] = False
     """Whether updates are added up as they arrive; only for ``Mean``."""
 
@@ -126,6 +128,8 @@ class Group:
 class Median(ByCoordinate):
     """Each coordinate's median; of an even number of clients the mean of the two middle values."""
 
+    paper = "Yin et al. 2018"
+
     def centre(self, changes: Tensor, weights: Tensor) -> Tensor:
         """The median; clients have equal weight, as published."""
         return _middle(changes, (len(changes) - 1) // 2)
@@ -133,6 +137,8 @@ class Median(ByCoordinate):
 
 class TrimmedMean(ByCoordinate):
     """Each coordinate's mean without the smallest and the largest values; ``aggregation.trim`` is their share."""
+
+    paper = "Yin et al. 2018"
 
     def centre(self, changes: Tensor, weights: Tensor) -> Tensor:
         """The mean of m values without floor(trim m) at each end; clients have equal weight, as published."""

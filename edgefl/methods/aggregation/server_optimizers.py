@@ -17,7 +17,7 @@ from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.methods.aggregation.combine import Parts, Term, moved
 from edgefl.methods.aggregation.options import AggregationOptions
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 from edgefl.work import Address
 
 MOMENTUM, BETA2, TAU = 0.9, 0.99, 1e-3
@@ -38,6 +38,8 @@ class ServerOptimizer(ABC):
     """The fields that were given beside the optimizer's name."""
     lr: float
     """The learning rate."""
+    paper: ClassVar[str] = ""
+    """Where it was published: authors and year, or the paper's name."""
     default_lr: ClassVar[float] = 1.0
     """The learning rate where ``aggregation.lr`` isn't given."""
     keeps: ClassVar[tuple[str, ...]] = ()
@@ -93,6 +95,8 @@ class Momentum(ServerOptimizer):
 
 class Adaptive(ServerOptimizer):
     """A step divided by the root of a second moment."""
+
+    paper = "Reddi et al. 2021"
 
     default_lr = 0.01  # only a first guess, as the paper tunes it for each task
     keeps = ("mean", "square")

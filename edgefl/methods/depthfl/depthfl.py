@@ -49,6 +49,7 @@ class DepthFL(Method):
         )
 
     summary = "a classifier at every depth, distilled from the others; clients train as deep as they can (DepthFL)"
+    paper = "Kim et al. 2023"
     options: DepthFL.Options
 
     def __init__(self, options: Any, setting: Setting):

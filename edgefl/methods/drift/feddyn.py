@@ -54,6 +54,7 @@ class FedDyn(Method):
         alpha: float = Field(0.01, gt=0, description="weight of the regulariser")
 
     summary = "FedAvg with a regulariser that aligns the clients' optima with the server's"
+    paper = "Acar et al. 2021"
 
     def work(self, kind: str, round: int) -> Work:
         """FedAvg's work with the regulariser; the client keeps g_i."""

@@ -17,6 +17,7 @@ class FedNova(Method):
         name: Literal["fednova"] = "fednova"
 
     summary = "FedAvg of changes per local step"
+    paper = "Wang et al. 2020"
     plain_sgd = True
     streams = True
 

@@ -21,6 +21,7 @@ class QFedAvg(Method):
         q: float = Field(1.0, ge=0, description="exponent q of the loss; 0: FedAvg without weights by samples")
 
     summary = "FedAvg in which clients with a higher loss weigh more"
+    paper = "Li, Sanjabi, Beirami and Smith 2020"
 
     def work(self, kind: str, round: int) -> Work:
         """FedAvg's work after a pass without training, whose metric ``loss`` is F_i: the received model's."""

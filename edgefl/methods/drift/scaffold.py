@@ -44,6 +44,7 @@ class Scaffold(Method):
         name: Literal["scaffold"] = "scaffold"
 
     summary = "FedAvg with control variates against the drift of clients"
+    paper = "Karimireddy et al. 2020"
     plain_sgd = True
 
     def work(self, kind: str, round: int) -> Work:

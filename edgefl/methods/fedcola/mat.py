@@ -21,7 +21,7 @@ from edgefl.methods.fedcola.stacks import Key, Place, Stack, shares, sources
 from edgefl.methods.protocol import Method
 from edgefl.methods.setting import Kind, Setting
 from edgefl.methods.state import ServerState, Update
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 from edgefl.work import Address, Work
 
 SCOPES = {"attention": "attention", "ffn": "mlp"}
@@ -72,6 +72,7 @@ class FedColaMat(Method):
         )
 
     summary = "one transformer for uni-modal clients of several modalities (FedCola, modality-agnostic version)"
+    paper = "FedCola, modality-agnostic"
     options: FedColaMat.Options
 
     def __init__(self, options: Any, setting: Setting):

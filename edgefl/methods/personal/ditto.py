@@ -44,6 +44,7 @@ class Ditto(Method):
         strength: float = Field(0.1, ge=0, description="weight lambda that holds a client's own model near the global")
 
     summary = "FedAvg, and a model of each client's own near the global one"
+    paper = "Li, Hu, Beirami and Smith 2021"
 
     def work(self, kind: str, round: int) -> Work:
         """FedAvg's work, and as many passes on the client's own model with FedProx's term."""

@@ -25,6 +25,7 @@ class FedBABU(Method):
         )
 
     summary = "FedAvg of the body with a fixed head; clients fine-tune before they are scored"
+    paper = "Oh, Kim and Yun 2022"
 
     def work(self, kind: str, round: int) -> Work:
         """FedAvg's work without the heads, which neither train nor travel up."""

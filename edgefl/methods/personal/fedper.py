@@ -17,3 +17,4 @@ class FedPer(Method):
         personal: tuple[str, ...] = Field(("head",), description="parts of the model that stay on each client")
 
     summary = "FedAvg of all but the heads, which stay on the clients"
+    paper = "Arivazhagan et al. 2019"

@@ -10,8 +10,8 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from edgefl.methods.prototypes.base import LibraryMethod
 from edgefl.methods.prototypes.losses import PrototypeArgs
+from edgefl.methods.prototypes.prototype_method import LibraryMethod
 
 
 class FedHKD(LibraryMethod):
@@ -34,6 +34,7 @@ class FedHKD(LibraryMethod):
         temperature: PositiveFloat = Field(0.5, description="temperature of the soft predictions")
 
     summary = "class means of features and soft predictions are distilled, noise for missing modalities (FedHKD)"
+    paper = "Chen et al. 2023"
     options: FedHKD.Options
 
     @property

@@ -10,8 +10,8 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeFloat
 
-from edgefl.methods.prototypes.base import LibraryMethod
 from edgefl.methods.prototypes.losses import PrototypeArgs
+from edgefl.methods.prototypes.prototype_method import LibraryMethod
 
 
 class FedPAC(LibraryMethod):
@@ -26,6 +26,7 @@ class FedPAC(LibraryMethod):
         )
 
     summary = "features aligned with class prototypes, noise for missing modalities (FedPAC)"
+    paper = "Xu et al. 2023"
     options: FedPAC.Options
 
     @property

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from edgefl import seeds
 from edgefl.errors import MethodError
-from edgefl.methods.prototypes.base import LibraryMethod
 from edgefl.methods.prototypes.losses import PrototypeArgs
 from edgefl.methods.prototypes.matching import DISTANCES, MODELS, shapes
+from edgefl.methods.prototypes.prototype_method import LibraryMethod
 from edgefl.methods.setting import Setting
 from edgefl.methods.state import ServerState, Update
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 from edgefl.work import Edit, Item, Pass, Payload, Work
 
 
@@ -124,6 +124,7 @@ class PmcmFL(LibraryMethod):
             return bool(self.mask == "prototype" or terms or self.inference not in ("zero", "random"))
 
     summary = "class prototypes for missing modalities, one multiway model (PmcmFL)"
+    paper = "PmcmFL"
     options: PmcmFL.Options
 
     def __init__(self, options: Any, setting: Setting):

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from edgefl.errors import MethodError
 from edgefl.methods.protocol import Method
-from edgefl.methods.representations.base import Exchange, Sent, mixed
+from edgefl.methods.representations.representation_method import Exchange, Sent, mixed
 from edgefl.methods.representations.steps import PublicArgs
 from edgefl.methods.setting import Kind, Setting
 from edgefl.methods.state import ServerState, Update
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 from edgefl.work import Pass, Work
 from edgefl.work.description import StepArgs
 from edgefl.work.torch_device import threads
@@ -129,6 +129,7 @@ class CreamFL(Exchange):
             return (self.pair_clients or ("contrast" if self.server == "own" else "plain")) == "contrast"
 
     summary = "representations of public pairs instead of models, weighted by contrast (CreamFL)"
+    paper = "Yu et al., ICLR 2023"
     options: CreamFL.Options
 
     def server_kind(self) -> Kind:

@@ -15,7 +15,7 @@ import torch
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
-from edgefl.methods.representations.base import Digesting, Sent, best_match, mixed
+from edgefl.methods.representations.representation_method import Digesting, Sent, best_match, mixed
 from edgefl.methods.state import ServerState, Update
 from edgefl.work import Address, Work
 
@@ -34,6 +34,7 @@ class FedET(Digesting):
         )
 
     summary = "a larger server distils clients weighted by confidence, and is distilled back (Fed-ET, adapted)"
+    paper = "Cho et al. 2022"
     options: FedET.Options
 
     def initial(self, seed: int) -> ServerState:

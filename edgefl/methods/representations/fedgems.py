@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from edgefl.methods.representations.base import Digesting, best_match, mixed
+from edgefl.methods.representations.representation_method import Digesting, best_match, mixed
 from edgefl.methods.state import ServerState, Update
 from edgefl.work import Work
 
@@ -31,6 +31,7 @@ class FedGEMS(Digesting):
         name: Literal["fedgems"] = "fedgems"
 
     summary = "a larger server distils its own correct outputs, and clients elsewhere (FedGEMS, adapted)"
+    paper = "Cheng et al. 2021"
     options: FedGEMS.Options
 
     def initial(self, seed: int) -> ServerState:

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from pydantic import Field, NonNegativeFloat
 
-from edgefl.methods.representations.base import Digesting, mixed
+from edgefl.methods.representations.representation_method import Digesting, mixed
 from edgefl.methods.state import ServerState, Update
 from edgefl.work import Work
 
@@ -29,6 +29,7 @@ class FedMD(Digesting):
         digest: NonNegativeFloat = Field(1.0, description="weight of the clients' distance to the consensus")
 
     summary = "clients are distilled from the mean of their representations of public pairs (FedMD, adapted)"
+    paper = "Li and Wang 2019"
     options: FedMD.Options
     digested = "consensus"
 

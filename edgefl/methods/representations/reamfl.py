@@ -51,6 +51,7 @@ class ReamFLMean(ReamFL):
         )
 
     summary = "CreamFL's exchange without contrast, by the plain mean (reamFL + Mean)"
+    paper = "Yu et al., ICLR 2023"
     options: ReamFLMean.Options
 
 
@@ -66,6 +67,7 @@ class ReamFLAvg(ReamFL):
         )
 
     summary = "CreamFL's exchange without contrast, averaged by samples (reamFL + Avg)"
+    paper = "Yu et al., ICLR 2023"
     options: ReamFLAvg.Options
 
 
@@ -81,4 +83,5 @@ class ReamFLIoT(ReamFL):
         )
 
     summary = "CreamFL's exchange without contrast, as FedIoT: pairs count 100 times (reamFL + IoT)"
+    paper = "Yu et al., ICLR 2023"
     options: ReamFLIoT.Options

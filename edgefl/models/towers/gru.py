@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from edgefl.models.model import TowerDescription
 from edgefl.models.tower import Tower, chosen
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 
 
 class GruOptions(Fields):

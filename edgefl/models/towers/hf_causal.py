@@ -18,7 +18,7 @@ from edgefl.models.model import TowerDescription
 from edgefl.models.tower import Tower, chosen, initialise, through
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.models.weights import PARTS, PRETRAINED, Spelling, fill, locate
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 
 ARCHITECTURES = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
 """Model types whose parts this tower knows.  SmolLM2 is a Llama."""

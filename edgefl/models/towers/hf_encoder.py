@@ -20,7 +20,7 @@ from edgefl.models.towers.distilbert import DistilBert
 from edgefl.models.towers.hf_causal import IRRELEVANT, configuration, known_fields, of_folder
 from edgefl.models.towers.hugging_face import VISION_BLOCK
 from edgefl.models.towers.vision import import_torchvision
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 
 TEXTS = ("bert", "roberta", "xlm-roberta", "mpnet", "distilbert", "modernbert", "siglip_text_model")
 FAMILIES = MappingProxyType(

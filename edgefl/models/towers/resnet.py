@@ -12,7 +12,7 @@ from edgefl.models.model import TowerDescription
 from edgefl.models.tower import Tower, chosen
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.models.weights import Spelling, fill, locate
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 
 STAGES = 4
 TORCHVISION: Spelling = (

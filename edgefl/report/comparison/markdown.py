@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from edgefl.report.console import Facts
+from edgefl.records.compare import Ordering, OrderingFigure
 
 
-def orderings_markdown(orderings: Iterable[Facts]) -> str:
+def orderings_markdown(orderings: Iterable[Ordering]) -> str:
     """The ``orderings`` of a comparison as Markdown: a section each."""
-    return "".join(f"### {ordering['title']}\n\n" + "\n".join(_lines(ordering)) + "\n\n" for ordering in orderings)
+    return "".join(f"### {ordering.title}\n\n" + "\n".join(_lines(ordering)) + "\n\n" for ordering in orderings)
 
 
-def _lines(ordering: Facts) -> list[str]:
-    seeds, metrics = ordering["seeds"], ordering["metrics"]
+def _lines(ordering: Ordering) -> list[str]:
+    seeds, metrics = ordering.seeds, ordering.metrics
     if not seeds:
         return ["no seed has a finished run of every variant yet"]
     lines = [
@@ -22,20 +22,20 @@ def _lines(ordering: Facts) -> list[str]:
         f"| variant | {' | '.join(metrics)} |",
         f"| --- |{' --- |' * len(metrics)}",
     ]
-    for row in ordering["rows"]:
-        cells = [row["figures"][metric] for metric in metrics]
-        lines.append(f"| {row['label']} | {' | '.join(map(_mean, cells))} |")
+    for row in ordering.rows:
+        cells = [row.figures[metric] for metric in metrics]
+        lines.append(f"| {row.label} | {' | '.join(map(_mean, cells))} |")
     lines += ["", "| claimed | metric | gap | spread | seeds | verdict |", "| --- | --- | --- | --- | --- | --- |"]
-    for claim in ordering["claims"]:
+    for claim in ordering.claims:
         lines.append(
-            f"| {claim['worse']} < {claim['better']} | {claim['metric']} | "
-            f"{claim['gap']:+.3f} ± {claim['gap_deviation']:.3f} | {claim['spread']:.3f} | "
-            f"{claim['ahead']} of {claim['seeds']} | {claim['verdict']} |"
+            f"| {claim.worse} < {claim.better} | {claim.metric} | "
+            f"{claim.gap:+.3f} ± {claim.gap_deviation:.3f} | {claim.spread:.3f} | "
+            f"{claim.ahead} of {claim.seeds} | {claim.verdict} |"
         )
-    if ordering["not_run"]:
-        lines += ["", f"Not run: {', '.join(ordering['not_run'])}."]
+    if ordering.not_run:
+        lines += ["", f"Not run: {', '.join(ordering.not_run)}."]
     return lines
 
 
-def _mean(cell: Facts) -> str:
-    return f"{cell['mean']:.3f} ± {cell['deviation']:.3f}"
+def _mean(cell: OrderingFigure) -> str:
+    return f"{cell.mean:.3f} ± {cell.deviation:.3f}"

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from edgefl import seeds
 from edgefl.devices import Device
-from edgefl.planning.places import places
+from edgefl.planning.cohort_places import places
 from edgefl.planning.round_options import RoundOptions
 from edgefl.simulation.selection.orders import NO_CLIENTS, Circle, Order, RandomOrder
 
@@ -99,6 +99,8 @@ class Selection(ABC):
     """The ``Options`` of this selection."""
     seed: int
     """The scenario's seed."""
+    paper: ClassVar[str] = ""
+    """Where it was published: authors and year, or the paper's name."""
     needs_loss: ClassVar[bool] = False
     """Whether it uses clients' losses."""
 

@@ -99,6 +99,8 @@ class PowerOfChoice(LossSelection):
     come first.  Their d is ``choices`` times the places of a group.
     """
 
+    paper = "Cho, Wang and Joshi 2020"
+
     class Options(LossSelection.Options):
         """Fields of ``selection: {name: power-of-choice}``."""
 
@@ -133,6 +135,8 @@ class Oort(LossSelection):
     for old reports counts at any scale of the loss; clients without a report are drawn by predicted speed from a
     random pool of three for each place; clients aren't excluded after many rounds.
     """
+
+    paper = "Lai et al. 2021"
 
     class Options(LossSelection.Options):
         """Fields of ``selection: {name: oort}``."""

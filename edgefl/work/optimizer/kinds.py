@@ -11,7 +11,7 @@ from pydantic import BaseModel, create_model
 
 from edgefl import registry
 from edgefl.errors import MethodError
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 from edgefl.work.description import OptimizerSettings
 
 Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
@@ -25,6 +25,8 @@ class Optimizer:
 
         name: str = ""
 
+    paper: ClassVar[str] = ""
+    """Where it was published: authors and year, or the paper's name."""
     summary: ClassVar[str] = ""
     """One line for ``edgefl optimizers``."""
     reads: ClassVar[tuple[str, ...]] = ("weight_decay",)
@@ -86,6 +88,8 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Adam (Kingma and Ba 2015); its weight decay is added to the gradients."""
 
+    paper = "Kingma and Ba 2015"
+
     reads = ("weight_decay", "betas")
     elementwise = True
     made: ClassVar[type[torch.optim.Adam]] = torch.optim.Adam
@@ -101,11 +105,15 @@ class Adam(Optimizer):
 class AdamW(Adam):
     """Adam whose weight decay is apart from the gradients (Loshchilov and Hutter 2019)."""
 
+    paper = "Loshchilov and Hutter 2019"
+
     made = torch.optim.AdamW
 
 
 class MeZO(Optimizer):
     """Training without gradients, by the losses of two forward passes (Malladi et al. 2023)."""
+
+    paper = "Malladi et al. 2023"
 
     reads = ()
 

@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from edgefl.errors import suggestion
 from edgefl.models import MODALITIES
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 from edgefl.work.description import OptimizerSettings, PartRates, Scalar
 
 TOWERS = (*MODALITIES, "multiway", "joint")

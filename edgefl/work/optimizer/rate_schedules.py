@@ -14,7 +14,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 
 from edgefl import registry
 from edgefl.errors import MethodError, PluginError
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 
 
 class _Itself:

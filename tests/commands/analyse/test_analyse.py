@@ -18,11 +18,12 @@ from tensors import assert_equal_tensors
 import edgefl
 from edgefl import seeds
 from edgefl.cli import main
-from edgefl.commands.analyse.gradients import Trained, _norm, cosine, gradient, gradient_works
 from edgefl.commands.analyse.shapley import coalitions, metrics_of, shapley
+from edgefl.commands.analyse.trained import Trained, _norm, cosine, gradient, gradient_works
 from edgefl.commands.compose import compose
 from edgefl.commands.progress import silent
 from edgefl.errors import EdgeflError, RunError, ScenarioError, UnknownName
+from edgefl.records.analyse import Worth
 from edgefl.report.analysis import print_analysis
 from edgefl.scenario import load
 from edgefl.work import Pass
@@ -119,9 +120,9 @@ def test_kinds_that_share_nothing_are_worth_nothing_to_each_other(analysed: Any)
         assert total == pytest.approx(value["everybody"] - value["nobody"], abs=1e-12)
         # under FedAvg per kind a model is its own clients' alone, whoever else is there
         other = "image-text" if row["kind"] == "image" else "image"
-        assert worth[other] == {
-            "shapley": 0, "lost": 0, "alone": 0, "shapley_std": None, "lost_std": None, "alone_std": None
-        }  # fmt: skip
+        assert worth[other] == Worth(
+            shapley=0, lost=0, alone=0, shapley_std=None, lost_std=None, alone_std=None
+        )  # fmt: skip
         own = worth[row["kind"]]
         assert own["shapley"] == pytest.approx(own["lost"], abs=1e-12) and own["lost"] == own["alone"]
 
@@ -150,7 +151,9 @@ def test_what_was_found_is_printed_kept_and_drawn(analysed: Any) -> None:
     ):
         assert title in text
     assert max(map(len, text.splitlines())) <= 100
-    assert json.loads((folder / "analysis.json").read_text()) == json.loads(json.dumps(found, allow_nan=False))
+    assert json.loads((folder / "analysis.json").read_text()) == json.loads(
+        json.dumps(found.as_json(), allow_nan=False)
+    )
     assert (folder.parent / "figure.png").read_bytes().startswith(b"\x89PNG")
     for row in (*found["gradients"]["rows"], *found["drift"]["within"]):
         assert row["clients"] == (2 if row["kind"] == "image" else 1)

@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -17,10 +18,11 @@ from scipy import stats
 
 import edgefl
 from edgefl.cli import main
-from edgefl.commands.compare.budgets import Curve, Evaluation, at_equal
+from edgefl.commands.compare.compare import Curve, Evaluation, at_equal
 from edgefl.commands.compare.members import labels_of
 from edgefl.commands.compare.spread import Spread, best_of, student_t
 from edgefl.errors import RunError
+from edgefl.records.compare import ComparedRuns
 from edgefl.report import comparison_csv, print_comparison
 
 Tiny = Callable[..., dict[str, Any]]
@@ -39,7 +41,7 @@ def comparison(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(scope="module")
-def compared(comparison: Any) -> dict[str, Any]:
+def compared(comparison: Any) -> ComparedRuns:
     return edgefl.compare([comparison.path])
 
 
@@ -99,7 +101,7 @@ def test_a_label_has_names_first_and_what_tells_equal_names_apart() -> None:
     assert labels_of([{"method.name": "fedavg", "schedule.name": "elastic"}]) == (["fedavg, elastic"], [])
 
 
-def test_means_are_those_of_the_runs(comparison: Any, compared: dict[str, Any]) -> None:
+def test_means_are_those_of_the_runs(comparison: Any, compared: ComparedRuns) -> None:
     assert [row["label"] for row in compared["rows"]] == ["end-to-end", "layerwise"]
     for row in compared["rows"]:
         runs = [run for run in comparison.runs.values() if run.scenario["schedule"]["name"] == row["label"]]
@@ -119,7 +121,7 @@ def test_means_are_those_of_the_runs(comparison: Any, compared: dict[str, Any]) 
     assert [cell["best"] for cell in memory] == [False, True] and memory[1]["mean"] < memory[0]["mean"]
 
 
-def test_single_runs_are_grouped_as_their_comparison_is(comparison: Any, compared: dict[str, Any]) -> None:
+def test_single_runs_are_grouped_as_their_comparison_is(comparison: Any, compared: ComparedRuns) -> None:
     alone = edgefl.compare([run.path for run in comparison.runs.values()])
     assert alone == compared
 
@@ -186,7 +188,7 @@ def test_values_of_two_splits_are_not_compared() -> None:
     assert values([short, short], ["test", "val"]) == (25, "test", [0.6, 0.6])
 
 
-def test_at_equal_bytes_the_records_say_what_each_run_had(comparison: Any, compared: dict[str, Any]) -> None:
+def test_at_equal_bytes_the_records_say_what_each_run_had(comparison: Any, compared: ComparedRuns) -> None:
     part = next(part for part in compared["equal"] if part["axis"] == "bytes")
     totals = [run.rounds[["download_bytes", "upload_bytes"]].to_numpy().sum() for run in comparison.runs.values()]
     assert part["budget"] == min(totals) and part["split"] == "validation"
@@ -201,24 +203,23 @@ def test_at_equal_bytes_the_records_say_what_each_run_had(comparison: Any, compa
 # --- what is printed -------------------------------------------------------------------------------------------------
 
 
-def test_the_table_says_which_spread_it_shows(compared: dict[str, Any]) -> None:
+def test_the_table_says_which_spread_it_shows(compared: ComparedRuns) -> None:
     text = shown(compared)
     assert text.startswith("Comparison: mean ± standard deviation over seeds 3, 4\n")
     assert "*: the best, and its interval" in text and "At equal traffic of all clients" in text
     cell = compared["rows"][0]["figures"]["text.accuracy"]
     assert f"{cell['mean']:.3f} ± {cell['deviation']:.3f}" in text
     shown(compared, width=80, full=True)
-    five = json.loads(json.dumps(compared))
-    five["spread"] = "95 % interval"
+    five = replace(compared, spread="95 % interval")
     assert "± half of the 95 % interval (Student's t)" in shown(five)
 
 
-def test_csv_and_json_hold_the_same(compared: dict[str, Any]) -> None:
+def test_csv_and_json_hold_the_same(compared: ComparedRuns) -> None:
     lines = list(csv.DictReader(io.StringIO(comparison_csv(compared))))
     assert [line["label"] for line in lines] == ["end-to-end", "layerwise"] and lines[0]["seeds"] == "3 4"
     for line, row in zip(lines, compared["rows"], strict=True):
         assert float(line["energy_joules.mean"]) == row["figures"]["energy_joules"]["mean"]
-    assert json.loads(json.dumps(compared, allow_nan=False)) == compared
+    assert json.loads(json.dumps(compared.as_json(), allow_nan=False)) == compared.as_json()
 
 
 def test_a_run_of_several_seeds_prints_one_table(comparison: Any, capsys: pytest.CaptureFixture[str]) -> None:

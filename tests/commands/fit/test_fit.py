@@ -20,6 +20,7 @@ from edgefl.cost import ClientCost, duration
 from edgefl.devices import load_device, load_link
 from edgefl.errors import EdgeflError, ScenarioError, UnitError, UnknownName
 from edgefl.planning.eligibility import gate
+from edgefl.records.fit import BudgetLimit
 from edgefl.scenario import load
 from edgefl.schedules import Stage
 
@@ -168,10 +169,25 @@ def test_the_answers_are_all_the_minimal_ones(
             assert set(found["unmet"]) <= set(unmet) and (len(names) > 1 or found["unmet"] == unmet)
 
 
-@pytest.mark.parametrize("names", [("memory", "bytes"), pytest.param(("seconds",), marks=pytest.mark.slow)])
-def test_the_minimal_ones_among_adapters(causal: dict[str, Any], names: tuple[str, ...]) -> None:
+SINGLE = {"batch": 1, "precision": "float16"}
+"""Training whose batch can't be made smaller: half of the combinations."""
+
+
+@pytest.mark.parametrize(
+    ("names", "training"),
+    [
+        (("memory", "bytes"), SINGLE),
+        pytest.param(("memory", "bytes"), None, marks=pytest.mark.slow),
+        pytest.param(("seconds",), None, marks=pytest.mark.slow),
+    ],
+)
+def test_the_minimal_ones_among_adapters(
+    causal: dict[str, Any], names: tuple[str, ...], training: dict[str, Any] | None
+) -> None:
+    causal = causal if training is None else {**causal, "training": training}
     axes, costs = lattice(causal)
-    assert {a.name for a in axes if a.steps} == {"checkpointing", "batch", "schedule", "adapter", "optimizer"}
+    changed = {"checkpointing", "schedule", "adapter", "optimizer"} | ({"batch"} if training is None else set())
+    assert {a.name for a in axes if a.steps} == changed
     said = set()
     for allowed in grid(costs, names, (0.0, 0.1, 0.5)):
         found = answers(causal, allowed)
@@ -272,7 +288,7 @@ def test_what_fits_is_left_as_it_is(tiny: Tiny) -> None:
     assert list(found["kinds"]) == ["image", "text", "image-text"]
     has = load_device(PI).usable_memory_bytes - load_device(PI).runtime_overhead_bytes
     assert found["budgets"]["memory"]["allowed"] == has and PI in found["budgets"]["memory"]["source"]
-    assert found["budgets"]["joules"] == {"allowed": None, "source": "unlimited"}
+    assert found.budgets["joules"] == BudgetLimit(allowed=None, source="unlimited")
     rows = {row["kind"]: row for row in edgefl.profile(tiny(data=THREE), device=PI)["rows"]}
     for kind, one in found["kinds"].items():
         assert one["fits"] and one["solutions"] == [] and one["predictions"] == 1
@@ -281,7 +297,7 @@ def test_what_fits_is_left_as_it_is(tiny: Tiny) -> None:
         assert now["seconds_per_round"] == row["virtual_seconds"] and now["seconds_ratio"] == 1
         assert now["binding"] == "memory" and now["margins"]["memory"] == has - row["peak_memory_bytes"]
         assert now["margins"]["seconds"] is None
-    json.dumps(found, allow_nan=False)
+    json.dumps(found.as_json(), allow_nan=False)
 
 
 def test_the_stages_that_fit(few: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from edgefl.cli import main
 from edgefl.commands.compose import compose
 from edgefl.devices import available_memory_bytes, device_names, load_device
 from edgefl.errors import ScenarioError, UnknownName
+from edgefl.records.devices import DeviceCheck, FleetClients
+from edgefl.records.record import Record
 from edgefl.report import print_clients, print_device_check, profile_csv
 from edgefl.scenario import load
 
@@ -41,20 +44,18 @@ def scenario(tiny: Tiny) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def clients(scenario: dict[str, Any]) -> dict[str, Any]:
+def clients(scenario: dict[str, Any]) -> FleetClients:
     return edgefl.profile_clients(scenario)
 
 
-def shown(show: Callable[..., None], facts: dict[str, Any], **options: Any) -> str:
+def shown(show: Callable[..., None], facts: Record, **options: Any) -> str:
     file = io.StringIO()
     show(facts, Console(file=file, width=100, no_color=True, color_system=None), **options)
     assert max(map(len, file.getvalue().splitlines())) <= 100
     return file.getvalue()
 
 
-def test_a_clients_row_is_its_verdict_in_a_run(
-    scenario: dict[str, Any], clients: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_clients_row_is_its_verdict_in_a_run(scenario: dict[str, Any], clients: FleetClients, tmp_path: Path) -> None:
     run = edgefl.run(scenario, output=tmp_path / "run")
     fleet = compose(load(scenario), trains=False).fleet
     assert [row["client"] for row in clients["rows"]] == list(range(10))
@@ -73,7 +74,7 @@ def test_a_clients_row_is_its_verdict_in_a_run(
         assert row["batch"] == 8 and row["budget"] == fleet.budgets["memory"][row["client"]]
 
 
-def test_options_limit_the_clients_and_the_stage(scenario: dict[str, Any], clients: dict[str, Any]) -> None:
+def test_options_limit_the_clients_and_the_stage(scenario: dict[str, Any], clients: FleetClients) -> None:
     texts = edgefl.profile_clients(scenario, kind="text", stage=1)["rows"]
     assert [row["client"] for row in texts] == [row["client"] for row in clients["rows"] if row["kind"] == "text"]
     assert {(row["stage"], row["stages"]) for row in texts} == {(1, 1)}
@@ -83,7 +84,7 @@ def test_options_limit_the_clients_and_the_stage(scenario: dict[str, Any], clien
         edgefl.profile_clients(scenario, kind="imag")
 
 
-def test_combinations_have_rows_of_their_own(scenario: dict[str, Any], clients: dict[str, Any]) -> None:
+def test_combinations_have_rows_of_their_own(scenario: dict[str, Any], clients: FleetClients) -> None:
     found = edgefl.profile_clients({**scenario, "compare": {"training.batch": [8, 4]}}, kind="image")
     assert [part["rows"][0]["batch"] for part in found["combinations"].values()] == [8, 4]
     assert found["rows"] == [row for row in clients["rows"] if row["kind"] == "image"]
@@ -91,7 +92,7 @@ def test_combinations_have_rows_of_their_own(scenario: dict[str, Any], clients: 
     assert "batch=4: " in text and "image clients: " in text
 
 
-def test_the_table_of_clients_counts_and_marks_them(clients: dict[str, Any]) -> None:
+def test_the_table_of_clients_counts_and_marks_them(clients: FleetClients) -> None:
     text = shown(print_clients, clients)
     refused = sum(not row["eligible"] for row in clients["rows"])
     assert (
@@ -101,7 +102,7 @@ def test_the_table_of_clients_counts_and_marks_them(clients: dict[str, Any]) -> 
     assert "raspberry-pi-3b-plus" in text
     table = pd.read_csv(io.StringIO(profile_csv(clients)))
     assert list(table["eligible"]) == [row["eligible"] for row in clients["rows"]]
-    many = {**clients, "rows": clients["rows"] * 5}
+    many = replace(clients, rows=[*clients.rows] * 5)
     assert "and 10 more clients" in shown(print_clients, many)
     assert "more clients" not in shown(print_clients, many, full=True)
 
@@ -110,11 +111,11 @@ def test_the_table_of_clients_counts_and_marks_them(clients: dict[str, Any]) -> 
 
 
 @pytest.fixture(scope="module")
-def checked(scenario: dict[str, Any]) -> dict[str, Any]:
+def checked(scenario: dict[str, Any]) -> DeviceCheck:
     return edgefl.check_devices(scenario)
 
 
-def test_every_device_of_the_library_has_a_row_for_each_kind(scenario: dict[str, Any], checked: dict[str, Any]) -> None:
+def test_every_device_of_the_library_has_a_row_for_each_kind(scenario: dict[str, Any], checked: DeviceCheck) -> None:
     rows = checked["rows"]
     assert {(row["device"], row["kind"]) for row in rows} == {
         (name, kind) for name in device_names() for kind in ("image", "text")
@@ -159,11 +160,11 @@ def test_a_hot_device_is_said_and_its_time_added_where_the_fleet_throttles(scena
     extra = (row["compute_seconds"] - device.throttle_after_seconds) * (1 / device.throttled_share - 1)
     assert row["throttling_seconds"] == pytest.approx(extra) and not row["throttling_included"]
     assert cold["throttling_seconds"] == pytest.approx(extra)
-    text = shown(print_device_check, {"scenario": "s", "link": "wifi-5", "throttling": True, "rows": [warm]})
+    text = shown(print_device_check, DeviceCheck(scenario="s", link="wifi-5", throttling=True, rows=[warm]))
     assert "~: the device gets hot in this round and slows down; the time has that" in text
 
 
-def test_a_line_for_each_device_and_a_figure(scenario: dict[str, Any], checked: dict[str, Any], tmp_path: Path) -> None:
+def test_a_line_for_each_device_and_a_figure(scenario: dict[str, Any], checked: DeviceCheck, tmp_path: Path) -> None:
     lines = shown(print_device_check, checked).splitlines()
     assert len(lines) == len(device_names()) + 5
     assert "raspberry-pi-zero-2w" in lines[3] and lines[3].split().count("no") == 2
@@ -190,7 +191,7 @@ def test_the_commands(scenario: dict[str, Any], tmp_path: Path, capsys: pytest.C
     code, out, _ = call("devices", "check", "s.yaml", "--device", "phone-mid", "--json")
     assert code == 0 and [row["kind"] for row in json.loads(out)["rows"]] == ["image", "text"]
     code, out, _ = call("devices", "check", "s.yaml", "--device", "phone-mid", "--csv")
-    assert code == 0 and out.startswith("device,kind,link,samples,stage,batch,peak_memory_bytes,")
+    assert code == 0 and out.startswith("device,kind,stage,batch,peak_memory_bytes,")
     code, out, _ = call("profile", "s.yaml", "--clients", "--csv", "--kind", "text")
     assert code == 0 and out.count("\n") == 5 and out.startswith("client,kind,samples,device,link,stage,batch,")
     code, out, _ = call("profile", "s.yaml", "--clients")

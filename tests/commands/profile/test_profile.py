@@ -10,7 +10,7 @@ from rich.console import Console
 
 import edgefl
 from edgefl.commands.compose import compose
-from edgefl.commands.profile.compare import compare_profiles
+from edgefl.commands.profile.compare_profiles import compare_profiles
 from edgefl.devices import load_device, load_link
 from edgefl.errors import EdgeflError, ScenarioError, UnknownName
 from edgefl.report import print_clients, print_compared_profiles, print_profile
@@ -48,7 +48,7 @@ def test_rows_and_totals_have_the_documented_fields_and_are_json(tiny: Tiny) -> 
         (stage, kind) for stage in (1, 2) for kind in ("image", "text", "image-text")
     ]
     for row in found["rows"]:
-        assert row.keys() >= ROW
+        assert row.as_json().keys() >= ROW
         assert sum(row["memory_bytes"].values()) == row["peak_memory_bytes"]
         assert (
             row["process_memory_bytes"] == row["peak_memory_bytes"] + load_device(row["device"]).runtime_overhead_bytes
@@ -56,8 +56,8 @@ def test_rows_and_totals_have_the_documented_fields_and_are_json(tiny: Tiny) -> 
     for entry in found["rows"] + found["totals"]:
         for name in ("download_bytes", "upload_bytes"):
             assert sum(entry[f"{name}_by_payload"].values()) == sum(entry[f"{name}_by_part"].values()) == entry[name]
-    assert all(total.keys() == TOTAL for total in found["totals"])
-    assert json.loads(json.dumps(found)) == found
+    assert all(total.as_json().keys() == TOTAL for total in found["totals"])
+    assert json.loads(json.dumps(found.as_json())) == found.as_json()
 
 
 def test_under_end_to_end_all_rounds_are_alike(tiny: Tiny) -> None:
@@ -166,7 +166,8 @@ def test_a_combination_that_a_method_refuses_is_said_and_the_others_are_profiled
     scenario = tiny(method="fedcola", compare={"adapter": ["none", {"name": "lora", "rank": 2}]})
     alone = edgefl.profile(tiny(method="fedcola"))
     found = edgefl.profile(scenario)
-    assert found["combinations"] == {"none": {name: alone[name] for name in found["combinations"]["none"]}}
+    (part,) = found.combinations.values()
+    assert list(found.combinations) == ["none"] and all(alone[name] == value for name, value in vars(part).items())
     assert list(found["refused"]) == ["lora"] and "trains whole layers" in found["refused"]["lora"]
     assert "refused" not in alone
     clients = edgefl.profile_clients(scenario)

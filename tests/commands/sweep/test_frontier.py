@@ -1,26 +1,30 @@
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgefl.commands.sweep.frontier import AGAINST, frontiers
+from edgefl.commands.sweep.sweep import AGAINST, frontiers
+from edgefl.records.sweep import CellRow
+from tests.toys.answers import recorded_sweep
+
+SOME = recorded_sweep().costed[0]
 
 
-def row(label: str, share: float, cost: float, method: str = "fedavg") -> dict[str, Any]:
-    return {"label": label, "method": method, "eligible_share": share, **dict.fromkeys(AGAINST, cost)}
+def row(label: str, share: float, cost: float, method: str = "fedavg") -> CellRow:
+    return replace(SOME, label=label, method=method, eligible_share=share, **dict.fromkeys(AGAINST, cost))
 
 
 def test_by_hand() -> None:
     rows = [row("dear", 1.0, 9.0), row("cheap", 0.5, 2.0), row("beaten", 0.4, 3.0), row("level", 0.5, 2.0),
             row("empty", 0.0, 0.0), row("other", 0.1, 50.0, "fedcola")]  # fmt: skip
     found = frontiers(rows)
-    one = found["fedavg"]["schedule_bytes"]
-    assert [point["label"] for point in one["frontier"]] == ["cheap", "level", "dear"]
-    assert one["dominated"] == {"beaten": "cheap"} and found["fedavg"]["nobody"] == ["empty"]
+    one = found["fedavg"].schedule_bytes
+    assert [point.label for point in one.frontier] == ["cheap", "level", "dear"]
+    assert one.dominated == {"beaten": "cheap"} and found["fedavg"].nobody == ["empty"]
     # a method is held against itself alone
-    assert [point["label"] for point in found["fedcola"]["schedule_seconds"]["frontier"]] == ["other"]
+    assert [point.label for point in found["fedcola"].schedule_seconds.frontier] == ["other"]
 
 
 @settings(max_examples=50, deadline=None)
@@ -33,8 +37,8 @@ def test_as_the_definition_says(points: list[tuple[int, int]]) -> None:
         (a, x), (b, y) = points[i], points[j]
         return a >= b and x <= y and (a, x) != (b, y)
 
-    one = frontiers(rows)["fedavg"]["schedule_seconds"]
+    one = frontiers(rows)["fedavg"].schedule_seconds
     free = {str(j) for j in able if not any(beats(i, j) for i in able)}
-    assert {point["label"] for point in one["frontier"]} == free
-    assert one["dominated"].keys() == {str(j) for j in able} - free
-    assert all(beats(int(by), int(label)) and by in free for label, by in one["dominated"].items())
+    assert {point.label for point in one.frontier} == free
+    assert one.dominated.keys() == {str(j) for j in able} - free
+    assert all(beats(int(by), int(label)) and by in free for label, by in one.dominated.items())

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import edgefl
 from edgefl.commands.devices.factors import fitted
-from edgefl.commands.sweep.orders import tau_of_signs
 from edgefl.commands.sweep.perturbed_fleets import LARGER_IS_BETTER, numbers_of, scaled
-from edgefl.commands.sweep.sensitivity import FIGURES, _signs, factor_of
+from edgefl.commands.sweep.sensitivity import FIGURES, _signs, factor_of, tau_of_signs
 from edgefl.devices import Fleet, FleetOptions, load_device, load_link
 from edgefl.errors import ScenarioError, UnitError
+from edgefl.records.sweep import Change, Sweep
 
 Tiny = Callable[..., dict[str, Any]]
 
@@ -92,17 +92,14 @@ def test_a_scaled_fleet_keeps_who_has_what_and_draws_budgets_of_its_memory() -> 
 
 
 @pytest.fixture(scope="module")
-def found(tiny: Tiny) -> dict[str, Any]:
+def found(tiny: Tiny) -> Sweep:
     """Cells that compute longer and cells that send more: which of them are faster, the numbers decide."""
     scenario = tiny(
         data=DECLARED,
         model={"image": {"blocks": 2, "width": 16, "heads": 2}},
         fleet={"devices": "raspberry-pi-4-4gb", "links": "lte"},
     )
-    result: dict[str, Any] = edgefl.sweep(
-        scenario, ["payload.up=float32,int8", "training.epochs=1,3"], sensitivity_to="2x"
-    )
-    return result
+    return edgefl.sweep(scenario, ["payload.up=float32,int8", "training.epochs=1,3"], sensitivity_to="2x")
 
 
 def test_residuals_give_the_seconds_of_a_device_their_own_factor(tiny: Tiny) -> None:
@@ -122,7 +119,7 @@ def test_residuals_give_the_seconds_of_a_device_their_own_factor(tiny: Tiny) -> 
     assert all(one["factor"] in (2.0, 0.5) for one in found["numbers"] if one["number"].endswith("_watts"))
 
 
-def test_only_numbers_that_can_reorder_do(found: dict[str, Any]) -> None:
+def test_only_numbers_that_can_reorder_do(found: Sweep) -> None:
     sensitivity = found["sensitivity"]
     by = {(one["number"], one["factor"]): one for one in sensitivity["numbers"]}
     # one device and one link: each number is tried both ways, and everything at once both ways
@@ -144,7 +141,7 @@ def test_only_numbers_that_can_reorder_do(found: dict[str, Any]) -> None:
     assert rows["up=float32,epochs=1"] < rows["up=int8,epochs=3"]
     (flip,) = (f for f in sensitivity["flips"] if f["figure"] == "round_seconds")
     assert (flip["better"], flip["worse"]) == ("up=float32,epochs=1", "up=int8,epochs=3")
-    assert {"number": "seconds_per_operator", "where": "everywhere", "factor": 0.5} in flip["by"]
+    assert Change(number="seconds_per_operator", where="everywhere", factor=0.5) in flip["by"]
     assert by["upload_bits_per_second", 0.5]["flipped_pairs"]["round_seconds"] == 1
     assert by["upload_bits_per_second", 2.0]["flipped_pairs"]["round_seconds"] == 0
 

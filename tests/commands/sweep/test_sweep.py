@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,13 @@ from rich.console import Console
 
 import edgefl
 from edgefl.commands.compose import compose, predictor_of
-from edgefl.commands.sweep.workload import evaluated, workload_of
 from edgefl.data import Federation
 from edgefl.devices import device_names, library_folder, load_device
 from edgefl.devices.budgets import BUDGETS
 from edgefl.errors import RunError, ScenarioError
 from edgefl.planning import Planner
 from edgefl.planning.eligibility import gate
+from edgefl.planning.workload import evaluated, workload_of
 from edgefl.report import print_sweep
 from edgefl.scenario import load
 
@@ -101,7 +102,7 @@ def test_known_rows_are_kept_and_new_ones_added(declared: dict[str, Any], tmp_pa
     marked = {**json.loads(lines[0]), "clients": 99}
     (folder / "sweep.jsonl").write_text(json.dumps(marked) + "\n" + lines[0][:40])
     first, second = rows_of(declared, ["training.batch=4,8"], output=folder)
-    assert first == {**row, "clients": 99} and second["clients"] == 6
+    assert first == replace(row, clients=99) and second["clients"] == 6
     assert len((folder / "sweep.jsonl").read_text().splitlines()) == 2
     with (folder / "sweep.csv").open() as file:
         table = list(csv.DictReader(file))
@@ -236,7 +237,7 @@ def test_a_refused_cell_says_why_and_the_others_go_on(declared: dict[str, Any], 
     assert len(rows) == 6 and [label for label, row in rows.items() if "refused" in row] == [
         "stages=4,batch=4", "stages=4,batch=8"
     ]  # fmt: skip
-    refused = {**rows["stages=4,batch=8"]}
+    refused = rows["stages=4,batch=8"].as_json()
     assert refused.pop("refused").startswith("schedule.stages: ")
     assert refused == {
         "label": "stages=4,batch=8", "schedule.stages": 4, "training.batch": 8, "method": "fedavg",
@@ -260,7 +261,7 @@ def test_a_refused_cell_says_why_and_the_others_go_on(declared: dict[str, Any], 
 def test_rows_are_a_table_with_a_column_for_each_axis(declared: dict[str, Any], tmp_path: Path) -> None:
     axes = ["schedule=end-to-end,{name: layerwise, stages: 2}", "training.batch=4,8", "fleet.budgets.memory=1 GB"]
     rows = edgefl.sweep(declared, axes, output=tmp_path / "grid")["rows"]
-    table = pd.DataFrame(rows)
+    table = pd.DataFrame([row.as_json() for row in rows])
     assert list(table.groupby(["schedule", "training.batch"]).size().index) == [
         ("end-to-end", 4), ("end-to-end", 8), ("layerwise", 4), ("layerwise", 8)
     ]  # fmt: skip
@@ -269,7 +270,7 @@ def test_rows_are_a_table_with_a_column_for_each_axis(declared: dict[str, Any], 
     columns = (tmp_path / "grid" / "sweep.csv").read_text().splitlines()[0].split(",")
     assert {"schedule", "schedule.stages", "training.batch", "fleet.budgets.memory"} <= set(columns)
     again = edgefl.sweep(declared, [*axes[:2], "fleet.budgets.memory=1 GB,2 GB"], output=tmp_path / "grid")["rows"]
-    assert set(pd.DataFrame(again)) == set(table)
+    assert set(pd.DataFrame([row.as_json() for row in again])) == set(table)
 
 
 def test_what_only_the_parts_together_refuse_is_a_row_too(tiny: Tiny) -> None:

@@ -15,7 +15,7 @@ import yaml
 from safetensors.torch import save_file
 
 from edgefl.cli import main
-from edgefl.commands.verify.rules import RULES
+from edgefl.commands.verify.conservation import RULES
 from edgefl.commands.verify.verify import FILE_RULES, verify
 from edgefl.devices import load_device, load_link
 from edgefl.errors import RunError

@@ -461,6 +461,7 @@ RUNS = {**{name: {"name": "fedcola", **options} for name, options in EVERY.items
         for layerwise in (False, True)
     ],
 )
+@pytest.mark.usefixtures("one_worker")
 def test_runs_send_what_is_profiled_and_are_the_same_in_workers(
     tiny: Tiny, tmp_path: Path, name: str, layerwise: bool
 ) -> None:
@@ -486,6 +487,7 @@ def test_runs_send_what_is_profiled_and_are_the_same_in_workers(
     )
 
 
+@pytest.mark.slow
 def test_the_shipped_vit_and_bert_can_be_profiled() -> None:
     rows = edgefl.profile("finetune/vit-s-bert", ["method=fedcola", "compare={}"])["rows"]
     assert {row["kind"] for row in rows} == {"image", "text", "image-text"}

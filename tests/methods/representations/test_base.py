@@ -21,9 +21,9 @@ from edgefl import models
 from edgefl.commands.compose import compose
 from edgefl.errors import EdgeflError
 from edgefl.methods import ServerState, Update
-from edgefl.methods.representations.base import best_match, mixed, weighed
 from edgefl.methods.representations.fedet import confidences
 from edgefl.methods.representations.fedgems import entropy
+from edgefl.methods.representations.representation_method import best_match, mixed, weighed
 from edgefl.methods.representations.steps import Distill
 from edgefl.scenario import load
 from edgefl.work import Context, Pass, Work, run

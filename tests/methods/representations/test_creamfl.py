@@ -21,8 +21,8 @@ from edgefl import models
 from edgefl.commands.compose import compose
 from edgefl.errors import EdgeflError, MethodError
 from edgefl.methods import ServerState, Update
-from edgefl.methods.representations.base import weighed
 from edgefl.methods.representations.creamfl import gca_scores
+from edgefl.methods.representations.representation_method import weighed
 from edgefl.methods.representations.steps import ContrastPublic, Distill, Joint, embed_as_before, inter_loss, intra_loss
 from edgefl.scenario import load
 from edgefl.work import Context, Pass, Work

@@ -17,7 +17,7 @@ from edgefl_toys import Memory, declared
 
 import edgefl
 from edgefl.commands.compose import compose
-from edgefl.commands.verify.rules import Facts, Ledger
+from edgefl.commands.verify.conservation import Facts, Ledger
 from edgefl.cost import Predictor
 from edgefl.devices import available_memory_bytes
 from edgefl.devices.availability import availability_of

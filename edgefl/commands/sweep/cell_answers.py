@@ -1,0 +1,201 @@
+"""What the cells of a sweep cost and what their runs give, computed in this process or by workers side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from edgefl.commands.cells.cells import Nodes, run_cells
+from edgefl.commands.cells.workers import Cell, Outcome
+from edgefl.commands.compose import compose, predictor_of, same_results
+from edgefl.commands.progress import OnProgress, messages, silent
+from edgefl.commands.run.run import run
+from edgefl.commands.sweep.cell_row import library, row_of
+from edgefl.commands.sweep.stored_rows import RUNS, Rows
+from edgefl.cost import Predictor
+from edgefl.devices import Fleet
+from edgefl.errors import DivergedError, EdgeflError, RunError
+from edgefl.planning.workload import Workload, workload_of
+from edgefl.records.record import UNSET
+from edgefl.records.sweep import CellCosts, TrainedCell
+from edgefl.report import facts_of
+from edgefl.runs import begun, read_run
+from edgefl.scenario import Scenario
+from edgefl.work import digest
+
+
+class Answers:
+    """What cells cost and what their runs give, computed one by one when it is asked for, or by workers side by side.
+
+    ``beside`` is whether there are workers: more than one, or at an ``address``.
+    """
+
+    def __init__(
+        self,
+        cells: Sequence[tuple[str, Scenario]],
+        refused: Mapping[str, str],
+        store: Rows | None,
+        train: bool,
+        jobs: int,
+        address: str | None,
+        workloads: Workloads,
+        on_progress: OnProgress,
+    ):
+        self._store, self._workloads, self._on_progress = store, workloads, on_progress
+        self._devices = library()
+        wanted = []
+        for label, scenario in cells:
+            known = store.known.get(label) if store else None
+            if label not in refused and (known is None or (train and not known.trained)):
+                folder = store.folder / RUNS / label if store and train else None
+                wanted.append(Cell(label, (label, scenario, folder, known is None), folder))
+        self.beside = bool(wanted) if address is not None else jobs > 1 and len(wanted) > 1
+        nodes = None
+        if address is not None:
+            scenarios = [cell.argument[1] for cell in wanted]
+            nodes = Nodes(address, scenarios, [store.folder] if store and train else [], train)
+        self._outcomes = run_cells(_computed, wanted, jobs, on_progress, nodes) if self.beside else None
+        self._latest: Outcome | None = None
+
+    def priced(self, label: str, scenario: Scenario) -> CellCosts:
+        """The costs of a cell's row; raises what refuses it."""
+        if self._outcomes is None:
+            return row_of(self._workloads.of(scenario), self._devices)
+        answer = self._of(label)
+        assert answer.priced is not None
+        return answer.priced
+
+    def trained(self, label: str, scenario: Scenario) -> CellRun:
+        """The fields that a cell's run adds; raises what ended it."""
+        assert self._store is not None
+        if self._outcomes is None:
+            return trained(label, scenario, self._store.folder / RUNS / label, self._on_progress)
+        answer = self._of(label)
+        if answer.error is not None:
+            raise answer.error
+        assert answer.trained is not None
+        return answer.trained
+
+    def _of(self, label: str) -> Answered:
+        """The answer for a cell; cells are asked for in their order."""
+        assert self._outcomes is not None
+        while self._latest is None or self._latest.label != label:
+            self._latest = next(self._outcomes)
+        if self._latest.error is not None:
+            raise self._latest.error
+        answer: Answered = self._latest.answer
+        return answer
+
+    def close(self) -> None:
+        """End the workers."""
+        if isinstance(self._outcomes, Generator):
+            self._outcomes.close()
+
+
+class CellRun(NamedTuple):
+    """What a cell's run adds to its row."""
+
+    metrics: Mapping[str, Mapping[str, float | None]]
+    trained: TrainedCell
+
+
+class Answered(NamedTuple):
+    """A cell's costs, unless they are known, and its run or the error that ended it."""
+
+    priced: CellCosts | None = None
+    trained: CellRun | None = None
+    error: EdgeflError | None = None
+
+
+def _computed(argument: tuple[str, Scenario, Path | None, bool], on_progress: OnProgress) -> Answered:
+    """The answer for a cell; in a worker process."""
+    label, scenario, folder, unpriced = argument
+    priced = row_of(_shared_workloads().of(scenario), library()) if unpriced else None
+    if folder is None:
+        return Answered(priced)
+    try:
+        return Answered(priced, trained(label, scenario, folder, on_progress))
+    except EdgeflError as error:
+        return Answered(priced, error=error)
+
+
+@cache
+def _shared_workloads() -> Workloads:
+    """The workloads of all cells of a worker process, which share predictions."""
+    return Workloads(silent, keeping=False)
+
+
+class Workloads:
+    """The workloads of cells; with ``keeping``, each is predicted once and cached."""
+
+    def __init__(self, on_progress: OnProgress, *, keeping: bool):
+        self._on_progress, self._keeping = on_progress, keeping
+        self._predictors: dict[str, Predictor] = {}
+        self._known: dict[int, Workload] = {}
+        self._latest: tuple[str, Workload] | None = None
+
+    def of(self, scenario: Scenario) -> Workload:
+        """The workload of this scenario object."""
+        if id(scenario) in self._known:
+            return self._known[id(scenario)]
+        # what works cost doesn't depend on budgets; one is held, since a cell may have a million clients
+        resolved = scenario.resolved()
+        fleet = {name: value for name, value in resolved["fleet"].items() if name != "budgets"}
+        key = digest({**resolved, "fleet": fleet, "compare": None})
+        if self._latest is not None and self._latest[0] == key:
+            workload = self._latest[1]
+            clients = len(workload.setup.clients.client_kind)
+            setup = replace(workload.setup, fleet=Fleet.draw(scenario.fleet, clients, scenario.seed))
+            workload = replace(workload, setup=setup)
+        else:
+            predictor = self._predictors.setdefault(scenario.executor.device_type, predictor_of(scenario))
+            setup = compose(scenario, messages(self._on_progress), trains=False)
+            workload = workload_of(setup, predictor)
+        self._latest = key, workload
+        if self._keeping:  # not by default: a thousand cells of a million clients would exceed the memory
+            self._known[id(scenario)] = workload
+        return workload
+
+
+def trained(label: str, scenario: Scenario, folder: Path, on_progress: OnProgress) -> CellRun:
+    """Run a cell in ``folder``, or resume the run of an earlier sweep, and return the fields that its row gets.
+
+    A run that diverged has the metrics up to then, and ``trained.diverged`` says where it stopped.  Raises RunError if
+    the folder holds another scenario's run, and what else ``edgefl.run`` raises.
+    """
+
+    def on_event(event: str, facts: Mapping[str, Any]) -> None:
+        if event not in ("combination", "done"):  # a run is only part of the sweep
+            on_progress(event, facts)
+
+    diverged: str | None = None
+    if (resumed := begun(folder)) and not same_results(read_run(folder).scenario, scenario.resolved()):
+        raise RunError(f"{folder} holds the run of another scenario; choose another --output")
+    try:
+        if resumed:
+            done = run(resume=folder, on_progress=on_event)
+        else:
+            done = run(scenario, output=folder, on_progress=on_event)
+    except DivergedError as error:  # the other cells go on
+        done, diverged = read_run(folder), str(error)
+    facts = facts_of(done, label)
+    totals = facts["totals"]
+    return CellRun(
+        {kind: dict(values) for kind, values in facts["metrics"].items()},
+        TrainedCell(
+            rounds=facts["rounds"],
+            outcomes=facts["outcomes"],
+            virtual_seconds=facts["virtual_seconds"],
+            updates=totals["finished"],
+            download_bytes=totals["download_bytes"],
+            upload_bytes=totals["upload_bytes"],
+            energy_joules=totals["energy_joules"],
+            clients_that_took_part=facts["everyone"]["took_part"],
+            metrics_round=facts["metrics_round"],
+            metrics_split=facts["metrics_split"],
+            diverged=diverged or UNSET,
+        ),
+    )

@@ -1,0 +1,316 @@
+"""A row of a sweep: the eligible clients of a cell, the data of the others, costs, and the smallest devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from math import isfinite
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.commands.compose import commonest_link
+from edgefl.devices import (
+    PYTORCH,
+    Device,
+    RuntimeChoice,
+    device_names,
+    free_memory_bytes,
+    load_device,
+    with_runtime,
+)
+from edgefl.devices.budgets import BUDGETS
+from edgefl.planning import DataCoverage, Setup
+from edgefl.planning.cohort_places import places
+from edgefl.planning.coverage import share
+from edgefl.planning.workload import (
+    LEFT_OUT,
+    Booleans,
+    Integers,
+    Judged,
+    Workload,
+    binding_counts,
+    counts_of,
+    evaluated,
+    memory_limit_counts,
+)
+from edgefl.records.record import UNSET, Maybe
+from edgefl.records.sweep import (
+    CellCosts,
+    EnergyTotal,
+    Group,
+    KindGroup,
+    Merits,
+    SmallerDevice,
+    SmallestDevice,
+    StageGroup,
+)
+
+TRAVELLING = ("download_bytes", "upload_bytes", "flops")
+"""Costs that a row gives as means over eligible clients' rounds and as totals of the schedule."""
+
+
+def row_of(workload: Workload, library: Library) -> CellCosts:
+    """What a cell costs."""
+    setup = workload.setup
+    library = with_runtimes(library, setup.fleet.runtime)
+    holdings = DataCoverage.of(setup)
+    judged = evaluated(workload)
+    stages = [
+        _stage_row(workload, list(turns), holdings, library)
+        for _, turns in groupby(judged, key=lambda turn: turn.stage.index)
+    ]
+    everyone = np.ones(len(holdings.samples), bool)
+    ever = np.logical_or.reduce([turn.eligible for turn in judged])
+    clients, rounds = len(everyone), sum(stage.rounds for stage in stages)
+    hardest = min(stages, key=lambda stage: stage.eligible)
+    excluded = holdings.left(everyone, ever)
+    counts: Integers = np.sum(
+        [turn.stage.rounds * counts_of(turn.work[turn.eligible], workload) for turn in judged], axis=0
+    )
+    done_works = np.flatnonzero(counts)
+    peaks = workload.table["memory"]
+    offered = [counts_of(turn.work[turn.work != LEFT_OUT], workload) for turn in judged]
+    return CellCosts(
+        clients=clients,
+        rounds=rounds,
+        eligible_share_ever=share(int(ever.sum()), clients),
+        eligible_share_at_hardest_stage=hardest.eligible_share,
+        eligible_share_ever_by_kind={
+            kind: share(int((ever & members).sum()), int(members.sum())) for kind, members in holdings.everyone.items()
+        },
+        eligible_samples_share=sum(stage.rounds * stage.eligible_samples_share for stage in stages) / rounds,
+        eligible_samples_share_ever=excluded.eligible_samples_share,
+        class_coverage_ever=excluded.class_coverage,
+        excluded_samples=excluded.excluded_samples,
+        lost_classes=excluded.lost_classes,
+        lost_modalities=excluded.lost_modalities,
+        modality_samples_share_ever=excluded.modality_samples_share,
+        empty_rounds=sum(stage.rounds for stage in stages if not stage.eligible),
+        hardest_stage=hardest.stage,
+        refused_by=hardest.refused_by,
+        refused_memory_by=hardest.refused_memory_by,
+        peak_memory_bytes=int(peaks[sum(offered) > 0].max(initial=0)),
+        eligible_peak_memory_bytes=int(peaks[done_works].max()) if len(done_works) else None,
+        download_bytes=_mean(workload.table["download_bytes"], counts),
+        upload_bytes=_mean(workload.table["upload_bytes"], counts),
+        flops=_mean(workload.table["flops"], counts),
+        energy_joules=_weighted([(stage.energy_joules, stage.rounds * stage.eligible) for stage in stages]),
+        **vars(merits(workload, judged)),
+        energy_total=_energy_total(workload.setup, judged),
+        stages=stages,
+    )
+
+
+def merits(workload: Workload, judged: Sequence[Judged]) -> Merits:
+    """The figures by which cells are compared: eligible share, seconds of a round, and totals of the schedule.
+
+    A round lasts as long as its slowest eligible client.  ``schedule_*`` sum over all rounds the expected cohort, each
+    client at the mean of its kind's eligible clients.  Costs of the server and of copies that a client has to download
+    again are not included.
+    """
+    rounds = [turn.stage.rounds for turn in judged]
+    slowest = [float(turn.seconds[turn.eligible].max()) if turn.eligible.any() else None for turn in judged]
+    shares = [share(int(turn.eligible.sum()), len(turn.eligible)) for turn in judged]
+    totals = {"cohort": 0.0, "energy_joules": 0.0, **dict.fromkeys(TRAVELLING, 0.0)}
+    for turn, count in zip(judged, rounds, strict=True):
+        for seats, eligible in _cohort(workload.setup, turn):
+            works = counts_of(turn.work[eligible], workload)
+            totals["cohort"] += count * seats
+            totals["energy_joules"] += count * seats * float(turn.joules[eligible].mean())
+            for name in TRAVELLING:
+                totals[name] += count * seats * (_mean(workload.table[name], works) or 0.0)
+    return Merits(
+        eligible_share=sum(count * ratio for count, ratio in zip(rounds, shares, strict=True)) / sum(rounds),
+        round_seconds=_weighted(list(zip(slowest, rounds, strict=True))),
+        schedule_seconds=sum(count * (seconds or 0.0) for count, seconds in zip(rounds, slowest, strict=True)),
+        schedule_client_rounds=totals["cohort"],
+        schedule_download_bytes=totals["download_bytes"],
+        schedule_upload_bytes=totals["upload_bytes"],
+        schedule_bytes=totals["download_bytes"] + totals["upload_bytes"],
+        schedule_flops=totals["flops"],
+        schedule_energy_joules=totals["energy_joules"],
+    )
+
+
+def _energy_total(setup: Setup, judged: Sequence[Judged]) -> EnergyTotal | Maybe | None:
+    """For how many rounds the clients' ``energy_total`` lasts; UNSET without such a budget, None if no client fits.
+
+    A client that is ever eligible takes part in each round that it fits, as long as enough is left.
+    ``expected_rounds`` are those that a draw gives it, on average; its total lasts if their joules are no more.
+    """
+    total = setup.fleet.energy_total
+    if total is None:
+        return UNSET
+    left, done = np.array(total, dtype=float), np.zeros(len(total))
+    drawn, needed = np.zeros(len(total)), np.zeros(len(total))
+    for turn in judged:
+        some = np.flatnonzero(turn.eligible)
+        with np.errstate(divide="ignore", invalid="ignore"):  # a round without cost; no limit
+            rounds = np.fmin(np.floor(left[some] / turn.joules[some]), turn.stage.rounds)
+        done[some] += rounds
+        left[some] -= rounds * turn.joules[some]
+        for seats, eligible in _cohort(setup, turn):
+            expected = turn.stage.rounds * seats / int(eligible.sum())
+            drawn[eligible] += expected
+            needed[eligible] += expected * turn.joules[eligible]
+    ever = np.logical_or.reduce([turn.eligible for turn in judged])
+    if not ever.any():
+        return None
+    return EnergyTotal(
+        least_rounds=int(done[ever].min()),
+        median_rounds=float(np.median(done[ever])),
+        expected_rounds=float(drawn[ever].mean()),
+        lasting_share=float((needed[ever] <= total[ever]).mean()),
+    )
+
+
+def _cohort(setup: Setup, turn: Judged) -> list[tuple[float, Booleans]]:
+    """The number of selected clients and a mask of the eligible ones, for each group that a round draws from."""
+    kind, offered = np.asarray(setup.clients.client_kind), turn.work != LEFT_OUT
+    groups = {
+        name: (int((offered & members).sum()), turn.eligible & members)
+        for index, name in enumerate(setup.clients.kinds)
+        if (offered & (members := kind == index)).any()
+    }
+    if not groups:
+        return []
+    if not setup.round.stratify:
+        groups = {"": (int(offered.sum()), turn.eligible)}
+    seats = places(setup.round.cohort, {name: size for name, (size, _) in groups.items()})
+    return [
+        (float(min(seats[name], int(eligible.sum()))), eligible)
+        for name, (_, eligible) in groups.items()
+        if eligible.any()
+    ]
+
+
+def _stage_row(workload: Workload, turns: Sequence[Judged], holdings: DataCoverage, library: Library) -> StageGroup:
+    """Clients of one stage, in all and by kind; shares are of all clients, also those that the method leaves out.
+
+    Eligibility is the same in all ``turns`` of the stage; works may differ.
+    """
+    everyone = np.ones(len(turns[0].work), bool)
+    return StageGroup(
+        stage=turns[0].stage.index,
+        rounds=sum(turn.stage.rounds for turn in turns),
+        **vars(_group(workload, turns, holdings, everyone)),
+        kinds={
+            kind: KindGroup(
+                **vars(_group(workload, turns, holdings, members)),
+                smallest_device=smallest_device(workload, turns[0], members, library),
+            )
+            for kind, members in holdings.everyone.items()
+        },
+    )
+
+
+def _group(workload: Workload, turns: Sequence[Judged], holdings: DataCoverage, clients: Booleans) -> Group:
+    first = turns[0]
+    eligible, participants = clients & first.eligible, clients & (first.work != LEFT_OUT)
+    works: Integers = np.sum([turn.stage.rounds * counts_of(turn.work[eligible], workload) for turn in turns], axis=0)
+    offered = np.sum([counts_of(turn.work[participants], workload) for turn in turns], axis=0)
+    refused = participants & ~first.eligible
+    budgets = workload.setup.fleet.budget_names
+    no_memory = refused & (first.binding == budgets.index("memory"))
+    rounds = [turn.stage.rounds for turn in turns]
+    slowest = [float(turn.seconds[eligible].max()) if eligible.any() else None for turn in turns]
+    joules = [float(turn.joules[eligible].mean()) if eligible.any() else None for turn in turns]
+    return Group(
+        clients=int(clients.sum()),
+        eligible=int(eligible.sum()),
+        eligible_share=share(int(eligible.sum()), int(clients.sum())),
+        **vars(holdings.left(clients, eligible)),
+        refused_by=binding_counts(first.binding[refused], budgets),
+        refused_memory_by=memory_limit_counts(workload.setup.fleet.memory_of_device[no_memory]),
+        peak_memory_bytes=int(workload.table["memory"][offered > 0].max(initial=0)),
+        round_seconds=_weighted(list(zip(slowest, rounds, strict=True))),
+        download_bytes=_mean(workload.table["download_bytes"], works),
+        upload_bytes=_mean(workload.table["upload_bytes"], works),
+        flops=_mean(workload.table["flops"], works),
+        energy_joules=_weighted(list(zip(joules, rounds, strict=True))),
+    )
+
+
+def _mean(values: NDArray[np.float64], counts: Integers) -> float | None:
+    """The mean of the values weighted by ``counts``; None if all counts are 0."""
+    return float(counts @ values / counts.sum()) if counts.any() else None
+
+
+def _weighted(values: Sequence[tuple[float | None, float]]) -> float | None:
+    known = [(value, weight) for value, weight in values if value is not None]
+    return sum(v * w for v, w in known) / sum(w for _, w in known) if known else None
+
+
+Library = Sequence[Device]
+"""Devices by the memory that is available to tensors, smallest first."""
+
+
+def library() -> Library:
+    """All devices of the library with PyTorch, the smallest first."""
+    return with_runtimes([load_device(name) for name in device_names()], PYTORCH)
+
+
+def with_runtimes(devices: Library, runtime: RuntimeChoice) -> Library:
+    """These devices with this runtime, the smallest first."""
+    return sorted(
+        (with_runtime(device, runtime) for device in devices),
+        key=lambda device: (free_memory_bytes(device), device.name),
+    )
+
+
+def smallest_device(workload: Workload, judged: Judged, clients: Booleans, devices: Library) -> SmallestDevice | None:
+    """The smallest device on which each of these clients could do its round of this stage, with its margins.
+
+    The largest of their works must fit the device's own memory, the round's deadline and the tightest budgets among
+    them of what depends on the device (seconds, joules, power, ...), over the fleet's most common link.  Memory budgets
+    don't count: they are what the clients' owners grant and their devices have.  ``device`` is None if no device of the
+    library is large enough; ``smaller`` is the next smaller device and the limit that it exceeds.  Returns None for
+    clients that the method leaves out.
+    """
+    members = clients & (judged.work != LEFT_OUT)
+    if not members.any():
+        return None
+    works = np.flatnonzero(counts_of(judged.work[members], workload))
+    setup = workload.setup
+    link = commonest_link(setup.fleet)
+    peak = int(workload.table["memory"][works].max())
+    allowed = setup.budgets(np.flatnonzero(members))
+    others = [name for name in allowed if name not in BUDGETS]
+    limits = {name: float(allowed[name].min()) for name in ("seconds", "joules", *others)}
+    smaller: SmallerDevice | None = None
+    for device in devices:
+        margin = free_memory_bytes(device) - peak
+        if margin < 0:
+            smaller = SmallerDevice(device=device.name, refused_by="memory", short_by_bytes=-margin)
+            continue
+        costs = workload.prices.on([(device, link)], setup.fleet.throttling).costs
+        spent = {name: float(costs[name][0, works].max()) for name in limits}
+        if over := next((name for name in limits if spent[name] > limits[name]), None):
+            short = spent[over] - limits[over]
+            smaller = SmallerDevice(
+                device=device.name,
+                refused_by=over,
+                short_by_seconds=short if over == "seconds" else UNSET,
+                short_by_joules=short if over == "joules" else UNSET,
+                short_by=short if over in others else UNSET,
+            )
+            continue
+        return SmallestDevice(
+            device=device.name,
+            link=link.name,
+            peak_memory_bytes=peak,
+            available_memory_bytes=free_memory_bytes(device),
+            memory_margin_bytes=margin,
+            round_seconds=spent["seconds"],
+            seconds_margin=_finite(limits["seconds"] - spent["seconds"]),
+            energy_joules=spent["joules"],
+            joules_margin=_finite(limits["joules"] - spent["joules"]),
+            margins={name: limits[name] - spent[name] for name in others} if others else UNSET,
+            smaller=smaller,
+        )
+    return SmallestDevice(device=None, link=link.name, peak_memory_bytes=peak, smaller=smaller)
+
+
+def _finite(value: float) -> float | None:
+    return value if isfinite(value) else None

@@ -1,0 +1,199 @@
+"""One data set's part of a federation, stored on disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection as Names
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from edgefl.data.collection import IntArray
+from edgefl.data.missing import patterns_of
+from edgefl.data.options import Kind
+from edgefl.data.split import SPLITS, held_out_samples
+from edgefl.data.stored_arrays import Array, Entry
+from edgefl.models.preprocessing import AudioPreprocessing, ImagePreprocessing, Preprocessing, TextPreprocessing
+from edgefl.work.description import TensorSpec
+from edgefl.work.tasks import like
+
+
+@dataclass(frozen=True)
+class Part:
+    """A data set with its splits and its clients' samples; clients are numbered from 0 within the part.
+
+    ``replaced`` are arrays that stand in for stored ones.
+    """
+
+    collection: Entry
+    entry: Entry
+    tasks: Mapping[Kind, str]
+    replaced: Mapping[str, Array] = field(default_factory=dict, repr=False)
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of its clients."""
+        return tuple(self.entry.meta["kinds"])
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of its classes."""
+        return tuple(self.collection.meta["classes"])
+
+    @property
+    def server_samples(self) -> Mapping[str, Mapping[str, int]]:
+        """Numbers of samples at the server, by split and pattern."""
+        sizes: Mapping[str, Mapping[str, int]] = self.entry.meta["server_samples"]
+        return sizes
+
+    @property
+    def clients(self) -> IntArray:
+        """The kind [clients] of each client, as an index into ``kinds``."""
+        return np.array(self.entry.meta["client_kind"], np.int64)
+
+    @cached_property
+    def arrays(self) -> dict[str, Array]:
+        """All arrays of the collection and of the part, memory-mapped."""
+        entries = (self.collection, self.entry)
+        return {name: entry.array(name) for entry in entries for name in entry.meta["arrays"]} | dict(self.replaced)
+
+    def divided(self, share: float, rng: np.random.Generator) -> tuple[Part, Part]:
+        """The part with the samples that clients train on, and the one with those that they hold out of training.
+
+        Each client holds out at most this share of its samples, as whole groups (``held_out_samples``).
+        """
+        rows, offsets = np.asarray(self.arrays["client_rows"]), self.arrays["client_offset"]
+        owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+        held = held_out_samples(owner, self.arrays["group"][rows], share, rng)
+        parts = []
+        for mask in (~held, held):
+            counts = np.bincount(owner[mask], minlength=len(offsets) - 1)
+            own = {"client_rows": rows[mask], "client_offset": np.concatenate([[0], np.cumsum(counts)])}
+            if self.has_missing:
+                own["client_pattern"] = np.asarray(self.arrays["client_pattern"])[mask]
+            parts.append(replace(self, replaced=own))
+        return parts[0], parts[1]
+
+    @property
+    def has_missing(self) -> bool:
+        """Whether modalities may be missing from its clients' samples."""
+        return "client_pattern" in self.arrays
+
+    def rows(self, client: int, pattern: str | None = None) -> IntArray:
+        """Positions of a client's samples, optionally of one pattern; under ``shared`` clients may share some."""
+        first, last = self.arrays["client_offset"][client : client + 2]
+        rows: IntArray = self.arrays["client_rows"][first:last]
+        if pattern is None:
+            return rows
+        kind = self.kinds[self.entry.meta["client_kind"][client]]
+        if not self.has_missing:
+            return rows if pattern == kind else rows[:0]
+        selected: IntArray = rows[self.arrays["client_pattern"][first:last] == patterns_of(kind).index(pattern)]
+        return selected
+
+    def client_patterns(self) -> IntArray:
+        """Samples [clients, 3] of each client by pattern, in the order of ``patterns_of`` its kind."""
+        offsets = self.arrays["client_offset"]
+        code = self.arrays["client_pattern"] if self.has_missing else np.zeros(offsets[-1], np.int64)
+        owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+        return np.bincount(owner * 3 + code, minlength=3 * (len(offsets) - 1)).reshape(-1, 3)
+
+    def group_counts(self) -> IntArray | None:
+        """Sample groups [clients, 3] by pattern, if images may have several captions; else None."""
+        if "image" not in self.arrays:
+            return None
+        offsets, rows = self.arrays["client_offset"], self.arrays["client_rows"]
+        code = self.arrays["client_pattern"] if self.has_missing else np.zeros(offsets[-1], np.int64)
+        cell = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)) * 3 + code
+        pairs = np.unique(np.column_stack([cell, self.arrays["group"][rows]]), axis=0)
+        return np.bincount(pairs[:, 0], minlength=3 * (len(offsets) - 1)).reshape(-1, 3)
+
+    def class_counts(self) -> IntArray:
+        """Samples [clients, classes + 1] of each class; the last column counts those of no class."""
+        offsets = self.arrays["client_offset"]
+        clients, width = len(offsets) - 1, len(self.classes) + 1
+        owner = np.repeat(np.arange(clients), np.diff(offsets))
+        cell = owner * width + self.arrays["label"][self.arrays["client_rows"]]
+        return np.bincount(cell, minlength=clients * width).reshape(-1, width)
+
+    def names(self, data: str) -> list[str]:
+        """The whole names in a split, sorted."""
+        if "text" not in self.arrays:
+            return []
+        split = self.arrays["split"] == SPLITS.index(data)
+        texts = json.loads((self.collection.path / "texts.json").read_text(encoding="utf-8"))["texts"]
+        return sorted(texts[index] for index in np.unique(self.arrays["text"][split]))
+
+    @property
+    def extra_specs(self) -> dict[str, TensorSpec]:
+        """Specs of the optional fields that a pass may request."""
+        specs = {"group": TensorSpec((), "int64"), "target": TensorSpec((len(self.classes),))}
+        if "text" in self.entry.meta["facts"]:
+            specs["next"] = TensorSpec((self.entry.meta["facts"]["text"]["tokens"],), "int64")
+        return specs
+
+    @cached_property
+    def image_preprocessing(self) -> ImagePreprocessing:
+        """How its pictures become a model's inputs."""
+        meta = self.entry.meta
+        shape = {name: meta["facts"]["image"][name] for name in ("channels", "size")}
+        return ImagePreprocessing(**shape, mean=tuple(meta["mean"]), deviation=tuple(meta["deviation"]))
+
+    @cached_property
+    def audio_preprocessing(self) -> AudioPreprocessing:
+        """How its spectrograms become a model's inputs."""
+        (mean, deviation), facts = self.entry.meta["audio_moments"], self.entry.meta["facts"]["audio"]
+        return AudioPreprocessing(bins=facts["bins"], frames=facts["frames"], mean=mean, deviation=deviation)
+
+    def preprocessing(self, kind: str) -> Preprocessing:
+        """How raw samples of a kind become its model's inputs, and the names of its classes."""
+        modalities = kind.split("-")
+        return Preprocessing(
+            image=self.image_preprocessing if "image" in modalities else None,
+            text=TextPreprocessing(tokens=self.entry.meta["facts"]["text"]["tokens"]) if "text" in modalities else None,
+            audio=self.audio_preprocessing if "audio" in modalities else None,
+            classes=self.classes if self.tasks[cast(Kind, kind)] == "classify" else (),
+        )
+
+    def load(self, pattern: str, rows: IntArray, names: Names[str]) -> dict[str, Tensor]:
+        """The fields of these samples: those of ``names`` that the pattern has, and always the label."""
+        arrays, fields = self.arrays, {}
+        if "image" in pattern and "image" in names:
+            pixels = arrays["images"][arrays["image"][rows] if "image" in arrays else rows]
+            fields["image"] = self.image_preprocessing.normalised(torch.from_numpy(pixels))
+        if "text" in pattern and ("text" in names or "next" in names):
+            # Classification reads the name without the class words; retrieval and prediction read the whole one.
+            retrieves = "-" in pattern and like(self.tasks.get(cast(Kind, pattern), "retrieve")) == "retrieve"
+            tokens = arrays["tokens_whole" if retrieves or "next" in names else "tokens_masked"]
+            fields["text"] = torch.from_numpy(tokens[arrays["text"][rows]].astype(np.int64))
+            if "next" in names:
+                fields["next"] = self._next(fields["text"])
+        if "audio" in pattern and "audio" in names:
+            fields["audio"] = self.audio_preprocessing.normalised(torch.from_numpy(arrays["audio"][rows]))
+        fields["label"] = torch.from_numpy(arrays["label"][rows].astype(np.int64))
+        if "group" in names:
+            fields["group"] = torch.from_numpy(arrays["group"][rows].astype(np.int64))
+        if "target" in names:
+            fields["target"] = self._target(rows)
+        return fields
+
+    def _next(self, tokens: Tensor) -> Tensor:
+        """The token after each one ``[samples, tokens]``; -1 for the last one and for padding."""
+        after = torch.full_like(tokens, -1)
+        after[:, :-1] = tokens[:, 1:]
+        return after.masked_fill_(after == self.entry.meta["padding"], -1)
+
+    def _target(self, rows: IntArray) -> Tensor:
+        """Scores [samples, classes]: as published, else 1 for the label; zeros for samples without a class."""
+        answer, score = self.arrays["label"][rows][:, None], np.ones((len(rows), 1), np.float32)
+        if "answer" in self.arrays:
+            answer, score = self.arrays["answer"][rows], self.arrays["score"][rows]
+        target = np.zeros((len(rows), len(self.classes) + 1), np.float32)
+        # entries without a class (-1, or a label past the last) go to an extra column, which is cut off
+        np.put_along_axis(target, np.where(answer < 0, len(self.classes), answer).astype(np.int64), score, 1)
+        return torch.from_numpy(np.ascontiguousarray(target[:, :-1]))

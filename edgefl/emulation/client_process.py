@@ -1,0 +1,223 @@
+"""What an emulated client does: a process that receives payloads over its link, trains, and sends its update back.
+
+Payloads travel over a stream socket through the client's shaped link.  Orders and reports (which work, its loss, times)
+travel over a pipe beside it, as a device has its program and its method's options before a round.  Times are those of
+the machine's monotonic clock, which all processes share.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import IO, TypedDict, TypeVar
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from edgefl import registry, start_method
+from edgefl.emulation import frames
+from edgefl.emulation.kernel import enter
+from edgefl.emulation.links import PORT, SERVER
+from edgefl.errors import EdgeflError
+from edgefl.machine.microbenchmarks import CPU, Stopwatch, calibrate_here, step_overheads, threads_of
+from edgefl.training import Node, Report, Task
+from edgefl.training.task import ReportFacts, TaskFacts, serialised
+from edgefl.training.worker import open_node
+from edgefl.work import Form
+from edgefl.work.packed import space
+
+PAUSE = 0.5
+"""Seconds without work before a work is timed: after a download the processor's caches hold other things."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """What a client opens its data and plug-ins with; see ``edgefl.training.worker.open_node``."""
+
+    data: str
+    seed: int
+    tokens: int
+    cache: str | None
+    held_out: float
+    registered: registry.ForWorkers
+
+
+class Order(TypedDict, total=False):
+    """What a client is told to ``do``, the name of a method of ``_Client``, and the arguments of this method."""
+
+    do: str
+    seconds: float
+    form: str
+    facts: TaskFacts
+    payloads: int
+    check: Mapping[str, int]
+    latency: float
+
+
+class Times(TypedDict):
+    """When the download of a round was complete and its computing ended, by the machine's clock, and what it took."""
+
+    downloaded: float
+    computed: float
+    cpu_seconds: float
+
+
+class Answer(TypedDict, total=False):
+    """What a client says: an ``error``, that it is ``ready`` to receive, or what the method that it ran returns."""
+
+    error: str
+    ready: bool
+    seconds: float
+    share: float
+    flops_per_second: float
+    memory_bytes_per_second: float
+    seconds_per_operator: float
+    times: Times
+    facts: ReportFacts
+
+
+def tell(pipe: Connection, facts: Order | Answer, body: bytes = b"") -> None:
+    """Send an order or a report."""
+    pipe.send_bytes(json.dumps(facts).encode())
+    pipe.send_bytes(body)
+
+
+Said = TypeVar("Said", Order, Answer)
+
+
+def told(pipe: Connection, kind: type[Said]) -> tuple[Said, bytes]:
+    """Receive an order or an answer.  Raises EOFError or OSError if the other side has ended."""
+    said: Said = json.loads(pipe.recv_bytes())
+    return said, pipe.recv_bytes()
+
+
+def main(pipe: Connection, namespace: str, path: list[str], data: Data) -> None:
+    """Run a client in a network namespace until the pipe is closed."""
+    start_method.end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent ends its clients
+    sys.path[:] = path
+    try:
+        enter(namespace)
+        node = open_node(data.data, data.seed, data.tokens, data.cache, data.held_out, data.registered, "cpu")
+        stream = socket.create_connection((SERVER, PORT))
+        frames.tune(stream)
+        with threads_of(1):  # what the first training step imports and reserves belongs to the runtime
+            step_overheads(0.0, Stopwatch(time.process_time, 1), CPU)
+        tell(pipe, {})
+        client = _Client(pipe, stream, node)
+        while True:
+            order, *body = told(pipe, Order)  # a list, from which the body is taken so that its memory is free again
+            try:
+                tell(pipe, *getattr(client, order.pop("do"))(body=body, **order))
+            except EdgeflError as error:
+                tell(pipe, {"error": str(error)})
+    except (EOFError, ConnectionError, frames.Broken):
+        return
+    except Exception as error:  # said by the server, as nobody reads this process's own words
+        tell(pipe, {"error": str(error) or repr(error)})
+
+
+class _Client:
+    """One client: its node, and the copies of the server's tensors that it holds, by item name."""
+
+    def __init__(self, pipe: Connection, stream: socket.socket, node: Node):
+        self._pipe, self._stream, self._node = pipe, stream, node
+        self._held: dict[str, Tensor] = {}
+
+    def _run(self, task: Task) -> Report:
+        """Run a task, with new memory for its update: what a node keeps for the next one would count in its peak."""
+        size = space(task.form.up)
+        return self._node.run(task, None if size is None else torch.empty(size, dtype=torch.uint8))
+
+    def _computed(self, task: Task) -> tuple[Report, list[bytes]]:
+        """What a round computes: the task's report, and its payloads as they are sent."""
+        report = self._run(task)
+        return report, [serialised(tensors) for tensors in report.result.payloads.values() if tensors]
+
+    def calibrate(self, seconds: float, body: list[bytes]) -> tuple[Answer, bytes]:
+        """Measure the rates of this process by CPU time, and its ``share`` of a processor's time."""
+        wall, cpu = time.monotonic(), time.process_time()
+        device = calibrate_here(seconds)
+        share = (time.process_time() - cpu) / (time.monotonic() - wall)
+        return {
+            "share": share, "flops_per_second": device.flops_per_second,
+            "memory_bytes_per_second": device.memory_bytes_per_second,
+            "seconds_per_operator": device.seconds_per_operator,
+        }, b""  # fmt: skip
+
+    def timed(self, form: str, facts: TaskFacts, body: list[bytes]) -> tuple[Answer, bytes]:
+        """Train a work after a pause, as in a round; the wall seconds."""
+        # new files, whose pages are touched for the first time as those of a download
+        task = Task.of(Form.decode(form), stored(lambda file: file.write(body.pop())), facts)
+        time.sleep(PAUSE)
+        began = time.monotonic()
+        self._computed(task)
+        return {"seconds": time.monotonic() - began}, b""
+
+    def prepare(self, form: str, facts: TaskFacts, body: list[bytes]) -> tuple[Answer, bytes]:
+        """Train a work once outside all clocks, so that what is made at a first use is there."""
+        self._run(Task.of(Form.decode(form), stored(lambda file: file.write(body.pop())), facts))
+        return {}, b""
+
+    def train(
+        self,
+        form: str,
+        facts: TaskFacts,
+        payloads: int,
+        check: Mapping[str, int],
+        latency: float,
+        body: list[bytes],
+    ) -> tuple[Answer, bytes]:
+        """A round: receive ``payloads``, train, and send the update.
+
+        ``body`` has what the client holds without a download: preinstalled or kept by itself.  ``check`` are sums of
+        all other copies that it should hold.  The upload begins ``latency`` seconds after the update is ready.
+        """
+        self._held |= stored(lambda file: file.write(body.pop()))
+        wrong = [name for name, sum_ in check.items() if name not in self._held or checksum(self._held[name]) != sum_]
+        if wrong:
+            return {"error": f"it doesn't hold the copy of {wrong[0]} that the versions say"}, b""
+        decoded = Form.decode(form)
+        tell(self._pipe, {"ready": True})
+        receiver = frames.Receiver(self._stream)
+        for number in range(payloads):
+            self._held |= stored(partial(receiver.into, number=number))
+        downloaded = time.monotonic()
+        names = {name for p in decoded.down for item in p.items for name in p.wire(item)} | set(decoded.keep)
+        inputs = {name: tensor for name, tensor in self._held.items() if name in names}
+        cpu = time.process_time()
+        report, uploads = self._computed(Task.of(decoded, inputs, facts))
+        computed, spent = time.monotonic(), time.process_time() - cpu
+        if uploads:
+            time.sleep(latency)
+            frames.send(self._stream, uploads)
+        kept = report.result.kept
+        self._held |= kept
+        times: Times = {"downloaded": downloaded, "computed": computed, "cpu_seconds": spent}
+        return {"times": times, "facts": report.facts()}, serialised(kept)
+
+
+def stored(write: Callable[[IO[bytes]], object]) -> dict[str, Tensor]:
+    """The tensors of a safetensors file on disk, which ``write`` writes.
+
+    They are pages of the file, as a model on a device's storage: the kernel takes them back where memory is short.
+    """
+    with tempfile.NamedTemporaryFile(suffix=".safetensors") as file:
+        write(file)
+        file.flush()
+        return dict(safetensors.torch.load_file(file.name))
+
+
+def checksum(tensor: Tensor) -> int:
+    """A sum of a tensor's bytes, by which two copies are compared."""
+    return zlib.crc32(serialised({"": tensor}))

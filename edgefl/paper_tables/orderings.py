@@ -1,0 +1,118 @@
+"""docs/papers/orderings.md: runs of the scenarios ``papers/orderings-*``, and their means and verdicts as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from edgefl.commands.progress import OnProgress, silent
+from edgefl.commands.run.run import run
+from edgefl.errors import RunError
+from edgefl.paper_tables.page_tables import Table, Tolerance
+from edgefl.records.compare import Ordering, OrderingFigure
+from edgefl.runs import Run, is_comparison, read_run
+from edgefl.scenario import Scenario, load
+
+TRAINED = Tolerance("training on another processor; verdicts and counts of seeds must be equal", absolute=0.02)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of the page: its title, the name of its tables, and the scenarios that it runs with overrides."""
+
+    heading: str
+    name: str
+    scenarios: tuple[str, ...]
+    overrides: tuple[str, ...] = ()
+
+
+SECTIONS = (
+    Section("FedCola's ablation", "fedcola", ("orderings-fedcola",)),
+    Section("Shared layers of a modality-agnostic transformer", "fedcola-mat", ("orderings-fedcola-mat",)),
+    Section("CreamFL: GCA compared with the mean", "creamfl", ("orderings-creamfl",)),
+    Section("Replacing a missing modality in training", "pmcmfl", ("orderings-pmcmfl",)),
+    Section("Replacing a missing modality in training", "pmcmfl-iid", ("orderings-pmcmfl",), ("data.partition=iid",)),
+    Section("Completing a single modality at inference", "pmcmfl-matching", ("orderings-pmcmfl-matching",)),
+    Section(
+        "Training with excluded clients",
+        "eligibility",
+        tuple(f"orderings-eligibility-{share}" for share in ("30", "50", "100", "depthfl")),
+    ),
+)
+"""In the page's order."""
+
+
+def trained_tables(
+    folder: Path,
+    on_progress: OnProgress = silent,
+    *,
+    sections: Sequence[Section] = SECTIONS,
+    overrides: Sequence[str] = (),
+) -> list[Table]:
+    """Train the scenarios of the sections in folders below ``folder``, or resume them, and make two tables of each.
+
+    Raises RunError for a folder with the runs of another scenario, and what ``edgefl.run`` raises.
+    """
+    orderings = import_module("edgefl.commands.compare.orderings")
+    found = []
+    for section in sections:
+        runs: list[Run] = []
+        for name in section.scenarios:
+            scenario = load(f"papers/{name}", [*section.overrides, *overrides])
+            place = name if len(section.scenarios) > 1 else f"orderings-{section.name}"
+            runs += trained(scenario, folder / place, on_progress)
+        (table,) = orderings.tables_of(runs)
+        found += tables_of(section, orderings.ordering_of_study(table))
+    return found
+
+
+def trained(scenario: Scenario, folder: Path, on_progress: OnProgress) -> list[Run]:
+    """The finished runs of what a scenario compares; those of an earlier call are read, and resumed if cut off."""
+
+    def on_event(event: str, facts: Mapping[str, Any]) -> None:
+        if event != "done":  # the runs are only part of the page
+            on_progress(event, facts)
+
+    if not is_comparison(folder):
+        return list(run(scenario, output=folder, on_progress=on_event).runs.values())
+    wanted = {label: _what_counts(combination.resolved()) for label, combination in scenario.combinations()}
+    for label, known in read_run(folder).runs.items():
+        if _what_counts(known.scenario) != wanted.get(label):
+            raise RunError(f"{folder} holds the run of another scenario ({label}); choose another folder")
+    return list(run(resume=folder, on_progress=on_event).runs.values())
+
+
+def _what_counts(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """A resolved scenario without where it trains, which doesn't change results."""
+    return {name: value for name, value in resolved.items() if name != "executor"}
+
+
+def tables_of(section: Section, ordering: Ordering) -> list[Table]:
+    """The means of the variants and the verdicts on the claims; ``ordering`` is an entry of ``edgefl.compare``'s."""
+    metrics = {metric: metric.removeprefix("image-text.") for metric in ordering.metrics}
+    means = tuple(
+        (row.label, *(_mean(row.figures[metric]) for metric in metrics)) for row in ordering.rows
+    )  # fmt: skip
+    verdicts = tuple(
+        (
+            f"{claim.worse} < {claim.better}",
+            metrics[claim.metric],
+            f"{claim.gap:+.3f} ± {claim.gap_deviation:.3f}",
+            f"{claim.spread:.3f}",
+            f"{claim.ahead} of {claim.seeds}",
+            claim.verdict,
+        )
+        for claim in ordering.claims
+    )
+    header = ("claimed", "metric", "gap", "spread", "seeds", "verdict")
+    return [
+        Table(section.heading, section.name, ("variant", *metrics.values()), means, 1, TRAINED),
+        Table(section.heading, f"{section.name}-claims", header, verdicts, 2, TRAINED),
+    ]
+
+
+def _mean(cell: OrderingFigure) -> str:
+    return f"{cell.mean:.3f} ± {cell.deviation:.3f}"

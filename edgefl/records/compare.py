@@ -1,0 +1,161 @@
+"""The answer of ``edgefl compare``: runs over their seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from edgefl.records.profile import Answer
+from edgefl.records.record import Keys, Record
+
+
+class Figure(Record):
+    """A figure over seeds."""
+
+    mean: float | None
+    """Mean over the seeds, in the figure's unit; `null` if a seed has no value"""
+    deviation: float | None
+    """Standard deviation (n - 1); `null` for one seed"""
+    half_width: float | None
+    """Half the 95 % confidence interval of the mean, by Student's t"""
+    values: Sequence[float | None]
+    """Values by seed"""
+    diverged: int
+    """Seeds whose model diverged"""
+    best: bool
+    """Whether this is the best row and its interval is apart from all others'"""
+
+
+class ComparedRow(Record):
+    """Runs that differ in their seeds only.
+
+    `FIGURE` is a metric or a cost of the whole run: `eligible_share_ever`, `took_part_share`, `updates`,
+    `peak_memory_bytes`, and of all clients together `bytes`, `flops`, `virtual_seconds`, `energy_joules`.
+    """
+
+    label: str
+    """Names and fields that tell the row from the others"""
+    sets: Annotated[Mapping[str, Any], Keys("PATH")]
+    """Its value of each field in which rows differ"""
+    seeds: Sequence[int]
+    """Seeds of its runs"""
+    runs: Sequence[str]
+    """Their folders"""
+    splits: Sequence[str]
+    """Splits of their last evaluations"""
+    figures: Annotated[Mapping[str, Figure], Keys("FIGURE")]
+    """Metrics and costs"""
+
+
+class EqualRow(Record):
+    """A row at an equal budget."""
+
+    label: str
+    """The row"""
+    rounds: Sequence[int | None]
+    """The round of each seed's evaluation, `null` if there is none within the budget"""
+    figures: Annotated[Mapping[str, Figure], Keys("METRIC")]
+    """The metrics"""
+
+
+class EqualCosts(Record):
+    """Metrics at equal costs: of a step function of what was spent, the last evaluation within the budget."""
+
+    axis: str
+    """`virtual_seconds`, `bytes` or `energy_joules`"""
+    budget: float
+    """The largest that all runs reached, in the axis's unit"""
+    split: str
+    """The split of all these evaluations"""
+    rows: Sequence[EqualRow]
+    """The rows, in their order"""
+
+
+class OrderingFigure(Record):
+    """A metric over the seeds that all rows have."""
+
+    mean: float
+    """Mean over these seeds"""
+    deviation: float
+    """Standard deviation"""
+
+
+class OrderingRow(Record):
+    """A row of an ordering."""
+
+    label: str
+    """A row"""
+    figures: Annotated[Mapping[str, OrderingFigure], Keys("METRIC")]
+    """The metrics"""
+
+
+class OrderingClaim(Record):
+    """A pair of rows in one metric."""
+
+    worse: str
+    """The row that should be behind"""
+    better: str
+    """The row that should be ahead"""
+    metric: str
+    """In this metric"""
+    gap: float
+    """Difference of the means"""
+    gap_deviation: float
+    """Standard deviation of the difference over seeds"""
+    spread: float
+    """The larger standard deviation of the two"""
+    ahead: int
+    """Seeds in which the better row is ahead"""
+    seeds: int
+    """Seeds in all"""
+    verdict: str
+    """`holds`, `reversed`, `no ordering`, or `one seed: no ordering`"""
+
+
+class Ordering(Record):
+    """Which row is ahead beyond the spread.
+
+    Of the scenarios `papers/orderings-*` what the papers claim, of other runs every pair of rows, the lower mean first.
+    [The rule](../papers/orderings.md) is in the page about them.
+    """
+
+    title: str
+    """What is compared"""
+    seeds: Sequence[int]
+    """Seeds that all rows have"""
+    metrics: Sequence[str]
+    """Metrics that all rows have"""
+    rows: Sequence[OrderingRow]
+    """The rows"""
+    claims: Sequence[OrderingClaim]
+    """The pairs"""
+    not_run: Sequence[str]
+    """Variants of the paper without a finished run"""
+
+
+class ComparedRuns(Answer):
+    """Runs over their seeds.
+
+    `edgefl run --json` of a comparison with several seeds has the same under `over_seeds`.
+    """
+
+    spread: str
+    """What is shown beside a mean and decides what is best: `standard deviation`, or `95 % interval` if every row has
+    five seeds or more"""
+    metrics: Sequence[str]
+    """The runs' metrics, `KIND.NAME`"""
+    chance: Annotated[Mapping[str, float], Keys("METRIC")]
+    """Chance level of a metric, if it is the same in all runs"""
+    rows: Sequence[ComparedRow]
+    """A row for each group of runs that differ in their seeds only"""
+    also_differ: Sequence[str]
+    """Fields that differ between rows and that no label has"""
+    stopped: Sequence[str]
+    """A sentence for each run that
+    [a metric or `on_round` ended early](../explanation/evaluation.md#ending-early-and-the-best-weights)"""
+    equal: Sequence[EqualCosts]
+    """Metrics at equal costs"""
+    orderings: Sequence[Ordering]
+    """Which row is ahead beyond the spread"""
+    left_out: Sequence[str]
+    """A sentence for each run that isn't compared"""

@@ -1,0 +1,518 @@
+"""The answers of ``edgefl profile`` and ``cost-diff``: what clients and the server cost, predicted and measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+from edgefl.records.record import UNSET, ByKind, Keys, Maybe, Record, Rounds, Samples, Share, Unit
+
+ByPart = Annotated[Mapping[str, int], Keys("PART")]
+ByPayload = Annotated[Mapping[str, int], Keys("PAYLOAD")]
+Refused = Annotated[Mapping[str, str], Keys("LABEL")]
+
+
+# --- what several rows have ------------------------------------------------------------------------------------------
+
+
+class Answer(Record):
+    """What a command answers.  A notebook shows it as tables if ``report`` has made a page for its class."""
+
+    def _repr_html_(self) -> str | None:
+        page = PAGES.get(type(self))
+        return None if page is None else page(self)
+
+
+PAGES: dict[type[Answer], Callable[[Any], str]] = {}
+"""The HTML of answers by class; ``edgefl.report.notebook`` fills it."""
+
+
+class OfScenario(Answer):
+    """The scenario that was asked about."""
+
+    scenario: str
+    """Name of the scenario"""
+    at_most: Sequence[str] | Maybe = UNSET
+    """Schedules that may end their stages early, so that rounds and totals are at most those given; absent if there
+    are none"""
+
+
+class OfKind(Record):
+    """Whose costs a row has."""
+
+    kind: str
+    """Kind of client"""
+    variant: str | Maybe = UNSET
+    """Variant of these clients; only where the kind's variants cost different things"""
+
+    @property
+    def whose(self) -> str:
+        """The kind, with the variant if it has a row of its own: ``image, slow``."""
+        return self.kind if self.variant is UNSET else f"{self.kind}, {self.variant}"
+
+
+class AtStage(Record):
+    """The stage of a row, and the part of the model."""
+
+    stage: int
+    """Stage of the schedule, from 1"""
+    part: str | Maybe = UNSET
+    """Name of the part; only where a schedule offers several"""
+
+    @property
+    def stage_and_part(self) -> str:
+        """The stage, with the part if the schedule offers several: ``3, stages 1-2``."""
+        return str(self.stage) if self.part is UNSET else f"{self.stage}, {self.part}"
+
+
+class OfStage(AtStage, OfKind):
+    """A row by stage and kind."""
+
+
+class Stretch(Record):
+    """Rounds of one stage that cost the same."""
+
+    stage: int
+    """Stage of the schedule"""
+    first_round: int
+    """First of the rounds that cost the same"""
+    rounds: Rounds
+    """How many these are"""
+
+
+class Peaks(Record):
+    """The highest moments of memory."""
+
+    peak_memory_bytes: int
+    """Live tensors and kernels' scratch at the highest moment"""
+    live_memory_bytes: int
+    """Live tensors at their highest moment"""
+
+
+class Process(Peaks):
+    """Memory by part, and what a process takes beside it."""
+
+    memory_bytes: ByPart
+    """The highest moment by part: `parameters`, `gradients`, `optimizer`, `activations`, `buffers`, `inputs`,
+    `received`, `reference`, `outputs`, `temporaries`, `scratch`"""
+    runtime_overhead_bytes: int
+    """What the runtime takes on the device: Python and torch, or `fleet.runtime`"""
+    process_memory_bytes: int
+    """Peak and overhead together"""
+
+
+class Flops(Record):
+    """Computation."""
+
+    forward_flops: float
+    """Forward FLOPs: 2 x MAC of matrix products and convolutions"""
+    backward_flops: float
+    """Backward FLOPs, likewise"""
+
+    @property
+    def flops(self) -> float:
+        """Forward and backward together."""
+        return self.forward_flops + self.backward_flops
+
+
+class Computed(Flops):
+    """Computation, also in fvcore's convention."""
+
+    fvcore_macs: float
+    """MACs in fvcore's convention ([costs](../explanation/costs.md#flops-and-macs))"""
+
+
+class Moved(Record):
+    """Tensors that travel."""
+
+    download_bytes: float
+    """Tensors that travel down"""
+    upload_bytes: float
+    """Tensors that travel up"""
+
+
+class Traffic(Moved):
+    """Tensors that travel, by payload and by part, and as files."""
+
+    download_bytes_by_payload: ByPayload
+    """Tensors down by payload"""
+    upload_bytes_by_payload: ByPayload
+    """Tensors up by payload"""
+    download_bytes_by_part: ByPart
+    """Tensors down by part of the model: `embedding`, `blocks`, `norm`, `rep`, `head`, `pooler`, `buffers`, `tables`"""
+    upload_bytes_by_part: ByPart
+    """The same, up"""
+    serialised_download_bytes: int
+    """Tensors down as safetensors files with their headers, which a link carries"""
+    serialised_upload_bytes: int
+    """The same, up"""
+
+
+class Spent(Record):
+    """Time and energy."""
+
+    virtual_seconds: float
+    """Time of download, computation and upload together"""
+    energy_joules: float
+    """Energy of all three"""
+
+
+class OnDevice(Record):
+    """What prices a row."""
+
+    device: str
+    """The device that prices the row"""
+    link: str
+    """The link that prices the row"""
+
+
+# --- profile ---------------------------------------------------------------------------------------------------------
+
+
+class ProfileRow(OnDevice, Spent, Traffic, Computed, Process, OfStage):
+    """One client's round, by stage and kind, without jitter.
+
+    It is the client of the kind with the most samples, and it holds all frozen parts already.
+    """
+
+    rounds: Rounds
+    """Rounds of the stage in which the kind takes part"""
+    fvcore_macs_per_sample: float
+    """One sample in one local epoch, in fvcore's convention"""
+    download_seconds: float
+    """Time of the download"""
+    compute_seconds: float
+    """Time of reading the model from storage and computing"""
+    upload_seconds: float
+    """Time of the upload"""
+    memory_assumed: bool
+    """Whether the scratch at the peak is assumed; the lower end of the range is then `live_memory_bytes`"""
+    available_memory_bytes: int
+    """What the device can give to tensors: its usable memory less the overhead, at least 0"""
+    samples: Samples
+    """Private samples of the client"""
+    throttling_seconds: float
+    """What throttling adds to the round's computation on this device: 0 if it doesn't get hot"""
+    throttling_included: bool
+    """Whether `compute_seconds` has them: with `fleet.throttling: true`"""
+
+
+class TotalsRow(Spent, Traffic, Computed, OfKind):
+    """The same client over all rounds of its kind: sums over these rounds."""
+
+    rounds: Rounds
+    """Rounds in which the kind takes part"""
+    peak_memory_bytes: int
+    """Highest peak of all rounds"""
+    fvcore_macs_per_sample_all_rounds: float
+    """MACs of one sample in every local epoch of every round"""
+    traffic_bytes: int
+    """Tensors, both ways; down with frozen parts that became newer"""
+    serialised_traffic_bytes: int
+    """The same with headers"""
+
+
+class ServerRow(Computed, Process, Stretch):
+    """The server's works, one execution of each."""
+
+    kind: str
+    """Kind of the model that is at work"""
+    when: str
+    """`before` or `after` the clients, or `evaluate SPLIT`"""
+    steps: Sequence[str]
+    """The [steps](protocol.md#built-in-steps) of its passes"""
+    compute_seconds: float
+    """Time on the server's device"""
+    energy_joules: float
+    """Energy of the server's device"""
+    device: str
+    """The server's device"""
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the work is an evaluation."""
+        return self.when.startswith("evaluate")
+
+
+class RoundCost(Moved, Computed):
+    """What a round costs all clients of a kind, or all clients and the server."""
+
+
+class RoundTotals(RoundCost, Stretch):
+    """The expected cost of one round of all selected clients and the server, without evaluation.
+
+    For each kind it is the number of clients that a round selects, times the mean over all clients of the kind,
+    eligible or not.
+    """
+
+    selected: Annotated[Mapping[str, float], Keys("KIND"), Unit("clients")]
+    """Clients of each kind that a round selects"""
+    by_kind: ByKind[RoundCost]
+    """The part of each kind, and of `server`"""
+
+
+class EvaluationTotals(Computed):
+    """One evaluation of all kinds at the server."""
+
+    stage: int
+    """Stage of the schedule"""
+    when: str
+    """`evaluate SPLIT`"""
+    compute_seconds: float
+    """Time on the server's device"""
+
+
+class ClientEvaluationRow(OnDevice, Spent, Flops, Peaks, OfStage):
+    """One client's [evaluation on its own held-out samples](../explanation/evaluation.md#clients-own-samples).
+
+    It is the client of the kind with the most held-out samples, and it holds all frozen parts already.
+    """
+
+    samples: Samples
+    """Held-out samples of the client"""
+    download_bytes: int
+    """Tensors down"""
+    serialised_download_bytes: int
+    """The same with the headers of their files"""
+    download_seconds: float
+    """Time of the download"""
+    compute_seconds: float
+    """Time of the computation"""
+
+
+class Tables(Record):
+    """The lists of a profile, of one scenario or one combination."""
+
+    rows: Sequence[ProfileRow]
+    """A client's round, by stage and kind"""
+    totals: Sequence[TotalsRow]
+    """A client that takes part in every round of its kind; empty with `stage`"""
+    server_rows: Sequence[ServerRow]
+    """The server's works"""
+    round_totals: Sequence[RoundTotals]
+    """A round of all selected clients and the server; empty with `kind`"""
+    evaluation_totals: Sequence[EvaluationTotals]
+    """An evaluation; empty with `kind`"""
+    client_evaluation_rows: Sequence[ClientEvaluationRow]
+    """A client's evaluation on its own held-out samples; empty without `evaluation.clients`"""
+
+
+class PeakMoment(OfKind):
+    """The moment of the highest peak, which `--timeline` draws."""
+
+    stage: int
+    """Its stage"""
+    peak_memory_bytes: int
+    """Its peak"""
+    operator: str
+    """Torch's name of the operator after which the peak is reached"""
+    scope: str
+    """Part of the model that is at work"""
+    phase: str
+    """`start`, `forward`, `backward`, `optimizer` or `finish`"""
+    distinct_pass: int
+    """Index of the pass among the different ones of the work"""
+    pattern: str
+    """Modality pattern of the batch"""
+    step: int
+    """Step of this pass and pattern, from 1"""
+    moment: int
+    """Index of the peak among the moments"""
+    moments: int
+    """Number of moments, one after each operator"""
+
+
+class Machine(Record):
+    """A machine as calibrated just before."""
+
+    flops_per_second: Annotated[float, Unit("FLOP/s")]
+    """Its rate"""
+    memory_bytes_per_second: Annotated[float, Unit("bytes/s")]
+    """Its memory bandwidth"""
+    seconds_per_operator: Annotated[float, Unit("s")]
+    """Its fixed time per operator"""
+
+
+class MeasuredStep(Record):
+    """A step on this machine."""
+
+    distinct_pass: int
+    """Index of the pass among the different ones of the work"""
+    pattern: str
+    """Modality pattern of the batch"""
+    seconds: float | None
+    """Predicted time of a step; `null` on a GPU"""
+    measured_wall_seconds: float
+    """Measured wall time"""
+    measured_cpu_seconds: float
+    """Measured time of the processor"""
+    error: Share | None
+    """Predicted / measured processor time - 1; `null` on a GPU"""
+
+
+class MeasuredRow(OfStage):
+    """Prediction and measurement of the first steps of a round, with random batches."""
+
+    batch: Samples
+    """Largest batch of the work"""
+    peak_memory_bytes: int
+    """Predicted peak"""
+    measured_peak_memory_bytes: int
+    """Peak of torch's allocator"""
+    memory_error: Share
+    """Predicted / measured - 1"""
+    memory_assumed: bool
+    """Whether the scratch at the predicted peak is assumed"""
+    live_memory_bytes: int
+    """Predicted peak of live tensors"""
+    measured_live_memory_bytes: int
+    """The same by edgefl's meter on real tensors"""
+    live_memory_error: Share
+    """Predicted / that - 1"""
+    memory_bytes: ByPart
+    """Predicted peak by part"""
+    live_memory_bytes_by_part: ByPart
+    """Predicted peak of live tensors by part"""
+    measured_live_memory_bytes_by_part: ByPart
+    """The same by the meter"""
+    flops: int
+    """Predicted FLOPs, summed over one step of each different kind of step in the work"""
+    measured_flops: int
+    """The same, measured"""
+    flops_error: Share
+    """Predicted / measured - 1"""
+    steps: Sequence[MeasuredStep]
+    """Each different step"""
+    rss_bytes_before: int
+    """Memory of the process before the work"""
+    rss_bytes_peak: int
+    """Its highest value while the work runs"""
+    rss_bytes_after: int
+    """Memory of the process after the work"""
+
+
+class Measurements(Record):
+    """Predictions beside measurements on this machine, with `--measure`."""
+
+    device: str
+    """`cpu`, or the name of the GPU"""
+    machine: Machine | None
+    """This machine; `null` on a GPU"""
+    rows: Sequence[MeasuredRow]
+    """By stage and kind"""
+
+
+class CountedRow(OfStage):
+    """Forward MACs counted by edgefl's meter and by fvcore, with `--fvcore`."""
+
+    forward_macs: int
+    """Forward MACs of one sample by the meter"""
+    fvcore_forward_macs: int
+    """The same by fvcore"""
+    error: Share
+    """Relative difference: fvcore / meter - 1"""
+    forward_macs_by_part: Annotated[Mapping[str, int], Keys("PART"), Unit("MACs")]
+    """The meter's, by part of the model"""
+    fvcore_forward_macs_by_part: Annotated[Mapping[str, int], Keys("PART"), Unit("MACs")]
+    """fvcore's, by part of the model"""
+    differing: Sequence[str]
+    """Parts that differ by more than 0.5 %, with the operators that fvcore saw"""
+
+
+class Profile(Tables, OfScenario):
+    """What a scenario costs, predicted without training.
+
+    [Costs](../explanation/costs.md#what-a-profile-adds-up) says what each list adds up.
+    """
+
+    combinations: Annotated[Mapping[str, Tables], Keys("LABEL")] | Maybe = UNSET
+    """If the scenario compares: the lists of each combination"""
+    refused: Refused | Maybe = UNSET
+    """Why a combination can't be run; absent if all can"""
+    timeline: PeakMoment | Maybe = UNSET
+    """With `timeline`: the moment of the peak"""
+    measured: Measurements | Maybe = UNSET
+    """With `--measure`: prediction and measurement"""
+    fvcore: Sequence[CountedRow] | Maybe = UNSET
+    """With `--fvcore`: forward MACs counted twice"""
+
+    @property
+    def parts(self) -> Mapping[str, Tables]:
+        """The lists of each combination by its label, or by the scenario's name those of a scenario that has none."""
+        return self.combinations or {self.scenario: self}
+
+
+# --- profile --compare and cost-diff ---------------------------------------------------------------------------------
+
+
+class Compared(Spent):
+    """The figures of a profile that are compared."""
+
+    peak_memory_bytes: int
+    """Peak of live tensors and kernels' scratch"""
+    fvcore_macs_per_sample: float
+    """One sample, over all rounds or in one round of the stage"""
+    flops: float
+    """Forward and backward"""
+    traffic_bytes: float
+    """Tensors, both ways"""
+
+
+class ComparedRow(Compared, OfKind):
+    """A scenario or combination, and a kind."""
+
+    label: str
+    """Label of the scenario or combination"""
+    ratios: Annotated[Mapping[str, float | None], Keys("FIGURE")]
+    """Each of the six figures divided by the reference's; `null` where the reference has none"""
+
+
+class ComparedProfiles(Record):
+    """Several scenarios or combinations beside each other: `edgefl profile --compare`."""
+
+    reference: str
+    """Label of the first column"""
+    stage: int | None
+    """The stage that was asked for, or `null` for the whole schedule"""
+    rows: Sequence[ComparedRow]
+    """By label and kind"""
+    profiles: Annotated[Mapping[str, Tables], Keys("LABEL")]
+    """The lists of each profile"""
+    refused: Refused | Maybe = UNSET
+    """Why a combination can't be run; absent if all can"""
+
+
+class ChangedFigure(Record):
+    """A figure that differs between two profiles."""
+
+    where: str
+    """The row: `stage 2, image`, `totals, image`, ..."""
+    figure: str
+    """Name of the field"""
+    old: float
+    """Its value in the old profile, in the field's unit"""
+    new: float
+    """Its value in the new profile"""
+    growth: Share | None
+    """New / old - 1; `null` where the old value is 0"""
+    grew: bool
+    """Whether that is more than `fail_above`"""
+
+
+class CostDifference(Record):
+    """Which figures differ between two profiles."""
+
+    fail_above: Share
+    """The growth that is allowed"""
+    figures: int
+    """Number of figures that both profiles have"""
+    changed: Sequence[ChangedFigure]
+    """Those that differ"""
+    removed: Sequence[str]
+    """Rows that only the old profile has"""
+    added: Sequence[str]
+    """Rows that only the new profile has"""
+    lost: Sequence[str]
+    """Figures of a row that only the old profile has; then the exit code is 2"""
+    grew: bool
+    """Whether any figure grew; then the exit code is 1"""

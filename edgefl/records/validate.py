@@ -1,0 +1,51 @@
+"""The answer of ``edgefl validate``: what a scenario that can be run consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from edgefl.records.profile import Answer
+from edgefl.records.record import Keys, Record, Rounds, Unit
+
+ByName = Annotated[Mapping[str, int], Keys("NAME"), Unit("clients")]
+
+
+class ValidCombination(Record):
+    """A combination of what the scenario compares."""
+
+    label: str
+    """Its label"""
+    method: str
+    """Its method"""
+    schedule: str
+    """Its schedule"""
+    rounds: Rounds
+    """Rounds in all"""
+    rounds_by_stage: Annotated[Sequence[int], Unit("rounds")]
+    """Rounds of each stage"""
+    clients: Annotated[Mapping[str, int], Keys("KIND"), Unit("clients")]
+    """Clients of each kind"""
+    samples: Annotated[Mapping[str, int], Keys("KIND"), Unit("samples")]
+    """Private samples of each kind"""
+    lacking: Annotated[Mapping[str, Mapping[str, int]], Keys("KIND.PATTERN"), Unit("samples")]
+    """Samples of kinds that lack modalities, by pattern; `dropped`: those without any"""
+    parameters: Annotated[Mapping[str, int], Keys("KIND")]
+    """Parameters of each kind's model"""
+    devices: ByName
+    """Clients by device, most first"""
+    links: ByName
+    """Clients by link, most first"""
+
+
+class ValidScenario(Answer):
+    """A scenario that can be run."""
+
+    scenario: str
+    """Name of the scenario"""
+    seed: int
+    """Its seed"""
+    combinations: Sequence[ValidCombination]
+    """Each combination; of a scenario that compares nothing the scenario itself"""
+    resolved: Annotated[Mapping[str, Any], Keys("SECTION")]
+    """The scenario with every default written out"""

@@ -1,0 +1,343 @@
+"""Devices and links of the library, alone and against a scenario: tables, and a figure of what fits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from edgefl import units
+from edgefl.records.devices import DeviceCheck, DeviceRow
+from edgefl.report.console import (
+    NOTHING,
+    Facts,
+    new_table,
+    or_dash,
+    print_section,
+    print_table,
+    screen,
+)
+from edgefl.report.figures import KIND_COLOURS, MARKS
+from edgefl.report.profile_clients import tightest, verdict
+from edgefl.runs.durable import writing
+
+SHOWN_NUMBERS = {
+    "ram_bytes": units.show_bytes,
+    "usable_memory_bytes": units.show_bytes,
+    "runtime_overhead_bytes": units.show_bytes,
+    "flops_per_second": units.show_rate,
+    "peak_flops_per_second": units.show_rate,
+    "float16_flops_per_second": units.show_rate,
+    "bfloat16_flops_per_second": units.show_rate,
+    "memory_bytes_per_second": units.show_bytes_per_second,
+    "storage_bytes_per_second": units.show_bytes_per_second,
+    "seconds_per_operator": units.show_seconds,
+    "compute_watts": units.show_watts,
+    "idle_watts": units.show_watts,
+    "battery_joules": units.show_joules,
+    "throttle_after_seconds": units.show_seconds,
+    "throttled_share": units.show_share,
+    "download_bits_per_second": units.show_bits_per_second,
+    "upload_bits_per_second": units.show_bits_per_second,
+    "latency_seconds": units.show_seconds,
+    "loss": units.show_share,
+    "download_watts": units.show_watts,
+    "upload_watts": units.show_watts,
+    "jitter": "{:g}".format,
+}
+SHOWN_DERIVED = {
+    "flops_per_joule": lambda value: f"{units.show_flops(value)}/J",
+    "bytes_per_flop": "{:.3g}".format,
+    "sustained_share_of_peak": units.show_share,
+    "available_memory_bytes": units.show_bytes,
+    "seconds_to_load_a_gigabyte": units.show_seconds,
+    "flops_per_second_hot": units.show_rate,
+    "battery_seconds": units.show_seconds,
+    "download_goodput_bits_per_second": units.show_bits_per_second,
+    "upload_goodput_bits_per_second": units.show_bits_per_second,
+    "download_seconds_per_megabyte": units.show_seconds,
+    "upload_seconds_per_megabyte": units.show_seconds,
+    "download_joules_per_megabyte": units.show_joules,
+    "upload_joules_per_megabyte": units.show_joules,
+    "least_ram_bytes": units.show_bytes,
+    "mean_flops_per_second": units.show_rate,
+    "mean_compute_watts": units.show_watts,
+}
+KINDS = {
+    "microcomputer": "Microcomputers", "phone": "Phones", "accelerator-board": "Boards with an accelerator",
+    "mini-pc": "Mini PCs", "laptop": "Laptops", "desktop": "Desktops", "server": "Servers",
+}  # fmt: skip
+
+
+def print_devices(result: Facts, console: Console | None = None) -> None:
+    """Print a result of ``devices.browsing``: lists of profiles, or all numbers of one profile."""
+    console = console or screen()
+    if "profile" in result:
+        _print_fleet(console, result) if result["profile"] == "fleet" else _print_profile(console, result)
+        return
+    if "devices" in result:
+        _print_device_list(console, result["devices"])
+    if "links" in result:
+        _print_link_list(console, result["links"])
+    if "fleets" in result:
+        _print_fleet_list(console, result["fleets"])
+    console.print(Text("m/d/e: how many numbers are measured, from a data sheet, estimated."))
+    console.print(Text("edgefl devices show NAME: every number with its range, source and confidence."))
+
+
+def _print_device_list(console: Console, rows: Any) -> None:
+    if not rows:
+        print_section(console, "No device matches")
+        return
+    table = new_table("device", "RAM", "usable", "training", "bandwidth", "power", "battery", "m/d/e")
+    order = list(KINDS)
+    by_kind = sorted(rows, key=lambda device: order.index(device["kind"]))
+    for kind, group in groupby(by_kind, key=lambda device: device["kind"]):
+        table.add_row(Text(KINDS[kind], style="bold"))
+        for device in sorted(group, key=lambda device: device["values"]["flops_per_second"]["value"]):
+            v = _values(device)
+            table.add_row(
+                f"  {device['name']}", units.show_bytes(v["ram_bytes"]), units.show_bytes(v["usable_memory_bytes"]),
+                units.show_rate(v["flops_per_second"]), units.show_bytes_per_second(v["memory_bytes_per_second"]),
+                units.show_watts(v["compute_watts"]), or_dash(units.show_joules, v.get("battery_joules")),
+                _confidence_counts(device),
+            )  # fmt: skip
+    print_section(
+        console, "Devices", table,
+        "Training: sustained float32 rate. Usable: RAM that is free on an idle system. Power: while computing.",
+    )  # fmt: skip
+
+
+def _print_link_list(console: Console, rows: Any) -> None:
+    if not rows:
+        print_section(console, "No link matches")
+        return
+    table = new_table("link", "down", "up", "latency", "loss", "watts down", "up", "m/d/e")
+    for link in sorted(rows, key=lambda link: link["values"]["download_bits_per_second"]["value"]):
+        v = _values(link)
+        table.add_row(
+            link["name"], units.show_bits_per_second(v["download_bits_per_second"]),
+            units.show_bits_per_second(v["upload_bits_per_second"]), units.show_seconds(v["latency_seconds"]),
+            units.show_share(v["loss"]), units.show_watts(v["download_watts"]), units.show_watts(v["upload_watts"]),
+            _confidence_counts(link),
+        )  # fmt: skip
+    print_section(console, "Links", table)
+
+
+def _print_fleet_list(console: Console, rows: Any) -> None:
+    if not rows:
+        print_section(console, "No fleet matches")
+        return
+    table = new_table("fleet", "devices", "links", "least RAM", "mean training", "confidence", "", left=(0, 5, 6))
+    for fleet in rows:
+        table.add_row(
+            fleet["name"], str(len(fleet["devices"])), str(len(fleet["links"])),
+            units.show_bytes(fleet["derived"]["least_ram_bytes"]),
+            units.show_rate(fleet["derived"]["mean_flops_per_second"]), fleet["confidence"], fleet["title"],
+        )  # fmt: skip
+    print_section(console, "Fleets", table, "A scenario uses one with `fleet: {like: NAME}`.")
+
+
+def _print_profile(console: Console, profile: Facts) -> None:
+    table = new_table("", "value", "range", "confidence", left=(0, 3))
+    for name, fact in profile["values"].items():
+        show = SHOWN_NUMBERS[name]
+        table.add_row(name, show(fact["value"]), f"{show(fact['low'])} to {show(fact['high'])}", fact["confidence"])
+    about = [f"kind: {profile['kind']}" if profile.get("kind") else "", f"same numbers in: {profile['twin']}"
+             if profile.get("twin") else ""]  # fmt: skip
+    if modes := profile.get("modes"):
+        about.append("power modes: " + ", ".join(f"{profile['name']}@{mode}" for mode in modes))
+    if "held_against" in profile:
+        about.append(_held_against(profile["held_against"]))
+    print_section(console, f"{profile['name']}: {profile['title']}", table, "\n".join(line for line in about if line))
+    _print_derived(console, profile["derived"])
+    by_source: dict[str, list[str]] = {}
+    for name, fact in profile["values"].items():
+        by_source.setdefault(_source(fact["source"]), []).append(f"  {name}: {fact['source']['quote']}")
+    console.print(Text("Sources", style="bold"))
+    for head, quotes in by_source.items():
+        console.print(Text("\n".join([head, *quotes])), soft_wrap=True)
+    console.print()
+
+
+def _held_against(known: Facts | None) -> str:
+    if known is None:
+        return "held against: nothing published was found"
+    rows = f"{known['rows']} published measurement{'s' if known['rows'] > 1 else ''}"
+    low, middle, high = (f"{known[name]:g}" for name in ("low", "median", "high"))
+    return f"held against: {rows} of seconds; predicted / measured {middle} in the median, {low} to {high}"
+
+
+def _print_fleet(console: Console, fleet: Facts) -> None:
+    console.print(Text(f"{fleet['name']}: {fleet['title']}", style="bold"))
+    for noun in ("devices", "links"):
+        table = new_table(noun[:-1], "share")
+        for name, share in fleet[noun].items():
+            table.add_row(name, units.show_share(share))
+        print_table(console, table)
+        console.print()
+    other_fields = {key: value for key, value in fleet["fields"].items() if key not in ("devices", "links")}
+    if other_fields:
+        table = new_table("", "as written", left=(0, 1))
+        for key, value in other_fields.items():
+            table.add_row(key, _flow_yaml(value))
+        print_section(console, "Other fields", table)
+    _print_derived(console, fleet["derived"])
+    console.print(Text(f"Source ({fleet['confidence']})", style="bold"))
+    console.print(Text(f"{_source(fleet['source'])}\n  {fleet['source']['quote']}\n"), soft_wrap=True)
+
+
+def _print_derived(console: Console, derived: Facts) -> None:
+    table = new_table("", "value")
+    for name, value in derived.items():
+        table.add_row(name, SHOWN_DERIVED[name](value))
+    print_section(console, "Derived values", table)
+
+
+def _values(profile: Facts) -> dict[str, float]:
+    return {name: fact["value"] for name, fact in profile["values"].items()}
+
+
+def _confidence_counts(profile: Facts) -> str:
+    counts = Counter(fact["confidence"] for fact in profile["values"].values())
+    return "/".join(str(counts[confidence]) for confidence in ("measured", "datasheet", "estimated"))
+
+
+def _source(source: Facts) -> str:
+    read = "" if source["read"] else ", not read"
+    return f"{source['title']} ({source['date']}{read})" + (f"\n  {source['url']}" if source["url"] else "")
+
+
+def _flow_yaml(value: Any) -> str:
+    """The value as YAML text in flow style."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_flow_yaml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_flow_yaml, value)) + "]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+MOST_KINDS = 3
+"""Kinds that have a column each."""
+
+
+def print_device_check(result: DeviceCheck, console: Console | None = None, *, full: bool = False) -> None:
+    """Print the result of ``edgefl.check_devices``: a line for each device, smallest memory first.
+
+    With ``full``, or for many kinds, a line for each device and kind.
+    """
+    console = console or screen()
+    rows = result.rows
+    devices = dict.fromkeys(row.device for row in rows)
+    kinds = list(dict.fromkeys(row.whose for row in rows))
+    fitting = [name for name in devices if all(row.eligible for row in rows if row.device == name)]
+    head = f"{len(fitting)} of {len(devices)} devices fit {result.scenario} over {result.link}"
+    console.print(Text(f"{head}: largest client of each kind, hardest stage", style="bold"))
+    if full or len(kinds) > MOST_KINDS:
+        _print_rows(console, rows)
+    else:
+        _print_lines(console, rows, list(devices), kinds)
+    for line in _notes(result, rows):
+        console.print(Text(line))
+
+
+def _print_lines(console: Console, rows: Sequence[DeviceRow], devices: Sequence[str], kinds: Sequence[str]) -> None:
+    """A line for each device: the time of each kind's round, and the budget that is tightest over the kinds."""
+    several = len(kinds) > 1
+    table = new_table("device", "for tensors", *(f"{kind}, time" for kind in kinds), "tightest budget",
+                      left=(0, 2 + len(kinds)))  # fmt: skip
+    table.columns[0].min_width = max(map(len, devices), default=0)
+    by_device = {name: {row.whose: row for row in rows if row.device == name} for name in devices}
+    for name, mine in by_device.items():
+        worst = min(mine.values(), key=lambda row: (row.eligible, _left(row)))
+        table.add_row(
+            name, units.show_bytes(worst.available_memory_bytes),
+            *(_time(mine[kind]) if kind in mine else NOTHING for kind in kinds),
+            f"{worst.kind}: {tightest(worst)}" if several else tightest(worst),
+        )  # fmt: skip
+    print_table(console, table)
+
+
+def _left(row: DeviceRow) -> float:
+    """Share of the binding budget that is left."""
+    return (row.margin or 0.0) / row.budget if row.budget else -inf
+
+
+def _time(row: DeviceRow) -> str:
+    seconds = units.show_seconds(row.virtual_seconds) + ("~" if row.throttling_seconds > 0 else "")
+    if row.eligible:
+        return seconds
+    stages = f", {row.eligible_stages} of {row.stages}" if row.eligible_stages else ""
+    return f"no{stages}"
+
+
+def _print_rows(console: Console, rows: Sequence[DeviceRow]) -> None:
+    table = new_table("device", "kind", "stage", "peak", "time", "energy", "verdict", left=(0, 1, 6))
+    table.columns[0].min_width = max((len(row.device) for row in rows), default=0)
+    last = None
+    for row in rows:
+        table.add_row(
+            row.device if row.device != last else "", row.whose, row.stage_and_part,
+            units.show_bytes(row.peak_memory_bytes),
+            units.show_seconds(row.virtual_seconds) + ("~" if row.throttling_seconds > 0 else ""),
+            units.show_joules(row.energy_joules), verdict(row),
+        )  # fmt: skip
+        last = row.device
+    print_table(console, table)
+
+
+def _notes(result: DeviceCheck, rows: Sequence[DeviceRow]) -> list[str]:
+    notes = [
+        "fits: within the device's memory, the round's deadline, and owners' tightest other budgets",
+        "%: of the budget that the round takes; no, 2 of 3: fits 2 of 3 stages",
+    ]
+    if any(row.throttling_seconds > 0 for row in rows):
+        included = "the time has that" if result.throttling else "the time lacks that (fleet.throttling: true)"
+        notes.append(f"~: the device gets hot in this round and slows down; {included}")
+    return notes
+
+
+def draw_device_check(result: DeviceCheck, path: Path) -> None:
+    """Draw each device's seconds of a round over its memory for tensors; devices that don't fit are hollow.
+
+    A panel for each kind, with its peak memory as a line.  Raises RunError if the file can't be written.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    kinds = list(dict.fromkeys(row.whose for row in result.rows))
+    figure = Figure(figsize=(2.0 + 4.4 * max(len(kinds), 1), 4.8), layout="constrained", dpi=140)
+    FigureCanvasAgg(figure)
+    grid: Any = figure.subplots(1, max(len(kinds), 1), sharey=True, squeeze=False)
+    for index, kind in enumerate(kinds):
+        axes, rows = grid[0][index], [row for row in result.rows if row.whose == kind]
+        colour, mark = KIND_COLOURS[index % len(KIND_COLOURS)], MARKS[index % len(MARKS)]
+        for eligible in (True, False):
+            mine = [row for row in rows if row.eligible == eligible]
+            axes.scatter(
+                [max(row.available_memory_bytes, 2**20) / 2**30 for row in mine],
+                [row.virtual_seconds for row in mine],
+                marker=mark, s=36, edgecolors=colour, facecolors=colour if eligible else "none",
+                label=f"{'fits' if eligible else 'does not fit'} ({len(mine)})",
+            )  # fmt: skip
+        for row in rows:
+            place = max(row.available_memory_bytes, 2**20) / 2**30, row.virtual_seconds
+            axes.annotate(row.device, place, fontsize=4.5, xytext=(3, 3), textcoords="offset points")
+        peak = max(row.peak_memory_bytes for row in rows)
+        axes.axvline(peak / 2**30, color="#888888", linestyle=":", label=f"peak {units.show_bytes(peak)}")
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.grid(alpha=0.25)
+        axes.set_title(kind, fontsize=10)
+        axes.set_xlabel("memory for tensors, GiB")
+        axes.legend(fontsize=7, loc="upper right")
+    grid[0][0].set_ylabel("seconds of a round")
+    figure.suptitle(f"{result.scenario}: devices of the library over {result.link}", fontsize=11)
+    with writing(path):
+        figure.savefig(path)

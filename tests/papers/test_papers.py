@@ -1,0 +1,289 @@
+"""``edgefl papers``: what is said of a table, what is written, and which folders and names it takes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import edgefl
+from edgefl.cli import main
+from edgefl.errors import RunError, UnknownName
+from edgefl.paper_tables import orderings, papers, pmcmfl
+from edgefl.paper_tables.page_tables import (
+    Committed,
+    Published,
+    Table,
+    Tolerance,
+    alike,
+    committed_tables,
+    differences,
+    pages_folder,
+    plain,
+)
+from edgefl.paper_tables.papers import PAGES
+
+BY_HAND = {"orderings": 1}
+"""Tables that are a summary in words."""
+
+
+def committed(name: str) -> list[Committed]:
+    return committed_tables((pages_folder() / f"{name}.md").read_text(encoding="utf-8"))
+
+
+# --- pages -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_page_is_listed_with_its_tables_and_figures() -> None:
+    assert {path.stem for path in pages_folder().glob("*.md")} == {*PAGES, "README"}
+    for name, page in PAGES.items():
+        text = (pages_folder() / f"{name}.md").read_text(encoding="utf-8")
+        assert len(committed(name)) == page.tables + BY_HAND.get(name, 0)
+        assert text.count("\n![") == page.figures
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_table_is_written_as_the_page_has_it(name: str) -> None:
+    lines = (pages_folder() / f"{name}.md").read_text(encoding="utf-8").splitlines()
+    for table in committed(name):
+        written = Table(table.heading, "t", table.header, table.rows).markdown().splitlines()
+        there = lines[table.line - 1 :][: len(written)]
+        assert (written[0], written[2:]) == (there[0], there[2:])
+        assert set(there[1]) <= set("| -")
+
+
+def test_tables_in_fenced_code_are_no_tables() -> None:
+    text = "## A\n\n```text\n| a |\n| - |\n```\n\n| b | c |\n| --- | --- |\n| 1 | |\n"
+    assert committed_tables(text) == [Committed("A", 8, ("b", "c"), (("1", ""),))]
+
+
+def test_csv_has_the_digits_without_marks_of_thousands() -> None:
+    table = Table("", "t", ("", "1,024"), (("**model** (224,369,206 parameters)", "30,522.10"), ("0, 0, 10", "a, b")))
+    rows = list(csv.reader(io.StringIO(table.csv())))
+    assert rows == [["", "1024"], ["model (224369206 parameters)", "30522.10"], ["0, 0, 10", "a, b"]]
+    assert plain("90, all at once") == "90, all at once"
+
+
+# --- differences -----------------------------------------------------------------------------------------------------
+
+OLD = Committed("", 1, ("kind", "MiB"), (("image", "1,309.6"), ("text", "427.0")))
+
+
+def test_a_cell_that_changed_is_named_by_row_and_column() -> None:
+    now = Table("", "peaks", OLD.header, (("image", "1,309.6"), ("text", "427.1")))
+    assert list(differences(now, OLD)) == [
+        {"row": "text", "column": "MiB", "committed": "427.0", "now": "427.1", "within_tolerance": False}
+    ]
+    assert papers.compared(now, OLD, "")["status"] == "differs"
+
+
+def test_a_row_or_a_column_of_one_side_only_is_a_difference() -> None:
+    fewer = Table("", "peaks", OLD.header, OLD.rows[:1])
+    assert [(d["row"], d["committed"], d["now"]) for d in differences(fewer, OLD)] == [
+        ("text", "text", None),
+        ("text", "427.0", None),
+    ]
+    wider = Table("", "peaks", (*OLD.header, "new"), tuple((*row, "1") for row in OLD.rows))
+    assert [(d["row"], d["column"], d["now"]) for d in differences(wider, OLD)] == [
+        ("header", "new", "new"),
+        ("image", "new", "1"),
+        ("text", "new", "1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "near"),
+    [
+        ("427.0", "431.0", True),  # 1 % of 427 is 4.27
+        ("427.0", "431.3", False),
+        ("+0.025 ± 0.014", "+0.025 ± 0.0141", True),
+        ("+0.025 ± 0.014", "-0.025 ± 0.014", False),
+        ("2 of 3", "3 of 3", False),
+        ("holds", "reversed", False),
+        ("6,692.3", "6,692.3 MiB", False),
+    ],
+)
+def test_a_tolerance_is_of_numbers_and_words_must_be_equal(was: str, now: str, near: bool) -> None:
+    assert Tolerance("why", relative=0.01).holds(was, now) == near
+
+
+def test_a_table_within_its_tolerance_says_so() -> None:
+    now = Table("", "peaks", OLD.header, (OLD.rows[0], ("text", "427.1")), tolerance=Tolerance("why", relative=0.01))
+    found = papers.compared(now, OLD, "")
+    assert (found["status"], found["tolerance"]) == ("within tolerance", "within 1 % (why)")
+    assert papers.compared(Table("", "peaks", OLD.header, OLD.rows), OLD, "")["status"] == "equal"
+
+
+def test_tables_of_one_title_are_paired_in_their_order() -> None:
+    other = Committed("", 9, ("kind", "GB"), (("image", "1"),))
+    first, second = Table("", "a", OLD.header, OLD.rows), Table("", "b", other.header, other.rows)
+    assert list(papers.paired([first, second], [OLD, other])) == [(first, OLD), (second, other)]
+    assert list(papers.paired([second], [OLD, other])) == [(None, OLD), (second, other)]
+    assert list(papers.paired([first], [])) == [(first, None)]
+
+
+def test_rows_that_a_page_joins_show_every_value_where_they_differ() -> None:
+    assert alike(["1.0", "1.0"]) == "1.0"
+    assert alike(["1.0", "1.1", "1.0"]) == "1.0 / 1.1"
+
+
+def test_what_is_copied_is_said() -> None:
+    table = Table("", "t", ("option", "published", "edgefl"), (("a", Published(1.5), "1.5"), ("b", Published(2), "2")))
+    assert papers.copied(table) == 'Published figures, copied: column "published".'
+    rows = Table("", "t", ("", "x", "y"), (("published", Published(1), Published(2)), ("ours", "1", "2")))
+    assert papers.copied(rows) == 'Published figures, copied: row "published".'
+    assert papers.compared(rows, None, "")["published"][0] == {"row": "published", "column": "x"}
+
+
+# --- tables that need no prediction ----------------------------------------------------------------------------------
+
+
+def test_what_pmcmfls_baselines_send_is_as_committed() -> None:
+    old = {table.header: table for table in committed("pmcmfl")}
+    for made in (pmcmfl.baselines(), pmcmfl.shares()):
+        assert list(differences(made, old[made.header])) == []
+
+
+def test_an_ordering_is_shown_as_the_page_has_it() -> None:
+    """Values by hand: means .030 and .040, a gap of .010 with the deviation of (.02, .01, .00), spread .010."""
+    figures = {m: {"mean": 0.03, "deviation": 0.01} for m in ("image-text.r@10", "image.accuracy")}
+    ordering = {
+        "metrics": list(figures),
+        "rows": [{"label": "mean", "figures": figures}],
+        "claims": [{"worse": "mean", "better": "gca", "metric": "image-text.r@10", "gap": 0.01,
+                    "gap_deviation": 0.01, "spread": 0.01, "ahead": 2, "seeds": 3, "verdict": "no ordering"}],
+    }  # fmt: skip
+    means, claims = orderings.tables_of(orderings.SECTIONS[2], ordering)
+    assert means.header == ("variant", "r@10", "image.accuracy")
+    assert means.rows == (("mean", "0.030 ± 0.010", "0.030 ± 0.010"),)
+    assert claims.rows == (("mean < gca", "r@10", "+0.010 ± 0.010", "0.010", "2 of 3", "no ordering"),)
+    (_, old) = (table for table in committed("orderings") if table.heading == means.heading)
+    assert claims.header == old.header
+
+
+def test_every_section_of_orderings_is_made() -> None:
+    found = [table.heading for table in committed("orderings")[1:]]
+    assert found == [section.heading for section in orderings.SECTIONS for _ in range(2)]
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_what_needs_training_is_left_out_and_says_how_long_it_takes(tmp_path: Path) -> None:
+    result = edgefl.papers(["orderings"], output=tmp_path / "out")
+    assert result["counts"]["not regenerated"] == 15 and result["equal"]
+    assert {table["reason"] for table in result["pages"][0]["tables"]} == {"needs about 1 h of training: --train"}
+    assert json.loads((tmp_path / "out/papers.json").read_text()) == result
+    assert (tmp_path / "out/differences.csv").read_text().startswith("page,table,row,column,committed,now")
+    again = edgefl.papers(["orderings"], output=tmp_path / "out")  # its own folder is taken again
+    assert again["counts"] == result["counts"]
+
+
+def test_an_unknown_page_is_told_with_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="did you mean 'pmcmfl'"):
+        edgefl.papers(["pmcmf"], output=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(RunError, match=r"already holds files \(thesis.tex, ...\); choose another folder"):
+        edgefl.papers(["orderings"], output=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    with pytest.raises(RunError, match="is a file"):
+        edgefl.papers(["orderings"], output=tmp_path / "thesis.tex")
+    with pytest.raises(RunError, match="can't write .*: Not a directory"):
+        edgefl.papers(["orderings"], output=tmp_path / "thesis.tex" / "out")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"pages": []}'])
+def test_a_file_of_the_results_name_that_is_no_result_is_left_alone(tmp_path: Path, content: str) -> None:
+    (tmp_path / "papers.json").write_text(content)
+    with pytest.raises(RunError, match="isn't a result of edgefl papers"):
+        edgefl.papers(["orderings"], output=tmp_path)
+    assert (tmp_path / "papers.json").read_text() == content
+
+
+def called(*arguments: str) -> int:
+    try:
+        main(list(arguments))
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def test_without_a_name_the_pages_are_listed(capsys: Any) -> None:
+    assert called("papers") == 0
+    lines = capsys.readouterr().out
+    assert all(name in lines for name in PAGES) and "1 h (--train)" in lines
+    assert called("papers", "--json") == 0
+    assert [page["page"] for page in json.loads(capsys.readouterr().out)["pages"]] == list(PAGES)
+
+
+def test_the_command_prints_what_was_left_out(tmp_path: Path, capsys: Any) -> None:
+    assert called("papers", "orderings", "-o", str(tmp_path / "out")) == 0
+    out = capsys.readouterr().out
+    assert "not regenerated, 15 tables: needs about 1 h of training: --train" in out
+    assert out.endswith(f"Tables: 0 equal, 15 not regenerated.\nFiles: {tmp_path / 'out'}\n")
+    assert called("papers", "orderings", "--all") == 2
+    assert called("papers", "orderigns", "-o", str(tmp_path / "other")) == 2
+    assert "did you mean 'orderings'" in capsys.readouterr().err
+
+
+# --- whole pages -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, page in PAGES.items() if not page.training_hours])
+def test_a_page_made_again_is_as_committed(name: str, tmp_path: Path) -> None:
+    result = edgefl.papers([name], output=tmp_path)
+    (page,) = result["pages"]
+    assert result["equal"], list(papers.all_differences(result))
+    assert result["counts"]["not regenerated"] == 0 and page["error"] is None
+    for table in page["tables"]:
+        with (tmp_path / name / f"{table['table']}.csv").open(newline="") as file:
+            assert len(list(csv.reader(file))) == len(table["rows"]) + 1
+        assert table["heading"] in (tmp_path / name / "tables.md").read_text(encoding="utf-8")
+    assert all(Path(figure["file"]).stat().st_size > 10_000 for figure in page["figures"])
+    assert len(page["figures"]) == PAGES[name].figures
+
+
+@pytest.mark.slow
+def test_a_page_that_says_something_else_is_told_cell_by_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    for path in pages_folder().iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    page = tmp_path / "fedcola-colayer.md"
+    page.write_text(page.read_text(encoding="utf-8").replace("| 316.98 | 316.98 |", "| 316.98 | 317.98 |"))
+    monkeypatch.setattr(papers, "pages_folder", lambda: tmp_path)
+    assert called("papers", "fedcola-colayer", "-o", str(tmp_path / "out")) == 1
+    line = "fedcola-colayer  downloads  mlp  edgefl, MiB     317.98  316.98"
+    assert line in capsys.readouterr().out
+    lines = (tmp_path / "out/differences.csv").read_text().splitlines()
+    assert lines[1:] == ['fedcola-colayer,downloads,mlp,"edgefl, MiB",317.98,316.98,False']
+
+
+TINY = (
+    "schedule.rounds=1", "training.batch=8", "training.epochs=1", "data.samples=8", "data.validation=20",
+    "data.test=20", "data.public=20", "model.image.blocks=1", "model.text.blocks=1",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_orderings_are_trained_and_read_again(tmp_path: Path) -> None:
+    section = orderings.SECTIONS[2]  # CreamFL: two variants
+    means, claims = orderings.trained_tables(tmp_path, sections=[section], overrides=TINY)
+    assert [row[0] for row in means.rows] == ["mean", "gca"] and means.header == ("variant", "r@1_sum", "r@10")
+    assert [row[:2] for row in claims.rows] == [("mean < gca", "r@1_sum"), ("mean < gca", "r@10")]
+    assert all(row[4].endswith("of 3") for row in claims.rows)
+    files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("rounds.jsonl")}
+    assert len(files) == 6
+    assert orderings.trained_tables(tmp_path, sections=[section], overrides=TINY) == [means, claims]
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("rounds.jsonl")} == files
+    with pytest.raises(RunError, match="holds the run of another scenario"):
+        orderings.trained_tables(tmp_path, sections=[section], overrides=[*TINY, "training.lr=0.5"])

@@ -1,0 +1,35 @@
+"""A stranger guesses a file by its name: no base name stands twice in the package, but for these reasons."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "edgefl"
+
+COMMAND = "a command has one name where it is parsed, done and printed"
+COMMANDS = "analyse compare devices explain fit orderings papers parts profile progress published run sweep trace"
+ALLOWED = {
+    "__init__": "a folder's own text",
+    **dict.fromkeys(COMMANDS.split(), COMMAND),
+    "options": "a room's fields of the scenario",
+    "steps": "the steps of works that a room adds",
+    "tables": "tables of records, and tables that are printed",
+    "records": "what the simulation writes of a run, and what figures read of it",
+    "fleet": "the fleet, and its figures",
+    "kept": "what clients keep: in files of the run's folder, and during a run",
+    "attackers": "which clients attack, and what a round says of them",
+    "client_evaluation": "the same evaluation, planned and played",
+    "processes": "worker processes that train clients, and those that run cells",
+    "worker": "the loop of a worker process, and that of a worker on Ray",
+    "rules": "rules of works, and rules of aggregation",
+    "pmcmfl": "the method, and the page of docs/papers that has its name",
+}
+
+
+def test_a_base_name_stands_twice_only_with_a_reason() -> None:
+    places = defaultdict(list)
+    for path in sorted(PACKAGE.rglob("*.py")):
+        places[path.stem].append(path.relative_to(PACKAGE).as_posix())
+    assert len(places) > 200
+    assert {name: found for name, found in places.items() if len(found) > 1 and name not in ALLOWED} == {}

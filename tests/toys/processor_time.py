@@ -1,0 +1,76 @@
+"""The processor time of tests: what keeps the quick suite quick is that none of its tests is dear."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from multiprocessing import forkserver
+from typing import Any
+
+import psutil
+import pytest
+
+MOST = 12.0
+"""Processor seconds of a quick test beyond which the run fails.  Three are the aim: the first test of a process also
+imports libraries, and a busy machine's caches make everything slower."""
+MOST_IN_ALL = 900.0
+"""Processor seconds of all quick tests beyond which the run fails."""
+SHOWN = 3.0
+"""Processor seconds of a quick test from which on it is listed."""
+
+
+class ProcessorTime:
+    """Measures each quick test, its processes included, and fails the run if one or all take too long.
+
+    With xdist the workers measure, and the process that hands tests out adds up.
+    """
+
+    def __init__(self, config: pytest.Config):
+        self.config = config
+        self.total = 0.0
+        self.dear: list[tuple[float, str]] = []
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        before = _seconds()
+        result = yield
+        if not (item.get_closest_marker("slow") or item.get_closest_marker("gpu")):
+            taken = _seconds() - before
+            self.total += taken
+            if taken >= SHOWN:
+                self.dear.append((round(taken, 1), item.nodeid))
+        return result
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take over what a worker of xdist measured; one that crashed says nothing."""
+        total, dear = getattr(node, "workeroutput", {}).get("processor_time", (0.0, []))
+        self.total += total
+        self.dear += [(seconds, name) for seconds, name in dear]
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        output = getattr(self.config, "workeroutput", None)
+        if output is not None:
+            output["processor_time"] = self.total, self.dear
+        elif session.exitstatus == pytest.ExitCode.OK and self._too_dear():
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _too_dear(self) -> bool:
+        return self.total > MOST_IN_ALL or any(seconds > MOST for seconds, _ in self.dear)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if self.total:
+            terminalreporter.section("processor time of quick tests")
+            terminalreporter.line(f"{self.total:.0f} s in all (at most {MOST_IN_ALL:.0f}), at most {MOST:g} s each")
+            for seconds, name in sorted(self.dear, reverse=True):
+                terminalreporter.line(f"{seconds:5.1f} s{' TOO DEAR' if seconds > MOST else ''} {name}")
+
+
+def _seconds() -> float:
+    """Processor seconds of this process and of those that it has waited for, the server of workers among them."""
+    taken = sum(os.times()[:4])
+    server = getattr(forkserver, "_forkserver")._forkserver_pid  # noqa: B009 - it has no public name
+    try:
+        return taken + (sum(psutil.Process(server).cpu_times()[:4]) if server else 0.0)
+    except psutil.NoSuchProcess:
+        return taken

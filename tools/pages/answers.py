@@ -1,0 +1,134 @@
+"""The blocks of the page ``json.md``: the fields of the commands' answers, from the classes in ``edgefl.records``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from edgefl.records.analyse import Analysis
+from edgefl.records.compare import ComparedRuns
+from edgefl.records.devices import DeviceCheck, FleetClients
+from edgefl.records.explained import Explanation
+from edgefl.records.fit import Fit
+from edgefl.records.profile import ComparedProfiles, CostDifference, Profile
+from edgefl.records.record import Keys, Record, Row, fields_of, meanings, types_of
+from edgefl.records.summary import Summary
+from edgefl.records.sweep import CellHead, Sweep
+from edgefl.records.validate import ValidScenario
+from edgefl.records.verified import Verified
+from tools.pages.markdown import prose, table
+
+ANSWERS: dict[str, type[Record]] = {
+    "profile": Profile,
+    "profile --clients": FleetClients,
+    "profile --compare": ComparedProfiles,
+    "cost-diff": CostDifference,
+    "devices check": DeviceCheck,
+    "compare": ComparedRuns,
+    "sweep": Sweep,
+    "fit": Fit,
+    "analyse": Analysis,
+    "validate": ValidScenario,
+    "run": Summary,
+    "verify": Verified,
+    "explain": Explanation,
+}
+"""What a command prints with ``--json``, by the block that tells it."""
+
+INLINE = 7
+"""A record with up to this many fields stands in the table of the only record that has it."""
+
+
+def answer_blocks() -> dict[str, str]:
+    """Each block of the page by its name: the answer's own fields, then a section for each record in it.
+
+    A record that several answers have has its section in the first.
+    """
+    parents = _parents()
+    told: set[type[Record]] = set()
+    blocks = {}
+    for name, answer in ANSWERS.items():
+        parts = [prose(answer.__doc__ or "", ()), _table(answer, parents)]
+        for record in _inside(answer):
+            if record in told or record in ANSWERS.values() or _inlined(record, parents):
+                continue
+            told.add(record)
+            parts += [f"### {record.__name__}", prose(record.__doc__ or "", ()), _table(record, parents)]
+        blocks[name] = "\n\n".join(parts)
+    return blocks
+
+
+def _table(record: type[Record], parents: dict[type[Record], set[type[Record]]]) -> str:
+    rows = [(f"`{row.name}`", row.unit or "–", _meaning(row)) for row in _rows(record, parents)]
+    return table(("Field", "Unit", "Meaning"), rows)
+
+
+def _meaning(row: Row) -> str:
+    told = any(word in row.meaning for word in ("only", "absent", "With `", "If the", "Without a"))
+    return row.meaning if row.always or told else f"{row.meaning}; not in every answer"
+
+
+def _rows(record: type[Record], parents: dict[type[Record], set[type[Record]]]) -> Iterator[Row]:
+    """The rows of a record: of a record in it those of its fields, or one that leads to its section."""
+    rows = fields_of(record)
+    for name, kind in types_of(record).items():
+        mine = [row for row in rows if re.split(r"[.\[]", row.name)[0] == name]
+        linked = [each for each in _records(kind) if not _inlined(each, parents)]
+        if linked:
+            meaning = meanings(record)[name].removesuffix(".")
+            links = " or ".join(f"[{each.__name__}](#{each.__name__.lower()})" for each in linked)
+            yield mine[0]._replace(name=_path(name, kind), unit="", meaning=f"{meaning}: {links}")
+        elif name == "sets" and issubclass(record, CellHead):
+            yield mine[0]._replace(name="PATH")
+        else:
+            yield from mine
+
+
+def _path(name: str, kind: Any) -> str:
+    """The name of a field with the brackets of a list and the words for the names of a mapping."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        keys = [mark.name for mark in args[1:] if isinstance(mark, Keys)]
+        return _path(f"{name}.{keys[0]}", get_args(args[0])[1]) if keys else _path(name, args[0])
+    if origin in (Union, UnionType):
+        return _path(name, next(each for each in args if _records(each)))
+    if origin is not None and issubclass(origin, Sequence):
+        return _path(f"{name}[]", args[0])
+    return name
+
+
+def _records(kind: Any) -> list[type[Record]]:
+    """The classes of records in a type."""
+    if isinstance(kind, type) and issubclass(kind, Record):
+        return [kind]
+    return [record for part in get_args(kind) for record in _records(part)]
+
+
+def _inside(record: type[Record]) -> Iterator[type[Record]]:
+    """The records in a record, each once, in the order of its fields."""
+    seen: dict[type[Record], None] = {}
+    waiting = [each for kind in types_of(record).values() for each in _records(kind)]
+    while waiting:
+        each = waiting.pop(0)
+        if each not in seen:
+            seen[each] = None
+            waiting[:0] = [inner for kind in types_of(each).values() for inner in _records(kind)]
+    yield from seen
+
+
+def _parents() -> dict[type[Record], set[type[Record]]]:
+    """The records that have each record."""
+    parents: dict[type[Record], set[type[Record]]] = {}
+    for answer in ANSWERS.values():
+        for record in (answer, *_inside(answer)):
+            for kind in types_of(record).values():
+                for inner in _records(kind):
+                    parents.setdefault(inner, set()).add(record)
+    return parents
+
+
+def _inlined(record: type[Record], parents: dict[type[Record], set[type[Record]]]) -> bool:
+    simple = not any(_records(kind) for kind in types_of(record).values())
+    return simple and len(types_of(record)) <= INLINE and len(parents[record]) == 1

@@ -1,0 +1,58 @@
+"""The page ``scenarios.md``: the scenarios that come with edgefl."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+
+from tools.pages.markdown import listed, page, table
+
+FOLDER = Path(__file__).resolve().parents[2] / "scenarios"
+
+
+def scenarios_page() -> str:
+    """Every shipped scenario: its first comment, its clients, its method and schedule."""
+    parts = [
+        "The scenarios that come with edgefl are named without their folder and ending, as in the commands below. "
+        "Their folder is `scenarios/` in a checkout. Those of `papers/` have the "
+        "published hyper-parameters; where they train, the [data](data-sets.md) and a GPU are needed, and no "
+        "published score was reproduced with them here.",
+    ]
+    for title, folder in (("First steps", ""), ("Fine-tuning", "finetune"), ("Papers", "papers")):
+        rows = [_row(path) for path in sorted((FOLDER / folder).glob("*.yaml"))]
+        parts += [f"## {title}", table(("Command", "What it asks", "Clients", "Method", "Schedule"), rows)]
+    return page("Scenarios", parts)
+
+
+def _row(path: Path) -> tuple[str, ...]:
+    text = path.read_text(encoding="utf-8")
+    data = yaml.safe_load(text)
+    compared = data.get("compare", {})
+    clients = ", ".join(f"{count:,} {kind}" for kind, count in data["data"]["clients"].items())
+    name = path.relative_to(FOLDER).with_suffix("").as_posix()
+    comment = first_comment(text)
+    command = "profile" if "profile" in comment else "run"
+    return (
+        f"`edgefl {command} {name}`",
+        comment,
+        clients,
+        _names(data.get("method", "fedavg"), compared.get("method", ())),
+        _names(data.get("schedule", "end-to-end"), compared.get("schedule", ())),
+    )
+
+
+def first_comment(text: str) -> str:
+    """The comment at the top of a scenario on one line, without the editor's line."""
+    lines = text.splitlines()
+    end = next(index for index, line in enumerate(lines) if not line.startswith("#"))
+    comment = " ".join(line.lstrip("# ") for line in lines[:end] if "yaml-language-server" not in line)
+    return re.sub(r"  +", " ", comment)
+
+
+def _names(own: object, compared: object) -> str:
+    """The names of a section's value, or of those that are compared."""
+    values = list(compared) if isinstance(compared, list | tuple) and compared else [own]
+    names = [value["name"] if isinstance(value, dict) else value for value in values]
+    return listed([f"`{name}`" for name in dict.fromkeys(names)], "and")
