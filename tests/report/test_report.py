@@ -20,6 +20,7 @@ from edgefl.registry.registered import PARTS
 from edgefl.report import Lines, print_comparison, print_summary, summary
 from edgefl.report.facts import compared, evaluation_of, facts_of, facts_to_compare
 from edgefl.runs import Run
+from edgefl.runs.digests import file_digest
 from edgefl.work import Context, Pass, Work
 from edgefl.work.scoring import ScoreClassify
 
@@ -271,14 +272,31 @@ def test_a_record_that_lacks_a_field_is_named(layerwise_run: Any, tmp_path: Path
     record = json.loads(second)
     del record[field]
     (changed / f"{table}.jsonl").write_text("\n".join([first, json.dumps(record), *others]) + "\n")
-    with pytest.raises(RunError, match=f"{table}.jsonl:2: this record has no field '{field}'"):
+    with pytest.raises(RunError, match=f"{table}.jsonl:2: field '{field}' is missing"):
         summary(edgefl.read_run(changed))
 
 
 def test_a_record_with_a_value_of_another_kind_is_refused(layerwise_run: Any, tmp_path: Path) -> None:
     changed = tmp_path / "changed"
     shutil.copytree(layerwise_run.path, changed)
-    text = (changed / "rounds.jsonl").read_text().replace('"metrics": {', '"metrics": [], "m": {')
-    (changed / "rounds.jsonl").write_text(text.replace('"selected": ', '"selected": "x", "s": '))
-    with pytest.raises(RunError, match="its files hold other values than edgefl writes"):
+    text = (changed / "rounds.jsonl").read_text()
+    (changed / "rounds.jsonl").write_text(text.replace('"selected":', '"selected":"x","s":'))
+    with pytest.raises(RunError, match=r"rounds.jsonl:1: field 'selected': expected `int`, got `str`"):
+        summary(edgefl.read_run(changed))
+
+
+def test_what_no_type_sees_of_a_changed_file_is_told_and_our_own_mistakes_are_not_hidden(
+    layerwise_run: Any, tmp_path: Path
+) -> None:
+    changed = tmp_path / "changed"
+    shutil.copytree(layerwise_run.path, changed)
+    evaluation = json.loads((changed / "evaluation.json").read_text())
+    del evaluation["chance"]["test"]  # the split of the last round
+    (changed / "evaluation.json").write_text(json.dumps(evaluation))
+    with pytest.raises(RunError, match="changed: evaluation.json has changed since the run finished: no 'test'"):
+        summary(edgefl.read_run(changed))
+    files = json.loads((changed / "files.json").read_text())
+    files["files"]["evaluation.json"] = file_digest(changed / "evaluation.json")
+    (changed / "files.json").write_text(json.dumps(files))
+    with pytest.raises(KeyError):  # as if edgefl itself had written it so
         summary(edgefl.read_run(changed))
