@@ -133,7 +133,7 @@ def schema(cls: type[Record]) -> dict[str, Any]:
 def _anything(kind: type) -> dict[str, Any]:
     """The schema of values that may be anything."""
     if kind is object:
-        return {}
+        return {"title": "any value"}
     raise NotImplementedError
 
 
