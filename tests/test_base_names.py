@@ -7,8 +7,11 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "edgefl"
 
-COMMAND = "a command has one name where it is parsed, done and printed"
-COMMANDS = "analyse compare devices explain fit orderings papers parts profile progress published run sweep trace"
+COMMAND = "a command has one name where it is parsed, done and printed, and its answer"
+COMMANDS = (
+    "analyse compare devices explain fit orderings papers parts profile profile_clients progress published run sweep "
+    "trace validate"
+)
 ALLOWED = {
     "__init__": "a folder's own text",
     **dict.fromkeys(COMMANDS.split(), COMMAND),
@@ -23,6 +26,12 @@ ALLOWED = {
     "processes": "worker processes that train clients, and those that run cells",
     "worker": "the loop of a worker process, and that of a worker on Ray",
     "rules": "rules of works, and rules of aggregation",
+    "eligibility": "the gate, and the record of its verdicts",
+    "host": "what this computer is, and its record in a run",
+    "rounds": "the record of a round, and the rounds that edgefl check plays",
+    "verified": "what a verification answers, and how it is printed",
+    "reading": "records from lines, and the tables of a run's folder",
+    "writing": "records as lines, and profiles of devices as files",
     "pmcmfl": "the method, and the page of docs/papers that has its name",
 }
 

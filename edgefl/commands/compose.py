@@ -64,11 +64,16 @@ def federation_of(scenario: Scenario, on_message: Callable[[str], None]) -> Fede
     return _federations[key]
 
 
-def scenario_of(given: str | os.PathLike[str] | dict[str, Any] | Scenario, overrides: Sequence[str] = ()) -> Scenario:
-    """The scenario given as a name, a file, a dictionary or a ``Scenario``.  Raises ScenarioError."""
+Given = str | os.PathLike[str] | Mapping[str, object] | Scenario
+"""A scenario as commands take it: its file, the name of a shipped one, its content, or the object."""
+
+
+def scenario_of(given: Given, overrides: Sequence[str] = ()) -> Scenario:
+    """The scenario that is given.  Raises ScenarioError."""
     if isinstance(given, Scenario):
         return load(given.resolved(), overrides) if overrides else given
-    return load(given, overrides)  # type: ignore[arg-type]  # any path; load refuses other objects
+    content = dict(given) if isinstance(given, Mapping) else given
+    return load(content, overrides)  # type: ignore[arg-type]  # any path; load refuses other objects
 
 
 def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: None, *, trains: bool = True) -> Setup:

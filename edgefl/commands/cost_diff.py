@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -114,8 +114,8 @@ def _listed(rows: list[str]) -> str:
     return ", ".join(map(repr, rows[:6])) + more
 
 
-def _read(path: Path) -> dict[str, Mapping[str, Any]]:
-    """The rows of a profile by label, as ``stage 2, image``."""
+def _read(path: Path) -> dict[str, dict[str, float]]:
+    """The costs of a profile's rows, by their names: ``stage 2, image``."""
     try:
         raw = json.loads(read_regular(path).decode("utf-8"))
     except OSError as error:
@@ -124,28 +124,32 @@ def _read(path: Path) -> dict[str, Mapping[str, Any]]:
         raise RunError(f"{path} isn't a profile: its JSON is nested too deeply") from None
     except ValueError as error:
         raise RunError(f"{path} isn't valid JSON: {' '.join(str(error).split())}") from None
-    rows_by_name: dict[str, Mapping[str, Any]] = {}
+    rows_by_name: dict[str, dict[str, float]] = {}
     try:
         for label, part in _parts(raw):
             for name, row in _named_rows(part):
-                _check_costs(path, name, row)
-                rows_by_name[f"{label}: {name}" if label else name] = row
+                rows_by_name[f"{label}: {name}" if label else name] = _costs(path, name, row)
     except (TypeError, KeyError, AttributeError):
         raise RunError(f"{path} isn't a profile: give a file that edgefl profile --json printed") from None
     return rows_by_name
 
 
-def _check_costs(path: Path, name: str, row: Mapping[str, Any]) -> None:
-    """Raise TypeError for a cost that isn't a number, RunError for one that isn't finite."""
+def _costs(path: Path, name: str, row: Any) -> dict[str, float]:
+    """The COSTS that a row has.  Raises TypeError for one that isn't a number, RunError for one that isn't finite."""
+    found: dict[str, float] = {}
     for cost in COSTS:
         value = row.get(cost)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float):
             raise TypeError
-        if isinstance(value, float) and not isfinite(value):
+        if not isfinite(value):
             raise RunError(f"{path}: {cost} of {name} is {value}, not a finite number")
+        found[cost] = value
+    return found
 
 
-def _parts(raw: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _parts(raw: Any) -> Iterator[tuple[str, Any]]:
     if "profiles" in raw:
         yield from raw["profiles"].items()
     elif "combinations" in raw:
@@ -154,7 +158,7 @@ def _parts(raw: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield "", raw
 
 
-def _named_rows(part: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _named_rows(part: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(part["rows"], list):
         raise TypeError
     for table, keys in TABLES.items():

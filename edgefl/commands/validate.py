@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from math import prod
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.commands.compose import scenario_of
+from edgefl.commands.compose import Given, scenario_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.run.run import check
 from edgefl.data import Federation
@@ -23,7 +22,7 @@ from edgefl.scenario import Scenario
 
 @public_command
 def validate(
-    scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
+    scenario: Given,
     overrides: Sequence[str] = (),
     *,
     on_progress: OnProgress = silent,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from edgefl.records.profile import Answer
 from edgefl.records.record import Keys, Record
@@ -35,7 +35,7 @@ class ComparedRow(Record):
 
     label: str
     """Names and fields that tell the row from the others"""
-    sets: Annotated[Mapping[str, Any], Keys("PATH")]
+    sets: Annotated[Mapping[str, object], Keys("PATH")]
     """Its value of each field in which rows differ"""
     seeds: Sequence[int]
     """Seeds of its runs"""

@@ -257,7 +257,7 @@ class CellHead(Record):
 
     label: str
     """Name of the combination"""
-    sets: Annotated[Mapping[str, Any], Keys("PATH")]
+    sets: Annotated[Mapping[str, object], Keys("PATH")]
     """For each axis, under its path (`training.batch`) in the row itself: the value of that field, a list as JSON text;
     of an axis of mappings each field that differs (`schedule.stages`)"""
     method: str
@@ -290,7 +290,7 @@ class CellRow(CellCosts, CellHead):
     """With `--train`: the run"""
 
 
-def read_cell(row: Mapping[str, Any], where: object) -> CellRow | RefusedCell:
+def read_cell(row: Mapping[str, object], where: object) -> CellRow | RefusedCell:
     """The row of a sweep from its JSON data.  Raises RunError with ``where`` if it isn't one."""
     kind: type[CellRow | RefusedCell] = RefusedCell if "refused" in row else CellRow
     sets = {name: value for name, value in row.items() if name not in types_of(kind)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from edgefl.records.profile import Answer
 from edgefl.records.record import Keys, Record, Rounds, Unit
@@ -47,5 +47,5 @@ class ValidScenario(Answer):
     """Its seed"""
     combinations: Sequence[ValidCombination]
     """Each combination; of a scenario that compares nothing the scenario itself"""
-    resolved: Annotated[Mapping[str, Any], Keys("SECTION")]
+    resolved: Annotated[Mapping[str, object], Keys("SECTION")]
     """The scenario with every default written out"""

@@ -18,9 +18,16 @@ from edgefl.commands.analyse.shapley import (
     values_of,
     without,
 )
-from edgefl.commands.analyse.trained import Trained, drift, gradients, matches_nothing, matching, no_prototypes
+from edgefl.commands.analyse.trained_federation import (
+    Trained,
+    drift,
+    gradients,
+    matches_nothing,
+    matching,
+    no_prototypes,
+)
 from edgefl.commands.cells.cells import check_jobs, shard_of, share_of
-from edgefl.commands.compose import scenario_of
+from edgefl.commands.compose import Given, scenario_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.run.resume import check_plug_in_files
 from edgefl.commands.run.run import check
@@ -38,7 +45,7 @@ Made = TypeVar("Made")
 
 @public_command
 def analyse(
-    given: str | os.PathLike[str] | dict[str, Any] | Scenario | Run,
+    given: Given | Run,
     *,
     only: Sequence[str] = (),
     overrides: Sequence[str] = (),

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from edgefl import registry, units
-from edgefl.commands.compose import federation_of, predictor_of, scenario_of
+from edgefl.commands.compose import Given, federation_of, predictor_of, scenario_of
 from edgefl.commands.emulate.machines import (
     at_share,
     check_scope,
@@ -70,7 +70,7 @@ REHEARSALS, WORKS_SECONDS = 3, 60.0
 
 @public_command
 def emulate(
-    scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
+    scenario: Given,
     overrides: Sequence[str] = (),
     *,
     clients: int | None = None,

@@ -47,7 +47,7 @@ class Step:
     what: str
     tier: int
     weight: int
-    sets: Mapping[str, Any]
+    sets: Mapping[str, object]
     family: str = ""
 
 
@@ -125,12 +125,12 @@ def axes_of(scenario: Scenario, setup: Setup, kind: str, samples: int, *, growin
     return [Axis(a.name, tuple(s for s in a.steps if _valid(data, s)), a.computes) for a in axes]
 
 
-def plain(scenario: Scenario) -> dict[str, Any]:
+def plain(scenario: Scenario) -> dict[str, object]:
     """The scenario as a dictionary, without its ``compare`` section."""
     return {key: value for key, value in scenario.resolved().items() if key != "compare"}
 
 
-def _valid(data: dict[str, Any], step: Step) -> bool:
+def _valid(data: dict[str, object], step: Step) -> bool:
     try:
         scenario = load(data, sets_of([step]))
         if step.family:  # not every model has parts for it
@@ -203,7 +203,7 @@ def _schedules(scenario: Scenario, setup: Setup, growing: bool) -> tuple[Step, .
     blocks = min(scenario.model.blocks.values(), default=1)
     equal = [n for n in range(2, blocks + 1) if blocks % n == 0]
     counts = [n for n in equal if n <= rounds]
-    carried: dict[str, Any] = {}
+    carried: dict[str, object] = {}
     if isinstance(allocation := getattr(options, "allocation", "uniform"), str) and allocation != "uniform":
         carried["allocation"] = allocation
     steps: list[Step] = []

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
-from typing import Any
 
 from edgefl import units
-from edgefl.commands.compose import at_most, commonest_link, compose, predictor_of, scenario_of
+from edgefl.commands.compose import Given, at_most, commonest_link, compose, predictor_of, scenario_of
 from edgefl.commands.fit.bounds import Pricer, Question
 from edgefl.commands.fit.changes import TIERS, Levels, axes_of, sets_of, steps_of
 from edgefl.commands.fit.search import Search, worst
@@ -49,7 +47,7 @@ class Allowance:
 
 @public_command
 def fit(
-    scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
+    scenario: Given,
     overrides: Sequence[str] = (),
     *,
     device: str,

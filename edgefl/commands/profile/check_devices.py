@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.commands.compose import commonest_link, planner_of, scenario_of
+from edgefl.commands.compose import Given, commonest_link, planner_of, scenario_of
 from edgefl.commands.profile.profile import Wanted, check_wanted
 from edgefl.commands.profile.profile_clients import at_hardest, judged
 from edgefl.commands.profile.subjects import Subject, subjects
@@ -19,13 +19,12 @@ from edgefl.planning import Demand, Planner
 from edgefl.planning.workload import LEFT_OUT, Workload, hardest, stage_of_works
 from edgefl.records.devices import DeviceCheck, DeviceRow
 from edgefl.report import FIGURE_FORMS, check_figure, draw_device_check
-from edgefl.scenario import Scenario
 from edgefl.schedules import Stage
 
 
 @public_command
 def check_devices(
-    scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
+    scenario: Given,
     overrides: Sequence[str] = (),
     *,
     devices: Sequence[str] = (),

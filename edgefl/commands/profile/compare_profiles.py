@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
-from typing import Any
 
-from edgefl.commands.compose import scenario_of
+from edgefl.commands.compose import Given, scenario_of
 from edgefl.commands.profile.profile import profile
 from edgefl.commands.progress import OnProgress, silent
 from edgefl.errors import ScenarioError
@@ -20,7 +20,7 @@ COMPARED = ("peak_memory_bytes", "fvcore_macs_per_sample", "flops", "traffic_byt
 
 
 def compare_profiles(
-    scenarios: Sequence[Any],
+    scenarios: Sequence[Given],
     overrides: Sequence[str] = (),
     *,
     device: str | None = None,
@@ -82,11 +82,11 @@ def _ratio(value: float, other: float | None) -> float | None:
     return value / other if other else None
 
 
-def _free_label(label: str, taken: Mapping[str, Any]) -> str:
+def _free_label(label: str, taken: Container[str]) -> str:
     """The label, with the first free number from 2 if it is taken."""
     if label not in taken:
         return label
-    return next(f"{label} ({n})" for n in range(2, len(taken) + 3) if f"{label} ({n})" not in taken)
+    return next(f"{label} ({n})" for n in count(2) if f"{label} ({n})" not in taken)
 
 
 def _figures(part: Tables, stage: int | None) -> Iterator[tuple[tuple[str, str | Maybe], Compared]]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import psutil
 import torch
 
 from edgefl import units
-from edgefl.commands.compose import planner_of, scenario_of
+from edgefl.commands.compose import Given, planner_of, scenario_of
 from edgefl.commands.profile.profile import Wanted, check_wanted
 from edgefl.commands.profile.subjects import Subject, shown_round, subjects
 from edgefl.commands.progress import OnProgress, messages, silent
@@ -24,7 +22,6 @@ from edgefl.machine.observed_work import Observed, run_observed, step_seconds
 from edgefl.planning import Planner
 from edgefl.records.profile import CountedRow, Machine, MeasuredRow, MeasuredStep, Measurements
 from edgefl.records.record import UNSET
-from edgefl.scenario import Scenario
 from edgefl.schedules import Stage
 from edgefl.work import Source, Trace, Work
 from edgefl.work.torch_device import device_of
@@ -49,7 +46,7 @@ class _Case:
 
 
 def measure(
-    scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
+    scenario: Given,
     overrides: Sequence[str] = (),
     *,
     kind: str | None = None,
@@ -87,7 +84,7 @@ def measure(
 
 
 def count(
-    scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
+    scenario: Given,
     overrides: Sequence[str] = (),
     *,
     kind: str | None = None,

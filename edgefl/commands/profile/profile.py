@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from edgefl.commands.compose import at_most, commonest_device, commonest_link, planner_of, scenario_of
+from edgefl.commands.compose import Given, at_most, commonest_device, commonest_link, planner_of, scenario_of
 from edgefl.commands.profile.schedule_totals import evaluation_totals, followed, round_totals, server_rows, stretches
 from edgefl.commands.profile.subjects import Subject, rounds_of, shown_round, subjects
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
@@ -44,7 +44,7 @@ class Wanted:
 
 @public_command
 def profile(
-    scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
+    scenario: Given,
     overrides: Sequence[str] = (),
     *,
     device: str | None = None,

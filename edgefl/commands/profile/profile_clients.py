@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from edgefl.commands.compose import compose, predictor_of, scenario_of
+from edgefl.commands.compose import Given, compose, predictor_of, scenario_of
 from edgefl.commands.profile.profile import Wanted, check_wanted, runnable
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.planning import Demand, Setup, Verdict
@@ -25,12 +23,11 @@ from edgefl.records.devices import (
     Turns,
 )
 from edgefl.records.record import UNSET
-from edgefl.scenario import Scenario
 
 
 @public_command
 def profile_clients(
-    scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
+    scenario: Given,
     overrides: Sequence[str] = (),
     *,
     stage: int | None = None,

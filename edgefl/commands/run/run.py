@@ -12,7 +12,7 @@ from typing import Any
 from edgefl import models
 from edgefl.commands.cells.cells import Nodes, check_jobs, run_cells, shard_of, share_of
 from edgefl.commands.cells.workers import Cell
-from edgefl.commands.compose import compose, errors_at, federation_of, predictor_of, scenario_of
+from edgefl.commands.compose import Given, compose, errors_at, federation_of, predictor_of, scenario_of
 from edgefl.commands.export import Tracked, check_installed, log_of
 from edgefl.commands.progress import OnProgress, messages, nothing_left, public_command, silent
 from edgefl.commands.run.made_of import (
@@ -53,7 +53,7 @@ from edgefl.work.torch_device import threads
 
 @public_command
 def run(
-    scenario: str | os.PathLike[str] | dict[str, Any] | Scenario | None = None,
+    scenario: Given | None = None,
     *,
     output: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,

@@ -12,7 +12,7 @@ from typing import Any
 
 from edgefl import registry
 from edgefl.commands.cells.cells import check_jobs, shard_of, share_of
-from edgefl.commands.compose import at_most, federation_of, scenario_of
+from edgefl.commands.compose import Given, at_most, federation_of, scenario_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.run.run import check
 from edgefl.commands.sweep.cell_answers import Answers, Workloads
@@ -33,7 +33,6 @@ from edgefl.records.sweep import (
 from edgefl.report import SWEEP_FORMS, check_figure, draw_sweep
 from edgefl.runs.columns import columns_of
 from edgefl.runs.durable import replace_file
-from edgefl.scenario import Scenario
 from edgefl.scenario.axes import MOST_COMBINATIONS
 from edgefl.scenario.document import KeyPath
 from edgefl.scenario.grid import Grid, grid_of
@@ -42,7 +41,7 @@ from edgefl.scenario.problems import reason
 
 @public_command
 def sweep(
-    scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
+    scenario: Given,
     axes: Sequence[str] = (),
     *,
     grid: str | os.PathLike[str] | None = None,
@@ -227,7 +226,7 @@ def _check_trainable(grid: Grid, refused: dict[str, str], on_progress: OnProgres
     raise DataError(f"{label} declares the shapes of its data and has no samples to train on: sweep it without --train")
 
 
-def _columns(grid: Grid) -> dict[str, dict[str, Any]]:
+def _columns(grid: Grid) -> dict[str, dict[str, object]]:
     """The columns of each cell that tell what it sets: one for each axis, for one of mappings those that differ."""
     sets = {
         label: {path: _value_at(data, key) for path, key in zip(grid.paths, grid.keys, strict=True)}

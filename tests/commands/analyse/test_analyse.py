@@ -19,7 +19,7 @@ import edgefl
 from edgefl import seeds
 from edgefl.cli import main
 from edgefl.commands.analyse.shapley import coalitions, metrics_of, shapley
-from edgefl.commands.analyse.trained import Trained, _norm, cosine, gradient, gradient_works
+from edgefl.commands.analyse.trained_federation import Trained, _norm, cosine, gradient, gradient_works
 from edgefl.commands.compose import compose
 from edgefl.commands.progress import silent
 from edgefl.errors import EdgeflError, RunError, ScenarioError, UnknownName
