@@ -14,15 +14,15 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from multiprocessing import forkserver, popen_forkserver
-from multiprocessing.context import ForkServerContext, ForkServerProcess, SpawnContext
+from multiprocessing import forkserver
+from multiprocessing.context import SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-try:
+if sys.platform != "win32":  # which has neither
     import resource
-except ImportError:  # Windows has no such limits, and no server
-    resource = None  # type: ignore[assignment]
+    from multiprocessing import popen_forkserver
+    from multiprocessing.context import ForkServerContext, ForkServerProcess
 
 READ_AT_IMPORT = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "TORCH", "ATEN_", "LD_", "MALLOC_",
                   "GLIBC_", "PYTHON", "CUDA_", "NVIDIA_", "HF_", "TRANSFORMERS_", "MPL")  # fmt: skip
@@ -83,19 +83,6 @@ def _begin(preload: list[str]) -> None:
                 os.environ[name] = value
 
 
-class _Process(ForkServerProcess):
-    """A worker whose name brings what a spawned one inherits and a fork of the server doesn't."""
-
-    @staticmethod
-    def _Popen(process_obj: BaseProcess) -> popen_forkserver.Popen:
-        process_obj.name = _Name(process_obj.name)
-        return popen_forkserver.Popen(process_obj)
-
-
-class _Context(ForkServerContext):
-    Process = _Process
-
-
 class _Name(str):
     """A worker's name; reading it is the first thing that a worker does, before it imports the main script."""
 
@@ -115,3 +102,17 @@ def _inherit(name: str, environment: Mapping[str, str], limits: Mapping[str, tup
 
 def _limits() -> dict[str, tuple[int, int]]:
     return {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")}
+
+
+if sys.platform != "win32":
+
+    class _Process(ForkServerProcess):
+        """A worker whose name brings what a spawned one inherits and a fork of the server doesn't."""
+
+        @staticmethod
+        def _Popen(process_obj: BaseProcess) -> popen_forkserver.Popen:
+            process_obj.name = _Name(process_obj.name)
+            return popen_forkserver.Popen(process_obj)
+
+    class _Context(ForkServerContext):
+        Process = _Process

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from multiprocessing.context import BaseContext
+from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,10 @@ from edgefl import start_method
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are spawned")
 
 
-def asked(context: BaseContext) -> dict[str, Any]:
+def asked(context: SpawnContext | ForkServerContext) -> dict[str, Any]:
     """The facts of one worker."""
     here, there = context.Pipe()
-    process = context.Process(target=answer, args=(there,))  # type: ignore[attr-defined]
+    process = context.Process(target=answer, args=(there,))
     process.start()
     there.close()
     assert here.poll(60)
@@ -33,7 +33,7 @@ def asked(context: BaseContext) -> dict[str, Any]:
     return found
 
 
-def context() -> BaseContext:
+def context() -> SpawnContext | ForkServerContext:
     return start_method.context("edgefl.training.worker")
 
 
@@ -99,7 +99,7 @@ def test_a_server_imports_from_the_path_of_its_parent_and_ends_with_it_though_ki
 
 
 def test_a_worker_that_a_signal_ends_says_which() -> None:
-    process = context().Process(target=time.sleep, args=(600,))  # type: ignore[attr-defined]
+    process = context().Process(target=time.sleep, args=(600,))
     process.start()
     process.kill()
     process.join(60)

@@ -64,7 +64,7 @@ def export(
     if to == "parquet":
         _check_pyarrow()
     check_installed(to)
-    members = folder.runs if is_comparison(folder.path) else {folder.settings.name: folder}
+    members = folder.runs if is_comparison(folder.path) else {folder.name: folder}
     if not members:
         raise RunError(f"no run of {folder.path} has begun")
     with writing(target):

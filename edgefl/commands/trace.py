@@ -123,7 +123,7 @@ def _write(run: Run, path: Path) -> Traced:
     count = 0
     with writing(path), replacing(path, durable=False) as partial, partial.open("w", encoding="utf-8") as file:
         file.write('{"displayTimeUnit": "ms", "otherData": ')
-        json.dump({"scenario": run.settings.name, "clock": "virtual time since the run began"}, file)
+        json.dump({"scenario": run.name, "clock": "virtual time since the run began"}, file)
         file.write(',\n"traceEvents": [\n')
         for event in _events(run, rounds, clients, counters):
             file.write(("" if count == 0 else ",\n") + json.dumps(event, allow_nan=False))

@@ -77,7 +77,7 @@ def summary(run: Run, samples_of: Callable[[Run], Samples] = lambda _: {}) -> Su
     from edgefl.runs import is_comparison
 
     several = is_comparison(run.path)
-    members = run.runs if several else {run.settings.name: run}
+    members = run.runs if several else {run.name: run}
     facts = {label: facts_to_compare(member, label, samples_of) for label, member in members.items()}
     return Summary(
         folder=str(run.path),

@@ -110,6 +110,11 @@ class Run:
             raise RunError(f"can't read {path}: it holds no mapping of sections")
         return scenario
 
+    @property
+    def name(self) -> str:
+        """The scenario's name, or the folder's if it has none.  Raises RunError if the scenario can't be read."""
+        return str(self.scenario.get("name", self.path.name))
+
     @cached_property
     def settings(self) -> Settings:
         """What the scenario says of the run, as far as its records are read with it.  Raises RunError."""

@@ -42,8 +42,6 @@ class Learnt(NamedTuple):
 
     def text(self) -> bytes:
         """JSON of the measured fields and the metrics, without brackets."""
-        if self.measured is UNMEASURED and not self.metrics:
-            return _UNMEASURED
         return inner(written.Learnt(**_fields(self.measured), metrics=self.metrics or UNSET))
 
 
@@ -171,7 +169,9 @@ class ClientLines:
             **self._rates(plans, base_rounds),
             **{name: texts(grams) for name, grams in carbon(self.setup, landings).items()},
         }
-        return self._columns.lines(columns, [of.text() for of in learnt], [self._text(plan) for plan in plans])
+        # in a large fleet nothing is trained: a call for each line would take a fifth of the time
+        texts_of_learnt = [_UNMEASURED if of.measured is UNMEASURED and not of.metrics else of.text() for of in learnt]
+        return self._columns.lines(columns, texts_of_learnt, list(map(self._text, plans)))
 
     def _rates(self, plans: Sequence[Plan], base_rounds: Sequence[int]) -> dict[str, Sequence[bytes]]:
         """The learning rate of each landing, that of the round in which it began; only where a schedule varies it."""

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import pkgutil
 from typing import Any
 
 import pytest
 from records_of_tests import TRIP, Cost, Shown, Step, Trip
 
+import edgefl.records
 from edgefl.records import UNSET, Maybe, Record, Row, fields_of, part_of
+from edgefl.records.clients import Flight
 from edgefl.records.reading import schema
+from edgefl.records.rounds import Round
 
 
 def test_rows_have_the_path_type_unit_and_meaning_of_each_field() -> None:
@@ -26,6 +31,19 @@ def test_rows_have_the_path_type_unit_and_meaning_of_each_field() -> None:
     assert rows["eligible"][1:3] == ("boolean", "")
     assert rows["best.seconds"].always is False
     assert len(rows) == 13
+
+
+def test_every_field_of_every_record_has_a_meaning() -> None:
+    names = {module.name for module in pkgutil.iter_modules(edgefl.records.__path__)}
+    known = [
+        cls
+        for name in names
+        for cls in vars(importlib.import_module(f"edgefl.records.{name}")).values()
+        if isinstance(cls, type) and issubclass(cls, Record) and cls is not Record
+    ]
+    assert {Round, Flight} <= set(known) and len(set(known)) > 50
+    for cls in known:
+        assert all(row.meaning and row.type for row in fields_of(cls))
 
 
 def test_a_field_without_a_meaning_is_refused() -> None:

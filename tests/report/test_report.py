@@ -18,8 +18,9 @@ from edgefl.errors import RunError
 from edgefl.methods.fedavg import FedAvg
 from edgefl.registry.registered import PARTS
 from edgefl.report import Lines, print_comparison, print_summary, summary
-from edgefl.report.facts import compared, evaluation_of, facts_of
+from edgefl.report.facts import compared, evaluation_of, facts_of, facts_to_compare
 from edgefl.runs import Run
+from edgefl.runs.digests import file_digest
 from edgefl.work import Context, Pass, Work
 from edgefl.work.scoring import ScoreClassify
 
@@ -61,7 +62,7 @@ def test_facts_agree_with_the_records(layerwise_run: Any) -> None:
         assert row["download_bytes"] == pytest.approx(sum(c["download_bytes"] for c in mine) / len(mine))
     assert facts["everyone"]["clients"] == 7 and facts["everyone"]["took_part"] == len({c["client"] for c in clients})
     assert facts["metrics"] == layerwise_run.result["metrics"] and facts["metrics_split"] == "test"
-    json.dumps(summary(layerwise_run))
+    json.dumps(summary(layerwise_run).as_json())
 
 
 @pytest.mark.parametrize("schedule", ["elastic", "heterofl", "flexlora"])
@@ -190,10 +191,10 @@ def test_whom_the_other_schedule_lets_in(comparison: Any) -> None:
 
 
 def test_clients_are_compared_only_where_they_are_the_same(comparison: Any) -> None:
-    runs = {label: facts_of(run, label) for label, run in comparison.runs.items()}
-    assert compared(runs)["gained"]
-    runs["layerwise"]["same_clients"] = {**runs["layerwise"]["same_clients"], "seed": 4}
-    assert compared(runs)["gained"] == {}
+    runs = {label: facts_to_compare(run, label) for label, run in comparison.runs.items()}
+    assert compared(runs).gained
+    runs["layerwise"] = replace(runs["layerwise"], same_clients=[4, *runs["layerwise"].same_clients[1:]])
+    assert compared(runs).gained == {}
 
 
 def test_a_run_that_was_cut_off_is_shown_as_far_as_it_came(layerwise_run: Any, tmp_path: Path) -> None:
@@ -250,13 +251,15 @@ def test_columns_are_those_of_the_metrics_and_patterns_have_lines_of_their_own(l
     (facts,) = found["runs"].values()
     assert "soft score" not in shown(found) and "R@1 sum" not in shown(found)
     scores = {"accuracy": 0.5, "soft_score": 0.25, "accuracy[image-text]": 0.625, "accuracy[image]": 0.125}
-    facts["metrics"] = {"image": {"accuracy": 0.5, "macro_f1": 0.5}, "image-text": scores}
+    facts = replace(facts, metrics={"image": {"accuracy": 0.5, "macro_f1": 0.5}, "image-text": scores})
+    found = replace(found, runs={"tiny": facts})
     lines = shown(found).splitlines()
     at = next(i for i, line in enumerate(lines) if line.split()[:2] == ["kind", "accuracy"])
     assert lines[at].split() == ["kind", "accuracy", "soft", "score", "samples"]
     assert [line.split()[-3] for line in lines[at + 3 : at + 6]] == ["0.500", "0.625", "0.125"]
     assert "with image and text" in lines[at + 4] and "with image " in lines[at + 5]
-    facts["metrics"] = {"image-text": {"r@1": 0.25, "r@10": 0.5, "r@1_sum_folds": 1.25, "accuracy": 0.5}}
+    facts = replace(facts, metrics={"image-text": {"r@1": 0.25, "r@10": 0.5, "r@1_sum_folds": 1.25, "accuracy": 0.5}})
+    found = replace(found, runs={"tiny": facts})
     assert "1.250" in shown(found) and max(map(len, shown(found).splitlines())) <= 100
 
 
@@ -269,14 +272,31 @@ def test_a_record_that_lacks_a_field_is_named(layerwise_run: Any, tmp_path: Path
     record = json.loads(second)
     del record[field]
     (changed / f"{table}.jsonl").write_text("\n".join([first, json.dumps(record), *others]) + "\n")
-    with pytest.raises(RunError, match=f"{table}.jsonl:2: this record has no field '{field}'"):
+    with pytest.raises(RunError, match=f"{table}.jsonl:2: field '{field}' is missing"):
         summary(edgefl.read_run(changed))
 
 
 def test_a_record_with_a_value_of_another_kind_is_refused(layerwise_run: Any, tmp_path: Path) -> None:
     changed = tmp_path / "changed"
     shutil.copytree(layerwise_run.path, changed)
-    text = (changed / "rounds.jsonl").read_text().replace('"metrics": {', '"metrics": [], "m": {')
-    (changed / "rounds.jsonl").write_text(text.replace('"selected": ', '"selected": "x", "s": '))
-    with pytest.raises(RunError, match="its files hold other values than edgefl writes"):
+    text = (changed / "rounds.jsonl").read_text()
+    (changed / "rounds.jsonl").write_text(text.replace('"selected":', '"selected":"x","s":'))
+    with pytest.raises(RunError, match=r"rounds.jsonl:1: field 'selected': expected `int`, got `str`"):
+        summary(edgefl.read_run(changed))
+
+
+def test_what_no_type_sees_of_a_changed_file_is_told_and_our_own_mistakes_are_not_hidden(
+    layerwise_run: Any, tmp_path: Path
+) -> None:
+    changed = tmp_path / "changed"
+    shutil.copytree(layerwise_run.path, changed)
+    evaluation = json.loads((changed / "evaluation.json").read_text())
+    del evaluation["chance"]["test"]  # the split of the last round
+    (changed / "evaluation.json").write_text(json.dumps(evaluation))
+    with pytest.raises(RunError, match="changed: evaluation.json has changed since the run finished: no 'test'"):
+        summary(edgefl.read_run(changed))
+    files = json.loads((changed / "files.json").read_text())
+    files["files"]["evaluation.json"] = file_digest(changed / "evaluation.json")
+    (changed / "files.json").write_text(json.dumps(files))
+    with pytest.raises(KeyError):  # as if edgefl itself had written it so
         summary(edgefl.read_run(changed))

@@ -107,7 +107,7 @@ def test_a_slot_comes_back_when_nothing_refers_to_its_report() -> None:
 def test_memory_of_a_slot_that_is_not_reused_is_free_when_its_report_is() -> None:
     slots, size = Slots(0), 1 << 24
     before = shared_bytes()
-    for _ in range(8):
+    for _ in range(3):
         slot = slots.take(reused=True)
         room(slot.number if slot.reused else None, slot.path, size).fill_(1)
         report = slots.bytes(slot, size)

@@ -200,7 +200,7 @@ def _orderings(
         }
         for index, group in enumerate(groups)
     }
-    names = dict.fromkeys(run.settings.name for run in runs)
+    names = dict.fromkeys(run.name for run in runs)
     return [ordering_of_rows(", ".join(names), values, metrics)]
 
 

@@ -105,7 +105,7 @@ def tables_of(runs: Iterable[Run]) -> list[Table]:
     """
     tables: dict[str, Table] = {}
     for run in runs:
-        study = study_of(run.settings.name)
+        study = study_of(run.name)
         if study is None:
             continue
         table = tables.setdefault(study.title, Table(study))

@@ -41,7 +41,7 @@ def verify(path: str | os.PathLike[str]) -> Verified:
     Raises RunError for a folder that isn't a run's, a damaged line, or records that lack a field.
     """
     run = read_run(path)
-    parts = run.runs or {run.settings.name: run}
+    parts = run.runs or {run.name: run}
     runs = {label: _verified(part) for label, part in parts.items()}
     return Verified(folder=str(path), valid=all(report.valid for report in runs.values()), runs=runs)
 

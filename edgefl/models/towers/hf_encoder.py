@@ -15,10 +15,8 @@ from edgefl.errors import MethodError, suggestion
 from edgefl.models.layers import BlockLayers
 from edgefl.models.model import TowerDescription
 from edgefl.models.tower import chosen
-from edgefl.models.towers.bert import Bert
-from edgefl.models.towers.distilbert import DistilBert
 from edgefl.models.towers.hf_causal import IRRELEVANT, configuration, known_fields, of_folder
-from edgefl.models.towers.hugging_face import VISION_BLOCK
+from edgefl.models.towers.hugging_face import VISION_BLOCK, Bert, DistilBert
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.registry.part_fields import Fields
 

@@ -58,12 +58,12 @@ def draw_curves(run: Run, *, finished: bool = True) -> Path | None:
     if is_comparison(run.path):
         light = [Curves.of_rounds(each, label, finished=each.finished) for label, each in run.runs.items()]
     else:
-        light = [Curves.of_rounds(run, run.settings.name, finished=finished)]
+        light = [Curves.of_rounds(run, run.name, finished=finished)]
     chart = overview(groups_of(run, light) if len(light) > 1 else {each.label: [each] for each in light})
     if chart is None:
         return None
     path = run.path / "curves.png"
-    draw(chart, path, dpi=110, title=run.settings.name, measured=False)
+    draw(chart, path, dpi=110, title=run.name, measured=False)
     return path
 
 

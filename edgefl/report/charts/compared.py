@@ -22,7 +22,7 @@ def groups_of(run: Run, runs: Sequence[C]) -> dict[str, list[C]]:
     """The runs of a comparison by label without the seed: runs in a group differ in their seeds only."""
     groups: dict[str, list[C]] = {}
     for records in runs:
-        name = SEED.sub("", records.label).strip(", ") or run.settings.name
+        name = SEED.sub("", records.label).strip(", ") or run.name
         groups.setdefault(name, []).append(records)
     return groups
 

@@ -94,7 +94,7 @@ class Records(Curves):
     @classmethod
     def of(cls, run: Run, label: str = "") -> Records:
         """Read them.  Raises RunError for records that lack a field or hold another kind of value."""
-        label = label or run.settings.name
+        label = label or run.name
         facts = facts_of(run, label)
         return cls(
             label,

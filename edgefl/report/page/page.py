@@ -69,7 +69,7 @@ class _Page:
     def whole(
         self, run: Run, members: Mapping[str, Run], records: Mapping[str, Records], several: bool, most: int
     ) -> str:
-        name = run.settings.name
+        name = run.name
         body = [self._told(run, members, records, several)]
         if several:
             body.append(_section("compared", "The runs side by side", self._charts(

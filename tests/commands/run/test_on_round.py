@@ -50,7 +50,7 @@ def test_a_stopped_run_is_finished_with_the_model_of_a_schedule_that_ends_there(
     seen: list[dict[str, Any]] = []
 
     def on_round(record: Any) -> str | None:
-        seen.append(json.loads(json.dumps(record)))
+        seen.append(record.as_json())
         record.clear()  # it is a copy
         return "stop" if len(seen) == 2 else None
 

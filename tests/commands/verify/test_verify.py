@@ -121,7 +121,8 @@ def evaluated() -> tuple[list[dict[str, Any]], dict[str, Any]]:
     accuracy = {"clients": 2, "mean": 0.5, "weighted_mean": 0.625, "deviation": 0.25, "worst_decile": 0.25}
     group = {
         "by": "all", "group": "all", "clients": 9, "scored": 2, "too_small": 4, "without": 3, "samples": 40,
-        **{name: 2 * value for name, value in sums.items()}, "longest_virtual_seconds": 1.0, "metrics": {"accuracy": accuracy},
+        **{name: 2 * value for name, value in sums.items()}, "longest_virtual_seconds": 1.0,
+        "metrics": {"accuracy": accuracy},
     }  # fmt: skip
     return scored, group
 
@@ -227,8 +228,8 @@ CHANGES = [
     ("rejected", put("clients", 4, "outcome", "rejected"), "rounds.jsonl:2"),
     ("diverged", put("rounds", 1, "losses", {"image": None}), "rounds.jsonl:2"),
     ("diverged", put("rounds", 1, "metrics", {"image": {"accuracy": None}}), "rounds.jsonl:2"),
-    ("scored", put("clients", 12, "metrics.accuracy", 0.3), "rounds.jsonl:3"),
-    ("scored", put("clients", 13, "energy_joules", 0.4), "rounds.jsonl:3"),
+    ("scored", put("scored", 0, "metrics.accuracy", 0.3), "rounds.jsonl:3"),
+    ("scored", put("scored", 1, "energy_joules", 0.4), "rounds.jsonl:3"),
     ("totals", put("result", 0, "totals.selected", 13), "result.json"),
     ("totals", put("result", 0, "totals.energy_joules", 1.0), "result.json"),
     ("totals", put("result", 0, "virtual_seconds", 1.0), "result.json"),
