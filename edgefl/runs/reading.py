@@ -16,10 +16,11 @@ from safetensors import SafetensorError
 
 from edgefl.errors import RunError, UnknownName
 from edgefl.files import read_regular
-from edgefl.records import Record
+from edgefl.records import Record, part_of
 from edgefl.records.reading import data, numbered, of_data
 from edgefl.records.reading import decode as decode_record
 from edgefl.records.record import whole_of
+from edgefl.records.rounds import Round, RoundTimes
 from edgefl.records.run import Environment, Evaluation, Result
 from edgefl.records.settings import Settings
 from edgefl.runs import tables
@@ -57,9 +58,17 @@ _FILES: Mapping[type[Record], str] = {
 }  # fmt: skip
 
 
+@part_of(Round)
+class _Times(RoundTimes):
+    """When a round ended."""
+
+
 def _scored(line: bytes) -> bool:
     """Whether a line of ``clients.jsonl`` is of an evaluation, as in folders of formats up to 4."""
-    return b'"' + tables.SCORED.encode() + b'"' in line and data(line).get("when") == tables.SCORED
+    if b'"' + tables.SCORED.encode() + b'"' not in line:
+        return False
+    record = data(line)
+    return isinstance(record, dict) and record.get("when") == tables.SCORED
 
 
 def _not_scored(line: bytes) -> bool:
@@ -459,11 +468,9 @@ class Run:
 
         frame = pd.DataFrame([flatten(record) for record in self._of_frame(table)])
         if table == "rounds" and {"started_virtual_seconds", "virtual_seconds"} <= set(frame):
-            ended = frame["started_virtual_seconds"] + frame["virtual_seconds"]
-            if CLOCK in frame:
-                frame[CLOCK] = frame[CLOCK].fillna(ended)
-            else:
-                frame.insert(list(frame).index("virtual_seconds") + 1, CLOCK, ended)
+            if CLOCK not in frame:
+                frame.insert(list(frame).index("virtual_seconds") + 1, CLOCK, 0.0)
+            frame[CLOCK] = [times.ended for times in self.read(_Times)]
         return frame
 
     def _names(self) -> dict[str, Any]:
