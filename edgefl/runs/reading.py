@@ -20,7 +20,7 @@ from edgefl.records import Record, part_of
 from edgefl.records.reading import data, numbered, of_data
 from edgefl.records.reading import decode as decode_record
 from edgefl.records.record import whole_of
-from edgefl.records.rounds import Round, RoundTimes
+from edgefl.records.rounds import Metrics, Round, RoundTimes
 from edgefl.records.run import Environment, Evaluation, Result
 from edgefl.records.settings import Settings
 from edgefl.runs import tables
@@ -56,6 +56,16 @@ SPLIT = 5
 _FILES: Mapping[type[Record], str] = {
     Result: "result.json", Evaluation: "evaluation.json", Environment: "environment.json"
 }  # fmt: skip
+
+
+@part_of(Round)
+class _Headline(RoundTimes):
+    """What a notebook shows of a round."""
+
+    metrics: Metrics
+    energy_joules: float
+    download_bytes: int
+    upload_bytes: int
 
 
 @part_of(Round)
@@ -410,13 +420,13 @@ class Run:
     def _headline(self, label: str) -> dict[str, str]:
         """The last round's figures of one run, as text by column."""
         rounds = 0
-        metrics: dict[str, Any] = {}
+        metrics: Metrics = {}
         clock = energy = traffic = 0.0
-        for record in self.each("rounds"):
-            rounds, metrics = record["round"], record["metrics"] or metrics
-            clock = record["started_virtual_seconds"] + record["virtual_seconds"]
-            energy += record["energy_joules"]
-            traffic += record["download_bytes"] + record["upload_bytes"]
+        for record in self.read(_Headline):
+            rounds, metrics = record.round, record.metrics or metrics
+            clock = record.ended
+            energy += record.energy_joules
+            traffic += record.download_bytes + record.upload_bytes
         names = {name: str(value) for name, value in self._names().items()}
         scores = {
             f"{kind} {name}": "-" if values[name] is None else f"{values[name]:.3f}"
