@@ -50,7 +50,7 @@ def test_a_stopped_run_is_finished_with_the_model_of_a_schedule_that_ends_there(
 
     def on_round(record: Any) -> str | None:
         seen.append(record.as_json())
-        record.clear()  # it is a copy
+        record.losses.clear()  # it is a copy
         return "stop" if len(seen) == 2 else None
 
     run = edgefl.run(scenario, output=tmp_path / "stopped", on_round=on_round)
