@@ -18,11 +18,12 @@ from edgefl.commands.verify.verify import verify
 from edgefl.errors import MethodError, RunError, ScenarioError
 from edgefl.methods import ServerState
 from edgefl.planning.stop_options import StopOptions, lower_is_better
+from edgefl.records.reading import of_data
 from edgefl.records.run import Best
 from edgefl.report.facts import summary
 from edgefl.runs import Run, best
 from edgefl.scenario import load
-from edgefl.simulation.watch import Watch
+from edgefl.simulation.watch import Watch, WatchState
 
 Tiny = Callable[..., dict[str, Any]]
 
@@ -64,7 +65,7 @@ def test_when_a_run_ends(values: list[float | None], stop: dict[str, Any], ended
         assert watch.stopped.text.startswith(f"stopped after round {ended}: {text}")
     again = Watch.of(watch.stop, None)
     assert again is not None
-    again.restore(json.loads(json.dumps(watch.state())))
+    again.restore(of_data(WatchState, json.loads(json.dumps(watch.state().as_json())), "the checkpoint"))
     assert again.state() == watch.state()
 
 
