@@ -97,7 +97,7 @@ def test_errors_are_those_of_pairs_that_finished() -> None:
 
     simulated = [flight(0, (1.0, 2.0, 1.0)), flight(1, (1.0, 1.0, 2.0)), flight(2, (1.0, 1.0, 1.0))]
     emulated = [flight(0, (1.0, 4.0, 1.0)), flight(1, (2.0, 1.0, 1.0)), flight(2, (1.0, 1.0, 1.0), "dropped")]
-    who = {client: ("pi", "lte", 0.5) for client in range(3)}
+    who = dict.fromkeys(range(3), ("pi", "lte", 0.5))
     replayed = [flight(0, (1.0, 4.0, 1.0)), flight(1, (1.0, 1.0, 1.0)), flight(2, (1.0, 1.0, 1.0))]
     rows = rows_of(simulated, emulated, replayed, who=who, processor={(1, 0): 2.0, (1, 1): 0.5, (1, 2): 1.0})
     assert [row.client for row in rows] == [0, 1]
