@@ -9,7 +9,8 @@ from typing import Any
 from edgefl.paper_tables.page_tables import Table, alike, mib, ratio
 from edgefl.paper_tables.profiles import LIVE, Profiles, highest
 from edgefl.records.profile import ProfileRow, Tables
-from edgefl.report import draw_stages
+from edgefl.report import draw_figure
+from edgefl.report.charts.stages import stages_chart
 
 OPTIONS = ("none", "attention", "mlp", "blocks")
 SCHEDULES = {"end-to-end": "end-to-end", "progressive": "progressive", "layerwise": "layer-wise"}
@@ -33,7 +34,7 @@ def profiled(profiles: Profiles, option: str) -> dict[str, Tables]:
 def figures(profiles: Profiles, folder: Path) -> list[Path]:
     """Draw the page's figure."""
     path = folder / "fedcola-layerwise.png"
-    draw_stages(profiles.combinations("fedcola-layerwise-attention", COMPARED), path, LIVE)
+    draw_figure(stages_chart(profiles.combinations("fedcola-layerwise-attention", COMPARED), LIVE), path)
     return [path]
 
 

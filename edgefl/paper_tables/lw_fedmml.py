@@ -8,7 +8,8 @@ from typing import Any
 
 from edgefl.paper_tables.page_tables import Published, Table, alike, mib, ratio
 from edgefl.paper_tables.profiles import LIVE, Profiles, highest
-from edgefl.report import draw_stages
+from edgefl.report import draw_figure
+from edgefl.report.charts.stages import stages_chart
 
 RUNS = {"fedmml": "FedMML", "prog-fedmml": "Prog-FedMML", "lw-fedmml": "LW-FedMML"}
 TRAFFIC = {"fedmml": 76613, "prog-fedmml": 62918, "lw-fedmml": 32794}
@@ -55,7 +56,7 @@ def constant(profiles: Profiles) -> float:
 def figures(profiles: Profiles, folder: Path) -> list[Path]:
     """Draw the page's figure."""
     path = folder / "lw-fedmml.png"
-    draw_stages({name: profiles.of(name) for name in (f"{run}-coco" for run in RUNS)}, path, LIVE)
+    draw_figure(stages_chart({name: profiles.of(name) for name in (f"{run}-coco" for run in RUNS)}, LIVE), path)
     return [path]
 
 

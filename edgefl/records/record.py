@@ -95,8 +95,8 @@ UNITS = {
 
 def _numbers(value: object) -> object:
     """What numpy's values are written as."""
-    if (tolist := getattr(value, "tolist", None)) is not None:  # numpy itself takes long to import
-        return tolist()
+    if type(value).__module__ == "numpy":  # which isn't imported for it: that takes long
+        return value.tolist()  # type: ignore[attr-defined]
     raise TypeError(f"a record can't hold a value of type {type(value).__name__}: {value!r:.80}")
 
 

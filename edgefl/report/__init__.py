@@ -13,17 +13,15 @@ if TYPE_CHECKING:
     from edgefl.report.compared_profiles import print_compared_profiles, print_cost_difference
     from edgefl.report.comparison.markdown import orderings_markdown
     from edgefl.report.console import screen
-    from edgefl.report.devices import draw_device_check, print_device_check, print_devices
+    from edgefl.report.devices import print_device_check, print_devices
     from edgefl.report.facts import compared, facts_of, summary
-    from edgefl.report.figures import FIGURE_FORMS, TIMELINE_FORMS, check_figure, draw_stages
+    from edgefl.report.figures import FIGURE_FORMS, SWEEP_FORMS, TIMELINE_FORMS, check_figure, draw_figure
     from edgefl.report.measured import print_counts, print_measured
     from edgefl.report.profile import print_profile, profile_csv
     from edgefl.report.profile_clients import print_clients
     from edgefl.report.progress import Lines, Live, make_progress
     from edgefl.report.sweep import print_sweep
-    from edgefl.report.sweep_figure import SWEEP_FORMS, draw_sweep
     from edgefl.report.tables import print_methods, print_parts, print_summary, print_validation
-    from edgefl.report.timeline import draw_timeline
 
 __all__ = [
     "FIGURE_FORMS",
@@ -34,10 +32,7 @@ __all__ = [
     "check_figure",
     "compared",
     "comparison_csv",
-    "draw_device_check",
-    "draw_stages",
-    "draw_sweep",
-    "draw_timeline",
+    "draw_figure",
     "facts_of",
     "make_progress",
     "orderings_markdown",
@@ -64,15 +59,12 @@ _MODULES = {
     "FIGURE_FORMS": "figures",
     "Lines": "progress",
     "Live": "progress",
-    "SWEEP_FORMS": "sweep_figure",
+    "SWEEP_FORMS": "figures",
     "TIMELINE_FORMS": "figures",
     "check_figure": "figures",
     "compared": "facts",
     "comparison_csv": "compare",
-    "draw_device_check": "devices",
-    "draw_stages": "figures",
-    "draw_sweep": "sweep_figure",
-    "draw_timeline": "timeline",
+    "draw_figure": "figures",
     "facts_of": "facts",
     "make_progress": "progress",
     "orderings_markdown": "comparison.markdown",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rich.console import Console
 from rich.text import Text
@@ -18,13 +17,9 @@ from edgefl.records.analyse import (
     MatchingRow,
     OfPart,
     Shapley,
-    ValuedMetric,
 )
-from edgefl.report.console import NOTHING, TITLES, new_table, or_dash, print_section, screen
-from edgefl.report.figures import FIGURE_FORMS, KIND_COLOURS, MARKS
-from edgefl.runs.durable import writing
-
-__all__ = ["ANALYSES", "FIGURE_FORMS", "draw_analysis", "print_analysis"]
+from edgefl.report.charts.analysis import complete_pattern, metric_words
+from edgefl.report.console import NOTHING, new_table, or_dash, print_section, screen
 
 ANALYSES = ("shapley", "gradients", "drift", "matching")
 """Names of the analyses."""
@@ -69,18 +64,13 @@ def print_analysis(result: Analysis, console: Console | None = None) -> None:
         console.print(Text(f"no {name}: {reason}"))
 
 
-def _metric(row: ValuedMetric) -> str:
-    kinds = row.kind if len(row.kinds) == 1 else " = ".join(row.kinds)
-    return f"{kinds} {TITLES.get(row.metric, row.metric)}"
-
-
 def _print_values(console: Console, result: Shapley) -> None:
     players = result.players
     table = new_table("metric", "nobody", "everybody", "", *players, left=(0, 3))
     for row in result.rows:
         ends = [f"{row.values[name]:.3f}" for name in ("nobody", "everybody")]
         for index, (name, title) in enumerate(MEASURES.items()):
-            head = [_metric(row), *ends] if index == 0 else ["", "", ""]
+            head = [metric_words(row), *ends] if index == 0 else ["", "", ""]
             values = (row.players[player] for player in players)
             table.add_row(
                 *head, title, *(_signed(getattr(value, name), getattr(value, f"{name}_std")) for value in values)
@@ -159,7 +149,7 @@ def _print_matching(console: Console, result: Matching) -> None:
     rows = sorted(result.rows, key=lambda row: _first_index(result.rows, row))
     for row in rows:
         method = f"{row.inference} (the run's)" if row.own else row.inference
-        if row.pattern == _complete_pattern(row):  # the inference method doesn't change complete samples
+        if row.pattern == complete_pattern(row):  # the inference method doesn't change complete samples
             if not row.own:
                 continue
             method = NOTHING
@@ -175,122 +165,6 @@ def _print_matching(console: Console, result: Matching) -> None:
     )  # fmt: skip
 
 
-def _complete_pattern(row: MatchingRow) -> str:
-    """The pattern of samples that have all modalities; empty for a kind of one modality."""
-    return str(row.kind) if "-" in row.kind else ""
-
-
 def _first_index(rows: Sequence[MatchingRow], row: MatchingRow) -> int:
     """The index of the first row with the same kind and pattern."""
     return next(i for i, r in enumerate(rows) if (r.kind, r.pattern) == (row.kind, row.pattern))
-
-
-# --- figure ----------------------------------------------------------------------------------------------------------
-
-
-def draw_analysis(result: Analysis, path: Path) -> None:
-    """Draw a panel for each table to ``path``: bars for Shapley values and matching, lines over blocks for the others.
-
-    Raises RunError if the file can't be written.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    panels: list[Callable[[Any], None]] = []
-    if shapley := result.shapley:
-        panels.append(lambda axes: _bars(axes, shapley))
-    if result.gradients:
-        rows = result.gradients.rows
-        panels += _lines("gradient norm", rows, "norm", lambda row: str(row.kind), log=True)
-    if result.drift:
-        panels += _lines("consistency", result.drift.within, "consistency", lambda row: str(row.kind), least=0)
-        pairs = result.drift.between
-        panels += _lines("cosine", pairs, "cosine", lambda row: " and ".join(row.kinds), least=-1)
-    if matching := result.matching:
-        panels.append(lambda axes: _matched(axes, matching))
-    columns = min(2, max(len(panels), 1))
-    lines = -(-max(len(panels), 1) // columns)
-    figure = Figure(figsize=(4.8 * columns, 3.2 * lines), layout="constrained", dpi=120)
-    FigureCanvasAgg(figure)
-    grid: Any = figure.subplots(lines, columns, squeeze=False)
-    for index, axes in enumerate(grid.flat):
-        if index < len(panels):
-            panels[index](axes)
-        else:
-            axes.set_axis_off()
-    with writing(path):
-        figure.savefig(path)
-
-
-def _bars(axes: Any, result: Shapley) -> None:
-    rows, players = result.rows, result.players
-    width = 0.8 / max(len(players), 1)
-    for index, player in enumerate(players):
-        x = [group + (index - (len(players) - 1) / 2) * width for group in range(len(rows))]
-        values = [row.players[player].shapley for row in rows]
-        spread = [row.players[player].shapley_std for row in rows]
-        error = None if None in spread else spread
-        axes.bar(x, values, width, yerr=error, label=player, color=KIND_COLOURS[index % len(KIND_COLOURS)])
-    axes.set_xticks(range(len(rows)), [_metric(row).replace(" ", "\n") for row in rows], fontsize=7)
-    axes.axhline(0, color="black", linewidth=0.6)
-    axes.set_title("Shapley value of each client kind", fontsize=9)
-    axes.legend(fontsize=7)
-    axes.grid(axis="y", alpha=0.25)
-
-
-def _lines(
-    title: str,
-    rows: Sequence[R],
-    value: str,
-    label: Callable[[R], str],
-    *,
-    log: bool = False,
-    least: float | None = None,
-) -> list[Callable[[Any], None]]:
-    """A panel for each tower with values in two parts or more; with ``least`` the y axis runs from there to 1."""
-    labels = list(dict.fromkeys(map(label, rows)))
-
-    def panel(tower: str) -> Callable[[Any], None]:
-        tower_rows = [row for row in rows if row.tower == tower]
-        parts = list(dict.fromkeys(row.part for row in tower_rows))
-
-        def draw(axes: Any) -> None:
-            for index, name in enumerate(labels):
-                points = [(parts.index(row.part), getattr(row, value)) for row in tower_rows if label(row) == name]
-                points = [(x, y) for x, y in points if y is not None]
-                if points:
-                    axes.plot(*zip(*points, strict=True), label=name, marker=MARKS[index % len(MARKS)], markersize=4,
-                              color=KIND_COLOURS[index % len(KIND_COLOURS)])  # fmt: skip
-            axes.set_xticks(range(len(parts)), [part or tower for part in parts], fontsize=7, rotation=30, ha="right")
-            if log:
-                axes.set_yscale("log")
-            if least is not None:
-                axes.set_ylim(least - 0.05, 1.05)
-            axes.set_title(f"{title}, {tower}", fontsize=9)
-            axes.grid(alpha=0.25)
-            axes.legend(fontsize=7)
-
-        return draw
-
-    shown = {
-        (row.tower, row.part)
-        for row in rows
-        if getattr(row, value) is not None and (getattr(row, value) > 0 or not log)
-    }
-    towers = dict.fromkeys(row.tower for row in rows)
-    return [panel(tower) for tower in towers if sum(name == tower for name, _ in shown) > 1]
-
-
-def _matched(axes: Any, result: Matching) -> None:
-    rows = [row for row in result.rows if row.pattern != _complete_pattern(row)]
-    groups = list(dict.fromkeys((row.kind, row.pattern) for row in rows))
-    methods = list(dict.fromkeys(row.inference for row in rows))
-    width = 0.8 / max(len(methods), 1)
-    for index, method in enumerate(methods):
-        bars = [(groups.index((r.kind, r.pattern)), r.accuracy) for r in rows if r.inference == method]
-        x = [group + (index - (len(methods) - 1) / 2) * width for group, _ in bars]
-        axes.bar(x, [number for _, number in bars], width, label=method, color=KIND_COLOURS[index % len(KIND_COLOURS)])
-    axes.set_xticks(range(len(groups)), [f"{kind}\n{pattern} alone" for kind, pattern in groups], fontsize=7)
-    axes.set_title("accuracy by inference method", fontsize=9)
-    axes.legend(fontsize=7)
-    axes.grid(axis="y", alpha=0.25)

@@ -7,7 +7,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from edgefl import units
 from edgefl.records.record import Maybe
 
 Facts = Mapping[str, Any]
@@ -152,6 +153,27 @@ def refusals(refused_by: Mapping[str, int], memory_by: Mapping[str, int]) -> str
         f"{name} {n} (device {of_device})" if name == "memory" and of_device else f"{name} {n}"
         for name, n in refused_by.items()
     )
+
+
+def unit_of(name: str) -> str:
+    """What a field counts, told by its name: ``bytes``, ``seconds``, ``joules``, ``flops``, ``share``, or nothing."""
+    last = name.rpartition(".")[2]
+    if "share" in last or "coverage" in last or "accuracy" in last or last.startswith("r@"):
+        return "share"
+    unit = last.rpartition("_")[2]
+    return unit if unit in SHOWN else ""
+
+
+def shown(name: str) -> Callable[[float], str]:
+    """The function that formats the values of a field, chosen by ``unit_of`` its name."""
+    return SHOWN[unit_of(name)]
+
+
+SHOWN: dict[str, Callable[[float], str]] = {
+    "bytes": units.show_bytes, "seconds": units.show_seconds, "joules": units.show_joules, "flops": units.show_flops,
+    "share": lambda share: f"{100 * share:.3g} %", "": "{:,.4g}".format,
+}  # fmt: skip
+"""How numbers of each unit are shown."""
 
 
 def mib(value: float) -> str:

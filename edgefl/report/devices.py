@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from math import inf
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -23,9 +22,7 @@ from edgefl.report.console import (
     print_table,
     screen,
 )
-from edgefl.report.figures import KIND_COLOURS, MARKS
 from edgefl.report.profile_clients import tightest, verdict
-from edgefl.runs.durable import writing
 
 SHOWN_NUMBERS = {
     "ram_bytes": units.show_bytes,
@@ -301,43 +298,3 @@ def _notes(result: DeviceCheck, rows: Sequence[DeviceRow]) -> list[str]:
         included = "the time has that" if result.throttling else "the time lacks that (fleet.throttling: true)"
         notes.append(f"~: the device gets hot in this round and slows down; {included}")
     return notes
-
-
-def draw_device_check(result: DeviceCheck, path: Path) -> None:
-    """Draw each device's seconds of a round over its memory for tensors; devices that don't fit are hollow.
-
-    A panel for each kind, with its peak memory as a line.  Raises RunError if the file can't be written.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    kinds = list(dict.fromkeys(row.whose for row in result.rows))
-    figure = Figure(figsize=(2.0 + 4.4 * max(len(kinds), 1), 4.8), layout="constrained", dpi=140)
-    FigureCanvasAgg(figure)
-    grid: Any = figure.subplots(1, max(len(kinds), 1), sharey=True, squeeze=False)
-    for index, kind in enumerate(kinds):
-        axes, rows = grid[0][index], [row for row in result.rows if row.whose == kind]
-        colour, mark = KIND_COLOURS[index % len(KIND_COLOURS)], MARKS[index % len(MARKS)]
-        for eligible in (True, False):
-            mine = [row for row in rows if row.eligible == eligible]
-            axes.scatter(
-                [max(row.available_memory_bytes, 2**20) / 2**30 for row in mine],
-                [row.virtual_seconds for row in mine],
-                marker=mark, s=36, edgecolors=colour, facecolors=colour if eligible else "none",
-                label=f"{'fits' if eligible else 'does not fit'} ({len(mine)})",
-            )  # fmt: skip
-        for row in rows:
-            place = max(row.available_memory_bytes, 2**20) / 2**30, row.virtual_seconds
-            axes.annotate(row.device, place, fontsize=4.5, xytext=(3, 3), textcoords="offset points")
-        peak = max(row.peak_memory_bytes for row in rows)
-        axes.axvline(peak / 2**30, color="#888888", linestyle=":", label=f"peak {units.show_bytes(peak)}")
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.grid(alpha=0.25)
-        axes.set_title(kind, fontsize=10)
-        axes.set_xlabel("memory for tensors, GiB")
-        axes.legend(fontsize=7, loc="upper right")
-    grid[0][0].set_ylabel("seconds of a round")
-    figure.suptitle(f"{result.scenario}: devices of the library over {result.link}", fontsize=11)
-    with writing(path):
-        figure.savefig(path)

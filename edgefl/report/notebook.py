@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import tempfile
-from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 
+from edgefl.html import picture, table
 from edgefl.records.fit import Candidate, Fit
 from edgefl.records.profile import PAGES, Profile
 from edgefl.records.sweep import RefusedCell, Sweep
-from edgefl.report.figures import draw_stages
+from edgefl.report.charts.stages import stages_chart
+from edgefl.report.figures import draw_figure
 from edgefl.units import show_bytes, show_seconds
-
-MOST_ROWS = 60
-"""Rows of a table in a notebook; the rest is in the answer."""
-
-
-def table(title: str, rows: Sequence[Mapping[str, str]]) -> str:
-    """An HTML table with a caption; the columns are those of the first row."""
-    if not rows:
-        return f"<p>{escape(title)}: nothing</p>"
-    head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in rows[0])
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row.values()) + "</tr>" for row in rows[:MOST_ROWS]
-    )
-    more = f"<p>and {len(rows) - MOST_ROWS} more rows</p>" if len(rows) > MOST_ROWS else ""
-    return f"<table><caption>{escape(title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
-
-
-def picture(png: bytes, words: str) -> str:
-    """A PNG as an inline image with its words for screen readers."""
-    return f"<img alt='{escape(words, quote=True)}' src='data:image/png;base64,{base64.b64encode(png).decode()}'/>"
 
 
 def profile_page(profile: Profile) -> str:
@@ -57,7 +36,7 @@ def profile_page(profile: Profile) -> str:
         parts.append(table(f"A client's round{f', {label}' if profile.combinations else ''}", rows))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "stages.png"
-        draw_stages(profile.parts, path)
+        draw_figure(stages_chart(profile.parts), path)
         parts.append(picture(path.read_bytes(), "peak memory, MACs and traffic of a client's round by stage"))
     return "".join(parts)
 

@@ -31,10 +31,10 @@ from edgefl.report.console import (
     refusals,
     score,
     screen,
+    shown,
     title_of,
 )
 from edgefl.report.facts import shown_metrics
-from edgefl.report.sweep_figure import shown
 
 LONG_LABEL = 14
 """Labels with more characters than this are broken at their commas."""

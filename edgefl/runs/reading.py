@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from html import escape
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from pydantic import ValidationError
 from safetensors import SafetensorError
 
+from edgefl import html
 from edgefl.errors import RunError, UnknownName
 from edgefl.files import read_regular
 from edgefl.records import Record, part_of
@@ -402,19 +401,9 @@ class Run:
         """The run's figures and headline numbers as a table, for notebooks."""
         members = self.runs if is_comparison(self.path) else {str(self.scenario.get("name")): self}
         rows = [member._headline(label) for label, member in members.items()]
-        columns = list(dict.fromkeys(name for row in rows for name in row))
-        head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in columns)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{escape(row.get(name, '-'))}</td>" for name in columns) + "</tr>" for row in rows
-        )
-        pictures = "".join(
-            f"<img alt='{path.stem} of the run' src='data:image/png;base64,{b64encode(read_regular(path)).decode()}'/>"
-            for path in (self.path / "curves.png", self.path / "partition.png")
-            if path.is_file()
-        )
-        return (
-            f"<table><caption>{escape(str(self.path))}</caption><thead><tr>{head}</tr></thead>"
-            f"<tbody>{body}</tbody></table>{pictures}"
+        pictures = [self.path / name for name in ("curves.png", "partition.png")]
+        return html.table(str(self.path), rows) + "".join(
+            html.picture(read_regular(path), f"{path.stem} of the run") for path in pictures if path.is_file()
         )
 
     def _headline(self, label: str) -> dict[str, str]:

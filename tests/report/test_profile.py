@@ -24,12 +24,13 @@ from edgefl.records.profile import Profile, ProfileRow
 from edgefl.records.record import Record
 from edgefl.report import (
     check_figure,
-    draw_stages,
-    draw_timeline,
+    draw_figure,
     print_compared_profiles,
     print_profile,
     profile_csv,
 )
+from edgefl.report.charts.stages import stages_chart
+from edgefl.report.charts.timeline import memory_timeline
 from edgefl.report.profile import flat
 from edgefl.work import PARTS, Moment, Timeline
 
@@ -166,17 +167,20 @@ TIMELINE = Timeline(
 
 
 def test_the_page_of_a_timeline_is_whole_and_marks_the_peak(tmp_path: Path) -> None:
-    draw_timeline(TIMELINE, tmp_path / "t.html", "tiny: image, stage 1")
+    draw_figure(memory_timeline(TIMELINE, "tiny: image, stage 1"), tmp_path / "t.html")
     page = (tmp_path / "t.html").read_text()
     assert "peak 3.50 MiB at aten.mm in image.blocks.1, backward" in page
     assert "image.head, forward" in page.replace("\\u002f", "/") and "optimizer" in page
     # nothing is fetched: the program that draws it is inside
     assert len(page) > 1_000_000 and '<script src="http' not in page
-    assert "received" not in page.rpartition("Plotly.newPlot")[2].partition('"layout"')[0]
+    plots = json.loads(page.partition('id="plots">')[2].partition("</script>")[0])
+    assert [trace["name"] for trace in plots[0]["data"]] == [
+        "parameters", "optimizer", "activations", "temporaries", "all", "peak"
+    ]  # fmt: skip
 
 
 def test_the_picture_of_a_timeline_is_one(tmp_path: Path) -> None:
-    draw_timeline(TIMELINE, tmp_path / "t.png", "tiny: image, stage 1")
+    draw_figure(memory_timeline(TIMELINE, "tiny: image, stage 1"), tmp_path / "t.png")
     with Image.open(tmp_path / "t.png") as picture:
         assert picture.width > 2 * picture.height > 0
 
@@ -198,7 +202,7 @@ def test_the_profile_draws_what_peaks_highest(scenario: dict[str, Any], tmp_path
 
 @pytest.mark.parametrize("form", ["png", "svg"])
 def test_the_stages_are_drawn_by_combination(found: Profile, tmp_path: Path, form: str) -> None:
-    draw_stages(found["combinations"], tmp_path / f"stages.{form}")
+    draw_figure(stages_chart(found["combinations"]), tmp_path / f"stages.{form}")
     assert (tmp_path / f"stages.{form}").stat().st_size > 1000
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +20,11 @@ from edgefl.cli import main
 from edgefl.errors import RunError, UnknownName
 from edgefl.report.charts import Chart, charts_of, charts_of_comparison, records_of
 from edgefl.report.charts.chart import Axis, deviation
+from edgefl.report.charts.sweep import sweep_chart
+from edgefl.report.charts.timeline import memory_timeline
 from edgefl.report.page.traces import traces
 from edgefl.runs import Run
+from tests.report.test_profile import TIMELINE
 
 SCHEDULES = [{"name": "end-to-end", "rounds": 2}, {"name": "layerwise", "stages": 2, "rounds": 2}]
 
@@ -167,6 +171,21 @@ def test_plotly_takes_every_trace(evaluated: Run, layerwise_run: Run) -> None:
             plot = traces(panel)
             go.Figure(data=plot["data"], layout=plot["layout"])  # raises for a property that plotly doesn't have
             json.dumps(plot, allow_nan=False)
+
+
+def test_plotly_takes_stacked_areas_and_maps_and_names_in_them_are_text() -> None:
+    cells = sweep_chart("<b>", "round_seconds", ["<i>", "seed"], [["<i>=<u>", "b"], ["1", "2"]], [60.0, None, 6.0, 3.0])
+    timeline = memory_timeline(TIMELINE, "tiny")
+    for chart in (cells, timeline):
+        for panel in chart.panels:
+            plot = traces(panel)
+            go.Figure(data=plot["data"], layout=plot["layout"])
+            assert not re.search("<[biu]>", json.dumps([plot["data"], plot["layout"]]))
+    (shown,) = traces(cells.panels[0])["data"]
+    assert shown["z"] == [[60.0, None], [6.0, 3.0]] and shown["text"][0] == ["1 min", "no client"]
+    areas = [trace for trace in traces(timeline.panels[0])["data"] if "stackgroup" in trace]
+    sums = [sum(values) for values in zip(*(trace["y"] for trace in areas), strict=True)]
+    assert sums == [2.0, 3.5, 3.0, 3.0]  # MiB, as the moments add up
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ In Chromium, where there is one: no error, no request, every figure drawn, in li
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -67,7 +68,7 @@ def test_an_unfinished_run_says_so_and_one_without_training_too(
     rounds = tmp_path / "half" / "rounds.jsonl"
     rounds.write_bytes(b"".join(rounds.read_bytes().splitlines(keepends=True)[:2]))
     page = edgefl.write_report(tmp_path / "half", tmp_path / "half.html").read_text(encoding="utf-8")
-    assert "This run isn&#x27;t finished: 2 rounds are recorded." in page and "--resume" in page
+    assert "This run isn't finished: 2 rounds are recorded." in html.unescape(page) and "--resume" in page
     for table in ("rounds", "clients", "eligibility"):
         (tmp_path / "half" / f"{table}.jsonl").write_bytes(b"")
     page = edgefl.write_report(tmp_path / "half", tmp_path / "none.html").read_text(encoding="utf-8")

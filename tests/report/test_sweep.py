@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from edgefl.report.sweep_figure import draw_sweep, shown
+from edgefl.report import draw_figure
+from edgefl.report.charts.sweep import sweep_chart
+from edgefl.report.console import shown
 
 
 def test_a_field_is_shown_by_its_unit() -> None:
@@ -23,7 +25,7 @@ VALUES = [0.1, 0.5, 1.0, None, 0.25, 0.75]
 @pytest.mark.parametrize("form", ["png", "pdf", "svg"])
 def test_two_axes_are_a_map(tmp_path: Path, form: str) -> None:
     file = tmp_path / f"map.{form}"
-    draw_sweep(file, "tiny", "eligible_share", *AXES, VALUES)
+    draw_figure(sweep_chart("tiny", "eligible_share", *AXES, VALUES), file)
     if form == "png":
         with Image.open(file) as picture:
             assert min(picture.size) > 200
@@ -34,15 +36,17 @@ def test_two_axes_are_a_map(tmp_path: Path, form: str) -> None:
 
 
 def test_one_axis_none_and_three_have_a_picture_too(tmp_path: Path) -> None:
-    draw_sweep(tmp_path / "bars.png", "tiny", "round_seconds", ["seed"], [["seed=1", "seed=2"]], [1.0, None])
-    draw_sweep(tmp_path / "one.png", "tiny", "round_seconds", [], [], [1.0])
+    draw_figure(
+        sweep_chart("tiny", "round_seconds", ["seed"], [["seed=1", "seed=2"]], [1.0, None]), tmp_path / "bars.png"
+    )
+    draw_figure(sweep_chart("tiny", "round_seconds", [], [], [1.0]), tmp_path / "one.png")
     three = (["seed", *AXES[0]], [["seed=1", "seed=2"], *AXES[1]])
-    draw_sweep(tmp_path / "three.png", "tiny", "eligible_share", *three, VALUES * 2)
-    draw_sweep(tmp_path / "nobody.png", "tiny", "round_seconds", *AXES, [None] * 6)
+    draw_figure(sweep_chart("tiny", "eligible_share", *three, VALUES * 2), tmp_path / "three.png")
+    draw_figure(sweep_chart("tiny", "round_seconds", *AXES, [None] * 6), tmp_path / "nobody.png")
     assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_a_page_says_each_cell_in_its_unit(tmp_path: Path) -> None:
-    draw_sweep(tmp_path / "map.html", "tiny", "eligible_share", *AXES, VALUES)
+    draw_figure(sweep_chart("tiny", "eligible_share", *AXES, VALUES), tmp_path / "map.html")
     page = (tmp_path / "map.html").read_text()
     assert "25 %" in page and "no client" in page and "training.batch" in page

@@ -34,8 +34,9 @@ from edgefl.commands.run.run import check
 from edgefl.errors import RunError, UnknownName
 from edgefl.records.analyse import Analysis, ShardOfAnalysis
 from edgefl.records.record import UNSET, Maybe
-from edgefl.report import check_figure
-from edgefl.report.analysis import ANALYSES, FIGURE_FORMS, draw_analysis
+from edgefl.report import FIGURE_FORMS, check_figure, draw_figure
+from edgefl.report.analysis import ANALYSES
+from edgefl.report.charts.analysis import analysis_chart
 from edgefl.runs import Run, begun, comparison, is_comparison, read_run
 from edgefl.runs.durable import replace_file
 from edgefl.scenario import Scenario, load
@@ -161,7 +162,7 @@ def analyse(
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / "analysis.json", (json.dumps(result.as_json(), indent=2) + "\n").encode())
     if figure is not None:
-        draw_analysis(result, Path(figure))
+        draw_figure(analysis_chart(result), Path(figure))
     on_progress("done", {"folder": str(folder)})
     return result
 

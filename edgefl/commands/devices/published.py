@@ -19,8 +19,8 @@ from edgefl.cost import ComputeCost
 from edgefl.devices.measurements import Measurement, measurements
 from edgefl.devices.profile import Device, device_names, load_device
 from edgefl.errors import DeviceError, EdgeflError, UnknownName
-from edgefl.report import FIGURE_FORMS, check_figure
-from edgefl.report.published import draw_published
+from edgefl.report import FIGURE_FORMS, check_figure, draw_figure
+from edgefl.report.charts.devices import predicted_over_published
 
 
 def validate_devices(
@@ -65,7 +65,7 @@ def validate_devices(
         rows += [plain(one, factors_in_use()) for one in held([row])]
     result = {"rows": rows, "summary": summary(rows), "factors": factors_in_use(), "loss": fitted().loss}
     if plot is not None:
-        draw_published(result, Path(plot))
+        draw_figure(predicted_over_published(result), Path(plot))
     return result
 
 

@@ -18,7 +18,8 @@ from edgefl.devices import Device, Link, available_memory_bytes, device_names, l
 from edgefl.planning import Demand, Planner
 from edgefl.planning.workload import LEFT_OUT, Workload, hardest, stage_of_works
 from edgefl.records.devices import DeviceCheck, DeviceRow
-from edgefl.report import FIGURE_FORMS, check_figure, draw_device_check
+from edgefl.report import FIGURE_FORMS, check_figure, draw_figure
+from edgefl.report.charts.devices import devices_that_fit
 from edgefl.schedules import Stage
 
 
@@ -84,7 +85,7 @@ def check_devices(
     rows.sort(key=lambda row: order[row.device])
     result = DeviceCheck(scenario=whole.name, link=over.name, throttling=setup.fleet.throttling, rows=rows)
     if figure is not None:
-        draw_device_check(result, Path(figure))
+        draw_figure(devices_that_fit(result), Path(figure))
     return result
 
 

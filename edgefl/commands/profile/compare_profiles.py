@@ -14,7 +14,8 @@ from edgefl.commands.progress import OnProgress, silent
 from edgefl.errors import ScenarioError
 from edgefl.records.profile import Compared, ComparedProfiles, ComparedRow, ProfileRow, Tables, TotalsRow
 from edgefl.records.record import UNSET, Maybe
-from edgefl.report import FIGURE_FORMS, check_figure, draw_stages
+from edgefl.report import FIGURE_FORMS, check_figure, draw_figure
+from edgefl.report.charts.stages import stages_chart
 
 COMPARED = ("peak_memory_bytes", "fvcore_macs_per_sample", "flops", "traffic_bytes", "virtual_seconds", "energy_joules")
 
@@ -74,7 +75,7 @@ def compare_profiles(
             )
         )
     if figure is not None:
-        draw_stages(profiles, Path(figure))
+        draw_figure(stages_chart(profiles), Path(figure))
     return ComparedProfiles(reference=reference, stage=stage, rows=rows, profiles=profiles, refused=refused or UNSET)
 
 

@@ -22,7 +22,9 @@ from edgefl.planning import Planner, Setup
 from edgefl.planning.client_evaluation import ScoringPlanner
 from edgefl.records.profile import ClientEvaluationRow, PeakMoment, Profile, ProfileRow, Tables
 from edgefl.records.record import UNSET, Maybe
-from edgefl.report import FIGURE_FORMS, TIMELINE_FORMS, check_figure, draw_stages, draw_timeline
+from edgefl.report import FIGURE_FORMS, TIMELINE_FORMS, check_figure, draw_figure
+from edgefl.report.charts.stages import stages_chart
+from edgefl.report.charts.timeline import memory_timeline
 from edgefl.scenario import Scenario
 from edgefl.scenario.problems import reason
 from edgefl.schedules import Stage
@@ -106,7 +108,8 @@ def profile(
     moment: PeakMoment | Maybe = UNSET
     if timeline is not None:
         traced, moment = _timeline(planners[whole.name], own.rows, wanted)
-        draw_timeline(traced, Path(timeline), f"{whole.name}: {moment.kind}, stage {moment.stage}")
+        title = f"{whole.name}: {moment.kind}, stage {moment.stage}"
+        draw_figure(memory_timeline(traced, title), Path(timeline))
     result = Profile(
         scenario=whole.name,
         at_most=at_most([whole, *(each for _, each in combinations)]) or UNSET,
@@ -116,7 +119,7 @@ def profile(
         timeline=moment,
     )
     if figure is not None:
-        draw_stages(result.parts, Path(figure))
+        draw_figure(stages_chart(result.parts), Path(figure))
     return result
 
 

@@ -30,7 +30,8 @@ from edgefl.records.sweep import (
     Sensitivity,
     Sweep,
 )
-from edgefl.report import SWEEP_FORMS, check_figure, draw_sweep
+from edgefl.report import SWEEP_FORMS, check_figure, draw_figure
+from edgefl.report.charts.sweep import sweep_chart
 from edgefl.runs.columns import columns_of
 from edgefl.runs.durable import replace_file
 from edgefl.scenario.axes import MOST_COMBINATIONS
@@ -182,7 +183,8 @@ def sweep(
         sensitivity=order,
     )
     if figure is not None:
-        draw_sweep(Path(figure), whole.name, value, expanded.paths, expanded.words, values_of(rows, value))
+        chart = sweep_chart(whole.name, value, expanded.paths, expanded.words, values_of(rows, value))
+        draw_figure(chart, Path(figure))
     on_progress("done", {"folder": str(output) if output is not None else None})
     return result
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Number = float | None
-Form = Literal["lines", "bars", "stacks", "points", "spans"]
+Form = Literal["lines", "bars", "stacks", "areas", "points", "spans", "map"]
 
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#b8860b", "#aa3377", "#1b9aaa", "#777777")
 """Colours of client kinds and of runs, told apart by the colour-blind too."""
-GOOD, IDLE, QUIET = "#228833", "#55aadd", "#777777"
+GOOD, IDLE, QUIET, UNKNOWN = "#228833", "#55aadd", "#777777", "#dddddd"
 BUDGETS = {"memory": "#ee6677", "flops": "#b8860b", "bytes": "#aa3377", "seconds": "#4477aa", "joules": "#cc6622"}
 OTHER_BUDGET = "#1b9aaa"
 """Colours of clients that a budget refuses, and of those that any other refuses."""
@@ -78,13 +78,18 @@ class Series:
     notes: Sequence[str] = ()
     hollow: bool = False
     dashed: bool = False
+    written: bool = False
+    """Whether the notes stand beside the points, bars or cells, not only under the pointer."""
     form: Form | None = None
     """How this series is drawn, if not as its panel says."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes.  ``across`` and ``down`` are lines with a name, at a height and at a place of the x axis."""
+    """One pair of axes.  ``across`` and ``down`` are lines with a name, at a height and at a place of the x axis.
+
+    ``areas`` are stacked and hold their value until the next place.  In a ``map`` each series is a line of cells.
+    """
 
     title: str
     form: Form
@@ -95,6 +100,10 @@ class Panel:
     down: Sequence[tuple[float, str]] = ()
     symbols: Sequence[str] = ()
     """What each mark stands for."""
+    value: Axis | None = None
+    """What the colours of a map stand for."""
+    legend: bool = False
+    """Whether the panel has a legend of its own."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +124,14 @@ class Chart:
     choice: str = ""
     notes: Sequence[str] = field(default=())
     """Sentences below the figure."""
+    across: int = 2
+    """Panels that stand beside each other."""
+    size: tuple[float, float] | None = None
+    """Inches of a panel in a picture; None for as much as fits the text of a paper."""
+    headed: bool = False
+    """Whether a picture has the title above it."""
+    aligned: bool = False
+    """Whether all panels share their x axis, and those of a line their y axis."""
 
     def csv(self) -> str:
         """The table as CSV text: a line of names, and numbers in base units."""

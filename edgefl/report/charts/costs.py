@@ -10,7 +10,7 @@ from edgefl import units
 from edgefl.report.charts.chart import QUIET, Axis, Chart, Panel, Series, colour, mean
 from edgefl.report.charts.fleet import _axis, _place
 from edgefl.report.charts.records import Records, ShownFlight, ShownVerdict
-from edgefl.report.timeline import COLOURS as PARTS
+from edgefl.report.charts.timeline import COLOURS as PARTS
 
 SCRATCH = "#999999"
 ABOVE = 2.2

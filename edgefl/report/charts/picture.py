@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.errors import RunError
-from edgefl.report.charts.chart import Axis, Chart, Panel, Series
+from edgefl.report.charts.chart import UNKNOWN, Axis, Chart, Panel, Series
 from edgefl.runs.durable import replace_file, writing
 
 MARKS = "osD^vXP*"
@@ -23,37 +23,52 @@ STYLE: dict[Any, Any] = {
 """Letters are embedded as TrueType, which publishers ask for; the same numbers give the same file."""
 
 
-def draw(chart: Chart, path: Path, *, dpi: int = 200, title: str = "", measured: bool = True) -> None:
+def draw(chart: Chart, path: Path, *, dpi: int = 200, title: str = "", measured: bool = True, palette: int = 0) -> None:
     """Draw a figure to ``path`` (png, pdf or svg).  Raises RunError if the file can't be written.
 
-    Margins fit the text, which is measured first; with ``measured=False`` they are fixed, in half of the time.
+    Margins fit the text, which is measured first; with ``measured=False`` they are fixed, in half of the time.  A PNG
+    of lines with a ``palette`` of 64 colours, enough for their smoothed edges, is a third as large.
     """
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from PIL import Image
 
     with mpl.rc_context(STYLE):
-        columns = min(2, len(chart.panels))
-        lines = -(-len(chart.panels) // columns)
-        wide = WIDTH if columns > 1 or _wide(chart.panels) else WIDTH / 2
-        heights = [_height(panel) for panel in chart.panels]
-        tall = sum(max(heights[i * columns : (i + 1) * columns]) for i in range(lines)) + 0.3
+        columns = max(min(chart.across, len(chart.panels)), 1)
+        lines = max(-(-len(chart.panels) // columns), 1)
+        if chart.size is not None:
+            wide, tall = chart.size[0] * columns, chart.size[1] * lines
+        else:
+            wide = WIDTH if columns > 1 or _wide(chart.panels) else WIDTH / 2
+            heights = [_height(panel) for panel in chart.panels]
+            tall = sum(max(heights[i * columns : (i + 1) * columns]) for i in range(lines)) + 0.3
         figure = Figure(figsize=(wide, tall), layout="constrained" if measured else None)
         FigureCanvasAgg(figure)
         if not measured:
             figure.subplots_adjust(0.58 / wide, 0.75 / tall, 1 - 0.1 / wide, 1 - 0.3 / tall, 0.2, 0.25)
-        grid = figure.subplots(lines, columns, squeeze=False)
+        grid = figure.subplots(
+            lines, columns, squeeze=False, sharex=chart.aligned, sharey="row" if chart.aligned else False
+        )
         for index, panel in enumerate(chart.panels):
-            _draw_panel(grid[index // columns][index % columns], panel)
+            axes = grid[index // columns][index % columns]
+            _draw_panel(axes, panel)
+            if chart.aligned:
+                axes.label_outer()
         for index in range(len(chart.panels), lines * columns):
             grid[index // columns][index % columns].set_axis_off()
         if title:
             figure.suptitle(title, fontsize=9, y=None if measured else 1 - 0.06 / tall)
-        _legend(figure, grid, wide, "outside lower center" if measured else "lower center")
+        if not any(panel.legend for panel in chart.panels):
+            _legend(figure, grid, wide, "outside lower center" if measured else "lower center")
         form = path.suffix.removeprefix(".").lower()
         metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(form, {"Software": None})
         with writing(path):
             figure.savefig(path, dpi=dpi, metadata=metadata)
+            if palette and form == "png":
+                with Image.open(path) as drawn:
+                    reduced = drawn.convert("RGB").quantize(palette)
+                reduced.save(path, optimize=True)
 
 
 def _height(panel: Panel) -> float:
@@ -98,17 +113,21 @@ def _scaled(values: Sequence[Any], factor: float) -> list[float]:
 
 
 def _draw_panel(axes: Any, panel: Panel) -> None:
-    draw = {"lines": _lines, "points": _points, "bars": _bars, "stacks": _bars, "spans": _spans}[panel.form]
+    draw = {"lines": _lines, "points": _points, "bars": _bars, "stacks": _bars, "areas": _areas, "spans": _spans,
+            "map": _map}[panel.form]  # fmt: skip
     draw(axes, panel)
     axes.set_title(panel.title)
-    axes.set_axisbelow(True)
-    axes.grid(axis="x" if panel.form == "spans" else "y", alpha=0.25, linewidth=0.5)
+    if panel.legend:
+        axes.legend()
+    if panel.form != "map":
+        axes.set_axisbelow(True)
+        axes.grid(axis="x" if panel.form == "spans" else "y", alpha=0.25, linewidth=0.5)
 
 
 def _factors(panel: Panel) -> tuple[float, float]:
     across = [x for series in panel.series for x in (*series.x, *series.base)]
     up = [y for series in panel.series for y in (*series.y, *series.high)]
-    if panel.form == "stacks":
+    if panel.form in ("stacks", "areas"):
         sums: dict[Any, float] = {}
         for series in panel.series:
             if series.form is None:
@@ -127,13 +146,14 @@ def _label(axes: Any, panel: Panel, x: float, y: float) -> None:
     for axis, scale, ticks in ((panel.x, axes.set_xscale, axes.xaxis), (panel.y, axes.set_yscale, axes.yaxis)):
         if axis.log:
             scale("log")
-            ticks.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            low, high = ticks.get_view_interval()
+            ticks.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1e4 * low else (1.0,)))
             ticks.set_major_formatter("{x:g}")
             ticks.set_minor_formatter(NullFormatter())
-    if panel.y.bottom is not None:
-        axes.set_ylim(bottom=panel.y.bottom / y)
-    if panel.y.top is not None:
-        axes.set_ylim(top=panel.y.top / y)
+    for axis, limit, factor in ((panel.x, axes.set_xlim, x), (panel.y, axes.set_ylim, y)):
+        limits = [None if end is None else end / factor for end in (axis.bottom, axis.top)]
+        if limits != [None, None]:
+            limit(*limits)
 
 
 def _titled(axis: Axis, factor: float) -> str:
@@ -141,13 +161,17 @@ def _titled(axis: Axis, factor: float) -> str:
 
 
 def _lines(axes: Any, panel: Panel) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     fx, fy = _factors(panel)
+    place = {name: i for i, name in enumerate(panel.x.names)}
     for series in panel.series:
-        x, y = _scaled(series.x, fx), _scaled(series.y, fy)
+        x, y = _scaled([place.get(x, x) for x in series.x], fx), _scaled(series.y, fy)
+        marks = set(series.symbols) or {0}
         axes.plot(x, y, color=series.colour, label=series.name, linestyle="--" if series.dashed else "-",
-                  marker=None if any(series.symbols) else ("o" if len(x) <= 40 else None))  # fmt: skip
-        if any(series.symbols):
-            for mark in sorted(set(series.symbols)):
+                  marker=MARKS[min(marks) % len(MARKS)] if len(marks) == 1 and len(x) <= 40 else None)  # fmt: skip
+        if len(marks) > 1:
+            for mark in sorted(marks):
                 chosen = [i for i, symbol in enumerate(series.symbols) if symbol == mark]
                 axes.plot([x[i] for i in chosen], [y[i] for i in chosen], color=series.colour, linestyle="",
                           marker=MARKS[mark % len(MARKS)])  # fmt: skip
@@ -157,25 +181,35 @@ def _lines(axes: Any, panel: Panel) -> None:
     _across(axes, panel, fy)
     axes.margins(y=0.08)
     _label(axes, panel, fx, fy)
-    if panel.x.title == "round":
-        axes.locator_params(axis="x", integer=True)
+    if place:
+        _name_places(axes, panel.x.names)
+    elif panel.x.title in ("round", "stage"):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def _points(axes: Any, panel: Panel) -> None:
     fx, fy = _factors(panel)
     for series in panel.series:
-        for mark in sorted(set(series.symbols) or {0}):
+        if series.form == "lines":
+            axes.plot(_scaled(series.x, fx), _scaled(series.y, fy), color=series.colour, label=series.name,
+                      linestyle=":" if series.dashed else "-", linewidth=0.9, zorder=1)  # fmt: skip
+            continue
+        marks = set(series.symbols) or {0}
+        for mark in sorted(marks):
             chosen = [i for i in range(len(series.x)) if not series.symbols or series.symbols[i] == mark]
             sizes = [10 + 4 * len(str(series.sizes[i])) ** 2 for i in chosen] if series.sizes else 14
             axes.scatter([series.x[i] / fx for i in chosen], [series.y[i] / fy for i in chosen], s=sizes,
                          marker=MARKS[mark % len(MARKS)], linewidths=0.9, edgecolors=series.colour,
                          facecolors="none" if series.hollow else series.colour, alpha=0.85)  # fmt: skip
-        axes.scatter([], [], s=14, marker="o", edgecolors=series.colour, label=series.name,
+        mark = min(marks) if len(marks) == 1 and not panel.symbols else 0
+        axes.scatter([], [], s=14, marker=MARKS[mark % len(MARKS)], edgecolors=series.colour, label=series.name,
                      facecolors="none" if series.hollow else series.colour)  # fmt: skip
+        _write(axes, series, [x / fx for x in series.x], [y / fy for y in series.y], fontsize=4.5)
     for index, name in enumerate(panel.symbols):
         if name:
             axes.scatter([], [], s=14, marker=MARKS[index % len(MARKS)], color="#777777", label=name)
     _across(axes, panel, fy)
+    _down(axes, panel, fx)
     _label(axes, panel, fx, fy)
 
 
@@ -194,6 +228,7 @@ def _bars(axes: Any, panel: Panel) -> None:
         at = [place[x] for x in series.x]
         bottom = [floor[i] for i in at] if panel.form == "stacks" else [0.0] * len(at)
         axes.bar([i + shift for i in at], y, width, bottom=bottom, color=series.colour, label=series.name)
+        _write(axes, series, [i + shift for i in at], y, ha="center", va="bottom", xytext=(0, 2))
         if panel.form == "stacks":
             for i, value in zip(at, y, strict=True):
                 floor[i] += value
@@ -205,9 +240,69 @@ def _bars(axes: Any, panel: Panel) -> None:
             axes.errorbar([place[x] for x in series.x], _scaled(series.y, fy), yerr=_errors(series, fy), fmt="_",
                           color=series.colour, elinewidth=0.9, capsize=3, label=series.name)  # fmt: skip
     _across(axes, panel, fy)
-    long = max((len(name) for name in names), default=0) * len(names) > 36
-    axes.set_xticks(range(len(names)), names, rotation=30 if long else 0, ha="right" if long else "center")
+    _name_places(axes, names)
+    if any(series.written for series in panel.series):
+        axes.margins(y=0.12)
     _label(axes, panel, 1.0, fy)
+
+
+def _name_places(axes: Any, names: Sequence[str]) -> None:
+    """Names below the places 0, 1, 2 of an axis, at a slant where they would touch."""
+    width = max((len(line) for name in names for line in name.split("\n")), default=0) * len(names)
+    long = width > 12 * axes.figure.get_figwidth() / axes.get_gridspec().ncols
+    axes.set_xticks(range(len(names)), names, rotation=30 if long else 0, ha="right" if long else "center")
+
+
+def _areas(axes: Any, panel: Panel) -> None:
+    fx, fy = _factors(panel)
+    stacked = [series for series in panel.series if series.form is None]
+    axes.stackplot(_scaled(stacked[0].x, fx), *(_scaled(series.y, fy) for series in stacked), step="post", linewidth=0,
+                   labels=[s.name for s in stacked], colors=[s.colour for s in stacked])  # fmt: skip
+    for series in panel.series:
+        x, y = _scaled(series.x, fx), _scaled(series.y, fy)
+        if series.form == "lines":
+            axes.step(x, y, where="post", color=series.colour, label=series.name, linewidth=0.6)
+        elif series.form == "points":
+            axes.plot(x, y, linestyle="", marker=MARKS[series.symbols[0] % len(MARKS)], color=series.colour)
+            left = x[0] < max(stacked[0].x) / fx / 2
+            _write(axes, series, x, y, xytext=(8 if left else -8, 6), ha="left" if left else "right",
+                   bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1})  # fmt: skip
+    _down(axes, panel, fx)
+    axes.set_xlim(0, max(*stacked[0].x, 1) / fx)
+    _label(axes, panel, fx, fy)
+
+
+def _map(axes: Any, panel: Panel) -> None:
+    import numpy as np
+
+    value = panel.value or Axis("")
+    known = [number for series in panel.series for number in series.y]
+    factor, title = value.scale(known)
+    cells = np.ma.masked_invalid([_scaled(series.y, factor) for series in panel.series])
+    axes.set_facecolor(UNKNOWN)
+    image = axes.imshow(cells, aspect="auto", cmap="viridis")
+    axes.figure.colorbar(image, ax=axes, label=title)
+    for at, series in enumerate(panel.series):
+        for x, (number, note) in enumerate(zip(series.y, series.notes, strict=True) if series.written else ()):
+            dark = number is not None and image.norm(number / factor) < 0.6
+            axes.text(x, at, note, ha="center", va="center", fontsize=7, color="white" if dark else "black")
+    axes.set_yticks(range(len(panel.series)), [series.name for series in panel.series])
+    axes.set(xlabel=panel.x.title, ylabel=panel.y.title)
+    _name_places(axes, panel.x.names)
+
+
+def _write(axes: Any, series: Series, x: Sequence[float], y: Sequence[float], **style: Any) -> None:
+    """The notes of a series beside its points, if it is one whose notes are written."""
+    for note, *place in zip(series.notes, x, y, strict=True) if series.written else ():
+        axes.annotate(note, place, **{"xytext": (3, 3), "textcoords": "offset points", "fontsize": 8, **style})
+
+
+def _down(axes: Any, panel: Panel, factor: float) -> None:
+    """Dotted lines from top to bottom with their names along them."""
+    for place, name in panel.down:
+        axes.axvline(place / factor, color="#777777", linestyle=":", linewidth=0.8)
+        axes.annotate(name, (place / factor, 0.995), xycoords=("data", "axes fraction"), fontsize=7, rotation=90,
+                      va="top", xytext=(2, 0), textcoords="offset points", color="#555555")  # fmt: skip
 
 
 def _across(axes: Any, panel: Panel, factor: float) -> None:

@@ -40,7 +40,7 @@
     return Plotly.react(div, data, {
       ...layout, showlegend: false, margin: { l: 10, r: 12, t: 14, b: 10 }, font: { color: ink, size: 12 },
       modebar: { bgcolor: "rgba(0,0,0,0)" },
-      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", bargap: 0.25, hovermode: "closest",
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", bargap: 0.25, hovermode: layout.hovermode || "closest",
       dragmode: window.matchMedia("(pointer: coarse)").matches ? false : "zoom",
       hoverlabel: { bgcolor: style.getPropertyValue("--card").trim(), font: { color: ink } },
     }, {

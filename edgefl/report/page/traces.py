@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TypedDict
 
 from edgefl.report.charts.chart import Axis, Panel, Series
 
@@ -13,55 +13,213 @@ MARKS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "x", "cr
 DIGITS = 5
 """Digits of a number in the page; tables and CSV files have more."""
 
-Values = Sequence[Any]
+Place = float | str | None
+"""A place along an axis: a number, a name, or a gap."""
+Values = Sequence[Place]
 
 
-def traces(panel: Panel) -> dict[str, Any]:
-    """``{"data", "layout"}`` for ``Plotly.newPlot``.
+class Line(TypedDict, total=False):
+    """A line of a trace or of a shape."""
+
+    color: str
+    width: int
+    dash: str
+    shape: str
+
+
+class Marker(TypedDict, total=False):
+    """Marks or bars of a trace; a list has one for each point."""
+
+    color: str
+    opacity: float
+    size: int | list[int]
+    symbol: str | list[str]
+    line: Line
+
+
+class Spread(TypedDict):
+    """Error bars."""
+
+    type: str
+    symmetric: bool
+    color: str
+    thickness: float
+    width: int
+    array: list[Place]
+    arrayminus: list[Place]
+
+
+class Trace(TypedDict, total=False):
+    """What plotly calls a trace: the properties that edgefl writes."""
+
+    type: str
+    mode: str
+    name: str
+    legendgroup: str
+    showlegend: bool
+    x: list[Place]
+    y: list[Place]
+    z: list[list[Place]]
+    base: list[Place]
+    text: list[list[str]]
+    texttemplate: str
+    orientation: str
+    stackgroup: str
+    fill: str
+    fillcolor: str
+    line: Line
+    marker: Marker
+    error_y: Spread
+    colorscale: str
+    colorbar: dict[str, dict[str, str]]
+    hoverinfo: str
+    hovertext: list[str] | list[list[str]]
+    hovertemplate: str
+
+
+class PlotAxis(TypedDict, total=False):
+    """An axis of a layout."""
+
+    title: dict[str, str]
+    automargin: bool
+    type: str
+    rangemode: str
+    range: list[Place]
+    tickvals: list[float]
+    ticktext: list[str]
+    showgrid: bool
+    categoryorder: str
+    categoryarray: list[str]
+    autorange: str
+    dtick: int
+    tickfont: dict[str, int]
+
+
+class Shape(TypedDict, total=False):
+    """A line across a panel."""
+
+    type: str
+    xref: str
+    yref: str
+    x0: Place
+    x1: Place
+    y0: Place
+    y1: Place
+    line: Line
+
+
+class Annotation(TypedDict, total=False):
+    """Words in a panel."""
+
+    text: str
+    x: Place
+    y: Place
+    xref: str
+    yref: str
+    xanchor: str
+    yanchor: str
+    textangle: int
+    showarrow: bool
+    ay: int
+    font: dict[str, int]
+
+
+class Layout(TypedDict, total=False):
+    """The layout of a panel."""
+
+    xaxis: PlotAxis
+    yaxis: PlotAxis
+    shapes: list[Shape]
+    annotations: list[Annotation]
+    barmode: str
+    hovermode: str
+    height: int
+    showlegend: bool
+
+
+class Plot(TypedDict):
+    """What ``Plotly.newPlot`` takes."""
+
+    data: list[Trace]
+    layout: Layout
+
+
+def traces(panel: Panel) -> Plot:
+    """A panel for ``Plotly.newPlot``.
 
     Colours are those for a light page; the page's script replaces them where it is dark.  Text of the run's files is
     escaped, since plotly reads a part of HTML in labels.
     """
-    make = {"lines": _lines, "points": _points, "bars": _bars, "stacks": _bars, "spans": _spans}[panel.form]
+    make = {"lines": _lines, "points": _points, "bars": _bars, "stacks": _bars, "areas": _areas, "spans": _spans,
+            "map": _map}[panel.form]  # fmt: skip
     factor_x, factor_y = _factors(panel)
     data = make(panel, factor_x, factor_y)
-    layout: dict[str, Any] = {
-        "xaxis": _axis(panel.x, factor_x, [x for series in panel.series for x in series.x]),
-        "yaxis": _axis(panel.y, factor_y, [y for series in panel.series for y in series.y]),
-        "shapes": [], "annotations": [],
-    }  # fmt: skip
-    for index, (height, name) in enumerate(sorted(panel.across)):
-        place = _number(height / factor_y)
-        layout["shapes"].append({"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": place, "y1": place,
-                                 "line": {"width": 1, "dash": "dot", "color": "#777777"}})  # fmt: skip
-        layout["annotations"].append(
-            {"xref": "paper", "x": 1 - index % 2, "y": _log(place) if panel.y.log else place, "text": safe(name),
-             "showarrow": False, "xanchor": "left" if index % 2 else "right", "yanchor": "bottom", "font": {"size": 10}}
-        )  # fmt: skip
-    for place, _ in panel.down:
-        at = _number(place / factor_x)
-        layout["shapes"].append({"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": at, "x1": at,
-                                 "line": {"width": 1, "dash": "dot", "color": "#777777"}})  # fmt: skip
+    layout = Layout(
+        xaxis=_axis(panel.x, factor_x, [x for series in panel.series for x in series.x]),
+        yaxis=_axis(panel.y, factor_y, [y for series in panel.series for y in series.y]),
+        shapes=[],
+        annotations=[],
+    )
+    _rule(panel, layout, factor_x, factor_y)
     if panel.form in ("bars", "stacks"):
         layout["barmode"] = "stack" if panel.form == "stacks" or _alone(panel) else "group"
         layout["xaxis"] |= {"type": "category", "showgrid": False}
+    if panel.form == "lines" and panel.x.names:
+        layout["xaxis"] |= {
+            "type": "category",
+            "categoryorder": "array",
+            "categoryarray": list(map(safe, panel.x.names)),
+        }
+    if panel.form == "areas":
+        layout |= {"hovermode": "x unified", "height": 460}
+    if panel.form == "map":
+        layout["height"] = 160 + 28 * len(panel.series)
+        layout["xaxis"] |= {"type": "category"}
+        # the first line is at the top, as in a table; numbers are names, not positions
+        layout["yaxis"] |= {"type": "category", "autorange": "reversed"}
     if panel.form == "spans":
         names = panel.y.names
         layout |= {"barmode": "overlay", "height": 120 + 15 * len(names)}
-        layout["yaxis"] = {
-            "type": "category", "categoryorder": "array", "categoryarray": list(map(safe, names)), "automargin": True,
-            "autorange": "reversed", "dtick": 1, "showgrid": False, "tickfont": {"size": 10},
-        }  # fmt: skip
+        layout["yaxis"] = PlotAxis(
+            type="category", categoryorder="array", categoryarray=list(map(safe, names)), automargin=True,
+            autorange="reversed", dtick=1, showgrid=False, tickfont={"size": 10},
+        )  # fmt: skip
     if panel.form == "points" and any(panel.symbols):
         for index, name in enumerate(panel.symbols):
             if name:  # an entry of the legend for each mark
-                data.append({"type": "scatter", "mode": "markers", "x": [None], "y": [None], "name": safe(name),
-                             "marker": {"symbol": MARKS[index % len(MARKS)], "color": "#777777"}})  # fmt: skip
+                data.append(Trace(type="scatter", mode="markers", x=[None], y=[None], name=safe(name),
+                                  marker=Marker(symbol=MARKS[index % len(MARKS)], color="#777777")))  # fmt: skip
     layout["showlegend"] = len(data) > 1 and not _alone(panel)
     return {"data": data, "layout": layout}
 
 
-def safe(text: Any) -> str:
+def _rule(panel: Panel, layout: Layout, fx: float, fy: float) -> None:
+    """Dotted lines across and down, and their names; those down spans begin rounds, and have none."""
+    dotted = Line(width=1, dash="dot", color="#777777")
+    for index, (height, name) in enumerate(sorted(panel.across)):
+        place = _number(height / fy)
+        layout["shapes"].append(Shape(type="line", xref="paper", x0=0, x1=1, y0=place, y1=place, line=dotted))
+        layout["annotations"].append(
+            Annotation(xref="paper", x=1 - index % 2, y=_log(place) if panel.y.log else place, text=safe(name),
+                       showarrow=False, xanchor="left" if index % 2 else "right", yanchor="bottom", font={"size": 10})
+        )  # fmt: skip
+    for begin, name in panel.down:
+        at = _number(begin / fx)
+        layout["shapes"].append(Shape(type="line", yref="paper", y0=0, y1=1, x0=at, x1=at, line=dotted))
+        if panel.form != "spans":
+            layout["annotations"].append(
+                Annotation(yref="paper", y=1, x=_log(at) if panel.x.log else at, text=safe(name), textangle=-90,
+                           showarrow=False, xanchor="left", yanchor="top", font={"size": 10})
+            )  # fmt: skip
+    for series in panel.series:
+        if panel.form == "areas" and series.written:
+            for x, y, note in zip(series.x, series.y, series.notes, strict=True):
+                layout["annotations"].append(
+                    Annotation(x=_number(x / fx), y=_number(y / fy), text=safe(note), ay=-30)
+                )  # fmt: skip
+
+
+def safe(text: object) -> str:
     """Text in which plotly finds no tags."""
     return html.escape(str(text), quote=False)
 
@@ -73,9 +231,9 @@ def _factors(panel: Panel) -> tuple[float, float]:
         for x, b in zip(series.x, series.base or [0.0] * len(series.x), strict=True)
         if isinstance(x, int | float)
     ]
-    up: list[Any] = [y for series in panel.series for y in (*series.y, *series.high)]
-    if panel.form == "stacks":
-        sums: dict[Any, float] = {}
+    up: list[float | None] = [y for series in panel.series for y in (*series.y, *series.high)]
+    if panel.form in ("stacks", "areas"):
+        sums: dict[Place, float] = {}
         for series in panel.series:
             for x, y in zip(series.x, series.y, strict=True):
                 sums[x] = sums.get(x, 0.0) + ((y or 0.0) if series.form is None else 0.0)
@@ -83,11 +241,15 @@ def _factors(panel: Panel) -> tuple[float, float]:
     return panel.x.scale(across)[0], panel.y.scale(up)[0]
 
 
-def _axis(axis: Axis, factor: float, values: Values) -> dict[str, Any]:
-    title = axis.scale([factor * 2.5])[1] if axis.unit not in ("", "share") else axis.scale([1.0])[1]
-    made: dict[str, Any] = {"title": {"text": safe(title)}, "automargin": True}
+def _title(axis: Axis, factor: float) -> str:
+    return safe(axis.scale([factor * 2.5])[1] if axis.unit not in ("", "share") else axis.scale([1.0])[1])
+
+
+def _axis(axis: Axis, factor: float, values: Values) -> PlotAxis:
+    made = PlotAxis(title={"text": _title(axis, factor)}, automargin=True)
     if axis.log:
-        made |= {"type": "log", **_ticks([value / factor for value in values if value])}
+        made |= {"type": "log"}
+        made |= _ticks([value / factor for value in values if isinstance(value, int | float) and value])
     else:
         made["rangemode"] = "tozero" if axis.bottom == 0.0 else "normal"
     if axis.top is not None:
@@ -95,7 +257,7 @@ def _axis(axis: Axis, factor: float, values: Values) -> dict[str, Any]:
     return made
 
 
-def _ticks(values: Sequence[float]) -> dict[str, Any]:
+def _ticks(values: Sequence[float]) -> PlotAxis:
     """Ticks of a logarithmic axis: 1, 2 and 5 of each decade, or 1 alone where there are many."""
     if not values:
         return {}
@@ -105,19 +267,23 @@ def _ticks(values: Sequence[float]) -> dict[str, Any]:
     return {"tickvals": ticks, "ticktext": [f"{tick:,.10g}" for tick in ticks]}
 
 
-def _log(value: float | None) -> float | None:
-    return _number(math.log10(value)) if value else value
+def _log(value: Place) -> Place:
+    return _number(math.log10(value)) if value and not isinstance(value, str) else value
 
 
-def _number(value: Any) -> Any:
+def _number(value: Place) -> Place:
     if value is None or isinstance(value, str):
         return value
     short = float(f"{value:.{DIGITS}g}")
     return int(short) if short.is_integer() and abs(short) < 1e15 else short
 
 
-def _scaled(values: Values, factor: float) -> list[Any]:
-    return [None if value is None else _number(value / factor) for value in values]
+def _scaled(values: Iterable[Place], factor: float) -> list[Place]:
+    """Numbers divided by the factor of their axis; names are escaped."""
+    return [
+        safe(value) if isinstance(value, str) else None if value is None else _number(value / factor)
+        for value in values
+    ]
 
 
 def _alone(panel: Panel) -> bool:
@@ -128,31 +294,52 @@ def _alone(panel: Panel) -> bool:
     )  # fmt: skip
 
 
-def _hover(series: Series) -> dict[str, Any]:
+def _hover(series: Series) -> Trace:
     if not series.notes:
         return {}
     return {"hovertext": list(map(safe, series.notes)), "hovertemplate": "%{hovertext}<extra></extra>"}
 
 
-def _lines(panel: Panel, fx: float, fy: float) -> list[dict[str, Any]]:
-    data: list[dict[str, Any]] = []
+def _lines(panel: Panel, fx: float, fy: float) -> list[Trace]:
+    data: list[Trace] = []
     for series in panel.series:
         x, name = _scaled(series.x, fx), safe(series.name)
         if any(value is not None for value in series.low):
-            edge = {"type": "scatter", "mode": "lines", "x": x, "line": {"width": 0}, "hoverinfo": "skip",
-                    "showlegend": False, "legendgroup": name}  # fmt: skip
+            edge = Trace(type="scatter", mode="lines", x=x, line={"width": 0}, hoverinfo="skip", showlegend=False,
+                         legendgroup=name)  # fmt: skip
             data.append({**edge, "y": _scaled(series.low, fy)})
             data.append({**edge, "y": _scaled(series.high, fy), "fill": "tonexty", "fillcolor": f"{series.colour}30"})
+        line = Line(color=series.colour, width=2)
+        if series.dashed:
+            line["dash"] = "dash"
+        symbols = [MARKS[i % len(MARKS)] for i in series.symbols] or "circle"
         data.append(
             {"type": "scatter", "mode": "lines+markers" if len(x) <= 60 else "lines", "x": x, "legendgroup": name,
-             "y": _scaled(series.y, fy), "name": name, "line": {"color": series.colour, "width": 2,
-             **({"dash": "dash"} if series.dashed else {})}, "marker": {"size": 6, "color": series.colour,
-             "symbol": [MARKS[i % len(MARKS)] for i in series.symbols] or "circle"}, **_hover(series)}
+             "y": _scaled(series.y, fy), "name": name, "line": line,
+             "marker": {"size": 6, "color": series.colour, "symbol": symbols}, **_hover(series)}
         )  # fmt: skip
     return data
 
 
-def _points(panel: Panel, fx: float, fy: float) -> list[dict[str, Any]]:
+def _areas(panel: Panel, fx: float, fy: float) -> list[Trace]:
+    data: list[Trace] = []
+    for series in panel.series:
+        made = Trace(type="scatter", x=_scaled(series.x, fx), y=_scaled(series.y, fy), name=safe(series.name),
+                     marker={"color": series.colour, "symbol": "square"})  # fmt: skip
+        if series.form == "points":
+            made |= {"mode": "markers", "hoverinfo": "skip"}
+            made["marker"] |= {"size": 9, "symbol": MARKS[series.symbols[0] % len(MARKS)]}
+        elif series.form == "lines":
+            made |= {"mode": "lines", "line": {"width": 1, "shape": "hv", "color": series.colour}}
+            made.update(_hover(series))
+        else:
+            made |= {"mode": "lines", "stackgroup": "all", "line": {"width": 0, "shape": "hv"}}
+            made |= {"fillcolor": series.colour, "hovertemplate": "%{y:,.3f}"}
+        data.append(made)
+    return data
+
+
+def _points(panel: Panel, fx: float, fy: float) -> list[Trace]:
     opened = ("", "-open")
     return [
         {"type": "scatter", "mode": "markers", "x": _scaled(series.x, fx), "y": _scaled(series.y, fy),
@@ -165,12 +352,11 @@ def _points(panel: Panel, fx: float, fy: float) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _bars(panel: Panel, _: float, fy: float) -> list[dict[str, Any]]:
-    data: list[dict[str, Any]] = []
+def _bars(panel: Panel, _: float, fy: float) -> list[Trace]:
+    data: list[Trace] = []
     for series in panel.series:
-        y = _scaled(series.y, fy)
-        made: dict[str, Any] = {"type": "bar", "x": list(map(safe, series.x)), "y": y, "name": safe(series.name),
-                                "marker": {"color": series.colour}}  # fmt: skip
+        made = Trace(type="bar", x=list(map(safe, series.x)), y=_scaled(series.y, fy), name=safe(series.name),
+                     marker={"color": series.colour})  # fmt: skip
         if series.form == "points":
             made |= {"type": "scatter", "mode": "markers"}
             made["marker"] |= {"symbol": "line-ew-open", "size": 12, "line": {"width": 2}}
@@ -179,19 +365,21 @@ def _bars(panel: Panel, _: float, fy: float) -> list[dict[str, Any]]:
                 "type": "data", "symmetric": False, "color": "#222222", "thickness": 1.3, "width": 4,
                 "array": _differences(series.high, series.y, fy), "arrayminus": _differences(series.y, series.low, fy),
             }  # fmt: skip
-        data.append(made | _hover(series))
+        made.update(_hover(series))
+        data.append(made)
     return data
 
 
-def _differences(one: Values, other: Values, factor: float) -> list[Any]:
+def _differences(one: Sequence[float | None], other: Sequence[float | None], factor: float) -> list[Place]:
     return [None if a is None or b is None else _number((a - b) / factor) for a, b in zip(one, other, strict=True)]
 
 
-def _spans(panel: Panel, fx: float, _: float) -> list[dict[str, Any]]:
-    data: list[dict[str, Any]] = []
+def _spans(panel: Panel, fx: float, _: float) -> list[Trace]:
+    data: list[Trace] = []
     for series in panel.series:
-        made = {"y": list(map(safe, series.y)), "x": _scaled(series.x, fx), "name": safe(series.name),
-                "marker": {"color": series.colour}, **_hover(series)}  # fmt: skip
+        made = Trace(y=list(map(safe, series.y)), x=_scaled(series.x, fx), name=safe(series.name),
+                     marker={"color": series.colour})  # fmt: skip
+        made.update(_hover(series))
         if series.form == "points":
             made |= {"type": "scatter", "mode": "markers"}
             made["marker"] |= {"size": 8, "symbol": MARKS[series.symbols[0] % len(MARKS)]}
@@ -199,3 +387,17 @@ def _spans(panel: Panel, fx: float, _: float) -> list[dict[str, Any]]:
             made |= {"type": "bar", "orientation": "h", "base": _scaled(series.base, fx)}
         data.append(made)
     return data
+
+
+def _map(panel: Panel, *_: float) -> list[Trace]:
+    value = panel.value or Axis("")
+    factor, title = value.scale([number for series in panel.series for number in series.y])
+    words = [list(map(safe, series.notes)) for series in panel.series]
+    made = Trace(
+        type="heatmap", x=list(map(safe, panel.x.names)), y=[safe(series.name) for series in panel.series],
+        z=[_scaled(series.y, factor) for series in panel.series], hovertext=words, colorscale="Viridis",
+        hovertemplate="%{y}<br>%{x}<br>%{hovertext}<extra></extra>", colorbar={"title": {"text": safe(title)}},
+    )  # fmt: skip
+    if any(series.written for series in panel.series):
+        made |= {"text": words, "texttemplate": "%{text}"}
+    return [made]

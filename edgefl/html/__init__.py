@@ -1,0 +1,42 @@
+"""HTML by templates: tables and pictures of answers in notebooks, and the reports' pages."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+MOST_ROWS = 60
+"""Rows of a table in a notebook; the rest is in the answer."""
+HERE = Path(__file__).parent
+
+
+@lru_cache
+def templates(folder: Path = HERE) -> Environment:
+    """The templates of a folder.  What they are given is escaped unless it is ``markupsafe.Markup``."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    return Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def table(title: str, rows: Sequence[Mapping[str, str]]) -> str:
+    """A table with a caption; the columns are those of all rows, in order, and what a row lacks is a dash."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    template = templates().get_template("table.html")
+    return template.render(title=title, columns=columns, rows=rows[:MOST_ROWS], more=max(len(rows) - MOST_ROWS, 0))
+
+
+def picture(png: bytes, words: str) -> str:
+    """A PNG as an inline image with its words for screen readers."""
+    return templates().get_template("picture.html").render(words=words, data=base64.b64encode(png).decode())

@@ -1,0 +1,79 @@
+"""Figures of devices: which fit a scenario, and predictions beside published measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from edgefl import units
+from edgefl.records.devices import DeviceCheck
+from edgefl.report.charts.chart import QUIET, Axis, Chart, Panel, Series, colour
+
+
+def devices_that_fit(result: DeviceCheck) -> Chart:
+    """Each device's seconds of a round over its memory for tensors; devices that don't fit are hollow.
+
+    A panel for each kind, with its peak memory as a line.
+    """
+    panels = []
+    for index, kind in enumerate(dict.fromkeys(row.whose for row in result.rows)):
+        rows = [row for row in result.rows if row.whose == kind]
+        series = []
+        for eligible, words in ((True, "fits"), (False, "does not fit")):
+            mine = [row for row in rows if row.eligible == eligible]
+            series.append(
+                Series(
+                    f"{words} ({len(mine)})", [max(row.available_memory_bytes, 2**20) / 2**30 for row in mine],
+                    [row.virtual_seconds for row in mine], colour(index), symbols=[index] * len(mine),
+                    notes=[row.device for row in mine], written=True, hollow=not eligible,
+                )
+            )  # fmt: skip
+        peak = max(row.peak_memory_bytes for row in rows)
+        panels.append(
+            Panel(kind, "points", Axis("memory for tensors, GiB", log=True), Axis("seconds of a round", log=True),
+                  series, down=[(peak / 2**30, f"peak {units.show_bytes(peak)}")], legend=True)
+        )  # fmt: skip
+    across = max(len(panels), 1)
+    return Chart(
+        "devices", f"{result.scenario}: devices of the library over {result.link}",
+        "Seconds of a round over memory for tensors, one mark for each device; those that don't fit are hollow.",
+        panels, ["device", "kind", "available_memory_bytes", "virtual_seconds", "eligible"],
+        [[row.device, row.whose, row.available_memory_bytes, row.virtual_seconds, row.eligible] for row in result.rows],
+        across=across, size=((2.0 + 4.4 * across) / across, 4.8), headed=True, aligned=True,
+    )  # fmt: skip
+
+
+def predicted_over_published(result: Mapping[str, Any]) -> Chart:
+    """Predicted over measured seconds of a step on logarithmic axes; rows of the fitted half are hollow.
+
+    Each class of devices has a colour and a mark.
+    """
+    rows = [row for row in result["rows"] if row["quantity"] == "seconds" and row["predicted"]]
+    series = []
+    for index, name in enumerate(dict.fromkeys(row["class"] for row in rows)):
+        for half in ("held-out", "fitted"):
+            mine = [row for row in rows if row["class"] == name and row["half"] == half]
+            if mine:
+                series.append(
+                    Series(
+                        f"{name}, {half} ({len(mine)})", [row["measured"] for row in mine],
+                        [row["predicted"] for row in mine], colour(index), symbols=[index] * len(mine),
+                        hollow=half == "fitted",
+                    )
+                )  # fmt: skip
+    every = [row[key] for row in rows for key in ("measured", "predicted")]
+    ends = [min(every, default=1.0) / 1.5, max(every, default=1.0) * 1.5]
+    for factor, words in ((1.0, "equal"), (0.5, "half"), (2.0, "double")):
+        series.append(Series(words, ends, [factor * end for end in ends], QUIET, dashed=factor != 1.0, form="lines"))
+    measured, predicted = (
+        Axis(title, log=True, bottom=ends[0], top=ends[1])
+        for title in ("published seconds of a training step", "predicted seconds; dotted: half and double")
+    )
+    return Chart(
+        "published", "Seconds of a training step: predictions beside published measurements",
+        "One mark for each measurement; those that factors were fitted to are hollow.",
+        [Panel("", "points", measured, predicted, series, legend=True)],
+        ["device", "model", "class", "half", "measured_seconds", "predicted_seconds"],
+        [[row[key] for key in ("device", "model", "class", "half", "measured", "predicted")] for row in rows],
+        size=(6.4, 5.6),
+    )  # fmt: skip

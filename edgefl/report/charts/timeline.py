@@ -1,0 +1,73 @@
+"""Figure of live memory during a work, by part, with its peak marked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgefl import units
+from edgefl.report.charts.chart import Axis, Chart, Panel, Series
+
+if TYPE_CHECKING:
+    from edgefl.work import Timeline
+
+COLOURS = {
+    "parameters": "#332288",
+    "gradients": "#cc6677",
+    "optimizer": "#882255",
+    "activations": "#88ccee",
+    "buffers": "#999933",
+    "inputs": "#117733",
+    "received": "#44aa99",
+    "reference": "#661100",
+    "outputs": "#6699cc",
+    "temporaries": "#ddcc77",
+}
+"""Colour of each part of memory.  The order is that of ``edgefl.work.PARTS``, which is slow to import."""
+MIB = 2**20
+
+
+def _steps(timeline: Timeline) -> list[tuple[int, str]]:
+    """Index of the first moment of each metered step, and the step's label."""
+    steps: list[tuple[int, str]] = []
+    last = None
+    passes = {m.distinct_pass for m in timeline.moments}
+    for index, m in enumerate(timeline.moments):
+        step = (m.distinct_pass, m.pattern, m.step)
+        if step != last and m.phase not in ("start", "finish"):
+            prefix = f"pass {m.distinct_pass + 1}, " if len(passes) > 1 else ""
+            steps.append((index, f"{prefix}{m.pattern} step {len(steps) + 1}"))
+        last = step
+    return steps
+
+
+def peak_words(timeline: Timeline) -> str:
+    """The peak, its operator, module and phase as text: ``12.3 MiB at aten.mm in image.blocks.3, backward``."""
+    peak = timeline.moments[timeline.peak]
+    where = f" in {peak.scope}" if peak.scope else ""
+    return f"{peak.bytes / MIB:,.2f} MiB at {peak.operator}{where}, {peak.phase}"
+
+
+def memory_timeline(timeline: Timeline, title: str) -> Chart:
+    """The parts of memory at every moment, stacked; parts that are always empty are left out."""
+    moments, peak = timeline.moments, timeline.peak
+    x, totals = range(len(moments)), [m.bytes for m in moments]
+    parts = {part: [m.totals[i] for m in moments] for i, part in enumerate(COLOURS)}
+    parts = {part: values for part, values in parts.items() if any(values)}
+    series = [Series(part, x, values, COLOURS[part]) for part, values in parts.items()]
+    where = [f"{units.show_bytes(m.bytes)}, {m.operator}, {m.scope or 'outside the model'}, {m.phase}" for m in moments]
+    series += [
+        Series("all", x, totals, "#222222", notes=where, form="lines"),
+        Series("peak", [peak], [totals[peak]], "#222222", symbols=[4], notes=[f"peak {peak_words(timeline)}"],
+               written=True, form="points"),
+    ]  # fmt: skip
+    memory = Axis("live memory", "bytes", bottom=0.0, top=totals[peak] * 1.12 or 1.0)
+    columns = ["moment", "operator", "module", "phase", "bytes", *(f"{part}_bytes" for part in parts)]
+    rows = [
+        [i, m.operator, m.scope, m.phase, m.bytes, *(values[i] for values in parts.values())]
+        for i, m in enumerate(moments)
+    ]
+    return Chart(
+        "timeline", title, "Live memory by part at every operator; dotted lines begin steps, a triangle is the peak.",
+        [Panel("", "areas", Axis("operators, in order"), memory, series, down=_steps(timeline))],
+        columns, rows, across=1, size=(11.0, 5.2), headed=True,
+    )  # fmt: skip
