@@ -224,17 +224,17 @@ def test_runs_of_a_comparison_end_each_by_itself(
     run = edgefl.run(both, output=tmp_path / "run")
     lengths = {label: len(member.rounds) for label, member in run.runs.items()}
     slow, fast = lengths
-    assert lengths[slow] == 3 > lengths[fast] and run.stopped[slow] == {}
-    assert "reached 0.2" in run.stopped[fast]["text"]
+    assert lengths[slow] == 3 > lengths[fast] and run.runs[slow].stopped is None
+    assert "reached 0.2" in run.runs[fast].stopped["text"]
     print_summary(summary(run))
     told = " ".join(capsys.readouterr().out.split())
-    assert run.stopped[fast]["text"] in told and "best weights: round" in told
+    assert run.runs[fast].stopped["text"] in told and "best weights: round" in told
     compared = edgefl.compare([tmp_path / "run"])
     assert [row["rounds"] for part in compared["equal"] for row in part["rows"]]
     assert len(compared["stopped"]) == 1 and verify(run.path)["valid"]
     page = tmp_path / "page.html"
     edgefl.write_report(run.runs[fast].path, output=page)
-    assert f"This run {run.stopped[fast]['text']}." in page.read_text(encoding="utf-8")
+    assert f"This run {run.runs[fast].stopped['text']}." in page.read_text(encoding="utf-8")
     edgefl.write_report(run.path, output=page)
 
 
