@@ -215,7 +215,7 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
     "`pmcmfl`, `fedpac`, `fedhkd` under `heterofl`": [
         ({"method": name, "schedule": "heterofl", **ANSWERS}, WIDTHS) for name in ("pmcmfl", "fedpac", "fedhkd")
     ],
-    "`heterofl` with a tower that isn't `vit` or `transformer`": [
+    "`heterofl` with a tower that isn't `vit` or `transformer`, or with the multiway model": [
         ({"model": GRU, "schedule": "heterofl"}, "model.text can't be narrowed: it is a 'gru' tower")
     ],
     "`heterofl` with towers of different heads under one norm": [
@@ -276,6 +276,13 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
     "`mask: ignore` with clients of one modality": [
         ({"method": {"name": "pmcmfl", "mask": "ignore"}, **ANSWERS}, "mask: ignore leaves out samples")
     ],
+    "`classifier` or `prior` without `matching`, `matching` without them, `mix` above 1 where nothing is matched": [
+        ({"method": {"name": "pmcmfl", "inference": "classifier"}, **ANSWERS}, "classifier needs matching models"),
+        (
+            {"method": {"name": "pmcmfl", "inference": "zero", "matching": {"round": 1}}, **ANSWERS},
+            "needs no matching model: remove matching",
+        ),
+    ],
     "`matching` from a round after the last": [
         (
             {"method": {"name": "pmcmfl", "inference": "classifier", "matching": {"round": 9}}, **ANSWERS},
@@ -318,8 +325,13 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"method": {"name": "reamfl-mean", "contrast": 1}, "data": PUBLIC}, "use creamfl instead"),
         ({"method": {"name": "reamfl-avg", "aggregation": "gca"}, "data": PUBLIC}, "use creamfl instead"),
     ],
-    "`fedcola`'s gates between towers that aren't of one shape": [
+    "`fedcola`'s gates, or `range: all`, between towers that aren't of one shape, or between adapters on "
+    "layers of other names": [
         ({"method": "fedcola", "model": APART}, "complementary training needs blocks of the same shape"),
+        (
+            {"method": {"name": "fedcola", "range": "all", "compensation": False}, "model": APART},
+            "range: all averages the same layers of all modalities",
+        ),
         ({"method": "fedcola", "model": GRU}, "blocks of the tower gru of text clients have no"),
         ({"method": "fedcola", **ANSWERS}, "blocks of the one encoder of image clients have no"),
     ],

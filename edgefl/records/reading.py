@@ -53,7 +53,7 @@ def of_data(cls: type[R], data: object, where: object, error: type[EdgeflError] 
 
 
 def _told(message: str) -> str:
-    """msgspec's message in the words of this house."""
+    """msgspec's message with the path first, as edgefl's errors have it."""
     match = _AT.fullmatch(message)
     what, path = (match["what"], match["path"] or "$") if match else (message, "$")
     path = path.removeprefix("$").removeprefix(".")

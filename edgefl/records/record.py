@@ -42,7 +42,6 @@ from typing import (
 )
 
 import msgspec
-import numpy as np
 from msgspec import UNSET, UnsetType
 
 from edgefl.errors import suggestion
@@ -96,8 +95,8 @@ UNITS = {
 
 def _numbers(value: object) -> object:
     """What numpy's values are written as."""
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
+    if type(value).__module__ == "numpy":  # which isn't imported for it: that takes long
+        return value.tolist()  # type: ignore[attr-defined]
     raise TypeError(f"a record can't hold a value of type {type(value).__name__}: {value!r:.80}")
 
 

@@ -24,7 +24,7 @@ class Part(Record):
 class DataSettings(Record):
     """The section ``data``."""
 
-    source: str | None = None
+    source: Option = None
     """The data set"""
     partition: Option = None
     """How samples are dealt out"""
@@ -35,9 +35,9 @@ class DataSettings(Record):
 class FleetSettings(Record):
     """The section ``fleet``."""
 
-    devices: Mapping[str, float] | None = None
+    devices: Option = None
     """Shares of the clients, by device"""
-    links: Mapping[str, float] | None = None
+    links: Option = None
     """Shares of the clients, by link"""
     budgets: Mapping[str, Option] | None = None
     """What clients may use"""
@@ -50,17 +50,17 @@ class FleetSettings(Record):
 class RoundSettings(Record):
     """The section ``round``."""
 
-    policy: Mapping[str, Option] | str = "synchronous"
+    policy: Option = "synchronous"
     """The round policy, with its options if it has some"""
-    selection: Mapping[str, Option] | str | None = None
+    selection: Option = None
     """How clients are chosen, with its options"""
-    cohort: float | None = None
+    cohort: Option = None
     """Clients of a round, or their share"""
     over_selection: float | None = None
     """Clients that are asked beyond the cohort, as a share"""
-    deadline: float | None = None
+    deadline: Option = None
     """Longest flight, in seconds"""
-    quorum: float | None = None
+    quorum: Option = None
     """Updates that a round needs, or their share"""
     gate: str = "eligible"
     """Whom the budgets let take part"""
@@ -70,7 +70,7 @@ class RoundSettings(Record):
     @property
     def policy_name(self) -> str:
         """The name of the round policy."""
-        return self.policy if isinstance(self.policy, str) else str(self.policy["name"])
+        return str(self.policy["name"] if isinstance(self.policy, Mapping) else self.policy)
 
 
 class EvaluationSettings(Record):
@@ -93,15 +93,15 @@ class TrainingSettings(Record):
 
     mode: str = "real"
     """`real` or `none`"""
-    optimizer: str | None = None
+    optimizer: Option = None
     """The optimizer"""
-    lr: float | None = None
+    lr: Option = None
     """The learning rate"""
-    batch: int | None = None
+    batch: Option = None
     """Samples of a batch"""
-    epochs: float | None = None
+    epochs: Option = None
     """Passes over a client's samples"""
-    precision: str | None = None
+    precision: Option = None
     """The precision of its numbers"""
 
 

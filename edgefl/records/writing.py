@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import orjson
 
 from edgefl.errors import suggestion
@@ -30,6 +29,8 @@ def inner(record: object) -> bytes:
 
 def texts(numbers: Any) -> list[bytes]:
     """The JSON text of each number of a sequence or an array, `[n]`."""
+    import numpy as np  # here: tables of a finished run wait for nothing slow
+
     text = orjson.dumps(np.ascontiguousarray(numbers), option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
     return text.split(b",") if text else []
 

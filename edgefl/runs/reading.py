@@ -15,10 +15,11 @@ from safetensors import SafetensorError
 from edgefl import html
 from edgefl.errors import RunError, UnknownName
 from edgefl.files import read_regular
-from edgefl.records import Record
+from edgefl.records import Record, part_of
 from edgefl.records.reading import data, numbered, of_data
 from edgefl.records.reading import decode as decode_record
 from edgefl.records.record import whole_of
+from edgefl.records.rounds import Metrics, Round, RoundTimes
 from edgefl.records.run import Environment, Evaluation, Result
 from edgefl.records.settings import Settings
 from edgefl.runs import tables
@@ -56,9 +57,27 @@ _FILES: Mapping[type[Record], str] = {
 }  # fmt: skip
 
 
+@part_of(Round)
+class _Headline(RoundTimes):
+    """What a notebook shows of a round."""
+
+    metrics: Metrics
+    energy_joules: float
+    download_bytes: int
+    upload_bytes: int
+
+
+@part_of(Round)
+class _Times(RoundTimes):
+    """When a round ended."""
+
+
 def _scored(line: bytes) -> bool:
     """Whether a line of ``clients.jsonl`` is of an evaluation, as in folders of formats up to 4."""
-    return b'"' + tables.SCORED.encode() + b'"' in line and data(line).get("when") == tables.SCORED
+    if b'"' + tables.SCORED.encode() + b'"' not in line:
+        return False
+    record = data(line)
+    return isinstance(record, dict) and record.get("when") == tables.SCORED
 
 
 def _not_scored(line: bytes) -> bool:
@@ -390,13 +409,13 @@ class Run:
     def _headline(self, label: str) -> dict[str, str]:
         """The last round's figures of one run, as text by column."""
         rounds = 0
-        metrics: dict[str, Any] = {}
+        metrics: Metrics = {}
         clock = energy = traffic = 0.0
-        for record in self.each("rounds"):
-            rounds, metrics = record["round"], record["metrics"] or metrics
-            clock = record["started_virtual_seconds"] + record["virtual_seconds"]
-            energy += record["energy_joules"]
-            traffic += record["download_bytes"] + record["upload_bytes"]
+        for record in self.read(_Headline):
+            rounds, metrics = record.round, record.metrics or metrics
+            clock = record.ended
+            energy += record.energy_joules
+            traffic += record.download_bytes + record.upload_bytes
         names = {name: str(value) for name, value in self._names().items()}
         scores = {
             f"{kind} {name}": "-" if values[name] is None else f"{values[name]:.3f}"
@@ -448,11 +467,9 @@ class Run:
 
         frame = pd.DataFrame([flatten(record) for record in self._of_frame(table)])
         if table == "rounds" and {"started_virtual_seconds", "virtual_seconds"} <= set(frame):
-            ended = frame["started_virtual_seconds"] + frame["virtual_seconds"]
-            if CLOCK in frame:
-                frame[CLOCK] = frame[CLOCK].fillna(ended)
-            else:
-                frame.insert(list(frame).index("virtual_seconds") + 1, CLOCK, ended)
+            if CLOCK not in frame:
+                frame.insert(list(frame).index("virtual_seconds") + 1, CLOCK, 0.0)
+            frame[CLOCK] = [times.ended for times in self.read(_Times)]
         return frame
 
     def _names(self) -> dict[str, Any]:

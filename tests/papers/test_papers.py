@@ -26,6 +26,7 @@ from edgefl.paper_tables.page_tables import (
     plain,
 )
 from edgefl.paper_tables.papers import PAGES
+from edgefl.records.compare import Ordering, OrderingClaim, OrderingFigure, OrderingRow
 
 BY_HAND = {"orderings": 1}
 """Tables that are a summary in words."""
@@ -150,13 +151,15 @@ def test_what_pmcmfls_baselines_send_is_as_committed() -> None:
 
 def test_an_ordering_is_shown_as_the_page_has_it() -> None:
     """Values by hand: means .030 and .040, a gap of .010 with the deviation of (.02, .01, .00), spread .010."""
-    figures = {m: {"mean": 0.03, "deviation": 0.01} for m in ("image-text.r@10", "image.accuracy")}
-    ordering = {
-        "metrics": list(figures),
-        "rows": [{"label": "mean", "figures": figures}],
-        "claims": [{"worse": "mean", "better": "gca", "metric": "image-text.r@10", "gap": 0.01,
-                    "gap_deviation": 0.01, "spread": 0.01, "ahead": 2, "seeds": 3, "verdict": "no ordering"}],
-    }  # fmt: skip
+    figures = {m: OrderingFigure(mean=0.03, deviation=0.01) for m in ("image-text.r@10", "image.accuracy")}
+    claim = OrderingClaim(
+        worse="mean", better="gca", metric="image-text.r@10", gap=0.01, gap_deviation=0.01, spread=0.01, ahead=2,
+        seeds=3, verdict="no ordering",
+    )  # fmt: skip
+    row = OrderingRow(label="mean", figures=figures)
+    ordering = Ordering(
+        title="", seeds=[1, 2, 3], metrics=list(figures), rows=[row], claims=[claim], not_run=[]
+    )  # fmt: skip
     means, claims = orderings.tables_of(orderings.SECTIONS[2], ordering)
     assert means.header == ("variant", "r@10", "image.accuracy")
     assert means.rows == (("mean", "0.030 ± 0.010", "0.030 ± 0.010"),)

@@ -21,7 +21,6 @@ import torch
 
 HERE = Path(__file__).resolve().parent
 EXPECTED = HERE / "expected"
-ANSWERS = ("profile", "profile-creamfl", "profile-depthfl", "sweep", "sweep-sensitivity", "fit")
 TRAINED = ("loss", "losses", "metrics", "measured_peak_memory_bytes", "memory_error")
 """Fields whose values come from training."""
 
@@ -61,9 +60,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, .
 
 def content(path: Path) -> Any:
     text = path.read_text(encoding="utf-8")
-    if path.stem in ANSWERS:  # the order of an answer's fields isn't promised
-        return json.loads(json.dumps(json.loads(text), sort_keys=True))
-    return [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else json.loads(text)
+    values = [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else json.loads(text)
+    return json.loads(json.dumps(values, sort_keys=True))  # the order of fields isn't promised
 
 
 def differences(before: Any, after: Any, path: str = "", trained: bool = False) -> list[str]:

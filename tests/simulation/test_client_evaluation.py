@@ -16,12 +16,13 @@ from edgefl_toys import Memory
 
 import edgefl
 from edgefl import models
-from edgefl.commands.verify.conservation import Check, check_scored
+from edgefl.commands.verify.conservation import Check, CheckedRound, CheckedScore, check_scored
 from edgefl.commands.verify.verify import verify
 from edgefl.errors import ScenarioError
 from edgefl.methods import Method
 from edgefl.planning import Setup
 from edgefl.planning.client_evaluation import asked
+from edgefl.records.reading import of_data
 from edgefl.simulation import Simulation
 from edgefl.work import Pass, Work
 
@@ -59,8 +60,7 @@ def played(games: Games) -> tuple[Setup, Simulation, Memory]:
 
 def split(journal: Memory) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """The records of training and of evaluations."""
-    records = journal.tables["clients"]
-    return [r for r in records if "when" not in r], [r for r in records if r.get("when") == "evaluate held-out"]
+    return journal.tables["clients"], journal.tables.get("scored", [])
 
 
 def accuracy_by_hand(setup: Setup, tensors: Mapping[str, torch.Tensor], client: int) -> float:
@@ -176,7 +176,9 @@ def test_verification_finds_a_changed_score(played: tuple[Setup, Simulation, Mem
 
     def broken() -> int:
         check = Check("scored", "")
-        check_scored(check, record, "rounds.jsonl:3", scored)
+        round = of_data(CheckedRound, record, "rounds.jsonl:3")
+        clients = [of_data(CheckedScore, each, "scored.jsonl") for each in scored]
+        check_scored(check, round.round, round.client_metrics, "rounds.jsonl:3", clients)
         return check.broken
 
     assert broken() == 0
@@ -302,9 +304,9 @@ def test_files_are_equal_in_workers_and_after_a_stop_and_are_read_as_tables(
         edgefl.run(scenario, output=tmp_path / "cut", on_progress=stop)
     others.append(edgefl.run(resume=tmp_path / "cut"))
     for other in others:
-        for name in ("rounds.jsonl", "clients.jsonl", "eligibility.jsonl", "weights.safetensors"):
+        for name in ("rounds.jsonl", "clients.jsonl", "scored.jsonl", "eligibility.jsonl", "weights.safetensors"):
             assert (other.path / name).read_bytes() == (whole.path / name).read_bytes()
-    assert verify(whole.path)["valid"]
+    assert verify(whole.path).valid
 
     clients, scored, groups = whole.clients, whole.client_evaluations, whole.client_metrics
     assert len(clients) == 4 * 7 and "when" not in clients and "client_metrics" not in whole.rounds
@@ -321,5 +323,5 @@ def test_files_are_equal_in_workers_and_after_a_stop_and_are_read_as_tables(
     assert "Clients' own held-out samples, after round 4" in capsys.readouterr().out
     write_page(whole, tmp_path / "page.html")
     assert "How well clients are served" in (tmp_path / "page.html").read_text()
-    files = edgefl.export(whole.path, "csv", tmp_path / "csv")["files"]
+    files = edgefl.export(whole.path, "csv", tmp_path / "csv").files
     assert {"client_evaluations.csv", "client_metrics.csv"} <= {Path(f).name for f in files}

@@ -109,7 +109,7 @@ def test_verify_finds_a_mark_that_is_missing(stopped: tuple[str, Path], tmp_path
     shutil.copytree(folder, copy)
     edgefl.run(resume=copy, overrides=["training.on_divergence=continue"])
     path = copy / "rounds.jsonl"
-    path.write_text(path.read_text().replace('"diverged": true', '"diverged": false'))
+    path.write_text(path.read_text().replace('"diverged":true', '"diverged":false'))
     broken = {check["name"] for run in verify(copy)["runs"].values() for check in run["checks"] if check["broken"]}
     assert broken == {"files", "diverged"} | ({"weights"} if way == "weights" else set())
 

@@ -14,7 +14,7 @@ from edgefl_games import TABLES
 from tensors import assert_equal_tensors
 
 import edgefl
-from edgefl.commands.run.made_of import fixed_part
+from edgefl.commands.run.fingerprint import fixed_part
 from edgefl.errors import ScenarioError
 from edgefl.scenario import load
 from edgefl.training import Inline, Task

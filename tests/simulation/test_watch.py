@@ -196,7 +196,7 @@ def test_a_resumed_run_ends_with_the_same_round_and_the_same_best_weights(stoppe
 
 def test_the_best_weights_count_from_their_checkpoint_on(tmp_path: Path) -> None:
     def write(round: int) -> None:
-        best.write(tmp_path, {"image/w": torch.full((2,), float(round))}, {"round": round, "metric": "m", "value": 0.5})
+        best.write(tmp_path, {"image/w": torch.full((2,), float(round))}, Best(round=round, metric="m", value=0.5))
 
     write(1)
     best.settle(tmp_path)

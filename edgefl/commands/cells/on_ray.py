@@ -20,7 +20,7 @@ from edgefl import registry
 from edgefl.commands.cells.cells import Nodes
 from edgefl.commands.cells.workers import Cell, Lost, Work, served, tell_warnings
 from edgefl.commands.progress import OnProgress, messages
-from edgefl.commands.run.made_of import texts_of
+from edgefl.commands.run.fingerprint import texts_of
 from edgefl.data import DataOptions, made_of
 from edgefl.errors import EdgeflError, RunError, TrainingError
 from edgefl.machine.kernel_scratch import kernels

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl import registry
-from edgefl.commands.run.made_of import MAY_CHANGE
+from edgefl.commands.run.fingerprint import MAY_CHANGE
 from edgefl.cost import Predictor
 from edgefl.errors import RunError, ScenarioError
 from edgefl.planning import Setup

@@ -15,7 +15,7 @@ from edgefl.commands.cells.workers import Cell
 from edgefl.commands.compose import Given, compose, errors_at, federation_of, predictor_of, scenario_of
 from edgefl.commands.export import Tracked, check_installed, log_of
 from edgefl.commands.progress import OnProgress, messages, nothing_left, public_command, silent
-from edgefl.commands.run.made_of import (
+from edgefl.commands.run.fingerprint import (
     check_importable,
     fixed_part,
     inputs_of,

@@ -189,7 +189,7 @@ class Facts:
 
 def close(a: float, b: float, scale: float = 0.0) -> bool:
     """Whether two figures are equal but for the order of sums; ``scale``: the size of the terms of a difference."""
-    return isclose(a, b, rel_tol=CLOSE, abs_tol=CLOSE * scale)
+    return isclose(a, b, rel_tol=CLOSE, abs_tol=CLOSE * abs(scale))
 
 
 # --- one client's record ---------------------------------------------------------------------------------------------

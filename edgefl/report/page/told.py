@@ -23,7 +23,7 @@ def asked(run: Run, edgefl: str, labels: Sequence[str] = ()) -> list[tuple[str, 
     lines = {
         "method": _section(run.scenario["method"]),
         "schedule": _section(run.scenario["schedule"]),
-        "data": ", ".join(filter(None, (data.source or "", _words(data.partition)))),
+        "data": ", ".join(filter(None, (_words(data.source), _words(data.partition)))),
         "clients": _words({kind: n for kind, n in (data.clients or {}).items() if n}),
         "devices": _words(_shares(fleet.devices)),
         "links": _words(_shares(fleet.links)),

@@ -13,13 +13,14 @@ import torch
 
 import edgefl
 from edgefl.commands.compose import compose
-from edgefl.commands.emulate.emulate import errors_of, rows_of
+from edgefl.commands.emulate.emulate import PhasesOfFlight, errors_of, rows_of
 from edgefl.commands.emulate.machines import check_scope, cores_of, shares_of
 from edgefl.commands.emulate.rates import Timed, fitted
 from edgefl.commands.verify.verify import verify
 from edgefl.devices import load_device
 from edgefl.emulation.kernel import missing
 from edgefl.errors import EmulationError
+from edgefl.records.emulated import PhaseError
 from edgefl.scenario import load
 from edgefl.training import Task
 
@@ -90,20 +91,20 @@ def test_fitted_rates_are_those_that_the_works_were_made_of() -> None:
 
 
 def test_errors_are_those_of_pairs_that_finished() -> None:
-    def record(client: int, seconds: tuple[float, float, float], outcome: str = "finished") -> dict[str, Any]:
+    def flight(client: int, seconds: tuple[float, float, float], outcome: str = "finished") -> PhasesOfFlight:
         phases = dict(zip(("download_seconds", "compute_seconds", "upload_seconds"), seconds, strict=True))
-        return {"round": 1, "client": client, "stage": 1, "kind": "text", "outcome": outcome, **phases}
+        return PhasesOfFlight(round=1, client=client, stage=1, kind="text", outcome=outcome, **phases)
 
-    simulated = [record(0, (1.0, 2.0, 1.0)), record(1, (1.0, 1.0, 2.0)), record(2, (1.0, 1.0, 1.0))]
-    emulated = [record(0, (1.0, 4.0, 1.0)), record(1, (2.0, 1.0, 1.0)), record(2, (1.0, 1.0, 1.0), "dropped")]
-    facts = {client: {"share": 0.5} for client in range(3)}
-    replayed = [record(0, (1.0, 4.0, 1.0)), record(1, (1.0, 1.0, 1.0)), record(2, (1.0, 1.0, 1.0))]
-    rows = rows_of(simulated, emulated, replayed, facts, {(1, 0): 2.0, (1, 1): 0.5, (1, 2): 1.0})
-    assert [row["client"] for row in rows] == [0, 1]
+    simulated = [flight(0, (1.0, 2.0, 1.0)), flight(1, (1.0, 1.0, 2.0)), flight(2, (1.0, 1.0, 1.0))]
+    emulated = [flight(0, (1.0, 4.0, 1.0)), flight(1, (2.0, 1.0, 1.0)), flight(2, (1.0, 1.0, 1.0), "dropped")]
+    who = dict.fromkeys(range(3), ("pi", "lte", 0.5))
+    replayed = [flight(0, (1.0, 4.0, 1.0)), flight(1, (1.0, 1.0, 1.0)), flight(2, (1.0, 1.0, 1.0))]
+    rows = rows_of(simulated, emulated, replayed, who=who, processor={(1, 0): 2.0, (1, 1): 0.5, (1, 2): 1.0})
+    assert [row.client for row in rows] == [0, 1]
     errors = errors_of(rows)
-    assert errors["compute"] == {"median": 0.25, "worst": 0.5, "client_rounds": 2}
-    assert errors["round with measured compute"] == {"median": 0.125, "worst": 0.25, "client_rounds": 2}
-    assert errors["compute as processor time over quota"]["worst"] == 0.0
+    assert errors["compute"] == PhaseError(median=0.25, worst=0.5, client_rounds=2)
+    assert errors["round with measured compute"] == PhaseError(median=0.125, worst=0.25, client_rounds=2)
+    assert errors["compute as processor time over quota"].worst == 0.0
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -104,12 +105,21 @@ def test_a_resumed_run_takes_kernels_scratch_from_its_folder(
     assert again.records("rounds") == whole.records("rounds")
 
 
-@pytest.mark.parametrize("row", [{}, {"round": 1, "call": 3}, {"round": 1, "call": "a", "operator": "b", "bytes": -1,
-                                                              "assumed": False, "kernels": "c"}])  # fmt: skip
-def test_a_strangers_scratch_is_refused_with_its_line(unfinished: Path, row: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({}, "field 'call' is missing"),
+        ({"call": 3}, "field 'call': expected `str`, got `int`"),
+        (
+            {"call": "a", "operator": "b", "bytes": -1, "assumed": False, "kernels": "c"},
+            "a kernel's scratch can't be -1 bytes; restore the file",
+        ),
+    ],
+)
+def test_a_strangers_scratch_is_refused_with_its_line(unfinished: Path, row: dict[str, Any], told: str) -> None:
     path = unfinished / "scratch.jsonl"
     path.write_text(json.dumps({"round": 1, **row}) + "\n" + path.read_text())
-    with pytest.raises(RunError, match=r"scratch\.jsonl:1: this isn't a record of a kernel's scratch"):
+    with pytest.raises(RunError, match=re.escape(f"scratch.jsonl:1: {told}")):
         edgefl.run(resume=unfinished)
 
 

@@ -17,7 +17,7 @@ from edgefl_toys import Memory, declared
 
 import edgefl
 from edgefl.commands.compose import compose
-from edgefl.commands.verify.conservation import Facts, Ledger
+from edgefl.commands.verify.conservation import CheckedFlight, CheckedRound, CheckedVerdict, Facts, Ledger
 from edgefl.cost import Predictor
 from edgefl.devices import available_memory_bytes
 from edgefl.devices.availability import availability_of
@@ -27,6 +27,7 @@ from edgefl.devices.failures import FailureOptions
 from edgefl.devices.options import ServerLinkOptions
 from edgefl.memo import cache_folder
 from edgefl.planning import RoundOptions, Setup
+from edgefl.records.reading import of_data
 from edgefl.scenario import load
 from edgefl.simulation import Simulation
 from edgefl.simulation.inflight.clock import CUTS, FLOWS, LAST, PHASES, Clock
@@ -245,9 +246,10 @@ def test_every_policy_conserves(setup: Setup, policy: str, line: dict[str, Any])
     facts = Facts(watts, deadline=60.0, line=line_rates, available=available)
     ledger = Ledger(facts)
     for verdict in journal.tables["eligibility"]:
-        ledger.verdict(verdict, "eligibility")
+        ledger.verdict(of_data(CheckedVerdict, verdict, "eligibility"), "eligibility")
     for record in journal.tables["rounds"]:
-        ledger.round(record, "rounds", [(c, "clients") for c in clients if c["round"] == record["round"]])
+        mine = [of_data(CheckedFlight, c, "clients") for c in clients if c["round"] == record["round"]]
+        ledger.round(of_data(CheckedRound, record, "rounds"), "rounds", [(flight, "clients") for flight in mine])
     assert [(check.name, check.first) for check in ledger.closed() if check.broken] == []
     assert len(tally(journal)) > 2 and simulation.run.at.now > 0
 

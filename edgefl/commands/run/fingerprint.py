@@ -1,4 +1,4 @@
-"""What a run is made of, as plain data: a checkpoint holds it, so that no run is continued as another."""
+"""The fingerprint of a run: what it is made of, which a checkpoint holds, so that no run is continued as another."""
 
 from __future__ import annotations
 
