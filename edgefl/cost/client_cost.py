@@ -280,33 +280,6 @@ class ClientCost:
             )
         return {name: self._taken[name] for name in names}
 
-    def record(self) -> dict[str, Any]:
-        """The cost as the fields of a record; their names contain the units."""
-        c, t, d = self.compute, self.traffic, self.duration
-        return {
-            "peak_memory_bytes": c.peak_memory_bytes,
-            "live_memory_bytes": c.live_memory_bytes,
-            "memory_bytes": dict(c.memory_bytes),
-            "forward_flops": c.forward_flops,
-            "backward_flops": c.backward_flops,
-            "fvcore_macs": c.fvcore_macs,
-            "fvcore_macs_per_sample": c.fvcore_macs_per_sample,
-            "download_bytes": t.download_bytes,
-            "upload_bytes": t.upload_bytes,
-            "download_bytes_by_payload": dict(t.download_bytes_by_payload),
-            "upload_bytes_by_payload": dict(t.upload_bytes_by_payload),
-            "download_bytes_by_part": dict(t.download_bytes_by_part),
-            "upload_bytes_by_part": dict(t.upload_bytes_by_part),
-            "serialised_download_bytes": t.serialised_download_bytes,
-            "serialised_upload_bytes": t.serialised_upload_bytes,
-            "download_seconds": d.download_seconds,
-            "compute_seconds": d.compute_seconds,
-            "load_seconds": d.load_seconds,
-            "upload_seconds": d.upload_seconds,
-            "virtual_seconds": d.virtual_seconds,
-            "energy_joules": d.energy_joules,
-        }
-
 
 def _rounds_of(costs: Sequence[ClientCost]) -> Rounds:
     """The rounds of these costs, all on the device and link of the first."""

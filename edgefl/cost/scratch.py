@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import NamedTuple
 
 from edgefl.work import Held, Inside
 
 Probe = Callable[[Sequence[Held]], Sequence[Inside]]
 """Measures calls; ``edgefl.machine.kernel_scratch.probe`` on the machine at hand."""
+
+
+class ScratchRow(NamedTuple):
+    """What the kernel of a call was measured to hold, as records have it."""
+
+    call: str
+    operator: str
+    bytes: int
+    assumed: bool
+    kernels: str
 
 
 class ScratchTable:
@@ -21,20 +31,20 @@ class ScratchTable:
     def __init__(self, kernels: str, probe: Probe):
         self.kernels, self._probe = kernels, probe
         self._known: dict[str, Inside] = {}
-        self.rows: dict[str, dict[str, Any]] = {}
+        self.rows: dict[str, ScratchRow] = {}
         self._recorded = 0
 
-    def new_rows(self) -> list[dict[str, Any]]:
+    def new_rows(self) -> list[ScratchRow]:
         """The rows that were added since the last call."""
         rows = list(self.rows.values())[self._recorded :]
         self._recorded = len(self.rows)
         return rows
 
-    def restore(self, rows: Iterable[dict[str, Any]]) -> None:
+    def restore(self, rows: Iterable[ScratchRow]) -> None:
         """Take over the rows of an earlier process; none of them is new.  To be called before any is asked for."""
         for row in rows:
-            self.rows[row["call"]] = row
-            self._known[row["call"]] = Inside(row["bytes"], row["assumed"])
+            self.rows[row.call] = row
+            self._known[row.call] = Inside(row.bytes, row.assumed)
         self._recorded = len(self.rows)
 
     def add(self, rows: Iterable[tuple[str, int, bool]]) -> None:
@@ -51,8 +61,5 @@ class ScratchTable:
         for held, inside in zip(calls, insides, strict=True):
             key = held.call.key
             if key not in self.rows:
-                self.rows[key] = {
-                    "call": key, "operator": held.call.operator, "bytes": inside.bytes, "assumed": inside.assumed,
-                    "kernels": self.kernels,
-                }  # fmt: skip
+                self.rows[key] = ScratchRow(key, held.call.operator, inside.bytes, inside.assumed, self.kernels)
         return insides

@@ -130,7 +130,7 @@ def schema(cls: type[Record]) -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **reference, "$defs": components}
 
 
-def _anything(kind: type) -> dict[str, Any]:
+def _anything(kind: type) -> dict[str, str]:
     """The schema of values that may be anything."""
     if kind is object:
         return {"title": "any value"}

@@ -139,7 +139,7 @@ class Record:
         return name in self.__dataclass_fields__ and getattr(self, str(name)) is not UNSET
 
 
-def types_of(cls: type[Record]) -> Mapping[str, Any]:
+def types_of(cls: type[Record]) -> Mapping[str, object]:
     """The type of each field, with its annotations, ``{name: type}``."""
     if cls not in _TYPES:
         hints = get_type_hints(cls, include_extras=True)
@@ -147,7 +147,7 @@ def types_of(cls: type[Record]) -> Mapping[str, Any]:
     return _TYPES[cls]
 
 
-_TYPES: dict[type, Mapping[str, Any]] = {}
+_TYPES: dict[type, Mapping[str, object]] = {}
 
 
 def whole_of(cls: type[Record]) -> type[Record]:

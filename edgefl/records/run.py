@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from edgefl.records.record import UNSET, Keys, Maybe, Record, Rounds, Share
 from edgefl.records.rounds import Metrics, Stopped, Sums
@@ -62,7 +62,7 @@ class Resumed(Record):
     """The round after which it went on"""
     set: Sequence[str]
     """Changes of the scenario, as `--set` takes them"""
-    environment: Annotated[Mapping[str, Any], Keys("FIELD")]
+    environment: Annotated[Mapping[str, object], Keys("FIELD")]
     """Versions and hardware that had changed"""
 
 
@@ -104,7 +104,7 @@ class Member(Record):
     """Name of the combination in tables"""
     folder: str
     """Its folder"""
-    sets: Annotated[Mapping[str, Any], Keys("PATH")] | Maybe = UNSET
+    sets: Annotated[Mapping[str, object], Keys("PATH")] | Maybe = UNSET
     """The value of a field that is compared"""
 
 

@@ -13,7 +13,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NotRequired, TypedDict
 
 from safetensors import SafetensorError
 
@@ -21,8 +21,9 @@ from edgefl.errors import RunError
 from edgefl.files import replacing
 from edgefl.runs import kept
 from edgefl.runs.contents import KEPT
-from edgefl.runs.digests import file_digest, text_digest
+from edgefl.runs.digests import TableFacts, file_digest, text_digest
 from edgefl.runs.durable import replace_file, writing
+from edgefl.runs.folders import Table
 
 if TYPE_CHECKING:  # a finished run is shown without torch
     from torch import Tensor
@@ -33,19 +34,37 @@ FORMAT = 3
 """Version of a checkpoint's files."""
 WEIGHTS = "weights.safetensors"
 """The file of a run's final weights, in the folder above the checkpoints'."""
-SHARED = "in_weights"
+SHARED: Final = "in_weights"
 """Field of a manifest: the tensors that are read from the run's final weights."""
 _SHARING = (SHARED, "weights", "weights_blake2b")
 _OWN = ("format", "round", "tensors_blake2b", "state_blake2b", "aliases", "state")
 _NAME = re.compile(r"round-(\d{6,})")
 
 
+class Manifest(TypedDict):
+    """What ``state.json`` of a checkpoint holds."""
+
+    format: int
+    round: int
+    tensors_blake2b: str
+    state_blake2b: str
+    aliases: dict[str, str]
+    state: dict[str, object]
+    made_of: Mapping[str, object]
+    inputs: dict[str, object]
+    records: dict[Table, TableFacts]
+    written_since_boot: NotRequired[str]
+    in_weights: NotRequired[list[str]]
+    weights: NotRequired[str]
+    weights_blake2b: NotRequired[str]
+
+
 def write(
     folder: Path,
     round: int,
     tensors: Mapping[str, Tensor],
-    state: Mapping[str, Any],
-    facts: Mapping[str, Any],
+    state: Mapping[str, object],
+    facts: Mapping[str, object],
     keep: int = KEEP,
     *,
     synced: bool = True,
@@ -66,8 +85,8 @@ def _write(
     folder: Path,
     round: int,
     tensors: Mapping[str, Tensor],
-    state: Mapping[str, Any],
-    facts: Mapping[str, Any],
+    state: Mapping[str, object],
+    facts: Mapping[str, object],
     *,
     synced: bool = True,
 ) -> Path:
@@ -163,7 +182,7 @@ def keep_newest(folder: Path, keep: int, besides: int | None = None) -> None:
 
 def latest(
     folder: Path, *, hashes: bool = True, why_not: Callable[[int], str] = lambda round: ""
-) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
+) -> tuple[int, dict[str, Tensor], dict[str, object]] | None:
     """``(round, tensors, state)`` of the newest undamaged checkpoint, or None if there is no checkpoint.
 
     Damaged checkpoints, and those that refer to a damaged file of what clients keep, are skipped with a warning.
@@ -250,10 +269,10 @@ def write_tensors(
     return aliases
 
 
-def manifest_of(path: Path) -> dict[str, Any]:
+def manifest_of(path: Path) -> Manifest:
     """What ``state.json`` of a checkpoint's folder holds.  Raises OSError or ValueError if it can't be read."""
     try:
-        manifest: dict[str, Any] = json.loads((path / "state.json").read_bytes())
+        manifest: Manifest = json.loads((path / "state.json").read_bytes())
     except RecursionError:
         raise ValueError("state.json is nested too deeply") from None
     if manifest["format"] != FORMAT:
@@ -261,7 +280,7 @@ def manifest_of(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:
     """``(tensors, state)`` of a checkpoint's folder.
 
     Raises OSError, ValueError, KeyError, TypeError or SafetensorError if it is damaged.
@@ -301,10 +320,10 @@ def remove(path: Path) -> None:
     shutil.rmtree(hidden)
 
 
-def copied(state: Mapping[str, Any]) -> dict[str, Any]:
+def copied(state: Mapping[str, object]) -> dict[str, object]:
     """A state as it is read back, in its own order.  Raises TypeError for one that JSON can't represent."""
     _check_keys(state)
-    copy: dict[str, Any] = json.loads(json.dumps(state))
+    copy: dict[str, object] = json.loads(json.dumps(state))
     return copy
 
 

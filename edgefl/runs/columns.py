@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def varied_columns(names: Mapping[str, Mapping[str, Any]], sets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def varied_columns(
+    names: Mapping[str, Mapping[str, object]], sets: Mapping[str, Mapping[str, object]]
+) -> dict[str, dict[str, object]]:
     """``{label: {column: value}}``: ``names`` of each run, and the fields of ``sets`` that differ between the runs."""
     own = {name for each in names.values() for name in each}
     found = columns_of({label: sets.get(label, {}) for label in names}, own)
@@ -18,8 +20,8 @@ def varied_columns(names: Mapping[str, Mapping[str, Any]], sets: Mapping[str, Ma
 
 
 def columns_of(
-    sets: Mapping[str, Mapping[str, Any]], own: Container[str] = (), kept: Container[str] = ()
-) -> dict[str, dict[str, Any]]:
+    sets: Mapping[str, Mapping[str, object]], own: Container[str] = (), kept: Container[str] = ()
+) -> dict[str, dict[str, object]]:
     """``{label: {column: value}}``: the fields of ``sets`` that are ``kept`` or differ between the labels.
 
     Fields of a mapping are columns of their own; a list is JSON text, so that rows can be grouped by it.  ``own`` are
@@ -44,9 +46,9 @@ def joined(frame: pd.DataFrame, columns: Mapping[str, Any]) -> pd.DataFrame:
     return frame
 
 
-def flatten(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(record: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """A record with nested fields joined by dots."""
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for name, value in record.items():
         if isinstance(value, dict):
             flat.update(flatten(value, f"{prefix}{name}."))

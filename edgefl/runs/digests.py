@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import orjson
 
@@ -17,6 +17,19 @@ CHUNK = 1 << 20
 
 def _hash() -> hashlib.blake2b:
     return hashlib.blake2b(digest_size=16)
+
+
+class FileDigest(TypedDict):
+    """Bytes and hash of a file."""
+
+    bytes: int
+    blake2b: str
+
+
+class TableFacts(FileDigest):
+    """Those of a table, and its lines."""
+
+    lines: int
 
 
 @dataclass
@@ -46,8 +59,8 @@ class TableDigest:
         self.size += len(chunk)
         self.hashed.update(chunk)
 
-    def record(self) -> dict[str, Any]:
-        """``{"lines", "bytes", "blake2b"}``."""
+    def record(self) -> TableFacts:
+        """What a checkpoint says of the table."""
         return {"lines": self.lines, "bytes": self.size, "blake2b": self.hashed.hexdigest()}
 
 
@@ -55,13 +68,13 @@ EMPTY = TableDigest().record()
 """The record of a table that holds nothing, or that a checkpoint of an earlier format doesn't know."""
 
 
-def table_difference(path: Path, written: Mapping[str, Any], round: int) -> str | None:
+def table_difference(path: Path, written: TableFacts, round: int) -> str | None:
     """How a table differs from what it held when the checkpoint of ``round`` was written; None if it doesn't.
 
     Records of later rounds are no difference.
     """
-    digest = TableDigest.of(path, int(written["bytes"]))
-    if digest.record() == dict(written):
+    digest = TableDigest.of(path, written["bytes"])
+    if digest.record() == written:
         return _earlier_round(path, digest, round)
     if digest.size < written["bytes"]:
         return (
@@ -70,8 +83,8 @@ def table_difference(path: Path, written: Mapping[str, Any], round: int) -> str 
     return f"the first {written['lines']} lines of {path} aren't those written by the checkpoint of round {round}"
 
 
-def file_digest(path: Path) -> dict[str, Any]:
-    """``{"bytes", "blake2b"}`` of a file."""
+def file_digest(path: Path) -> FileDigest:
+    """The digest of a file."""
     with path.open("rb") as file:
         return {"bytes": path.stat().st_size, "blake2b": hashlib.file_digest(file, _hash).hexdigest()}
 
@@ -97,12 +110,12 @@ def text_digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def file_digests(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+def file_digests(folder: Path, names: Iterable[str]) -> dict[str, FileDigest]:
     """The digests of those files that exist, by name."""
     return {name: file_digest(folder / name) for name in names if (folder / name).is_file()}
 
 
-def file_differences(folder: Path, written: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def file_differences(folder: Path, written: Mapping[str, object]) -> list[str]:
     """What differs from these digests, a sentence for each file that is missing or has changed."""
     differences = []
     for name, digest in written.items():
@@ -134,7 +147,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def check_unchanged(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any], round: int) -> None:
+def check_unchanged(folder: Path, before: Mapping[str, object], now: Mapping[str, object], round: int) -> None:
     """Raise RunError if a run would go on as another: what it is made of differs from its checkpoint."""
     differences = changed_parts(before, now)
     if differences:

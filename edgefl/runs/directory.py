@@ -30,7 +30,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edgefl.errors import RunError
 from edgefl.files import sync
@@ -46,6 +46,7 @@ from edgefl.runs.folders import FILES, RECORDS, TABLES, Table, check_format, che
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from edgefl.models.model import ModelDescription
     from edgefl.models.preprocessing import Preprocessing
 
 
@@ -63,9 +64,9 @@ class RunDirectory:
 
     def __init__(self, path: Path):
         self.path = path
-        self.made_of: Mapping[str, Any] = {}
+        self.made_of: Mapping[str, object] = {}
         """What the run is made of (scenario, profiles, plug-ins), as plain JSON data; each checkpoint holds it."""
-        self.inputs: Mapping[str, Any] = {}
+        self.inputs: Mapping[str, object] = {}
         """Digests of its data and initial weights, which each checkpoint holds too."""
         self._synced_round: int | None = None
         self._synced_at = 0.0
@@ -86,7 +87,7 @@ class RunDirectory:
         *,
         scenario_yaml: str,
         environment: Environment,
-        models: Mapping[str, Any],
+        models: Mapping[str, ModelDescription],
     ) -> RunDirectory:
         """Begin a run in a folder that doesn't exist or is empty.
 
@@ -136,9 +137,9 @@ class RunDirectory:
         return (self.path / "scenario.yaml").read_text(encoding="utf-8")
 
     @property
-    def models(self) -> dict[str, Any]:
+    def models(self) -> dict[str, ModelDescription]:
         """``{kind: description}`` as given to ``create``."""
-        models: dict[str, Any] = json.loads((self.path / "models.json").read_bytes())
+        models: dict[str, ModelDescription] = json.loads((self.path / "models.json").read_bytes())
         return models
 
     def record_resume(self, round: int, scenario_yaml: str, overrides: Sequence[str], environment: Environment) -> None:
@@ -191,7 +192,7 @@ class RunDirectory:
         tables.append_lines(self.table(table), lines)
         digest.add(b"".join(lines))
 
-    def checkpoint(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    def checkpoint(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, object]) -> None:
         """Write a checkpoint with everything that the next round needs.
 
         ``state`` is JSON data; tuples are read back as lists.  It and the records are synced to the disk if
@@ -218,7 +219,7 @@ class RunDirectory:
         self._background.give(partial(self._write, round, dict(tensors), checkpoints.copied(state), facts))
 
     def _write(
-        self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any], facts: dict[str, Any]
+        self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, object], facts: Mapping[str, object]
     ) -> None:
         synced = self._synced_round is None or time.monotonic() - self._synced_at > SYNC_SECONDS
         if synced:
@@ -242,7 +243,7 @@ class RunDirectory:
         if self._background is not None:
             self._background.settle()
 
-    def write_part(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    def write_part(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, object]) -> None:
         """Write what clients of a round under way have trained; it goes with the round's checkpoint.
 
         Raises RunError if it can't be written, TypeError for a state that JSON can't represent.
@@ -251,15 +252,15 @@ class RunDirectory:
         unfinished.write(self.path, round, tensors, state, self._facts())
         self._part_files = frozenset(kept.files_of(state))
 
-    def part(self, round: int) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    def part(self, round: int) -> tuple[dict[str, Tensor], dict[str, object]] | None:
         """``(tensors, state)`` of a round under way as it was written last; None if there is nothing of it.
 
         Warns of one that is damaged.
         """
         return unfinished.read(self.path, round, self._facts())
 
-    def _facts(self) -> dict[str, Any]:
-        facts: dict[str, Any] = plain({"made_of": self.made_of, "inputs": self.inputs})
+    def _facts(self) -> dict[str, object]:
+        facts: dict[str, object] = plain({"made_of": self.made_of, "inputs": self.inputs})
         return facts
 
     def keep_best(self, tensors: Mapping[str, Tensor], facts: Best) -> None:
@@ -270,7 +271,7 @@ class RunDirectory:
         self.settle()
         best.write(self.path, tensors, facts)
 
-    def latest(self) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
+    def latest(self) -> tuple[int, dict[str, Tensor], dict[str, object]] | None:
         """``(round, tensors, state)`` of the newest undamaged checkpoint, or None if there is none.
 
         Tensors are on the CPU.  Damaged checkpoints are skipped with a RuntimeWarning, and so are those that weren't
@@ -289,7 +290,7 @@ class RunDirectory:
                 return f"{path} lacks records of its rounds"
         return ""
 
-    def check_unchanged(self, round: int) -> dict[str, Any]:
+    def check_unchanged(self, round: int) -> dict[str, object]:
         """Compare the records and ``made_of`` with what the checkpoint of ``round`` says of them.
 
         Returns its ``inputs``.
@@ -302,8 +303,7 @@ class RunDirectory:
             if difference := digests.table_difference(self.table(table), written, round):
                 raise RunError(f"{difference}; restore that file from a copy, or start a new run")
         digests.check_unchanged(self.path, manifest["made_of"], plain(self.made_of), round)
-        inputs: dict[str, Any] = manifest["inputs"]
-        return inputs
+        return manifest["inputs"]
 
     def rewind(self, round: int, best_round: int | None = None) -> None:
         """Restore the folder to its state after ``round``.

@@ -51,7 +51,7 @@ FILES = (
 
 
 def create_comparison(
-    path: str | os.PathLike[str], *, scenario_yaml: str, runs: Mapping[str, Mapping[str, Any]], shared: bool = False
+    path: str | os.PathLike[str], *, scenario_yaml: str, runs: Mapping[str, Mapping[str, object]], shared: bool = False
 ) -> dict[str, Path]:
     """Begin a comparison: a folder with ``compare.json`` and one run folder per label.
 
@@ -118,7 +118,7 @@ def _members(path: Path) -> Sequence[Member]:
     return decode(Comparison, read_bytes(file), file).runs
 
 
-def comparison_sets(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
+def comparison_sets(path: str | os.PathLike[str]) -> dict[str, dict[str, object]]:
     """``{label: {path: value}}`` of a comparison: the fields that it varies.  Raises RunError as ``comparison``."""
     comparison(path)
     return {run.label: {} if run.sets is UNSET else dict(run.sets) for run in _members(Path(path))}

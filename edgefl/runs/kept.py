@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypedDict, cast
 
 from edgefl.errors import RunError
 from edgefl.files import open_regular, sync
 from edgefl.runs.contents import KEPT
-from edgefl.runs.digests import file_digest
+from edgefl.runs.digests import FileDigest, file_digest
 from edgefl.runs.durable import writing
 
 if TYPE_CHECKING:  # a finished run is shown without torch
@@ -34,7 +34,8 @@ ALIGNMENT = 64
 """Tensors begin at multiples of so many bytes, as those that torch allocates do."""
 PARTIAL = ".partial-kept"
 """The file that is being written."""
-ROWS, FACTS = "array:kept", "kept"
+ROWS: Final = "array:kept"
+FACTS: Final = "kept"
 """The tensor and the part of the state in which a checkpoint says where clients' values lie."""
 _NAME = re.compile(r"round-\d{6,}-([0-9a-f]{32})\.bin")
 _DTYPE = re.compile(r"(bool|u?int(8|16|32|64)|b?float(16|32|64)|complex(64|128))")
@@ -152,6 +153,13 @@ class Stored:
         return cls(path, offset, Layout.read(items), tuple(names))
 
 
+class KeptFacts(TypedDict):
+    """The files of clients' values by name, with their sizes in bytes, and the layouts that rows refer to."""
+
+    files: dict[str, int]
+    layouts: list[tuple[tuple[str, str, tuple[int, ...]], ...]]
+
+
 @dataclass
 class Index:
     """Where the values of every client lie at a checkpoint."""
@@ -160,7 +168,7 @@ class Index:
     clients: dict[int, Stored] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, folder: Path, rows: Tensor, facts: Mapping[str, Any]) -> Index:
+    def read(cls, folder: Path, rows: Tensor, facts: KeptFacts) -> Index:
         """From a checkpoint's ``rows`` ``[clients, 4]`` and ``facts``.  Raises RunError if they don't fit together."""
         try:
             names, layouts = list(map(_checked, facts["files"])), [Layout.read(raw) for raw in facts["layouts"]]
@@ -174,7 +182,7 @@ class Index:
             raise RunError(f"a checkpoint doesn't say where clients' kept values lie in {folder}: {error}") from error
         return cls(folder, clients)
 
-    def written(self) -> tuple[Tensor, dict[str, Any]]:
+    def written(self) -> tuple[Tensor, KeptFacts]:
         """``rows`` and ``facts`` for a checkpoint.
 
         A row has the client, its file, the byte at which its values begin, and its layout; the facts have the files
@@ -204,13 +212,14 @@ class Values(Mapping[int, dict[str, "Tensor"]]):
         self._index = index
 
     @classmethod
-    def of(cls, folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Values:
+    def of(cls, folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, object]) -> Values:
         """Those of a checkpoint, whose tensors and state ``checkpoints.latest`` returned; ``folder`` is the run's.
 
         Raises RunError if the checkpoint doesn't say where they lie.
         """
         folder = folder / KEPT
-        return cls(Index.read(folder, tensors[ROWS], state[FACTS]) if FACTS in state else Index(folder))
+        facts = cast(KeptFacts | None, state.get(FACTS))
+        return cls(Index.read(folder, tensors[ROWS], facts) if facts is not None else Index(folder))
 
     def __getitem__(self, client: int) -> dict[str, Tensor]:
         # copies: every memory map holds a file open, and the run may go on and remove the file
@@ -288,12 +297,13 @@ def is_file(name: str) -> bool:
     return folder == KEPT and _NAME.fullmatch(rest) is not None
 
 
-def files_of(state: Mapping[str, Any]) -> dict[str, int]:
+def files_of(state: Mapping[str, object]) -> dict[str, int]:
     """The files to which a checkpoint's state refers, with their sizes in bytes.  Raises ValueError for other names."""
-    return {_checked(name): int(size) for name, size in state.get(FACTS, {}).get("files", {}).items()}
+    facts = cast(KeptFacts | None, state.get(FACTS))
+    return {} if facts is None else {_checked(name): int(size) for name, size in facts["files"].items()}
 
 
-def file_digests(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+def file_digests(folder: Path, names: Iterable[str]) -> dict[str, FileDigest]:
     """The digests of these files for ``files.json``, as their names have them.  Raises OSError."""
     sizes = {name: (folder / name).stat().st_size for name in sorted(names)}
     return {f"{KEPT}/{name}": {"bytes": size, "blake2b": _hash_in(name)} for name, size in sizes.items()}
@@ -305,14 +315,14 @@ def _hash_in(name: str) -> str:
     return found[1]
 
 
-def check(folder: Path, state: Mapping[str, Any], *, hashes: bool = True) -> None:
+def check(folder: Path, state: Mapping[str, object], *, hashes: bool = True) -> None:
     """Raise ValueError if a file that a checkpoint refers to is missing, has another size or, with ``hashes``, another
     content."""
     if differences := differing(folder, state, hashes=hashes):
         raise ValueError(differences[0])
 
 
-def differing(folder: Path, state: Mapping[str, Any], *, hashes: bool = True) -> list[str]:
+def differing(folder: Path, state: Mapping[str, object], *, hashes: bool = True) -> list[str]:
     """A sentence for each file of a checkpoint that isn't as it was written.  Raises OSError, ValueError."""
     found = []
     for name, size in files_of(state).items():

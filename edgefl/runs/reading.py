@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from pydantic import ValidationError
 from safetensors import SafetensorError
@@ -19,8 +19,8 @@ from edgefl.records import Record, part_of
 from edgefl.records.reading import data, numbered, of_data
 from edgefl.records.reading import decode as decode_record
 from edgefl.records.record import whole_of
-from edgefl.records.rounds import Metrics, Round, RoundTimes
-from edgefl.records.run import Environment, Evaluation, Result
+from edgefl.records.rounds import Metrics, Round, RoundTimes, Stopped
+from edgefl.records.run import Best, Environment, Evaluation, Result
 from edgefl.records.settings import Settings
 from edgefl.runs import tables
 from edgefl.runs.columns import flatten, joined, varied_columns
@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # a finished run is shown without them
     import pandas as pd
     from torch import Tensor, nn
 
+    from edgefl.models.model import ModelDescription
     from edgefl.models.preprocessing import Preprocessing
 
 
@@ -139,24 +140,23 @@ class Run:
         return of_data(Settings, self.scenario, self.path / "scenario.yaml")
 
     @cached_property
-    def environment(self) -> dict[str, Any]:
+    def environment(self) -> Environment:
         """What the run ran on: versions and hardware.  Raises RunError if it can't be read."""
-        return self._json("environment.json")
+        return self._file(Environment)
 
     @cached_property
-    def models(self) -> dict[str, Any]:
+    def models(self) -> dict[str, ModelDescription]:
         """The description of each client kind's model at full depth, ``{kind: description}``."""
-        return self._json("models.json")
+        return cast("dict[str, ModelDescription]", read_json(self.path / "models.json"))
 
     @cached_property
-    def evaluation(self) -> dict[str, Any]:
+    def evaluation(self) -> Evaluation:
         """Server evaluation: ``samples`` by split and kind, ``chance`` (chance levels) by split, kind and metric.
 
-        Empty for folders of older versions, which don't record it.  For a comparison ``{label: evaluation}``.
+        Both are empty for folders of older versions, which don't record them.  Raises RunError for a comparison.
         """
-        if is_comparison(self.path):
-            return {label: run.evaluation for label, run in self.runs.items()}
-        return self._json("evaluation.json") if (self.path / "evaluation.json").exists() else {}
+        self._one_run()
+        return self.read_file(Evaluation) or Evaluation(samples={}, chance={})
 
     @property
     def finished(self) -> bool:
@@ -166,14 +166,13 @@ class Run:
         return (self.path / "result.json").exists()
 
     @property
-    def result(self) -> dict[str, Any]:
-        """The final summary: rounds, virtual seconds, metrics and totals; empty before the run is finished.
+    def result(self) -> Result:
+        """The final summary: rounds, virtual seconds, metrics and totals.
 
-        Of a comparison ``{label: result}``.
+        Raises RunError if the run isn't finished, if it is a comparison, and if the file can't be read.
         """
-        if is_comparison(self.path):
-            return {label: run.result for label, run in self.runs.items()}
-        return self._json("result.json") if self.finished else {}
+        self._finished_run()
+        return self._file(Result)
 
     def records(self, table: Table) -> list[dict[str, Any]]:
         """The records of a table as they were written, a dictionary for each line.
@@ -214,8 +213,11 @@ class Run:
 
         Raises RunError, with file and field, for one that holds something else.
         """
+        return self._file(cls) if (self.path / _FILES[whole_of(cls)]).exists() else None
+
+    def _file(self, cls: type[R]) -> R:
         path = self.path / _FILES[whole_of(cls)]
-        return decode_record(cls, read_bytes(path), path) if path.exists() else None
+        return decode_record(cls, read_bytes(path), path)
 
     @cached_property
     def format(self) -> int:
@@ -276,9 +278,7 @@ class Run:
         """
         from safetensors.torch import load_file
 
-        self._one_run()
-        if not self.finished:
-            raise RunError(f"the run at {self.path} isn't finished; continue it with --resume {self.path}")
+        self._finished_run()
         if which not in WEIGHTS:
             raise RunError(f"a run has final and best weights, not {which!r:.80}")
         if which == "best" and not self.best:
@@ -307,27 +307,27 @@ class Run:
         if is_comparison(self.path):
             raise RunError(f"{self.path} holds several runs; choose one: .runs[{next(iter(self.runs), 'label')!r}]")
 
-    @property
-    def best(self) -> dict[str, Any]:
-        """``metric``, ``value`` and ``round`` of the best evaluation; empty if the run follows none, or is not over.
+    def _finished_run(self) -> None:
+        """Raise RunError for a comparison, and for a run that isn't finished."""
+        self._one_run()
+        if not self.finished:
+            raise RunError(f"the run at {self.path} isn't finished; continue it with --resume {self.path}")
 
-        Of a comparison ``{label: best}``.
+    @property
+    def best(self) -> Best | None:
+        """``metric``, ``value`` and ``round`` of the best evaluation; None if the run follows no metric.
+
+        Raises RunError as ``result``.
         """
-        if is_comparison(self.path):
-            return {label: run.best for label, run in self.runs.items()}
-        return dict(self.result.get("best") or {})
+        return self.result.best or None
 
     @property
-    def stopped(self) -> dict[str, Any]:
-        """Why the run ended before its last round: ``round``, ``metric``, ``value``, ``reason``; empty if it didn't.
+    def stopped(self) -> Stopped | None:
+        """Why the run ended before its last round; None if it didn't.  Raises RunError as ``result``.
 
         The ``reason`` is ``target`` or ``patience`` of a metric, or ``on_round``, without a metric.
-
-        Of a comparison ``{label: stopped}``.
         """
-        if is_comparison(self.path):
-            return {label: run.stopped for label, run in self.runs.items()}
-        return dict(self.result.get("stopped") or {})
+        return self.result.stopped or None
 
     def preprocessing(self, kind: str) -> Preprocessing:
         """How raw pictures, texts and spectrograms become the inputs of a kind's model, and the names of its classes.
@@ -347,7 +347,7 @@ class Run:
                 f"{path} isn't there: older versions of edgefl didn't write it, nor do runs without training; "
                 "run its scenario again, or prepare the inputs as its data set does"
             )
-        found = self._json(PREPROCESSING)
+        found = read_json(path)
         if kind not in found:
             there = ", ".join(found) or "no kind"
             raise RunError(f"{path} doesn't say how inputs of {kind!r} are made; it has {there}")
@@ -428,9 +428,6 @@ class Run:
             "virtual time": show_seconds(clock), "traffic": show_bytes(traffic), "energy, J": f"{energy:.4g}", **scores,
         }  # fmt: skip
 
-    def _json(self, name: str) -> dict[str, Any]:
-        return read_json(self.path / name)
-
     def _frame(self, table: Frame) -> pd.DataFrame:
         import pandas as pd
 
@@ -447,7 +444,7 @@ class Run:
         ]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
-    def _of_frame(self, table: Frame) -> Iterable[dict[str, Any]]:
+    def _of_frame(self, table: Frame) -> Iterable[Mapping[str, object]]:
         if table == "client_evaluations":
             return self.each("scored")
         if table == "client_metrics":
@@ -472,9 +469,9 @@ class Run:
             frame[CLOCK] = [times.ended for times in self.read(_Times)]
         return frame
 
-    def _names(self) -> dict[str, Any]:
+    def _names(self) -> dict[str, object]:
         """Method, schedule and seed, by column."""
-        names: dict[str, Any] = {}
+        names: dict[str, object] = {}
         for section in ("method", "schedule"):
             value = self.scenario.get(section)
             names[section] = value.get("name") if isinstance(value, dict) else value

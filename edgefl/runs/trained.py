@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor, nn
 
 from edgefl.errors import RunError, UnknownName
 from edgefl.models import adapters, build
+from edgefl.models.model import ModelDescription
 
 
 def trained_model(
-    path: Path, models: Mapping[str, Any], kind: str, weights: Mapping[str, Tensor], *, merged: bool = True
+    path: Path, models: Mapping[str, ModelDescription], kind: str, weights: Mapping[str, Tensor], *, merged: bool = True
 ) -> nn.Module:
     """The model of a client kind with these weights of the run at ``path``, in evaluation mode on the CPU.
 

@@ -10,7 +10,7 @@ import shutil
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError
 
@@ -21,18 +21,15 @@ from edgefl.runs.durable import writing
 if TYPE_CHECKING:  # a finished run is shown without torch
     from torch import Tensor
 
-_SAME = ("made_of", "inputs")
-"""Facts that must be those of the run that goes on."""
-
 
 def write(
-    run: Path, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any], facts: Mapping[str, Any]
+    run: Path, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, object], facts: Mapping[str, object]
 ) -> None:
     """Write the round under way in place of what was written of it.  Raises RunError if that fails."""
     checkpoints.write(run / UNFINISHED, round, tensors, state, facts, keep=1)
 
 
-def read(run: Path, round: int, facts: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+def read(run: Path, round: int, facts: Mapping[str, object]) -> tuple[dict[str, Tensor], dict[str, object]] | None:
     """``(tensors, state)`` of this round, if it was under way in a run with these ``facts``; None if not.
 
     Warns of one that is damaged; its clients train again.
@@ -44,7 +41,8 @@ def read(run: Path, round: int, facts: Mapping[str, Any]) -> tuple[dict[str, Ten
         tensors, state = checkpoints.read(path)
         kept.check(run / KEPT, state)
         written = checkpoints.manifest_of(path)
-        return (tensors, state) if all(written[name] == facts[name] for name in _SAME) else None
+        same = (written["made_of"], written["inputs"]) == (facts["made_of"], facts["inputs"])
+        return (tensors, state) if same else None
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         warnings.warn(
             f"{path} is damaged, and the clients of round {round} train again: {error}", RuntimeWarning, stacklevel=2

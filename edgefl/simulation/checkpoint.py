@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from typing import Any, NotRequired, TypedDict, cast
 
 import numpy as np
 import torch
@@ -17,22 +16,87 @@ from torch import Tensor
 from edgefl.devices.options import ServerLinkOptions
 from edgefl.errors import RunError
 from edgefl.methods import ServerState
+from edgefl.planning.versions import Versions
 from edgefl.records.reading import of_data
 from edgefl.records.rounds import Stopped
-from edgefl.runs.kept import FACTS, ROWS
+from edgefl.runs.kept import FACTS, ROWS, KeptFacts
 from edgefl.simulation.inflight.clock import Clock
 from edgefl.simulation.inflight.closed_form import Dispatch
 from edgefl.simulation.inflight.events import EventEngine, flight_of
 from edgefl.simulation.inflight.shared_link import SHARING, SharedLink
 from edgefl.simulation.learning import Learning, Training
 from edgefl.simulation.run_state import Air, Moment, Parts, Run
+from edgefl.simulation.watch import watched
 from edgefl.work import TensorSpec
 
 FLOWN, ARRAY = "flown:", "array:"
 """Prefixes of tensors: the states that clients under way started from, and arrays of the simulation."""
 
 
-def checkpoint_of(run: Run) -> tuple[dict[str, Tensor], dict[str, Any]]:
+class Shape(TypedDict):
+    """A tensor without its values."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Place(TypedDict):
+    """What a flight's row says beside the flight's own fields: its dispatch, what it trains, and how."""
+
+    client: int
+    dispatch: int
+    at_stage: int
+    old: list[str]
+    state: NotRequired[int]
+    metered: NotRequired[bool]
+    trains: NotRequired[bool]
+
+
+class DispatchRow(TypedDict):
+    """A dispatch, whose versions are those of this number."""
+
+    round: int
+    number: int
+    version: int
+    at: float
+    versions: int
+
+
+class FlightRows(TypedDict):
+    """Flights, of which the first ``flying`` are under way, and what they share."""
+
+    rows: list[Mapping[str, object]]
+    flying: int
+    dispatches: list[DispatchRow]
+    versions: list[dict[str, int]]
+    states: list[dict[str, int]]
+
+
+class State(TypedDict):
+    """What the next round depends on, as plain data beside the tensors."""
+
+    now: float
+    dispatches: int
+    version: int
+    versions: dict[str, int]
+    ledger: list[Versions]
+    totals: dict[str, int]
+    metrics: dict[str, dict[str, float | None]]
+    diverged: str | None
+    selection: Mapping[str, object]
+    batteries: dict[str, list[float]] | None
+    schedule: NotRequired[Mapping[str, object]]
+    scored: NotRequired[list[Versions]]
+    watch: NotRequired[object]
+    asked_to_stop: NotRequired[object]
+    flights: NotRequired[FlightRows]
+    wires: NotRequired[list[Any]]
+    metered: NotRequired[list[str]]
+    kept: NotRequired[KeptFacts]
+    shapes: NotRequired[dict[str, Shape]]
+
+
+def checkpoint_of(run: Run) -> tuple[dict[str, Tensor], State]:
     """Everything that the next round depends on: tensors by name and plain JSON.
 
     What clients keep is written to files of its own, to which they refer.  Raises RunError if that can't be written.
@@ -41,7 +105,7 @@ def checkpoint_of(run: Run) -> tuple[dict[str, Tensor], dict[str, Any]]:
     learning, roster = parts.learning, parts.roster
     tensors: dict[str, Tensor] = {}
     of, states = roster.client_versions.rows()
-    state: dict[str, Any] = {
+    state: State = {
         "now": at.now,
         "dispatches": at.dispatches,
         "version": at.version,
@@ -64,7 +128,7 @@ def checkpoint_of(run: Run) -> tuple[dict[str, Tensor], dict[str, Any]]:
     for name, array in arrays.items():
         tensors[ARRAY + name] = torch.from_numpy(np.array(array))
     if progress.watch is not None:
-        state["watch"] = progress.watch.state()
+        state["watch"] = progress.watch.state().as_json()
     if progress.asked_to_stop is not None:
         state["asked_to_stop"] = progress.asked_to_stop.as_json()
     if air is not None:
@@ -79,17 +143,18 @@ def checkpoint_of(run: Run) -> tuple[dict[str, Tensor], dict[str, Any]]:
             tensors[ROWS], state[FACTS] = kept
     else:
         # shapes without values, except for tensors that were created during the run
-        state["shapes"] = {a: asdict(TensorSpec.of(t)) for a, t in learning.state.tensors.items()}
+        specs = {a: TensorSpec.of(t) for a, t in learning.state.tensors.items()}
+        state["shapes"] = {a: {"shape": spec.shape, "dtype": spec.dtype} for a, spec in specs.items()}
         tensors |= {a: t for a, t in learning.state.tensors.items() if not t.is_meta}
     return tensors, state
 
 
-def _rows(air: Air, learning: Learning) -> tuple[dict[str, Any], list[ServerState]]:
+def _rows(air: Air, learning: Learning) -> tuple[FlightRows, list[ServerState]]:
     """Rows of flights, dispatches and versions, and the distinct states that the flights started from."""
     numbered: dict[int, tuple[int, Dispatch]] = {}
     versions: dict[int, tuple[int, Mapping[str, int]]] = {}
     states: dict[int, tuple[int, ServerState]] = {}
-    rows = []
+    rows: list[Mapping[str, object]] = []
     for flight in (*air.engine.flying.values(), *air.queue.values()):
         number, _ = numbered.setdefault(id(flight.dispatch), (len(numbered), flight.dispatch))
         versions.setdefault(id(flight.dispatch.versions), (len(versions), flight.dispatch.versions))
@@ -99,12 +164,12 @@ def _rows(air: Air, learning: Learning) -> tuple[dict[str, Any], list[ServerStat
             row["state"] = states.setdefault(id(training.state), (len(states), training.state))[0]
             row["metered"], row["trains"] = training.metered, training.task is not None
         rows.append(row)
-    dispatches = [
+    dispatches: list[DispatchRow] = [
         {"round": dispatch.round, "number": dispatch.number, "version": dispatch.version, "at": dispatch.at,
          "versions": versions[id(dispatch.versions)][0]}
         for _, dispatch in numbered.values()
     ]  # fmt: skip
-    flight_rows = {
+    flight_rows: FlightRows = {
         "rows": rows,
         "flying": len(air.engine.flying),
         "dispatches": dispatches,
@@ -114,7 +179,7 @@ def _rows(air: Air, learning: Learning) -> tuple[dict[str, Any], list[ServerStat
     return flight_rows, [held for _, held in states.values()]
 
 
-def restore(run: Run, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+def restore(run: Run, round: int, tensors: Mapping[str, Tensor], state: State) -> None:
     """Restore a checkpoint in a new simulation.  Raises RunError if it belongs to another setup."""
     parts, progress = run.parts, run.progress
     learning, roster = parts.learning, parts.roster
@@ -148,13 +213,13 @@ def restore(run: Run, round: int, tensors: Mapping[str, Tensor], state: Mapping[
     progress.diverged = state["diverged"]
     if "asked_to_stop" in state:
         progress.asked_to_stop = of_data(Stopped, state["asked_to_stop"], "the checkpoint")
-    if progress.watch is not None:
-        progress.watch.restore(state["watch"])
+    if progress.watch is not None and (seen := watched(state)) is not None:
+        progress.watch.restore(seen)
     parts.selection.restore(state["selection"])
     if parts.setup.schedule.adapts:
         parts.setup.schedule.restore(state["schedule"])
     if parts.batteries is not None:
-        parts.batteries.restore(state["batteries"])
+        parts.batteries.restore(state["batteries"] or {})
     if run.air is not None:
         line = parts.setup.fleet.server_link
         if "flights" in state:
@@ -163,9 +228,7 @@ def restore(run: Run, round: int, tensors: Mapping[str, Tensor], state: Mapping[
             run.air = Air.over(line, run.at.now)
 
 
-def _restored(
-    parts: Parts, line: ServerLinkOptions | None, tensors: Mapping[str, Tensor], state: Mapping[str, Any]
-) -> Air:
+def _restored(parts: Parts, line: ServerLinkOptions | None, tensors: Mapping[str, Tensor], state: State) -> Air:
     """The flights of a checkpoint; what their clients train begins again."""
     setup, rows = parts.setup, state["flights"]
     wires: tuple[SharedLink | None, SharedLink | None] = (None, None)
@@ -174,7 +237,8 @@ def _restored(
         wires = (down, up)
     air = Air(EventEngine(Clock(initial_time=state["now"]), wires))
     dispatches = [
-        Dispatch(**{**dispatch, "versions": rows["versions"][dispatch["versions"]]}) for dispatch in rows["dispatches"]
+        Dispatch(d["round"], d["number"], d["version"], d["at"], rows["versions"][d["versions"]])
+        for d in rows["dispatches"]
     ]
     started = []
     for number, versions in enumerate(rows["states"]):
@@ -184,13 +248,12 @@ def _restored(
     stages = {stage.index: stage for stage in setup.schedule.offered}
     flights = []
     for row in rows["rows"]:
-        row = dict(row)
-        extra = {name: row.pop(name, None) for name in ("dispatch", "at_stage", "old", "state", "metered", "trains")}
-        client, dispatch = row["client"], dispatches[extra["dispatch"]]
-        plan = parts.planner.plan(*setup.place(client), dispatch.round, stages[extra["at_stage"]], tuple(extra["old"]))
+        place = cast(Place, row)
+        client, dispatch = place["client"], dispatches[place["dispatch"]]
+        plan = parts.planner.plan(*setup.place(client), dispatch.round, stages[place["at_stage"]], tuple(place["old"]))
         flights.append(flight_of(row, plan, dispatch))
         if isinstance(parts.learning, Training):
-            parts.learning.resume(client, plan, started[extra["state"]], dispatch, extra["metered"], extra["trains"])
+            parts.learning.resume(client, plan, started[place["state"]], dispatch, place["metered"], place["trains"])
     air.engine.restore(flights[: rows["flying"]])
     air.queue.update((flight.client, flight) for flight in flights[rows["flying"] :])
     return air

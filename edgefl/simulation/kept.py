@@ -15,13 +15,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 from torch import Tensor
 
 from edgefl.errors import RunError
 from edgefl.runs.durable import writing
-from edgefl.runs.kept import Index, Layout, Stored, made, mapped, new_file, parts_of
+from edgefl.runs.kept import Index, KeptFacts, Layout, Stored, made, mapped, new_file, parts_of
 from edgefl.training import Kept, Report
 
 TRIM_BYTES = 64 << 20
@@ -151,7 +150,7 @@ class KeptValues:
         lefts = {name: left for name, left in since.items() if name in names}
         return _Since(lefts, others) if lefts or others else None
 
-    def commit(self, round: int, busy: Collection[int]) -> tuple[Tensor, dict[str, Any]] | None:
+    def commit(self, round: int, busy: Collection[int]) -> tuple[Tensor, KeptFacts] | None:
         """Write all that was left since the last checkpoint to a file, and return where everything lies, as rows and
         facts for the checkpoint of ``round``; None if no client keeps anything.
 
@@ -200,7 +199,7 @@ class KeptValues:
             old = {path for path, size in needed.items() if 2 * size < Path(path).stat().st_size}
         return {client for client, stored in self._saved.clients.items() if stored.path in old} - set(busy)
 
-    def restore(self, rows: Tensor, facts: Mapping[str, Any]) -> None:
+    def restore(self, rows: Tensor, facts: KeptFacts) -> None:
         """Go on with the values of a checkpoint.  Raises RunError if it doesn't say where they lie."""
         self._saved = Index.read(self._saved.folder, rows, facts)
 

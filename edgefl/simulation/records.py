@@ -115,7 +115,7 @@ def _verdict_record(roster: Roster, client: int, verdict: Verdict, round: int, c
         round=round,
         client=client,
         clients=clients,
-        **_assigned(plan),
+        **_fields(_assigned(plan)),
         eligible=verdict.eligible,
         binding=verdict.binding,
         memory_limit=verdict.memory_limit,
@@ -193,7 +193,7 @@ class ClientLines:
         """JSON of the fields that all clients of a plan share, without brackets."""
         entry = self._texts.get(id(plan))
         if entry is None:
-            planned = written.Planned(**_assigned(plan), **_costs(plan), **_downloads(plan), **_uploads(plan))
+            planned = written.Planned(**_fields(_assigned(plan), _costs(plan), _downloads(plan), _uploads(plan)))
             entry = self._texts[id(plan)] = (plan, inner(planned))
         return entry[1]
 
@@ -278,10 +278,12 @@ def scored_record(
         round=round,
         client=client,
         eligible=eligible,
-        **_assigned(scoring),
-        **_fields(_measured(scoring.form, setup.clients.client(client), scoring.cost.compute, report)),
-        **_costs(scoring),
-        **_downloads(scoring),
+        **_fields(
+            _assigned(scoring),
+            _measured(scoring.form, setup.clients.client(client), scoring.cost.compute, report),
+            _costs(scoring),
+            _downloads(scoring),
+        ),
         download_seconds=spent.download_seconds,
         compute_seconds=spent.compute_seconds,
         virtual_seconds=spent.virtual_seconds,
@@ -293,60 +295,52 @@ def scored_record(
 # --- groups of fields ------------------------------------------------------------------------------------------------
 
 
-def _fields(record: Record) -> dict[str, Any]:
-    """The fields of a record, for one that inherits from its class."""
-    return {name: getattr(record, name) for name in types_of(type(record))}
+def _fields(*records: Record) -> dict[str, Any]:
+    """The fields of these records, for one that inherits from their classes."""
+    return {name: getattr(record, name) for record in records for name in types_of(type(record))}
 
 
-def _assigned(plan: Plan | Scoring) -> dict[str, Any]:
-    return _fields(
-        written.Assigned(
-            kind=plan.kind,
-            device=plan.device.name,
-            link=plan.link.name,
-            stage=plan.stage.index,
-            part=plan.stage.label or UNSET,
-            samples=plan.samples,
-        )
+def _assigned(plan: Plan | Scoring) -> written.Assigned:
+    return written.Assigned(
+        kind=plan.kind,
+        device=plan.device.name,
+        link=plan.link.name,
+        stage=plan.stage.index,
+        part=plan.stage.label or UNSET,
+        samples=plan.samples,
     )
 
 
-def _costs(plan: Plan | Scoring) -> dict[str, Any]:
+def _costs(plan: Plan | Scoring) -> written.ClientCost:
     cost = plan.cost.compute
-    return _fields(
-        written.ClientCost(
-            peak_memory_bytes=cost.peak_memory_bytes,
-            live_memory_bytes=cost.live_memory_bytes,
-            memory_bytes=written.MemoryParts(**cost.memory_bytes),
-            forward_flops=cost.forward_flops,
-            backward_flops=cost.backward_flops,
-            fvcore_macs=cost.fvcore_macs,
-            fvcore_macs_per_sample=cost.fvcore_macs_per_sample,
-        )
+    return written.ClientCost(
+        peak_memory_bytes=cost.peak_memory_bytes,
+        live_memory_bytes=cost.live_memory_bytes,
+        memory_bytes=written.MemoryParts(**cost.memory_bytes),
+        forward_flops=cost.forward_flops,
+        backward_flops=cost.backward_flops,
+        fvcore_macs=cost.fvcore_macs,
+        fvcore_macs_per_sample=cost.fvcore_macs_per_sample,
     )
 
 
-def _downloads(plan: Plan | Scoring) -> dict[str, Any]:
+def _downloads(plan: Plan | Scoring) -> written.Downloads:
     moved = plan.cost.traffic
-    return _fields(
-        written.Downloads(
-            download_bytes=moved.download_bytes,
-            download_bytes_by_payload=moved.download_bytes_by_payload,
-            download_bytes_by_part=moved.download_bytes_by_part,
-            serialised_download_bytes=moved.serialised_download_bytes,
-        )
+    return written.Downloads(
+        download_bytes=moved.download_bytes,
+        download_bytes_by_payload=moved.download_bytes_by_payload,
+        download_bytes_by_part=moved.download_bytes_by_part,
+        serialised_download_bytes=moved.serialised_download_bytes,
     )
 
 
-def _uploads(plan: Plan) -> dict[str, Any]:
+def _uploads(plan: Plan) -> written.Uploads:
     moved = plan.cost.traffic
-    return _fields(
-        written.Uploads(
-            upload_bytes=moved.upload_bytes,
-            upload_bytes_by_payload=moved.upload_bytes_by_payload,
-            upload_bytes_by_part=moved.upload_bytes_by_part,
-            serialised_upload_bytes=moved.serialised_upload_bytes,
-        )
+    return written.Uploads(
+        upload_bytes=moved.upload_bytes,
+        upload_bytes_by_payload=moved.upload_bytes_by_payload,
+        upload_bytes_by_part=moved.upload_bytes_by_part,
+        serialised_upload_bytes=moved.serialised_upload_bytes,
     )
 
 

@@ -60,11 +60,11 @@ class Journal(Protocol):
         """Write the best weights so far, which count from the next checkpoint on."""
         ...
 
-    def write_part(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    def write_part(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, object]) -> None:
         """Write what clients of a round under way have trained, until the round's checkpoint."""
         ...
 
-    def checkpoint(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    def checkpoint(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, object]) -> None:
         """Write a checkpoint of everything that the next round depends on."""
         ...
 
@@ -205,7 +205,7 @@ class Run:
         """Record what kernels take, as far as predictions asked for it since the last call."""
         scratch = self.parts.planner.predictor.scratch
         if scratch is not None:
-            self.parts.journal.append(*(Scratch(round=round, **row) for row in scratch.new_rows()))
+            self.parts.journal.append(*(Scratch(round=round, **row._asdict()) for row in scratch.new_rows()))
 
     def under_way(self) -> int:
         """Number of clients that were dispatched and have no record yet."""

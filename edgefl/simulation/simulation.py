@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf, isfinite
 from time import monotonic
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from torch import Tensor
@@ -32,12 +32,13 @@ from edgefl.records.rounds import CARBON, SUMMED, Excluded, Round, ServerWork, S
 from edgefl.records.run import Result
 from edgefl.records.writing import line
 from edgefl.schedules import Seen, Stage, movement
-from edgefl.simulation.checkpoint import checkpoint_of, restore
+from edgefl.simulation.checkpoint import State, checkpoint_of, restore
 from edgefl.simulation.client_evaluation import score_clients
 from edgefl.simulation.inflight.clock import Clock
 from edgefl.simulation.inflight.closed_form import Flights, Landings
 from edgefl.simulation.kept import KeptValues
 from edgefl.simulation.learning import Learning, NoTraining, Training
+from edgefl.simulation.learning.part import PartState
 from edgefl.simulation.policies import Policy
 from edgefl.simulation.records import ClientLines
 from edgefl.simulation.roster import Roster
@@ -148,14 +149,14 @@ class Simulation:
             watch.unwritten = None
         parts.journal.checkpoint(self.run.at.round, *checkpoint_of(self.run))
 
-    def restore(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    def restore(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, object]) -> None:
         """Restore the checkpoint written after ``round``.  Raises RunError if it doesn't match this setup."""
-        restore(self.run, round, tensors, state)
+        restore(self.run, round, tensors, cast(State, state))
 
-    def restore_part(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    def restore_part(self, tensors: Mapping[str, Tensor], state: Mapping[str, object]) -> None:
         """Go on in the middle of the next round, with the clients that had trained in it."""
         if isinstance(self.run.parts.learning, Training):
-            self.run.parts.learning.resume_part(tensors, state)
+            self.run.parts.learning.resume_part(tensors, cast(PartState, state))
 
     def play(self, rounds: int | None = None) -> Result:
         """Play the remaining rounds, up to the number ``rounds`` if it is given; return final metrics and totals."""

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from edgefl.errors import MethodError
 from edgefl.methods import ServerState
 from edgefl.planning.stop_options import StopOptions, lower_is_better
-from edgefl.records import plain
+from edgefl.records import Record
 from edgefl.records.reading import of_data
 from edgefl.records.rounds import Stopped
 from edgefl.records.run import Best as BestRecord
@@ -27,6 +26,22 @@ def value_of(metrics: Metrics, metric: str) -> float | None:
         there = ", ".join(f"{k}.{n}" for k, values in metrics.items() for n in values)
         raise MethodError(f"the evaluation has no {metric}, which stop or evaluation.best follows; it has {there}")
     return metrics[kind][name]
+
+
+class Seen(Record):
+    """The best value of a metric and its round."""
+
+    value: float | None
+    round: int | None
+
+
+class WatchState(Record):
+    """What the next evaluation depends on: the metric of ``stop``, the one that is kept, evaluations without a gain."""
+
+    followed: Seen | None
+    best: BestRecord
+    without: int
+    stopped: Stopped | None
 
 
 @dataclass
@@ -48,10 +63,6 @@ class Best:
             return False
         self.value, self.round = value, round
         return True
-
-    def state(self) -> dict[str, Any]:
-        """``value`` and ``round`` as plain JSON data."""
-        return {"value": self.value, "round": self.round}
 
 
 @dataclass
@@ -131,23 +142,26 @@ class Watch:
         assert self.kept is not None
         return BestRecord(metric=self.kept.metric, value=self.kept.value, round=self.kept.round)
 
-    def state(self) -> dict[str, Any]:
-        """What the next evaluation depends on, as plain JSON data."""
-        followed = None if self.followed is None else self.followed.state()
-        return {
-            "followed": followed, "best": plain(self.best), "without": self.without, "stopped": plain(self.stopped)
-        }  # fmt: skip
+    def state(self) -> WatchState:
+        """What the next evaluation depends on."""
+        last = self.followed
+        followed = None if last is None else Seen(value=last.value, round=last.round)
+        return WatchState(followed=followed, best=self.best, without=self.without, stopped=self.stopped)
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: WatchState) -> None:
         """Go on from what ``state`` returned."""
-        for each, held in ((self.followed, state["followed"]), (self.kept, state["best"])):
-            if each is not None:
-                each.value, each.round = held["value"], held["round"]
-        self.without = state["without"]
-        self.stopped = None if state["stopped"] is None else of_data(Stopped, state["stopped"], "the checkpoint")
+        for each, held in ((self.followed, state.followed), (self.kept, state.best)):
+            if each is not None and held is not None:
+                each.value, each.round = held.value, held.round
+        self.without, self.stopped = state.without, state.stopped
 
 
-def best_round(state: Mapping[str, Any]) -> int | None:
+def watched(state: Mapping[str, object]) -> WatchState | None:
+    """What a checkpoint's state says of the watch; None if the run follows no metric.  Raises RunError."""
+    return of_data(WatchState, state["watch"], "the checkpoint") if "watch" in state else None
+
+
+def best_round(state: Mapping[str, object]) -> int | None:
     """The round of the best weights in a checkpoint's state; None if it follows no metric, or has seen none."""
-    watched = state.get("watch")
-    return None if watched is None else watched["best"]["round"]
+    found = watched(state)
+    return None if found is None else found.best.round

@@ -143,15 +143,15 @@ def samples(
         "compare.json": [json.loads((folder / "c" / "compare.json").read_text())],
         "host": [record for run in (layerwise_run, played) for record in run.records("host")],
         "scratch": layerwise_run.records("scratch"),
-        "environment": [layerwise_run.environment],
-        "evaluation.json": [layerwise_run.evaluation, played.evaluation],
+        "environment": [layerwise_run.environment.as_json()],
+        "evaluation.json": [run.evaluation.as_json() for run in (layerwise_run, played)],
         "preprocessing.json": [facts_of(run) for run in (layerwise_run, played)] + [SPOKEN],
         "rounds": [], "clients": [], "eligibility": [], "result": [],
     }  # fmt: skip
     for run in runs:
         for table in ("rounds", "clients", "eligibility"):
             found[table] += run[table] if isinstance(run, dict) else run.records(table)  # type: ignore[arg-type]
-        found["result"].append(run["result"] if isinstance(run, dict) else run.result)
+        found["result"].append(run["result"] if isinstance(run, dict) else run.result.as_json())
 
     found["published"] = [validate_devices(devices=["jetson-xavier-nx-8gb"])]
     for name in ("rows", "summary"):

@@ -77,7 +77,7 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(
     executor = layerwise_run.scenario["executor"]
     killed_at(tiny(method="fedcola", schedule=LAYERWISE, executor=executor), output, event, number)
     broken = read_run(output)
-    assert not broken.finished and broken.result == {}
+    assert not broken.finished
     with (output / "clients.jsonl").open("a") as file:
         file.write('{"round": 3, "clie')  # as a write that was cut off leaves it
     heard: list[int] = []

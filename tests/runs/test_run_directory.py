@@ -26,6 +26,7 @@ from edgefl.records.eligibility import Verdict
 from edgefl.records.rounds import Round
 from edgefl.records.run import Evaluation, Result
 from edgefl.runs import (
+    Run,
     RunDirectory,
     checkpoints,
     comparison,
@@ -64,12 +65,12 @@ def test_a_run_comes_back_as_written(tmp_path):
     run.append(blank(Round, round=2, clients={"image": 2}))
     verdict = blank(Verdict, round=1, margins={"memory": float("inf"), "flops": -1.0})
     run.append(verdict)
-    assert read_run(run.path).evaluation == {}, "a folder of before edgefl wrote it"
+    assert read_run(run.path).evaluation == Evaluation(samples={}, chance={}), "a folder of before edgefl wrote it"
     chance = {"test": {"image": {"accuracy": 1 / 3}}}
     run.write_evaluation(Evaluation(samples={"test": {"image": np.int64(4)}}, chance=chance))
     run.finish({"image/a.weight": torch.ones(2, 3)}, blank(Result, metrics={"image": {"accuracy": np.float64(0.25)}}))
     back = read_run(run.path)
-    assert back.evaluation == {"samples": {"test": {"image": 4}}, "chance": chance}
+    assert back.evaluation == Evaluation(samples={"test": {"image": 4}}, chance=chance)
     assert back.scenario == {"name": "a", "seed": 1}
     assert back.models == MODELS
     assert back.rounds["clients.image"].tolist() == [3, 2]
@@ -275,9 +276,10 @@ def test_finish_is_undone_by_rewind(tmp_path):
     run.finish({"image/a": shared, "text/a": shared}, blank(Result, rounds=3))
     assert run.finished and set(read_run(run.path).weights()) == {"image/a", "text/a"}
     run.rewind(1)
-    assert not run.finished and read_run(run.path).result == {}
-    with pytest.raises(RunError, match="isn't finished; continue it with --resume"):
-        read_run(run.path).weights()
+    assert not run.finished
+    for asked in (Run.weights, lambda run: run.result, lambda run: run.best, lambda run: run.stopped):
+        with pytest.raises(RunError, match="isn't finished; continue it with --resume"):
+            asked(read_run(run.path))
 
 
 def encoded(rows: list[dict[str, object]]) -> list[bytes]:
@@ -400,10 +402,10 @@ def test_a_comparison_shows_its_runs_side_by_side(tmp_path):
     assert not both.finished
     assert both.rounds["run"].tolist() == list(both.runs)
     assert both.rounds["metrics.image.accuracy"].tolist() == [0.0, 0.1, 0.2]
-    assert both.result["a b"]["rounds"] == 2
-    assert both.evaluation == {"schedule=end-to-end": {}, "a/b": {}, "a b": {}}
-    with pytest.raises(RunError, match=r"choose one: .runs\['schedule=end-to-end'\]"):
-        both.weights()
+    assert both.runs["a b"].result.rounds == 2
+    for asked in (Run.weights, lambda run: run.result, lambda run: run.evaluation, lambda run: run.best):
+        with pytest.raises(RunError, match=r"choose one: .runs\['schedule=end-to-end'\]"):
+            asked(both)
     with pytest.raises(RunError, match="holds several runs .*give the folder of one of them"):
         RunDirectory.open(tmp_path / "both")
 

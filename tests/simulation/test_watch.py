@@ -18,11 +18,12 @@ from edgefl.commands.verify.verify import verify
 from edgefl.errors import MethodError, RunError, ScenarioError
 from edgefl.methods import ServerState
 from edgefl.planning.stop_options import StopOptions, lower_is_better
+from edgefl.records.reading import of_data
 from edgefl.records.run import Best
 from edgefl.report.facts import summary
 from edgefl.runs import Run, best
 from edgefl.scenario import load
-from edgefl.simulation.watch import Watch
+from edgefl.simulation.watch import Watch, WatchState
 
 Tiny = Callable[..., dict[str, Any]]
 
@@ -64,7 +65,7 @@ def test_when_a_run_ends(values: list[float | None], stop: dict[str, Any], ended
         assert watch.stopped.text.startswith(f"stopped after round {ended}: {text}")
     again = Watch.of(watch.stop, None)
     assert again is not None
-    again.restore(json.loads(json.dumps(watch.state())))
+    again.restore(of_data(WatchState, json.loads(json.dumps(watch.state().as_json())), "the checkpoint"))
     assert again.state() == watch.state()
 
 
@@ -149,7 +150,8 @@ def test_a_run_ends_after_the_evaluation_and_says_why(stopped: Run, tiny: Tiny, 
     values = [record["watched"]["image.accuracy"] for record in rounds]
     assert 2 <= len(rounds) < 8 and stopped.finished and stopped.result["rounds"] == len(rounds)
     assert values[-1] <= max(values[:-1]) and sorted(set(values[:-1])) == values[:-1]
-    assert [record["stopped"] for record in rounds] == [None] * (len(rounds) - 1) + [stopped.stopped]
+    assert stopped.stopped is not None
+    assert [record["stopped"] for record in rounds] == [None] * (len(rounds) - 1) + [stopped.stopped.as_json()]
     assert stopped.stopped["round"] == len(rounds) and stopped.stopped["reason"] == "patience"
     # the last round is evaluated on both splits, and its metrics are those of the final one
     whens = [[work["when"] for work in record["server_works"]] for record in rounds]
@@ -163,7 +165,7 @@ def test_a_run_ends_after_the_evaluation_and_says_why(stopped: Run, tiny: Tiny, 
     # a run of as many rounds that follows nothing has the same weights, and ends there
     plain = edgefl.run(scenario(tiny, rounds=len(rounds)), output=tmp_path / "plain")
     assert_equal_tensors(plain.weights(), stopped.weights())
-    assert "stopped" not in plain.result and "watched" not in plain.rounds and plain.best == {}
+    assert "stopped" not in plain.result and "watched" not in plain.rounds and plain.best is None
     with pytest.raises(RunError, match="has no best weights"):
         plain.weights("best")
     # and the best weights are those of a run that ends with the round of the best value

@@ -115,7 +115,7 @@ def do_quickstart(check: Check) -> Json:
         errors = [c["memory_error"] for c in run.records("clients") if c["memory_error"] is not None]
         schedules[label] = {
             "finished": run.finished,
-            "metrics": run.result.get("metrics", {}),
+            "metrics": run.result.metrics if run.finished else {},
             "measured_works": len(errors),
             "worst_memory_error": max(errors, key=abs, default=None),
         }

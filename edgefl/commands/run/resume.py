@@ -9,7 +9,7 @@ from typing import Any
 
 from edgefl import registry
 from edgefl.commands.run.fingerprint import MAY_CHANGE
-from edgefl.cost import Predictor
+from edgefl.cost import Predictor, ScratchRow
 from edgefl.errors import RunError, ScenarioError
 from edgefl.planning import Setup
 from edgefl.records.host import Scratch
@@ -93,7 +93,7 @@ def keep_scratch(predictor: Predictor, directory: RunDirectory, round: int, on_m
             raise RunError(f"{path.parent / where}: a kernel's scratch can't be {row.bytes} bytes; restore the file")
         if row.round <= round:
             rows.append(row)
-    predictor.scratch.restore({n: v for n, v in row.as_json().items() if n != "round"} for row in rows)
+    predictor.scratch.restore(ScratchRow(r.call, r.operator, r.bytes, r.assumed, r.kernels) for r in rows)
     others = {row.kernels for row in rows} - {predictor.scratch.kernels}
     if others:
         on_message(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import simpy
@@ -88,12 +88,14 @@ class Flight:
         self.ended = inf
         self.seconds, self.carried = [0.0, 0.0, 0.0], [0.0, 0.0]
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> dict[str, object]:
         """All fields except the plan and the dispatch, as plain data."""
-        row = {name: getattr(self, name) for name in self.__slots__ if name not in ("plan", "dispatch")}
+        row = {name: getattr(self, name) for name in WRITTEN}
         return {name: None if value in (inf, -inf) else value for name, value in row.items()}
 
 
+WRITTEN = tuple(name for name in Flight.__slots__ if name not in ("plan", "dispatch"))
+"""The fields of a flight that its row has."""
 SPARE = 4096
 """Events that the clock may hold beside those of flights under way."""
 
@@ -298,14 +300,15 @@ class EventEngine:
                 shared.plan()
 
 
-def flight_of(row: Mapping[str, Any], plan: Plan, dispatch: Dispatch) -> Flight:
-    """The flight that ``row`` describes."""
+def flight_of(row: Mapping[str, object], plan: Plan, dispatch: Dispatch) -> Flight:
+    """The flight that ``row`` describes, which may say more."""
     flight = Flight.__new__(Flight)
-    for name, value in row.items():
+    for name in WRITTEN:
+        value = row[name]
         if value is None:
             value = -inf if name == "flowing" else inf
         elif name in ("durations", "latency", "rates", "bits", "watts"):
-            value = tuple(value)
+            value = tuple(cast(Sequence[float], value))
         setattr(flight, name, value)
     flight.plan, flight.dispatch = plan, dispatch
     return flight

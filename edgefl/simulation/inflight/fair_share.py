@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf, nextafter
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from edgefl.simulation.inflight.exact_bits import PER_ONE, SPARE, UNIT, flow_limit, or_never, or_null
 from edgefl.simulation.inflight.flows import SharedLink
@@ -67,6 +67,19 @@ _End = tuple[float, int, int, _Group]
 """Next end of a group: a time or a count of the level, the flow, the group's stamp at that entry, the group."""
 
 
+class FairShareRows(TypedDict):
+    """The state of a FairShare as plain data; a time is null for never."""
+
+    bits_per_second: float
+    instant: float | None
+    counted: int
+    level: tuple[float, int, float]
+    before: tuple[float, int, float]
+    done: list[int]
+    classes: list[list[Any]]
+    background: NotRequired[tuple[int, float]]
+
+
 class FairShare(SharedLink):
     """Max-min fair sharing of ``bits_per_second`` among flows with caps of their own.
 
@@ -103,27 +116,29 @@ class FairShare(SharedLink):
 
     # calls ------------------------------------------------------------------------------------------------------
 
-    def rows(self) -> dict[str, Any]:
+    def rows(self) -> FairShareRows:
         """The state as JSON can hold it, from which ``from_rows`` restores it exactly."""
         self._settle()
-        return {
+        rows: FairShareRows = {
             "bits_per_second": self._capacity,
             "instant": or_null(self._instant),
             "counted": self._count_now,
-            "level": [self._level, self._count, self._since],
-            "before": list(self._before),
+            "level": (self._level, self._count, self._since),
+            "before": self._before,
             "done": sorted(self._done),
             "classes": [self._groups[cap].row(self._flows) for cap in self._caps],
-            **({} if self._background is None else {"background": [self._background.endless, self._background.cap]}),
         }
+        if self._background is not None:
+            rows["background"] = self._background.endless, self._background.cap
+        return rows
 
     @classmethod
-    def from_rows(cls, rows: Mapping[str, Any]) -> FairShare:
+    def from_rows(cls, rows: FairShareRows) -> FairShare:
         """The link that ``rows`` describes."""
         link = cls(rows["bits_per_second"])
         link._instant, link._count_now = or_never(rows["instant"]), rows["counted"]
         link._level, link._count, link._since = rows["level"]
-        level, count, since = rows["before"]
+        level, count, since = rows["before"]  # a list once it was JSON
         link._before, link._done = (level, count, since), set(rows["done"])
         endless, most = rows.get("background", (0, None))
         for row in rows["classes"]:

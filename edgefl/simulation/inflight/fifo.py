@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import Any
+from typing import TypedDict
 
 from edgefl.simulation.inflight.exact_bits import SPARE, UNIT, or_never, or_null
 from edgefl.simulation.inflight.flows import SharedLink
+
+
+class FifoRows(TypedDict):
+    """The state of a Fifo as plain data; a time is null for never."""
+
+    bits_per_second: float
+    instant: float | None
+    begun: float | None
+    done: list[int]
+    flows: list[tuple[int, float, int, float]]
 
 
 class Fifo(SharedLink):
@@ -31,18 +40,18 @@ class Fifo(SharedLink):
         first = self._first_flow()
         return {flow: rate if flow == first else 0.0 for flow, (_, _, rate) in sorted(self._flows.items())}
 
-    def rows(self) -> dict[str, Any]:
+    def rows(self) -> FifoRows:
         """The state as JSON can hold it, from which ``from_rows`` restores it exactly."""
         return {
             "bits_per_second": self._capacity,
             "instant": or_null(self._instant),
             "begun": or_null(self._begun),
             "done": sorted(self._done),
-            "flows": [[flow, *self._flows[flow]] for flow in sorted(self._flows)],
+            "flows": [(flow, *self._flows[flow]) for flow in sorted(self._flows)],
         }
 
     @classmethod
-    def from_rows(cls, rows: Mapping[str, Any]) -> Fifo:
+    def from_rows(cls, rows: FifoRows) -> Fifo:
         """The link that ``rows`` describes."""
         link = cls(rows["bits_per_second"])
         link._instant, link._begun = or_never(rows["instant"]), or_never(rows["begun"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import inf, isfinite
 from typing import Any
 
@@ -64,7 +64,7 @@ class SharedLink(ABC):
         """The current rate of each flow, in bit/s."""
 
     @abstractmethod
-    def rows(self) -> dict[str, Any]:
+    def rows(self) -> Mapping[str, object]:
         """The state as JSON can hold it, from which ``from_rows`` restores it exactly."""
 
     def __len__(self) -> int:

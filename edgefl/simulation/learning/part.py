@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from torch import Tensor
 
 from edgefl.methods.aggregation.fold import StoredFold
-from edgefl.runs.kept import FACTS, ROWS, Index, Stored
+from edgefl.runs.kept import FACTS, ROWS, Index, KeptFacts, Stored
 from edgefl.simulation.kept import KeptValues, Left
 from edgefl.simulation.learning.arrived import Arrived, Shard
 from edgefl.training import Report
@@ -36,6 +36,19 @@ class Landed:
     shard: Shard | None = None
 
 
+LandedRow = tuple[int, ReportFacts, bool, str | None]
+"""A client that landed: its number, its report, whether its update arrived, and why it was refused."""
+
+
+class PartState(TypedDict):
+    """A part of a round as plain data beside its tensors."""
+
+    number: int
+    landed: list[LandedRow]
+    fold: StoredFold
+    kept: NotRequired[KeptFacts]
+
+
 @dataclass
 class Part:
     """The clients of one dispatch that have landed, in their order, and where what they left is written."""
@@ -50,23 +63,23 @@ class Part:
         """Note a client that landed with this report."""
         self.landed[client] = Landed(replace(report, sums=None).facts(), arrived, None, left, shard)
 
-    def written(self, arrived: Arrived, kept: KeptValues, round: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def written(self, arrived: Arrived, kept: KeptValues, round: int) -> tuple[dict[str, Tensor], PartState]:
         """Tensors and JSON data from which ``KnownPart`` is read; what clients left is written to a file at once.
 
         Raises RunError if that can't be written.
         """
         assert arrived.fold is not None
         tensors, fold = arrived.fold.written()
-        rows = []
+        rows: list[LandedRow] = []
         whole = {c: landed for c, landed in self.landed.items() if landed.shard is None or not landed.shard.left}
         for client, landed in whole.items():
-            rows.append([client, landed.facts, landed.arrived, landed.reason])
+            rows.append((client, landed.facts, landed.arrived, landed.reason))
             if landed.arrived and landed.reason is None:
                 for name, named in arrived.tables(client, self.number).items():
                     tensors |= {f"{TABLE}{client}:{name}/{item}": tensor for item, tensor in named.items()}
         lefts = {client: landed.left for client, landed in whole.items() if landed.left is not None}
         kept.add_to(self.index, {c: left for c, left in lefts.items() if c not in self.index.clients}, round)
-        state = {"number": self.number, "landed": rows, "fold": fold}
+        state: PartState = {"number": self.number, "landed": rows, "fold": fold}
         if self.index.clients:
             tensors[ROWS], state[FACTS] = self.index.written()
         return tensors, state
@@ -75,10 +88,10 @@ class Part:
 class KnownPart:
     """A part of a round that an interrupted run wrote."""
 
-    def __init__(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any], kept: KeptValues):
-        self.number: int = state["number"]
+    def __init__(self, tensors: Mapping[str, Tensor], state: PartState, kept: KeptValues):
+        self.number = state["number"]
         self.landed = {client: Landed(facts, arrived, reason) for client, facts, arrived, reason in state["landed"]}
-        self.fold: StoredFold = state["fold"]
+        self.fold = state["fold"]
         self.tensors = tensors
         self._kept: Mapping[int, Stored] = {}
         if FACTS in state:

@@ -25,7 +25,7 @@ from edgefl.simulation.inflight.closed_form import Dispatch, Flights
 from edgefl.simulation.kept import Deposited, KeptValues
 from edgefl.simulation.learning.arrived import Arrived, Key, Started
 from edgefl.simulation.learning.interface import Arrival
-from edgefl.simulation.learning.part import KnownPart, Part
+from edgefl.simulation.learning.part import KnownPart, Part, PartState
 from edgefl.simulation.learning.shards import largest_shard, may_share, shards_of
 from edgefl.training import Executor, Report, Task
 from edgefl.training.refusal import why_refused
@@ -278,7 +278,7 @@ class Training:
                 for started in together:
                     started.shard, started.together = shard, together
 
-    def part(self, round: int) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    def part(self, round: int) -> tuple[dict[str, Tensor], PartState] | None:
         """The clients that have landed of the round under way, from which ``resume_part`` goes on.
 
         None where updates aren't added up as they land, and where clients train at once, whose numbers differ in other
@@ -286,7 +286,7 @@ class Training:
         """
         return None if self._part is None or self._stack > 1 else self._part.written(self._arrived, self.kept, round)
 
-    def resume_part(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    def resume_part(self, tensors: Mapping[str, Tensor], state: PartState) -> None:
         """Go on with clients that have landed, as ``part`` returned them: they don't train again."""
         self._known = KnownPart(tensors, state, self.kept)
 

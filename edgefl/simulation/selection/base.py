@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -189,13 +189,13 @@ class Selection(ABC):
     ) -> None:
         """Learn from clients whose update arrived: arrays `[n]`; a missing loss is NaN."""
 
-    def rows(self) -> dict[str, Any]:
+    def rows(self) -> dict[str, object]:
         """State that later choices depend on, as plain data for a checkpoint."""
         return {"round": self._round, "call": self._call}
 
-    def restore(self, rows: Mapping[str, Any]) -> None:
+    def restore(self, rows: Mapping[str, object]) -> None:
         """Go on from ``rows``."""
-        self._round, self._call = int(rows["round"]), int(rows["call"])
+        self._round, self._call = cast(int, rows["round"]), cast(int, rows["call"])
 
     def _draws(self, index: int) -> Callable[[], np.random.Generator]:
         indices = self._indices(index)  # a caller may use the generator later
@@ -311,14 +311,14 @@ class RoundRobin(Selection):
         if len(clients):
             self._last[group] = int(clients[-1])
 
-    def rows(self) -> dict[str, Any]:
+    def rows(self) -> dict[str, object]:
         """State of the base class, and the last client of each group that took part."""
         return {**super().rows(), "last": dict(self._last)}
 
-    def restore(self, rows: Mapping[str, Any]) -> None:
+    def restore(self, rows: Mapping[str, object]) -> None:
         """Go on from ``rows``."""
         super().restore(rows)
-        self._last = {group: int(client) for group, client in rows["last"].items()}
+        self._last = dict(cast(Mapping[str, int], rows["last"]))
 
 
 # --- asking ----------------------------------------------------------------------------------------------------------

@@ -81,11 +81,11 @@ class LossSelection(Selection):
         """What a ``proxy`` puts in place of the losses of clients with these samples, `[clients]`."""
         return samples.astype(float) if self.own.proxy == "samples" else np.ones(len(samples))
 
-    def rows(self) -> dict[str, Any]:
+    def rows(self) -> dict[str, object]:
         """State of the base class, and a list for each array of reports."""
         return {**super().rows(), **{name: getattr(self, name).tolist() for name in _COLUMNS}}
 
-    def restore(self, rows: Mapping[str, Any]) -> None:
+    def restore(self, rows: Mapping[str, object]) -> None:
         """Go on from ``rows``."""
         super().restore(rows)
         for name in _COLUMNS:

@@ -12,12 +12,12 @@ import edgefl
 from edgefl.cli import main
 from edgefl.commands.verify.verify import verify
 from edgefl.errors import RunError
+from edgefl.records.rounds import Stopped as StoppedEarly
 
 Tiny = Callable[..., dict[str, Any]]
-REASON = {
-    "round": 2, "metric": None, "value": None, "reason": "on_round",
-    "text": "stopped after round 2: on_round asked for it",
-}  # fmt: skip
+REASON = StoppedEarly(
+    round=2, metric=None, value=None, reason="on_round", text="stopped after round 2: on_round asked for it"
+)
 
 
 class Stopped(Exception):
@@ -61,7 +61,7 @@ def test_a_stopped_run_is_finished_with_the_model_of_a_schedule_that_ends_there(
     assert len(mine) == 2 and mine[0] == its[0] == seen[0]  # a round that ends nothing is as without on_round
     # round 2 isn't one that is evaluated: it is because it is the last one, on the split of last rounds
     assert seen[1]["metrics"] == {} and mine[1]["metrics"] == its[1]["metrics"] != {}
-    assert {**mine[1], "stopped": None} == {**its[1], "stopped": None} and mine[1]["stopped"] == REASON
+    assert {**mine[1], "stopped": None} == {**its[1], "stopped": None} and mine[1]["stopped"] == REASON.as_json()
     assert verify(run.path)["valid"]
     assert edgefl.compare([run.path])["stopped"] == [f"fedavg, end-to-end: {REASON['text']}"]
     before = records(run)
@@ -127,7 +127,7 @@ def test_each_run_of_a_comparison_ends_by_itself(scenario: dict[str, Any], tmp_p
 
 def test_a_run_that_has_played_all_its_rounds_isnt_stopped(scenario: dict[str, Any], tmp_path: Path) -> None:
     run = edgefl.run(scenario, output=tmp_path / "run", on_round=stop_after(4))
-    assert run.finished and run.stopped == {} and "stopped" not in run.records("rounds")[-1]
+    assert run.finished and run.stopped is None and "stopped" not in run.records("rounds")[-1]
 
 
 @pytest.mark.parametrize("answer", [True, "halt", ["stop"]])
