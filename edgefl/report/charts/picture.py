@@ -60,7 +60,9 @@ def draw(chart: Chart, path: Path, *, dpi: int = 200, title: str = "", measured:
         if title:
             figure.suptitle(title, fontsize=9, y=None if measured else 1 - 0.06 / tall)
         if not any(panel.legend for panel in chart.panels):
-            _legend(figure, grid, wide, "outside lower center" if measured else "lower center")
+            _legend(
+                figure, grid, wide, "outside lower center" if measured else "lower center", 1 if chart.aligned else 2
+            )
         form = path.suffix.removeprefix(".").lower()
         metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(form, {"Software": None})
         with writing(path):
@@ -317,12 +319,12 @@ def _spans(axes: Any, panel: Panel) -> None:
     axes.set_xlabel(panel.x.titled(fx))
 
 
-def _legend(figure: Any, grid: Any, wide: float, place: str) -> None:
-    """One legend for all panels, below them; none if there is only one series and no name to tell."""
+def _legend(figure: Any, grid: Any, wide: float, place: str, least: int) -> None:
+    """One legend for all panels, below them; none if there are fewer than ``least`` names to tell."""
     handles: dict[str, Any] = {}
     for axes in grid.flat:
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(name, handle)
-    if len(handles) > 1:
+    if len(handles) >= least:
         across = max(1, int(wide * 13 / (max(map(len, handles)) + 5)))
         figure.legend(handles.values(), list(handles), loc=place, ncols=min(across, len(handles)))

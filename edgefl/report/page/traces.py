@@ -61,7 +61,7 @@ class Trace(TypedDict, total=False):
     y: list[Place]
     z: list[list[Place]]
     base: list[Place]
-    text: list[list[str]]
+    text: list[str] | list[list[str]]
     texttemplate: str
     orientation: str
     stackgroup: str
@@ -174,9 +174,9 @@ def traces(panel: Panel) -> Plot:
         layout |= {"hovermode": "x unified", "height": 460}
     if panel.form == "map":
         layout["height"] = 160 + 28 * len(panel.series)
-        layout["xaxis"] |= {"type": "category"}
+        layout["xaxis"] |= {"type": "category", "showgrid": False}
         # the first line is at the top, as in a table; numbers are names, not positions
-        layout["yaxis"] |= {"type": "category", "autorange": "reversed"}
+        layout["yaxis"] |= {"type": "category", "autorange": "reversed", "showgrid": False}
     if panel.form == "spans":
         names = panel.y.names
         layout |= {"barmode": "overlay", "height": 120 + 15 * len(names)}
@@ -336,6 +336,8 @@ def _bars(panel: Panel, _: float, fy: float) -> list[Trace]:
                 "type": "data", "symmetric": False, "color": "#222222", "thickness": 1.3, "width": 4,
                 "array": _differences(series.high, series.y, fy), "arrayminus": _differences(series.y, series.low, fy),
             }  # fmt: skip
+        if series.written:
+            made["text"] = list(map(safe, series.notes))
         made.update(_hover(series))
         data.append(made)
     return data
