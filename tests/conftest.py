@@ -81,6 +81,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def folder_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let each worker of the tests stand in a folder of its own: runs that are given none lie in ``runs/`` there."""
+    before = Path.cwd()
+    os.chdir(tmp_path_factory.mktemp("here"))
+    yield
+    os.chdir(before)
+
+
 @pytest.fixture(scope="session")
 def tiny() -> Callable[..., dict[str, Any]]:
     """A function that makes a scenario of about a second: seven clients of three kinds, two blocks of width 16."""

@@ -32,6 +32,7 @@ from tools.pages.methods import method_blocks
 from tools.pages.protocol import protocol_blocks
 from tools.pages.python import python_page
 from tools.pages.records import record_blocks
+from tools.pages.rooms import rooms_drawing
 from tools.pages.scenario import scenario_page, scenario_schema
 from tools.pages.scenarios import scenarios_page
 from tools.pages.towers import tower_blocks
@@ -79,6 +80,7 @@ PAGES = (
     Page("reference/bibliography.md", bibliography_page),
     Page("explanation/methods.md", method_blocks),
     Page("how-to/fine-tune.md", fine_tune_blocks, slow=True),
+    Page("explanation/architecture.svg", rooms_drawing),
     Page("front-picture.svg", front_picture, same=same_picture),
 )
 

@@ -52,7 +52,7 @@ def analyse(
 ) -> None:
     """Analyse a run: Shapley values of client kinds, gradient norms, drift of clients, and prototype matching."""
     from edgefl.records.analyse import ShardOfAnalysis
-    from edgefl.report.analysis import print_analysis
+    from edgefl.report.analyse import print_analysis
 
     names = [name.strip() for name in (only or "").split(",") if name.strip()]
     if only is not None and not names:

@@ -9,9 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgefl.report.compare import comparison_csv, print_comparison
+    from edgefl.report.compare import comparison_csv, orderings_markdown, print_comparison
     from edgefl.report.compared_profiles import print_compared_profiles, print_cost_difference
-    from edgefl.report.comparison.markdown import orderings_markdown
     from edgefl.report.console import screen
     from edgefl.report.devices import print_device_check, print_devices
     from edgefl.report.facts import compared, facts_of, summary
@@ -67,7 +66,7 @@ _MODULES = {
     "draw_figure": "figures",
     "facts_of": "facts",
     "make_progress": "progress",
-    "orderings_markdown": "comparison.markdown",
+    "orderings_markdown": "compare",
     "print_clients": "profile_clients",
     "print_compared_profiles": "compared_profiles",
     "print_comparison": "compare",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 
@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
-from edgefl.records.compare import ComparedRow, ComparedRuns, EqualCosts, EqualRow, Figure
+from edgefl.records.compare import ComparedRow, ComparedRuns, EqualCosts, EqualRow, Figure, Ordering, OrderingFigure
 from edgefl.report.console import DIVERGED, NOTHING, TITLES, csv_text, new_table, print_table, screen
 from edgefl.report.facts import own_metrics
 
@@ -239,3 +239,40 @@ def _cells(prefix: str, figures: Mapping[str, Figure]) -> dict[str, object]:
         for name, cell in figures.items()
         for part in ("mean", "deviation", "half_width", "best")
     }
+
+
+# --- orderings -------------------------------------------------------------------------------------------------------
+
+
+def orderings_markdown(orderings: Iterable[Ordering]) -> str:
+    """The ``orderings`` of a comparison as Markdown: a section each."""
+    return "".join(f"### {ordering.title}\n\n" + "\n".join(_markdown(ordering)) + "\n\n" for ordering in orderings)
+
+
+def _markdown(ordering: Ordering) -> list[str]:
+    seeds, metrics = ordering.seeds, ordering.metrics
+    if not seeds:
+        return ["no seed has a finished run of every variant yet"]
+    lines = [
+        f"Mean ± standard deviation over seeds {', '.join(map(str, seeds))}.",
+        "",
+        f"| variant | {' | '.join(metrics)} |",
+        f"| --- |{' --- |' * len(metrics)}",
+    ]
+    for row in ordering.rows:
+        cells = [row.figures[metric] for metric in metrics]
+        lines.append(f"| {row.label} | {' | '.join(map(_with_deviation, cells))} |")
+    lines += ["", "| claimed | metric | gap | spread | seeds | verdict |", "| --- | --- | --- | --- | --- | --- |"]
+    for claim in ordering.claims:
+        lines.append(
+            f"| {claim.worse} < {claim.better} | {claim.metric} | "
+            f"{claim.gap:+.3f} ± {claim.gap_deviation:.3f} | {claim.spread:.3f} | "
+            f"{claim.ahead} of {claim.seeds} | {claim.verdict} |"
+        )
+    if ordering.not_run:
+        lines += ["", f"Not run: {', '.join(ordering.not_run)}."]
+    return lines
+
+
+def _with_deviation(cell: OrderingFigure) -> str:
+    return f"{cell.mean:.3f} ± {cell.deviation:.3f}"

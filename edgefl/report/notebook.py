@@ -9,7 +9,7 @@ from edgefl.html import picture, table
 from edgefl.records.fit import Candidate, Fit
 from edgefl.records.profile import PAGES, Profile
 from edgefl.records.sweep import RefusedCell, Sweep
-from edgefl.report.charts.stages import stages_chart
+from edgefl.report.charts.profile import stages_chart
 from edgefl.report.figures import draw_figure
 from edgefl.units import show_bytes, show_seconds
 

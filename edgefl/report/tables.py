@@ -11,11 +11,10 @@ from rich.text import Text
 
 from edgefl import units
 from edgefl.records import UNSET
-from edgefl.records.rounds import ClientMetrics
+from edgefl.records.rounds import CARBON, ClientMetrics, Sums
 from edgefl.records.run import Best
 from edgefl.records.summary import Compared, ComparedRow, CostRow, RunSummary, Stage, Summary
 from edgefl.records.validate import ValidScenario
-from edgefl.report.carbon import carbon_words
 from edgefl.report.console import (
     MOST_COLUMNS,
     NOTHING,
@@ -78,6 +77,21 @@ def _print_run(console: Console, label: str, facts: RunSummary) -> None:
     _print_metrics(console, facts)
     if facts.client_metrics is not UNSET:
         _print_client_metrics(console, facts, facts.client_metrics)
+
+
+def carbon_of(totals: Sums) -> dict[str, float]:
+    """Grams by phase, of a run's totals; empty without an intensity."""
+    found = {name.split("_")[0]: getattr(totals, name) for name in CARBON}
+    return {phase: grams for phase, grams in found.items() if grams is not UNSET}
+
+
+def carbon_words(totals: Sums) -> str:
+    """One line: "CO2 equivalent of the clients' energy: 1.2 g (download 0.1 g, ...)"; empty without an intensity."""
+    grams = carbon_of(totals)
+    if not grams:
+        return ""
+    by = ", ".join(f"{phase} {units.show_grams(each)}" for phase, each in grams.items())
+    return f"CO2 equivalent of the clients' energy: {units.show_grams(sum(grams.values()))} ({by})"
 
 
 def _best(best: Best) -> str:

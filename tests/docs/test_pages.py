@@ -161,18 +161,6 @@ def test_files_that_the_explanations_name_exist() -> None:
         assert (ROOT / name).exists() or (ROOT / "edgefl" / name).exists(), name
 
 
-def test_the_drawing_of_the_rooms_is_the_contract() -> None:
-    contracts = PROJECT["tool"]["importlinter"]["contracts"]
-    layers = next(contract["layers"] for contract in contracts if contract.get("containers") == ["edgefl"])
-    rows = [re.split(r"\s*\|\s*", layer) for layer in layers]
-    rooms = [[name for name in row if (ROOT / "edgefl" / name).is_dir()] for row in rows]
-    drawing = (ROOT / "docs/explanation/architecture.svg").read_text(encoding="utf-8")
-    drawn: dict[str, list[str]] = {}
-    for line, room in re.findall(r'<text class="room" x="\S+" y="(\d+)"[^>]*>(\w+)</text>', drawing):
-        drawn.setdefault(line, []).append(room)
-    assert list(drawn.values()) == [row for row in rooms if row]
-
-
 def test_the_readme_counts_what_there_is() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     parts = PROJECT["project"]["entry-points"]

@@ -241,12 +241,14 @@ def test_every_file_of_a_run_is_on_the_page(
 
 def test_the_snippet_reads_a_run(layerwise_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (FOLDER / "records.md").read_text(encoding="utf-8")
-    (snippet,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    snippets = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "mine").symlink_to(layerwise_run.path)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    exec(snippet, names)
+    for snippet in snippets:
+        exec(snippet, names)
+    assert names["late"] == []
     assert "metrics.image.accuracy" in names["run"].rounds.columns
     assert read_run("runs/mine").result == names["run"].result
 

@@ -29,7 +29,7 @@ from edgefl.report import (
     print_profile,
     profile_csv,
 )
-from edgefl.report.charts.stages import stages_chart
+from edgefl.report.charts.profile import stages_chart
 from edgefl.report.charts.timeline import memory_timeline
 from edgefl.report.profile import flat
 from edgefl.work import PARTS, Moment, Timeline

@@ -182,7 +182,7 @@ def test_plotly_takes_stacked_areas_and_maps_and_names_in_them_are_text() -> Non
             go.Figure(data=plot["data"], layout=plot["layout"])
             assert not re.search("<[biu]>", json.dumps([plot["data"], plot["layout"]]))
     (shown,) = traces(cells.panels[0])["data"]
-    assert shown["z"] == [[60.0, None], [6.0, 3.0]] and shown["text"][0] == ["1 min", "no client"]
+    assert shown["z"] == [[60.0, None], [6.0, 3.0]] and shown["text"][0] == ["60 s", "no client"]
     areas = [trace for trace in traces(timeline.panels[0])["data"] if "stackgroup" in trace]
     sums = [sum(values) for values in zip(*(trace["y"] for trace in areas), strict=True)]
     assert sums == [2.0, 3.5, 3.0, 3.0]  # MiB, as the moments add up

@@ -35,8 +35,8 @@ from edgefl.errors import RunError, UnknownName
 from edgefl.records.analyse import Analysis, ShardOfAnalysis
 from edgefl.records.record import UNSET, Maybe
 from edgefl.report import FIGURE_FORMS, check_figure, draw_figure
-from edgefl.report.analysis import ANALYSES
-from edgefl.report.charts.analysis import analysis_chart
+from edgefl.report.analyse import ANALYSES
+from edgefl.report.charts.analyse import analysis_chart
 from edgefl.runs import Run, begun, comparison, is_comparison, read_run
 from edgefl.runs.durable import replace_file
 from edgefl.scenario import Scenario, load

@@ -15,7 +15,7 @@ from edgefl.errors import ScenarioError
 from edgefl.records.profile import Compared, ComparedProfiles, ComparedRow, ProfileRow, Tables, TotalsRow
 from edgefl.records.record import UNSET, Maybe
 from edgefl.report import FIGURE_FORMS, check_figure, draw_figure
-from edgefl.report.charts.stages import stages_chart
+from edgefl.report.charts.profile import stages_chart
 
 COMPARED = ("peak_memory_bytes", "fvcore_macs_per_sample", "flops", "traffic_bytes", "virtual_seconds", "energy_joules")
 

@@ -23,7 +23,7 @@ from edgefl.planning.client_evaluation import ScoringPlanner
 from edgefl.records.profile import ClientEvaluationRow, PeakMoment, Profile, ProfileRow, Tables
 from edgefl.records.record import UNSET, Maybe
 from edgefl.report import FIGURE_FORMS, TIMELINE_FORMS, check_figure, draw_figure
-from edgefl.report.charts.stages import stages_chart
+from edgefl.report.charts.profile import stages_chart
 from edgefl.report.charts.timeline import memory_timeline
 from edgefl.scenario import Scenario
 from edgefl.scenario.problems import reason

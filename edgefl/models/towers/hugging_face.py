@@ -6,7 +6,6 @@ Each has its own fields, its configuration in the library's words, and the names
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from edgefl.errors import MethodError
 from edgefl.models.layers import BlockLayers
+from edgefl.models.model import TowerDescription
 from edgefl.models.tower import EncoderOptions, Tower, chosen
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.models.towers.vit import VIT_SIZES, check_patch
@@ -102,12 +102,12 @@ class _OfLibrary:
     tower: ClassVar[type[Tower]] = Tower
 
     @classmethod
-    def library(cls, description: Mapping[str, Any]) -> Any:
+    def library(cls, description: TowerDescription) -> Any:
         """transformers' own model."""
         raise NotImplementedError
 
     @classmethod
-    def build(cls, description: Mapping[str, Any], norm: bool) -> Tower:
+    def build(cls, description: TowerDescription, norm: bool) -> Tower:
         """Build a tower from ``{depth, ...options, ...data}``; ``norm`` has no effect on a model without a final norm.
 
         Raises MethodError if a patch doesn't fit the data.
@@ -115,7 +115,7 @@ class _OfLibrary:
         return cls.of_library(cls.library(description), description, norm)
 
     @classmethod
-    def of_library(cls, model: Any, description: Mapping[str, Any], norm: bool) -> Tower:
+    def of_library(cls, model: Any, description: TowerDescription, norm: bool) -> Tower:
         """The tower of transformers' model."""
         options: Any = chosen(cls.Options, description)
         stack: Any = getattr(model, "encoder", None) or getattr(model, "transformer", None)
@@ -125,12 +125,12 @@ class _OfLibrary:
         return cls.tower(model.embeddings, blocks, final, options.width, description.get("checkpointing", False))
 
     @classmethod
-    def published(cls, description: Mapping[str, Any]) -> str:
+    def published(cls, description: TowerDescription) -> str:
         """The repository of the hub whose weights ``pretrained`` are."""
         raise NotImplementedError
 
     @classmethod
-    def load(cls, module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
+    def load(cls, module: nn.Module, weights: str, description: TowerDescription) -> None:
         """Load the tower's weights from a file with transformers' tensor names, or the published ones from the hub.
 
         A published classifier has no pooler; the tower's pooler then keeps its values.
@@ -200,7 +200,7 @@ class Bert(_OfLibrary):
     )
 
     @classmethod
-    def library(cls, description: Mapping[str, Any]) -> Any:
+    def library(cls, description: TowerDescription) -> Any:
         """transformers' own model."""
         import_torchvision()
         from transformers import BertConfig, BertModel
@@ -215,7 +215,7 @@ class Bert(_OfLibrary):
         return BertModel(config, add_pooling_layer=False)
 
     @classmethod
-    def of_library(cls, model: Any, description: Mapping[str, Any], norm: bool) -> Tower:
+    def of_library(cls, model: Any, description: TowerDescription, norm: bool) -> Tower:
         """The tower of transformers' model, without its tables of positions and token types."""
         for name in ("position_ids", "token_type_ids"):
             if hasattr(model.embeddings, name):
@@ -226,12 +226,12 @@ class Bert(_OfLibrary):
         return tower
 
     @classmethod
-    def published(cls, description: Mapping[str, Any]) -> str:
+    def published(cls, description: TowerDescription) -> str:
         """all-MiniLM-L6-v2."""
         return "sentence-transformers/all-MiniLM-L6-v2"
 
     @classmethod
-    def load(cls, module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
+    def load(cls, module: nn.Module, weights: str, description: TowerDescription) -> None:
         """As the others; ``minilm`` is the file of an installed package."""
         super().load(module, str(minilm_folder()) if weights == "minilm" else weights, description)
 
@@ -281,7 +281,7 @@ class DistilBert(_OfLibrary):
     spelling = ((r"^distilbert\.", ""), (r"^embeddings\.", "embedding."), (r"^transformer\.layer\.", "blocks."))
 
     @classmethod
-    def library(cls, description: Mapping[str, Any]) -> Any:
+    def library(cls, description: TowerDescription) -> Any:
         """transformers' own model."""
         import_torchvision()
         from transformers import DistilBertConfig, DistilBertModel
@@ -301,7 +301,7 @@ class DistilBert(_OfLibrary):
         return DistilBertModel(DistilBertConfig(**settings))
 
     @classmethod
-    def of_library(cls, model: Any, description: Mapping[str, Any], norm: bool) -> Tower:
+    def of_library(cls, model: Any, description: TowerDescription, norm: bool) -> Tower:
         """The tower of transformers' model, with its position numbers only if they are asked for."""
         options, embedding = chosen(cls.Options, description), model.embeddings
         if hasattr(embedding, "position_ids"):
@@ -311,7 +311,7 @@ class DistilBert(_OfLibrary):
         return super().of_library(model, description, norm)
 
     @classmethod
-    def published(cls, description: Mapping[str, Any]) -> str:
+    def published(cls, description: TowerDescription) -> str:
         """DistilBERT."""
         return "distilbert/distilbert-base-uncased"
 
@@ -357,7 +357,7 @@ class HFViT(_OfLibrary):
             return {**VIT_SIZES.get(str(value.get("variant", "tiny")), {}), **value}
 
     @classmethod
-    def library(cls, description: Mapping[str, Any]) -> Any:
+    def library(cls, description: TowerDescription) -> Any:
         """transformers' own model."""
         import_torchvision()
         from transformers import ViTConfig, ViTModel
@@ -373,7 +373,7 @@ class HFViT(_OfLibrary):
         return ViTModel(config, add_pooling_layer=options.pooler)
 
     @classmethod
-    def of_library(cls, model: Any, description: Mapping[str, Any], norm: bool) -> Tower:
+    def of_library(cls, model: Any, description: TowerDescription, norm: bool) -> Tower:
         """The tower of transformers' model, with its pooler as part of the state but unused."""
         tower = super().of_library(model, description, norm)
         if chosen(cls.Options, description).pooler:
@@ -381,7 +381,7 @@ class HFViT(_OfLibrary):
         return tower
 
     @classmethod
-    def published(cls, description: Mapping[str, Any]) -> str:
+    def published(cls, description: TowerDescription) -> str:
         """The variant's."""
         return _REPOSITORIES[description["variant"]]
 
@@ -411,7 +411,7 @@ class Ast(_OfLibrary):
         stride: PositiveInt = Field(10, description="distance from patch to patch, in bins and in frames")
 
     @classmethod
-    def library(cls, description: Mapping[str, Any]) -> Any:
+    def library(cls, description: TowerDescription) -> Any:
         """transformers' own model."""
         import_torchvision()
         from transformers import ASTConfig, ASTModel
@@ -432,6 +432,6 @@ class Ast(_OfLibrary):
         )
 
     @classmethod
-    def published(cls, description: Mapping[str, Any]) -> str:
+    def published(cls, description: TowerDescription) -> str:
         """DistilAST."""
         return "bookbot/distil-ast-audioset"

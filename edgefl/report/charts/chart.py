@@ -57,6 +57,10 @@ class Axis:
         factor, name = (fits or steps)[-1 if fits else 0]
         return factor, f"{self.title}, {name}" if self.title else name
 
+    def titled(self, factor: float) -> str:
+        """The title with the unit of numbers that are divided by ``factor``."""
+        return self.scale([1.0 if self.unit in ("", "share") else factor * 2.5])[1]
+
 
 @dataclass(frozen=True)
 class Series:
@@ -104,6 +108,29 @@ class Panel:
     """What the colours of a map stand for."""
     legend: bool = False
     """Whether the panel has a legend of its own."""
+
+    def factors(self) -> tuple[float, float]:
+        """The divisors of the numbers along x and along y, so that the largest is told with a fitting prefix."""
+        across: list[Number] = []
+        up: list[Number] = []
+        sums: dict[object, float] = {}
+        for series in self.series:
+            across += [b + x for b, x in zip(series.base, series.x, strict=True)] if series.base else series.x
+            up += [*series.y, *series.high]
+            if self.form in ("stacks", "areas") and series.form is None:
+                for x, y in zip(series.x, series.y, strict=True):
+                    sums[x] = sums.get(x, 0.0) + (y or 0.0)
+        return self.x.scale(across)[0], self.y.scale([*up, *sums.values()])[0]
+
+    @property
+    def alone(self) -> bool:
+        """Whether each series is one bar of its own, named below it: such a panel needs no legend."""
+        series = [each for each in self.series if each.form is None]
+        return (
+            self.form == "bars"
+            and all(len(each.x) == 1 for each in series)
+            and len(series) == len({each.x[0] for each in series})
+        )
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,8 @@ def _last(run: Records, pairs: Sequence[tuple[str, str]]) -> dict[str, float | N
 
 
 def _chart(
-    slug: str, title: str, groups: Mapping[str, Sequence[Records]], values: Mapping[str, Sequence[Mapping[str, Any]]],
+    slug: str, title: str, groups: Mapping[str, Sequence[Records]],
+    values: Mapping[str, Sequence[Mapping[str, float | None]]],
     wanted: Sequence[tuple[str, str, Axis, Sequence[tuple[float, str]]]],
 ) -> Chart:  # fmt: skip
     spread = any(len(runs) > 1 for runs in groups.values())

@@ -60,7 +60,9 @@ def draw(chart: Chart, path: Path, *, dpi: int = 200, title: str = "", measured:
         if title:
             figure.suptitle(title, fontsize=9, y=None if measured else 1 - 0.06 / tall)
         if not any(panel.legend for panel in chart.panels):
-            _legend(figure, grid, wide, "outside lower center" if measured else "lower center")
+            _legend(
+                figure, grid, wide, "outside lower center" if measured else "lower center", 1 if chart.aligned else 2
+            )
         form = path.suffix.removeprefix(".").lower()
         metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(form, {"Software": None})
         with writing(path):
@@ -124,25 +126,12 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
         axes.grid(axis="x" if panel.form == "spans" else "y", alpha=0.25, linewidth=0.5)
 
 
-def _factors(panel: Panel) -> tuple[float, float]:
-    across = [x for series in panel.series for x in (*series.x, *series.base)]
-    up = [y for series in panel.series for y in (*series.y, *series.high)]
-    if panel.form in ("stacks", "areas"):
-        sums: dict[Any, float] = {}
-        for series in panel.series:
-            if series.form is None:
-                for x, y in zip(series.x, series.y, strict=True):
-                    sums[x] = sums.get(x, 0.0) + (y or 0.0)
-        up += [*sums.values()]
-    return panel.x.scale(across)[0], panel.y.scale(up)[0]
-
-
 def _label(axes: Any, panel: Panel, x: float, y: float) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    axes.set_xlabel(_titled(panel.x, x))
+    axes.set_xlabel(panel.x.titled(x))
     if panel.form != "spans":
-        axes.set_ylabel(_titled(panel.y, y))
+        axes.set_ylabel(panel.y.titled(y))
     for axis, scale, ticks in ((panel.x, axes.set_xscale, axes.xaxis), (panel.y, axes.set_yscale, axes.yaxis)):
         if axis.log:
             scale("log")
@@ -156,14 +145,10 @@ def _label(axes: Any, panel: Panel, x: float, y: float) -> None:
             limit(*limits)
 
 
-def _titled(axis: Axis, factor: float) -> str:
-    return axis.scale([factor * 2.5])[1] if axis.unit not in ("", "share") else axis.scale([1.0])[1]
-
-
 def _lines(axes: Any, panel: Panel) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    fx, fy = _factors(panel)
+    fx, fy = panel.factors()
     place = {name: i for i, name in enumerate(panel.x.names)}
     for series in panel.series:
         x, y = _scaled([place.get(x, x) for x in series.x], fx), _scaled(series.y, fy)
@@ -188,7 +173,7 @@ def _lines(axes: Any, panel: Panel) -> None:
 
 
 def _points(axes: Any, panel: Panel) -> None:
-    fx, fy = _factors(panel)
+    fx, fy = panel.factors()
     for series in panel.series:
         if series.form == "lines":
             axes.plot(_scaled(series.x, fx), _scaled(series.y, fy), color=series.colour, label=series.name,
@@ -214,17 +199,15 @@ def _points(axes: Any, panel: Panel) -> None:
 
 
 def _bars(axes: Any, panel: Panel) -> None:
-    _, fy = _factors(panel)
+    _, fy = panel.factors()
     names = _names(panel)
     place = {name: i for i, name in enumerate(names)}
     drawn = [series for series in panel.series if series.form is None]
-    # bars of one value each are runs side by side: they don't share a place
-    alone = all(len(series.x) == 1 for series in drawn) and len(drawn) == len(names)
-    width = 0.7 if panel.form == "stacks" or alone else 0.8 / max(len(drawn), 1)
+    width = 0.7 if panel.form == "stacks" or panel.alone else 0.8 / max(len(drawn), 1)
     floor = [0.0] * len(names)
     for index, series in enumerate(drawn):
         y = [0.0 if value is None else value / fy for value in series.y]
-        shift = 0.0 if panel.form == "stacks" or alone else (index - (len(drawn) - 1) / 2) * width
+        shift = 0.0 if panel.form == "stacks" or panel.alone else (index - (len(drawn) - 1) / 2) * width
         at = [place[x] for x in series.x]
         bottom = [floor[i] for i in at] if panel.form == "stacks" else [0.0] * len(at)
         axes.bar([i + shift for i in at], y, width, bottom=bottom, color=series.colour, label=series.name)
@@ -254,7 +237,7 @@ def _name_places(axes: Any, names: Sequence[str]) -> None:
 
 
 def _areas(axes: Any, panel: Panel) -> None:
-    fx, fy = _factors(panel)
+    fx, fy = panel.factors()
     stacked = [series for series in panel.series if series.form is None]
     axes.stackplot(_scaled(stacked[0].x, fx), *(_scaled(series.y, fy) for series in stacked), step="post", linewidth=0,
                    labels=[s.name for s in stacked], colors=[s.colour for s in stacked])  # fmt: skip
@@ -319,8 +302,7 @@ def _errors(series: Series, factor: float) -> list[list[float]]:
 
 
 def _spans(axes: Any, panel: Panel) -> None:
-    ends = [b + x for series in panel.series for b, x in zip(series.base, series.x)]
-    fx, _ = panel.x.scale(ends)
+    fx, _ = panel.factors()
     place = {name: i for i, name in enumerate(_names(panel))}
     for series in panel.series:
         at = [place[y] for y in series.y]
@@ -334,15 +316,15 @@ def _spans(axes: Any, panel: Panel) -> None:
         axes.axvline(begun / fx, color="#777777", linestyle=":", linewidth=0.6)
     axes.set_yticks(range(len(place)), list(place))
     axes.invert_yaxis()
-    axes.set_xlabel(panel.x.scale(ends)[1])
+    axes.set_xlabel(panel.x.titled(fx))
 
 
-def _legend(figure: Any, grid: Any, wide: float, place: str) -> None:
-    """One legend for all panels, below them; none if there is only one series and no name to tell."""
+def _legend(figure: Any, grid: Any, wide: float, place: str, least: int) -> None:
+    """One legend for all panels, below them; none if there are fewer than ``least`` names to tell."""
     handles: dict[str, Any] = {}
     for axes in grid.flat:
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(name, handle)
-    if len(handles) > 1:
+    if len(handles) >= least:
         across = max(1, int(wide * 13 / (max(map(len, handles)) + 5)))
         figure.legend(handles.values(), list(handles), loc=place, ncols=min(across, len(handles)))

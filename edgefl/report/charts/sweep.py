@@ -42,7 +42,7 @@ def sweep_chart(
     tall = 3.6 if bars else max(2.6, min(1.4 + 0.5 * len(lines), 24.0))
     rows = [[*cell, number] for cell, number in zip(product(*words), values, strict=True)]
     return Chart(
-        "sweep", f"{title}: {name}", "One bar for each cell." if bars else "One colour for each cell; grey where no "
+        "sweep", f"{title}: {name}", "One bar for each cell." if bars else "One colour for each cell; none where no "
         "client has a value.", [panel], [*axes, name], rows, size=(wide, tall), headed=True,
     )  # fmt: skip
 

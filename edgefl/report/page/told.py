@@ -8,10 +8,10 @@ from typing import Any
 from edgefl import registry, units
 from edgefl.devices.budgets import FIELDS, budget_named
 from edgefl.records.summary import Stage
-from edgefl.report.carbon import carbon_of
 from edgefl.report.charts import Records
 from edgefl.report.charts.curves import main_metrics
 from edgefl.report.console import title_of
+from edgefl.report.tables import carbon_of
 from edgefl.runs import Run
 
 

@@ -61,7 +61,7 @@ class Trace(TypedDict, total=False):
     y: list[Place]
     z: list[list[Place]]
     base: list[Place]
-    text: list[list[str]]
+    text: list[str] | list[list[str]]
     texttemplate: str
     orientation: str
     stackgroup: str
@@ -152,7 +152,7 @@ def traces(panel: Panel) -> Plot:
     """
     make = {"lines": _lines, "points": _points, "bars": _bars, "stacks": _bars, "areas": _areas, "spans": _spans,
             "map": _map}[panel.form]  # fmt: skip
-    factor_x, factor_y = _factors(panel)
+    factor_x, factor_y = panel.factors()
     data = make(panel, factor_x, factor_y)
     layout = Layout(
         xaxis=_axis(panel.x, factor_x, [x for series in panel.series for x in series.x]),
@@ -162,7 +162,7 @@ def traces(panel: Panel) -> Plot:
     )
     _rule(panel, layout, factor_x, factor_y)
     if panel.form in ("bars", "stacks"):
-        layout["barmode"] = "stack" if panel.form == "stacks" or _alone(panel) else "group"
+        layout["barmode"] = "stack" if panel.form == "stacks" or panel.alone else "group"
         layout["xaxis"] |= {"type": "category", "showgrid": False}
     if panel.form == "lines" and panel.x.names:
         layout["xaxis"] |= {
@@ -174,9 +174,9 @@ def traces(panel: Panel) -> Plot:
         layout |= {"hovermode": "x unified", "height": 460}
     if panel.form == "map":
         layout["height"] = 160 + 28 * len(panel.series)
-        layout["xaxis"] |= {"type": "category"}
+        layout["xaxis"] |= {"type": "category", "showgrid": False}
         # the first line is at the top, as in a table; numbers are names, not positions
-        layout["yaxis"] |= {"type": "category", "autorange": "reversed"}
+        layout["yaxis"] |= {"type": "category", "autorange": "reversed", "showgrid": False}
     if panel.form == "spans":
         names = panel.y.names
         layout |= {"barmode": "overlay", "height": 120 + 15 * len(names)}
@@ -189,7 +189,7 @@ def traces(panel: Panel) -> Plot:
             if name:  # an entry of the legend for each mark
                 data.append(Trace(type="scatter", mode="markers", x=[None], y=[None], name=safe(name),
                                   marker=Marker(symbol=MARKS[index % len(MARKS)], color="#777777")))  # fmt: skip
-    layout["showlegend"] = len(data) > 1 and not _alone(panel)
+    layout["showlegend"] = len(data) > 1 and not panel.alone
     return {"data": data, "layout": layout}
 
 
@@ -224,29 +224,8 @@ def safe(text: object) -> str:
     return html.escape(str(text), quote=False)
 
 
-def _factors(panel: Panel) -> tuple[float, float]:
-    across = [
-        b + x if series.base else x
-        for series in panel.series
-        for x, b in zip(series.x, series.base or [0.0] * len(series.x), strict=True)
-        if isinstance(x, int | float)
-    ]
-    up: list[float | None] = [y for series in panel.series for y in (*series.y, *series.high)]
-    if panel.form in ("stacks", "areas"):
-        sums: dict[Place, float] = {}
-        for series in panel.series:
-            for x, y in zip(series.x, series.y, strict=True):
-                sums[x] = sums.get(x, 0.0) + ((y or 0.0) if series.form is None else 0.0)
-        up += [*sums.values()]
-    return panel.x.scale(across)[0], panel.y.scale(up)[0]
-
-
-def _title(axis: Axis, factor: float) -> str:
-    return safe(axis.scale([factor * 2.5])[1] if axis.unit not in ("", "share") else axis.scale([1.0])[1])
-
-
 def _axis(axis: Axis, factor: float, values: Values) -> PlotAxis:
-    made = PlotAxis(title={"text": _title(axis, factor)}, automargin=True)
+    made = PlotAxis(title={"text": safe(axis.titled(factor))}, automargin=True)
     if axis.log:
         made |= {"type": "log"}
         made |= _ticks([value / factor for value in values if isinstance(value, int | float) and value])
@@ -284,14 +263,6 @@ def _scaled(values: Iterable[Place], factor: float) -> list[Place]:
         safe(value) if isinstance(value, str) else None if value is None else _number(value / factor)
         for value in values
     ]
-
-
-def _alone(panel: Panel) -> bool:
-    """Whether each series is one bar of its own, named below it: such a panel needs no legend."""
-    series = [each for each in panel.series if each.form is None]
-    return panel.form == "bars" and len(series) == len({each.x[0] for each in series if each.x}) and all(
-        len(each.x) == 1 for each in series
-    )  # fmt: skip
 
 
 def _hover(series: Series) -> Trace:
@@ -365,6 +336,8 @@ def _bars(panel: Panel, _: float, fy: float) -> list[Trace]:
                 "type": "data", "symmetric": False, "color": "#222222", "thickness": 1.3, "width": 4,
                 "array": _differences(series.high, series.y, fy), "arrayminus": _differences(series.y, series.low, fy),
             }  # fmt: skip
+        if series.written:
+            made["text"] = list(map(safe, series.notes))
         made.update(_hover(series))
         data.append(made)
     return data

@@ -24,7 +24,7 @@ from edgefl.commands.compose import compose
 from edgefl.commands.progress import silent
 from edgefl.errors import EdgeflError, RunError, ScenarioError, UnknownName
 from edgefl.records.analyse import Worth
-from edgefl.report.analysis import print_analysis
+from edgefl.report.analyse import print_analysis
 from edgefl.scenario import load
 from edgefl.work import Pass
 

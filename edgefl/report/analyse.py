@@ -18,7 +18,7 @@ from edgefl.records.analyse import (
     OfPart,
     Shapley,
 )
-from edgefl.report.charts.analysis import complete_pattern, metric_words
+from edgefl.report.charts.analyse import complete_pattern, metric_words
 from edgefl.report.console import NOTHING, new_table, or_dash, print_section, screen
 
 ANALYSES = ("shapley", "gradients", "drift", "matching")

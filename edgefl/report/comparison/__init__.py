@@ -1,1 +1,0 @@
-"""Orderings over several seeds as Markdown."""
