@@ -39,7 +39,7 @@ def read(tmp_path: Path, text: str) -> list[Measurement]:
 
 def test_the_docs_say_how_many_measurements_there_are() -> None:
     devices = {row.device for row in ROWS}
-    text = Path("docs/explanation/accuracy.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/explanation/accuracy.md").read_text()
     said = re.search(r"(\d+) measurements on (\d+) devices", text)
     assert said is not None
     assert [int(number) for number in said.groups()] == [len(ROWS), len(devices)]
