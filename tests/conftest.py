@@ -69,8 +69,16 @@ def pytest_configure(config: pytest.Config) -> None:
         )
 
 
+SLOW = frozenset((ROOT / "tests" / "slow.txt").read_text(encoding="utf-8").splitlines())
+"""Tests, and cases of tests, that are slow."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before those that aren't asked for are left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests marked ``gpu`` on a machine without a CUDA device."""
+    """Mark what ``slow.txt`` lists, and skip tests marked ``gpu`` on a machine without a CUDA device."""
+    for item in items:
+        if item.nodeid in SLOW:
+            item.add_marker(pytest.mark.slow)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return

@@ -80,7 +80,7 @@ class Registered:
 
     def replaces(self, other: EntryPoint | Registered) -> bool:
         """Whether it is the other part, or a later definition of it: a cell that ran again, a module reloaded."""
-        if isinstance(other, EntryPoint):
+        if not isinstance(other, Registered):  # an entry point, of one of two libraries that have such a class
             return other.value.replace(" ", "") == self.value
         if other.part is self.part:
             return True
