@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from edgefl.commands.calibrate import calibrate
     from edgefl.commands.check.check import check
     from edgefl.commands.compare.compare import compare
+    from edgefl.commands.devices.check_devices import check_devices
     from edgefl.commands.emulate.emulate import emulate
     from edgefl.commands.explain import explain
     from edgefl.commands.export import export
     from edgefl.commands.fit.fit import fit
-    from edgefl.commands.profile.check_devices import check_devices
     from edgefl.commands.profile.profile import profile
     from edgefl.commands.profile.profile_clients import profile_clients
     from edgefl.commands.report import write_figures, write_report
@@ -59,7 +59,7 @@ _MODULES = {
     "analyse": "edgefl.commands.analyse.analyse",
     "calibrate": "edgefl.commands.calibrate",
     "check": "edgefl.commands.check.check",
-    "check_devices": "edgefl.commands.profile.check_devices",
+    "check_devices": "edgefl.commands.devices.check_devices",
     "compare": "edgefl.commands.compare.compare",
     "emulate": "edgefl.commands.emulate.emulate",
     "explain": "edgefl.commands.explain",

@@ -123,7 +123,7 @@ def check(
     if as_csv and as_json:
         raise typer.BadParameter("--csv and --json can't be combined", param_hint="--csv")
     with observing() as on_progress:
-        from edgefl.commands.profile.check_devices import check_devices
+        from edgefl.commands.devices.check_devices import check_devices
 
         result = check_devices(
             scenario, overrides or (), devices=device or (), link=link, stage=stage, kind=kind, figure=figure,

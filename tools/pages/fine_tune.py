@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import edgefl
-from edgefl.commands.profile.check_devices import check_devices
+from edgefl.commands.devices.check_devices import check_devices
 from tools.pages.markdown import table
 
 SCENARIOS = {"finetune/vit-s-bert": "image-text", "finetune/qwen2.5-0.5b": "text"}

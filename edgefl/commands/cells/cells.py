@@ -41,7 +41,7 @@ def run_cells(
 ) -> Iterator[Outcome]:
     """Do the work of each cell and yield the outcomes in the order of ``cells``; an error ends its own cell only.
 
-    With more than one job that many worker processes are spawned, and a cell whose worker ends is begun once more.
+    With more than one job that many worker processes start, and a cell whose worker ends is begun once more.
     With ``nodes`` each job is an actor on them instead.  Raises RunError if they can't be used.
     ``on_progress`` then gets ``cell`` events, one display for all: ``label``, ``status`` (the round under way, or
     "done" or "failed"), ``done`` and ``of`` cells, the ``share`` of all work, and ``running`` with the status by label.

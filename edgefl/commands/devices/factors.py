@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
+from pydantic import PositiveFloat, PositiveInt, TypeAdapter, ValidationError
 
 from edgefl.devices.browsing import describe
 from edgefl.devices.profile import Device, is_file_name, library_folder, split_mode
 from edgefl.devices.written_facts import read_written
+from edgefl.registry.part_fields import Fields
 
 FittedNumber = Literal["float32", "tf32", "float16", "bfloat16", "seconds_per_operator"]
 """What a factor multiplies: the sustained rate in a precision, or the seconds of every operator."""
@@ -22,10 +23,8 @@ ENOUGH_ROWS = 3
 """Held-out rows of a class from which its residuals are taken as known."""
 
 
-class DeviceClass(BaseModel):
+class DeviceClass(Fields):
     """Devices that share the efficiency of their processor; ``gpu``: a GPU trains, which updates weights at once."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     about: str
     gpu: bool
@@ -33,13 +32,11 @@ class DeviceClass(BaseModel):
     fitted: tuple[FittedNumber, ...]
 
 
-class Against(BaseModel):
+class Against(Fields):
     """What published seconds say of predictions, as predicted / measured: their number, median and range.
 
     ``error`` is the factor exp(sqrt(mean(log(ratio)^2))), which bias and spread enter alike.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     rows: PositiveInt
     median: PositiveFloat
@@ -48,15 +45,13 @@ class Against(BaseModel):
     error: PositiveFloat
 
 
-class Fitted(BaseModel):
+class Fitted(Fields):
     """The content of ``fitted.yaml``, which ``tools/fit_rates.py`` writes.
 
     ``factors`` are by class and number.  ``devices`` are held against all rows, by the profiles' own numbers.
     ``classes`` have the held-out rows alone, by the same numbers, without the steps that loading of data may hide
     (``LOADING_SECONDS``).
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     title: str
     loss: str

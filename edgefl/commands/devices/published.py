@@ -10,11 +10,12 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from edgefl.commands.devices.factors import Against, classes, corrected, fitted
 from edgefl.commands.devices.published_step import step_cost
 from edgefl.commands.progress import OnProgress, silent
-from edgefl.commands.sweep.sensitivity import kendall_tau
+from edgefl.commands.sweep.sensitivity import tau_of_signs
 from edgefl.cost import ComputeCost
 from edgefl.devices.measurements import Measurement, measurements
 from edgefl.devices.profile import Device, device_names, load_device
@@ -147,6 +148,12 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 "tau": kendall_tau(measured, predicted) if len(mine) > 1 else None,
             })  # fmt: skip
     return result
+
+
+def kendall_tau(first: ArrayLike, second: ArrayLike) -> float:
+    """Kendall's tau-b of two lists of numbers."""
+    arrays = (np.asarray(values, dtype=np.float64) for values in (first, second))
+    return tau_of_signs(*(np.sign(each[:, None] - each[None, :]).astype(np.int8) for each in arrays))
 
 
 def against(ratios: Sequence[float]) -> Against:

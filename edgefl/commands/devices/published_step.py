@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -20,6 +19,7 @@ from edgefl.devices.measurements import Measurement
 from edgefl.devices.profile import library_folder
 from edgefl.errors import DeviceError, UnknownName
 from edgefl.models.towers.vision import import_torchvision
+from edgefl.registry.part_fields import Fields
 from edgefl.work import CUDA_ROUNDING, METERED, Meter
 
 AUTOCAST = {"float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -49,13 +49,11 @@ def step_cost(row: Measurement, *, gpu: bool) -> ComputeCost:
     return _COSTS[key]
 
 
-class StatedStep(BaseModel):
+class StatedStep(Fields):
     """A training step whose network isn't built here, with its cost; ``network`` says where its layers are from.
 
     ``operators`` are FLOPs, bytes read and written, and times; ``running_statistics`` are those of batch norms.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str
     batch: int

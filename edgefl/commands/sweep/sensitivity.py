@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from edgefl import seeds
 from edgefl.commands.devices.factors import residual_factor
@@ -283,9 +283,3 @@ def tau_of_signs(before: Signs, after: Signs) -> float:
     if not untied_before or not untied_after:
         return 1.0 if untied_before == untied_after else float("nan")
     return float((before.astype(np.int64) * after).sum() / np.sqrt(float(untied_before) * float(untied_after)))
-
-
-def kendall_tau(first: ArrayLike, second: ArrayLike) -> float:
-    """Kendall's tau-b of two lists of numbers."""
-    arrays = (np.asarray(values, dtype=np.float64) for values in (first, second))
-    return tau_of_signs(*(np.sign(each[:, None] - each[None, :]).astype(np.int8) for each in arrays))

@@ -15,12 +15,13 @@ from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from edgefl import seeds
 from edgefl.devices import Device
 from edgefl.planning.cohort_places import places
 from edgefl.planning.round_options import RoundOptions
+from edgefl.registry.part_fields import Fields
 from edgefl.simulation.selection.orders import NO_CLIENTS, Circle, Order, RandomOrder
 
 Integers = NDArray[np.integer[Any]]
@@ -86,10 +87,8 @@ class Selection(ABC):
     fields a scenario gives beside the ``name``.
     """
 
-    class Options(BaseModel):
+    class Options(Fields):
         """Fields beside the name: none."""
-
-        model_config = ConfigDict(extra="forbid", frozen=True)
 
         name: str = ""
 

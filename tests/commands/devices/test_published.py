@@ -17,9 +17,8 @@ from scipy.stats import kendalltau
 
 from edgefl.cli import main
 from edgefl.commands.devices.factors import classes, corrected, described, fitted, residual_factor
-from edgefl.commands.devices.published import Held, against, held, plain, summary
+from edgefl.commands.devices.published import Held, against, held, kendall_tau, plain, summary
 from edgefl.commands.devices.published_step import network, stated_steps, step_cost
-from edgefl.commands.sweep.sensitivity import kendall_tau
 from edgefl.devices.measurements import Measurement, measurements
 from edgefl.devices.profile import device_names, load_device
 
