@@ -11,13 +11,16 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from edgefl.errors import EdgeflError, PluginError
+
+if TYPE_CHECKING:
+    from edgefl.records.devices import BrokenPart
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
@@ -141,10 +144,10 @@ def say_interrupted(error: KeyboardInterrupt, what: str = "") -> None:
     say(f"{where}; {what}" if what else where)
 
 
-def say_broken(broken: Iterable[Mapping[str, str]]) -> None:
+def say_broken(broken: Iterable[BrokenPart]) -> None:
     """Print a line on stderr for each part that a list leaves out because it is broken."""
     for each in broken:
-        say(f"left out: {each['message']}")
+        say(f"left out: {each.message}")
 
 
 @contextmanager

@@ -79,7 +79,7 @@ def list_(
         )  # fmt: skip
     print_json(result) if as_json else print_devices(result)
     if not as_json:
-        say_broken(result.get("broken", ()))
+        say_broken(result.broken or ())
 
 
 @library.command("show", epilog=examples("edgefl devices show raspberry-pi-4-4gb", "edgefl devices show lte --json"))

@@ -76,7 +76,7 @@ def _list(*sections: str, as_json: bool, options: bool = False) -> None:
     from edgefl.report.tables import print_methods, print_parts
 
     print_methods(result) if options else print_parts(result)
-    say_broken(result.get("broken", ()))
+    say_broken(result.broken or ())
 
 
 BROKEN = 1

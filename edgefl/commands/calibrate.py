@@ -10,13 +10,13 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from edgefl import units
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.devices import DEVICE_KINDS, read_device, read_link
+from edgefl.devices.browsing import numbers_of
 from edgefl.devices.writing import Entry, profile_text
 from edgefl.devices.written_facts import Confidence
 from edgefl.errors import DeviceError, UnknownName
@@ -24,6 +24,7 @@ from edgefl.machine import host
 from edgefl.machine.link_speed import measure_link
 from edgefl.machine.microbenchmarks import step_overheads, threads_of
 from edgefl.machine.throughput import SLOWED, Spread, stopwatch, sustained, sustained_run, throttling
+from edgefl.records.devices import CalibratedProfile, Calibration
 from edgefl.runs.durable import replace_file
 from edgefl.work.torch_device import device_of
 
@@ -62,7 +63,7 @@ def calibrate(
     title: str | None = None,
     force: bool = False,
     on_progress: OnProgress = silent,
-) -> dict[str, Any]:
+) -> Calibration:
     """Measure this machine and write it as a profile that a fleet can name.
 
     It takes about a minute, some seconds if ``quick``.  Times are wall time.
@@ -85,9 +86,7 @@ def calibrate(
         on_progress: Called with the name of an event and its facts.
 
     Returns:
-        ``device`` and ``link`` as the library reads them back (``link`` is None without ``address``): ``name``,
-        ``title`` and ``values``, each number with its range, confidence and source; ``files``, the paths that were
-        written; ``notes`` on what could not be measured.
+        The device and the link as the library reads them back, the files, and notes on what could not be measured.
 
     Raises:
         DeviceError: A file exists or can't be written, the address can't be reached, or ``threads`` is below 1.
@@ -121,12 +120,12 @@ def calibrate(
         link = measure_link(address, quick=quick, like=like, on_message=on_message)
     measurement = _Measurement(options, on_message)
     text = profile_text({"title": title or measurement.title, "kind": options.kind}, measurement.entries)
-    result: dict[str, Any] = {"device": None, "link": None, "files": [], "notes": measurement.notes}
-    for name, content, path in (("device", text, device_path), ("link", link, link_path)):
-        if content is not None:
-            result[name] = _write_profile(content, path, name)
-            result["files"] += [str(path)] if path else []
-    return result
+    return Calibration(
+        device=_write_profile(text, device_path, "device"),
+        link=None if link is None else _write_profile(link, link_path, "link"),
+        files=[str(path) for path in (device_path, link_path) if path is not None],
+        notes=measurement.notes,
+    )
 
 
 @dataclass(frozen=True)
@@ -345,8 +344,8 @@ def _output_path(output: str | os.PathLike[str] | None, force: bool) -> Path | N
     return path
 
 
-def _write_profile(text: str, path: Path | None, noun: str) -> dict[str, Any]:
-    """Write a profile to ``path``, unless that is None, and return the values that the loader reads from it."""
+def _write_profile(text: str, path: Path | None, noun: str) -> CalibratedProfile:
+    """Write a profile to ``path``, unless that is None, and return what the loader reads from it."""
     read = read_device if noun == "device" else read_link
     with tempfile.TemporaryDirectory() as folder:
         draft = Path(folder, path.name if path else f"this-{noun}.yaml")
@@ -354,9 +353,4 @@ def _write_profile(text: str, path: Path | None, noun: str) -> dict[str, Any]:
         profile = read(draft)
     if path is not None:
         replace_file(path, text.encode())
-    numbers = {
-        name: {"value": fact.value, "low": fact.low, "high": fact.high, "confidence": fact.confidence,
-               "source": fact.source.model_dump(mode="json")}
-        for name, fact in profile.facts.items()
-    }  # fmt: skip
-    return {"name": profile.name, "title": profile.title, "values": numbers}
+    return CalibratedProfile(name=profile.name, title=profile.title, values=numbers_of(profile))

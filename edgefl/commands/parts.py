@@ -1,4 +1,4 @@
-"""The parts that a scenario can name, each with a line and its options, as plain data.
+"""The parts that a scenario can name, each with a line and its options.
 
 edgefl's own parts are read from the shipped JSON Schema of scenarios, so that listing them doesn't import torch.  Parts
 of plug-ins are imported.
@@ -7,11 +7,14 @@ of plug-ins are imported.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from edgefl import registry
+from edgefl.records.devices import BrokenPart
+from edgefl.records.parts import ListedPart, PartOption, Parts
+from edgefl.records.record import UNSET
 from edgefl.scenario.library import SCHEMA, library_folder
 
 if TYPE_CHECKING:
@@ -36,13 +39,9 @@ LISTED = {
 """What is listed under each name, as the registry calls it."""
 
 
-def parts(sections: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
-    """The parts of each of these sections of ``LISTED``, by name.
-
-    A part has ``name``, ``summary``, and where it has any ``options``: name, default, values and description.  Where
-    parts of plug-ins can't be listed, ``broken`` has them: part, name and message.
-    """
-    result: dict[str, list[dict[str, Any]]] = {}
+def parts(sections: Iterable[str]) -> Parts:
+    """The parts of each of these sections of ``LISTED``; parts of plug-ins that can't be listed are ``broken``."""
+    result: dict[str, list[ListedPart]] = {}
     broken = {(noun, name): message for noun, name, message in registry.broken()}
     for section in sections:
         noun, result[section] = LISTED[section], []
@@ -54,12 +53,11 @@ def parts(sections: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
             except Exception as error:  # a plug-in's Options may be anything
                 fault = f"its Options have no JSON Schema: {registry.said(error)}"
                 broken[noun, name] = f"{registry.described(noun, name)} is broken: {fault}"
-    if broken:
-        result["broken"] = [{"part": noun, "name": name, "message": text} for (noun, name), text in broken.items()]
-    return result
+    left_out = [BrokenPart(part=noun, name=name, message=text) for (noun, name), text in broken.items()]
+    return Parts(**result, broken=left_out or UNSET)
 
 
-def _own(section: str, name: str) -> dict[str, Any] | None:
+def _own(section: str, name: str) -> ListedPart | None:
     """The entry of one of edgefl's own parts; None for a part of a plug-in."""
     if registry.origin(LISTED[section], name).package != "edgefl":
         return None
@@ -72,11 +70,11 @@ def _own(section: str, name: str) -> dict[str, Any] | None:
 
 
 @cache
-def _shipped() -> dict[str, Any]:
-    return dict(json.loads((library_folder() / SCHEMA).read_text(encoding="utf-8")))
+def _shipped() -> Any:
+    return json.loads((library_folder() / SCHEMA).read_text(encoding="utf-8"))
 
 
-def described(noun: str, name: str) -> dict[str, Any]:
+def described(noun: str, name: str) -> ListedPart:
     """Name, summary and options of a part, from the part itself."""
     from edgefl.scenario.schema import summary_of
 
@@ -85,14 +83,14 @@ def described(noun: str, name: str) -> dict[str, Any]:
     return _entry(noun, name, summary_of(part), None if model is None else model.model_json_schema())
 
 
-def _entry(noun: str, name: str, summary: str, schema: dict[str, Any] | None) -> dict[str, Any]:
-    entry: dict[str, Any] = {"name": name, "summary": summary}
-    if noun in ("method", "schedule") or schema is not None:
-        entry["options"] = _options(schema or {}, {"tower": "tower", "codec": "dtype"}.get(noun, "name"))
-    return entry
+def _entry(noun: str, name: str, summary: str, schema: Mapping[str, Any] | None) -> ListedPart:
+    if schema is None and noun not in ("method", "schedule"):
+        return ListedPart(name=name, summary=summary)
+    key = {"tower": "tower", "codec": "dtype"}.get(noun, "name")
+    return ListedPart(name=name, summary=summary, options=_options(schema or {}, key))
 
 
-def _options(schema: dict[str, Any], key: str) -> list[dict[str, str]]:
+def _options(schema: Mapping[str, Any], key: str) -> list[PartOption]:
     options = []
     for field, its in schema.get("properties", {}).items():
         if field == key:
@@ -100,17 +98,17 @@ def _options(schema: dict[str, Any], key: str) -> list[dict[str, str]]:
         default = its.get("default")
         text = "required" if "default" not in its else "-" if default is None else _default_text(default)
         options.append(
-            {"name": field, "default": text, "values": _values(its), "description": its.get("description", "")}
+            PartOption(name=field, default=text, values=_values(its), description=its.get("description", ""))
         )
     # an option that every method has comes after its own
-    return sorted(options, key=lambda option: option["name"] == "personal")
+    return sorted(options, key=lambda option: option.name == "personal")
 
 
 def _default_text(default: Any) -> str:
     return default if isinstance(default, str) else json.dumps(default)
 
 
-def _values(schema: dict[str, Any]) -> str:
+def _values(schema: Mapping[str, Any]) -> str:
     """The values that a field accepts as short text, from its JSON Schema."""
     if "enum" in schema:
         return " | ".join(map(str, schema["enum"]))

@@ -1,11 +1,11 @@
-"""The profile libraries as plain data: lists of profiles that pass filters, and all details of one profile."""
+"""The profile libraries as records: lists of profiles that pass filters, and all details of one profile."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -27,9 +27,21 @@ from edgefl.devices.profile import (
     load_link,
     split_mode,
 )
-from edgefl.devices.written_facts import profile_keys, read_written
+from edgefl.devices.written_facts import Source, profile_keys, read_written
 from edgefl.errors import EdgeflError, UnitError, UnknownName
+from edgefl.records.devices import (
+    BrokenPart,
+    DeviceProfile,
+    FleetSheet,
+    Library,
+    LinkProfile,
+    Number,
+    Sourced,
+)
+from edgefl.records.record import UNSET, Maybe
 from edgefl.yaml_lines import spell
+
+P = TypeVar("P", DeviceProfile, LinkProfile, FleetSheet)
 
 SECTIONS = ("devices", "links", "fleets")
 
@@ -42,10 +54,8 @@ def browse(
     min_flops: str | None = None,
     max_watts: str | None = None,
     search: str | None = None,
-) -> dict[str, list[dict[str, Any]]]:
+) -> Library:
     """The devices, links and fleets of the libraries that pass every filter, by section; only ``sections`` if given.
-
-    Where profiles or plug-ins' libraries can't be read, ``broken`` lists them: part, name and message.
 
     The filters compare a device's RAM, its sustained float32 rate and its power while it computes. With one of them or
     a ``kind``, links and fleets are left out unless ``sections`` asks for them. ``search`` is a part of a name or
@@ -70,38 +80,40 @@ def browse(
             and device.compute_watts <= most_watts
         )
 
-    def fleet_data(name: str) -> dict[str, Any] | None:
-        fleet = fleet_profile(name)
-        return _fleet_data(fleet, fleet.name) if matches(fleet) else None
+    def fleet(name: str) -> FleetSheet | None:
+        profile = fleet_profile(name)
+        return _fleet(profile, profile.name) if matches(profile) else None
 
-    def device_data(name: str) -> dict[str, Any] | None:
-        device = load_device(name)
-        return _device_data(device) if matches(device) and fits(device) else None
+    def device(name: str) -> DeviceProfile | None:
+        profile = load_device(name)
+        return _device(profile) if matches(profile) and fits(profile) else None
 
-    def link_data(name: str) -> dict[str, Any] | None:
-        link = load_link(name)
-        return _link_data(link) if matches(link) else None
+    def link(name: str) -> LinkProfile | None:
+        profile = load_link(name)
+        return _link(profile) if matches(profile) else None
+
+    def section(noun: str, names: Callable[[], list[str]], read: Callable[[str], P | None]) -> list[P] | Maybe:
+        if f"{noun}s" not in sections:
+            return UNSET
+        found = []
+        for name in names():
+            try:
+                found.append(read(name))
+            except EdgeflError as error:
+                broken.append(BrokenPart(part=noun, name=name, message=str(error)))
+        return [profile for profile in found if profile is not None]
 
     with warnings.catch_warnings(action="ignore", category=BrokenLibrary):
-        listed = {
-            "devices": (device_names(), device_data),
-            "links": (link_names(), link_data),
-            "fleets": (fleet_names(), fleet_data),
-        }
-        profiles: dict[str, list[dict[str, Any]]] = {}
-        broken = [{"part": "profile library", "name": n, "message": text} for n, text in broken_libraries().items()]
-        for section in (section for section in SECTIONS if section in sections):
-            names, data = listed[section]
-            profiles[section] = []
-            for name in names:
-                try:
-                    profiles[section] += filter(None, [data(name)])
-                except EdgeflError as error:
-                    broken.append({"part": section.removesuffix("s"), "name": name, "message": str(error)})
-    return {**profiles, **({"broken": broken} if broken else {})}
+        broken = [BrokenPart(part="profile library", name=n, message=text) for n, text in broken_libraries().items()]
+        return Library(
+            devices=section("device", device_names, device),
+            links=section("link", link_names, link),
+            fleets=section("fleet", fleet_names, fleet),
+            broken=broken or UNSET,
+        )
 
 
-def describe(name: str) -> dict[str, Any]:
+def describe(name: str) -> DeviceProfile | LinkProfile | FleetSheet:
     """All numbers, sources and derived figures of a device, link or fleet, from the libraries or the user's own file.
 
     Raises UnknownName with the nearest name, and DeviceError for an invalid profile.
@@ -109,7 +121,7 @@ def describe(name: str) -> dict[str, Any]:
     if is_file_name(name):
         noun = _noun_of_file(Path(split_mode(name)[0]))
     elif split_mode(name)[1] is not None and not is_file_name(name):
-        return _device_data(load_device(name))
+        return _device(load_device(name))
     else:
         names = {"device": device_names(), "link": link_names(), "fleet": fleet_names()}
         noun_of_name = next((noun for noun, in_library in names.items() if name in in_library), None)
@@ -117,8 +129,8 @@ def describe(name: str) -> dict[str, Any]:
             raise UnknownName("device, link or fleet", name, [n for in_library in names.values() for n in in_library])
         noun = noun_of_name
     if noun == "fleet":
-        return _fleet_data(fleet_profile(name), name)
-    return _link_data(load_link(name)) if noun == "link" else _device_data(load_device(name))
+        return _fleet(fleet_profile(name), name)
+    return _link(load_link(name)) if noun == "link" else _device(load_device(name))
 
 
 def _noun_of_file(path: Path) -> str:
@@ -135,30 +147,33 @@ def _quantity(option: str, quantity: units.Quantity, value: str | None, default:
         raise UnitError(f"{option}: {error}") from None
 
 
-def _values(profile: Device | Link) -> dict[str, Any]:
+def numbers_of(profile: Device | Link) -> dict[str, Number]:
+    """The numbers of a profile by name."""
     return {
-        name: {"value": fact.value, "low": fact.low, "high": fact.high, "confidence": fact.confidence,
-               "source": fact.source.model_dump(mode="json")}
+        name: Number(value=fact.value, low=fact.low, high=fact.high, confidence=fact.confidence,
+                     source=_sourced(fact.source))
         for name, fact in profile.facts.items()
     }  # fmt: skip
 
 
-def _device_data(device: Device) -> dict[str, Any]:
-    return {
-        "profile": "device", "name": device.name, "title": device.title, "kind": device.kind, "twin": device.twin,
-        "modes": list(device.modes),
-        "values": _values(device), "derived": derived_of_device(device),
-    }  # fmt: skip
+def _sourced(source: Source) -> Sourced:
+    return Sourced(**source.model_dump(mode="json"))
 
 
-def _link_data(link: Link) -> dict[str, Any]:
-    return {
-        "profile": "link", "name": link.name, "title": link.title, "values": _values(link),
-        "derived": derived_of_link(link),
-    }  # fmt: skip
+def _device(device: Device) -> DeviceProfile:
+    return DeviceProfile(
+        profile="device", name=device.name, title=device.title, kind=device.kind, twin=device.twin, modes=device.modes,
+        values=numbers_of(device), derived=derived_of_device(device),
+    )  # fmt: skip
 
 
-def _fleet_data(fleet: FleetProfile, name: str) -> dict[str, Any]:
+def _link(link: Link) -> LinkProfile:
+    return LinkProfile(
+        profile="link", name=link.name, title=link.title, values=numbers_of(link), derived=derived_of_link(link)
+    )
+
+
+def _fleet(fleet: FleetProfile, name: str) -> FleetSheet:
     try:
         options = FleetOptions.model_validate(dict(fleet.fields))
     except ValidationError as error:
@@ -168,16 +183,16 @@ def _fleet_data(fleet: FleetProfile, name: str) -> dict[str, Any]:
         message = f"{spell(keys)}: {first['msg'].removeprefix('Value error, ')}"
         raise read_written(path, "a fleet").error(message, *keys) from None
     devices = {name: load_device(name) for name in options.devices}
-    return {
-        "profile": "fleet", "name": fleet.name, "title": fleet.title, "confidence": fleet.confidence,
-        "source": fleet.source.model_dump(mode="json"), "fields": dict(fleet.fields),
-        "devices": _shares(options.devices), "links": _shares(options.links),
-        "derived": {
+    return FleetSheet(
+        profile="fleet", name=fleet.name, title=fleet.title, confidence=fleet.confidence,
+        source=_sourced(fleet.source), fields=dict(fleet.fields), devices=_shares(options.devices),
+        links=_shares(options.links),
+        derived={
             "least_ram_bytes": float(min(device.ram_bytes for device in devices.values())),
             "mean_flops_per_second": _mean(options.devices, {n: d.flops_per_second for n, d in devices.items()}),
             "mean_compute_watts": _mean(options.devices, {n: d.compute_watts for n, d in devices.items()}),
         },
-    }  # fmt: skip
+    )  # fmt: skip
 
 
 def _shares(amounts: Mapping[str, float | int]) -> dict[str, float]:

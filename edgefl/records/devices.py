@@ -1,4 +1,4 @@
-"""The answers of ``edgefl profile --clients`` and ``edgefl devices``: clients of a fleet, devices, links."""
+"""The answers of ``profile --clients``, ``devices`` and ``calibrate``: clients of a fleet, devices, links, fleets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from edgefl.records.profile import AtStage, OfKind, Refused
-from edgefl.records.record import UNSET, Keys, Maybe, Record, Samples
+from edgefl.records.record import UNSET, Keys, Maybe, Record, Samples, Share
 
 
 class AtHardest(AtStage):
@@ -148,3 +148,164 @@ class DeviceCheck(Record):
     """Whether times have throttling: `fleet.throttling`"""
     rows: Sequence[DeviceRow]
     """A device and a kind, smallest memory first"""
+
+
+# --- the library -----------------------------------------------------------------------------------------------------
+
+
+class Sourced(Record):
+    """Where a number or a fleet is from."""
+
+    title: str
+    """Document, page or paper that has the figure"""
+    url: str | None
+    """Its address; `null` if it has none"""
+    date: str
+    """The day on which it was read; with `read: false`, on which the figure was written down"""
+    quote: str
+    """The figure with its unit, its place in the source, and any derivation"""
+    read: bool
+    """Whether the writer opened the source on that day"""
+
+
+class Number(Record):
+    """One number of a profile in its base unit."""
+
+    value: float
+    """The number"""
+    low: float
+    """The least that it is believed to be"""
+    high: float
+    """The most"""
+    confidence: str
+    """`measured` on this device, `datasheet` of the manufacturer, or `estimated`"""
+    source: Sourced
+    """Its source"""
+
+
+Numbers = Annotated[Mapping[str, Number], Keys("NUMBER")]
+Derived = Annotated[Mapping[str, float], Keys("FIGURE")]
+Shares = Annotated[Mapping[str, Share], Keys("NAME")]
+
+
+class ProfileHead(Record):
+    """What a profile is of."""
+
+    profile: str
+    """`device`, `link` or `fleet`"""
+    name: str
+    """Its name in the library, or that of its file"""
+    title: str
+    """What it is"""
+
+
+class HeldAgainst(Record):
+    """What published seconds say of predictions, as predicted / measured."""
+
+    rows: int
+    """Published measurements"""
+    median: float
+    """The ratio in the median"""
+    low: float
+    """The smallest"""
+    high: float
+    """The largest"""
+    error: float
+    """The factor exp(sqrt(mean(log(ratio)²))), which bias and spread enter alike"""
+
+
+class DeviceKinds(Record):
+    """What sort of device it is."""
+
+    kind: str
+    """`microcomputer`, `accelerator-board`, `mini-pc`, `laptop`, `desktop`, `phone` or `server`"""
+    twin: str | None
+    """A published list or data sheet that prints the same numbers"""
+    modes: Sequence[str]
+    """Its power modes, each a device `NAME@MODE`"""
+
+
+class Figures(Record):
+    """Numbers with their sources, and what follows from them."""
+
+    values: Numbers
+    """A number of the profile"""
+    derived: Derived
+    """A figure that is computed from the numbers, in base units; those that it doesn't have are left out"""
+
+
+class LinkProfile(Figures, ProfileHead):
+    """A link of the library or of a file."""
+
+
+class DeviceProfile(Figures, DeviceKinds, ProfileHead):
+    """A device of the library or of a file."""
+
+    held_against: HeldAgainst | Maybe | None = UNSET
+    """What published measurements say of it, `null` where nothing was found; only if a device of the library is
+    shown, in its default mode"""
+
+
+class FleetSheet(ProfileHead):
+    """A fleet of the library or of a file."""
+
+    confidence: str
+    """`measured`, `datasheet` or `estimated`"""
+    source: Sourced
+    """Its source"""
+    fields: Annotated[Mapping[str, object], Keys("FIELD")]
+    """Its fields as written"""
+    devices: Shares
+    """Share of clients with each device"""
+    links: Shares
+    """Share of clients with each link"""
+    derived: Derived
+    """The least RAM, and the mean rate and power over clients"""
+
+
+class BrokenPart(Record):
+    """Something that is left out because it is broken."""
+
+    part: str
+    """What it is"""
+    name: str
+    """Its name"""
+    message: str
+    """What is wrong with it"""
+
+
+class Library(Record):
+    """The profiles that pass every filter; a section that wasn't asked for is absent."""
+
+    devices: Sequence[DeviceProfile] | Maybe = UNSET
+    """A device"""
+    links: Sequence[LinkProfile] | Maybe = UNSET
+    """A link"""
+    fleets: Sequence[FleetSheet] | Maybe = UNSET
+    """A fleet"""
+    broken: Sequence[BrokenPart] | Maybe = UNSET
+    """What is left out because it is broken; absent if nothing is"""
+
+
+class CalibratedProfile(Record):
+    """A measured profile as the library reads it back."""
+
+    name: str
+    """Its name: that of its file"""
+    title: str
+    """What it is"""
+    values: Numbers
+    """A number of the profile"""
+
+
+class Calibration(Record):
+    """What was measured of this machine, as profiles that a fleet can name."""
+
+    device: CalibratedProfile
+    """The machine"""
+    link: CalibratedProfile | None
+    """The link to another machine; `null` without an address"""
+    files: Sequence[str]
+    """The files that were written"""
+    notes: Sequence[str]
+    """What could not be measured, or not well"""

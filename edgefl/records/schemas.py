@@ -5,12 +5,13 @@ from __future__ import annotations
 from edgefl.records.analyse import Analysis
 from edgefl.records.clients import Flight, ScoredClient
 from edgefl.records.compare import ComparedRuns
-from edgefl.records.devices import DeviceCheck
+from edgefl.records.devices import Calibration, DeviceCheck, Library
 from edgefl.records.eligibility import Verdict
 from edgefl.records.emulated import Emulation
 from edgefl.records.explained import Explanation, Exported, Traced
 from edgefl.records.fit import Fit
 from edgefl.records.host import HostWork, Scratch
+from edgefl.records.parts import Parts
 from edgefl.records.profile import ComparedProfiles, CostDifference, Profile
 from edgefl.records.record import Record
 from edgefl.records.rounds import Round
@@ -25,6 +26,7 @@ RECORDS: dict[str, type[Record]] = {
     "compare.json": Comparison, "run": Summary, "verify": Verified, "explain": Explanation, "trace": Traced,
     "export": Exported, "emulate": Emulation, "profile": Profile,
     "profile --compare": ComparedProfiles, "cost-diff": CostDifference, "devices check": DeviceCheck,
+    "devices list": Library, "calibrate": Calibration, "methods": Parts,
     "compare": ComparedRuns, "fit": Fit, "analyse": Analysis, "validate": ValidScenario,
 }  # fmt: skip
 """Each record by the name of its table, file or command; not those with a list whose rows are of two classes."""

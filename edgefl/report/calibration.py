@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
+from edgefl.records.devices import Calibration
 from edgefl.records.emulated import Emulation
 from edgefl.report.console import new_table, print_section, screen
 
@@ -26,20 +26,20 @@ _SHOWN: dict[str, Callable[[float], str]] = {
 _PHASES = ("download", "compute", "upload", "round")
 
 
-def print_calibration(result: Mapping[str, Any], console: Console | None = None) -> None:
+def print_calibration(result: Calibration, console: Console | None = None) -> None:
     """Print the measured profiles of device and link, notes on what could not be measured, and the files written."""
     console = console or screen()
-    for profile in (result["device"], result["link"]):
+    for profile in (result.device, result.link):
         if profile is None:
             continue
         table = new_table("number", "value", "lowest", "highest", "how", left=(0, 4))
-        for name, fact in profile["values"].items():
+        for name, fact in profile.values.items():
             show = _formatter(name)
-            table.add_row(name, show(fact["value"]), show(fact["low"]), show(fact["high"]), fact["confidence"])
-        print_section(console, profile["title"], table)
-    for note in result["notes"]:
+            table.add_row(name, show(fact.value), show(fact.low), show(fact.high), fact.confidence)
+        print_section(console, profile.title, table)
+    for note in result.notes:
         console.print(Text(f"note: {note}"))
-    for path in result["files"]:
+    for path in result.files:
         console.print(Text(f"written: {path}"))
 
 

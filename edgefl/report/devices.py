@@ -6,16 +6,24 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from math import inf
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
-from edgefl.records.devices import DeviceCheck, DeviceRow
+from edgefl.records.devices import (
+    DeviceCheck,
+    DeviceProfile,
+    DeviceRow,
+    FleetSheet,
+    HeldAgainst,
+    Library,
+    LinkProfile,
+    Sourced,
+)
+from edgefl.records.record import UNSET
 from edgefl.report.console import (
     NOTHING,
-    Facts,
     new_table,
     or_dash,
     print_section,
@@ -72,35 +80,35 @@ KINDS = {
 }  # fmt: skip
 
 
-def print_devices(result: Facts, console: Console | None = None) -> None:
+def print_devices(result: Library | DeviceProfile | LinkProfile | FleetSheet, console: Console | None = None) -> None:
     """Print a result of ``devices.browsing``: lists of profiles, or all numbers of one profile."""
     console = console or screen()
-    if "profile" in result:
-        _print_fleet(console, result) if result["profile"] == "fleet" else _print_profile(console, result)
+    if not isinstance(result, Library):
+        _print_fleet(console, result) if isinstance(result, FleetSheet) else _print_profile(console, result)
         return
-    if "devices" in result:
-        _print_device_list(console, result["devices"])
-    if "links" in result:
-        _print_link_list(console, result["links"])
-    if "fleets" in result:
-        _print_fleet_list(console, result["fleets"])
+    if result.devices is not UNSET:
+        _print_device_list(console, result.devices)
+    if result.links is not UNSET:
+        _print_link_list(console, result.links)
+    if result.fleets is not UNSET:
+        _print_fleet_list(console, result.fleets)
     console.print(Text("m/d/e: how many numbers are measured, from a data sheet, estimated."))
     console.print(Text("edgefl devices show NAME: every number with its range, source and confidence."))
 
 
-def _print_device_list(console: Console, rows: Any) -> None:
+def _print_device_list(console: Console, rows: Sequence[DeviceProfile]) -> None:
     if not rows:
         print_section(console, "No device matches")
         return
     table = new_table("device", "RAM", "usable", "training", "bandwidth", "power", "battery", "m/d/e")
     order = list(KINDS)
-    by_kind = sorted(rows, key=lambda device: order.index(device["kind"]))
-    for kind, group in groupby(by_kind, key=lambda device: device["kind"]):
+    by_kind = sorted(rows, key=lambda device: order.index(device.kind))
+    for kind, group in groupby(by_kind, key=lambda device: device.kind):
         table.add_row(Text(KINDS[kind], style="bold"))
-        for device in sorted(group, key=lambda device: device["values"]["flops_per_second"]["value"]):
+        for device in sorted(group, key=lambda device: device.values["flops_per_second"].value):
             v = _values(device)
             table.add_row(
-                f"  {device['name']}", units.show_bytes(v["ram_bytes"]), units.show_bytes(v["usable_memory_bytes"]),
+                f"  {device.name}", units.show_bytes(v["ram_bytes"]), units.show_bytes(v["usable_memory_bytes"]),
                 units.show_rate(v["flops_per_second"]), units.show_bytes_per_second(v["memory_bytes_per_second"]),
                 units.show_watts(v["compute_watts"]), or_dash(units.show_joules, v.get("battery_joules")),
                 _confidence_counts(device),
@@ -111,15 +119,15 @@ def _print_device_list(console: Console, rows: Any) -> None:
     )  # fmt: skip
 
 
-def _print_link_list(console: Console, rows: Any) -> None:
+def _print_link_list(console: Console, rows: Sequence[LinkProfile]) -> None:
     if not rows:
         print_section(console, "No link matches")
         return
     table = new_table("link", "down", "up", "latency", "loss", "watts down", "up", "m/d/e")
-    for link in sorted(rows, key=lambda link: link["values"]["download_bits_per_second"]["value"]):
+    for link in sorted(rows, key=lambda link: link.values["download_bits_per_second"].value):
         v = _values(link)
         table.add_row(
-            link["name"], units.show_bits_per_second(v["download_bits_per_second"]),
+            link.name, units.show_bits_per_second(v["download_bits_per_second"]),
             units.show_bits_per_second(v["upload_bits_per_second"]), units.show_seconds(v["latency_seconds"]),
             units.show_share(v["loss"]), units.show_watts(v["download_watts"]), units.show_watts(v["upload_watts"]),
             _confidence_counts(link),
@@ -127,91 +135,94 @@ def _print_link_list(console: Console, rows: Any) -> None:
     print_section(console, "Links", table)
 
 
-def _print_fleet_list(console: Console, rows: Any) -> None:
+def _print_fleet_list(console: Console, rows: Sequence[FleetSheet]) -> None:
     if not rows:
         print_section(console, "No fleet matches")
         return
     table = new_table("fleet", "devices", "links", "least RAM", "mean training", "confidence", "", left=(0, 5, 6))
     for fleet in rows:
         table.add_row(
-            fleet["name"], str(len(fleet["devices"])), str(len(fleet["links"])),
-            units.show_bytes(fleet["derived"]["least_ram_bytes"]),
-            units.show_rate(fleet["derived"]["mean_flops_per_second"]), fleet["confidence"], fleet["title"],
+            fleet.name, str(len(fleet.devices)), str(len(fleet.links)),
+            units.show_bytes(fleet.derived["least_ram_bytes"]),
+            units.show_rate(fleet.derived["mean_flops_per_second"]), fleet.confidence, fleet.title,
         )  # fmt: skip
     print_section(console, "Fleets", table, "A scenario uses one with `fleet: {like: NAME}`.")
 
 
-def _print_profile(console: Console, profile: Facts) -> None:
+def _print_profile(console: Console, profile: DeviceProfile | LinkProfile) -> None:
     table = new_table("", "value", "range", "confidence", left=(0, 3))
-    for name, fact in profile["values"].items():
+    for name, fact in profile.values.items():
         show = SHOWN_NUMBERS[name]
-        table.add_row(name, show(fact["value"]), f"{show(fact['low'])} to {show(fact['high'])}", fact["confidence"])
-    about = [f"kind: {profile['kind']}" if profile.get("kind") else "", f"same numbers in: {profile['twin']}"
-             if profile.get("twin") else ""]  # fmt: skip
-    if modes := profile.get("modes"):
-        about.append("power modes: " + ", ".join(f"{profile['name']}@{mode}" for mode in modes))
-    if "held_against" in profile:
-        about.append(_held_against(profile["held_against"]))
-    print_section(console, f"{profile['name']}: {profile['title']}", table, "\n".join(line for line in about if line))
-    _print_derived(console, profile["derived"])
+        table.add_row(name, show(fact.value), f"{show(fact.low)} to {show(fact.high)}", fact.confidence)
+    about = []
+    if isinstance(profile, DeviceProfile):
+        about.append(f"kind: {profile.kind}")
+        if profile.twin:
+            about.append(f"same numbers in: {profile.twin}")
+        if profile.modes:
+            about.append("power modes: " + ", ".join(f"{profile.name}@{mode}" for mode in profile.modes))
+        if profile.held_against is not UNSET:
+            about.append(_held_against(profile.held_against))
+    print_section(console, f"{profile.name}: {profile.title}", table, "\n".join(about))
+    _print_derived(console, profile.derived)
     by_source: dict[str, list[str]] = {}
-    for name, fact in profile["values"].items():
-        by_source.setdefault(_source(fact["source"]), []).append(f"  {name}: {fact['source']['quote']}")
+    for name, fact in profile.values.items():
+        by_source.setdefault(_source(fact.source), []).append(f"  {name}: {fact.source.quote}")
     console.print(Text("Sources", style="bold"))
     for head, quotes in by_source.items():
         console.print(Text("\n".join([head, *quotes])), soft_wrap=True)
     console.print()
 
 
-def _held_against(known: Facts | None) -> str:
+def _held_against(known: HeldAgainst | None) -> str:
     if known is None:
         return "held against: nothing published was found"
-    rows = f"{known['rows']} published measurement{'s' if known['rows'] > 1 else ''}"
-    low, middle, high = (f"{known[name]:g}" for name in ("low", "median", "high"))
-    return f"held against: {rows} of seconds; predicted / measured {middle} in the median, {low} to {high}"
+    rows = f"{known.rows} published measurement{'s' if known.rows > 1 else ''}"
+    ratios = f"{known.median:g} in the median, {known.low:g} to {known.high:g}"
+    return f"held against: {rows} of seconds; predicted / measured {ratios}"
 
 
-def _print_fleet(console: Console, fleet: Facts) -> None:
-    console.print(Text(f"{fleet['name']}: {fleet['title']}", style="bold"))
-    for noun in ("devices", "links"):
-        table = new_table(noun[:-1], "share")
-        for name, share in fleet[noun].items():
+def _print_fleet(console: Console, fleet: FleetSheet) -> None:
+    console.print(Text(f"{fleet.name}: {fleet.title}", style="bold"))
+    for noun, shares in (("device", fleet.devices), ("link", fleet.links)):
+        table = new_table(noun, "share")
+        for name, share in shares.items():
             table.add_row(name, units.show_share(share))
         print_table(console, table)
         console.print()
-    other_fields = {key: value for key, value in fleet["fields"].items() if key not in ("devices", "links")}
+    other_fields = {key: value for key, value in fleet.fields.items() if key not in ("devices", "links")}
     if other_fields:
         table = new_table("", "as written", left=(0, 1))
         for key, value in other_fields.items():
             table.add_row(key, _flow_yaml(value))
         print_section(console, "Other fields", table)
-    _print_derived(console, fleet["derived"])
-    console.print(Text(f"Source ({fleet['confidence']})", style="bold"))
-    console.print(Text(f"{_source(fleet['source'])}\n  {fleet['source']['quote']}\n"), soft_wrap=True)
+    _print_derived(console, fleet.derived)
+    console.print(Text(f"Source ({fleet.confidence})", style="bold"))
+    console.print(Text(f"{_source(fleet.source)}\n  {fleet.source.quote}\n"), soft_wrap=True)
 
 
-def _print_derived(console: Console, derived: Facts) -> None:
+def _print_derived(console: Console, derived: Mapping[str, float]) -> None:
     table = new_table("", "value")
     for name, value in derived.items():
         table.add_row(name, SHOWN_DERIVED[name](value))
     print_section(console, "Derived values", table)
 
 
-def _values(profile: Facts) -> dict[str, float]:
-    return {name: fact["value"] for name, fact in profile["values"].items()}
+def _values(profile: DeviceProfile | LinkProfile) -> dict[str, float]:
+    return {name: fact.value for name, fact in profile.values.items()}
 
 
-def _confidence_counts(profile: Facts) -> str:
-    counts = Counter(fact["confidence"] for fact in profile["values"].values())
+def _confidence_counts(profile: DeviceProfile | LinkProfile) -> str:
+    counts = Counter(fact.confidence for fact in profile.values.values())
     return "/".join(str(counts[confidence]) for confidence in ("measured", "datasheet", "estimated"))
 
 
-def _source(source: Facts) -> str:
-    read = "" if source["read"] else ", not read"
-    return f"{source['title']} ({source['date']}{read})" + (f"\n  {source['url']}" if source["url"] else "")
+def _source(source: Sourced) -> str:
+    read = "" if source.read else ", not read"
+    return f"{source.title} ({source.date}{read})" + (f"\n  {source.url}" if source.url else "")
 
 
-def _flow_yaml(value: Any) -> str:
+def _flow_yaml(value: object) -> str:
     """The value as YAML text in flow style."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_flow_yaml(item)}" for key, item in value.items()) + "}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from rich.console import Console
@@ -11,6 +12,7 @@ from rich.text import Text
 
 from edgefl import units
 from edgefl.records import UNSET
+from edgefl.records.parts import Parts
 from edgefl.records.rounds import CARBON, ClientMetrics, Sums
 from edgefl.records.run import Best
 from edgefl.records.summary import Compared, ComparedRow, CostRow, RunSummary, Stage, Summary
@@ -18,7 +20,6 @@ from edgefl.records.validate import ValidScenario
 from edgefl.report.console import (
     MOST_COLUMNS,
     NOTHING,
-    Facts,
     counted,
     mib,
     new_table,
@@ -336,32 +337,33 @@ def print_validation(result: ValidScenario, console: Console | None = None) -> N
         console.print(Text(f"  links: {counted(row.links)}"))
 
 
-def print_parts(result: Facts, console: Console | None = None) -> None:
+def print_parts(result: Parts, console: Console | None = None) -> None:
     """Print the parts of ``commands.parts``, a section each, with a line for each part."""
     console = console or screen()
-    for section, entries in result.items():
-        if section == "broken":
+    for section in fields(result):
+        entries = getattr(result, section.name)
+        if section.name == "broken" or entries is UNSET:
             continue
         table = new_table("", "", left=(0, 1))
         table.show_header = False
         for entry in entries:
-            table.add_row(f"  {entry['name']}", entry["summary"])
-        console.print(Text(section.replace("_", " ").capitalize(), style="bold"))
+            table.add_row(f"  {entry.name}", entry.summary)
+        console.print(Text(section.name.replace("_", " ").capitalize(), style="bold"))
         print_table(console, table)
         console.print()
     console.print(Text("Their options: --json, and edgefl schema for editors."))
 
 
-def print_methods(result: Facts, console: Console | None = None) -> None:
+def print_methods(result: Parts, console: Console | None = None) -> None:
     """Print methods and schedules with their options, as ``edgefl methods`` lists them."""
     console = console or screen()
-    for noun in ("methods", "schedules"):
-        console.print(Text(noun.capitalize(), style="bold"))
-        for entry in result[noun]:
-            console.print(Text(f"\n{entry['name']}: {entry['summary']}"))
-            if entry["options"]:
+    for noun, entries in (("Methods", result.methods), ("Schedules", result.schedules)):
+        console.print(Text(noun, style="bold"))
+        for entry in entries or ():
+            console.print(Text(f"\n{entry.name}: {entry.summary}"))
+            if entry.options:
                 table = new_table("  option", "default", "values", "", left=range(4))
-                for option in entry["options"]:
-                    table.add_row(f"  {option['name']}", option["default"], option["values"], option["description"])
+                for option in entry.options:
+                    table.add_row(f"  {option.name}", option.default, option.values, option.description)
                 print_table(console, table)
         console.print()

@@ -100,7 +100,10 @@ def test_names_are_whole(width: int) -> None:
     methods = parts(("methods", "schedules"))
     words = set(text(print_methods, methods, width).split())
     assert {
-        option["name"] for section in methods.values() for one in section for option in one.get("options", [])
+        option.name
+        for section in (methods.methods, methods.schedules)
+        for one in section or ()
+        for option in one.options or ()
     } <= words
     sweep = text(print_sweep, refused(), width)
     for row in refused().rows:

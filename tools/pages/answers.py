@@ -9,9 +9,10 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from edgefl.records.analyse import Analysis
 from edgefl.records.compare import ComparedRuns
-from edgefl.records.devices import DeviceCheck, FleetClients
+from edgefl.records.devices import Calibration, DeviceCheck, FleetClients, Library
 from edgefl.records.explained import Explanation
 from edgefl.records.fit import Fit
+from edgefl.records.parts import Parts
 from edgefl.records.profile import ComparedProfiles, CostDifference, Profile
 from edgefl.records.record import Keys, Record, Row, fields_of, meanings, types_of
 from edgefl.records.summary import Summary
@@ -26,6 +27,9 @@ ANSWERS: dict[str, type[Record]] = {
     "profile --compare": ComparedProfiles,
     "cost-diff": CostDifference,
     "devices check": DeviceCheck,
+    "devices list": Library,
+    "calibrate": Calibration,
+    "methods": Parts,
     "compare": ComparedRuns,
     "sweep": Sweep,
     "fit": Fit,

@@ -11,6 +11,7 @@ from pydantic import PositiveFloat, PositiveInt, TypeAdapter, ValidationError
 from edgefl.devices.browsing import describe
 from edgefl.devices.profile import Device, is_file_name, library_folder, split_mode
 from edgefl.devices.written_facts import read_written
+from edgefl.records.devices import DeviceProfile, FleetSheet, HeldAgainst, LinkProfile
 from edgefl.registry.part_fields import Fields
 
 FittedNumber = Literal["float32", "tf32", "float16", "bfloat16", "seconds_per_operator"]
@@ -99,18 +100,18 @@ def held_against(device: str) -> Against | None:
     return fitted().devices.get(device)
 
 
-def described(name: str) -> dict[str, Any]:
-    """``describe`` with ``held_against`` for a device of the library: ``Against`` as plain data, or None.
+def described(name: str) -> DeviceProfile | LinkProfile | FleetSheet:
+    """``describe`` with ``held_against`` for a device of the library.
 
     A device in a power mode has no such entry, as rows are of the default mode.
 
     Raises UnknownName and DeviceError as ``describe`` does.
     """
     result = describe(name)
-    if result["profile"] != "device" or is_file_name(name) or split_mode(name)[1] is not None:
+    if not isinstance(result, DeviceProfile) or is_file_name(name) or split_mode(name)[1] is not None:
         return result
     known = held_against(name)
-    return {**result, "held_against": None if known is None else known.model_dump()}
+    return replace(result, held_against=None if known is None else HeldAgainst(**known.model_dump()))
 
 
 def residual_factor(device: str) -> float | None:
