@@ -44,5 +44,5 @@ def papers(
 
         result = command.papers(names or (), output=output, train=train, on_progress=on_progress)
     print_json(result) if as_json else print_papers(result)
-    if not result["equal"]:
+    if not result.equal:
         raise typer.Exit(1)

@@ -8,6 +8,7 @@ from typing import Any
 
 from edgefl.paper_tables.page_tables import Published, Table, alike, mib, ratio
 from edgefl.paper_tables.profiles import LIVE, Profiles, highest
+from edgefl.records.profile import ProfileRow
 from edgefl.report import draw_figure
 from edgefl.report.charts.profile import stages_chart
 
@@ -68,8 +69,8 @@ def tables(profiles: Profiles) -> list[Table]:
     ]  # fmt: skip
 
 
-def _rounds(rows: Sequence[Mapping[str, Any]]) -> str:
-    rounds = [row["rounds"] for row in rows]
+def _rounds(rows: Sequence[ProfileRow]) -> str:
+    rounds = [row.rounds for row in rows]
     if len(rounds) == 1:
         return f"{rounds[0]}, all at once"
     return f"{rounds[0]} each" if len(set(rounds)) == 1 else ", ".join(map(str, rounds))
@@ -78,7 +79,7 @@ def _rounds(rows: Sequence[Mapping[str, Any]]) -> str:
 def _schedules(profiles: Profiles) -> Table:
     totals = {run: total(profiles, run, "coco") for run in RUNS}
     rows = (
-        ("rounds of stages 1 to 6", *(_rounds(profiles.of(f"{run}-coco")["rows"]) for run in RUNS)),
+        ("rounds of stages 1 to 6", *(_rounds(profiles.of(f"{run}-coco").rows) for run in RUNS)),
         ("traffic, MiB: published", *(Published(f"{TRAFFIC[run]:,}") for run in RUNS)),
         ("traffic, MiB: edgefl", *(mib(totals[run]["traffic_bytes"], 2) for run in RUNS)),
         ("MACs of a sample: published", *(Published(f"{MACS[run]:.2f}e12") for run in RUNS)),

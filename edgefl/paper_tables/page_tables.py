@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgefl.records.papers import PaperCell, PaperDifference
+
 
 class Published(str):
     """A cell that is copied from a publication: no figure of edgefl's."""
@@ -60,10 +62,10 @@ class Table:
         return ", ".join(filter(None, row[: self.labels]))
 
     @property
-    def published(self) -> list[dict[str, str]]:
-        """Where cells are copied from a publication: ``row`` and ``column``."""
+    def published(self) -> list[PaperCell]:
+        """Where cells are copied from a publication."""
         return [
-            {"row": self.label(row), "column": column}
+            PaperCell(row=self.label(row), column=column)
             for row in self.rows
             for column, cell in zip(self.header, row, strict=True)
             if isinstance(cell, Published)
@@ -155,11 +157,8 @@ def alike(cells: Iterable[Any]) -> str:
     return " / ".join(dict.fromkeys(map(str, cells)))
 
 
-def differences(made: Table, committed: Committed) -> Iterator[dict[str, Any]]:
-    """Cells that aren't as committed: ``row``, ``column``, ``committed``, ``now``, ``within_tolerance``.
-
-    A row or column that one side lacks has None there.
-    """
+def differences(made: Table, committed: Committed) -> Iterator[PaperDifference]:
+    """Cells that aren't as committed; a row or column that one side lacks has None there."""
     names = [made.header[i] if i < len(made.header) else committed.header[i] for i in range(
         max(len(made.header), len(committed.header)))]  # fmt: skip
     for index in range(-1, max(len(made.rows), len(committed.rows))):
@@ -171,7 +170,7 @@ def differences(made: Table, committed: Committed) -> Iterator[dict[str, Any]]:
                 continue
             near = made.tolerance is not None and None not in (was, is_)
             near = near and made.tolerance is not None and made.tolerance.holds(str(was), str(is_))
-            yield {"row": label, "column": name, "committed": was, "now": is_ and str(is_), "within_tolerance": near}
+            yield PaperDifference(row=label, column=name, committed=was, now=is_ and str(is_), within_tolerance=near)
 
 
 def _line(table: Table | Committed, index: int) -> tuple[str, ...] | None:

@@ -7,7 +7,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,15 @@ from edgefl.errors import EdgeflError, RunError, UnknownName
 from edgefl.files import read_regular
 from edgefl.paper_tables.page_tables import Committed, Table, committed_tables, differences, pages_folder
 from edgefl.paper_tables.profiles import Profiles
+from edgefl.records.papers import (
+    MadePage,
+    PaperDifference,
+    PaperFigure,
+    PaperPage,
+    PaperPages,
+    Papers,
+    PaperTable,
+)
 from edgefl.report.console import csv_text
 from edgefl.runs.durable import replace_file, writing
 
@@ -26,8 +34,6 @@ DIFFERENCES = "differences.csv"
 EQUAL, NEAR, DIFFERS, SKIPPED = "equal", "within tolerance", "differs", "not regenerated"
 """What is said of a table."""
 
-Found = dict[str, Any]
-
 
 @public_command
 def papers(
@@ -36,7 +42,7 @@ def papers(
     output: str | os.PathLike[str] = "runs/papers",
     train: bool = False,
     on_progress: OnProgress = silent,
-) -> dict[str, Any]:
+) -> Papers:
     """Make the tables and figures of pages of docs/papers again, and compare them with the committed ones.
 
     Figures of publications are copied.  Each page gets a folder with its tables as Markdown and CSV, and its figures.
@@ -49,9 +55,7 @@ def papers(
         on_progress: Called with the name of an event and its facts.
 
     Returns:
-        Plain data: ``pages`` with the ``tables`` of each (``status``, cells, ``differences`` by row and column) and its
-        ``figures``; ``counts`` of tables by status; ``equal``, whether no table that was made differs and no page
-        failed; ``output`` and ``seconds``.
+        The pages with their tables and figures, and whether no table that was made differs and no page failed.
 
     Raises:
         UnknownName: There is no such page.
@@ -62,14 +66,14 @@ def papers(
     _prepare(folder)
     began = time.monotonic()
     profiles = Profiles(on_progress)
-    pages = []
+    pages: list[MadePage] = []
     for index, page in enumerate(chosen):
-        on_progress("combination", {"label": page.name, "index": index, "of": len(chosen)})
-        pages.append(_made(page, folder / page.name, profiles, train, on_progress))
-        replace_file(folder / RESULT, _json(_result(pages, folder, began, finished=False)))
+        on_progress("combination", {"label": page.page, "index": index, "of": len(chosen)})
+        pages.append(_made(page, folder / page.page, profiles, train, on_progress))
+        replace_file(folder / RESULT, _json(_result(pages, folder, began, finished=False).as_json()))
     result = _result(pages, folder, began, finished=True)
     replace_file(folder / DIFFERENCES, _differences_csv(result).encode())
-    replace_file(folder / RESULT, _json(result))
+    replace_file(folder / RESULT, _json(result.as_json()))
     return result
 
 
@@ -97,12 +101,12 @@ def _prepare(folder: Path) -> None:
 # --- a page ----------------------------------------------------------------------------------------------------------
 
 
-def _made(page: Page, folder: Path, profiles: Profiles, train: bool, on_progress: OnProgress) -> Found:
+def _made(page: Page, folder: Path, profiles: Profiles, train: bool, on_progress: OnProgress) -> MadePage:
     """The result of one page; ``error`` says why none of its tables could be made."""
     with writing(folder):
         folder.mkdir(exist_ok=True)
-    committed = committed_tables((pages_folder() / f"{page.name}.md").read_text(encoding="utf-8"))
-    found: Found = {"page": page.name, "tables": [], "figures": [], "error": None}
+    committed = committed_tables((pages_folder() / f"{page.page}.md").read_text(encoding="utf-8"))
+    failed: str | None = None
     made: list[Table] = []
     drawn: list[Path] = []
     try:
@@ -115,17 +119,16 @@ def _made(page: Page, folder: Path, profiles: Profiles, train: bool, on_progress
     except RunError:
         raise  # the folder can't be written: the other pages' couldn't either
     except EdgeflError as error:
-        found["error"] = str(error)
-    skipped = found["error"] or (
+        failed = str(error)
+    skipped = failed or (
         f"needs about {page.training_hours:g} h of training: --train"
         if page.training_hours and not train
         else "written by hand"
     )
-    for table, old in paired(made, committed):
-        found["tables"].append(compared(table, old, skipped))
+    tables = [compared(table, old, skipped) for table, old in paired(made, committed)]
     _write(folder, page, made)
-    found["figures"] = [{"file": str(path), "differing_pixels": differing_pixels(path)} for path in drawn]
-    return found
+    figures = [PaperFigure(file=str(path), differing_pixels=differing_pixels(path)) for path in drawn]
+    return MadePage(page=page.page, tables=tables, figures=figures, error=failed)
 
 
 def paired(made: Sequence[Table], committed: Sequence[Committed]) -> Iterator[tuple[Table | None, Committed | None]]:
@@ -150,30 +153,23 @@ def paired(made: Sequence[Table], committed: Sequence[Committed]) -> Iterator[tu
         yield table, None
 
 
-def compared(table: Table | None, old: Committed | None, skipped: str) -> Found:
+def compared(table: Table | None, old: Committed | None, skipped: str) -> PaperTable:
     """A table beside the committed one: its status, cells and differences; ``skipped`` says why it wasn't made."""
     if table is None:
         assert old is not None
-        return {
-            "table": old.header[0] or old.heading, "heading": old.heading, "status": SKIPPED, "reason": skipped,
-            "line": old.line, "header": list(old.header), "rows": [], "published": [], "differences": [],
-            "tolerance": None,
-        }  # fmt: skip
+        return PaperTable(
+            table=old.header[0] or old.heading, heading=old.heading, status=SKIPPED, reason=skipped, line=old.line,
+            header=old.header, rows=[], published=[], differences=[], tolerance=None,
+        )  # fmt: skip
     found = list(differences(table, old)) if old else []
-    far = [each for each in found if not each["within_tolerance"]]
+    far = [each for each in found if not each.within_tolerance]
     status = DIFFERS if far or not old else NEAR if found else EQUAL
-    return {
-        "table": table.name,
-        "heading": table.heading,
-        "status": status,
-        "reason": None if old else "the page has no such table",
-        "line": old.line if old else None,
-        "header": list(table.header),
-        "rows": [[str(cell) for cell in row] for row in table.rows],
-        "published": table.published,
-        "differences": found,
-        "tolerance": table.tolerance.text if table.tolerance else None,
-    }
+    return PaperTable(
+        table=table.name, heading=table.heading, status=status,
+        reason=None if old else "the page has no such table", line=old.line if old else None, header=table.header,
+        rows=[[str(cell) for cell in row] for row in table.rows], published=table.published, differences=found,
+        tolerance=table.tolerance.text if table.tolerance else None,
+    )  # fmt: skip
 
 
 def differing_pixels(path: Path) -> float | None:
@@ -210,8 +206,8 @@ def copied(table: Table) -> str:
     cells = table.published
     if not cells:
         return ""
-    rows = Counter(cell["row"] for cell in cells)
-    columns = Counter(cell["column"] for cell in cells)
+    rows = Counter(cell.row for cell in cells)
+    columns = Counter(cell.column for cell in cells)
     by_row = len(rows) <= len(columns)
     names = list(dict.fromkeys(rows if by_row else columns))
     word = ("row" if by_row else "column") + ("s" if len(names) > 1 else "")
@@ -219,76 +215,51 @@ def copied(table: Table) -> str:
     return f"Published figures, copied: {word} {quoted}."
 
 
-def _result(pages: Sequence[Found], folder: Path, began: float, *, finished: bool) -> Found:
-    counts = Counter(table["status"] for page in pages for table in page["tables"])
-    return {
-        "output": str(folder),
-        "finished": finished,
-        "seconds": round(time.monotonic() - began, 1),
-        "pages": list(pages),
-        "counts": {status: counts[status] for status in (EQUAL, NEAR, DIFFERS, SKIPPED)},
-        "equal": not counts[DIFFERS] and not any(page["error"] for page in pages),
-    }
+def _result(pages: Sequence[MadePage], folder: Path, began: float, *, finished: bool) -> Papers:
+    counts = Counter(table.status for page in pages for table in page.tables)
+    return Papers(
+        output=str(folder), finished=finished, seconds=round(time.monotonic() - began, 1), pages=pages,
+        counts={status: counts[status] for status in (EQUAL, NEAR, DIFFERS, SKIPPED)},
+        equal=not counts[DIFFERS] and not any(page.error for page in pages),
+    )  # fmt: skip
 
 
-def all_differences(result: Mapping[str, Any]) -> Iterator[Found]:
-    """Every cell that differs: page, table, row, column, committed, now, within_tolerance."""
-    for page in result["pages"]:
-        for table in page["tables"]:
-            for each in table["differences"]:
-                yield {"page": page["page"], "table": table["table"], **each}
+def all_differences(result: Papers) -> Iterator[tuple[str, str, PaperDifference]]:
+    """Every cell that differs, after its page and its table."""
+    for page in result.pages:
+        for table in page.tables:
+            for each in table.differences:
+                yield page.page, table.table, each
 
 
-def _differences_csv(result: Mapping[str, Any]) -> str:
+def _differences_csv(result: Papers) -> str:
     fields = ("page", "table", "row", "column", "committed", "now", "within_tolerance")
-    return csv_text(list(all_differences(result)), fields)
+    rows = [{"page": page, "table": table, **each.as_json()} for page, table, each in all_differences(result)]
+    return csv_text(rows, fields)
 
 
 def _json(value: Any) -> bytes:
     return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
 
 
-@dataclass(frozen=True)
-class Page:
-    """A page of docs/papers, made again by the module of its name in this package.
-
-    ``minutes`` are those of the predictions on one core with an empty cache, ``training_hours`` those of the training
-    that its tables need.
-    """
-
-    name: str
-    what: str
-    tables: int
-    figures: int = 0
-    minutes: float = 0.0
-    training_hours: float = 0.0
+class Page(PaperPage):
+    """A page of docs/papers, made again by the module of its name in this package."""
 
     @property
     def module(self) -> Any:
         """The module with the page's ``tables``, imported on first use."""
-        return import_module(f"edgefl.paper_tables.{self.name.replace('-', '_')}")
-
-    def facts(self) -> dict[str, Any]:
-        """The page as plain data."""
-        return {
-            "page": self.name,
-            "what": self.what,
-            "tables": self.tables,
-            "figures": self.figures,
-            "minutes": self.minutes,
-            "training_hours": self.training_hours,
-        }
+        return import_module(f"edgefl.paper_tables.{self.page.replace('-', '_')}")
 
 
 PAGES = {
-    page.name: page
+    page.page: page
     for page in (
-        Page("fedcola-colayer", "FedCola's co-layer downloads", 1, minutes=1),
-        Page("mcfl-resources", "FLOPs and bytes of a round", 2, minutes=1),
-        Page("pmcmfl", "PmcmFL's prototypes, memory", 5, minutes=5),
-        Page("lw-fedmml", "LW-FedMML's three schedules", 8, 1, minutes=5),
-        Page("fedcola-layerwise", "FedCola layer by layer", 4, 1, minutes=10),
-        Page("orderings", "orderings over three seeds", 14, training_hours=1),
+        Page(page="fedcola-colayer", what="FedCola's co-layer downloads", tables=1, minutes=1),
+        Page(page="mcfl-resources", what="FLOPs and bytes of a round", tables=2, minutes=1),
+        Page(page="pmcmfl", what="PmcmFL's prototypes, memory", tables=5, minutes=5),
+        Page(page="lw-fedmml", what="LW-FedMML's three schedules", tables=8, figures=1, minutes=5),
+        Page(page="fedcola-layerwise", what="FedCola layer by layer", tables=4, figures=1, minutes=10),
+        Page(page="orderings", what="orderings over three seeds", tables=14, training_hours=1),
     )
 }
 
@@ -301,6 +272,6 @@ def pages_of(names: tuple[str, ...]) -> list[Page]:
     return [PAGES[name] for name in dict.fromkeys(names or PAGES)]
 
 
-def list_papers() -> dict[str, Any]:
-    """The pages, what is on each, and about how long it takes: ``pages``."""
-    return {"pages": [page.facts() for page in PAGES.values()]}
+def list_papers() -> PaperPages:
+    """The pages, what is on each, and about how long it takes."""
+    return PaperPages(pages=list(PAGES.values()))

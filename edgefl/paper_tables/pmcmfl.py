@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from edgefl.paper_tables.page_tables import Published, Table, mib
 from edgefl.paper_tables.profiles import LIVE, Profiles, parts_of_model, payloads
 
@@ -104,7 +101,7 @@ def shares() -> Table:
 
 def _memory(profiles: Profiles) -> Table:
     rows = []
-    found: Mapping[str, Any] = {row["kind"]: row for row in profiles.of("pmcmfl-310")["rows"]}
+    found = {row.kind: row for row in profiles.of("pmcmfl-310").rows}
     shown = ("parameters", "optimizer", "activations", "temporaries")
     for kind in ("image-text", "image", "text"):
         parts = profiles.live_parts("pmcmfl-310", kind, 1)

@@ -14,8 +14,6 @@ from packaging.requirements import Requirement
 import edgefl
 from edgefl.commands.devices.published import validate_devices
 from edgefl.commands.doctor import doctor, package_check
-from edgefl.paper_tables.page_tables import Committed, Published, Table
-from edgefl.paper_tables.papers import compared
 from edgefl.runs import Run, read_run
 from edgefl.work.metrics import TOP
 from edgefl.work.scoring import RECALLS
@@ -42,14 +40,12 @@ TABLES = {**rows("records.md"), **rows("json.md")}
 
 ELSEWHERE = {
     "compare.json": {"runs[].sets.PATH"},
-    "papers": {"pages[].tables[]"},
     "published": {"rows[]", "summary[]"},
 }
 """Fields whose own fields are told elsewhere."""
 
 RARE = {
     "rounds": {"rejections.REASON"},
-    "papers": {"pages[].figures[].file", "pages[].figures[].differing_pixels"},
 }
 """Fields that only a fault or minutes of predictions bring about."""
 
@@ -160,13 +156,6 @@ def samples(
     found["explain"] = [edgefl.explain(layerwise_run.path, 1, client=0), edgefl.explain(over.path, 1, client=0)]
     found["doctor"] = [doctor(runs=False), {"checks": [vars(package_check(Requirement("torch>=2.11"), None))]}]
 
-    papers = edgefl.papers(["orderings"], output=folder / "papers")
-    old_table = Committed("", 1, ("published", "ours"), (("1", "2"),))
-    found["papers"] = [papers]
-    found["papers.tables"] = [
-        *papers["pages"][0]["tables"],
-        compared(Table("", "t", old_table.header, ((Published(1), "3"),)), old_table, ""),
-    ]
     return found
 
 

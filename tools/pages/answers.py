@@ -12,6 +12,7 @@ from edgefl.records.compare import ComparedRuns
 from edgefl.records.devices import Calibration, DeviceCheck, FleetClients, Library
 from edgefl.records.explained import Explanation
 from edgefl.records.fit import Fit
+from edgefl.records.papers import PaperPages, Papers
 from edgefl.records.parts import Parts
 from edgefl.records.profile import ComparedProfiles, CostDifference, Profile
 from edgefl.records.record import Keys, Record, Row, fields_of, meanings, types_of
@@ -38,6 +39,8 @@ ANSWERS: dict[str, type[Record]] = {
     "run": Summary,
     "verify": Verified,
     "explain": Explanation,
+    "papers": Papers,
+    "papers list": PaperPages,
 }
 """What a command prints with ``--json``, by the block that tells it."""
 
