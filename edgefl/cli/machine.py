@@ -129,9 +129,9 @@ def doctor(
     if as_json:
         print_json(result)
     else:
-        width = max(len(check["name"]) for check in result["checks"])
-        for check in result["checks"]:
-            advice = f"; {check['advice']}" if check["advice"] else ""
-            typer.echo(f"{check['status']:<8}{check['name']:<{width}}  {check['found']}{advice}")
-    if not result["healthy"]:
+        width = max(len(check.name) for check in result.checks)
+        for check in result.checks:
+            advice = f"; {check.advice}" if check.advice else ""
+            typer.echo(f"{check.status:<8}{check.name:<{width}}  {check.found}{advice}")
+    if not result.healthy:
         raise typer.Exit(UNHEALTHY)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -202,7 +202,7 @@ def _over_seeds(run: Run, facts: Mapping[str, RunSummary]) -> ComparedRuns | Non
     return compared_runs(members_of([run.path]), {str(run.runs[label].path): each for label, each in facts.items()})
 
 
-def _verify(folder: str, as_json: bool, summary: Mapping[str, Any] | None = None) -> None:
+def _verify(folder: str, as_json: bool, summary: Mapping[str, object] | None = None) -> None:
     """Check a run against the conservation rules and print the result; exit with code 1 if a rule is broken.
 
     JSON output contains the run's summary, too.

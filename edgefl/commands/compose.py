@@ -301,7 +301,7 @@ def pretraining_of(scenario: Scenario, federation: Federation, on_message: Calla
     return pretraining
 
 
-def same_results(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+def same_results(first: Mapping[str, object], second: Mapping[str, object]) -> bool:
     """Whether two resolved scenarios give the same results: the executor only decides where a run trains."""
     a, b = ({name: part for name, part in each.items() if name != "executor"} for each in (first, second))
     return a == b

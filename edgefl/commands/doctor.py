@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from packaging.requirements import Requirement
 
@@ -51,24 +51,34 @@ class Check:
     advice: str | None = None
 
 
-def doctor(*, runs: bool = True, on_progress: OnProgress = silent) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Health:
+    """What was found: edgefl's version, whether no check is an error, and the checks.
+
+    It isn't one of ``edgefl.records``, whose base imports a package that may be broken.
+    """
+
+    edgefl: str
+    healthy: bool
+    checks: list[Check]
+
+    def as_json(self) -> dict[str, object]:
+        """The answer as JSON data."""
+        return asdict(self)
+
+
+def doctor(*, runs: bool = True, on_progress: OnProgress = silent) -> Health:
     """Check versions, GPU, cache, disk and memory; with ``runs`` also determinism and a whole run with its rules.
 
     The runs take about ten seconds in a temporary folder, which is removed.  ``on_progress`` is called with
     ``prepare`` before what takes a while.
 
-    Returns ``{"edgefl", "healthy", "checks"}``: the version, whether no check is an error, and for each check its
-    ``name``, ``status`` (``ok``, ``warning`` or ``error``), what was ``found``, and ``advice`` or None.  Raises nothing
-    for what is wrong: that is the answer.
+    Raises nothing for what is wrong: that is the answer.
     """
     import edgefl
 
     checks = list(_checks(runs, on_progress))
-    return {
-        "edgefl": edgefl.__version__,
-        "healthy": all(check.status != ERROR for check in checks),
-        "checks": [asdict(check) for check in checks],
-    }
+    return Health(edgefl.__version__, all(check.status != ERROR for check in checks), checks)
 
 
 def _checks(runs: bool, on_progress: OnProgress) -> Iterator[Check]:
@@ -239,7 +249,7 @@ def _existing(folder: Path) -> Path:
 
 # runs ----------------------------------------------------------------------------------------------------------------
 
-SCENARIO: dict[str, Any] = {
+SCENARIO: dict[str, object] = {
     "name": "doctor",
     "seed": 3,
     "data": {"source": "glyphs", "clients": {"image": 2, "text": 2, "image-text": 2}, "samples": 40,
@@ -285,13 +295,13 @@ def run_check(folder: Path) -> Check:
     edgefl.run({**SCENARIO, "executor": {"name": "processes", "workers": 2, "device": "auto"}}, output=folder / "run")
     report = verify(folder / "run")
     seconds = time.perf_counter() - began
-    (run,) = report["runs"].values()
-    if not report["valid"]:
-        broken = ", ".join(check["name"] for check in run["checks"] if check["broken"])
+    (run,) = report.runs.values()
+    if not report.valid:
+        broken = ", ".join(check.name for check in run.checks if check.broken)
         return Check("run", ERROR, f"a run breaks the rules {broken}", "please report it with this output")
     if (folder / "first" / "result.json").exists() and (names := differing(folder / "first", folder / "run")):
         advice = "set executor to inline, and OMP_NUM_THREADS to 1 for all processes"
         return Check("run", ERROR, f"worker processes give another result in {', '.join(names)}", advice)
     threads = os.environ.get("OMP_NUM_THREADS")
-    found = f"{run['rounds']} rounds in 2 worker processes in {seconds:.1f} s, every rule of --verify holds"
+    found = f"{run.rounds} rounds in 2 worker processes in {seconds:.1f} s, every rule of --verify holds"
     return Check("run", OK, found + (f"; OMP_NUM_THREADS is {threads}" if threads else ""))

@@ -183,7 +183,7 @@ def scalars(record: Round) -> dict[str, float]:
     }
 
 
-def options_of(scenario: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def options_of(scenario: Mapping[str, object], prefix: str = "") -> dict[str, str]:
     """The scenario's fields by their path, as text."""
     found: dict[str, str] = {}
     for name, value in scenario.items():
@@ -213,7 +213,7 @@ class TensorBoardLog:
     time.  Raises RunError if the folder can't be written.
     """
 
-    def __init__(self, folder: Path, label: str, scenario: Mapping[str, Any]):
+    def __init__(self, folder: Path, label: str, scenario: Mapping[str, object]):
         check_installed("tensorboard")
         self.folder = folder
         with warnings.catch_warnings():
@@ -247,7 +247,7 @@ class MlflowLog:
     same label is replaced.  Raises RunError if the store can't be written.
     """
 
-    def __init__(self, file: Path, label: str, scenario: Mapping[str, Any]):
+    def __init__(self, file: Path, label: str, scenario: Mapping[str, object]):
         check_installed("mlflow")
         self.file = file
         with _quiet():
@@ -304,7 +304,7 @@ def _quiet() -> Any:
     return warnings.catch_warnings(action="ignore")
 
 
-def log_of(tracker: str, folder: Path, label: str, scenario: Mapping[str, Any]) -> Log | None:
+def log_of(tracker: str, folder: Path, label: str, scenario: Mapping[str, object]) -> Log | None:
     """The log that a run in ``folder`` writes while it goes on; None for ``none``.
 
     The runs of a comparison share an MLflow store in its folder, so that its pages can compare them.
@@ -324,7 +324,7 @@ class Tracked:
     log from its records.
     """
 
-    def __init__(self, on_progress: Callable[[str, Mapping[str, Any]], None]):
+    def __init__(self, on_progress: OnProgress):
         self._log: Log | None = None
         self._on_progress = on_progress
 
@@ -332,7 +332,7 @@ class Tracked:
         """Log from now on; None logs nothing."""
         self._log = log
 
-    def __call__(self, event: str, facts: Mapping[str, Any]) -> None:
+    def __call__(self, event: str, facts: Mapping[str, object]) -> None:
         """Log a finished round, then pass the event on."""
         if event == "record":
             self.round(of_data(Round, facts, "the round's record"))

@@ -205,7 +205,7 @@ def _data(scenario: Scenario) -> Iterator[Part]:
 def _epochs(scenario: Scenario) -> int:
     """Local epochs of a client's round, with those that the method's options ask for (fields named ...epochs)."""
 
-    def asked(fields: Mapping[str, Any]) -> int:
+    def asked(fields: Mapping[str, object]) -> int:
         total = 0
         for name, value in fields.items():
             if isinstance(value, Mapping):

@@ -18,7 +18,7 @@ Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 
 
-def silent(event: str, facts: Mapping[str, Any]) -> None:
+def silent(event: str, facts: Mapping[str, object]) -> None:
     """An ``OnProgress`` that does nothing."""
 
 
@@ -65,7 +65,7 @@ def _with_bar(stack: ExitStack, on_progress: Any) -> OnProgress:
 
     bar = stack.enter_context(make_bar())
 
-    def both(event: str, facts: Mapping[str, Any]) -> None:
+    def both(event: str, facts: Mapping[str, object]) -> None:
         bar(event, facts)
         on_progress(event, facts)
 
@@ -80,9 +80,9 @@ def nothing_left(folder: Path, made: Sequence[Path] | None, on_progress: OnProgr
     """
     started = made is None
 
-    def on_event(event: str, facts: Mapping[str, Any]) -> None:
+    def on_event(event: str, facts: Mapping[str, object]) -> None:
         nonlocal started
-        started = started or event == "start" or (event == "cell" and facts["started"])
+        started = started or event == "start" or (event == "cell" and bool(facts["started"]))
         on_progress(event, facts)
 
     try:

@@ -12,7 +12,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Literal, NotRequired, TypedDict
 
 from edgefl.commands.progress import OnProgress, public_command, silent
 from edgefl.commands.recorded_rounds import PlayedFlight, PlayedRound, one_run, phases_of, server_spans, window_of
@@ -26,7 +26,21 @@ from edgefl.runs import Run
 from edgefl.runs.changed import guarded
 from edgefl.runs.durable import writing
 
-Event = dict[str, Any]
+
+class Event(TypedDict):
+    """An event of the format; which fields it has depends on its ``ph``."""
+
+    name: str
+    ph: Literal["X", "C", "i", "M"]
+    pid: int
+    tid: int
+    args: Mapping[str, object]
+    cat: NotRequired[str]
+    ts: NotRequired[float]
+    dur: NotRequired[float]
+    s: NotRequired[str]
+
+
 Steps = dict[str, dict[str, dict[float, float]]]
 """Changes of counters: ``{counter: {series: {time: change}}}``, times in microseconds."""
 
@@ -171,8 +185,10 @@ def round_events(record: TracedRound, landed: float | None, window: float | None
     for span in server_spans(record, landed, window):
         yield _slice(SERVER, WORKS, span.name, "server", span.start, span.end, {})
     if record.metrics:
-        scores = {"name": f"metrics of round {record.round}", "cat": "metrics", "args": record.metrics}
-        yield {**scores, "ph": "i", "s": "p", "ts": ends * MICRO, "pid": SERVER, "tid": ROUNDS}
+        yield {
+            "name": f"metrics of round {record.round}", "cat": "metrics", "args": record.metrics, "ph": "i", "s": "p",
+            "ts": ends * MICRO, "pid": SERVER, "tid": ROUNDS,
+        }  # fmt: skip
 
 
 def count_flight(flight: TracedFlight, counters: Steps) -> None:
@@ -237,11 +253,11 @@ def _tracks(tracks: Iterable[tuple[int, int, str]]) -> Iterator[Event]:
         yield _metadata("thread_sort_index", pid, tid, {"sort_index": tid})
 
 
-def _metadata(name: str, pid: int, tid: int, args: Mapping[str, Any]) -> Event:
+def _metadata(name: str, pid: int, tid: int, args: Mapping[str, object]) -> Event:
     return {"name": name, "ph": "M", "pid": pid, "tid": tid, "args": args}
 
 
-def _slice(pid: int, tid: int, name: str, category: str, start: float, end: float, args: Mapping[str, Any]) -> Event:
+def _slice(pid: int, tid: int, name: str, category: str, start: float, end: float, args: Mapping[str, object]) -> Event:
     return {
         "name": name, "cat": category, "ph": "X", "ts": start * MICRO, "dur": max(end - start, 0.0) * MICRO,
         "pid": pid, "tid": tid, "args": args,

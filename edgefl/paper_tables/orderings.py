@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from edgefl.commands.progress import OnProgress, silent
 from edgefl.commands.run.run import run
@@ -72,7 +71,7 @@ def trained_tables(
 def trained(scenario: Scenario, folder: Path, on_progress: OnProgress) -> list[Run]:
     """The finished runs of what a scenario compares; those of an earlier call are read, and resumed if cut off."""
 
-    def on_event(event: str, facts: Mapping[str, Any]) -> None:
+    def on_event(event: str, facts: Mapping[str, object]) -> None:
         if event != "done":  # the runs are only part of the page
             on_progress(event, facts)
 
@@ -85,7 +84,7 @@ def trained(scenario: Scenario, folder: Path, on_progress: OnProgress) -> list[R
     return list(run(resume=folder, on_progress=on_event).runs.values())
 
 
-def _what_counts(resolved: Mapping[str, Any]) -> dict[str, Any]:
+def _what_counts(resolved: Mapping[str, object]) -> dict[str, object]:
     """A resolved scenario without where it trains, which doesn't change results."""
     return {name: value for name, value in resolved.items() if name != "executor"}
 

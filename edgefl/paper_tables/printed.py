@@ -86,7 +86,7 @@ def _print_skipped(console: Console, page: MadePage) -> None:
     reasons: dict[str, list[str]] = {}
     for each in page.tables:
         if each.status == "not regenerated":
-            reasons.setdefault(each.reason, []).append(each.heading or each.table)
+            reasons.setdefault(each.reason or "", []).append(each.heading or each.table)
     for reason, headings in reasons.items():
         word = "table" if len(headings) == 1 else "tables"
         console.print(Text(f"not regenerated, {len(headings)} {word}: {reason}"))

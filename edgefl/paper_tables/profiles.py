@@ -58,7 +58,7 @@ class Profiles:
         return self.of(name, override).combinations or {}
 
     def _named(self, name: str) -> OnProgress:
-        def on_event(event: str, facts: Mapping[str, Any]) -> None:
+        def on_event(event: str, facts: Mapping[str, object]) -> None:
             if event == "prepare":  # a scenario's combinations are only part of a page
                 self.on_progress(event, facts)
 

@@ -19,9 +19,6 @@ from rich.text import Text
 from edgefl import units
 from edgefl.records.record import Maybe
 
-Facts = Mapping[str, Any]
-
-
 WIDTH, MOST_WIDTH = 100, 120
 """Columns of a pipe or a file, unless COLUMNS says otherwise; most columns of a terminal."""
 
@@ -108,11 +105,6 @@ def _print_stripped(console: Console, content: Table | Text) -> None:
     if not console.is_terminal:
         text = "".join(line.rstrip() + "\n" for line in text.splitlines())
     console.file.write(text)
-
-
-def stage_of(row: Facts) -> str:
-    """The stage of a row, with the part of the model if the schedule offers several parts: ``3, stages 1-2``."""
-    return f"{row['stage']}, {row['part']}" if row.get("part") else str(row["stage"])
 
 
 def score(values: Mapping[str, float | None], name: str) -> str:

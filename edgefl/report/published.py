@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
-from edgefl.report.console import Facts, new_table, or_dash, percent, print_section, screen
+from edgefl.report.console import new_table, or_dash, percent, print_section, screen
 
 _SHOW: dict[str, Callable[[float], str]] = {
     "seconds": units.show_seconds, "peak_memory": units.show_bytes, "power": units.show_watts,
@@ -20,7 +21,7 @@ _TITLES = {
 }  # fmt: skip
 
 
-def print_published(result: Facts, console: Console | None = None) -> None:
+def print_published(result: Mapping[str, Any], console: Console | None = None) -> None:
     """Print a result of ``validate_devices``."""
     console = console or screen()
     rows = result["rows"]
@@ -54,7 +55,7 @@ def print_published(result: Facts, console: Console | None = None) -> None:
     console.print()
 
 
-def _print_rows(console: Console, title: str, rows: list[Facts], show: Callable[[float], str]) -> None:
+def _print_rows(console: Console, title: str, rows: list[Mapping[str, Any]], show: Callable[[float], str]) -> None:
     table = new_table(
         "device", "model", "batch", "measured", "predicted", "ratio", "with factors", "half", left=(0, 1, 7)
     )

@@ -36,11 +36,11 @@ def test_a_healthy_machine_is_healthy(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     heard: list[str] = []
     result = doctor(on_progress=lambda event, facts: heard.append(event))
-    checks = {check["name"]: check for check in result["checks"]}
-    assert result["healthy"] and heard == ["prepare"]
+    checks = {check.name: check for check in result.checks}
+    assert result.healthy and heard == ["prepare"]
     assert set(checks) >= {"Python", "edgefl", *PACKAGES, "import", "GPU", "cache", "disk", "memory"}
-    assert all((check["advice"] is None) == (check["status"] == "ok") for check in result["checks"])
-    assert "bit for bit" in checks["determinism"]["found"] and "every rule" in checks["run"]["found"]
+    assert all((check.advice is None) == (check.status == "ok") for check in result.checks)
+    assert "bit for bit" in checks["determinism"].found and "every rule" in checks["run"].found
     assert list(tmp_path.iterdir()) == []
 
 

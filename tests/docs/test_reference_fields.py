@@ -154,7 +154,8 @@ def samples(
         found[f"published.{name}"] = found["published"][0][name]
     over = edgefl.run(small(training="none", fleet={"budgets": {"memory": "1kB"}}), output=folder / "over")
     found["explain"] = [edgefl.explain(layerwise_run.path, 1, client=0), edgefl.explain(over.path, 1, client=0)]
-    found["doctor"] = [doctor(runs=False), {"checks": [vars(package_check(Requirement("torch>=2.11"), None))]}]
+    lacking = package_check(Requirement("torch>=2.11"), None)
+    found["doctor"] = [doctor(runs=False).as_json(), {"checks": [vars(lacking)]}]
 
     return found
 

@@ -7,7 +7,6 @@ from itertools import combinations
 from math import factorial
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
 
 from edgefl.commands.compose import same_results
 from edgefl.commands.progress import OnProgress
@@ -74,11 +73,11 @@ def make_runs(
     """Run or resume these ``(label, folder, scenario)``.  Raises RunError with the label of a run that fails."""
     label = ""
 
-    def on_event(event: str, facts: Mapping[str, Any]) -> None:
+    def on_event(event: str, facts: Mapping[str, object]) -> None:
         nonlocal label
         if event == "combination":  # a run is only part of the analysis
             facts = {name: value for name, value in facts.items() if name != "folder"}
-            label = facts["label"]
+            label = str(facts["label"])
         on_progress(event, facts)
 
     try:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from edgefl.commands.cells.processes import Processes
 from edgefl.commands.cells.workers import AnyWorker, Cell, Lost, Outcome, Place, Work, outcome_of
@@ -164,7 +164,7 @@ class _Workers(Generic[AnyWorker]):
             return self._ended(index, facts[0])
         return None
 
-    def _event(self, index: int, event: str, facts: Mapping[str, Any]) -> None:
+    def _event(self, index: int, event: str, facts: Mapping[str, int]) -> None:
         label = self.cells[index].label
         if event == "start":
             self.shares[index] = facts["round"] / facts["rounds"] if facts["rounds"] else 0.0

@@ -32,7 +32,7 @@ def check(
     part: str | type[Method],
     /,
     *,
-    schedules: Sequence[str | Mapping[str, Any]] | None = None,
+    schedules: Sequence[str | Mapping[str, object]] | None = None,
     kinds: Sequence[str] = KINDS,
     overrides: Sequence[str] = (),
     processes: bool = False,
@@ -88,10 +88,10 @@ def check_contract(
     findings: Findings,
     watch: Watch,
     method: str | type[Method],
-    schedules: Sequence[str | Mapping[str, Any]] | None,
+    schedules: Sequence[str | Mapping[str, object]] | None,
     kinds: Sequence[str],
     processes: bool,
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
 ) -> None:
     """Check that a method keeps the rules that edgefl relies on, in a tiny federation under every schedule.
 
@@ -103,7 +103,7 @@ def check_contract(
     section, predictor = options_of("method", name, owner, options), Predictor()
     federations: dict[str, TinyFederation] = {}
 
-    def federation(needs: Mapping[str, Any]) -> TinyFederation:
+    def federation(needs: Mapping[str, object]) -> TinyFederation:
         """The federation for schedules with these needs."""
         known = repr(needs)
         if known not in federations:
@@ -124,9 +124,9 @@ def check_contract(
             federation({})
             for wanted in chosen:
                 fields = {"name": wanted} if isinstance(wanted, str) else dict(wanted)
-                where = fields["name"]
-                kind: Any = registry.get("schedule", fields["name"])
-                its_options = options_of("schedule", fields["name"], kind, fields)
+                where = str(fields["name"])
+                kind: Any = registry.get("schedule", where)
+                its_options = options_of("schedule", where, kind, fields)
                 try:
                     its = federation(needs := getattr(kind, "needs", {}))
                     for name_of_kind in kinds if needs else ():
@@ -172,7 +172,7 @@ def class_of(method: str | type[Method]) -> type[Method]:
     return owner
 
 
-def options_of(noun: str, name: str, owner: Any, fields: Mapping[str, Any]) -> Any:
+def options_of(noun: str, name: str, owner: Any, fields: Mapping[str, object]) -> Any:
     """The options of a method or schedule made of these fields; None if it has no ``Options``."""
     model = getattr(owner, "Options", None)
     if model is None:

@@ -105,7 +105,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _DEEPEST = 6
 
 
-def kept_by_steps(work: Work) -> dict[str, Any]:
+def kept_by_steps(work: Work) -> dict[str, object]:
     """Values by name (``module.Class.attribute``, ``module.variable``), in a form that shows every change.
 
     Functions, classes and modules are left out: they hold no results.
@@ -113,7 +113,7 @@ def kept_by_steps(work: Work) -> dict[str, Any]:
     parts = {registry.get("step", name) for each in work.passes for name in each.steps}
     parts |= {registry.get("edit", each.name) for each in work.edits}
     classes = {kind for part in parts for kind in (part if isinstance(part, type) else type(part)).__mro__}
-    held: dict[str, Any] = {}
+    held: dict[str, object] = {}
     for owner in classes - {object}:
         held |= {f"{owner.__module__}.{owner.__qualname__}.{name}": value for name, value in _values(vars(owner))}
         if registry.plug_ins().owner(getattr(sys.modules.get(owner.__module__), "__file__", None) or ""):
@@ -123,14 +123,14 @@ def kept_by_steps(work: Work) -> dict[str, Any]:
     return held
 
 
-def _values(names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _values(names: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     for name, value in list(names.items()):
         code = callable(value) or hasattr(type(value), "__get__") or isinstance(value, ModuleType)
         if not (code or name.startswith("__") or name == "_abc_impl"):
             yield name, _frozen(value)
 
 
-def _frozen(value: Any, depth: int = 0) -> Any:
+def _frozen(value: Any, depth: int = 0) -> object:
     """The value as nested tuples; an object of an unknown type as its identity and its attributes."""
     if isinstance(value, _PLAIN):
         return repr(value)

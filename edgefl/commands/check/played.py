@@ -75,7 +75,7 @@ def seed_globals(seed: int) -> None:
 def _run(findings: Findings, scenario: Scenario, folder: Path, stop: int | None = None, seed: int = 1) -> Run:
     """The run; with ``stop`` it is interrupted when that round has ended, and resumed."""
 
-    def on_progress(event: str, facts: Mapping[str, Any]) -> None:
+    def on_progress(event: str, facts: Mapping[str, object]) -> None:
         findings.renew()
         if event == "record" and facts["round"] == stop:
             raise _Stopped

@@ -47,7 +47,7 @@ def tiny_scenario(kinds: Sequence[str], needs: Mapping[str, Any]) -> Scenario:
 
 
 def played_scenario(
-    kind: str, name: str, kinds: Sequence[str], options: Mapping[str, Any], overrides: Sequence[str]
+    kind: str, name: str, kinds: Sequence[str], options: Mapping[str, object], overrides: Sequence[str]
 ) -> Scenario:
     """The scenario of a few rounds with this part: clients on two devices, of which each round draws some.
 

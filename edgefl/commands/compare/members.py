@@ -6,13 +6,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from edgefl.errors import RunError
 from edgefl.runs import Run, comparison, is_comparison, read_run
 from edgefl.runs.folders import check_format
 
-Flat = dict[str, Any]
+Flat = dict[str, object]
 """Values of a scenario by dotted path; a list is one value."""
 
 IGNORED = ("seed", "name", "compare", "edgefl", "executor")
@@ -127,11 +126,11 @@ def _by_fields(members: Sequence[Member]) -> list[list[Member]]:
     return list(groups.values())
 
 
-def flat(scenario: Mapping[str, Any]) -> Flat:
+def flat(scenario: Mapping[str, object]) -> Flat:
     """The values of a resolved scenario by dotted path, without the sections IGNORED."""
     fields: Flat = {}
 
-    def add(value: Any, path: str) -> None:
+    def add(value: object, path: str) -> None:
         if isinstance(value, Mapping) and value:
             for name, inner in value.items():
                 add(inner, f"{path}.{name}" if path else str(name))
@@ -181,7 +180,7 @@ def labels_of(scenarios: Sequence[Flat]) -> tuple[list[str], list[str]]:
     return [", ".join(said) or _names(fields) for said, fields in zip(words, scenarios, strict=True)], also
 
 
-def _word(path: str, value: Any, paths: Sequence[str]) -> str:
+def _word(path: str, value: object, paths: Sequence[str]) -> str:
     if path == FOLDER or (path.endswith(".name") and isinstance(value, str)):
         return str(value)
     last = path.rpartition(".")[2]
@@ -189,7 +188,7 @@ def _word(path: str, value: Any, paths: Sequence[str]) -> str:
     return f"{key}={_plain(value)}"
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "none"}[value]
     if isinstance(value, float):

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from statistics import fmean, stdev
-from typing import Any
 
 from edgefl.commands.compare.studies import Study, study_of
 from edgefl.errors import RunError
@@ -120,14 +119,14 @@ def tables_of(runs: Iterable[Run]) -> list[Table]:
     return list(tables.values())
 
 
-def is_variant(study: Study, variant: str, scenario: Mapping[str, Any]) -> bool:
+def is_variant(study: Study, variant: str, scenario: Mapping[str, object]) -> bool:
     """Whether a resolved scenario is this variant."""
     return all(looked_up(scenario, path) == value for path, value in study.variants[variant].items())
 
 
-def looked_up(scenario: Mapping[str, Any], path: str) -> Any:
+def looked_up(scenario: Mapping[str, object], path: str) -> object:
     """The value at a dotted path of a resolved scenario; None if there is none."""
-    value: Any = scenario
+    value: object = scenario
     for key in path.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
     return value

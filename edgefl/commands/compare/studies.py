@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+Fields = Mapping[str, str | float | bool | None]
+"""Values of a scenario by dotted path."""
 
 
 @dataclass(frozen=True)
@@ -19,13 +21,13 @@ class Claim:
 class Study:
     """The comparison of a scenario; ``variants`` maps names to the scenario fields that identify each."""
 
-    variants: Mapping[str, Mapping[str, Any]]
+    variants: Mapping[str, Fields]
     metrics: tuple[str, ...]
     claims: tuple[Claim, ...]
     title: str
 
 
-FEDCOLA = {
+FEDCOLA: dict[str, Fields] = {
     "none": {"method.complementary": "none", "method.collaborate": "none", "method.compensation": False},
     "+CA": {"method.complementary": "none", "method.collaborate": "attention", "method.compensation": False},
     "+CA+CP": {"method.complementary": "none", "method.collaborate": "attention", "method.compensation": True},
@@ -37,7 +39,7 @@ MASKS = {
     for mask in ("zero", "random", "prototype")
 }
 WEAK = "fleet.devices.raspberry-pi-3b-plus"
-ELIGIBILITY: dict[str, dict[str, Any]] = {
+ELIGIBILITY: dict[str, Fields] = {
     "end-to-end 30%": {"schedule.name": "end-to-end", WEAK: 0.7},
     "end-to-end 50%": {"schedule.name": "end-to-end", WEAK: 0.5},
     "layer-wise": {"schedule.name": "layerwise", WEAK: 0.7},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +26,7 @@ IN_WORKERS = (
 """Kinds of parts that worker processes look up; the others work in the main process."""
 
 
-def made_of(scenario: Scenario, setup: Setup, device: str) -> dict[str, Any]:
+def made_of(scenario: Scenario, setup: Setup, device: str) -> dict[str, object]:
     """Everything that the records of a run depend on, but for data and weights.
 
     ``device`` is the type of device that costs were predicted for.  A changed part stops a resume.
@@ -43,7 +42,7 @@ def made_of(scenario: Scenario, setup: Setup, device: str) -> dict[str, Any]:
     }
 
 
-def fixed_part(scenario: Scenario) -> dict[str, Any]:
+def fixed_part(scenario: Scenario) -> dict[str, object]:
     """The resolved scenario without what a resumed run may set."""
     resolved = scenario.resolved()
     for path in MAY_CHANGE:
@@ -100,7 +99,7 @@ def parts_of_plug_ins(scenario: Scenario, setup: Setup) -> Iterator[tuple[str, s
                 yield noun, name
 
 
-def inputs_of(federation: Federation, weights: Mapping[str, Tensor]) -> dict[str, Any]:
+def inputs_of(federation: Federation, weights: Mapping[str, Tensor]) -> dict[str, object]:
     """Digests of the data and of the initial weights.  A change of them doesn't stop a resume, but it is reported."""
     hashed = hashlib.blake2b(digest_size=12)
     for name, tensor in sorted(weights.items()):
@@ -110,7 +109,9 @@ def inputs_of(federation: Federation, weights: Mapping[str, Tensor]) -> dict[str
     return {"data": federation.made_of, "initial weights": hashed.hexdigest()}
 
 
-def report_changed_inputs(before: Mapping[str, Any], now: Mapping[str, Any], on_message: Callable[[str], None]) -> None:
+def report_changed_inputs(
+    before: Mapping[str, object], now: Mapping[str, object], on_message: Callable[[str], None]
+) -> None:
     """Say which of the data and the initial weights aren't those that the run began with."""
     for name in dict.fromkeys(part.partition(":")[0] for part in changed_parts(before, now)):
         on_message(f"{name} changed since the run began; what was trained before stays as it is")
@@ -121,7 +122,7 @@ def _digest(content: str | bytes) -> str:
     return hashlib.blake2b(raw, digest_size=12).hexdigest()
 
 
-def texts_of(value: Any) -> Iterator[str]:
+def texts_of(value: object) -> Iterator[str]:
     """All texts in plain data, keys and values."""
     if isinstance(value, str):
         yield value

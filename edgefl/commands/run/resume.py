@@ -54,7 +54,7 @@ def reopened(folder: Path, overrides: Sequence[str]) -> list[tuple[str, Path, Sc
     ]
 
 
-def sets_of(scenario: Scenario, combinations: Sequence[tuple[str, Scenario]]) -> dict[str, dict[str, Any]]:
+def sets_of(scenario: Scenario, combinations: Sequence[tuple[str, Scenario]]) -> dict[str, dict[str, object]]:
     """The compared fields of each combination, ``{label: {path: value}}``."""
     return {
         label: {path: _value_at(combination.resolved(), path) for path in scenario.compare}
@@ -62,7 +62,7 @@ def sets_of(scenario: Scenario, combinations: Sequence[tuple[str, Scenario]]) ->
     }
 
 
-def _value_at(data: Any, path: str) -> Any:
+def _value_at(data: object, path: str) -> object:
     for key in path.split("."):
         data = data.get(key) if isinstance(data, Mapping) else None
     return data

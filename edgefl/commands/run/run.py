@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
 
 from edgefl import models
 from edgefl.commands.cells.cells import Nodes, check_jobs, run_cells, shard_of, share_of
@@ -312,7 +311,8 @@ def _run_one(
         tracked.open(log_of(scenario.tracker.name, folder, label, scenario.resolved()))
         for record in read_run(folder).read(Round) if scenario.tracker.name != "none" else ():
             tracked.round(record)
-        on_progress("start", {"rounds": setup.schedule.rounds, "round": simulation.run.at.round, **_sizes(setup)})
+        clients = {kind: len(setup.of_kind(kind)) for kind in setup.clients.kinds}
+        on_progress("start", {"rounds": setup.schedule.rounds, "round": simulation.run.at.round, "clients": clients})
         gc.freeze()  # the set-up stays alive, and collecting over it takes as long as many events
         try:
             with threads(1):  # more would only wait: what the server adds up is small, or workers use the cores
@@ -324,10 +324,6 @@ def _run_one(
             federation.partition_figure(directory.path / "partition.png")
         draw_curves(read_run(folder))
         directory.finish(setup.method.exported(simulation.state) if trains else {}, result)
-
-
-def _sizes(setup: Setup) -> dict[str, Any]:
-    return {"clients": {kind: len(setup.of_kind(kind)) for kind in setup.clients.kinds}}
 
 
 def _keep_preprocessing(directory: RunDirectory, federation: Federation) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from edgefl.commands.cells.cells import Nodes, run_cells
 from edgefl.commands.cells.workers import Cell, Outcome
@@ -167,7 +167,7 @@ def trained(label: str, scenario: Scenario, folder: Path, on_progress: OnProgres
     the folder holds another scenario's run, and what else ``edgefl.run`` raises.
     """
 
-    def on_event(event: str, facts: Mapping[str, Any]) -> None:
+    def on_event(event: str, facts: Mapping[str, object]) -> None:
         if event not in ("combination", "done"):  # a run is only part of the sweep
             on_progress(event, facts)
 
