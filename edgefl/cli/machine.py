@@ -109,7 +109,7 @@ def emulate(
         print_json(result)
     else:
         print_emulation(result)
-        say(f"runs: {result['folder']}")
+        say(f"runs: {result.folder}")
 
 
 UNHEALTHY = 1

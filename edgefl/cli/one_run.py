@@ -95,7 +95,7 @@ def trace(
     if as_json:
         print_json(result)
     else:
-        say(f"{result['events']:,} events of {result['clients']} clients: open {result['file']} in ui.perfetto.dev")
+        say(f"{result.events:,} events of {result.clients} clients: open {result.file} in ui.perfetto.dev")
 
 
 @app.command(
@@ -118,8 +118,8 @@ def export(
     if as_json:
         print_json(result)
         return
-    typer.echo("\n".join(result["files"]))
+    typer.echo("\n".join(result.files))
     if to == "tensorboard":
         say(f"show it with: tensorboard --logdir {output}")
     elif to == "mlflow":
-        say(f"show it with: mlflow ui --backend-store-uri sqlite:///{result['files'][0]}")
+        say(f"show it with: mlflow ui --backend-store-uri sqlite:///{result.files[0]}")

@@ -134,7 +134,7 @@ def server_spans(record: PlayedRound, last_landing: float | None, window: float 
     works = record.server_works
     for work in works:
         if work.when == "before":
-            spans.append(Span(f"before the clients, {work['kind']}", now, now + work.seconds))
+            spans.append(Span(f"before the clients, {work.kind}", now, now + work.seconds))
             now += work.seconds
     later = [work for work in works if work.when != "before"]
     ended = record.ended
@@ -143,8 +143,8 @@ def server_spans(record: PlayedRound, last_landing: float | None, window: float 
         known = max(now, last_landing or now, now + window if window is not None else now)
         begins = min(begins, known)
     for work in later:
-        name = work.when if work.when.startswith("evaluate") else f"{work['when']} the clients"
-        spans.append(Span(f"{name}, {work['kind']}", begins, begins + work.seconds))
+        name = work.when if work.when.startswith("evaluate") else f"{work.when} the clients"
+        spans.append(Span(f"{name}, {work.kind}", begins, begins + work.seconds))
         begins += work.seconds
     if record.final_delivery_bytes and ended > begins:
         spans.append(Span("deliver the finished stage", begins, ended))

@@ -113,7 +113,7 @@ def _macs(found: Found) -> Table:
 def together(found: Found, option: str, schedule: str, field: str) -> list[int]:
     """Bytes of one image and one text client by stage; ``field`` is download_bytes or upload_bytes."""
     image, text = (_stages(found, option, schedule, kind) for kind in ("image", "text"))
-    return [a[field] + b[field] for a, b in zip(image, text, strict=True)]
+    return [getattr(a, field) + getattr(b, field) for a, b in zip(image, text, strict=True)]
 
 
 def _downloads(found: Found) -> Table:

@@ -42,11 +42,11 @@ def total(profiles: Profiles, run: str, data: str, *overrides: str) -> Mapping[s
 def peak(profiles: Profiles, run: str, batch: int = BATCH) -> float:
     """MiB of live memory on COCO: the peak of the last stage, which is the schedule's."""
     if batch == BATCH:
-        rows = profiles.of(f"{run}-coco")["rows"]
+        rows = profiles.of(f"{run}-coco").rows
     else:
         stage = None if run == "fedmml" else LAST
-        rows = profiles.of(f"{run}-coco", f"training.batch={batch}", stage=stage)["rows"]
-    return float(rows[-1][LIVE]) / 2**20
+        rows = profiles.of(f"{run}-coco", f"training.batch={batch}", stage=stage).rows
+    return rows[-1].live_memory_bytes / 2**20
 
 
 def constant(profiles: Profiles) -> float:
@@ -96,11 +96,11 @@ def _schedules(profiles: Profiles) -> Table:
 def _memory(profiles: Profiles) -> Table:
     rows = []
     for run, title in RUNS.items():
-        for row in profiles.of(f"{run}-coco")["rows"]:
-            stage = row["stage"]
+        for row in profiles.of(f"{run}-coco").rows:
+            stage = row.stage
             label = title if run == "fedmml" else f"{title} {stage}" if stage == 1 else str(stage)
-            held = profiles.live_parts(f"{run}-coco", row["kind"], stage)
-            rows.append((label, *(mib(held[part], 1) for part in MEMORY_PARTS), mib(row[LIVE], 1)))
+            held = profiles.live_parts(f"{run}-coco", row.kind, stage)
+            rows.append((label, *(mib(held[part], 1) for part in MEMORY_PARTS), mib(row.live_memory_bytes, 1)))
     return Table("Memory by part", "memory", ("", *MEMORY_PARTS, "peak"), tuple(rows))
 
 
@@ -151,8 +151,8 @@ def _advance(profiles: Profiles) -> Table:
 def _advance_memory(profiles: Profiles) -> Table:
     cells = {}
     for run in RUNS:
-        last = profiles.of(f"{run}-advance")["rows"][-1]
-        held = profiles.live_parts(f"{run}-advance", last["kind"], last["stage"])
+        last = profiles.of(f"{run}-advance").rows[-1]
+        held = profiles.live_parts(f"{run}-advance", last.kind, last.stage)
         cells[run] = [mib(held[part], 1) for part in MEMORY_PARTS]
     rows = (
         ("FedMML, Prog-FedMML", *map(alike, zip(cells["fedmml"], cells["prog-fedmml"], strict=True))),
@@ -170,14 +170,15 @@ PARTS = {
 
 def traffic_by_part(profiles: Profiles, run: str) -> dict[str, int]:
     """Bytes both ways over the schedule on ADVANCE, by part; final blocks of a stage are sent once more."""
-    rows = profiles.of(f"{run}-advance")["rows"]
+    rows = profiles.of(f"{run}-advance").rows
     both = ("download_bytes_by_part", "upload_bytes_by_part")
     sent = {
-        part: sum(row["rounds"] * row[field].get(part, 0) for row in rows for field in both) for part in PARTS.values()
+        part: sum(row.rounds * getattr(row, field).get(part, 0) for row in rows for field in both)
+        for part in PARTS.values()
     }
     # what a schedule delivers beyond its rounds (deliver_final) are blocks only
     sent["blocks"] += int(total(profiles, run, "advance")["traffic_bytes"]) - sum(
-        row["rounds"] * (row["download_bytes"] + row["upload_bytes"]) for row in rows
+        row.rounds * (row.download_bytes + row.upload_bytes) for row in rows
     )
     return sent
 

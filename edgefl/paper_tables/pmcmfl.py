@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgefl.paper_tables.page_tables import Published, Table, mib
-from edgefl.paper_tables.profiles import LIVE, Profiles, parts_of_model, payloads
+from edgefl.paper_tables.profiles import Profiles, parts_of_model, payloads
 
 TASKS = {310: "310 answers", 3129: "3,129 answers"}
 SHARES = {"PmcmFL": "3.21 %", "FedHKD": "5.43 %"}
@@ -44,12 +44,12 @@ def _traffic(profiles: Profiles) -> Table:
     models = []
     for answers in TASKS:
         found = profiles.of(f"pmcmfl-{answers}")
-        row = next(row for row in found["rows"] if row["kind"] == "image-text")
-        model, prototypes = (row["download_bytes_by_payload"][name] for name in ("model", "prototypes"))
+        row = next(row for row in found.rows if row.kind == "image-text")
+        model, prototypes = (row.download_bytes_by_payload[name] for name in ("model", "prototypes"))
         parts = parts_of_model(f"pmcmfl-{answers}", "image-text", 2)
-        rounds = found["round_totals"][0]
-        moved = rounds["download_bytes"] + rounds["upload_bytes"]
-        over = sum(t["rounds"] * (t["download_bytes"] + t["upload_bytes"]) for t in found["round_totals"])
+        rounds = found.round_totals[0]
+        moved = rounds.download_bytes + rounds.upload_bytes
+        over = sum(t.rounds * (t.download_bytes + t.upload_bytes) for t in found.round_totals)
         models.append(f"{model // 4:,}")
         columns.append(
             (
@@ -106,7 +106,9 @@ def _memory(profiles: Profiles) -> Table:
     for kind in ("image-text", "image", "text"):
         parts = profiles.live_parts("pmcmfl-310", kind, 1)
         rest = sum(size for part, size in parts.items() if part not in shown)
-        rows.append((kind, mib(found[kind][LIVE], 1), *(mib(parts[part], 1) for part in shown), mib(rest, 1)))
+        rows.append(
+            (kind, mib(found[kind].live_memory_bytes, 1), *(mib(parts[part], 1) for part in shown), mib(rest, 1))
+        )
     return Table("Memory", "memory", ("kind", "peak", *shown, "inputs, gradients, tables"), tuple(rows))
 
 
@@ -114,8 +116,8 @@ def _stages(profiles: Profiles) -> Table:
     rows = []
     for schedule in SCHEDULES:
         override = f"schedule={{name: {schedule}, stages: {STAGES}, rounds: 30}}"
-        found = profiles.of("pmcmfl-310", override, kind="image-text")["rows"]
-        rows.append((f"{schedule}: peak, MiB", *(mib(row[LIVE], 1) for row in found)))
-        rows.append((f"{schedule}: one way, MiB", *(mib(row["download_bytes"], 4) for row in found)))
+        found = profiles.of("pmcmfl-310", override, kind="image-text").rows
+        rows.append((f"{schedule}: peak, MiB", *(mib(row.live_memory_bytes, 1) for row in found)))
+        rows.append((f"{schedule}: one way, MiB", *(mib(row.download_bytes, 4) for row in found)))
     header = ("stage", *map(str, range(1, STAGES + 1)))
     return Table("Layer-wise and progressive training", "stages", header, tuple(rows))

@@ -28,6 +28,7 @@ from dataclasses import Field, dataclass
 from functools import cache
 from itertools import pairwise
 from typing import (
+    TYPE_CHECKING,
     Annotated,
     Any,
     ClassVar,
@@ -128,15 +129,17 @@ class Record:
         found: dict[str, Any] = plain(self)
         return found
 
-    def __getitem__(self, name: str) -> Any:
-        """The value of a field, for callers that took the answer as a dictionary.  Raises KeyError."""
-        if name not in self.__dataclass_fields__ or (value := getattr(self, name)) is UNSET:
-            raise KeyError(name)
-        return value
+    if not TYPE_CHECKING:  # for callers that took answers as dictionaries; edgefl itself reads fields
 
-    def __contains__(self, name: object) -> bool:
-        """Whether the record has this field, for the same callers."""
-        return name in self.__dataclass_fields__ and getattr(self, str(name)) is not UNSET
+        def __getitem__(self, name: str) -> Any:
+            """The value of a field, for callers that took the answer as a dictionary.  Raises KeyError."""
+            if name not in self.__dataclass_fields__ or (value := getattr(self, name)) is UNSET:
+                raise KeyError(name)
+            return value
+
+        def __contains__(self, name: object) -> bool:
+            """Whether the record has this field, for the same callers."""
+            return name in self.__dataclass_fields__ and getattr(self, str(name)) is not UNSET
 
 
 def types_of(cls: type[Record]) -> Mapping[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from edgefl.records.profile import OfScenario
 from edgefl.records.reading import decode
@@ -270,8 +270,10 @@ class CellHead(Record):
         found = super().as_json()
         return {"label": found.pop("label"), **found.pop("sets"), **found}
 
-    def __getitem__(self, name: str) -> Any:
-        return self.sets[name] if name in self.sets else super().__getitem__(name)
+    if not TYPE_CHECKING:  # as in Record
+
+        def __getitem__(self, name: str) -> Any:
+            return self.sets[name] if name in self.sets else super().__getitem__(name)
 
 
 class RefusedCell(CellHead):

@@ -374,10 +374,10 @@ class Simulation:
                 members[self.run.parts.setup.of_kind(kind)] = True
             lost = self._coverage.left(members, members & roster.eligible)
             known = Excluded(
-                samples=lost["excluded_samples"],
-                lost_classes=lost["lost_classes"],
-                lost_modalities=lost["lost_modalities"],
-                modality_samples_share=lost["modality_samples_share"],
+                samples=lost.excluded_samples,
+                lost_classes=lost.lost_classes,
+                lost_modalities=lost.lost_modalities,
+                modality_samples_share=lost.modality_samples_share,
             )
             self._lost = now, known
         return known

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from math import factorial
+from math import factorial, nan
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -113,7 +113,7 @@ def metrics_of(run: Run, metric: str | None, alike: Sequence[Sequence[str]]) -> 
 
     Raises UnknownName if the run has no such metric.
     """
-    metrics = run.result["metrics"]
+    metrics = run.result.metrics
     held = {(kind, name): v for kind, values in metrics.items() for name, v in values.items()}
     if metric is None:
         shown = {kind: shown_metrics(values) for kind, values in metrics.items()}
@@ -142,7 +142,7 @@ def values_of(
         }
         for seed_runs in runs.values():
             value = {
-                coalition: float(seed_runs[label].result["metrics"][kind][name]) for label, coalition in subsets.items()
+                coalition: _number(seed_runs[label].result.metrics[kind][name]) for label, coalition in subsets.items()
             }
             for label, coalition in subsets.items():
                 scores[label].append(value[coalition])
@@ -179,3 +179,8 @@ def _worth(shapley: Sequence[float], lost: Sequence[float], alone: Sequence[floa
 def _spread(values: Sequence[float]) -> float | None:
     """Standard deviation of a sample; None for one value."""
     return stdev(values) if len(values) > 1 else None
+
+
+def _number(value: float | None) -> float:
+    """A metric; records hold null for one that isn't a number."""
+    return nan if value is None else value

@@ -91,10 +91,10 @@ def _run(findings: Findings, scenario: Scenario, folder: Path, stop: int | None 
 
 
 def _check_priced(findings: Findings, whole: Run, where: str) -> None:
-    for part in verify(whole.path)["runs"].values():
-        for rule in part["checks"]:
-            fault = f"{rule['says']}: {json.dumps(rule['first'])}" if rule["broken"] else ""
-            findings.expect(Rule.PRICED, where, not rule["broken"], fault)
+    for part in verify(whole.path).runs.values():
+        for rule in part.checks:
+            fault = f"{rule.says}: {json.dumps(rule.first and rule.first.as_json())}" if rule.broken else ""
+            findings.expect(Rule.PRICED, where, not rule.broken, fault)
     for record in whole.records("clients"):
         if record.get("measured_peak_memory_bytes") is None:
             continue

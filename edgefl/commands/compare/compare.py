@@ -13,21 +13,21 @@ from edgefl.commands.compare.spread import Spread, best_of, with_confidence
 from edgefl.commands.progress import OnProgress, silent
 from edgefl.planning.stop_options import lower_is_better
 from edgefl.records.compare import ComparedRow, ComparedRuns, EqualCosts, EqualRow, Figure, Ordering
-from edgefl.records.summary import RunSummary
+from edgefl.records.summary import Participation, RunSummary
 from edgefl.report.facts import RoundFacts, facts_of, shown_metrics
 from edgefl.runs import Run
 
 Facts = RunSummary
 
 COSTS: dict[str, Callable[[Facts], float]] = {
-    "eligible_share_ever": lambda facts: _share(facts["everyone"], "eligible_ever"),
-    "took_part_share": lambda facts: _share(facts["everyone"], "took_part"),
-    "updates": lambda facts: facts["totals"]["finished"],
-    "peak_memory_bytes": lambda facts: max((row["peak_memory_bytes"] for row in facts["costs"]), default=0),
-    "bytes": lambda facts: facts["totals"]["download_bytes"] + facts["totals"]["upload_bytes"],
-    "flops": lambda facts: facts["totals"]["forward_flops"] + facts["totals"]["backward_flops"],
-    "virtual_seconds": lambda facts: facts["virtual_seconds"],
-    "energy_joules": lambda facts: facts["totals"]["energy_joules"],
+    "eligible_share_ever": lambda facts: _share(facts.everyone, facts.everyone.eligible_ever),
+    "took_part_share": lambda facts: _share(facts.everyone, facts.everyone.took_part),
+    "updates": lambda facts: facts.totals.finished,
+    "peak_memory_bytes": lambda facts: max((row.peak_memory_bytes for row in facts.costs), default=0),
+    "bytes": lambda facts: facts.totals.download_bytes + facts.totals.upload_bytes,
+    "flops": lambda facts: facts.totals.forward_flops + facts.totals.backward_flops,
+    "virtual_seconds": lambda facts: facts.virtual_seconds,
+    "energy_joules": lambda facts: facts.totals.energy_joules,
 }
 """Figures of a whole run beside its metrics: bytes, FLOPs and joules are those of all clients together."""
 MORE_IS_BETTER = ("eligible_share_ever", "took_part_share", "updates")
@@ -63,9 +63,7 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> Com
 
     groups = members.groups
     metrics = _metrics([facts(m) for group in groups for m in group.members])
-    columns = {
-        metric: [_scores([facts(m)["metrics"] for m in g.members], metric) for g in groups] for metric in metrics
-    }
+    columns = {metric: [_scores([facts(m).metrics for m in g.members], metric) for g in groups] for metric in metrics}
     columns |= {name: [Spread(tuple(of(facts(m)) for m in g.members)) for g in groups] for name, of in COSTS.items()}
     confidence = with_confidence(columns["virtual_seconds"])
     higher = {name: name in MORE_IS_BETTER if name in COSTS else not lower_is_better(name) for name in columns}
@@ -80,7 +78,7 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> Com
                 sets=group.sets,
                 seeds=group.seeds,
                 runs=[str(member.run.path) for member in group.members],
-                splits=sorted({str(facts(member)["metrics_split"]) for member in group.members}),
+                splits=sorted({str(facts(member).metrics_split) for member in group.members}),
                 figures={name: cells[index] for name, cells in table.items()},
             )
             for index, group in enumerate(groups)
@@ -90,7 +88,7 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> Com
             f"{group.label}{f', seed {member.seed}' if len(group.members) > 1 else ''}: {text}"
             for group in groups
             for member in group.members
-            if (text := facts(member)["stopped"])
+            if (text := facts(member).stopped)
         ],
         equal=_equal(groups, metrics, confidence),
         orderings=_orderings(groups, columns, metrics),
@@ -98,16 +96,14 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> Com
     )
 
 
-def _share(counts: Facts, name: str) -> float:
-    return float(counts[name] / counts["clients"]) if counts["clients"] else 0.0
+def _share(of: Participation, clients: int) -> float:
+    return clients / of.clients if of.clients else 0.0
 
 
 def _metrics(all_facts: Sequence[Facts]) -> list[str]:
     """Metrics that any of these runs has, ``KIND.NAME``, by kind and in the order of tables."""
-    kinds = dict.fromkeys(kind for facts in all_facts for kind in facts["metrics"])
-    names = {
-        kind: dict.fromkeys(name for facts in all_facts for name in facts["metrics"].get(kind, {})) for kind in kinds
-    }
+    kinds = dict.fromkeys(kind for facts in all_facts for kind in facts.metrics)
+    names = {kind: dict.fromkeys(name for facts in all_facts for name in facts.metrics.get(kind, {})) for kind in kinds}
     # metrics of samples that lack a modality have the pattern in brackets
     found = []
     for kind in kinds:
@@ -133,7 +129,7 @@ def _of(metrics: Metrics, metric: str) -> float | None:
 
 def _chances(all_facts: Sequence[Facts], metrics: Sequence[str]) -> dict[str, float]:
     """The chance level of each metric for which all runs have the same one."""
-    levels = {metric: {_of(facts["chance"], metric) for facts in all_facts} for metric in metrics}
+    levels = {metric: {_of(facts.chance, metric) for facts in all_facts} for metric in metrics}
     return {metric: value for metric, found in levels.items() if len(found) == 1 and (value := found.pop()) is not None}
 
 

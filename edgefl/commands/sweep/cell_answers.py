@@ -182,20 +182,20 @@ def trained(label: str, scenario: Scenario, folder: Path, on_progress: OnProgres
     except DivergedError as error:  # the other cells go on
         done, diverged = read_run(folder), str(error)
     facts = facts_of(done, label)
-    totals = facts["totals"]
+    totals = facts.totals
     return CellRun(
-        {kind: dict(values) for kind, values in facts["metrics"].items()},
+        {kind: dict(values) for kind, values in facts.metrics.items()},
         TrainedCell(
-            rounds=facts["rounds"],
-            outcomes=facts["outcomes"],
-            virtual_seconds=facts["virtual_seconds"],
-            updates=totals["finished"],
-            download_bytes=totals["download_bytes"],
-            upload_bytes=totals["upload_bytes"],
-            energy_joules=totals["energy_joules"],
-            clients_that_took_part=facts["everyone"]["took_part"],
-            metrics_round=facts["metrics_round"],
-            metrics_split=facts["metrics_split"],
+            rounds=facts.rounds,
+            outcomes=facts.outcomes,
+            virtual_seconds=facts.virtual_seconds,
+            updates=totals.finished,
+            download_bytes=totals.download_bytes,
+            upload_bytes=totals.upload_bytes,
+            energy_joules=totals.energy_joules,
+            clients_that_took_part=facts.everyone.took_part,
+            metrics_round=facts.metrics_round,
+            metrics_split=facts.metrics_split,
             diverged=diverged or UNSET,
         ),
     )

@@ -412,8 +412,9 @@ class Ledger:
         counts |= {"outcomes": dict(outcomes), "under_way": self.under_way}
         wrong = {name: getattr(record, name) for name in counts if getattr(record, name) != counts[name]}
         for part, whole in (("eligible", "clients"), ("eligible_samples", "samples")):
-            if any(not 0 <= n <= record[whole][kind] for kind, n in record[part].items()):
-                wrong[part], counts[part] = record[part], {"at most": record[whole]}
+            few, all_of = getattr(record, part), getattr(record, whole)
+            if any(not 0 <= n <= all_of[kind] for kind, n in few.items()):
+                wrong[part], counts[part] = few, {"at most": all_of}
         offence = {"round": record.round, **wrong, "by the clients": {name: counts[name] for name in wrong}}
         self.checks["counts"].count(offence if wrong else None, where)
         self.under_way = record.under_way
@@ -454,7 +455,7 @@ class Ledger:
             bits = 8 * sum(getattr(client, f"carried_{direction}_bytes") for client in moved)
             limit = rate * (ended - began)
             offence = {
-                "round": moved[0]["round"],
+                "round": moved[0].round,
                 "way": direction,
                 "bits": bits,
                 "seconds": ended - began,

@@ -115,8 +115,8 @@ def headline(records: Records) -> list[tuple[str, str, str]]:
         found.append(("clients that fit", f"{fits:,} of {_clients(hardest):,}", where))
     ended = f"{totals.finished:,} updates, {totals.late:,} late, {totals.failed:,} failed"
     found.append(("took part", f"{everyone.took_part:,} of {everyone.clients:,}", ended))
-    worst = max(facts.stages, key=lambda s: s.excluded["samples"], default=None)
-    if worst is not None and worst.excluded["of_samples"]:
+    worst = max(facts.stages, key=lambda s: s.excluded.samples, default=None)
+    if worst is not None and worst.excluded.of_samples:
         lost = worst.excluded
         found.append(("samples excluded", units.show_share(lost.samples / lost.of_samples),
                       f"{lost.samples:,} of {lost.of_samples:,}, of refused clients"))  # fmt: skip

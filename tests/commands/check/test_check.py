@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import edgefl
 from edgefl import registry
-from edgefl.commands.check.findings import Rule
+from edgefl.commands.check.findings import Findings, Rule
+from edgefl.commands.check.played import _check_priced
 from edgefl.errors import ScenarioError, UnknownName
 
 PARTS = '''
@@ -158,3 +160,17 @@ def test_unknown_parts_and_options_are_named() -> None:
         edgefl.check("selection", "orot")
     with pytest.raises(ScenarioError, match="round.selection"):
         edgefl.check("selection", "oort", explor=3)
+
+
+def test_a_rule_that_a_run_breaks_is_told_with_its_line(tiny: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    whole = edgefl.run(
+        tiny(training={"mode": "none"}, schedule={"name": "end-to-end", "rounds": 1}), output=tmp_path / "run"
+    )
+    path = whole.path / "rounds.jsonl"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "finished": record["finished"] + 1}) + "\n")
+    findings = Findings()
+    _check_priced(findings, edgefl.read_run(whole.path), "here")
+    (told,) = [failure for failure in findings.failures if "by the clients" in failure]
+    first = json.loads(told[told.index("{") :])
+    assert first["where"].endswith("rounds.jsonl:1") and first["values"]["finished"] == record["finished"] + 1
