@@ -11,6 +11,9 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 from edgefl import units
+from edgefl.records.reading import of_data
+from edgefl.records.record import UNSET, ByKind, Clients, Flights, Maybe, Record, part_of
+from edgefl.records.rounds import Metrics, Round, RoundTimes, Stopped
 from edgefl.report.console import score, title_of
 from edgefl.report.facts import own_metrics
 
@@ -24,6 +27,34 @@ PAUSE = 15.0
 """Wall time in seconds without a line after which plain text tells of a round under way."""
 
 
+@part_of(Round)
+class ToldRound(RoundTimes):
+    """What is told of a finished round."""
+
+    stage: int
+    outcome: str
+    clients: ByKind[Clients]
+    eligible: ByKind[Clients]
+    selected: Clients
+    finished: Flights
+    rejected: Sequence[int] = ()
+    rejections: Mapping[str, Flights] | Maybe = UNSET
+    metrics: Metrics
+    stopped: Stopped | Maybe | None = UNSET
+
+
+class ToldCell(Record):
+    """What is told of combinations side by side: the one that something is said of, and all that are under way."""
+
+    label: str
+    status: str
+    started: bool
+    done: int | None
+    of: int
+    share: float
+    running: Mapping[str, str]
+
+
 class Progress:
     """State that both displays share: the current combination and round, the latest metrics, and the ETA."""
 
@@ -35,23 +66,29 @@ class Progress:
         self.opened = self.began = time.monotonic()
         self._from = 0.0
         self.metrics: Mapping[str, Mapping[str, float | None]] = {}
-        self.record: Mapping[str, Any] = {}
+        self.record: ToldRound | None = None
+        self.what = ""
+        self.has_folder = False
         self.scored = ""
-        self.cells: Mapping[str, Any] = {}
+        self.cells: ToldCell | None = None
 
     def __call__(self, event: str, facts: Mapping[str, Any]) -> None:
         """Update the state by an event of a command (its ``on_progress`` callback), then display it."""
         if event == "combination":
+            self.has_folder = "folder" in facts
             self.folder = facts.get("folder", self.folder)
             self.label, self.index, self.of = facts["label"], facts["index"], facts["of"]
             self.round, self.rounds, self.metrics = 0, 0, {}
             self.done = self.of_round = 0
+        elif event == "prepare":
+            self.what = facts["what"]
         elif event == "cells":
             self.folder = facts["folder"]
         elif event == "cell":
-            if facts["started"] and not self.cells:
-                self.began, self._from = time.monotonic(), facts["share"]
-            self.cells, self.label = facts, facts["label"]
+            cell = of_data(ToldCell, facts, "an event")
+            if cell.started and not self.cells:
+                self.began, self._from = time.monotonic(), cell.share
+            self.cells, self.label = cell, cell.label
         elif event == "start":
             self.round, self.rounds = facts["round"], facts["rounds"]
             if not self._from:
@@ -63,14 +100,15 @@ class Progress:
         elif event == "scored":
             self.scored = f"{facts['done']} of {facts['of']} clients evaluated"
         elif event == "record":
-            self.round, self.record = facts["round"], facts
-            if facts.get("stopped"):
+            self.record = record = of_data(ToldRound, facts, "a round's record")
+            self.round = record.round
+            if record.stopped:
                 self.rounds = self.round  # it has ended early
             self.done, self.of_round, self.scored = 0, 0, ""
-            self.metrics = facts["metrics"] or self.metrics
-        self.on_event(event, facts)
+            self.metrics = record.metrics or self.metrics
+        self.on_event(event)
 
-    def on_event(self, event: str, facts: Mapping[str, Any]) -> None:
+    def on_event(self, event: str) -> None:
         """Display the event."""
 
     @property
@@ -80,7 +118,7 @@ class Progress:
         The clients that have trained count as a part of their round, the server's works as the rest of it.
         """
         if self.cells:
-            return float(self.cells["share"])
+            return self.cells.share
         part = TRAINING_SHARE * self.done / self.of_round if self.of_round and self.round < self.rounds else 0.0
         return (self.index + ((self.round + part) / self.rounds if self.rounds else 0.0)) / self.of
 
@@ -117,8 +155,9 @@ class Progress:
 
     def cell(self) -> str:
         """The combination that was told of last, of several side by side, as one line."""
-        number = f" ({self.cells['done']} of {self.cells['of']} ended)" if self.cells["done"] else ""
-        words = f"{self.cells['label']}: {self.cells['status']}{number}"
+        assert self.cells is not None
+        number = f" ({self.cells.done} of {self.cells.of} ended)" if self.cells.done else ""
+        words = f"{self.cells.label}: {self.cells.status}{number}"
         return f"{words}, ETA {self.eta}" if self.share < 1 else words
 
     def scores(self) -> str:
@@ -131,20 +170,20 @@ class Progress:
 
     def line(self) -> str:
         """The last finished round as one line."""
-        words = [f"{self.where}: round {self.record['round']}/{self.rounds}", *self.status()]
-        if self.record["metrics"]:
+        words = [f"{self.where}: round {self.round}/{self.rounds}", *self.status()]
+        if self.record and self.record.metrics:
             words.append(self.scores())
         return ", ".join([*words, f"ETA {self.eta}"] if self.share < 1 else words)
 
     @property
     def warning(self) -> str:
         """A warning that names the clients whose updates the last finished round rejected; empty if there were none."""
-        clients = self.record.get("rejected", ())
-        if not clients:
+        if not self.record or not self.record.rejected:
             return ""
+        clients = self.record.rejected
         updates = f"client {clients[0]}'s update" if len(clients) == 1 else f"updates of clients {_first(clients)}"
         pronoun = "it" if len(clients) == 1 else "them"
-        counts = self.record.get("rejections", {})
+        counts = self.record.rejections or {}
         values = f"NaN or infinity in {pronoun}"
         reasons = (
             ", ".join(f"{reason} {n}" for reason, n in counts.items()) if counts.keys() - {"not finite"} else values
@@ -153,14 +192,14 @@ class Progress:
 
     def status(self) -> list[str]:
         """Stage, virtual clock and number of eligible and finished clients of the last finished round."""
-        r = self.record
-        eligible, clients = sum(r["eligible"].values()), sum(r["clients"].values())
+        if not (r := self.record):
+            return []
         return [
-            f"stage {r['stage']}",
-            f"clock {units.show_seconds(r['finished_virtual_seconds'])}",
-            f"eligible {eligible}/{clients}",
-            f"finished {r['finished']}/{r['selected']}",
-            *([] if r["outcome"] == "completed" else [r["outcome"]]),
+            f"stage {r.stage}",
+            f"clock {units.show_seconds(r.ended)}",
+            f"eligible {sum(r.eligible.values())}/{sum(r.clients.values())}",
+            f"finished {r.finished}/{r.selected}",
+            *([] if r.outcome == "completed" else [r.outcome]),
         ]
 
     def __enter__(self) -> Self:
@@ -187,7 +226,7 @@ class Lines(Progress):
         self._last = ""
         self._written = time.monotonic()
 
-    def on_event(self, event: str, facts: Mapping[str, Any]) -> None:
+    def on_event(self, event: str) -> None:
         """Write a line for a finished round, a preparation step, or a new combination."""
         if event == "record":
             if self.warning:
@@ -196,10 +235,10 @@ class Lines(Progress):
         elif event in ("trained", "scored") and time.monotonic() - self._written >= PAUSE:
             self._write(f"{self.where}: {self.doing}, ETA {self.eta}")
         elif event == "prepare":
-            self._write(facts["what"])
+            self._write(self.what)
         elif event == "cell":
             self._write(self.cell())
-        elif event == "combination" and self.of > 1 and "folder" not in facts:
+        elif event == "combination" and self.of > 1 and not self.has_folder:
             self._write(f"{self.where}, ETA {self.eta}" if self.index else self.where)
 
     def _write(self, text: str) -> None:
@@ -225,17 +264,17 @@ class Live(Progress):
             get_renderable=self._drawn, console=Console(stderr=True), refresh_per_second=4, transient=True
         )
 
-    def on_event(self, event: str, facts: Mapping[str, Any]) -> None:
+    def on_event(self, event: str) -> None:
         """Update the state that is drawn next.  A finished combination is printed as a permanent line."""
         if event == "prepare":
-            self._doing = facts["what"]
+            self._doing = self.what
         elif event == "combination":
             self._doing = "starting"
         elif event in ("round", "trained", "scored"):
             self._doing = self.doing
-        elif event == "cell":
-            self._doing = ", ".join(f"{label}: {status}" for label, status in facts["running"].items())
-            if facts["done"] is not None:
+        elif event == "cell" and self.cells:
+            self._doing = ", ".join(f"{label}: {status}" for label, status in self.cells.running.items())
+            if self.cells.done is not None:
                 self._region.console.print(self.cell(), highlight=False)
         elif event == "record":
             if self.warning:
@@ -253,7 +292,7 @@ class Live(Progress):
         row = Table.grid(padding=(0, 1))
         row.add_row(self._bar, f"{self.share:4.0%}", self.where, f"{self.elapsed}, ETA {self.eta}")
         lines: list[Any] = [row]
-        for text in (self._doing, ", ".join(self.status()) if self.record else "", self.scores()):
+        for text in (self._doing, ", ".join(self.status()), self.scores()):
             if text:
                 lines.append(Text(text, no_wrap=True, overflow="ellipsis"))
         return Group(*lines)
@@ -286,14 +325,14 @@ class Bar(Progress):
                 total=100, bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining} {postfix}", leave=True
             )
 
-    def on_event(self, event: str, facts: Mapping[str, Any]) -> None:
+    def on_event(self, event: str) -> None:
         """Move the bar and show the round under way."""
         if event == "prepare":
-            self._bar.set_description_str(facts["what"], refresh=True)
+            self._bar.set_description_str(self.what, refresh=True)
         elif event == "combination":
             self._bar.set_description_str(self.where, refresh=False)
         elif event in ("round", "trained", "scored", "record"):
-            words = [self.doing, *(self.status()[:2] if self.record else ()), self.scores()]
+            words = [self.doing, *self.status()[:2], self.scores()]
             self._bar.set_description_str(self.where, refresh=False)
             self._bar.set_postfix_str(", ".join(word for word in words if word), refresh=False)
         self._bar.update(max(100 * self.share - self._bar.n, 0.0))

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from edgefl.records.analyse import Analysis
 from edgefl.records.compare import ComparedRuns
 from edgefl.records.devices import Calibration, DeviceCheck, FleetClients, Library
-from edgefl.records.explained import Explanation
+from edgefl.records.explained import Explanation, Exported, Traced
 from edgefl.records.fit import Fit
 from edgefl.records.papers import PaperPages, Papers
 from edgefl.records.parts import Parts
@@ -39,6 +39,8 @@ ANSWERS: dict[str, type[Record]] = {
     "run": Summary,
     "verify": Verified,
     "explain": Explanation,
+    "trace": Traced,
+    "export": Exported,
     "papers": Papers,
     "papers list": PaperPages,
 }
