@@ -12,18 +12,17 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 import typer
+from typer.core import TyperGroup
 
+from edgefl.cli.stopping import exit_code, stoppable
 from edgefl.errors import EdgeflError, PluginError
 
 if TYPE_CHECKING:
     from edgefl.records.devices import BrokenPart
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
 
 
 def examples(*commands: str) -> str:
@@ -31,8 +30,17 @@ def examples(*commands: str) -> str:
     return "\n\n".join(["Examples:", *commands])
 
 
+class _Commands(TyperGroup):
+    """All commands.  One that is asked to end, and doesn't say so itself, says it here."""
+
+    def invoke(self, ctx: Any) -> Any:
+        with interruptible():
+            return super().invoke(ctx)
+
+
 app = typer.Typer(
     name="edgefl",
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -133,15 +141,18 @@ def say(text: str) -> None:
     sys.stderr.write(f"edgefl: {text}\n")
 
 
-def say_interrupted(error: KeyboardInterrupt, what: str = "") -> None:
-    """Print that the command was interrupted, in which plug-in if one was running, and ``what`` to do now."""
+def end_interrupted(error: KeyboardInterrupt, what: str = "") -> NoReturn:
+    """Print that the command was interrupted, in which plug-in if one was running, and ``what`` to do now; exit with
+    the code of the signal."""
     from edgefl import registry
 
     place = registry.plug_ins().place(error)
     where = f"interrupted in {place[0]}" if place else "interrupted"
-    if _state["traceback"]:
-        traceback.print_exception(error)
-    say(f"{where}; {what}" if what else where)
+    with suppress(OSError):  # the terminal may be what has ended
+        if _state["traceback"]:
+            traceback.print_exception(error)
+        say(f"{where}; {what}" if what else where)
+    raise typer.Exit(exit_code(error)) from None
 
 
 def say_broken(broken: Iterable[BrokenPart]) -> None:
@@ -152,17 +163,16 @@ def say_broken(broken: Iterable[BrokenPart]) -> None:
 
 @contextmanager
 def interruptible(what: str = "") -> Iterator[None]:
-    """On Ctrl-C print where a plug-in was interrupted and ``what`` to do now, and exit with code 130."""
+    """On Ctrl-C, SIGTERM or SIGHUP print where a plug-in was interrupted and ``what`` to do now, and exit."""
     try:
         yield
     except KeyboardInterrupt as error:
-        say_interrupted(error, what)
-        raise typer.Exit(INTERRUPTED) from None
+        end_interrupted(error, what)
 
 
 @contextmanager
 def observing(what: str = "") -> Iterator[Any]:
-    """Yield the progress display of a command.  On Ctrl-C print ``what`` to do now, and exit with code 130."""
+    """Yield the progress display of a command, which ends as one that is ``interruptible``."""
     from edgefl.report import make_progress
 
     with interruptible(what), make_progress() as progress:
@@ -199,8 +209,12 @@ def _named_faults() -> Iterator[None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The console command.  Exit codes: 0 success, 1 failure, 2 an error that the user can correct, 130 interrupted."""
-    with warnings.catch_warnings():
+    """The console command.  Exit codes: 0 success, 1 failure, 2 an error that the user can correct, 130 interrupted
+    (``stopping.exit_code``: 143 after SIGTERM, 129 after SIGHUP).
+
+    Without ``arguments`` it is the program itself, and its process ends with it.
+    """
+    with stoppable(to_the_end=arguments is None), warnings.catch_warnings():
         warnings.showwarning = one_line
         _state["traceback"] = False
         try:
@@ -212,6 +226,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             shows = isinstance(error, PluginError) and error.__cause__ is not None and not _state["traceback"]
             say(f"error: {error}{_HINT if shows else ''}")
             sys.exit(error.exit_code)
+        except KeyboardInterrupt as error:  # before or after the command
+            sys.exit(exit_code(error))
         except BrokenPipeError:
             # The reader of stdout (such as ``head``) closed the pipe.  Python flushes stdout at exit, which would
             # raise again, so stdout is redirected to the null device.

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgefl.cli.app import (
-    INTERRUPTED,
     Address,
     AsJson,
     Jobs,
@@ -17,11 +16,11 @@ from edgefl.cli.app import (
     ScenarioFile,
     Shard,
     app,
+    end_interrupted,
     examples,
     observing,
     print_json,
     say,
-    say_interrupted,
     shipped_and_files,
 )
 from edgefl.errors import DivergedError, EdgeflError
@@ -95,8 +94,7 @@ def run(
                     shard=shard, on_progress=progress,
                 )  # fmt: skip
         except KeyboardInterrupt as error:
-            say_interrupted(error, _how_to_continue(progress.folder))
-            raise typer.Exit(INTERRUPTED) from None
+            end_interrupted(error, _how_to_continue(progress.folder))
         except DivergedError as error:
             # what was done is shown before the error
             finished, diverged = _whole(progress.folder), error
