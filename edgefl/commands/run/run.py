@@ -352,7 +352,7 @@ class Executors:
             if options.name == "ray":
                 on_message(f"starting {options.workers} workers on Ray")
             executor = make_executor(options, federation, data, scenario.seed, tokens, None)
-            self._stack.callback(executor.close)
+            self._stack.push(executor)
             self._executor, self._key = executor, key
             if isinstance(executor, Processes):
                 on_message(f"starting {options.workers} worker processes")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import socket
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any, NotRequired, TypedDict
 
@@ -48,11 +51,30 @@ def connect(ray: Any, address: str | None, **more: Any) -> None:
     Raises TrainingError if that fails.
     """
     try:
-        ray.init(address or "local", log_to_driver=False, logging_level="ERROR", **more)
+        with _own_sigterm():
+            ray.init(address or "local", log_to_driver=False, logging_level="ERROR", **more)
     except Exception as error:
         said = str(error).strip().splitlines()
         raise refused(f"no Ray at {address or 'this machine'}: {said[0] if said else repr(error)}") from error
     _print_messages(ray, False)
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Keep what this program does at SIGTERM: ``ray.init`` sets handlers that exit, for programs without one."""
+    own = signal.getsignal(signal.SIGTERM)
+    if not callable(own) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked = False
+    try:
+        yield
+    except SystemExit:  # the signal came while Ray began
+        asked = True
+    finally:
+        signal.signal(signal.SIGTERM, own)
+    if asked:
+        signal.raise_signal(signal.SIGTERM)
 
 
 def disconnect(ray: Any) -> None:
