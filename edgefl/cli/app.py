@@ -33,6 +33,10 @@ def examples(*commands: str) -> str:
 class _Commands(TyperGroup):
     """All commands.  One that is asked to end, and doesn't say so itself, says it here."""
 
+    def make_context(self, *words: Any, **more: Any) -> Any:
+        with interruptible():
+            return super().make_context(*words, **more)
+
     def invoke(self, ctx: Any) -> Any:
         with interruptible():
             return super().invoke(ctx)

@@ -22,8 +22,9 @@ SAME_SECONDS = 1.0
 """A signal that comes so soon after the first is part of it: ``timeout`` sends one to a process and one to its group, a
 closed terminal sends one by the shell and one by the kernel."""
 
-LOST_SECONDS = 0.01
-"""Pause before an interruption that Python dropped is raised again."""
+LOOK_SECONDS = 1.0
+"""Pause between two looks at whether the command still ends: Python and libraries drop exceptions in some places, such
+as garbage collection."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -48,40 +49,63 @@ def at_once() -> Iterator[None]:
 
 @contextmanager
 def stoppable(*, to_the_end: bool = False) -> Iterator[None]:
-    """Raise ``Stopped`` in the main thread at the first of the ``SIGNALS``; another after ``SAME_SECONDS`` ends the
-    process at once.
+    """Raise ``Stopped`` in the main thread at the first of the ``SIGNALS``, and again if that got lost; another signal
+    after ``SAME_SECONDS`` ends the process at once.
 
     ``to_the_end``: the process ends after the block, and any of them ends it at once from then on.
     """
-    first: float | None = None
-    hook = sys.unraisablehook
+    first, looks = 0.0, False
+    over, hook = threading.Event(), sys.unraisablehook
+    watch: threading.Thread | None = None
+
+    def look(number: int) -> None:
+        nonlocal looks
+        main = threading.main_thread().ident
+        while not over.wait(LOOK_SECONDS) and main is not None and hasattr(signal, "pthread_kill"):
+            looks = True
+            signal.pthread_kill(main, number)
 
     def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal first
-        if first is None:
+        nonlocal first, looks, watch
+        if over.is_set():
+            return
+        if watch is None:
             first = time.monotonic()
+            watch = threading.Thread(target=look, args=(number,), daemon=True)
+            watch.start()
             raise Stopped(number)
-        if time.monotonic() - first > SAME_SECONDS:
+        if looks:
+            looks = False
+            if not _stopping(sys.exc_info()[1]):
+                raise Stopped(number)
+        elif time.monotonic() - first > SAME_SECONDS:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 
-    def again(unraisable: sys.UnraisableHookArgs) -> None:
-        # Python drops what is raised while it collects garbage or calls back
-        nonlocal first
-        if not isinstance(unraisable.exc_value, Stopped):
-            hook(unraisable)
-            return
-        first, number = None, unraisable.exc_value.number
-        main = threading.main_thread().ident
-        assert main is not None
-        threading.Timer(LOST_SECONDS, signal.pthread_kill, (main, number)).start()
+    def unraisable(lost: sys.UnraisableHookArgs) -> None:
+        if not isinstance(lost.exc_value, Stopped):  # which is raised again
+            hook(lost)
 
     with _handled(SIGNALS, stop, kept=to_the_end):
-        sys.unraisablehook = again
+        sys.unraisablehook = unraisable
         try:
             yield
         finally:
             sys.unraisablehook = hook
+            over.set()
+            if watch is not None:
+                watch.join()
+
+
+def _stopping(error: BaseException | None) -> bool:
+    """Whether this exception, which is being handled, is ``Stopped`` or came while one was."""
+    seen = set()
+    while error is not None and error not in seen:
+        if isinstance(error, Stopped):
+            return True
+        seen.add(error)
+        error = error.__context__
+    return False
 
 
 @contextmanager
