@@ -11,14 +11,14 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
 
-from edgefl.cli.stopping import exit_code, stoppable
+from edgefl.cli.stopping import behind, exit_code, stoppable
 from edgefl.errors import EdgeflError, PluginError
 
 if TYPE_CHECKING:
@@ -145,20 +145,6 @@ def say(text: str) -> None:
     sys.stderr.write(f"edgefl: {text}\n")
 
 
-def end_interrupted(error: KeyboardInterrupt, what: str = "") -> NoReturn:
-    """Print that the command was interrupted, in which plug-in if one was running, and ``what`` to do now; exit with
-    the code of the signal."""
-    from edgefl import registry
-
-    place = registry.plug_ins().place(error)
-    where = f"interrupted in {place[0]}" if place else "interrupted"
-    with suppress(OSError):  # the terminal may be what has ended
-        if _state["traceback"]:
-            traceback.print_exception(error)
-        say(f"{where}; {what}" if what else where)
-    raise typer.Exit(exit_code(error)) from None
-
-
 def say_broken(broken: Iterable[BrokenPart]) -> None:
     """Print a line on stderr for each part that a list leaves out because it is broken."""
     for each in broken:
@@ -166,12 +152,27 @@ def say_broken(broken: Iterable[BrokenPart]) -> None:
 
 
 @contextmanager
-def interruptible(what: str = "") -> Iterator[None]:
-    """On Ctrl-C, SIGTERM or SIGHUP print where a plug-in was interrupted and ``what`` to do now, and exit."""
+def interruptible(what: Callable[[], str] = str) -> Iterator[None]:
+    """On Ctrl-C, SIGTERM or SIGHUP print where a plug-in was interrupted and ``what`` to do now, and exit with the code
+    of the signal.
+
+    What fails on the way out, such as printing to a terminal that has closed, changes nothing of it.
+    """
     try:
         yield
-    except KeyboardInterrupt as error:
-        end_interrupted(error, what)
+    except (KeyboardInterrupt, OSError) as error:
+        interruption = behind(error)
+        if interruption is None:
+            raise
+        from edgefl import registry
+
+        place = registry.plug_ins().place(interruption)
+        told = [f"interrupted in {place[0]}" if place else "interrupted", *filter(None, [what()])]
+        with suppress(OSError):
+            if _state["traceback"]:
+                traceback.print_exception(interruption)
+            say("; ".join(told))
+        raise typer.Exit(exit_code(interruption)) from None
 
 
 @contextmanager
@@ -179,7 +180,7 @@ def observing(what: str = "") -> Iterator[Any]:
     """Yield the progress display of a command, which ends as one that is ``interruptible``."""
     from edgefl.report import make_progress
 
-    with interruptible(what), make_progress() as progress:
+    with interruptible(lambda: what), make_progress() as progress:
         yield progress
 
 

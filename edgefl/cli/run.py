@@ -16,8 +16,8 @@ from edgefl.cli.app import (
     ScenarioFile,
     Shard,
     app,
-    end_interrupted,
     examples,
+    interruptible,
     observing,
     print_json,
     say,
@@ -86,15 +86,13 @@ def run(
     if finished is None:
         progress = make_progress()
         try:
-            with progress:
+            with interruptible(lambda: _how_to_continue(progress.folder)), progress:
                 from edgefl.commands.run import run as command
 
                 finished = command.run(
                     scenario, output=output, resume=resume, overrides=overrides or (), jobs=jobs, address=address,
                     shard=shard, on_progress=progress,
                 )  # fmt: skip
-        except KeyboardInterrupt as error:
-            end_interrupted(error, _how_to_continue(progress.folder))
         except DivergedError as error:
             # what was done is shown before the error
             finished, diverged = _whole(progress.folder), error

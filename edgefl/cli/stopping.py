@@ -76,7 +76,7 @@ def stoppable(*, to_the_end: bool = False) -> Iterator[None]:
             raise Stopped(number)
         if looks:
             looks = False
-            if not _stopping(sys.exc_info()[1]):
+            if behind(sys.exc_info()[1]) is None:
                 raise Stopped(number)
         elif time.monotonic() - first > SAME_SECONDS:
             signal.signal(number, signal.SIG_DFL)
@@ -97,15 +97,15 @@ def stoppable(*, to_the_end: bool = False) -> Iterator[None]:
                 watch.join()
 
 
-def _stopping(error: BaseException | None) -> bool:
-    """Whether this exception, which is being handled, is ``Stopped`` or came while one was."""
+def behind(error: BaseException | None) -> KeyboardInterrupt | None:
+    """The interruption that this exception is, or that was under way when it was raised; None if there was none."""
     seen = set()
     while error is not None and error not in seen:
-        if isinstance(error, Stopped):
-            return True
+        if isinstance(error, KeyboardInterrupt):
+            return error
         seen.add(error)
         error = error.__context__
-    return False
+    return None
 
 
 @contextmanager
