@@ -130,8 +130,8 @@ def errors_page() -> str:
             f"After one of these signals ({INTERRUPTED}) every command ends alike: a line on stderr says what "
             "to do now, what is finished is written, and no process of it is left. A second signal, more than a second "
             "after the first, ends it at once, as SIGKILL does; its processes end too, and a run can be resumed. So "
-            "does a signal before the command line is read. In a script of your own `edgefl.run` leaves signals as they "
-            "are: there Ctrl-C is Python's `KeyboardInterrupt`, and SIGTERM ends the script at once.",
+            "does a signal before the command line is read. In a script of your own `edgefl.run` leaves signals as "
+            "they are: there Ctrl-C is Python's `KeyboardInterrupt`, and SIGTERM ends the script at once.",
             table(("Command", "0", "1", f"After {INTERRUPTED}"), codes),
         ],
     )
