@@ -6,7 +6,9 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,7 +21,7 @@ from edgefl.records.rounds import Round
 from edgefl.records.run import Result
 from edgefl.runs import Run, is_comparison, read_run
 from edgefl.runs.changed import guarded
-from edgefl.runs.durable import writing
+from edgefl.runs.durable import append_file, writing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -215,29 +217,40 @@ class TensorBoardLog:
 
     def __init__(self, folder: Path, label: str, scenario: Mapping[str, object]):
         check_installed("tensorboard")
-        self.folder = folder
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the packages behind it warn of each other
-            from torch.utils.tensorboard.writer import SummaryWriter
+        with warnings.catch_warnings(action="ignore"):  # the packages behind it warn of each other
+            from tensorboard.compat.proto.event_pb2 import Event
+            from torch.utils.tensorboard.summary import scalar, text
+
+            self._event: Callable[..., Any] = Event
+            self._scalar: Callable[..., Any] = scalar
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             for old in folder.glob("events.out.tfevents.*"):
                 old.unlink()
-            self._writer: Any = SummaryWriter(str(folder))
-        text = "\n".join(f"    {path}: {value}" for path, value in options_of(scenario).items())
-        self._writer.add_text("scenario", f"{label}\n\n{text}", 0, walltime=0.0)
+        self.file = folder / "events.out.tfevents.0.edgefl"
+        lines = "\n".join(f"    {path}: {value}" for path, value in options_of(scenario).items())
+        told = Event(step=0, wall_time=0.0, summary=text("scenario", f"{label}\n\n{lines}"))
+        self._write([Event(file_version="brain.Event:2", wall_time=0.0), told])
 
     def round(self, record: Round) -> None:
-        """Add a round's record."""
-        with writing(self.folder):
-            at = record.ended
-            for path, value in scalars(record).items():
-                self._writer.add_scalar(path.replace(".", "/"), value, record.round, walltime=at)
-            self._writer.flush()
+        """Add a round's record: all of its events or none."""
+        at, step = record.ended, record.round
+        self._write([
+            self._event(step=step, wall_time=at, summary=self._scalar(path.replace(".", "/"), value))
+            for path, value in scalars(record).items()
+        ])  # fmt: skip
 
     def close(self, *, finished: bool) -> None:
-        """Close the event file."""
-        self._writer.close()
+        """Nothing is left to be written."""
+
+    def _write(self, events: Sequence[Any]) -> None:
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        records = BytesIO()
+        writer = RecordWriter(records)
+        for event in events:
+            writer.write(event.SerializeToString())
+        append_file(self.file, records.getvalue())
 
 
 class MlflowLog:
