@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from uuid import uuid4
 
 from edgefl.commands.progress import OnProgress, public_command, silent
 from edgefl.errors import RunError, install_hint, suggestion
@@ -263,14 +264,12 @@ class MlflowLog:
     def __init__(self, file: Path, label: str, scenario: Mapping[str, object]):
         check_installed("mlflow")
         self.file = file
-        with _quiet():
+        with _mlflow(self.file):
             from mlflow.entities import Metric, Param, RunTag
             from mlflow.tracking import MlflowClient
 
             self._metric: Callable[..., Any] = Metric
-            with writing(file):
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.touch()
+            _make_store(file)
             self._client = MlflowClient(tracking_uri=f"sqlite:///{file.absolute()}")
             name = str(scenario.get("name") or "edgefl")
             found = self._client.get_experiment_by_name(name)
@@ -292,13 +291,13 @@ class MlflowLog:
         """Add a round's record."""
         at = self._last = round(1000 * record.ended)
         metrics = [self._metric(mlflow_name(path), value, at, record.round) for path, value in scalars(record).items()]
-        with _quiet():
+        with _mlflow(self.file):
             for first in range(0, len(metrics), 500):
                 self._client.log_batch(self.run_id, metrics=metrics[first : first + 500])
 
     def close(self, *, finished: bool) -> None:
         """Say whether the run is over."""
-        with _quiet():
+        with _mlflow(self.file):
             status = "FINISHED" if finished else "KILLED"
             self._client.set_terminated(self.run_id, status=status, end_time=self._last)
 
@@ -308,13 +307,40 @@ def mlflow_name(path: str) -> str:
     return re.sub(r"[^\w\-. /]", "_", path.replace("@", "_at_"))
 
 
-def _quiet() -> Any:
-    """MLflow and the packages behind it warn of each other's future versions and log their migrations."""
+def _make_store(file: Path) -> None:
+    """Make MLflow's store, if it isn't there, and let it take its place when it is whole."""
+    from mlflow.tracking import MlflowClient
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if file.exists() and file.stat().st_size:
+        return
+    partial = file.with_name(f".partial-{uuid4().hex}-{file.name}")
+    try:
+        MlflowClient(tracking_uri=f"sqlite:///{partial.absolute()}").search_experiments(max_results=1)
+        if not (file.exists() and file.stat().st_size):  # another run of a comparison may have made it meanwhile
+            os.replace(partial, file)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def _mlflow(file: Path) -> Iterator[None]:
+    """Call MLflow.  Raises RunError if its store ``file`` can't be written.
+
+    MLflow and the packages behind it warn of each other's future versions and log their migrations.
+    """
     import logging
 
-    for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    return warnings.catch_warnings(action="ignore")
+    with warnings.catch_warnings(action="ignore"), writing(file):
+        from mlflow.exceptions import MlflowException
+        from sqlalchemy.exc import SQLAlchemyError
+
+        for name in ("mlflow", "alembic"):  # mlflow sets the level of its own when it is imported
+            logging.getLogger(name).setLevel(logging.ERROR)
+        try:
+            yield
+        except (MlflowException, SQLAlchemyError) as error:  # the statement and its values are on further lines
+            raise RunError(f"can't write {file}: {str(error).partition(chr(10))[0]}") from error
 
 
 def log_of(tracker: str, folder: Path, label: str, scenario: Mapping[str, object]) -> Log | None:
