@@ -238,7 +238,12 @@ def test_figures_and_pages_that_find_no_space_are_errors_and_leave_no_part(
 
 def ended(*arguments: str, folder: Path, stdout: Any, stderr: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "edgefl", *arguments], cwd=folder, stdout=stdout, stderr=stderr, text=True, timeout=300
+        [sys.executable, "-m", "edgefl.cli", *arguments],
+        cwd=folder,
+        stdout=stdout,
+        stderr=stderr,
+        text=True,
+        timeout=300,
     )
 
 
