@@ -115,22 +115,25 @@ def trained(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[
     return scenario, edgefl.run(scenario, output=tmp_path_factory.mktemp("trained") / "run")
 
 
-def test_what_a_full_disk_refused_is_not_written_later(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("lines", "limit"), [(40, 300), (600, 9000), (1000, 10)])  # the first two fit a buffer
+def test_what_a_full_disk_refused_is_not_written_later(tmp_path: Path, lines: int, limit: int) -> None:
     path = tmp_path / "rows.jsonl"
     append_file(path, b"first\n")
-    with at_most(10), pytest.raises(RunError, match="can't write .*rows.jsonl: File too large"):
-        append_file(path, b"second, and longer\n" * 1000)
+    with at_most(limit), pytest.raises(RunError, match="can't write .*rows.jsonl: File too large"):
+        append_file(path, b"second, and longer\n" * lines)
     gc.collect()  # a buffer that still held a part would write it now
     append_file(path, b"third\n")
     assert path.read_bytes() == b"first\nthird\n"
 
 
-@pytest.mark.parametrize("share", [0.1, 0.45, 0.8])
+@pytest.mark.parametrize(("round", "short"), [(1, 40_000), (5, 1000), (9, 1), (11, 5000)])
 def test_a_file_that_reaches_its_limit_leaves_a_run_that_goes_on(
-    bare: tuple[dict[str, Any], Run], tmp_path: Path, share: float
+    bare: tuple[dict[str, Any], Run], tmp_path: Path, round: int, short: int
 ) -> None:
+    """The limit is so many bytes short of the end of a round's records of clients; the first stops another table."""
     scenario, whole = bare
-    limit = int(share * (whole.path / "clients.jsonl").stat().st_size)
+    lines = (whole.path / "clients.jsonl").read_bytes().splitlines(keepends=True)
+    limit = max(sum(len(line) for line in lines if json.loads(line)["round"] <= round) - short, 2000)
     assert filled_and_resumed(scenario, tmp_path / "run", lambda: at_most(limit)).endswith(".jsonl")
     assert contents(tmp_path / "run") == contents(whole.path)
 
