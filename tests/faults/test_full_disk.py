@@ -133,7 +133,7 @@ def test_a_file_that_reaches_its_limit_leaves_a_run_that_goes_on(
     """The limit is so many bytes short of the end of a round's records of clients; the first stops another table."""
     scenario, whole = bare
     lines = (whole.path / "clients.jsonl").read_bytes().splitlines(keepends=True)
-    limit = max(sum(len(line) for line in lines if json.loads(line)["round"] <= round) - short, 2000)
+    limit = max(sum(len(line) for line in lines if json.loads(line)["round"] <= round) - short, 20_000)
     assert filled_and_resumed(scenario, tmp_path / "run", lambda: at_most(limit)).endswith(".jsonl")
     assert contents(tmp_path / "run") == contents(whole.path)
 
