@@ -220,24 +220,26 @@ class TensorBoardLog:
         check_installed("tensorboard")
         with warnings.catch_warnings(action="ignore"):  # the packages behind it warn of each other
             from tensorboard.compat.proto.event_pb2 import Event
-            from torch.utils.tensorboard.summary import scalar, text
+            from tensorboard.summary.writer.record_writer import RecordWriter
+            from torch.utils.tensorboard import summary
 
-            self._event: Callable[..., Any] = Event
-            self._scalar: Callable[..., Any] = scalar
+            self._event: Any = Event
+            self._framed: Any = RecordWriter
+            self._summary: Any = summary
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             for old in folder.glob("events.out.tfevents.*"):
                 old.unlink()
         self.file = folder / "events.out.tfevents.0.edgefl"
         lines = "\n".join(f"    {path}: {value}" for path, value in options_of(scenario).items())
-        told = Event(step=0, wall_time=0.0, summary=text("scenario", f"{label}\n\n{lines}"))
-        self._write([Event(file_version="brain.Event:2", wall_time=0.0), told])
+        told = self._event(step=0, wall_time=0.0, summary=self._summary.text("scenario", f"{label}\n\n{lines}"))
+        self._write([self._event(file_version="brain.Event:2", wall_time=0.0), told])
 
     def round(self, record: Round) -> None:
         """Add a round's record: all of its events or none."""
         at, step = record.ended, record.round
         self._write([
-            self._event(step=step, wall_time=at, summary=self._scalar(path.replace(".", "/"), value))
+            self._event(step=step, wall_time=at, summary=self._summary.scalar(path.replace(".", "/"), value))
             for path, value in scalars(record).items()
         ])  # fmt: skip
 
@@ -245,10 +247,8 @@ class TensorBoardLog:
         """Nothing is left to be written."""
 
     def _write(self, events: Sequence[Any]) -> None:
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
         records = BytesIO()
-        writer = RecordWriter(records)
+        writer = self._framed(records)
         for event in events:
             writer.write(event.SerializeToString())
         append_file(self.file, records.getvalue())
