@@ -13,13 +13,15 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
 
 from edgefl.cli.stopping import behind, exit_code, stoppable
-from edgefl.errors import EdgeflError, PluginError
+from edgefl.errors import EdgeflError, PluginError, RunError
+from edgefl.files import full_disk_named
 
 if TYPE_CHECKING:
     from edgefl.records.devices import BrokenPart
@@ -141,8 +143,9 @@ def print_json(value: Any) -> None:
 
 
 def say(text: str) -> None:
-    """Print a message on stderr, with ``edgefl:`` before it."""
-    sys.stderr.write(f"edgefl: {text}\n")
+    """Print a message on stderr, with ``edgefl:`` before it; it is lost where stderr is a file on a full disk."""
+    with suppress(OSError):
+        sys.stderr.write(f"edgefl: {text}\n")
 
 
 def say_broken(broken: Iterable[BrokenPart]) -> None:
@@ -213,6 +216,55 @@ def _named_faults() -> Iterator[None]:
             raise
 
 
+class _Stdout(TextIOWrapper):
+    """Stdout that raises RunError where it can't be written, such as a file on a full disk."""
+
+    def write(self, text: str) -> int:
+        with self._named():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with self._named():
+            super().flush()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise RunError(f"can't write to stdout: {error.strerror}") from error
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    """Within it stdout is a ``_Stdout``, which is flushed at the end: Python's flush at exit would show a traceback."""
+    given = sys.stdout
+    if given is not sys.__stdout__ or not isinstance(given, TextIOWrapper):
+        yield  # a test reads it
+        return
+    sys.stdout = stdout = _Stdout(given.buffer, given.encoding, given.errors, line_buffering=given.line_buffering)
+    try:
+        yield
+        stdout.flush()
+    except SystemExit:
+        stdout.flush()
+        raise
+    finally:
+        with suppress(RunError, BrokenPipeError):  # raised already, or there is another error to tell of
+            stdout.detach()
+        sys.stdout = given
+
+
+def _dropped(stream: TextIO) -> None:
+    """Let nothing be left in a stream of this process that can't be written, since Python would try again at exit."""
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console command.  Exit codes: 0 success, 1 failure, 2 an error that the user can correct, 130 interrupted
     (``stopping.exit_code``: 143 after SIGTERM, 129 after SIGHUP).
@@ -223,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         warnings.showwarning = one_line
         _state["traceback"] = False
         try:
-            with _named_faults():
+            with full_disk_named(), _answering(), _named_faults():
                 app(list(arguments) if arguments is not None else None, prog_name="edgefl")
         except EdgeflError as error:
             if _state["traceback"]:
@@ -236,8 +288,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except BrokenPipeError:
             # The reader of stdout (such as ``head``) closed the pipe.  Python flushes stdout at exit, which would
             # raise again, so stdout is redirected to the null device.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _dropped(sys.stdout)
             sys.exit(1)
         finally:
+            _dropped(sys.stderr)
             if (registry := sys.modules.get("edgefl.registry")) is not None:
                 registry.unload_plug_ins()  # a file is loaded for the command that asks for it

@@ -6,9 +6,12 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from uuid import uuid4
 
 from edgefl.commands.progress import OnProgress, public_command, silent
 from edgefl.errors import RunError, install_hint, suggestion
@@ -19,7 +22,7 @@ from edgefl.records.rounds import Round
 from edgefl.records.run import Result
 from edgefl.runs import Run, is_comparison, read_run
 from edgefl.runs.changed import guarded
-from edgefl.runs.durable import writing
+from edgefl.runs.durable import append_file, writing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -215,29 +218,40 @@ class TensorBoardLog:
 
     def __init__(self, folder: Path, label: str, scenario: Mapping[str, object]):
         check_installed("tensorboard")
-        self.folder = folder
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the packages behind it warn of each other
-            from torch.utils.tensorboard.writer import SummaryWriter
+        with warnings.catch_warnings(action="ignore"):  # the packages behind it warn of each other
+            from tensorboard.compat.proto.event_pb2 import Event
+            from tensorboard.summary.writer.record_writer import RecordWriter
+            from torch.utils.tensorboard import summary
+
+            self._event: Any = Event
+            self._framed: Any = RecordWriter
+            self._summary: Any = summary
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             for old in folder.glob("events.out.tfevents.*"):
                 old.unlink()
-            self._writer: Any = SummaryWriter(str(folder))
-        text = "\n".join(f"    {path}: {value}" for path, value in options_of(scenario).items())
-        self._writer.add_text("scenario", f"{label}\n\n{text}", 0, walltime=0.0)
+        self.file = folder / "events.out.tfevents.0.edgefl"
+        lines = "\n".join(f"    {path}: {value}" for path, value in options_of(scenario).items())
+        told = self._event(step=0, wall_time=0.0, summary=self._summary.text("scenario", f"{label}\n\n{lines}"))
+        self._write([self._event(file_version="brain.Event:2", wall_time=0.0), told])
 
     def round(self, record: Round) -> None:
-        """Add a round's record."""
-        with writing(self.folder):
-            at = record.ended
-            for path, value in scalars(record).items():
-                self._writer.add_scalar(path.replace(".", "/"), value, record.round, walltime=at)
-            self._writer.flush()
+        """Add a round's record: all of its events or none."""
+        at, step = record.ended, record.round
+        self._write([
+            self._event(step=step, wall_time=at, summary=self._summary.scalar(path.replace(".", "/"), value))
+            for path, value in scalars(record).items()
+        ])  # fmt: skip
 
     def close(self, *, finished: bool) -> None:
-        """Close the event file."""
-        self._writer.close()
+        """Nothing is left to be written."""
+
+    def _write(self, events: Sequence[Any]) -> None:
+        records = BytesIO()
+        writer = self._framed(records)
+        for event in events:
+            writer.write(event.SerializeToString())
+        append_file(self.file, records.getvalue())
 
 
 class MlflowLog:
@@ -250,14 +264,12 @@ class MlflowLog:
     def __init__(self, file: Path, label: str, scenario: Mapping[str, object]):
         check_installed("mlflow")
         self.file = file
-        with _quiet():
+        with _mlflow(self.file):
             from mlflow.entities import Metric, Param, RunTag
             from mlflow.tracking import MlflowClient
 
             self._metric: Callable[..., Any] = Metric
-            with writing(file):
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.touch()
+            _make_store(file)
             self._client = MlflowClient(tracking_uri=f"sqlite:///{file.absolute()}")
             name = str(scenario.get("name") or "edgefl")
             found = self._client.get_experiment_by_name(name)
@@ -279,13 +291,13 @@ class MlflowLog:
         """Add a round's record."""
         at = self._last = round(1000 * record.ended)
         metrics = [self._metric(mlflow_name(path), value, at, record.round) for path, value in scalars(record).items()]
-        with _quiet():
+        with _mlflow(self.file):
             for first in range(0, len(metrics), 500):
                 self._client.log_batch(self.run_id, metrics=metrics[first : first + 500])
 
     def close(self, *, finished: bool) -> None:
         """Say whether the run is over."""
-        with _quiet():
+        with _mlflow(self.file):
             status = "FINISHED" if finished else "KILLED"
             self._client.set_terminated(self.run_id, status=status, end_time=self._last)
 
@@ -295,13 +307,40 @@ def mlflow_name(path: str) -> str:
     return re.sub(r"[^\w\-. /]", "_", path.replace("@", "_at_"))
 
 
-def _quiet() -> Any:
-    """MLflow and the packages behind it warn of each other's future versions and log their migrations."""
+def _make_store(file: Path) -> None:
+    """Make MLflow's store, if it isn't there, and let it take its place when it is whole."""
+    from mlflow.tracking import MlflowClient
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if file.exists() and file.stat().st_size:
+        return
+    partial = file.with_name(f".partial-{uuid4().hex}-{file.name}")
+    try:
+        MlflowClient(tracking_uri=f"sqlite:///{partial.absolute()}").search_experiments(max_results=1)
+        if not (file.exists() and file.stat().st_size):  # another run of a comparison may have made it meanwhile
+            os.replace(partial, file)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def _mlflow(file: Path) -> Iterator[None]:
+    """Call MLflow.  Raises RunError if its store ``file`` can't be written.
+
+    MLflow and the packages behind it warn of each other's future versions and log their migrations.
+    """
     import logging
 
-    for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    return warnings.catch_warnings(action="ignore")
+    with warnings.catch_warnings(action="ignore"), writing(file):
+        from mlflow.exceptions import MlflowException
+        from sqlalchemy.exc import SQLAlchemyError
+
+        for name in ("mlflow", "alembic"):  # mlflow sets the level of its own when it is imported
+            logging.getLogger(name).setLevel(logging.ERROR)
+        try:
+            yield
+        except (MlflowException, SQLAlchemyError) as error:  # the statement and its values are on further lines
+            raise RunError(f"can't write {file}: {str(error).partition(chr(10))[0]}") from error
 
 
 def log_of(tracker: str, folder: Path, label: str, scenario: Mapping[str, object]) -> Log | None:

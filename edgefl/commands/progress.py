@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from edgefl import registry
+from edgefl.files import full_disk_named
 
 OnProgress = Callable[[str, Mapping[str, Any]], None]
 """Called with an event's name and its facts: ``prepare``, ``combination``, ``start``, ``record``, ``done``, ..."""
@@ -34,6 +35,8 @@ def messages(on_progress: OnProgress, prefix: str = "") -> Callable[[str], None]
 def public_command(command: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
     """A public command.  It raises what a plug-in raises as PluginError, and sees every folder of data as it is now.
 
+    A disk that is full where no file of the answer is written, such as that of temporary files, is a RunError.
+
     It takes ``observe=``, the former name of ``on_progress=``, too, and ``progress=True`` for a bar.  A notebook shows
     some answers as tables (``edgefl.report.notebook``).
     """
@@ -47,6 +50,7 @@ def public_command(command: Callable[Arguments, Answer]) -> Callable[Arguments, 
         with ExitStack() as stack:
             if kwargs.pop("progress", False):
                 kwargs["on_progress"] = _with_bar(stack, kwargs.get("on_progress", silent))
+            stack.enter_context(full_disk_named())
             stack.enter_context(registry.named_faults())
             stack.enter_context(one_look())
             answer = command(*args, **kwargs)

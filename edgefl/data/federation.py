@@ -282,7 +282,7 @@ class Federation:
         return counts
 
     def partition_figure(self, path: Path) -> None:
-        """Draw the samples of each client and class as bubbles, and save the figure at ``path``."""
+        """Draw the samples of each client and class as bubbles, and save the figure at ``path``, a .png."""
         from edgefl.data.figure import draw
 
         draw(

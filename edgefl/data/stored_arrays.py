@@ -73,5 +73,6 @@ def _write(folder: Path, arrays: Mapping[str, Array], meta: Meta, files: Mapping
             (draft / "meta.json").write_text(json.dumps(meta, ensure_ascii=False), encoding="utf-8")
     except OSError as error:
         if not (folder / "meta.json").is_file():  # else another process wrote the same content first
-            message = f"the data cache {folder.parent} can't be written ({error.strerror})"
+            # numpy's error, when it could write a part of an array only, has a message and no number
+            message = f"the data cache {folder.parent} can't be written ({error.strerror or error})"
             raise DataError(f"{message}; name another folder in EDGEFL_CACHE") from error

@@ -6,6 +6,7 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Self, TextIO
@@ -243,8 +244,9 @@ class Lines(Progress):
 
     def _write(self, text: str) -> None:
         if text != self._last:  # combinations share their data: report their preparation once
-            self._file.write(text + "\n")
-            self._file.flush()
+            with suppress(OSError):  # such as a log on a full disk: the command goes on
+                self._file.write(text + "\n")
+                self._file.flush()
             self._last = text
             self._written = time.monotonic()
 

@@ -169,6 +169,10 @@ class RunDirectory:
         facts = {kind: each.model_dump(mode="json", exclude_none=True) for kind, each in of_kinds.items()}
         replace_file(self.path / PREPROCESSING, json_text(facts))
 
+    def write_tokenizer(self, text: str) -> None:
+        """Write the tokenizer, JSON of the tokenizers library.  Raises RunError if it can't be written."""
+        replace_file(self.tokenizer_path, text.encode())
+
     @property
     def finished(self) -> bool:
         """Whether ``finish`` has completed."""
@@ -344,11 +348,12 @@ class RunDirectory:
             files = digests.file_digests(self.path, FILES)
             files |= kept.file_digests(self.kept_folder, self._needed(self.keep))
         files["result.json"] = {"bytes": len(text), "blake2b": digests.text_digest(text)}
+        # what a full disk may refuse comes before the result, so that a resumed run does it again
+        checkpoints.share_weights(self.path / CHECKPOINTS, self.path / checkpoints.WEIGHTS)
         replace_file(self.path / "files.json", json_text({"files": files}))
         replace_file(self.path / "result.json", text)
         checkpoints.keep_newest(self.path / CHECKPOINTS, self.keep)
         self._sweep()
-        checkpoints.share_weights(self.path / CHECKPOINTS, self.path / checkpoints.WEIGHTS)
 
     def _needed(self, newest: int = 0) -> set[str]:
         """The files of what clients keep to which the ``newest`` checkpoints refer, 0: all, and the round under way."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from typing import IO
 import psutil
 
 from edgefl.errors import RunError
-from edgefl.files import replacing
+from edgefl.files import output, replacing
 from edgefl.runs.contents import not_following
 
 
@@ -39,6 +40,27 @@ def replace_file(path: Path, content: bytes, *, synced: bool = True) -> None:
     """Write ``content`` to ``path`` atomically.  Raises RunError if the file can't be written."""
     with writing(path), replacing(path, durable=True, synced=synced) as partial:
         partial.write_bytes(content)
+
+
+def append_file(path: Path, content: bytes) -> None:
+    """Append ``content`` to ``path``: all of it or nothing.  Raises RunError if the file can't be written.
+
+    Nothing waits in a buffer: what a full disk refused isn't written when there is space again.
+    """
+    with writing(path), open(path, "ab", buffering=0, opener=not_following) as file:
+        before, left = os.fstat(file.fileno()).st_size, memoryview(content)
+        try:
+            while len(left):  # one call may write less
+                left = left[file.write(left) :]
+        finally:
+            if len(left):  # else the next call would continue a part of a line
+                file.truncate(before)
+
+
+def write_output(path: Path, content: bytes) -> None:
+    """Write a file that a user names (``files.output``).  Raises RunError if it can't be written."""
+    with writing(path), output(path) as file:
+        file.write(content)
 
 
 def locked(path: Path) -> IO[bytes] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -26,6 +27,8 @@ from edgefl.errors import DataError, MethodError, suggestion
 from edgefl.files import replacing
 from edgefl.models.model import ModelDescription
 from edgefl.registry.part_fields import Fields
+from edgefl.runs.checkpoints import write_tensors
+from edgefl.runs.durable import replace_file
 from edgefl.training.node import Node
 from edgefl.training.task import Task
 from edgefl.work import Item, Pass, Payload, TensorSpec, Work, digest
@@ -136,10 +139,12 @@ class Pretraining:
         return self._values
 
     def save(self, folder: Path) -> None:
-        """Write ``pretrained.safetensors``, which ``from`` can read, and the facts ``pretrained.json`` to a folder."""
-        values = {name: value.contiguous() for name, value in self().items()}
-        safetensors.torch.save_file(values, folder / "pretrained.safetensors")
-        (folder / "pretrained.json").write_text(json.dumps(self.told, indent=2) + "\n", encoding="utf-8")
+        """Write ``pretrained.safetensors``, which ``from`` can read, and the facts ``pretrained.json`` to a folder.
+
+        Raises RunError if a file can't be written.
+        """
+        write_tensors(folder / "pretrained.safetensors", {name: value.clone() for name, value in self().items()})
+        replace_file(folder / "pretrained.json", (json.dumps(self.told, indent=2) + "\n").encode())
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -191,9 +196,10 @@ class Pretraining:
         values, facts = self._train(modality, works)
         self.told[modality] = facts
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as draft:
-                safetensors.torch.save_file(values, draft, {"told": json.dumps(facts)})
+            with suppress(OSError, safetensors.SafetensorError):  # such as a full disk: it is trained anew next time
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with replacing(path) as draft:
+                    safetensors.torch.save_file(values, draft, {"told": json.dumps(facts)})
         return values
 
     def _train(self, modality: str, works: list[Work]) -> tuple[dict[str, Tensor], TowerFacts]:

@@ -69,8 +69,8 @@ CODES = {
     0: "The command did what was asked",
     1: "Something failed, or the answer is no: the next table says what, for each command. Also where the reader of "
     "stdout closed it, and after an unexpected exception (with a traceback)",
-    2: "The user can mend it: an `EdgeflError` with this code, an unknown command or option, or two profiles that "
-    "`cost-diff` can't compare",
+    2: "The user can mend it: an `EdgeflError` with this code, an unknown command or option, two profiles that "
+    "`cost-diff` can't compare, or a full disk, also the one that stdout goes to",
     **{
         exit_code(Stopped(number)): meaning
         for number, meaning in {

@@ -331,7 +331,7 @@ def _keep_preprocessing(directory: RunDirectory, federation: Federation) -> None
     if of_kinds := federation.preprocessing():
         directory.write_preprocessing(of_kinds)
     with suppress(DataError):
-        federation.tokenizer.save(str(directory.tokenizer_path))
+        directory.write_tokenizer(federation.tokenizer.to_str(pretty=True))
 
 
 class Executors:

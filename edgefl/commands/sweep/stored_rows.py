@@ -18,7 +18,7 @@ from edgefl.errors import RunError, UnknownName
 from edgefl.files import read_regular, replacing
 from edgefl.records.record import fields_of
 from edgefl.records.sweep import CellCosts, CellRow, RefusedCell, read_cell
-from edgefl.runs.durable import locked, writing
+from edgefl.runs.durable import append_file, locked, writing
 from edgefl.runs.tables import mend
 from edgefl.scenario import Scenario
 from edgefl.work import digest
@@ -157,8 +157,7 @@ class Rows:
         if self._refused.get(row.label) == row:
             return
         line = json.dumps({**row.as_json(), "scenario_digest": self._keys[row.label]}, allow_nan=False)
-        with writing(self.path), self.path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        append_file(self.path, (line + "\n").encode())
         self._keep(row)
 
     def write_csv(self, rows: Iterable[Row]) -> None:

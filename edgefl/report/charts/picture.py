@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from edgefl.errors import RunError
 from edgefl.report.charts.chart import UNKNOWN, Axis, Chart, Panel, Series
-from edgefl.runs.durable import replace_file, writing
+from edgefl.runs.durable import replace_file, write_output
 
 MARKS = "osD^vXP*"
 WIDTH = 7.0
@@ -65,12 +66,13 @@ def draw(chart: Chart, path: Path, *, dpi: int = 200, title: str = "", measured:
             )
         form = path.suffix.removeprefix(".").lower()
         metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(form, {"Software": None})
-        with writing(path):
-            figure.savefig(path, dpi=dpi, metadata=metadata)
-            if palette and form == "png":
-                with Image.open(path) as drawn:
-                    reduced = drawn.convert("RGB").quantize(palette)
-                reduced.save(path, optimize=True)
+        content = BytesIO()
+        figure.savefig(content, format=form, dpi=dpi, metadata=metadata)
+        if palette and form == "png":
+            with Image.open(content) as drawn:
+                reduced = drawn.convert("RGB").quantize(palette)
+            reduced.save(content := BytesIO(), "png", optimize=True)
+        write_output(path, content.getvalue())
 
 
 def _height(panel: Panel) -> float:
