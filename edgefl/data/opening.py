@@ -6,7 +6,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache as once
 from functools import partial
 from importlib.metadata import version
@@ -23,7 +23,7 @@ from edgefl.data.fingerprints import code_of, collection_key
 from edgefl.data.missing import DROPPED, draw
 from edgefl.data.options import KINDS, PUBLIC, DataOptions, Kind
 from edgefl.data.split import SPLITS, by_kind, hold_out, one_per_text, usable
-from edgefl.data.stored_arrays import Array, Entry, Meta, entry
+from edgefl.data.stored_arrays import Array, Built, Entry, Meta, entry
 from edgefl.data.stored_set import Part
 from edgefl.data.vocabulary import encoded, ready_tokenizer, tokenizer_file, train_wordpiece
 from edgefl.errors import DataError
@@ -101,27 +101,29 @@ def _collection(
     def collect(make: Callable[[], Collection]) -> Built:
         return _collect(name, make, code_of(dataset.build), on_message)
 
-    if isinstance(dataset, DataSet):
-        return key, entry(
-            cache, f"{name}-{digest(key)}", lambda: collect(lambda: dataset.build(options.size, on_message))
-        )
-    with _scratch(cache) as scratch:
-        wanted = Wanted(options.size, folder, on_message, scratch, options.columns)
-        return key, entry(cache, f"{name}-{digest(key)}", lambda: collect(lambda: dataset.build(wanted)))
+    with ExitStack() as stack:
+
+        def build() -> Built:
+            if isinstance(dataset, DataSet):
+                return collect(lambda: dataset.build(options.size, on_message))
+            scratch = stack.enter_context(_scratch(cache))
+            wanted = Wanted(options.size, folder, on_message, scratch, options.columns)
+            return collect(lambda: dataset.build(wanted))
+
+        return key, entry(cache, f"{name}-{digest(key)}", build)
 
 
 @contextmanager
 def _scratch(cache: Path) -> Iterator[Path]:
-    """An empty temporary folder in the cache."""
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=".scratch-", dir=cache))
-    except OSError as error:
-        raise DataError(f"the data cache {cache} can't be written ({error.strerror})") from error
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    """An empty temporary folder: in the cache, or where temporary files are if that can't be written."""
+    with ExitStack() as stack:
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+            folder = tempfile.mkdtemp(prefix=".scratch-", dir=cache)
+        except OSError:
+            folder = tempfile.mkdtemp(prefix="edgefl-")
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        yield Path(folder)
 
 
 def merged(parts: Mapping[str, Part], options: DataOptions) -> Federation:
@@ -182,23 +184,22 @@ def _facts(parts: Mapping[str, Part]) -> dict[str, dict[str, int]]:
     return facts
 
 
-Built = tuple[dict[str, Array], Meta, dict[str, str]]
-
-
 def _collect(name: str, make: Callable[[], Collection], code: str, on_message: OnMessage) -> Built:
     on_message(f"building the data set {name} (once; kept in the cache)")
     collection = make()
     arrays: dict[str, Array] = collection.arrays()
     texts = json.dumps({"texts": collection.texts, "masked": collection.masked}, ensure_ascii=False)
-    meta: Meta = {"classes": collection.classes, "arrays": sorted(arrays), "code": code}
-    return arrays, meta, {"texts.json": texts}
+    meta: Meta = {"classes": collection.classes, "code": code}
+    return Built(arrays, meta, {"texts.json": texts})
 
 
 def _reopened(cached: Entry) -> Collection:
-    arrays = {name: cached.array(name) for name in cached.meta["arrays"]}
-    texts = json.loads((cached.path / "texts.json").read_text(encoding="utf-8"))
+    texts = json.loads(cached.text("texts.json"))
     return Collection(
-        classes=tuple(cached.meta["classes"]), texts=tuple(texts["texts"]), masked=tuple(texts["masked"]), **arrays
+        classes=tuple(cached.meta["classes"]),
+        texts=tuple(texts["texts"]),
+        masked=tuple(texts["masked"]),
+        **cached.arrays,
     )
 
 
@@ -243,7 +244,7 @@ def _part(
     train = np.flatnonzero(split == 0)
     arrays: dict[str, Array] = {"split": split.astype(np.int8)}
     files: dict[str, str] = {}
-    meta: Meta = {"arrays": []}
+    meta: Meta = {}
     facts: dict[str, dict[str, int]] = {}
     classes = len(collection.classes)
     if collection.images is not None:
@@ -286,8 +287,8 @@ def _part(
                 arrays[f"{data}.{kind}"], server[data][kind] = rows, len(rows)
     arrays |= _dealt(collection, train, kinds, options, whole, seed)
     meta["client_kind"] = [index for index, kind in enumerate(kinds) for _ in range(options.clients[kind])]
-    meta |= {"kinds": kinds, "facts": facts, "server_samples": server, "arrays": sorted(arrays)}
-    return arrays, meta, files
+    meta |= {"kinds": kinds, "facts": facts, "server_samples": server}
+    return Built(arrays, meta, files)
 
 
 def _dealt(
