@@ -1,0 +1,426 @@
+"""Whatever becomes of the files of a cache, what is opened is what a good cache gives, and a line names the file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edgefl import memo
+from edgefl.data import DataOptions, Federation, open_federation
+from edgefl.data import stored_arrays as store
+from edgefl.data.stored_arrays import Built, Entry, entry
+from edgefl.errors import DataError
+
+OPTIONS = DataOptions(source="names", clients={"text": 3}, samples=20, validation=8, test=8)
+
+
+def federation(cache: Path) -> Federation:
+    return open_federation(OPTIONS, seed=1, tokens=8, cache=cache)
+
+
+def content(found: Federation) -> list[Any]:
+    """All that is read of the cached files, as plain data."""
+    (part,) = found._parts
+    arrays = [[name, array.dtype.str, array.tolist()] for name, array in sorted(part.arrays.items())]
+    return [arrays, found.class_names, found.facts, found.names("train"), found.tokenizer.to_str()]
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
+    """A cache, and what is read of it."""
+    cache = tmp_path_factory.mktemp("good")
+    return cache, content(federation(cache))
+
+
+FILES = (
+    "group.npy", "label.npy", "text.npy", "texts.json", "client_offset.npy", "client_rows.npy", "split.npy",
+    "tokens_masked.npy", "tokens_whole.npy", "tokenizer.json", "test.text.npy", "validation.text.npy",
+)  # fmt: skip
+"""The files of these data, but for each entry's ``meta.json``."""
+
+
+def test_these_are_all_files(good: tuple[Path, list[Any]]) -> None:
+    found = [path.name for path in good[0].rglob("*") if path.is_file()]
+    assert sorted(found) == sorted([*FILES, "meta.json", "meta.json"])
+
+
+def paths_of(cache: Path) -> list[Path]:
+    return sorted(path for path in cache.rglob("*") if path.is_file())
+
+
+@contextmanager
+def told(*parts: str) -> Iterator[None]:
+    """Exactly one warning, of one line, which has these parts."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        yield
+    lines = [str(each.message) for each in said]
+    assert len(lines) == 1 and "\n" not in lines[0] and all(part in lines[0] for part in parts), (parts, lines)
+
+
+def check_repaired(cache: Path, damaged: Path, expected: list[Any]) -> None:
+    """The first opening gives what a good cache gives and names the file; the second has nothing to say."""
+    before = {path.relative_to(cache): path.read_bytes() for path in paths_of(cache) if path != damaged}
+    with told(str(damaged), "is built again"):
+        assert content(federation(cache)) == expected
+    assert content(federation(cache)) == expected  # a warning would be an error
+    assert not list(cache.rglob(".*"))
+    after = {path.relative_to(cache): path.read_bytes() for path in paths_of(cache) if path != damaged}
+    assert after == before and damaged.is_file() and not damaged.is_symlink()
+
+
+# --- each file, damaged in each way ----------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_flipped_bit_anywhere_is_found_and_the_data_built_again(
+    good: tuple[Path, list[Any]], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    cache = tmp_path_factory.mktemp("flipped") / "cache"
+    shutil.copytree(good[0], cache)
+    path = data.draw(st.sampled_from(paths_of(cache)), "file")
+    bytes_ = bytearray(path.read_bytes())
+    bit = data.draw(st.integers(0, 8 * len(bytes_) - 1), "bit")
+    bytes_[bit // 8] ^= 1 << bit % 8
+    status = path.stat()
+    path.write_bytes(bytes_)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))  # as a disk that lost a bit leaves it
+    check_repaired(cache, path, good[1])
+    shutil.rmtree(cache)
+
+
+def _linked_elsewhere(path: Path) -> None:
+    other = path.parent.parent.parent / "other"
+    other.write_bytes(path.read_bytes()[::-1])
+    path.unlink()
+    path.symlink_to(other)
+
+
+def _replaced(by: Callable[[Path], object]) -> Callable[[Path], None]:
+    def replace(path: Path) -> None:
+        path.unlink()
+        by(path)
+
+    return replace
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "deleted": Path.unlink,
+    "empty": lambda path: path.write_bytes(b""),
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
+    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "a folder": _replaced(Path.mkdir),
+    "a pipe": _replaced(os.mkfifo),
+    "a link to nothing": _replaced(lambda path: path.symlink_to(path.parent / "nothing")),
+    "a link to itself": _replaced(lambda path: path.symlink_to(path)),
+    "a link to a device": _replaced(lambda path: path.symlink_to("/dev/zero")),
+    "a link to another file": _linked_elsewhere,
+    "JSON of other types": lambda path: path.write_text('{"files": [1], "meta": {"kinds": 7}}'),
+    "JSON that is no object": lambda path: path.write_text("[null, 1e999, []]"),
+}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no pipes")
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_file_that_is_something_else_is_found_and_the_data_built_again(
+    good: tuple[Path, list[Any]], tmp_path: Path, damage: str
+) -> None:
+    for number, original in enumerate(paths_of(good[0])):
+        cache = tmp_path / str(number)
+        shutil.copytree(good[0], cache)
+        path = cache / original.relative_to(good[0])
+        DAMAGES[damage](path)
+        check_repaired(cache, path, good[1])
+
+
+SMALL = Built({"a": np.arange(5, dtype=np.int16), "b": np.eye(2, order="F")}, {"classes": ["x"]}, {"t.txt": "né"})
+
+
+def plain(found: Entry) -> list[Any]:
+    return [sorted((n, a.dtype.str, a.tolist()) for n, a in found.arrays.items()), found.meta, found.text("t.txt")]
+
+
+def test_a_file_cut_at_any_byte_is_found(tmp_path: Path) -> None:
+    expected = plain(entry(tmp_path, "small", lambda: SMALL))
+    folder = tmp_path / "data" / "small"
+    for path in paths_of(folder):
+        whole = path.read_bytes()
+        for length in range(len(whole)):
+            path.write_bytes(whole[:length])
+            with told(str(path), "small is built again"):
+                assert plain(entry(tmp_path, "small", lambda: SMALL)) == expected
+        assert path.read_bytes() == whole
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no pipes")
+@pytest.mark.parametrize("what", ["file", "pipe", "link", "empty", "other"])
+def test_something_else_in_the_place_of_the_folder_makes_room(tmp_path: Path, what: str) -> None:
+    """A link to a folder that holds the entry would be good; what a link leads to is left alone."""
+    folder, other = tmp_path / "data" / "small", tmp_path / "other"
+    expected = plain(entry(tmp_path, "small", lambda: SMALL))
+    if what == "other":  # another entry under this one's name
+        entry(tmp_path, "second", lambda: Built({"a": np.arange(7)}, {}, {"t.txt": "other"}))
+        shutil.rmtree(folder)
+        folder.with_name("second").rename(folder)
+    else:
+        shutil.rmtree(folder)
+        other.mkdir()
+        (other / "meta.json").write_text("{}")
+        make = {"file": Path.touch, "pipe": os.mkfifo, "link": lambda path: path.symlink_to(other), "empty": Path.mkdir}
+        make[what](folder)  # type: ignore[operator]
+    with told(str(folder), "small is built again"):
+        assert plain(entry(tmp_path, "small", lambda: SMALL)) == expected
+    assert plain(entry(tmp_path, "small", lambda: SMALL)) == expected
+    assert what == "other" or [path.name for path in other.iterdir()] == ["meta.json"]
+
+
+# --- other processes -------------------------------------------------------------------------------------------------
+
+SEVERAL = """
+import sys, time, warnings
+from pathlib import Path
+import numpy as np
+from edgefl.data.stored_arrays import Built, entry
+warnings.simplefilter("ignore")
+cache, until = Path(sys.argv[1]), time.monotonic() + float(sys.argv[2])
+
+def build():
+    return Built({f"a{i}": np.arange(1000) + i for i in range(8)}, {"padding": 7}, {"t.txt": "text" * 500})
+
+opened, count = [], 0
+while time.monotonic() < until:
+    found = entry(cache, "shared", build)
+    assert found.meta == {"padding": 7} and found.text("t.txt") == "text" * 500
+    assert sorted(found.arrays) == [f"a{i}" for i in range(8)]
+    opened = [*opened[-3:], found]
+    for each in opened:  # also what was opened before another process built it again
+        assert all((each.arrays[f"a{i}"] == np.arange(1000) + i).all() for i in range(8))
+    count += 1
+print(count)
+"""
+
+
+def test_processes_open_damage_and_rebuild_one_entry_at_once(tmp_path: Path) -> None:
+    """None sees a half entry, and none loses what it has open."""
+    folder = tmp_path / "data" / "shared"
+    readers = [
+        subprocess.Popen([sys.executable, "-c", SEVERAL, tmp_path, "5"], stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    rng, damaged = np.random.default_rng(0), 0
+    while any(reader.poll() is None for reader in readers):
+        time.sleep(0.02)
+        try:
+            path = sorted(folder.iterdir())[rng.integers(0, 10)]
+            if rng.random() < 0.5:
+                path.unlink()
+            else:  # not in place: what others have open stays as it is, but for a disk that changes under them
+                (tmp_path / "worse").write_bytes(bytes([*path.read_bytes()[:-1], rng.integers(0, 256)]))
+                os.replace(tmp_path / "worse", path)
+            damaged += 1
+        except (OSError, IndexError):
+            continue  # it is being built, or was just built again
+    counts = [int(reader.communicate()[0] or 0) for reader in readers]
+    assert [reader.returncode for reader in readers] == [0] * 4
+    assert min(counts) > 10 and damaged > 10
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["shared"]
+
+
+# --- folders that can't be written -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def only_read(folder: Path) -> Iterator[None]:
+    """A folder that can't be written: by its mode, or for root by a mount."""
+    if os.geteuid():
+        modes = {path: path.stat().st_mode for path in (folder, *folder.rglob("*"))}
+        for path in modes:
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        try:
+            yield
+        finally:
+            for path, mode in modes.items():
+                path.chmod(mode)
+        return
+    for command in (["mount", "--bind", folder, folder], ["mount", "-o", "remount,ro,bind", folder]):
+        if subprocess.run(command, capture_output=True).returncode:
+            pytest.skip("this machine lets nobody mount")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="it needs modes or mounts")
+def test_a_cache_that_cannot_be_written_still_works(good: tuple[Path, list[Any]], tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    shutil.copytree(good[0], cache)
+    with only_read(cache):
+        assert content(federation(cache)) == good[1]
+    (path,) = cache.rglob("tokens_whole.npy")
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    damaged = path.read_bytes()
+    with only_read(cache), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert content(federation(cache)) == good[1]
+    assert path.read_bytes() == damaged
+    first, second = (str(each.message) for each in said)
+    assert str(path) in first and "is built again" in first
+    assert "can't be written (Read-only" in second or "can't be written (Permission" in second
+    assert "EDGEFL_CACHE" in second
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with only_read(empty), pytest.warns(UserWarning, match="can't be written .* EDGEFL_CACHE"):
+        assert content(federation(empty)) == good[1]
+
+
+def test_a_file_in_the_place_of_the_cache_costs_time_only(good: tuple[Path, list[Any]], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.warns(UserWarning, match=r"file/data can't be written .* EDGEFL_CACHE"):
+        assert content(federation(tmp_path / "file")) == good[1]
+    assert (tmp_path / "file").read_text() == ""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="it needs a limit of open files")
+def test_a_good_cache_is_left_alone_where_this_process_can_open_no_more_files(
+    good: tuple[Path, list[Any]], tmp_path: Path
+) -> None:
+    import resource
+
+    shutil.copytree(good[0], tmp_path / "cache")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    status = {path: path.stat().st_ino for path in paths_of(tmp_path / "cache")}
+    used = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 40
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 5, before[1]))
+        with pytest.raises(DataError, match=r"can't be opened \(Too many open files\)"):
+            federation(tmp_path / "cache")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert {path: path.stat().st_ino for path in paths_of(tmp_path / "cache")} == status
+    assert content(federation(tmp_path / "cache")) == good[1]
+
+
+# --- large files -----------------------------------------------------------------------------------------------------
+
+READ = """
+import sys, warnings
+from pathlib import Path
+import numpy as np
+from edgefl.data import stored_arrays as store
+store.LARGE, SIZE = 10**6, 5 * 10**6
+def read():
+    return int(Path("/proc/self/io").read_text().split("rchar: ")[1].split()[0])
+def build():
+    return store.Built({"large": np.full(SIZE, 7, np.uint8)}, {}, {})
+before = read()
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    found = store.entry(Path(sys.argv[1]), "large", build)
+print(read() - before > SIZE, len(said), bool((found.arrays["large"] == 7).all()))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system doesn't say what a process has read")
+def test_a_large_file_that_was_read_lately_is_not_read_again_unless_its_status_changed(tmp_path: Path) -> None:
+    """The witness is the kernel's count of bytes that the process read."""
+    folder = tmp_path / "data" / "large"
+    marks, path = folder / "checked.json", folder / "large.npy"
+
+    def opened() -> str:
+        return subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(READ), tmp_path], capture_output=True, text=True, check=True
+        ).stdout
+
+    def settled() -> None:
+        time.sleep(max(0.0, path.stat().st_ctime + 2.1 - time.time()))
+
+    assert opened() == "True 0 True\n" and not marks.exists()  # a change in the same tick would have the same time
+    settled()
+    assert opened() == "True 0 True\n" and marks.exists()
+    assert opened() == "False 0 True\n"
+    whole = marks.read_bytes()
+    marks.write_bytes(whole[:-3])  # what says that it was read is damaged
+    assert opened() == "True 0 True\n"
+    assert opened() == "False 0 True\n"
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\x06")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # a time that is set leaves the time of change
+    assert path.stat().st_size == before.st_size and path.stat().st_mtime_ns == before.st_mtime_ns
+    assert opened() == "True 1 True\n"
+    settled()
+    assert opened() == "True 0 True\n"
+
+
+def test_a_mark_of_another_boot_or_of_yesterday_does_not_count(tmp_path: Path) -> None:
+    now: store.Mark = {"boot": store.boot(), "at": time.time(), "status": [1, 2, 3, 4, 5]}
+    ended: store.Mark = {**now, "boot": "another"}
+    old: store.Mark = {**now, "at": now["at"] - store.MARK_SECONDS - 1}
+    future: store.Mark = {**now, "at": now["at"] + 3600}
+    store._mark(tmp_path, {"now": now, "ended": ended, "old": old, "future": future})
+    assert store._marked(tmp_path) == {"now": now}
+
+
+# --- other caches ----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_damaged_answer_is_no_answer(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    folder = tmp_path_factory.mktemp("memo")
+    answer = data.draw(st.lists(st.integers(0, 10**6), min_size=1))
+    memo.remember(folder, "key", answer)
+    assert memo.remembered(folder, "key", list, "numbers") == answer
+    path = folder / "key.sealed"
+    bytes_ = bytearray(path.read_bytes())
+    if data.draw(st.booleans(), "cut"):
+        del bytes_[data.draw(st.integers(0, len(bytes_) - 1), "length") :]
+    else:
+        bit = data.draw(st.integers(0, 8 * len(bytes_) - 1), "bit")
+        bytes_[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(bytes_)
+    with told(str(path), "numbers are computed again"):
+        assert memo.remembered(folder, "key", list, "numbers") is None
+    memo.remember(folder, "key", answer)
+    assert memo.remembered(folder, "key", list, "numbers") == answer
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no pipes")
+@pytest.mark.parametrize("damage", [name for name in DAMAGES if name != "deleted"])
+def test_an_answer_that_is_something_else_gives_way(tmp_path: Path, damage: str) -> None:
+    folder = tmp_path / "one" / "two"
+    memo.remember(folder, "key", [1, 2])
+    path = folder / "key.sealed"
+    DAMAGES[damage](path)
+    if damage == "a link to nothing":
+        assert memo.remembered(folder, "key", list, "numbers") is None
+    else:
+        with told(str(path), "numbers are computed again"):
+            assert memo.remembered(folder, "key", list, "numbers") is None
+    memo.remember(folder, "key", [1, 2])
+    assert memo.remembered(folder, "key", list, "numbers") == [1, 2]
+    assert [each.name for each in folder.iterdir()] == ["key.sealed"]
+
+
+def test_an_answer_under_another_name_is_no_answer(tmp_path: Path) -> None:
+    memo.remember(tmp_path, "one", 1)
+    (tmp_path / "one.sealed").rename(tmp_path / "two.sealed")
+    with told("two.sealed"):
+        assert memo.remembered(tmp_path, "two", int, "numbers") is None
