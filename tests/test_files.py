@@ -89,7 +89,7 @@ def test_refusals_name_the_place(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match=r"can't write .*a\.json: "):
         replace_file(tmp_path / "file" / "a.json", b"")
-    with pytest.warns(UserWarning, match=r"the data cache .*file/data can't be written \(.*\): .*; name another folder"):
+    with pytest.warns(UserWarning, match=r"the data cache .*file/data can't be written \(.*\): .*; name another"):
         store.entry(tmp_path / "file", "arrays", lambda: store.Built({}, {}, {}))
     memo.remember(tmp_path / "file", "key", 1)  # costs time, not results
     assert memo.remembered(tmp_path / "file", "key", int, "numbers") is None

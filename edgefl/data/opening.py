@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache as once
 from functools import partial
 from importlib.metadata import version
@@ -115,15 +116,22 @@ def _collection(
 
 @contextmanager
 def _scratch(cache: Path) -> Iterator[Path]:
-    """An empty temporary folder: in the cache, or where temporary files are if that can't be written."""
-    with ExitStack() as stack:
-        try:
-            cache.mkdir(parents=True, exist_ok=True)
-            folder = tempfile.mkdtemp(prefix=".scratch-", dir=cache)
-        except OSError:
-            folder = tempfile.mkdtemp(prefix="edgefl-")
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        yield Path(folder)
+    """An empty temporary folder: in the cache, or where temporary files are if that can't be written.
+
+    Raises DataError if neither can be written.
+    """
+    with suppress(OSError):
+        cache.mkdir(parents=True, exist_ok=True)
+    try:
+        inside = os.access(cache, os.W_OK)
+        folder = Path(tempfile.mkdtemp(prefix=".edgefl-scratch-", dir=cache if inside else None))
+    except OSError as error:
+        message = f"neither {cache} nor the folder of temporary files can be written ({error.strerror})"
+        raise DataError(message) from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def merged(parts: Mapping[str, Part], options: DataOptions) -> Federation:

@@ -6,10 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
-import textwrap
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -148,7 +148,11 @@ def test_a_file_that_is_something_else_is_found_and_the_data_built_again(
         check_repaired(cache, path, good[1])
 
 
-SMALL = Built({"a": np.arange(5, dtype=np.int16), "b": np.eye(2, order="F")}, {"classes": ["x"]}, {"t.txt": "né"})
+SMALL = Built(
+    {"a": np.arange(5, dtype=np.int16), "b": np.eye(2, order="F"), "c": np.zeros((0, 3))},
+    {"classes": ["x"]},
+    {"t.txt": "né"},
+)
 
 
 def plain(found: Entry) -> list[Any]:
@@ -191,53 +195,67 @@ def test_something_else_in_the_place_of_the_folder_makes_room(tmp_path: Path, wh
 
 # --- other processes -------------------------------------------------------------------------------------------------
 
-SEVERAL = """
+
+READER = """
 import sys, time, warnings
 from pathlib import Path
 import numpy as np
 from edgefl.data.stored_arrays import Built, entry
-warnings.simplefilter("ignore")
-cache, until = Path(sys.argv[1]), time.monotonic() + float(sys.argv[2])
 
 def build():
     return Built({f"a{i}": np.arange(1000) + i for i in range(8)}, {"padding": 7}, {"t.txt": "text" * 500})
 
-opened, count = [], 0
-while time.monotonic() < until:
-    found = entry(cache, "shared", build)
-    assert found.meta == {"padding": 7} and found.text("t.txt") == "text" * 500
-    assert sorted(found.arrays) == [f"a{i}" for i in range(8)]
-    opened = [*opened[-3:], found]
-    for each in opened:  # also what was opened before another process built it again
-        assert all((each.arrays[f"a{i}"] == np.arange(1000) + i).all() for i in range(8))
-    count += 1
-print(count)
+def read(cache, seconds):
+    opened, count, until = [], 0, time.monotonic() + seconds
+    while time.monotonic() < until or count < 20:
+        found = entry(cache, "shared", build)
+        assert found.meta == {"padding": 7} and found.text("t.txt") == "text" * 500
+        assert sorted(found.arrays) == [f"a{i}" for i in range(8)]
+        opened = [*opened[-3:], found]
+        for each in opened:  # also what was opened before another process built it again
+            assert all((each.arrays[f"a{i}"] == np.arange(1000) + i).all() for i in range(8))
+        count += 1
+    return count
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(read(Path(sys.argv[1]), 1.0))
 """
 
 
 def test_processes_open_damage_and_rebuild_one_entry_at_once(tmp_path: Path) -> None:
     """None sees a half entry, and none loses what it has open."""
-    folder = tmp_path / "data" / "shared"
-    readers = [
-        subprocess.Popen([sys.executable, "-c", SEVERAL, tmp_path, "5"], stdout=subprocess.PIPE, text=True)
-        for _ in range(4)
-    ]
+    folder, own = tmp_path / "data" / "shared", {"__name__": "reader"}
+    exec(READER, own)
+    command = [sys.executable, "-c", READER, tmp_path]
     rng, damaged = np.random.default_rng(0), 0
-    while any(reader.poll() is None for reader in readers):
-        time.sleep(0.02)
-        try:
-            path = sorted(folder.iterdir())[rng.integers(0, 10)]
-            if rng.random() < 0.5:
-                path.unlink()
-            else:  # not in place: what others have open stays as it is, but for a disk that changes under them
-                (tmp_path / "worse").write_bytes(bytes([*path.read_bytes()[:-1], rng.integers(0, 256)]))
-                os.replace(tmp_path / "worse", path)
-            damaged += 1
-        except (OSError, IndexError):
-            continue  # it is being built, or was just built again
-    counts = [int(reader.communicate()[0] or 0) for reader in readers]
-    assert [reader.returncode for reader in readers] == [0] * 4
-    assert min(counts) > 10 and damaged > 10
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other,
+        ThreadPoolExecutor(2) as threads,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        assert other.stdout is not None and other.stdin is not None and other.stdout.readline() == "ready\n"
+        other.stdin.write("\n")
+        other.stdin.flush()
+        here = [threads.submit(own["read"], tmp_path, 1.0) for _ in range(2)]  # type: ignore[operator]
+        while other.poll() is None or not all(each.done() for each in here):
+            time.sleep(0.01)
+            try:
+                path = sorted(folder.iterdir())[rng.integers(0, 10)]
+                if rng.random() < 0.5:
+                    path.unlink()
+                else:  # not in place: what others have open stays as it is, but for a disk that changes under them
+                    (tmp_path / "worse").write_bytes(bytes([*path.read_bytes()[:-1], rng.integers(0, 256)]))
+                    os.replace(tmp_path / "worse", path)
+                damaged += 1
+            except (OSError, IndexError):
+                continue  # it is being built, or was just built again
+        assert min(each.result() for each in here) >= 20 and int(other.stdout.read()) >= 20
+    assert other.returncode == 0 and damaged > 10
+    entry(tmp_path, "shared", own["build"])  # type: ignore[arg-type]
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["shared"]
 
 
@@ -318,55 +336,46 @@ def test_a_good_cache_is_left_alone_where_this_process_can_open_no_more_files(
 
 # --- large files -----------------------------------------------------------------------------------------------------
 
-READ = """
-import sys, warnings
-from pathlib import Path
-import numpy as np
-from edgefl.data import stored_arrays as store
-store.LARGE, SIZE = 10**6, 5 * 10**6
-def read():
+
+def bytes_read() -> int:
+    """Bytes that this process has read, as the kernel counts them."""
     return int(Path("/proc/self/io").read_text().split("rchar: ")[1].split()[0])
-def build():
-    return store.Built({"large": np.full(SIZE, 7, np.uint8)}, {}, {})
-before = read()
-with warnings.catch_warnings(record=True) as said:
-    warnings.simplefilter("always")
-    found = store.entry(Path(sys.argv[1]), "large", build)
-print(read() - before > SIZE, len(said), bool((found.arrays["large"] == 7).all()))
-"""
 
 
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system doesn't say what a process has read")
-def test_a_large_file_that_was_read_lately_is_not_read_again_unless_its_status_changed(tmp_path: Path) -> None:
-    """The witness is the kernel's count of bytes that the process read."""
-    folder = tmp_path / "data" / "large"
+def test_a_large_file_that_was_read_lately_is_not_read_again_unless_its_status_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "LARGE", 10**6)
+    folder, size = tmp_path / "data" / "large", 5 * 10**6
     marks, path = folder / "checked.json", folder / "large.npy"
 
-    def opened() -> str:
-        return subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(READ), tmp_path], capture_output=True, text=True, check=True
-        ).stdout
+    def reads() -> bool:
+        """Whether an opening by a process that hasn't opened it yet reads the file."""
+        store._read.clear()
+        before = bytes_read()
+        found = entry(tmp_path, "large", lambda: Built({"large": np.full(size, 7, np.uint8)}, {}, {}))
+        assert (found.arrays["large"] == 7).all()
+        return bytes_read() - before > size
 
-    def settled() -> None:
+    def settle() -> None:
         time.sleep(max(0.0, path.stat().st_ctime + 2.1 - time.time()))
 
-    assert opened() == "True 0 True\n" and not marks.exists()  # a change in the same tick would have the same time
-    settled()
-    assert opened() == "True 0 True\n" and marks.exists()
-    assert opened() == "False 0 True\n"
-    whole = marks.read_bytes()
-    marks.write_bytes(whole[:-3])  # what says that it was read is damaged
-    assert opened() == "True 0 True\n"
-    assert opened() == "False 0 True\n"
+    assert reads() and reads() and not marks.exists()  # a change in the same tick would have the same time
+    settle()
+    assert reads() and marks.exists() and not reads()
+    marks.write_bytes(marks.read_bytes()[:-3])  # what says that it was read is damaged
+    assert reads() and not reads()
     before = path.stat()
     with path.open("r+b") as file:
         file.seek(-1, os.SEEK_END)
         file.write(b"\x06")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # a time that is set leaves the time of change
     assert path.stat().st_size == before.st_size and path.stat().st_mtime_ns == before.st_mtime_ns
-    assert opened() == "True 1 True\n"
-    settled()
-    assert opened() == "True 0 True\n"
+    with told(str(path), "is built again"):
+        assert reads()
+    settle()
+    assert reads() and not reads()
 
 
 def test_a_mark_of_another_boot_or_of_yesterday_does_not_count(tmp_path: Path) -> None:
