@@ -123,7 +123,7 @@ def _scratch(cache: Path) -> Iterator[Path]:
     with suppress(OSError):
         cache.mkdir(parents=True, exist_ok=True)
     try:
-        inside = os.access(cache, os.W_OK)
+        inside = cache.is_dir() and os.access(cache, os.W_OK)
         folder = Path(tempfile.mkdtemp(prefix=".edgefl-scratch-", dir=cache if inside else None))
     except OSError as error:
         message = f"neither {cache} nor the folder of temporary files can be written ({error.strerror})"

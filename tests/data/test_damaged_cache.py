@@ -25,11 +25,20 @@ from edgefl.data import stored_arrays as store
 from edgefl.data.stored_arrays import Built, Entry, entry
 from edgefl.errors import DataError
 
-OPTIONS = DataOptions(source="names", clients={"text": 3}, samples=20, validation=8, test=8)
-
 
 def federation(cache: Path) -> Federation:
-    return open_federation(OPTIONS, seed=1, tokens=8, cache=cache)
+    """Data of the table beside the cache: 64 texts of two words."""
+    table = (cache.parent / "table.csv").resolve()  # one name for all copies
+    data = {"source": "table", "folders": {"table": str(table)}, "clients": {"text": 2}, "vocabulary": 40}
+    options = DataOptions.model_validate({**data, "partition": "iid", "validation": 8, "test": 8})
+    return open_federation(options, seed=1, tokens=4, cache=cache)
+
+
+def copied(good: tuple[Path, list[Any]], folder: Path) -> Path:
+    """A copy of a good cache.  The table is a link to one file, so that it is the same data set."""
+    shutil.copytree(good[0], folder / "cache")
+    (folder / "table.csv").symlink_to(good[0].parent / "table.csv")
+    return folder / "cache"
 
 
 def content(found: Federation) -> list[Any]:
@@ -42,20 +51,13 @@ def content(found: Federation) -> list[Any]:
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
     """A cache, and what is read of it."""
-    cache = tmp_path_factory.mktemp("good")
-    return cache, content(federation(cache))
-
-
-FILES = (
-    "group.npy", "label.npy", "text.npy", "texts.json", "client_offset.npy", "client_rows.npy", "split.npy",
-    "tokens_masked.npy", "tokens_whole.npy", "tokenizer.json", "test.text.npy", "validation.text.npy",
-)  # fmt: skip
-"""The files of these data, but for each entry's ``meta.json``."""
-
-
-def test_these_are_all_files(good: tuple[Path, list[Any]]) -> None:
-    found = [path.name for path in good[0].rglob("*") if path.is_file()]
-    assert sorted(found) == sorted([*FILES, "meta.json", "meta.json"])
+    folder = tmp_path_factory.mktemp("good")
+    rows = [f"{'abcdefgh'[i % 8]}{i} {'stuvwxyz'[i // 8]},{i % 2}" for i in range(64)]
+    (folder / "table.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    expected = content(federation(folder / "cache"))
+    names = [path.name for path in paths_of(folder / "cache")]
+    assert names.count("meta.json") == 2 and {"texts.json", "tokenizer.json", "client_rows.npy"} < set(names)
+    return folder / "cache", expected
 
 
 def paths_of(cache: Path) -> list[Path]:
@@ -91,8 +93,7 @@ def check_repaired(cache: Path, damaged: Path, expected: list[Any]) -> None:
 def test_a_flipped_bit_anywhere_is_found_and_the_data_built_again(
     good: tuple[Path, list[Any]], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    cache = tmp_path_factory.mktemp("flipped") / "cache"
-    shutil.copytree(good[0], cache)
+    cache = copied(good, tmp_path_factory.mktemp("flipped"))
     path = data.draw(st.sampled_from(paths_of(cache)), "file")
     bytes_ = bytearray(path.read_bytes())
     bit = data.draw(st.integers(0, 8 * len(bytes_) - 1), "bit")
@@ -141,8 +142,8 @@ def test_a_file_that_is_something_else_is_found_and_the_data_built_again(
     good: tuple[Path, list[Any]], tmp_path: Path, damage: str
 ) -> None:
     for number, original in enumerate(paths_of(good[0])):
-        cache = tmp_path / str(number)
-        shutil.copytree(good[0], cache)
+        (tmp_path / str(number)).mkdir()
+        cache = copied(good, tmp_path / str(number))
         path = cache / original.relative_to(good[0])
         DAMAGES[damage](path)
         check_repaired(cache, path, good[1])
@@ -254,8 +255,8 @@ def test_processes_open_damage_and_rebuild_one_entry_at_once(tmp_path: Path) -> 
             except (OSError, IndexError):
                 continue  # it is being built, or was just built again
         assert min(each.result() for each in here) >= 20 and int(other.stdout.read()) >= 20
+        entry(tmp_path, "shared", own["build"])  # type: ignore[arg-type]
     assert other.returncode == 0 and damaged > 10
-    entry(tmp_path, "shared", own["build"])  # type: ignore[arg-type]
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["shared"]
 
 
@@ -286,8 +287,7 @@ def only_read(folder: Path) -> Iterator[None]:
 
 @pytest.mark.skipif(os.name != "posix", reason="it needs modes or mounts")
 def test_a_cache_that_cannot_be_written_still_works(good: tuple[Path, list[Any]], tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    shutil.copytree(good[0], cache)
+    cache = copied(good, tmp_path)
     with only_read(cache):
         assert content(federation(cache)) == good[1]
     (path,) = cache.rglob("tokens_whole.npy")
@@ -308,6 +308,7 @@ def test_a_cache_that_cannot_be_written_still_works(good: tuple[Path, list[Any]]
 
 
 def test_a_file_in_the_place_of_the_cache_costs_time_only(good: tuple[Path, list[Any]], tmp_path: Path) -> None:
+    copied(good, tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.warns(UserWarning, match=r"file/data can't be written .* EDGEFL_CACHE"):
         assert content(federation(tmp_path / "file")) == good[1]
@@ -320,18 +321,18 @@ def test_a_good_cache_is_left_alone_where_this_process_can_open_no_more_files(
 ) -> None:
     import resource
 
-    shutil.copytree(good[0], tmp_path / "cache")
+    cache = copied(good, tmp_path)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    status = {path: path.stat().st_ino for path in paths_of(tmp_path / "cache")}
+    status = {path: path.stat().st_ino for path in paths_of(cache)}
     used = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 40
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (used + 5, before[1]))
         with pytest.raises(DataError, match=r"can't be opened \(Too many open files\)"):
-            federation(tmp_path / "cache")
+            federation(cache)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    assert {path: path.stat().st_ino for path in paths_of(tmp_path / "cache")} == status
-    assert content(federation(tmp_path / "cache")) == good[1]
+    assert {path: path.stat().st_ino for path in paths_of(cache)} == status
+    assert content(federation(cache)) == good[1]
 
 
 # --- large files -----------------------------------------------------------------------------------------------------

@@ -46,7 +46,6 @@ class Runs:
             assert not ended.code, self._capsys.readouterr().err
         digests = json.loads((output / "files.json").read_text())
         kept = {name: facts["blake2b"] for name, facts in digests.items() if name.endswith((".jsonl", ".safetensors"))}
-        del kept["host.jsonl"]
         assert {"rounds.jsonl", "clients.jsonl", "weights.safetensors"} <= set(kept)
         return kept, self._capsys.readouterr().err
 
