@@ -136,7 +136,6 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.skipif(os.name != "posix", reason="there are no pipes")
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_file_that_is_something_else_is_found_and_the_data_built_again(
     good: tuple[Path, list[Any]], tmp_path: Path, damage: str
@@ -285,7 +284,6 @@ def only_read(folder: Path) -> Iterator[None]:
         subprocess.run(["umount", folder], check=True)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="it needs modes or mounts")
 def test_a_cache_that_cannot_be_written_still_works(good: tuple[Path, list[Any]], tmp_path: Path) -> None:
     cache = copied(good, tmp_path)
     with only_read(cache):
