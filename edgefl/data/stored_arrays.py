@@ -17,9 +17,9 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from io import BufferedWriter
+from io import BufferedReader, BufferedWriter
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypedDict
+from typing import Any, BinaryIO, NamedTuple, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -190,7 +190,7 @@ def _write(folder: Path, built: Built, over: tuple[int, int, int] | None) -> Non
         for name, array in built.arrays.items():
             with (draft / f"{name}.npy").open("xb") as file:
                 hashing = _Hashing(file)
-                np.save(hashing, array, allow_pickle=False)  # type: ignore[arg-type]  # only write is called
+                np.save(hashing, array, allow_pickle=False)
                 digests[f"{name}.npy"] = hashing.digest()
         for name, text in built.files.items():
             with (draft / name).open("xb") as file:
@@ -252,7 +252,7 @@ def _checked(file: BinaryIO, digest: FileDigest, mark: Mark | None) -> Mark | No
     large = status.st_size > LARGE
     if known in _read or (large and mark is not None and mark["status"] == seen):
         return mark
-    if hashlib.file_digest(file, "sha256").hexdigest() != digest["sha256"]:
+    if hashlib.file_digest(cast(BufferedReader, file), "sha256").hexdigest() != digest["sha256"]:
         raise ValueError("it isn't what was written")
     file.seek(0)
     if now - max(status.st_mtime_ns, status.st_ctime_ns) < _SETTLED:

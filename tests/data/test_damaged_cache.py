@@ -24,6 +24,7 @@ from edgefl.data import DataOptions, Federation, open_federation
 from edgefl.data import stored_arrays as store
 from edgefl.data.stored_arrays import Built, Entry, entry
 from edgefl.errors import DataError
+from edgefl.runs.durable import boot
 
 
 def federation(cache: Path) -> Federation:
@@ -186,7 +187,7 @@ def test_something_else_in_the_place_of_the_folder_makes_room(tmp_path: Path, wh
         other.mkdir()
         (other / "meta.json").write_text("{}")
         make = {"file": Path.touch, "pipe": os.mkfifo, "link": lambda path: path.symlink_to(other), "empty": Path.mkdir}
-        make[what](folder)  # type: ignore[operator]
+        make[what](folder)
     with told(str(folder), "small is built again"):
         assert plain(entry(tmp_path, "small", lambda: SMALL)) == expected
     assert plain(entry(tmp_path, "small", lambda: SMALL)) == expected
@@ -227,9 +228,9 @@ if __name__ == "__main__":
 
 def test_processes_open_damage_and_rebuild_one_entry_at_once(tmp_path: Path) -> None:
     """None sees a half entry, and none loses what it has open."""
-    folder, own = tmp_path / "data" / "shared", {"__name__": "reader"}
+    folder, own = tmp_path / "data" / "shared", dict[str, Any](__name__="reader")
     exec(READER, own)
-    command = [sys.executable, "-c", READER, tmp_path]
+    command = [sys.executable, "-c", READER, str(tmp_path)]
     rng, damaged = np.random.default_rng(0), 0
     with (
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other,
@@ -240,7 +241,7 @@ def test_processes_open_damage_and_rebuild_one_entry_at_once(tmp_path: Path) -> 
         assert other.stdout is not None and other.stdin is not None and other.stdout.readline() == "ready\n"
         other.stdin.write("\n")
         other.stdin.flush()
-        here = [threads.submit(own["read"], tmp_path, 1.0) for _ in range(2)]  # type: ignore[operator]
+        here = [threads.submit(own["read"], tmp_path, 1.0) for _ in range(2)]
         while other.poll() is None or not all(each.done() for each in here):
             time.sleep(0.01)
             try:
@@ -254,7 +255,7 @@ def test_processes_open_damage_and_rebuild_one_entry_at_once(tmp_path: Path) -> 
             except (OSError, IndexError):
                 continue  # it is being built, or was just built again
         assert min(each.result() for each in here) >= 20 and int(other.stdout.read()) >= 20
-        entry(tmp_path, "shared", own["build"])  # type: ignore[arg-type]
+        entry(tmp_path, "shared", own["build"])
     assert other.returncode == 0 and damaged > 10
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["shared"]
 
@@ -275,7 +276,7 @@ def only_read(folder: Path) -> Iterator[None]:
             for path, mode in modes.items():
                 path.chmod(mode)
         return
-    for command in (["mount", "--bind", folder, folder], ["mount", "-o", "remount,ro,bind", folder]):
+    for command in (["mount", "--bind", str(folder), str(folder)], ["mount", "-o", "remount,ro,bind", str(folder)]):
         if subprocess.run(command, capture_output=True).returncode:
             pytest.skip("this machine lets nobody mount")
     try:
@@ -378,7 +379,7 @@ def test_a_large_file_that_was_read_lately_is_not_read_again_unless_its_status_c
 
 
 def test_a_mark_of_another_boot_or_of_yesterday_does_not_count(tmp_path: Path) -> None:
-    now: store.Mark = {"boot": store.boot(), "at": time.time(), "status": [1, 2, 3, 4, 5]}
+    now: store.Mark = {"boot": boot(), "at": time.time(), "status": [1, 2, 3, 4, 5]}
     ended: store.Mark = {**now, "boot": "another"}
     old: store.Mark = {**now, "at": now["at"] - store.MARK_SECONDS - 1}
     future: store.Mark = {**now, "at": now["at"] + 3600}

@@ -15,6 +15,8 @@ import yaml
 from edgefl.cli.app import main
 from edgefl.commands import compose
 
+pytestmark = pytest.mark.filterwarnings("default")  # the command prints them
+
 
 def scenario(tiny: Callable[..., dict[str, Any]], executor: str) -> dict[str, Any]:
     tower = {"blocks": 1, "width": 8, "heads": 1, "tokens": 8}
