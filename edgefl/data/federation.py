@@ -244,8 +244,8 @@ class Federation:
     def tokenizer(self) -> Tokenizer:
         """The WordPiece of the texts.  Raises DataError if there are none."""
         for part in self._parts:
-            if (path := part.entry.path / "tokenizer.json").is_file():
-                return Tokenizer.from_file(str(path))
+            if "tokenizer.json" in part.entry.files:
+                return Tokenizer.from_str(part.entry.text("tokenizer.json"))
         raise DataError(f"{self.title} has no tokenizer: it has no texts")
 
     def preprocessing(self) -> dict[str, Preprocessing]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -24,7 +23,7 @@ from edgefl import models, seeds
 from edgefl.cost import compute_cost
 from edgefl.data import Federation
 from edgefl.errors import DataError, MethodError, suggestion
-from edgefl.files import replacing
+from edgefl.memo import keep, kept
 from edgefl.models.model import ModelDescription
 from edgefl.registry.part_fields import Fields
 from edgefl.runs.checkpoints import write_tensors
@@ -188,18 +187,16 @@ class Pretraining:
         description = self.descriptions[modality]
         works = self._works(modality, options)
         key = [[w.encode() for w in works], self.key, self.seed, *models.versions(), *models.code(description)]
-        path = self.cache / "pretrained" / f"{digest(key)}.safetensors" if self.cache else None
-        if path is not None and path.is_file():
-            with safetensors.safe_open(path, "pt") as file:
-                self.told[modality] = json.loads(file.metadata()["told"])
-                return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+        path = self.cache / "pretrained" / f"{digest(key)}.sealed" if self.cache else None
+        content = None if path is None else kept(path, "a tower's first values")
+        if content is not None:
+            told, _, tensors = content.partition(b"\n")
+            self.told[modality] = json.loads(told)
+            return safetensors.torch.load(tensors)
         values, facts = self._train(modality, works)
         self.told[modality] = facts
         if path is not None:
-            with suppress(OSError, safetensors.SafetensorError):  # such as a full disk: it is trained anew next time
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with replacing(path) as draft:
-                    safetensors.torch.save_file(values, draft, {"told": json.dumps(facts)})
+            keep(path, json.dumps(facts).encode() + b"\n" + safetensors.torch.save(values))
         return values
 
     def _train(self, modality: str, works: list[Work]) -> tuple[dict[str, Tensor], TowerFacts]:
