@@ -364,6 +364,8 @@ def check_run_folder(path: Path) -> None:
             f"--resume {path} begins it" if (path / "scenario.yaml").is_file() else "start it anew, in the same folder"
         )
         raise RunError(f"{path} holds no run yet: its start was cut short; {how}")
+    if path.is_dir() and not any(path.iterdir()):
+        raise RunError(f"{path} is empty: it holds no run")
     missing = [name for name in FIRST if not (path / name).is_file()]
     if missing:
         raise RunError(f"{path} is not the folder of a run: it has no {' and no '.join(missing)}")

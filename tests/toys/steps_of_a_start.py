@@ -1,7 +1,7 @@
 """Runs ``edgefl.run`` in forks that are killed, or held, before the n-th of their calls that change a folder.
 
-``python steps_of_a_start.py '{"given": ..., "root": ..., "what": ..., "only": ...}'`` prints a JSON line for each n, until
-a start has fewer calls.  ``what`` is ``killed``, ``held``, ``failing`` or ``unnamed``; the tests that call it say what these are.
+``python steps_of_a_start.py '{"given": ..., "root": ..., "what": ...}'`` prints a JSON line for each n, until a start
+has fewer calls.  ``what`` is ``killed``, ``held``, ``failing`` or ``unnamed``; ``killed`` and ``two`` say what these are.
 """
 
 from __future__ import annotations
@@ -149,12 +149,10 @@ def main() -> None:
     asked = json.loads(sys.argv[1])
     root = Path(asked["root"])
     edgefl.run(asked["given"], output=root / "whole")  # forks find all modules and predictions loaded
-    number, step = 1, asked.get("step", 1)
+    number = 1
     while (told := WHAT[asked["what"]](asked["given"], root, number)) is not None:
         print(json.dumps({"number": number, **told}), flush=True)
-        number += step
-        if number > asked.get("most", 1000):
-            break
+        number += 1
 
 
 if __name__ == "__main__":
