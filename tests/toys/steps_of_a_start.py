@@ -1,7 +1,7 @@
 """Runs ``edgefl.run`` in forks that are killed, or held, before the n-th of their calls that change a folder.
 
 ``python steps_of_a_start.py '{"given": ..., "root": ..., "what": ...}'`` prints a JSON line for each n, until a start
-has fewer calls.  ``what`` is ``killed``, ``held``, ``failing`` or ``unnamed``; ``killed`` and ``two`` say what these are.
+has fewer calls.  ``what`` is ``killed``, ``held``, ``failing`` or ``unnamed``; see there.
 """
 
 from __future__ import annotations
