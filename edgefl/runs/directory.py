@@ -359,7 +359,7 @@ class RunDirectory:
                 f"what they were made of; run its scenario.yaml anew in another folder, or remove rounds.jsonl to "
                 "begin this run again at round 1"
             )
-        return plain(self.inputs)
+        return dict(self.inputs)
 
     def recorded_rounds(self) -> int:
         """The last round that ``rounds.jsonl`` has a record of, 0 if it has none.  Raises RunError if it is damaged."""
