@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
@@ -164,15 +165,20 @@ def validate(
 
 def _finished(folder: str, *, check: bool) -> Run | None:
     """The run in this folder if it is finished, otherwise None.  Raises RunError if its files have changed."""
-    from edgefl.runs import read_run
-    from edgefl.runs.folders import check_finished
+    from pathlib import Path
 
+    from edgefl.runs import read_run
+    from edgefl.runs.folders import check_finished, cut_short, tidy
+
+    if check and os.path.isdir(folder) and cut_short(Path(folder)):
+        return None  # the start was cut short: resuming begins it, or says that it can't
     run = read_run(folder)
     if not run.finished:
         return None
     if check:
         for each in run.runs.values() or (run,):
             check_finished(each.path)
+            tidy(each.path)
     return run
 
 

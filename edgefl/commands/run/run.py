@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -34,13 +35,12 @@ from edgefl.runs import (
     RunDirectory,
     begun,
     create_comparison,
-    discard_unbegun,
     environment,
     is_comparison,
     read_run,
 )
 from edgefl.runs.digests import changed_parts
-from edgefl.runs.folders import check_finished, free_folder, new_folder
+from edgefl.runs.folders import NewFolder, check_finished, free_folder, new_folder, tidy
 from edgefl.scenario import Scenario, load
 from edgefl.simulation import OnRound, Simulation
 from edgefl.simulation.watch import best_round
@@ -107,28 +107,34 @@ def run(
         raise RunError("on_round is called in this process, but jobs and address play rounds in others: leave them out")
     part = None if shard is None else shard_of(shard)
 
+    new: NewFolder | None = None
     if resume is not None:
         if output is not None:
             raise RunError("a resumed run keeps its folder: leave out --output")
-        folder, made = Path(resume), None
+        folder = Path(resume)
         parts = reopened(folder, overrides)
     else:
         assert scenario is not None
         whole = scenario_of(scenario, overrides)
         combinations = whole.combinations()
-        folder = Path(output) if output is not None else free_folder(whole.name)
         # every combination is checked before anything is written
         on_progress("prepare", {"what": f"preparing {whole.name}"})
         if part is not None and not whole.compare:
             raise RunError(f"{whole.name} compares nothing, so there are no combinations to share: leave out --shard")
         for _, combination in share_of(combinations, part):
-            check(combination, on_message, folder)
-        made = [path for path in (folder, *folder.parents) if not path.exists()]
-        parts = _created(folder, whole, combinations, shared=part is not None)
-        made = made if part is None else None  # other shards write there
-    if part is not None and not is_comparison(folder):
-        raise RunError(f"{folder} is a single run, so there are no combinations to share: leave out --shard")
-    with nothing_left(folder, made, on_progress) as on_event:
+            check(combination, on_message, Path(output) if output is not None else Path("runs"))
+        if output is None:
+            new = free_folder(whole.name)
+        elif part is None:
+            new = new_folder(output, whole.to_yaml().encode())
+        folder = new.path if new is not None else Path(output or "")
+        if new is not None and (part is not None or (address is not None and not whole.compare)):
+            new.close()  # other processes write there
+    with nothing_left(new if part is None else None, on_progress) as on_event:
+        if resume is None:
+            parts = _created(folder, whole, combinations, shared=part is not None)
+        elif part is not None and not is_comparison(folder):
+            raise RunError(f"{folder} is a single run, so there are no combinations to share: leave out --shard")
         changes = overrides if resume is not None else ()
         run_parts(share_of(parts, part), on_event, changes, jobs, address, on_round)
     finished = read_run(folder)
@@ -227,8 +233,7 @@ def _created(
     folder: Path, scenario: Scenario, combinations: Sequence[tuple[str, Scenario]], *, shared: bool = False
 ) -> list[tuple[str, Path, Scenario]]:
     if not scenario.compare:
-        # raises for a folder that holds another run: begun runs are opened only to be resumed
-        return [(scenario.name, new_folder(folder), scenario)]
+        return [(scenario.name, folder, scenario)]
     sets = sets_of(scenario, combinations)
     folders = create_comparison(folder, scenario_yaml=scenario.to_yaml(), runs=sets, shared=shared)
     return [(label, folders[label], combination) for label, combination in combinations]
@@ -250,6 +255,7 @@ def _run_one(
     check_plug_in_files(folder)
     if begun(folder) and read_run(folder).finished:
         check_finished(folder)
+        tidy(folder)
         return
     check_installed(scenario.tracker.name)  # a resumed run may set another
     trains = scenario.training.mode == "real"
@@ -263,9 +269,12 @@ def _run_one(
         if differences := changed_parts(fixed_part(load(folder / "scenario.yaml")), fixed_part(scenario)):
             raise RunError(f"{folder / 'scenario.yaml'} isn't what its comparison says: {'; '.join(differences[:5])}")
         directory = RunDirectory.open(folder)
+        if directory.finished:  # by another process, since this one looked
+            directory.close()
+            check_finished(folder)
+            return
         check_models(directory, setup)
     else:
-        discard_unbegun(folder)
         directory = RunDirectory.create(
             folder,
             scenario_yaml=scenario.to_yaml(),
@@ -299,8 +308,17 @@ def _run_one(
         expect_works(executor, scenario, setup, predictor)
         directory.made_of = made_of(scenario, setup, predictor.device)
         directory.inputs = inputs_of(federation, simulation.state.tensors)
-        if latest:
-            report_changed_inputs(directory.check_unchanged(latest[0]), directory.inputs, on_message)
+        if continued:
+            report_changed_inputs(directory.check_unchanged(latest[0] if latest else 0), directory.inputs, on_message)
+        if continued and not latest:
+            told = f"the run at {folder} has no checkpoint: it begins at round 1"
+            if rounds := directory.recorded_rounds():
+                upto = f"rounds 1 to {rounds} are" if rounds > 1 else "round 1 are"
+                told = f"{told}, and its records of {upto} computed again and replaced"
+                warnings.warn(told, RuntimeWarning, stacklevel=2)
+            on_message(told)
+        if not latest:
+            directory.write_begun()
         directory.rewind(latest[0] if latest else 0, best_round(latest[2] if latest else {}))
         if latest:
             simulation.restore(*latest)
