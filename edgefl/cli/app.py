@@ -13,11 +13,14 @@ import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
+from typer.core import TyperGroup
 
-from edgefl.errors import EdgeflError, PluginError
+from edgefl import terminal
+from edgefl.errors import EdgeflError, PluginError, text_of, visible
 
 if TYPE_CHECKING:
     from edgefl.records.devices import BrokenPart
@@ -31,8 +34,33 @@ def examples(*commands: str) -> str:
     return "\n\n".join(["Examples:", *commands])
 
 
+class _Commands(TyperGroup):
+    """The commands; what typer says of wrong arguments shows them with escapes, as its console styles words itself."""
+
+    def make_context(self, *args: Any, **more: Any) -> Any:
+        with _visible_arguments():
+            return super().make_context(*args, **more)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _visible_arguments():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _visible_arguments() -> Iterator[None]:
+    try:
+        yield
+    except _USAGE as error:
+        error.message = visible(error.message)
+        raise
+
+
+_USAGE: Any = typer.BadParameter.__base__
+"""The class of typer's errors in what was typed."""
+
 app = typer.Typer(
     name="edgefl",
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -124,7 +152,11 @@ _state = {"traceback": False}
 
 def print_json(value: Any) -> None:
     """Print a command's answer as JSON on stdout."""
-    json.dump(value.as_json() if hasattr(value, "as_json") else value, sys.stdout, indent=2, allow_nan=False)
+    pieces = json.JSONEncoder(indent=2, allow_nan=False).iterencode(
+        value.as_json() if hasattr(value, "as_json") else value
+    )
+    while text := "".join(islice(pieces, 4096)):
+        sys.stdout.write(text.replace("\x7f", "\\u007f"))  # the one control character that json leaves as it is
     sys.stdout.write("\n")
 
 
@@ -188,7 +220,9 @@ def _named_faults() -> Iterator[None]:
     """Name the plug-in that an exception comes from, also outside the functions of ``edgefl.commands``."""
     try:
         yield
-    except (Exception, SystemExit) as error:
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)
         if isinstance(error, SystemExit) and frame.f_globals["__name__"].partition(".")[0] in ("typer", "click"):
             raise  # the ordinary end of a command
@@ -200,7 +234,7 @@ def _named_faults() -> Iterator[None]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console command.  Exit codes: 0 success, 1 failure, 2 an error that the user can correct, 130 interrupted."""
-    with warnings.catch_warnings():
+    with terminal.guarded(), warnings.catch_warnings():
         warnings.showwarning = one_line
         _state["traceback"] = False
         try:
@@ -210,7 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if _state["traceback"]:
                 traceback.print_exception(error)
             shows = isinstance(error, PluginError) and error.__cause__ is not None and not _state["traceback"]
-            say(f"error: {error}{_HINT if shows else ''}")
+            say(f"error: {text_of(error)}{_HINT if shows else ''}")
             sys.exit(error.exit_code)
         except BrokenPipeError:
             # The reader of stdout (such as ``head``) closed the pipe.  Python flushes stdout at exit, which would

@@ -87,7 +87,9 @@ def nothing_left(folder: Path, made: Sequence[Path] | None, on_progress: OnProgr
 
     try:
         yield on_event
-    except (Exception, SystemExit):  # what a plug-in raises too
+    except registry.PASSED:
+        raise
+    except BaseException:  # what a plug-in raises too
         if not started:
             for entry in folder.iterdir():
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
