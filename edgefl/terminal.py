@@ -33,12 +33,12 @@ class Shown(io.TextIOBase):
         return stream
 
     @property
-    def encoding(self) -> str:  # type: ignore[override]
+    def encoding(self) -> str:  # type: ignore[override]  # that of the class can be set
         """The encoding of the stream below."""
         return getattr(self._stream, "encoding", None) or "utf-8"
 
     @property
-    def errors(self) -> str | None:
+    def errors(self) -> str | None:  # type: ignore[override]
         """What is done with characters that the encoding lacks."""
         return getattr(self._stream, "errors", None)
 

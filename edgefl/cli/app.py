@@ -246,6 +246,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             shows = isinstance(error, PluginError) and error.__cause__ is not None and not _state["traceback"]
             say(f"error: {text_of(error)}{_HINT if shows else ''}")
             sys.exit(error.exit_code)
+        except UnicodeEncodeError as error:
+            # a file's name: what is printed never raises this, and files are UTF-8
+            utf8 = error.encoding.lower().replace("-", "") == "utf8"
+            how = "it isn't UTF-8" if utf8 else "set the environment variable PYTHONUTF8=1"
+            say(f"error: {error.object[:100]!a}: the name can't be written in {error.encoding}: {how}")
+            sys.exit(EdgeflError.exit_code)
         except BrokenPipeError:
             # The reader of stdout (such as ``head``) closed the pipe.  Python flushes stdout at exit, which would
             # raise again, so stdout is redirected to the null device.
