@@ -146,7 +146,9 @@ def test_python_callers_get_an_error_of_edgefl_with_its_cause(
     assert failed.value.exit_code == 1
 
 
-@pytest.mark.parametrize(("method", "says"), [("stops-with-data", "Stop: enough"), ("mute-with-data", "Mute: its text")])
+@pytest.mark.parametrize(
+    ("method", "says"), [("stops-with-data", "Stop: enough"), ("mute-with-data", "Mute: its text")]
+)
 def test_whatever_a_step_raises_names_its_client(
     scenario: Callable[..., dict[str, Any]], tmp_path: Path, method: str, says: str
 ) -> None:
