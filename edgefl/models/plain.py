@@ -229,6 +229,7 @@ def _probed(options: type[PlainOptions], given: str) -> tuple[int, int]:
             raise
         except Exception as error:  # whatever its constructor does
             failure = error
+    assert failure is not None
     raise MethodError(f"tower {plain.name}: its constructor fails: {' '.join(text_of(failure).split())}") from failure
 
 
