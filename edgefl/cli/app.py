@@ -14,13 +14,15 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
 
+from edgefl import terminal
 from edgefl.cli.stopping import behind, exit_code, stoppable
-from edgefl.errors import EdgeflError, PluginError, RunError
+from edgefl.errors import EdgeflError, PluginError, RunError, text_of, visible
 from edgefl.files import full_disk_named
 
 if TYPE_CHECKING:
@@ -33,16 +35,31 @@ def examples(*commands: str) -> str:
 
 
 class _Commands(TyperGroup):
-    """All commands.  One that is asked to end, and doesn't say so itself, says it here."""
+    """All commands.  One that is asked to end, and doesn't say so itself, says it here.
+
+    What typer says of wrong arguments shows them with escapes, as its console styles words itself.
+    """
 
     def make_context(self, *words: Any, **more: Any) -> Any:
-        with interruptible():
+        with interruptible(), _visible_arguments():
             return super().make_context(*words, **more)
 
     def invoke(self, ctx: Any) -> Any:
-        with interruptible():
+        with interruptible(), _visible_arguments():
             return super().invoke(ctx)
 
+
+@contextmanager
+def _visible_arguments() -> Iterator[None]:
+    try:
+        yield
+    except _USAGE as error:
+        error.message = visible(error.message)
+        raise
+
+
+_USAGE: Any = typer.BadParameter.__base__
+"""The class of typer's errors in what was typed."""
 
 app = typer.Typer(
     name="edgefl",
@@ -138,7 +155,11 @@ _state = {"traceback": False}
 
 def print_json(value: Any) -> None:
     """Print a command's answer as JSON on stdout."""
-    json.dump(value.as_json() if hasattr(value, "as_json") else value, sys.stdout, indent=2, allow_nan=False)
+    pieces = json.JSONEncoder(indent=2, allow_nan=False).iterencode(
+        value.as_json() if hasattr(value, "as_json") else value
+    )
+    while text := "".join(islice(pieces, 4096)):
+        sys.stdout.write(text.replace("\x7f", "\\u007f"))  # the one control character that json leaves as it is
     sys.stdout.write("\n")
 
 
@@ -206,7 +227,9 @@ def _named_faults() -> Iterator[None]:
     """Name the plug-in that an exception comes from, also outside the functions of ``edgefl.commands``."""
     try:
         yield
-    except (Exception, SystemExit) as error:
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)
         if isinstance(error, SystemExit) and frame.f_globals["__name__"].partition(".")[0] in ("typer", "click"):
             raise  # the ordinary end of a command
@@ -240,11 +263,13 @@ class _Stdout(TextIOWrapper):
 @contextmanager
 def _answering() -> Iterator[None]:
     """Within it stdout is a ``_Stdout``, which is flushed at the end: Python's flush at exit would show a traceback."""
-    given = sys.stdout
+    shown = sys.stdout
+    given = shown.stream if isinstance(shown, terminal.Shown) else None
     if given is not sys.__stdout__ or not isinstance(given, TextIOWrapper):
         yield  # a test reads it
         return
-    sys.stdout = stdout = _Stdout(given.buffer, given.encoding, given.errors, line_buffering=given.line_buffering)
+    assert isinstance(shown, terminal.Shown)
+    shown.stream = stdout = _Stdout(given.buffer, given.encoding, given.errors, line_buffering=given.line_buffering)
     try:
         yield
         stdout.flush()
@@ -254,7 +279,7 @@ def _answering() -> Iterator[None]:
     finally:
         with suppress(RunError, BrokenPipeError):  # raised already, or there is another error to tell of
             stdout.detach()
-        sys.stdout = given
+        shown.stream = given
 
 
 def _dropped(stream: TextIO) -> None:
@@ -271,7 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     Without ``arguments`` it is the program itself, and its process ends with it.
     """
-    with stoppable(to_the_end=arguments is None), warnings.catch_warnings():
+    with stoppable(to_the_end=arguments is None), terminal.guarded(), warnings.catch_warnings():
         warnings.showwarning = one_line
         _state["traceback"] = False
         try:
@@ -281,10 +306,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if _state["traceback"]:
                 traceback.print_exception(error)
             shows = isinstance(error, PluginError) and error.__cause__ is not None and not _state["traceback"]
-            say(f"error: {error}{_HINT if shows else ''}")
+            say(f"error: {text_of(error)}{_HINT if shows else ''}")
             sys.exit(error.exit_code)
         except KeyboardInterrupt as error:  # before or after the command
             sys.exit(exit_code(error))
+        except UnicodeEncodeError as error:
+            # a file's name: what is printed never raises this, and files are UTF-8
+            utf8 = error.encoding.lower().replace("-", "") == "utf8"
+            how = "it isn't UTF-8" if utf8 else "set the environment variable PYTHONUTF8=1"
+            say(f"error: {error.object[:100]!a}: the name can't be written in {error.encoding}: {how}")
+            sys.exit(EdgeflError.exit_code)
         except BrokenPipeError:
             # The reader of stdout (such as ``head``) closed the pipe.  Python flushes stdout at exit, which would
             # raise again, so stdout is redirected to the null device.

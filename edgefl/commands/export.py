@@ -20,6 +20,7 @@ from edgefl.records.explained import Exported
 from edgefl.records.reading import of_data
 from edgefl.records.rounds import Round
 from edgefl.records.run import Result
+from edgefl.report.console import csv_cell
 from edgefl.runs import Run, is_comparison, read_run
 from edgefl.runs.changed import guarded
 from edgefl.runs.durable import append_file, writing
@@ -102,7 +103,10 @@ def _tables(folder: Run, members: Mapping[str, Run], target: Path, form: str) ->
             continue
         frame = _flat_cells(frame)
         with writing(path), replacing(path, durable=False) as partial:
-            frame.to_csv(partial, index=False) if form == "csv" else frame.to_parquet(partial, index=False)
+            if form == "csv":
+                _for_spreadsheets(frame).to_csv(partial, index=False, errors="backslashreplace")
+            else:
+                frame.to_parquet(partial, index=False)
         files.append(str(path))
     return files
 
@@ -127,6 +131,17 @@ def _flat_cells(frame: pd.DataFrame) -> pd.DataFrame:
         if frame[name].map(lambda cell: isinstance(cell, list | dict)).any():
             frame[name] = frame[name].map(lambda cell: json.dumps(cell) if isinstance(cell, list | dict) else cell)
     return frame
+
+
+def _for_spreadsheets(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame without formulas: neither a name nor the title of a column is one."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        {csv_cell(name): column if column.dtype.kind in "biufmM" else
+         pd.Series([csv_cell(cell) for cell in column], index=frame.index, dtype=object)
+         for name, column in frame.items()}
+    )  # fmt: skip
 
 
 @guarded

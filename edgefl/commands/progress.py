@@ -92,7 +92,9 @@ def nothing_left(new: NewFolder | None, on_progress: OnProgress) -> Iterator[OnP
 
     try:
         yield on_event
-    except (Exception, SystemExit):  # what a plug-in raises too
+    except registry.PASSED:
+        raise
+    except BaseException:  # what a plug-in raises too
         if new is not None and not started:
             new.clear()
         raise

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import shutil
 import weakref
@@ -18,6 +16,7 @@ from edgefl.errors import RunError, UnknownName
 from edgefl.files import read_regular, replacing
 from edgefl.records.record import fields_of
 from edgefl.records.sweep import CellCosts, CellRow, RefusedCell, read_cell
+from edgefl.report.console import csv_text
 from edgefl.runs.durable import append_file, locked, writing
 from edgefl.runs.tables import mend
 from edgefl.scenario import Scenario
@@ -172,13 +171,7 @@ class Rows:
 
 def sweep_csv(rows: Iterable[Row]) -> str:
     """Rows as CSV; the names of nested fields are joined by dots."""
-    flat = [flattened(row.as_json()) for row in rows]
-    columns = list(dict.fromkeys(name for row in flat for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="")
-    writer.writeheader()
-    writer.writerows(flat)
-    return text.getvalue()
+    return csv_text([flattened(row.as_json()) for row in rows])
 
 
 def flattened(value: Mapping[str, object], prefix: str = "") -> dict[str, object]:

@@ -19,7 +19,8 @@ HEIGHT = 2.5
 STYLE: dict[Any, Any] = {
     "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7, "xtick.labelsize": 7,
     "ytick.labelsize": 7, "axes.spines.top": False, "axes.spines.right": False, "pdf.fonttype": 42, "ps.fonttype": 42,
-    "svg.hashsalt": "edgefl", "legend.frameon": False, "lines.linewidth": 1.2, "lines.markersize": 3.5,
+    "svg.hashsalt": "edgefl", "text.parse_math": False, "legend.frameon": False,
+    "lines.linewidth": 1.2, "lines.markersize": 3.5,
 }  # fmt: skip
 """Letters are embedded as TrueType, which publishers ask for; the same numbers give the same file."""
 
