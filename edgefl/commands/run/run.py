@@ -12,7 +12,7 @@ from edgefl import models
 from edgefl.commands.cells.cells import Nodes, check_jobs, run_cells, shard_of, share_of
 from edgefl.commands.cells.workers import Cell
 from edgefl.commands.compose import Given, compose, errors_at, federation_of, predictor_of, scenario_of
-from edgefl.commands.export import Tracked, check_installed, log_of
+from edgefl.commands.export import Tracked, check_tracker, log_of
 from edgefl.commands.progress import OnProgress, messages, nothing_left, public_command, silent
 from edgefl.commands.run.fingerprint import (
     check_importable,
@@ -145,7 +145,7 @@ def check(scenario: Scenario, on_message: Callable[[str], None], folder: Path = 
     a metric to follow that the evaluation lacks, weights that are missing or belong to another model, and updates that
     neither the memory nor the disk of the run's ``folder`` holds.
     """
-    check_installed(scenario.tracker.name)
+    check_tracker(scenario.tracker.name, folder)
     setup = compose(scenario, on_message)
     if scenario.training.mode == "none":
         return setup
@@ -251,7 +251,7 @@ def _run_one(
     if begun(folder) and read_run(folder).finished:
         check_finished(folder)
         return
-    check_installed(scenario.tracker.name)  # a resumed run may set another
+    check_tracker(scenario.tracker.name, folder)  # a resumed run may set another
     trains = scenario.training.mode == "real"
     executor = executors.of(scenario, on_message) if trains else None
     setup = compose(scenario, on_message)
@@ -308,7 +308,7 @@ def _run_one(
             simulation.restore_part(*part)
         if continued:
             directory.record_resume(latest[0] if latest else 0, scenario.to_yaml(), overrides, environment())
-        tracked.open(log_of(scenario.tracker.name, folder, label, scenario.resolved()))
+        tracked.open(lambda: log_of(scenario.tracker.name, folder, label, scenario.resolved()))
         for record in read_run(folder).read(Round) if scenario.tracker.name != "none" else ():
             tracked.round(record)
         clients = {kind: len(setup.of_kind(kind)) for kind in setup.clients.kinds}
