@@ -6,6 +6,7 @@ commands.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -180,6 +181,15 @@ def one_line(
     say("warning: " + " ".join(str(message).split()))
 
 
+def _most_files() -> str:
+    """How many files the system lets this process open."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return "reached"
+    return str(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
 _HINT = "; for the traceback: edgefl --traceback COMMAND"
 
 
@@ -212,7 +222,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             shows = isinstance(error, PluginError) and error.__cause__ is not None and not _state["traceback"]
             say(f"error: {error}{_HINT if shows else ''}")
             sys.exit(error.exit_code)
-        except BrokenPipeError:
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE) and not _state["traceback"]:
+                say(f"error: {error.strerror}: the limit of this process is {_most_files()} (ulimit -n); raise it")
+                sys.exit(EdgeflError.exit_code)
+            if not isinstance(error, BrokenPipeError):
+                raise
             # The reader of stdout (such as ``head``) closed the pipe.  Python flushes stdout at exit, which would
             # raise again, so stdout is redirected to the null device.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

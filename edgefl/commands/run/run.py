@@ -21,7 +21,14 @@ from edgefl.commands.run.fingerprint import (
     made_of,
     report_changed_inputs,
 )
-from edgefl.commands.run.needs import check_devices, check_followed, check_updates, expect_works, memory_for_updates
+from edgefl.commands.run.needs import (
+    check_devices,
+    check_followed,
+    check_open_files,
+    check_updates,
+    expect_works,
+    memory_for_updates,
+)
 from edgefl.commands.run.resume import check_models, check_plug_in_files, keep_scratch, reopened, sets_of
 from edgefl.data import Federation
 from edgefl.errors import DataError, DivergedError, RunError
@@ -150,6 +157,7 @@ def check(scenario: Scenario, on_message: Callable[[str], None], folder: Path = 
     if scenario.training.mode == "none":
         return setup
     check_devices(scenario, setup)
+    check_open_files(scenario)
     check_importable(scenario, setup)
     if federation_of(scenario, on_message).declared_only:
         raise DataError(
@@ -253,6 +261,8 @@ def _run_one(
         return
     check_tracker(scenario.tracker.name, folder)  # a resumed run may set another
     trains = scenario.training.mode == "real"
+    if trains:
+        check_open_files(scenario)
     executor = executors.of(scenario, on_message) if trains else None
     setup = compose(scenario, on_message)
     check_importable(scenario, setup)  # a resumed run may set workers
