@@ -174,8 +174,8 @@ def test_a_file_that_is_no_store_is_one_line_and_ends_no_run(layerwise_run: Run,
         trackers.MlflowLog(tmp_path / "deleted" / "mlflow.db", "label", {"name": "n"})
     assert "\n" not in str(refusal.value)
 
+    tracked = trackers.Tracked(lambda event, facts: None)
     with pytest.warns(RuntimeWarning, match="the tracker's log ends here, and the run goes on"):
-        tracked = trackers.Tracked(lambda event, facts: None)
         tracked.open(lambda: trackers.log_of("mlflow", tmp_path / "out", "label", {"name": "n"}))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from edgefl import registry
 from edgefl.commands.compose import predictor_of
 from edgefl.cost import Predictor, metric_names
-from edgefl.errors import suggestion, RunError
+from edgefl.errors import RunError, suggestion
 from edgefl.machine.host import free_bytes
 from edgefl.planning import Planner, Setup
 from edgefl.planning.cohort_places import places
