@@ -331,7 +331,7 @@ def mlflow_names(paths: Iterable[str]) -> dict[str, str]:
     ``r@1`` becomes ``r_at_1``, and brackets, slashes and the like become ``_``.  A name that is too long, or that two
     paths would have, ends with a hash of its path.
     """
-    plain = {path: re.sub(r"[^\w\-. ]", "_", path.replace("@", "_at_")) for path in paths}
+    plain = {path: re.sub(r"[^\w\-. ]|^\.", "_", path.replace("@", "_at_")) for path in paths}
     times = Counter(plain.values())
     return {
         path: name
