@@ -6,6 +6,7 @@ commands.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -219,6 +220,15 @@ def one_line(
     say("warning: " + " ".join(str(message).split()))
 
 
+def _most_files() -> str:
+    """How many files the system lets this process open."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return "reached"
+    return str(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
 _HINT = "; for the traceback: edgefl --traceback COMMAND"
 
 
@@ -316,7 +326,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             how = "it isn't UTF-8" if utf8 else "set the environment variable PYTHONUTF8=1"
             say(f"error: {error.object[:100]!a}: the name can't be written in {error.encoding}: {how}")
             sys.exit(EdgeflError.exit_code)
-        except BrokenPipeError:
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE) and not _state["traceback"]:
+                say(f"error: {error.strerror}: the limit of this process is {_most_files()} (ulimit -n); raise it")
+                sys.exit(EdgeflError.exit_code)
+            if not isinstance(error, BrokenPipeError):
+                raise
             # The reader of stdout (such as ``head``) closed the pipe.  Python flushes stdout at exit, which would
             # raise again, so stdout is redirected to the null device.
             _dropped(sys.stdout)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from hashlib import blake2b
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -67,7 +70,7 @@ def export(
         raise RunError(f"can't write to {target}: it is a file, not a folder")
     if to == "parquet":
         _check_pyarrow()
-    check_installed(to)
+    check_tracker(to, target)
     members = folder.runs if is_comparison(folder.path) else {folder.name: folder}
     if not members:
         raise RunError(f"no run of {folder.path} has begun")
@@ -212,8 +215,12 @@ def options_of(scenario: Mapping[str, object], prefix: str = "") -> dict[str, st
     return found
 
 
-def check_installed(tracker: str) -> None:
-    """Raise RunError, with the command that installs it, if the package of a tracker is missing."""
+def check_tracker(tracker: str, folder: Path) -> None:
+    """Raise RunError if a tracker's package is missing, with the command that installs it, or if it can't write there.
+
+    MLflow names its store by a URL, and versions of the package behind it that take a path with "?" or "%" for
+    something else would write elsewhere.
+    """
     from importlib.util import find_spec
 
     for module in {"tensorboard": ("tensorboard",), "mlflow": ("mlflow", "sqlalchemy", "alembic")}.get(tracker, ()):
@@ -222,6 +229,22 @@ def check_installed(tracker: str) -> None:
             raise RunError(
                 f"{tracker} needs a package that isn't installed: pip install {package} (or, {install_hint(tracker)})"
             )
+    if tracker == "mlflow":
+        _store_url(folder / MLFLOW)
+
+
+def _store_url(file: Path) -> str:
+    """The URL of an SQLite store.  Raises RunError if it would be read as another path."""
+    from sqlalchemy.engine import URL, make_url
+
+    path = str(file.absolute())
+    url = URL.create("sqlite", database=path).render_as_string(hide_password=False)
+    if make_url(url).database != path:
+        raise RunError(
+            f"MLflow can't keep its store at {file}, whose path has a character of URLs; choose another --output, or "
+            "tracker: tensorboard"
+        )
+    return url
 
 
 class TensorBoardLog:
@@ -232,7 +255,7 @@ class TensorBoardLog:
     """
 
     def __init__(self, folder: Path, label: str, scenario: Mapping[str, object]):
-        check_installed("tensorboard")
+        check_tracker("tensorboard", folder)
         with warnings.catch_warnings(action="ignore"):  # the packages behind it warn of each other
             from tensorboard.compat.proto.event_pb2 import Event
             from tensorboard.summary.writer.record_writer import RecordWriter
@@ -277,15 +300,18 @@ class MlflowLog:
     """
 
     def __init__(self, file: Path, label: str, scenario: Mapping[str, object]):
-        check_installed("mlflow")
+        check_tracker("mlflow", file.parent)
         self.file = file
-        with _mlflow(self.file):
+        # MLflow would keep an id in the home directory, and send figures of its use
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        with _mlflow(file):
             from mlflow.entities import Metric, Param, RunTag
             from mlflow.tracking import MlflowClient
 
             self._metric: Callable[..., Any] = Metric
             _make_store(file)
-            self._client = MlflowClient(tracking_uri=f"sqlite:///{file.absolute()}")
+            _check_store(file)
+            self._client = MlflowClient(tracking_uri=_store_url(file))
             name = str(scenario.get("name") or "edgefl")
             found = self._client.get_experiment_by_name(name)
             artifacts = (file.parent / "mlflow-artifacts").absolute().as_uri()
@@ -296,7 +322,9 @@ class MlflowLog:
                 if old.data.tags["edgefl.label"] == label:
                     self._client.delete_run(old.info.run_id)
             self.run_id = self._client.create_run(experiment, start_time=0, run_name=label).info.run_id
-            params = [Param(mlflow_name(path), text[:MOST_TEXT]) for path, text in options_of(scenario).items()]
+            options = options_of(scenario)
+            names = mlflow_names(options)
+            params = [Param(names[path], text[:MOST_TEXT]) for path, text in options.items()]
             for first in range(0, len(params), 100):
                 tags = [RunTag("edgefl.label", label)] if first == 0 else []
                 self._client.log_batch(self.run_id, params=params[first : first + 100], tags=tags)
@@ -305,7 +333,9 @@ class MlflowLog:
     def round(self, record: Round) -> None:
         """Add a round's record."""
         at = self._last = round(1000 * record.ended)
-        metrics = [self._metric(mlflow_name(path), value, at, record.round) for path, value in scalars(record).items()]
+        found = scalars(record)
+        names = mlflow_names(found)
+        metrics = [self._metric(names[path], value, at, record.round) for path, value in found.items()]
         with _mlflow(self.file):
             for first in range(0, len(metrics), 500):
                 self._client.log_batch(self.run_id, metrics=metrics[first : first + 500])
@@ -317,9 +347,34 @@ class MlflowLog:
             self._client.set_terminated(self.run_id, status=status, end_time=self._last)
 
 
-def mlflow_name(path: str) -> str:
-    """A path as MLflow takes it: ``r@1`` becomes ``r_at_1``, and brackets and the like become ``_``."""
-    return re.sub(r"[^\w\-. /]", "_", path.replace("@", "_at_"))
+LONGEST_NAME = 250
+"""Longest name of a parameter or metric that MLflow takes."""
+
+
+def mlflow_names(paths: Iterable[str]) -> dict[str, str]:
+    """Paths as MLflow takes them, ``{path: name}``, no two alike.
+
+    ``r@1`` becomes ``r_at_1``, and brackets, slashes and the like become ``_``.  A name that is too long, or that two
+    paths would have, ends with a hash of its path.
+    """
+    plain = {path: re.sub(r"[^\w\-. ]|^\.", "_", path.replace("@", "_at_")) for path in paths}
+    times = Counter(plain.values())
+    return {
+        path: name
+        if times[name] == 1 and len(name) <= LONGEST_NAME
+        else f"{name[: LONGEST_NAME - 17]}-{blake2b(path.encode(), digest_size=8).hexdigest()}"
+        for path, name in plain.items()
+    }
+
+
+def _check_store(file: Path) -> None:
+    """Raise RunError if this isn't an SQLite file that can be written; MLflow would try again for a minute and more."""
+    try:
+        with closing(sqlite3.connect(file, timeout=5.0)) as store:
+            store.execute("BEGIN IMMEDIATE")
+            store.rollback()
+    except sqlite3.Error as error:
+        raise RunError(f"can't write {file}: {error}") from error
 
 
 def _make_store(file: Path) -> None:
@@ -331,7 +386,7 @@ def _make_store(file: Path) -> None:
         return
     partial = file.with_name(f".partial-{uuid4().hex}-{file.name}")
     try:
-        MlflowClient(tracking_uri=f"sqlite:///{partial.absolute()}").search_experiments(max_results=1)
+        MlflowClient(tracking_uri=_store_url(partial)).search_experiments(max_results=1)
         if not (file.exists() and file.stat().st_size):  # another run of a comparison may have made it meanwhile
             os.replace(partial, file)
     finally:
@@ -347,6 +402,7 @@ def _mlflow(file: Path) -> Iterator[None]:
     import logging
 
     with warnings.catch_warnings(action="ignore"), writing(file):
+        from alembic.util.exc import CommandError
         from mlflow.exceptions import MlflowException
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -354,7 +410,7 @@ def _mlflow(file: Path) -> Iterator[None]:
             logging.getLogger(name).setLevel(logging.ERROR)
         try:
             yield
-        except (MlflowException, SQLAlchemyError) as error:  # the statement and its values are on further lines
+        except (CommandError, MlflowException, SQLAlchemyError) as error:
             raise RunError(f"can't write {file}: {str(error).partition(chr(10))[0]}") from error
 
 
@@ -382,9 +438,12 @@ class Tracked:
         self._log: Log | None = None
         self._on_progress = on_progress
 
-    def open(self, log: Log | None) -> None:
-        """Log from now on; None logs nothing."""
-        self._log = log
+    def open(self, make: Callable[[], Log | None]) -> None:
+        """Log from now on in what ``make`` returns; None logs nothing."""
+        try:
+            self._log = make()
+        except RunError as error:
+            self._ends(error)
 
     def __call__(self, event: str, facts: Mapping[str, object]) -> None:
         """Log a finished round, then pass the event on."""
@@ -406,10 +465,13 @@ class Tracked:
         try:
             act(self._log)
         except Exception as error:  # whatever a tracker's package raises
-            self._log = None
-            reason = " ".join(str(error).split())
-            warnings.warn(
-                f"the tracker's log ends here, and the run goes on ({reason}); edgefl export makes it from the records",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            self._ends(error)
+
+    def _ends(self, error: Exception) -> None:
+        self._log = None
+        reason = " ".join(str(error).split())
+        warnings.warn(
+            f"the tracker's log ends here, and the run goes on ({reason}); edgefl export makes it from the records",
+            RuntimeWarning,
+            stacklevel=3,
+        )

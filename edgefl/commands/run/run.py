@@ -13,7 +13,7 @@ from edgefl import models
 from edgefl.commands.cells.cells import Nodes, check_jobs, run_cells, shard_of, share_of
 from edgefl.commands.cells.workers import Cell
 from edgefl.commands.compose import Given, compose, errors_at, federation_of, predictor_of, scenario_of
-from edgefl.commands.export import Tracked, check_installed, log_of
+from edgefl.commands.export import Tracked, check_tracker, log_of
 from edgefl.commands.progress import OnProgress, messages, nothing_left, public_command, silent
 from edgefl.commands.run.fingerprint import (
     check_importable,
@@ -22,7 +22,14 @@ from edgefl.commands.run.fingerprint import (
     made_of,
     report_changed_inputs,
 )
-from edgefl.commands.run.needs import check_devices, check_followed, check_updates, expect_works, memory_for_updates
+from edgefl.commands.run.needs import (
+    check_devices,
+    check_followed,
+    check_open_files,
+    check_updates,
+    expect_works,
+    memory_for_updates,
+)
 from edgefl.commands.run.resume import check_models, check_plug_in_files, keep_scratch, reopened, sets_of
 from edgefl.data import Federation
 from edgefl.errors import DataError, DivergedError, RunError
@@ -151,11 +158,12 @@ def check(scenario: Scenario, on_message: Callable[[str], None], folder: Path = 
     a metric to follow that the evaluation lacks, weights that are missing or belong to another model, and updates that
     neither the memory nor the disk of the run's ``folder`` holds.
     """
-    check_installed(scenario.tracker.name)
+    check_tracker(scenario.tracker.name, folder)
     setup = compose(scenario, on_message)
     if scenario.training.mode == "none":
         return setup
     check_devices(scenario, setup)
+    check_open_files(scenario)
     check_importable(scenario, setup)
     if federation_of(scenario, on_message).declared_only:
         raise DataError(
@@ -257,8 +265,10 @@ def _run_one(
         check_finished(folder)
         tidy(folder)
         return
-    check_installed(scenario.tracker.name)  # a resumed run may set another
+    check_tracker(scenario.tracker.name, folder)  # a resumed run may set another
     trains = scenario.training.mode == "real"
+    if trains:
+        check_open_files(scenario)
     executor = executors.of(scenario, on_message) if trains else None
     setup = compose(scenario, on_message)
     check_importable(scenario, setup)  # a resumed run may set workers
@@ -326,7 +336,7 @@ def _run_one(
             simulation.restore_part(*part)
         if continued:
             directory.record_resume(latest[0] if latest else 0, scenario.to_yaml(), overrides, environment())
-        tracked.open(log_of(scenario.tracker.name, folder, label, scenario.resolved()))
+        tracked.open(lambda: log_of(scenario.tracker.name, folder, label, scenario.resolved()))
         for record in read_run(folder).read(Round) if scenario.tracker.name != "none" else ():
             tracked.round(record)
         clients = {kind: len(setup.of_kind(kind)) for kind in setup.clients.kinds}

@@ -113,6 +113,8 @@ class Rows:
         try:
             row = json.loads(line)
             label, key = row["label"], row.pop("scenario_digest")
+            if not isinstance(label, str):
+                raise TypeError
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise RunError(f"{path}:{number}: this line is damaged: {line[:60]!r}") from None
         if self._keys.get(label, key) != key:
@@ -121,7 +123,7 @@ class Rows:
                 "has changed since; choose another folder"
             )
         if "refused" not in row and not ALWAYS | self._paths_of_axes <= row.keys():
-            return str(label)  # an older version's row lacks fields: it is computed again
+            return label  # an older version's row lacks fields: it is computed again
         found = read_cell(row, f"{path}:{number}")
         self._keep(found)  # a refused one is tried again: what was missing may be there now
         return found.label
