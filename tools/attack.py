@@ -159,7 +159,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands = [each for each in wanted if each[0] != "inputs"]
     print(f"{len(wanted)} cases on {here}, of seed {given.seed}", flush=True)
     if commands:
-        with Bench(Path(tempfile.mkdtemp(prefix="edgefl-attack-"))) as bench:
+        with Bench(Path(tempfile.mkdtemp(prefix="edgefl-"))) as bench:
             all_of(
                 ThreadPoolExecutor(given.jobs), [partial(attacked, bench, *each, given.seed, here) for each in commands]
             )

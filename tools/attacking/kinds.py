@@ -72,19 +72,19 @@ class Case:
         wrong += faults_of_output(ended.stdout, ended.stderr)
         if ended.left:
             wrong.append(f"processes are left: {ended.left[:2]}")
-        wrong += [f"outside the folder: {path.name}" for path in self._strays(ended.code)]
+        wrong += [f"outside the folder: {path.name}" for path in self._strays(started, ended)]
+        shutil.rmtree(started.temporary, ignore_errors=True)
         last = ended.stderr.strip().splitlines()[-1:] if wrong else []
         self.faults += [f"{what}: {each}" + (f" ({last[0][:160]})" if last else "") for each in wrong]
         return ended
 
-    def _strays(self, code: int | None) -> Iterator[Path]:
+    def _strays(self, started: Started, ended: Ended) -> Iterator[Path]:
         """What lies where nothing should."""
         allowed = {"scenario.yaml", Path(self.out).parts[0], "more"}
         yield from (path for path in self.here.iterdir() if path.name not in allowed)
-        yield from (self.folder / "home").iterdir()
-        if code == 0:
-            temporary = list((self.folder / "tmp").iterdir())
-            yield from (path for path in temporary if not path.name.startswith(("pymp-", "ray", "tmp")))
+        yield from (path for path in (self.folder / "home").iterdir() if path.name != ".ray")
+        if ended.code is not None and ended.code >= 0:
+            yield from started.temporary.iterdir()
 
     def finish(self, expected: Mapping[str, bytes], but: tuple[str, ...] = (), **how: Any) -> None:
         """Go on as a user would: resume, begin anew where that is refused; and compare the end."""
@@ -226,13 +226,11 @@ def caches(case: Case) -> None:
 
 def _damage(case: Case, path: Path, files: list[Path]) -> None:
     random = case.random
-    how = random.choice(("flip", "flip", "flip", "digit", "cut", "empty", "noise", "missing", "foreign", "folder"))
+    how = random.choice(("flip", "flip", "flip", "digit", "cut", "empty", "noise", "missing", "foreign"))
     case.story.append(f"{how} {path.relative_to(case.folder / 'cache')}")
     data = bytearray(path.read_bytes()) if path.is_file() else bytearray()
-    if how in ("missing", "folder") or not data:
+    if how == "missing" or not data:
         path.unlink(missing_ok=True)
-        if how == "folder":
-            path.mkdir(exist_ok=True)
         return
     if how == "flip":
         for _ in range(random.choice((1, 8, 1000))):
@@ -242,7 +240,7 @@ def _damage(case: Case, path: Path, files: list[Path]) -> None:
         for i in random.sample(digits, min(len(digits), 3)):
             data[i] = random.randint(48, 57)
     elif how == "foreign":
-        data = bytearray(random.choice(files).read_bytes()) if all(each.is_file() for each in files) else data[::-1]
+        data = bytearray(random.choice([each for each in files if each.is_file()]).read_bytes())
     else:
         size = {"cut": random.randrange(len(data)), "empty": 0, "noise": len(data)}[how]
         data = bytearray(random.randbytes(size)) if how == "noise" else data[:size]
@@ -298,11 +296,13 @@ def signals(case: Case) -> None:
     started.after(time.monotonic() - started.began + pause)
     came = not started.ended()
     started.signal(first)
-    if random.random() < 0.2:
+    if twice := random.random() < 0.2:
         started.after(time.monotonic() - started.began + random.uniform(0, 0.3))
         started.signal(first)
     deaf = ignored and first == signal.SIGINT
-    case.story.append(f"SIGINT {'ignored' if ignored else 'heard'}, {first.name} {pause:.2f} s after the first line")
+    case.story.append(
+        f"SIGINT {'ignored' if ignored else 'heard'}, {'twice ' if twice else ''}{first.name} {pause:.2f} s in"
+    )
     codes = (0,) if deaf or not came else (0, 130)
     case.end(started, first.name, codes=codes)
     if not case.faults:

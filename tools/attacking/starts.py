@@ -45,6 +45,7 @@ class Started:
     number: int
     stdout: Path
     stderr: Path
+    temporary: Path
     mark: str
     began: float = field(default_factory=time.monotonic)
     status: int | None = None
@@ -165,24 +166,23 @@ class Bench:
         which knows no ``at``.
         """
         with self._lock:
-            self._starts += 1
-            mark = f"EDGEFL_ATTACK={os.getpid()}-{self._starts}-"
-        log = folder / "printed"
-        for name in ("here", "home", "tmp", "printed"):
-            (folder / name).mkdir(parents=True, exist_ok=True)
-        where = str(folder / "here")
+            self._starts = turn = self._starts + 1
+        log, temporary = folder / "printed", self.home / f"t{turn}"  # short: Ray has sockets there
+        for each in (folder / "here", folder / "home", log, temporary):
+            each.mkdir(parents=True, exist_ok=True)
+        where, mark = str(folder / "here"), f"{os.getpid()}-{turn}-"
         environment = {
-            **self.environment, "HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp"),
-            "EDGEFL_CACHE": str(cache or self.cache), **dict([mark.split("=")]),
+            **self.environment, "HOME": str(folder / "home"), "TMPDIR": str(temporary),
+            "EDGEFL_CACHE": str(cache or self.cache), "EDGEFL_ATTACK": mark,
         }  # fmt: skip
-        out, err = Path(stdout or log / f"{self._starts}.out"), log / f"{self._starts}.err"
+        out, err = Path(stdout or log / f"{turn}.out"), log / f"{turn}.err"
         err.touch()
         request = {
             "arguments": list(arguments), "cwd": where, "env": environment, "stdout": str(out), "stderr": str(err),
             "at": at, "fsize": fsize, "fatal": fatal, "ignore_sigint": ignore_sigint,
             "watched": os.path.join(where, watched), "told": told, "modules": modules, "warm": warm,
         }  # fmt: skip
-        return Started(self._ask(request), Path(os.devnull) if stdout else out, err, mark)
+        return Started(self._ask(request), Path(os.devnull) if stdout else out, err, temporary, f"EDGEFL_ATTACK={mark}")
 
     def reference(self, name: str) -> Reference:
         """The uninterrupted run of a subject.  Raises RuntimeError if it fails."""

@@ -6,6 +6,7 @@ asked: that one is a subreaper, so it inherits and waits for what is forked twic
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import json
 import os
@@ -13,6 +14,7 @@ import resource
 import signal
 import sys
 import tempfile
+import threading
 import types
 from contextlib import suppress
 from typing import Any
@@ -89,14 +91,13 @@ def command(request: dict[str, Any]) -> None:
     if names := request["modules"]:
         with open(names, "w", encoding="utf-8") as file:
             json.dump(sorted(sys.modules), file)
-    threads = sys.modules.get("threading")
-    if threads is not None:
-        threads._shutdown()
-    import atexit
-
+    threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    with suppress(OSError):
+    try:
         sys.stdout.flush()
+    except OSError as error:  # as the interpreter's end does
+        sys.stderr.write(f"Exception ignored in: {sys.stdout!r}\n{type(error).__name__}: {error}\n")
+        code = 120
     os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
 

@@ -7,10 +7,12 @@ import re
 import stat
 from collections.abc import Mapping
 from functools import cache
+from hashlib import blake2b
 from pathlib import Path
 
 import psutil
 from fuzzing.printed import unprintable
+from safetensors.numpy import load_file
 
 ROOT = Path(__file__).resolve().parents[2]
 OF_THE_HOST = ("host.jsonl", "environment.json", "files.json", "writer.lock")
@@ -45,7 +47,7 @@ def faults_of_output(stdout: str, stderr: str) -> list[str]:
 def contents(folder: Path) -> dict[str, bytes]:
     """What is compared of each file below ``folder``: its bytes; nothing of those of the host.
 
-    A checkpoint's manifest counts but for the digest of the host's table and the boot.
+    A checkpoint counts by its state and tensors, but for the digest of the host's table.
     """
     found = {}
     for path in sorted(folder.rglob("*")):
@@ -54,14 +56,23 @@ def contents(folder: Path) -> dict[str, bytes]:
             found[f"{name}/"] = b""
         elif path.name in OF_THE_HOST:
             found[name] = b""
-        elif path.name == "state.json":
-            manifest = json.loads(path.read_bytes())
-            manifest.pop("written_since_boot", None)
-            manifest["records"].pop("host", None)
-            found[name] = json.dumps(manifest, sort_keys=True).encode()
-        else:
+        elif path.name == "state.json" and (path.parent.parent.parent / "weights.safetensors").exists():
+            found[name], found[f"{name[:-5]}.safetensors"] = _checkpoint(path)
+        elif path.name != "state.safetensors" or name not in found:
             found[name] = path.read_bytes() if stat.S_ISREG(mode) else str(path.readlink()).encode()
     return found
+
+
+def _checkpoint(manifest_file: Path) -> tuple[bytes, bytes]:
+    """State and tensors of a checkpoint, wherever they lie: a finished run has some in its weights only."""
+    manifest = json.loads(manifest_file.read_bytes())
+    manifest["records"].pop("host", None)
+    weights = load_file(manifest_file.parent.parent.parent / "weights.safetensors")
+    tensors = load_file(manifest_file.with_suffix(".safetensors"))
+    tensors |= {name: weights[name] for name in manifest.get("in_weights", ())}
+    state = {name: manifest[name] for name in ("round", "state", "inputs", "records", "made_of")}
+    digest = blake2b(b"".join(name.encode() + tensors[name].tobytes() for name in sorted(tensors)))
+    return json.dumps(state, sort_keys=True).encode(), digest.digest()
 
 
 def differences(expected: Mapping[str, bytes], folder: Path, but: tuple[str, ...] = ()) -> list[str]:
