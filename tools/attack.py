@@ -130,6 +130,9 @@ def main(arguments: list[str] | None = None) -> int:
         if each.seed == given.seed and not (each.faults and each.commit != here)
     }
     tried: list[Result] = []
+    if given.state and given.state.exists():
+        whole = given.state.read_bytes()
+        os.truncate(given.state, whole.rfind(b"\n") + 1)  # a line that was cut off
 
     def note(result: Result) -> None:
         tried.append(result)
@@ -158,7 +161,7 @@ def main(arguments: list[str] | None = None) -> int:
     ]
     commands = [each for each in wanted if each[0] != "inputs"]
     print(f"{len(wanted)} cases on {here}, of seed {given.seed}", flush=True)
-    if commands:
+    if commands and time.monotonic() < until:
         with Bench(Path(tempfile.mkdtemp(prefix="edgefl-"))) as bench:
             all_of(
                 ThreadPoolExecutor(given.jobs), [partial(attacked, bench, *each, given.seed, here) for each in commands]

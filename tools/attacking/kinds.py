@@ -11,20 +11,23 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import psutil
 
-from attacking.starts import Bench, Ended, Reference, Started
-from attacking.subjects import COSTLY, ON_RAY, SUBJECTS
+from attacking.starts import Bench, Ended, Reference, Refused, Started
+from attacking.subjects import COSTLY, ON_RAY, SUBJECTS, drawn
 from attacking.witness import differences, documented, faults_of_output, processes
 
 SHARE_OF_PROCESSES = 0.15
 """Commands that are processes of their own instead of forks of the warm one."""
 EARLY = 0.2
 """Chains whose first kill comes before scenario.yaml is whole."""
+DRAWN = 0.25
+"""Chains of a drawn method, schedule and policy."""
 SLOWER = 4.0
 """Seconds that a process of its own takes longer than a fork."""
 
@@ -47,6 +50,20 @@ class Case:
         self.here.mkdir(parents=True)
         (self.here / "scenario.yaml").write_text(json.dumps({**self.subject.scenario, **sections}))
         return self.bench.reference(self.name)
+
+    def draw(self) -> Reference:
+        """Draw a method, schedule and policy that go together, and return the uninterrupted run."""
+        for turn in count():
+            self.subject = drawn(self.random, self.bench.methods())
+            try:
+                whole = self.bench.uninterrupted(self.folder / f"whole-{turn}", self.subject)
+            except Refused:
+                continue
+            self.story.append(", ".join(str(self.subject.scenario[name]) for name in ("method", "schedule", "round")))
+            self.here.mkdir(parents=True)
+            (self.here / "scenario.yaml").write_text(json.dumps(self.subject.scenario))
+            return whole
+        raise AssertionError
 
     def begin(self, arguments: list[str], **how: Any) -> Started:
         """Start a command, a process of its own in a drawn share of the cases."""
@@ -102,7 +119,8 @@ class Case:
 
 def kills(case: Case) -> None:
     """A start and resumes that are killed at drawn moments, and an end."""
-    random, whole = case.random, case.choose()
+    random = case.random
+    whole = case.draw() if random.random() < DRAWN else case.choose()
     before = next((i for i, line in enumerate(whole.changes, 1) if line.endswith("scenario.yaml")), 2)
     for turn in range(random.choice((1, 1, 2, 3))):
         how: dict[str, Any] = {}

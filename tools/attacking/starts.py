@@ -111,6 +111,10 @@ class Reference:
         return max(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
 
 
+class Refused(Exception):
+    """A scenario that edgefl refuses."""
+
+
 class Bench:
     """A warm process, a cache that is filled, and uninterrupted runs, each made when it is first asked for.
 
@@ -121,6 +125,7 @@ class Bench:
         self.home, self.cache = home, home / "cache"
         self._references: dict[str, Reference] = {}
         self._lock, self._making = threading.Lock(), threading.Lock()
+        self._methods: list[str] = []
         self._starts = 0
         # what loses its parent becomes a child of this process, which can wait for it
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
@@ -135,7 +140,9 @@ class Bench:
             env={**self.environment, "HOME": str(home)}, bufsize=0, start_new_session=True,
         )  # fmt: skip
         names = home / "modules.json"
-        self._make("warming", Subject({**SUBJECTS["end-to-end"].scenario, "seed": 1}), modules=str(names))
+        self.uninterrupted(
+            home / "whole" / "warm", Subject({**SUBJECTS["end-to-end"].scenario, "seed": 1}), modules=str(names)
+        )
         self._ask({"imports": [name for name in json.loads(names.read_text()) if not name.startswith("__")]})
 
     def __enter__(self) -> Bench:
@@ -185,21 +192,33 @@ class Bench:
         return Started(self._ask(request), Path(os.devnull) if stdout else out, err, temporary, f"EDGEFL_ATTACK={mark}")
 
     def reference(self, name: str) -> Reference:
-        """The uninterrupted run of a subject.  Raises RuntimeError if it fails."""
+        """The uninterrupted run of a subject.  Raises Refused and RuntimeError if it fails."""
         with self._making:
             if name not in self._references:
-                self._references[name] = self._make(name, SUBJECTS[name])
+                self._references[name] = self.uninterrupted(self.home / "whole" / name, SUBJECTS[name])
             return self._references[name]
 
-    def _make(self, name: str, subject: Subject, modules: str | None = None) -> Reference:
-        folder = self.home / "whole" / name
+    def methods(self) -> list[str]:
+        """Names of all methods, as the command lists them."""
+        with self._making:
+            if not self._methods:
+                printed = self.start(self.home / "whole" / "methods", ["methods", "--json"]).wait().stdout
+                self._methods += [each["name"] for each in json.loads(printed)["methods"]]
+            return self._methods
+
+    def uninterrupted(self, folder: Path, subject: Subject, modules: str | None = None) -> Reference:
+        """Run a subject to its end in ``folder``.
+
+        ``modules`` is a file for the names of what it imports.  Raises Refused, and RuntimeError if the run fails.
+        """
         (folder / "here").mkdir(parents=True)
         (folder / "here" / "scenario.yaml").write_text(json.dumps(subject.scenario))
         changes = folder / "changes"
         started = self.start(folder, subject.start("out"), told=str(changes), modules=modules)
         ended = started.wait()
-        if ended.code != 0:
-            raise RuntimeError(f"the uninterrupted run of {name} ends with {ended.code}: {ended.stderr}")
+        if ended.code:
+            error = Refused if ended.code == 2 else RuntimeError
+            raise error(f"{subject.scenario} ends with {ended.code}: {ended.stderr}")
         out = folder / "here" / "out"
         seconds = time.monotonic() - started.began
         return Reference(contents(out), out, seconds, changes.read_text().splitlines())

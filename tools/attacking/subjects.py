@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 _TOWER = {"blocks": 2, "width": 16, "heads": 2}
@@ -52,3 +54,26 @@ SUBJECTS = {
 COSTLY = "workers"
 """Drawn a third as often as the others: its processes import torch anew."""
 ON_RAY = {"name": "ray", "workers": 2, "device": "cpu"}
+
+_POLICIES: tuple[dict[str, Any], ...] = (
+    {"policy": "synchronous"}, {"policy": "synchronous", "over_selection": 0.3, "cohort": 0.5},
+    {"policy": "asynchronous"}, {"policy": "buffered"}, {"policy": "semi-synchronous"},
+)  # fmt: skip
+_SCHEDULES = ("end-to-end", "layerwise", "progressive", "elastic", "heterofl")
+_EXCHANGES = ("creamfl", "reamfl-mean", "reamfl-avg", "reamfl-iot", "fedmd", "fedet", "fedgems")
+"""Methods that need public data."""
+
+
+def drawn(random: Random, methods: Sequence[str]) -> Subject:
+    """A scenario of a drawn method, schedule and policy, which may not go together."""
+    method, schedule = random.choice(methods), random.choice(_SCHEDULES)
+    options = {"pairs": 10, "public_batch": 4} if method in _EXCHANGES else {}
+    stages = {"stages": 2} if schedule not in ("end-to-end", "heterofl") else {}
+    scenario = _scenario(
+        method={"name": method, **options}, schedule={"name": schedule, **stages, "rounds": 4},
+        round={"cohort": 1.0, **random.choice(_POLICIES)}, seed=random.randrange(3),
+        executor={"name": "inline", "clock": random.choice(("auto", "events")), "device": "cpu"},
+        data={"source": "glyphs", "clients": {"image": 2, "text": 1, "image-text": 2}, "samples": 16, "validation": 20,
+              "test": 20, "public": 20},
+    )  # fmt: skip
+    return Subject(scenario)
