@@ -101,7 +101,7 @@ class Case:
         yield from (path for path in self.here.iterdir() if path.name not in allowed)
         yield from (path for path in (self.folder / "home").iterdir() if path.name != ".ray")
         if ended.code is not None and ended.code >= 0:
-            yield from started.temporary.iterdir()
+            yield from (path for path in started.temporary.iterdir() if not path.name.startswith("torchinductor_"))
 
     def finish(self, expected: Mapping[str, bytes], but: tuple[str, ...] = (), **how: Any) -> None:
         """Go on as a user would: resume, begin anew where that is refused; and compare the end."""

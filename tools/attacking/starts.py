@@ -116,7 +116,7 @@ class Refused(Exception):
 
 
 class Bench:
-    """A warm process, a cache that is filled, and uninterrupted runs, each made when it is first asked for.
+    """A warm process, a cache that is filled (``home/cache``), and uninterrupted runs, made when first asked for.
 
     Use it in ``with``; ``home`` is removed at the end.  Threads may share it.
     """
@@ -133,17 +133,13 @@ class Bench:
         self.environment = {
             **{name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH") if name in os.environ},
             "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "EDGEFL_CACHE": str(self.cache), "COLUMNS": "100",
-            "MPLCONFIGDIR": str(home / "matplotlib"), "PYTHONWARNINGS": "", "RAY_USAGE_STATS_ENABLED": "0",
+            "MPLCONFIGDIR": str(home / "matplotlib"), "RAY_USAGE_STATS_ENABLED": "0",
+            "PYTHONDONTWRITEBYTECODE": "1",  # Python keeps a module that was cut off by the limit of a file's size
         }  # fmt: skip
         self._warm = subprocess.Popen(
             [sys.executable, "-m", "attacking.warm"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=home,
             env={**self.environment, "HOME": str(home)}, bufsize=0, start_new_session=True,
         )  # fmt: skip
-        names = home / "modules.json"
-        self.uninterrupted(
-            home / "whole" / "warm", Subject({**SUBJECTS["end-to-end"].scenario, "seed": 1}), modules=str(names)
-        )
-        self._ask({"imports": [name for name in json.loads(names.read_text()) if not name.startswith("__")]})
 
     def __enter__(self) -> Bench:
         return self
@@ -164,7 +160,7 @@ class Bench:
     def start(
         self, folder: Path, arguments: Sequence[str], *, warm: bool = True, at: int | None = None,
         fsize: int | None = None, fatal: bool = False, ignore_sigint: bool = False, stdout: str | None = None,
-        watched: str = "out", cache: Path | None = None, told: str | None = None, modules: str | None = None,
+        watched: str = "out", cache: Path | None = None, told: str | None = None,
     ) -> Started:  # fmt: skip
         """Start a command in ``folder/here``.
 
@@ -187,7 +183,7 @@ class Bench:
         request = {
             "arguments": list(arguments), "cwd": where, "env": environment, "stdout": str(out), "stderr": str(err),
             "at": at, "fsize": fsize, "fatal": fatal, "ignore_sigint": ignore_sigint,
-            "watched": os.path.join(where, watched), "told": told, "modules": modules, "warm": warm,
+            "watched": os.path.join(where, watched), "told": told, "warm": warm,
         }  # fmt: skip
         return Started(self._ask(request), Path(os.devnull) if stdout else out, err, temporary, f"EDGEFL_ATTACK={mark}")
 
@@ -206,15 +202,12 @@ class Bench:
                 self._methods += [each["name"] for each in json.loads(printed)["methods"]]
             return self._methods
 
-    def uninterrupted(self, folder: Path, subject: Subject, modules: str | None = None) -> Reference:
-        """Run a subject to its end in ``folder``.
-
-        ``modules`` is a file for the names of what it imports.  Raises Refused, and RuntimeError if the run fails.
-        """
+    def uninterrupted(self, folder: Path, subject: Subject) -> Reference:
+        """Run a subject to its end in ``folder``.  Raises Refused, and RuntimeError if the run fails."""
         (folder / "here").mkdir(parents=True)
         (folder / "here" / "scenario.yaml").write_text(json.dumps(subject.scenario))
         changes = folder / "changes"
-        started = self.start(folder, subject.start("out"), told=str(changes), modules=modules)
+        started = self.start(folder, subject.start("out"), told=str(changes))
         ended = started.wait()
         if ended.code:
             error = Refused if ended.code == 2 else RuntimeError
