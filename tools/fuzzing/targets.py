@@ -38,7 +38,8 @@ OUTSIDE = "outside"
 """A folder beside a run, which nothing that a run holds may change."""
 
 
-SHOWING = (["explain", "run"], ["compare", "run", "--full"], ["compare", "run", "--csv"])
+_EXPLAIN = ["explain", "run", "--round", "1"]
+SHOWING = (_EXPLAIN, [*_EXPLAIN, "--client", "0"], ["compare", "run", "--full"], ["compare", "run", "--csv"])
 """Commands that print names of a run."""
 
 FORMULA = re.compile(r"[=+@\t\r]|-(?!\d|\.|inf\b|nan\b|$)")
