@@ -192,9 +192,11 @@ def new_folder(path: str | os.PathLike[str], scenario_yaml: bytes | None = None)
 def free_folder(name: str) -> NewFolder:
     """Make ``runs/<name>``, or the first of ``runs/<name>-2``, ... that doesn't exist, and lock it.
 
-    No other process gets the same.  Raises RunError if it can't be made.
+    Slashes and control characters of the name become ``_``, so that no name leads elsewhere.  No other process gets the
+    same folder.  Raises RunError if it can't be made.
     """
     runs = Path("runs")
+    name = re.sub(r"[/\\\x00-\x1f]|^\.+$", "_", name)
     for number in count(1):
         folder = runs / (name if number == 1 else f"{name}-{number}")
         made = _made(runs)
