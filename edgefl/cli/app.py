@@ -287,7 +287,10 @@ def _answering() -> Iterator[None]:
         stdout.flush()
         raise
     finally:
-        with suppress(RunError, BrokenPipeError):  # raised already, or there is another error to tell of
+        try:
+            stdout.detach()
+        except (RunError, BrokenPipeError):  # raised already, or there is another error to tell of
+            os.dup2(os.open(os.devnull, os.O_WRONLY), given.fileno())
             stdout.detach()
         shown.stream = given
 
