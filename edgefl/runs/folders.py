@@ -282,6 +282,10 @@ def _of_a_start(entry: os.DirEntry[str]) -> bool:
 _PARTIAL = re.compile(r"\.partial-(?:[0-9a-f]{32}-)?(.+)")
 
 
+_OF_SAFETENSORS = ".tmp" + 6 * "[0-9A-Za-z]"
+"""What safetensors writes a file to before it takes its name."""
+
+
 def _whole_name(name: str) -> str:
     """The name that a temporary file (``edgefl.files.replacing``) gets in the end; any other name as it is."""
     found = _PARTIAL.fullmatch(name)
@@ -319,10 +323,11 @@ def _leftovers(path: Path) -> list[Path]:
 
     Temporary files of others aren't among them: ``edgefl report`` may be writing a page beside the run.
     """
-    folders = (path / name for name in _FOLDERS)
+    folders = [folder for name in _FOLDERS if (folder := path / name).is_dir()]
     return [
         *(entry for entry in path.glob(".partial-*") if _whole_name(entry.name) in _OURS),
-        *(entry for folder in folders if folder.is_dir() for entry in folder.glob(".partial-*")),
+        *(entry for folder in folders for entry in folder.glob(".partial-*")),
+        *(entry for folder in (path, *folders) for entry in folder.glob(_OF_SAFETENSORS)),
     ]
 
 

@@ -275,7 +275,12 @@ def test_what_a_killed_process_left_half_written_goes_with_the_next(predicted: d
     interrupted(predicted, folder, 0)
 
     def litter() -> None:
-        for name in (".partial-result.json", f".partial-{'0a' * 16}-curves.png", f".partial-{'0b' * 16}-report.html"):
+        for name in (
+            ".partial-result.json",
+            f".partial-{'0a' * 16}-curves.png",
+            f".partial-{'0b' * 16}-report.html",
+            ".tmp8VwAe6",
+        ):  # of safetensors, beside weights.safetensors
             (folder / name).write_text("half")
         for name in ("checkpoints/.partial-round-000001", "checkpoints/.partial-removed-round-000001", "unfinished"):
             (folder / name).mkdir(exist_ok=True, parents=True)
@@ -285,7 +290,8 @@ def test_what_a_killed_process_left_half_written_goes_with_the_next(predicted: d
     for _ in range(2):
         litter()
         assert edgefl.run(resume=folder).finished
-        assert [each.name for each in folder.rglob(".partial-*")] == [f".partial-{'0b' * 16}-report.html"]
+        assert [each.name for each in folder.rglob(".*-*")] == [f".partial-{'0b' * 16}-report.html"]
+        assert not list(folder.rglob(".tmp*"))
     assert read_run(folder).finished
 
 

@@ -298,6 +298,8 @@ def test_what_no_type_sees_of_a_changed_file_is_told_and_a_mistake_of_our_own_is
     files = json.loads((changed / "files.json").read_text())
     files["files"]["evaluation.json"] = file_digest(changed / "evaluation.json")
     (changed / "files.json").write_text(json.dumps(files))
-    with pytest.raises(RunError, match="or edgefl reads them wrongly .*: no 'test'") as told:  # as if edgefl wrote it so
+    with pytest.raises(
+        RunError, match="or edgefl reads them wrongly .*: no 'test'"
+    ) as told:  # as if edgefl wrote it so
         summary(edgefl.read_run(changed))
     assert isinstance(told.value.__cause__, KeyError)
