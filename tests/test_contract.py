@@ -348,6 +348,19 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
     "`fediot` sharing layers that a common tower doesn't have": [
         ({"method": {"name": "fediot", "share": "attention"}, "model": GRU}, "matches no layers in the text tower")
     ],
+    "a median, a trimmed mean, Krum or multi-Krum where attackers are simulated and a round never has as many updates "
+    "as [withstand one](methods/aggregation.md#how-many-attackers-a-round-withstands)": [
+        (
+            {
+                "aggregation": rule,
+                "data": {"clients": {"image": 2}},
+                "round": {"cohort": 1.0},
+                "fleet": {"failures": {"attack": {"share": 0.5, "kind": "sign-flip"}}},
+            },
+            f"{rule} withstands no attacker in rounds of at most 2 updates",
+        )
+        for rule in ("median", "trimmed-mean", "krum", "multi-krum")
+    ],
     "a median, a trimmed mean, Krum, multi-Krum or `compensation` under `asynchronous`": [
         ({"aggregation": "median", "round": {"policy": "asynchronous"}}, "median needs several updates"),
         ({"aggregation": "trimmed-mean", "round": {"policy": "asynchronous"}}, "trimmed-mean needs several"),

@@ -235,11 +235,10 @@ def check_tracker(tracker: str, folder: Path) -> None:
 
 def _store_url(file: Path) -> str:
     """The URL of an SQLite store.  Raises RunError if it would be read as another path."""
-    from sqlalchemy.engine import URL, make_url
+    from sqlalchemy.engine import make_url
 
-    path = str(file.absolute())
-    url = URL.create("sqlite", database=path).render_as_string(hide_password=False)
-    if make_url(url).database != path:
+    url = f"sqlite:///{file.absolute()}"  # not escaped: MLflow makes the folder of a path that it reads itself
+    if make_url(url).database != str(file.absolute()):
         raise RunError(
             f"MLflow can't keep its store at {file}, whose path has a character of URLs; choose another --output, or "
             "tracker: tensorboard"

@@ -119,15 +119,13 @@ def share_weights(folder: Path, weights: Path) -> None:
 
     They are read from there afterwards; ``whole`` puts them back.  Raises RunError if a file can't be written.
     """
-    from safetensors import safe_open
-
     available = rounds(folder)
     if not available or not weights.is_file():
         return
     path = folder / name(available[-1])
     with writing(path):
         manifest = manifest_of(path)
-        with safe_open(path / "state.safetensors", "pt") as own, safe_open(weights, "pt") as final:
+        with _reading(path / "state.safetensors") as own, _reading(weights) as final:
             stored, finals = set(own.keys()), set(final.keys())
             of = {**{each: each for each in stored}, **manifest["aliases"]}
             shared = {
@@ -140,6 +138,16 @@ def share_weights(folder: Path, weights: Path) -> None:
         sharing = {SHARED: sorted(shared), "weights": weights.name, "weights_blake2b": file_digest(weights)["blake2b"]}
         facts = {key: value for key, value in manifest.items() if key not in _OWN}
     _write(folder, available[-1], tensors, manifest["state"], facts | sharing)
+
+
+def _reading(path: Path) -> Any:
+    """An open file of tensors.  Raises RunError if it can't be opened, such as at the limit of open files."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        return safe_open(path, "pt")
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise RunError(f"can't read {path}: {error}") from error
 
 
 def whole(folder: Path, round: int) -> None:

@@ -263,6 +263,7 @@ class Stopped(Exception):
     """The user has had enough."""
 
 
+@pytest.mark.filterwarnings("ignore:.* has no checkpoint:RuntimeWarning")
 @pytest.mark.parametrize(
     ("mode", "seconds", "policy", "stops"),
     [

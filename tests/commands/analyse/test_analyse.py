@@ -260,7 +260,7 @@ def test_only_a_finished_run_is_analysed(analysed: Any, tmp_path: Path, capsys: 
     with pytest.raises(RunError, match="a finished run keeps its scenario"):
         edgefl.analyse(folder / "everybody", overrides=["seed=4"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RunError, match="is not the folder of a run"):
+    with pytest.raises(RunError, match="is empty: it holds no run"):
         edgefl.analyse(tmp_path / "empty")
     (cut / "compare.json").write_text(json.dumps({"runs": [{"label": "a", "folder": "a", "sets": {}}]}))
     with pytest.raises(RunError, match="holds several runs"):
