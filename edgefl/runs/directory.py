@@ -411,10 +411,10 @@ class RunDirectory:
         files["result.json"] = {"bytes": len(text), "blake2b": digests.text_digest(text)}
         # what a full disk may refuse comes before the result, so that a resumed run does it again
         checkpoints.share_weights(self.path / CHECKPOINTS, self.path / checkpoints.WEIGHTS)
-        replace_file(self.path / "files.json", json_text({"files": files}))
-        replace_file(self.path / "result.json", text)
         checkpoints.keep_newest(self.path / CHECKPOINTS, self.keep)
         self._sweep()
+        replace_file(self.path / "files.json", json_text({"files": files}))
+        replace_file(self.path / "result.json", text)
 
     def _check_own(self) -> None:
         """Raise RunError if another program changed the tables, or removed a file, while this process wrote the run."""

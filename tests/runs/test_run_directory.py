@@ -281,6 +281,18 @@ def test_finish_is_undone_by_rewind(tmp_path):
             asked(read_run(run.path))
 
 
+def test_the_result_is_the_last_file_of_a_run(tmp_path):
+    """So that a kill before it is followed by another end, and one after it leaves nothing to do."""
+    run = new(tmp_path / "run")
+    for round in (1, 2, 3):
+        run.checkpoint(round, {"image/a": torch.full((2,), float(round))}, {})
+    (run.path / "result.json").mkdir()
+    (run.path / "result.json" / "a").touch()  # a folder that isn't empty can't be replaced
+    with pytest.raises(RunError, match=r"can't write .*result.json"):
+        run.finish({"image/a": torch.ones(2)}, blank(Result, rounds=3))
+    assert [path.name for path in (run.path / "checkpoints").iterdir()] == ["round-000003"]
+
+
 def encoded(rows: list[dict[str, object]]) -> list[bytes]:
     return [json.dumps(row).encode() + b"\n" for row in rows]
 

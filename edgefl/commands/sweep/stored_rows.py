@@ -81,6 +81,8 @@ class Rows:
         with writing(self.path):
             self.path.touch()
             read_regular(self.path)  # a pipe or a device might never end
+            for left in folder.glob(".partial-*-sweep.*") if shard is None else ():  # of a killed sweep
+                left.unlink(missing_ok=True)
         mend(self.path)
         self.known: dict[str, CellRow] = {}
         self._refused: dict[str, RefusedCell] = {}

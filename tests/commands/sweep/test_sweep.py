@@ -103,7 +103,9 @@ def test_known_rows_are_kept_and_new_ones_added(declared: dict[str, Any], tmp_pa
     # a row that is there isn't computed again: what stands there comes back, a half-written line is dropped
     marked = {**json.loads(lines[0]), "clients": 99}
     (folder / "sweep.jsonl").write_text(json.dumps(marked) + "\n" + lines[0][:40])
+    (folder / f".partial-{'0a' * 16}-sweep.csv").touch()  # of a sweep that was killed
     first, second = rows_of(declared, ["training.batch=4,8"], output=folder)
+    assert not list(folder.glob(".partial-*"))
     assert first == replace(row, clients=99) and second["clients"] == 6
     assert len((folder / "sweep.jsonl").read_text().splitlines()) == 2
     with (folder / "sweep.csv").open() as file:
