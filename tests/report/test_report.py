@@ -295,6 +295,12 @@ def test_what_no_type_sees_of_a_changed_file_is_told_and_a_mistake_of_our_own_is
     (changed / "evaluation.json").write_text(json.dumps(evaluation))
     with pytest.raises(RunError, match="changed: evaluation.json has changed since the run finished: no 'test'"):
         summary(edgefl.read_run(changed))
+    evaluation["chance"]["test"] = {"image": {"accuracy": None}}
+    (changed / "evaluation.json").write_text(json.dumps(evaluation))
+    with pytest.raises(RunError, match=r"evaluation.json: field 'chance.*': expected `float`, got `null`"):
+        summary(edgefl.read_run(changed))
+    del evaluation["chance"]["test"]
+    (changed / "evaluation.json").write_text(json.dumps(evaluation))
     files = json.loads((changed / "files.json").read_text())
     files["files"]["evaluation.json"] = file_digest(changed / "evaluation.json")
     (changed / "files.json").write_text(json.dumps(files))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import subprocess
 from collections.abc import Callable, Mapping
 from itertools import combinations, permutations
 from pathlib import Path
@@ -265,6 +266,23 @@ def test_only_a_finished_run_is_analysed(analysed: Any, tmp_path: Path, capsys: 
     (cut / "compare.json").write_text(json.dumps({"runs": [{"label": "a", "folder": "a", "sets": {}}]}))
     with pytest.raises(RunError, match="holds several runs"):
         edgefl.analyse(cut)
+
+
+def test_beside_a_read_only_run_the_way_out_is_told_before_anything_runs(analysed: Any, tmp_path: Path) -> None:
+    """A file system that is mounted read-only, since permissions don't hold for root."""
+    folder, _ = analysed
+    shutil.copytree(folder / "everybody", tmp_path / "place" / "run")
+    for options in ("bind", "remount,bind,ro"):
+        place = str(tmp_path / "place")
+        done = subprocess.run(["mount", "-o", options, place, place], capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"a file system can't be mounted here: {done.stderr.strip()}")
+    try:
+        with pytest.raises(RunError, match="can't write the analysis to .*Read-only.*choose another folder with --out"):
+            edgefl.analyse(tmp_path / "place" / "run", seeds=1)
+        assert [path.name for path in (tmp_path / "place").iterdir()] == ["run"]
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
 
 
 # everything ----------------------------------------------------------------------------------------------------------
