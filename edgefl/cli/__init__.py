@@ -5,7 +5,7 @@ commands.  ``--help`` lists the commands in the order of the imports below.
 """
 
 # isort: off
-from edgefl.cli import scenarios, run, compare, one_run, profile, sweep, fit, analyse  # noqa: F401
+from edgefl.cli import scenarios, run, compare, one_run, profile, sweep, fit, tune, analyse  # noqa: F401
 from edgefl.cli import devices, parts, machine, papers  # noqa: F401
 from edgefl.cli.app import app, main, one_line
 # isort: on

@@ -205,9 +205,13 @@ def _span(scenario: Scenario, origin: str, path_text: str, scale: str | None, *e
     _check_path(path, origin)
     for end, value in zip(ends, (low, high), strict=True):
         if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-            raise ScenarioError(f"a range goes from a number to a number, and {end!r:.60} is none", file=origin, key=key)
+            raise ScenarioError(
+                f"a range goes from a number to a number, and {end!r:.60} is none", file=origin, key=key
+            )
     if not low < high:
-        raise ScenarioError(f"{ends[0]}..{ends[1]} is empty: the first number must be the lower one", file=origin, key=key)
+        raise ScenarioError(
+            f"{ends[0]}..{ends[1]} is empty: the first number must be the lower one", file=origin, key=key
+        )
     if scale == "log" and low <= 0:
         raise ScenarioError(f"{ends[0]} has no logarithm; write linear: or a number above 0", file=origin, key=key)
     by_log = scale == "log" or (scale is None and low > 0 and high / low >= LOG_FROM)

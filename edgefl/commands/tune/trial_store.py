@@ -170,9 +170,7 @@ class TrialStore:
         trial = self.trials[number]
         if trial.ended is not None:
             return
-        self.trials[number] = trial = Stored(
-            number, trial.drawn, trial.batch, trial.rungs, None, ended
-        )
+        self.trials[number] = trial = Stored(number, trial.drawn, trial.batch, trial.rungs, None, ended)
         states = self._library.trial.TrialState
         known = self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
         facts = {

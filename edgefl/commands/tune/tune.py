@@ -257,10 +257,14 @@ def _advanced(argument: Advance, executors: Executors, on_progress: OnProgress) 
     """Play a run up to a round, unless it was played already, and read what it scored there."""
     folder, label, scenario, until, metric = argument
     began = time.monotonic()
+
+    def on_event(event: str, facts: Mapping[str, Any]) -> None:
+        on_progress(event, {**facts, "rounds": until} if event == "start" else facts)
+
     played = _played(folder)
     if not played or not (played[-1].round >= until or played[-1].stopped or played[-1].diverged is True):
         try:
-            run_until(folder, label, scenario, until, executors, on_progress)
+            run_until(folder, label, scenario, until, executors, on_event)
         except DivergedError:
             pass  # its last round says so
         played = _played(folder)
@@ -334,9 +338,7 @@ class _Search:
                 return batch
             third, left = divmod(len(of_batch), 3)
             beyond = self.beyond[third % len(self.beyond)] if self.beyond and not left else None
-            found = drawn(
-                self.space, self.store.trials, self.task.base.seed, lower=self.task.lower, beyond=beyond
-            )
+            found = drawn(self.space, self.store.trials, self.task.base.seed, lower=self.task.lower, beyond=beyond)
             if found is None:
                 self.exhausted = True
                 continue
@@ -566,4 +568,3 @@ def _field(each: Searched) -> SearchedField:
             path=each.name, scale=scale, whole=each.whole, low=each.low, high=each.high, choices=[]
         )  # fmt: skip
     return SearchedField(path=each.name, scale="choices", whole=False, low=None, high=None, choices=each.values.values)
-
