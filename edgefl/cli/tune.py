@@ -22,8 +22,8 @@ from edgefl.cli.app import (
 
 @app.command(
     epilog=examples(
-        "edgefl tune mine.yaml --search training.lr=1e-4..1e-1 --trials 2",
-        "edgefl tune mine.yaml --search training.batch=4,8 --trials 2 -o tuned",
+        "edgefl tune mine.yaml --search training.epochs=1..3 --metric image.accuracy",
+        "edgefl tune mine.yaml --search training.lr=1e-3,1e-2 --metric text.accuracy",
     )
 )
 def tune(

@@ -173,7 +173,10 @@ def _task(scenario: Scenario, metric: str | None, seeds: int, on_progress: OnPro
     """What is to be optimised.  Raises ScenarioError for a scenario that can't be tuned, or hasn't this metric."""
     if scenario.compare:
         paths = ", ".join(scenario.compare)
-        raise scenario.error(("compare",), f"one scenario is tuned, and this one compares {paths}: choose with --set")
+        raise scenario.error(
+            ("compare",),
+            f"one scenario is tuned, and this one compares {paths}: choose with --set, or --set compare=null",
+        )
     if scenario.training.mode == "none":
         raise scenario.error(("training", "mode"), "none trains nothing that could be scored; tune needs real")
     on_message = messages(on_progress)
