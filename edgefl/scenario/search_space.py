@@ -97,8 +97,8 @@ class Span:
         return replace(self, low=max(1, int(self.low) // DECADE) if self.whole else _divided(self.low))
 
     def added(self, to: Span) -> tuple[float, float]:
-        """The range that ``to``, this one widened, has more."""
-        return (to.low, self.low) if to.low < self.low else (self.high, to.high)
+        """What ``to``, this one widened, has more: from the end until now to the new one."""
+        return (self.low, to.low) if to.low < self.low else (self.high, to.high)
 
 
 def _divided(low: float) -> float:

@@ -9,7 +9,6 @@ from math import exp, log, prod
 from typing import Any
 
 from edgefl import seeds
-from edgefl.commands.tune.halving import LARGEST_BATCH
 from edgefl.commands.tune.trial_store import Stored
 from edgefl.errors import RunError, install_hint
 from edgefl.scenario.search_space import Searched, Span
@@ -61,28 +60,48 @@ def drawn(
     seed: int,
     *,
     lower: bool,
-    beyond: tuple[Span, tuple[float, float]] | None = None,
+    first: int,
+    fixed: Mapping[str, Any] | None = None,
 ) -> dict[str, Any] | None:
     """What the next trial gets, by name, none twice; None if there are no other settings.
 
-    A function of the trials so far, whatever order they ended in: those under way count as bad ones (a constant liar),
-    so that a batch spreads.  ``beyond`` is a widened range and the part that was added to it, from which its number is
-    taken this time.
+    The ``first`` trials are spread evenly over every range, its ends included, and over every list.  Later ones come
+    from the sampler; ``fixed`` are numbers that this one has to have.  All this is a function of the trials so far,
+    whatever order they ended in: those under way count as bad ones (a constant liar), so that a batch spreads.
     """
     number, known = len(trials), [dict(each.drawn) for each in trials]
-    for again in range(TIMES):
-        key = seeds.key(seed, "tune", number, again)
-        found = _rounded(space, _asked(space, trials, key, lower, beyond))
+    if number < first:
+        found = {each.name: _spread(each, seed, number, first) for each in space}
         if found not in known:
             return found
-    sizes = [each.size for each in space]
-    if None in sizes or prod(size for size in sizes if size is not None) > len(known):
-        finite = [each.all_drawn() for each in space if each.size is not None]
-        if len(finite) < len(space):
+    for again in range(TIMES):
+        key = seeds.key(seed, "tune", number, again)
+        found = _rounded(space, _asked(space, trials, key, lower, first, fixed if not again else None))
+        if found not in known:
             return found
-        names = [each.name for each in space]
-        return next(found for values in product(*finite) if (found := dict(zip(names, values))) not in known)
-    return None
+    sizes = [each.size for each in space if each.size is not None]
+    if len(sizes) < len(space):
+        return found
+    if prod(sizes) <= len(known):
+        return None
+    names = [each.name for each in space]
+    finite = (dict(zip(names, values)) for values in product(*(each.all_drawn() for each in space)))
+    return next(found for found in finite if found not in known)
+
+
+def _spread(each: Searched, seed: int, number: int, of: int) -> Any:
+    """The value of trial ``number`` of a Latin hypercube of so many trials (McKay, Beckman and Conover 1979)."""
+    place = int(seeds.generator(seed, f"tune {each.name}").permutation(of)[number])
+    if not isinstance(each, Span):
+        return each.labels[place * each.size // of]
+    share = place / (of - 1) if of > 1 else 0.5
+    return number_at(each, each.low, each.high, share)
+
+
+def number_at(span: Span, low: float, high: float, share: float) -> int | float:
+    """The number of a range at this share of the way from ``low`` to ``high``, in the range's scale."""
+    number = exp(log(low) + share * (log(high) - log(low))) if span.by_log else low + share * (high - low)
+    return span.setting(round(number) if span.whole else number)
 
 
 def _rounded(space: Sequence[Searched], params: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,21 +115,19 @@ def _asked(
     trials: Sequence[Stored],
     key: int,
     lower: bool,
-    beyond: tuple[Span, tuple[float, float]] | None,
+    first: int,
+    fixed: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """What a sampler with this seed gives, that knows these trials and nothing else."""
     library, given = optuna(), distributions(space)
     sampler = library.samplers.TPESampler(
-        seed=key % 2**32, n_startup_trials=LARGEST_BATCH, multivariate=True, constant_liar=True
+        seed=key % 2**32, n_startup_trials=first, multivariate=True, constant_liar=True
     )
     with quiet():
         study = library.create_study(direction="minimize" if lower else "maximize", sampler=sampler)
         study.add_trials([_known(each, given) for each in trials])
-        if beyond is not None:
-            span, (low, high) = beyond
-            uniform = seeds.generator(key, "beyond").uniform
-            number = exp(uniform(log(low), log(high)))
-            study.enqueue_trial({span.name: round(number) if span.whole else number})
+        if fixed:
+            study.enqueue_trial(dict(fixed))
         found: dict[str, Any] = study.ask(given).params
     return found
 

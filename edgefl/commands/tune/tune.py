@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 from statistics import stdev
 from typing import Annotated, Any, NamedTuple
@@ -21,7 +22,7 @@ from edgefl.commands.compose import Given, at_most, federation_of, predictor_of,
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.run.fingerprint import fixed_part
 from edgefl.commands.run.run import Executors, check, run_until
-from edgefl.commands.tune.draws import distributions, drawn, optuna, quiet
+from edgefl.commands.tune.draws import distributions, drawn, number_at, optuna, quiet
 from edgefl.commands.tune.halving import batches_of, fitted, going_on, rungs_of
 from edgefl.commands.tune.trial_store import TRIALS, Ended, Stored, TrialStore, mean_of
 from edgefl.cost import metric_names
@@ -74,8 +75,9 @@ def tune(
 ) -> Tuning:
     """Search for the settings of a scenario that score best on its validation split; the test split isn't scored.
 
-    Settings are drawn by Optuna's TPE (the extra ``tune``), in batches.  Successive halving ends most trials after a
-    ninth or a third of the rounds.  The same call gives the same trials, whatever ``jobs`` is.
+    Settings are drawn in batches: the first is spread evenly over the ranges, later ones are drawn by Optuna's TPE (the
+    extra ``tune``).  Successive halving ends most trials after a ninth or a third of the rounds.  The same call gives
+    the same trials, whatever ``jobs`` is.
 
     Args:
         scenario: A scenario file, the name of a shipped scenario, or a scenario as a dictionary.
@@ -104,6 +106,7 @@ def tune(
         DivergedError: The models of all trials diverged.
     """
     check_jobs(jobs)
+    optuna()  # before data are read
     whole = scenario_of(scenario, overrides)
     space = searched_of(whole, search)
     folder = Path(output) if output is not None else free_folder(f"{whole.name}-tune")
@@ -304,6 +307,7 @@ class _Search:
     given: tuple[Searched, ...] = ()
     widened: list[Widening] = field(default_factory=list)
     beyond: list[tuple[Span, tuple[float, float]]] = field(default_factory=list)
+    first: int = 1
     exhausted: bool = False
 
     def __post_init__(self) -> None:
@@ -314,11 +318,12 @@ class _Search:
         """Draw and play all batches; ``run`` plays a list of cells."""
         widens = any(isinstance(each, Span) and each.by_log for each in self.space)
         phases = batches_of(self.trials, widens=widens)
-        number = 0
+        number, self.first = 0, phases[0][0]
         for phase, sizes in enumerate(phases):
+            fixed = self._beyond(sum(sizes))
             for size in sizes:
                 number += 1
-                batch = self._batch(number, size, sum(t.batch < number for t in self.store.trials))
+                batch = self._batch(number, size, fixed)
                 if any(trial.ended is None for trial in batch):
                     self._halve(batch, run)
             if phase < len(phases) - 1:
@@ -329,19 +334,22 @@ class _Search:
 
     # -- a batch --
 
-    def _batch(self, number: int, size: int, before: int) -> list[Stored]:
-        """The trials of a batch that are to be run, drawn as far as they aren't in the store; ``before`` it are others.
+    def _batch(self, number: int, size: int, fixed: list[dict[str, Any]]) -> list[Stored]:
+        """The trials of a batch that are to be run, drawn as far as they aren't in the store.
 
-        Of the batches after a widening, every third trial gets its number from what was added to a range.
+        Every third trial takes, and removes, the next of the ``fixed`` numbers.
         """
         while True:
-            of_batch = [trial for trial in self.store.trials[before:] if trial.batch == number]
+            of_batch = [trial for trial in self.store.trials if trial.batch == number]
             batch = [trial for trial in of_batch if trial.refused is None]
             if len(batch) == size or len(self.store.trials) >= MOST_ASKED * self.trials or self.exhausted:
+                del fixed[: ceil(len(of_batch) / 3)]
                 return batch
             third, left = divmod(len(of_batch), 3)
-            beyond = self.beyond[third % len(self.beyond)] if self.beyond and not left else None
-            found = drawn(self.space, self.store.trials, self.task.base.seed, lower=self.task.lower, beyond=beyond)
+            found = drawn(
+                self.space, self.store.trials, self.task.base.seed, lower=self.task.lower, first=self.first,
+                fixed=fixed[third] if not left and third < len(fixed) else None,
+            )  # fmt: skip
             if found is None:
                 self.exhausted = True
                 continue
@@ -349,6 +357,19 @@ class _Search:
             self.store.add(found, distributions(self.space), number, rungs, refused)
             if refused is not None:
                 self.on_progress("prepare", {"what": f"trial {len(self.store.trials) - 1} is refused: {refused}"})
+
+    def _beyond(self, size: int) -> list[dict[str, Any]]:
+        """The numbers that a phase of so many trials tries in what was added to ranges: a third of the trials.
+
+        They are evenly spaced, the new ends first, so that it shows whether the best is beyond those too.
+        """
+        count = ceil(size / 3)
+        found: list[dict[str, Any]] = []
+        for i in range(count if self.beyond else 0):
+            span, (near, far) = self.beyond[i % len(self.beyond)]
+            of = ceil(count / len(self.beyond))
+            found.append({span.name: number_at(span, near, far, 1 - i // len(self.beyond) / of)})
+        return found
 
     def _settings(self, found: Mapping[str, Any]) -> dict[str, Any]:
         """The settings of what was drawn."""
