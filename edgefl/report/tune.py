@@ -64,9 +64,12 @@ def _print_ranges(console: Console, result: Tuning) -> None:
             )
     lines += [each.text for each in result.at_edge]
     if result.exhausted:
-        lines.append(f"there are no more than these settings: all {len(result.trials)} were tried")
+        lines.append(
+            f"there are no other settings: the search ended after {len(result.trials)} of {result.asked_for} trials"
+        )
     for line in lines:
-        console.print(Text(line[0].upper() + line[1:] if not line.startswith(_paths(result)) else line))
+        text = line if line.startswith(_paths(result)) else line[0].upper() + line[1:]
+        console.print(Text(text), soft_wrap=True)
     if lines:
         console.print()
 
@@ -114,9 +117,9 @@ def _print_refused(console: Console, result: Tuning) -> None:
     if not result.refused:
         return
     reasons = Counter(each.refused for each in result.refused).most_common()
-    console.print(Text(f"{len(result.refused)} settings were refused and count as no trial:"))
+    console.print(Text(f"Refused settings, which count as no trial: {len(result.refused)}"))
     for text, count in reasons[:MOST_REASONS]:
-        console.print(Text(f"- {count}: {text}"))
+        console.print(Text(f"- {count}: {text}"), soft_wrap=True)
     if len(reasons) > MOST_REASONS:
         console.print(Text(f"- {sum(count for _, count in reasons[MOST_REASONS:])}: for other reasons"))
     console.print()

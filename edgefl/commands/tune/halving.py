@@ -41,11 +41,11 @@ def going_on(scores: Mapping[int, float | None], batch: Sequence[int], *, lower:
     """The trials of a batch that are in the best third of a rung, in their order.
 
     ``scores`` has those of all trials that reached it, by number; None, of a diverged model, is the worst, and doesn't
-    go on.  Of equal ones the earlier trial is the better one.
+    go on.  All that equal the last one of the third go on: nothing tells them apart.
     """
-    known = [(value if lower else -value, number) for number, value in scores.items() if value is not None]
-    best = {number for _, number in sorted(known)[: ceil(len(scores) / ETA)]}
-    return [number for number in batch if number in best]
+    costs = {number: value if lower else -value for number, value in scores.items() if value is not None}
+    best = sorted(costs.values())[: ceil(len(scores) / ETA)]
+    return [number for number in batch if number in costs and costs[number] <= best[-1]]
 
 
 def batches_of(trials: int, *, widens: bool) -> list[list[int]]:

@@ -45,16 +45,12 @@ def test_the_best_third_goes_on(values: list[float | None], lower: bool, data: s
     Random(1).shuffle(shuffled)
     assert going_on(dict(shuffled), batch, lower=lower) == on  # whatever order they ended in
 
-    def beats(a: int, b: int) -> bool:
-        """Whether a is better than b: written apart from the code that sorts."""
-        x, y = scores[a], scores[b]
-        if x is None or y is None:
-            return x is not None and y is None
-        return (x < y if lower else x > y) or (x == y and a < b)
-
     for number in batch:
-        ahead = sum(beats(other, number) for other in scores)
-        assert (number in on) == (scores[number] is not None and ahead < ceil(len(scores) / ETA))
+        mine = scores[number]
+        better = [
+            x for x in scores.values() if x is not None and mine is not None and (x < mine if lower else x > mine)
+        ]
+        assert (number in on) == (mine is not None and len(better) < ceil(len(scores) / ETA))
 
 
 @given(st.integers(1, 300), st.booleans())
