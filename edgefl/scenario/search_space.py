@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from math import isfinite, log
 from typing import Any, Literal
 
@@ -249,16 +248,16 @@ def with_settings(scenario: Scenario, space: Sequence[Searched], settings: Mappi
 
 def with_fields(scenario: Scenario, fields: Mapping[str, Any]) -> Scenario:
     """The scenario with these fields, by dotted path.  Raises ScenarioError as ``with_settings``."""
-    axes = [Axis((*path.split("."),), (value,), ({},)) for path, value in fields.items()]
-    return combinations_of(scenario, [replace(axis, places=({axis.path: Place(None)},)) for axis in axes])[0][1]
+    paths = {path: key_path(path) for path in fields}
+    axes = [Axis(paths[path], (value,), ({paths[path]: Place(None)},)) for path, value in fields.items()]
+    return combinations_of(scenario, axes)[0][1]
 
 
 def settings_yaml(scenario: Scenario, space: Sequence[Searched]) -> str:
     """The searched fields of a trial's scenario as sections of a scenario file, to be merged into one."""
     nested: dict[str, Any] = {}
     for path in sorted((_before_index(each.path) for each in space), key=len):
-        value: Any = reduce(lambda found, key: found[key], path, scenario._document.data)
-        node = nested
+        node, value = nested, _at(scenario._document.data, path)
         for key in path[:-1]:
             inner = node.setdefault(str(key), {})
             if not isinstance(inner, dict):
@@ -267,6 +266,12 @@ def settings_yaml(scenario: Scenario, space: Sequence[Searched]) -> str:
         else:
             node[str(path[-1])] = value
     return write(nested)
+
+
+def _at(value: Any, path: KeyPath) -> Any:
+    for key in path:
+        value = value[key]
+    return value
 
 
 def _before_index(path: KeyPath) -> KeyPath:
