@@ -72,14 +72,12 @@ def test_one_job_of_kept_workers_is_this_process():
 
 
 def test_kept_workers_that_are_killed_are_replaced(tmp_path):
-    with (
-        kept_workers(ends_itself, 2, lambda event, facts: None) as run,
-        pytest.warns(RuntimeWarning, match="ended by signal SIGKILL; it is begun once more"),
-    ):
+    with kept_workers(ends_itself, 2, lambda event, facts: None) as run:
         for name in "ab":
-            assert [
-                o.answer for o in run([Cell(name, (str(tmp_path / name), 1)), Cell("c", (str(tmp_path / "c"), 0))])
-            ] == (["survived", "survived"])
+            cells = [Cell(name, (str(tmp_path / name), 1)), Cell("c", (str(tmp_path / "c"), 0))]
+            with pytest.warns(RuntimeWarning, match="ended by signal SIGKILL; it is begun once more"):
+                outcomes = run(cells)
+            assert [outcome.answer for outcome in outcomes] == ["survived", "survived"]
 
 
 def test_a_cell_whose_worker_was_killed_is_begun_once_more(tmp_path):
