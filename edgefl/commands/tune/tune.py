@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
 from statistics import stdev
-from typing import Annotated, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,19 +20,19 @@ from edgefl.commands.cells.workers import Cell
 from edgefl.commands.compose import Given, at_most, federation_of, predictor_of, scenario_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.run.fingerprint import fixed_part
-from edgefl.commands.run.run import Executors, check, run_until
+from edgefl.commands.run.run import Executors, check
 from edgefl.commands.tune.draws import distributions, drawn, number_at, optuna, quiet
 from edgefl.commands.tune.halving import batches_of, fitted, going_on, rungs_of
+from edgefl.commands.tune.trial_run import Advance, Reached, advanced, in_worker
 from edgefl.commands.tune.trial_store import TRIALS, Ended, Stored, TrialStore, mean_of
 from edgefl.cost import metric_names
 from edgefl.errors import DivergedError, EdgeflError, RunError, ScenarioError, suggestion
 from edgefl.planning import Setup
 from edgefl.planning.stop_options import lower_is_better
 from edgefl.planning.workload import binding_counts, evaluated, workload_of
-from edgefl.records import UNSET, Maybe, Record, Since, part_of
-from edgefl.records.rounds import Metrics, Round, Stopped
+from edgefl.records import UNSET
 from edgefl.records.tune import AtEdge, BestSettings, RefusedTrial, SearchedField, TunedTrial, Tuning, Widening
-from edgefl.runs import begun, read_run
+from edgefl.runs import read_run
 from edgefl.runs.contents import CHECKPOINTS
 from edgefl.runs.durable import replace_file
 from edgefl.runs.folders import free_folder, json_text
@@ -148,9 +147,9 @@ def tuned(
         executors = Executors(stack)
 
         def here(argument: Advance, on_event: OnProgress) -> Reached:
-            return _advanced(argument, executors, on_event)
+            return advanced(argument, executors, on_event)
 
-        run = stack.enter_context(kept_workers(here if jobs == 1 else _in_worker, jobs, on_progress))
+        run = stack.enter_context(kept_workers(here if jobs == 1 else in_worker, jobs, on_progress))
         search.run(run)
     result = search.answer()
     replace_file(folder / "tune.json", json_text(result.as_json()))
@@ -219,73 +218,6 @@ def _metric(setup: Setup, asked: str | None, followed: str | None) -> str:
     if len({name.partition(".")[0] for name in there}) != 1 or not found:
         raise ScenarioError(f"say what is optimised: --metric KIND.NAME; there are {', '.join(found or there)}")
     return found[0]
-
-
-# --- a run of a trial ------------------------------------------------------------------------------------------------
-
-
-class Advance(NamedTuple):
-    """A run of a trial, the round that it is to reach, and the metric."""
-
-    folder: Path
-    label: str
-    scenario: Scenario
-    until: int
-    metric: str
-
-
-class Reached(NamedTuple):
-    """The metric at the round that was to be reached, None if the model diverged; rounds played; wall time."""
-
-    score: float | None
-    rounds: int
-    diverged: str | None
-    seconds: float
-
-
-@part_of(Round)
-class ScoredRound(Record):
-    """What is read of a round."""
-
-    round: int
-    metrics: Metrics
-    stopped: Stopped | Maybe | None = UNSET
-    diverged: Annotated[bool, Since(2)] | Maybe = UNSET
-
-
-def _in_worker(argument: Advance, on_progress: OnProgress) -> Reached:
-    """``_advanced`` in a worker process."""
-    with ExitStack() as stack:
-        return _advanced(argument, Executors(stack), on_progress)
-
-
-def _advanced(argument: Advance, executors: Executors, on_progress: OnProgress) -> Reached:
-    """Play a run up to a round, unless it was played already, and read what it scored there."""
-    folder, label, scenario, until, metric = argument
-    began = time.monotonic()
-
-    def on_event(event: str, facts: Mapping[str, Any]) -> None:
-        on_progress(event, {**facts, "rounds": until} if event == "start" else facts)
-
-    played = _played(folder)
-    if not played or not (played[-1].round >= until or played[-1].stopped or played[-1].diverged is True):
-        try:
-            run_until(folder, label, scenario, until, executors, on_event)
-        except DivergedError:
-            pass  # its last round says so
-        played = _played(folder)
-    seconds = time.monotonic() - began
-    rounds = [each for each in played if each.round <= until]
-    last = rounds[-1]
-    if last.diverged is True:
-        return Reached(None, last.round, f"the model diverged in round {last.round}", seconds)
-    kind, _, name = metric.partition(".")
-    metrics = next(each.metrics for each in reversed(rounds) if each.metrics)
-    return Reached(metrics[kind][name], last.round, None, seconds)
-
-
-def _played(folder: Path) -> list[ScoredRound]:
-    return list(read_run(folder).read(ScoredRound)) if begun(folder) else []
 
 
 # --- the search ------------------------------------------------------------------------------------------------------
