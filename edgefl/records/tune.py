@@ -107,7 +107,7 @@ class AtEdge(Record):
 
 
 class BestSettings(Record):
-    """The trial that scored best of those that played all rounds."""
+    """The trial that scored best of those that got furthest without diverging, to the last round as a rule."""
 
     number: int
     """Its number"""
@@ -147,7 +147,7 @@ class Tuning(OfScenario):
     best: BestSettings
     """The best of all trials"""
     best_as_given: BestSettings | None
-    """The best of those whose settings lie in the ranges as given; `null` if none of them played all rounds"""
+    """The best of those whose settings lie in the ranges as given; `null` if their models diverged"""
     widened: Sequence[Widening]
     """Ranges that were widened"""
     at_edge: Sequence[AtEdge]

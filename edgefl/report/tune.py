@@ -54,7 +54,7 @@ def _print_ranges(console: Console, result: Tuning) -> None:
     if any(each.new is not None for each in result.widened):
         given, best = result.best_as_given, result.best
         if given is None:
-            lines.append("in the ranges as given no trial played all rounds")
+            lines.append("in the ranges as given every model diverged")
         elif given.number == best.number:
             lines.append(f"the best trial is still one of the ranges as given ({best.score:.3f})")
         else:

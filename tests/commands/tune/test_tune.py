@@ -20,8 +20,11 @@ import edgefl
 from edgefl.cli import main
 from edgefl.commands.cells.workers import Cell, Outcome
 from edgefl.commands.tune import tune as command
+from edgefl.commands.tune.batches import Search
+from edgefl.commands.tune.draws import optuna
 from edgefl.commands.tune.trial_run import Advance, Reached
 from edgefl.commands.tune.trial_store import JOURNAL, TRIALS, TrialStore
+from edgefl.commands.tune.tuning_answer import answer_of
 from edgefl.errors import DivergedError, EdgeflError, RunError, ScenarioError
 from edgefl.records.tune import Tuning
 from edgefl.scenario import load
@@ -279,14 +282,14 @@ def searched(
             outcomes.append(Outcome(cell.label, Reached(score(settings), advance.until, None, 0.0)))
         return outcomes
 
-    store = TrialStore(command.optuna(), folder, {"search": list(search)}, lower=task.lower)
-    under_way = command._Search(task, space, trials, store, lambda event, facts: None)
+    store = TrialStore(optuna(), folder, {"search": list(search)}, lower=task.lower)
+    under_way = Search(task, space, trials, store, lambda event, facts: None)
     under_way.run(run)
     # the answer reads chance levels from the best trial's folder
-    best = under_way._best(store.trials)
+    best = under_way.best(store.trials)
     assert best is not None
-    edgefl.run({**SMALL, "training": {"mode": "none"}}, output=under_way._folder(best.number, 5))
-    return under_way.answer()
+    edgefl.run({**SMALL, "training": {"mode": "none"}}, output=under_way.folder(best.number, 5))
+    return answer_of(under_way)
 
 
 @pytest.mark.parametrize(
