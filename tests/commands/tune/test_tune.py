@@ -263,6 +263,24 @@ def test_a_diverged_trial_is_the_worst_one(tmp_path: Path) -> None:
     assert error.value.exit_code == 1
 
 
+def test_a_trial_that_its_metric_ends_early_is_complete(tmp_path: Path) -> None:
+    scenario = {**SMALL, "stop": {"metric": "image.balanced_accuracy", "target": 0.0}}
+    answer = edgefl.tune(scenario, ["training.lr=0.001,0.01"], trials=2, output=tmp_path / "a")
+    assert answer.metric == "image.balanced_accuracy"  # the one that the scenario follows
+    assert [trial.rounds for trial in answer.trials] == [1, 1]  # of four; nothing was asked for after that
+    best = next(trial for trial in answer.trials if trial.number == answer.best.number)
+    assert best.complete and best.reached == 2 and best.scores[0] == best.scores[1]
+
+
+def test_a_metric_of_which_lower_values_are_better(tmp_path: Path) -> None:
+    scenario = {**SMALL, "stop": {"metric": "image.accuracy", "patience": 9, "better": "lower"}}
+    answer = edgefl.tune(scenario, ["training.lr=0.0001,0.001,0.01"], trials=3, output=tmp_path / "a")
+    whole = [trial.score for trial in answer.trials if trial.complete and trial.score is not None]
+    firsts = sorted(trial.scores[0] or 0.0 for trial in answer.trials)
+    assert answer.better == "lower" and answer.best.score == min(whole)
+    assert [trial.reached == 2 for trial in answer.trials] == [trial.scores[0] == firsts[0] for trial in answer.trials]
+
+
 # --- ranges ----------------------------------------------------------------------------------------------------------
 
 
