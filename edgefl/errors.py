@@ -28,7 +28,20 @@ LONGEST_LINE = 960
 """Most characters of a line of a message; a longer line loses its middle."""
 
 
-_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+_UNSAFE = re.compile(
+    r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufff9-\ufffb]"
+)
+"""Control characters but line feeds, separators of lines, marks of the direction of text, and halves of characters."""
+
+
+def visible(text: str) -> str:
+    """``text`` with escapes, such as ``\\x1b``, for characters that steer a terminal or turn the order of others."""
+    return text if text.isascii() and text.isprintable() else _UNSAFE.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return {9: "\\t", 13: "\\r"}.get(code) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
 
 
 class EdgeflError(Exception):
@@ -136,7 +149,7 @@ def shortened(text: str) -> str:
 
     Control characters, by which a terminal could be steered, are written as escapes.
     """
-    text = _CONTROL.sub(lambda character: repr(character[0])[1:-1], text)
+    text = visible(text)
     if len(text) <= LONGEST_WORD:
         return text
     words = re.sub(rf"\S{{{LONGEST_WORD + 1},}}", lambda word: _ends(word[0], LONGEST_WORD), text)
@@ -151,6 +164,16 @@ def _ends(text: str, most: int) -> str:
 def printable(name: str) -> str:
     """A name of a user's file for a message: line breaks and other characters that don't print are escapes."""
     return name if name.isprintable() else repr(name)[1:-1]
+
+
+def text_of(error: BaseException) -> str:
+    """What ``str`` says of an exception, whose own code may fail to say it; "" if it says nothing."""
+    try:
+        return str(error)
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as failure:  # a plug-in's ``__str__`` may raise anything
+        return f"its text can't be told, as that raises {type(failure).__name__}"
 
 
 def suggestion(name: str, allowed: Iterable[str]) -> str:

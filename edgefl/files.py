@@ -1,4 +1,4 @@
-"""Atomic replacement of files: after a kill or a power cut a file is the old one or the new one, never a part."""
+"""Atomic replacement of files: after a kill, a power cut or on a full disk a file is the old one or the new one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
+
+from edgefl.errors import RunError
 
 
 @contextmanager
@@ -37,6 +39,36 @@ def replacing(path: Path, *, durable: bool = False, synced: bool = True) -> Iter
                 shutil.rmtree(partial, ignore_errors=True)
             else:
                 partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def output(path: Path) -> Iterator[BinaryIO]:
+    """A file that a user names, open for writing: whole when the context ends, or as it was before if that fails.
+
+    A link is followed.  What isn't a regular file, such as ``/dev/stdout``, gets the bytes as they come.
+    Raises OSError.
+    """
+    if (path.exists() and not path.is_file()) or path.absolute().parts[1:2] in (("dev",), ("proc",)):
+        with path.open("wb") as file:
+            yield file
+    else:
+        with replacing(path.resolve()) as partial, partial.open("wb") as file:
+            yield file
+
+
+FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
+"""Numbers of the errors by which a system refuses to write more: a full disk, a limit of a file's size, a quota."""
+
+
+@contextmanager
+def full_disk_named() -> Iterator[None]:
+    """Turn the OSError of a full disk into a RunError; other errors pass."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise RunError(f"can't write {error.filename or 'a temporary file'}: {error.strerror}") from error
 
 
 def read_regular(path: Path) -> bytes:

@@ -1,15 +1,18 @@
-"""The on-disk cache between commands: its folder, and small JSON results stored under a content hash."""
+"""The on-disk cache between commands: its folder, and results stored with a digest under a content hash."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import uuid4
 
-from edgefl.files import replacing
+from edgefl.files import read_regular, replacing
 
 Answer = TypeVar("Answer")
 
@@ -22,31 +25,74 @@ def cache_folder() -> Path:
     return Path(base).expanduser() / "edgefl"
 
 
-def remembered(folder: Path | None, key: str, read: Callable[[Any], Answer], what: str) -> Answer | None:
-    """The cached result of ``key``, parsed by ``read``; None if there is none.
+def sealed(name: str, content: bytes) -> bytes:
+    """``content`` after a line with a SHA-256 of ``name`` and content, which ``unsealed`` compares."""
+    return _seal(name, content) + b"\n" + content
 
-    Returns None also for a damaged file, with a warning that names the file and ``what`` was cached.
+
+def unsealed(name: str, stored: bytes) -> bytes:
+    """The content of what ``sealed`` returned for this name.  Raises ValueError if a bit of it has changed."""
+    seal, _, content = stored.partition(b"\n")
+    if seal != _seal(name, content):
+        raise ValueError("it isn't what was written")
+    return content
+
+
+def _seal(name: str, content: bytes) -> bytes:
+    return hashlib.sha256(name.encode() + b"\n" + content).hexdigest().encode()
+
+
+def clear(path: Path) -> None:
+    """Make room for a file or folder of the cache: what stands there leaves in one step, and is removed then.
+
+    Processes that have its files open or mapped keep them (not on Windows, where this raises).  Raises OSError.
     """
-    if folder is None:
-        return None
-    path = folder / f"{key}.json"
+    old = path.with_name(f".partial-{uuid4().hex}-{path.name}")
     try:
-        return read(json.loads(path.read_text(encoding="utf-8")))
+        os.rename(path, old)
+    except FileNotFoundError:
+        return
+    if old.is_dir() and not old.is_symlink():
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        old.unlink(missing_ok=True)
+
+
+def kept(path: Path, what: str) -> bytes | None:
+    """The content that ``keep`` wrote to a file of the cache; None if there is none.
+
+    Returns None also for a file that isn't as it was written, with a warning that names it and ``what`` it holds.
+    """
+    try:
+        return unsealed(path.name, read_regular(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (ValueError, KeyError, TypeError, AttributeError, OSError):
-        warnings.warn(f"{path.name} in the cache of {what} can't be read; it is computed again", stacklevel=3)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        warnings.warn(f"{path} can't be read ({reason}): {what} are computed again", stacklevel=3)
         return None
+
+
+def keep(path: Path, content: bytes) -> None:
+    """Write a file of the cache.  A folder that can't be written is ignored: results don't depend on the cache."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as draft:
+            draft.touch(0o600)
+            draft.write_bytes(sealed(path.name, content))
+            if path.is_dir():  # a file takes the place of anything else
+                clear(path)
+    except OSError:
+        pass
+
+
+def remembered(folder: Path | None, key: str, read: Callable[[Any], Answer], what: str) -> Answer | None:
+    """The cached result of ``key``, parsed by ``read``; None if there is none, or with a warning if it is damaged."""
+    content = None if folder is None else kept(folder / f"{key}.sealed", what)
+    return None if content is None else read(json.loads(content))
 
 
 def remember(folder: Path | None, key: str, answer: Any) -> None:
-    """Cache plain data under ``key``.  A folder that can't be written is ignored: results don't depend on the cache."""
-    if folder is None:
-        return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with replacing(folder / f"{key}.json") as draft:
-            draft.touch(0o600)
-            draft.write_text(json.dumps(answer), encoding="utf-8")
-    except OSError:
-        pass
+    """Cache plain data under ``key``, if the folder can be written."""
+    if folder is not None:
+        keep(folder / f"{key}.sealed", json.dumps(answer).encode())

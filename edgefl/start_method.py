@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
 from multiprocessing.context import SpawnContext
 from multiprocessing.process import BaseProcess
@@ -104,6 +105,28 @@ def _limits() -> dict[str, tuple[int, int]]:
     return {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")}
 
 
+@contextmanager
+def _interruptions_after() -> Iterator[Callable[[], None]]:
+    """Put off what this program does at signals; yields what does it, to be called after the block."""
+    came: list[int] = []
+    own = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    if threading.current_thread() is not threading.main_thread():
+        own = {}  # Python's handlers run in the main thread alone
+    own = {number: handler for number, handler in own.items() if callable(handler)}
+
+    def interrupt() -> None:
+        for number in came:
+            signal.raise_signal(number)
+
+    for number in own:
+        signal.signal(number, lambda number, frame: came.append(number))
+    try:
+        yield interrupt
+    finally:
+        for number, handler in own.items():
+            signal.signal(number, handler)
+
+
 if sys.platform != "win32":
 
     class _Process(ForkServerProcess):
@@ -113,6 +136,17 @@ if sys.platform != "win32":
         def _Popen(process_obj: BaseProcess) -> popen_forkserver.Popen:
             process_obj.name = _Name(process_obj.name)
             return popen_forkserver.Popen(process_obj)
+
+        def start(self) -> None:
+            """Start the worker.  An interruption meanwhile ends it, since nobody who would knows it yet: to start the
+            first one takes the seconds of the server's imports."""
+            with _interruptions_after() as interrupt:
+                super().start()
+            try:
+                interrupt()
+            except BaseException:
+                self.kill()
+                raise
 
     class _Context(ForkServerContext):
         Process = _Process

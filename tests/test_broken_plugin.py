@@ -77,12 +77,16 @@ BEFORE = {
     "leaves-init": ("methods.py:", "in LeavesInInit.__init__) failed: it tried to end the program"),
     "raises-work": ("methods.py:", "in RaisesInWork.work) failed: KeyError: 'text'"),
     "leaves-work": ("methods.py:", "in LeavesInWork.work) failed: it tried to end the program (SystemExit: bye)"),
+    "stops-work": ("methods.py:", "in StopsInWork.work) failed: Stop: enough"),
+    "mute-work": ("methods.py:", "in MuteInWork.work) failed: Mute: its text can't be told, as that raises Zero"),
     "no-work": ("methods.py:", "NoWork.work() (the plug-in edgefl-broken 1.0, "),
 }
 WHILE = {
     "raises-initial": ("methods.py:", "in RaisesInInitial.initial) failed: LookupError: no start"),
     "raises-aggregate": ("methods.py:", "in RaisesInAggregate.aggregate) failed: ZeroDivisionError: two lines"),
     "leaves-aggregate": ("methods.py:", "in LeavesInAggregate.aggregate) failed: it tried to end the program"),
+    "stops-aggregate": ("methods.py:", "in StopsInAggregate.aggregate) failed: Stop: enough\\x1b[31m"),
+    "mute-aggregate": ("methods.py:", "in MuteInAggregate.aggregate) failed: Mute: its text can't be told"),
     "no-state": ("methods.py:", "returned None, not a ServerState"),
     "wrong-shape": ("methods.py:", "changed 'text/text.head.bias' from torch.float32 (12,) to torch.float32 (1,)"),
     "raises-step": ("steps.py:", "in Raises.loss) failed: KeyError: 'missing'"),
@@ -140,6 +144,16 @@ def test_python_callers_get_an_error_of_edgefl_with_its_cause(
     with pytest.raises(TrainingError, match="failed on client .*the plug-in edgefl-broken 1.0 .*steps.py") as failed:
         edgefl.run(scenario("leaves-with-data"), output=tmp_path / "run")
     assert failed.value.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "says"), [("stops-with-data", "Stop: enough"), ("mute-with-data", "Mute: its text")]
+)
+def test_whatever_a_step_raises_names_its_client(
+    scenario: Callable[..., dict[str, Any]], tmp_path: Path, method: str, says: str
+) -> None:
+    with pytest.raises(TrainingError, match=f"failed on client .*the plug-in edgefl-broken 1.0 .*steps.py.*{says}"):
+        edgefl.run(scenario(method), output=tmp_path / "run")
 
 
 @pytest.mark.slow

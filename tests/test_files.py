@@ -12,7 +12,7 @@ import pytest
 
 from edgefl import memo
 from edgefl.data import stored_arrays as store
-from edgefl.errors import DataError, RunError
+from edgefl.errors import RunError
 from edgefl.files import replacing
 from edgefl.runs.durable import replace_file
 
@@ -61,13 +61,13 @@ def test_a_folder_takes_its_place_but_not_that_of_a_full_one(tmp_path: Path) -> 
 def test_writers_of_one_cache_entry_do_not_disturb_each_other(tmp_path: Path) -> None:
     def write(number: int) -> None:
         memo.remember(tmp_path / "memo", "key", [number] * 10_000)
-        store.entry(tmp_path, "arrays", lambda: ({"a": np.full(10_000, 7)}, {"of": "all"}, {}))
+        store.entry(tmp_path, "arrays", lambda: store.Built({"a": np.full(10_000, 7)}, {}, {}))
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(write, range(40)))
     kept = memo.remembered(tmp_path / "memo", "key", list, "numbers")
     assert kept is not None and len(kept) == 10_000 and len(set(kept)) == 1
-    assert store.entry(tmp_path, "arrays", dict).array("a").sum() == 70_000  # type: ignore[arg-type]
+    assert store.entry(tmp_path, "arrays", dict).arrays["a"].sum() == 70_000  # type: ignore[arg-type]
     assert not list(tmp_path.rglob(".partial-*"))
 
 
@@ -77,19 +77,19 @@ def test_runs_follow_the_umask_and_the_cache_is_for_its_owner(tmp_path: Path) ->
     try:
         replace_file(tmp_path / "result.json", b"{}")
         memo.remember(tmp_path / "memo", "key", 1)
-        store.entry(tmp_path, "arrays", lambda: ({}, {}, {}))
+        store.entry(tmp_path, "arrays", lambda: store.Built({}, {}, {}))
     finally:
         os.umask(before)
     assert mode(tmp_path / "result.json") == 0o644
-    assert mode(tmp_path / "memo" / "key.json") == 0o600
-    assert mode(tmp_path / "arrays") == 0o700
+    assert mode(tmp_path / "memo" / "key.sealed") == 0o600
+    assert mode(tmp_path / "data" / "arrays") == 0o700
 
 
 def test_refusals_name_the_place(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match=r"can't write .*a\.json: "):
         replace_file(tmp_path / "file" / "a.json", b"")
-    with pytest.raises(DataError, match=r"the data cache .*file can't be written \(.*\); name another folder"):
-        store.entry(tmp_path / "file", "arrays", lambda: ({}, {}, {}))
+    with pytest.warns(UserWarning, match=r"the data cache .*file/data can't be written \(.*\): .*; name another"):
+        store.entry(tmp_path / "file", "arrays", lambda: store.Built({}, {}, {}))
     memo.remember(tmp_path / "file", "key", 1)  # costs time, not results
     assert memo.remembered(tmp_path / "file", "key", int, "numbers") is None

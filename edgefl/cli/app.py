@@ -6,24 +6,28 @@ commands.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from io import TextIOWrapper
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
+from typer.core import TyperGroup
 
-from edgefl.errors import EdgeflError, PluginError
+from edgefl import terminal
+from edgefl.cli.stopping import behind, exit_code, stoppable
+from edgefl.errors import EdgeflError, PluginError, RunError, text_of, visible
+from edgefl.files import full_disk_named
 
 if TYPE_CHECKING:
     from edgefl.records.devices import BrokenPart
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
 
 
 def examples(*commands: str) -> str:
@@ -31,8 +35,36 @@ def examples(*commands: str) -> str:
     return "\n\n".join(["Examples:", *commands])
 
 
+class _Commands(TyperGroup):
+    """All commands.  One that is asked to end, and doesn't say so itself, says it here.
+
+    What typer says of wrong arguments shows them with escapes, as its console styles words itself.
+    """
+
+    def make_context(self, *words: Any, **more: Any) -> Any:
+        with interruptible(), _visible_arguments():
+            return super().make_context(*words, **more)
+
+    def invoke(self, ctx: Any) -> Any:
+        with interruptible(), _visible_arguments():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _visible_arguments() -> Iterator[None]:
+    try:
+        yield
+    except _USAGE as error:
+        error.message = visible(error.message)
+        raise
+
+
+_USAGE: Any = typer.BadParameter.__base__
+"""The class of typer's errors in what was typed."""
+
 app = typer.Typer(
     name="edgefl",
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -124,24 +156,18 @@ _state = {"traceback": False}
 
 def print_json(value: Any) -> None:
     """Print a command's answer as JSON on stdout."""
-    json.dump(value.as_json() if hasattr(value, "as_json") else value, sys.stdout, indent=2, allow_nan=False)
+    pieces = json.JSONEncoder(indent=2, allow_nan=False).iterencode(
+        value.as_json() if hasattr(value, "as_json") else value
+    )
+    while text := "".join(islice(pieces, 4096)):
+        sys.stdout.write(text.replace("\x7f", "\\u007f"))  # the one control character that json leaves as it is
     sys.stdout.write("\n")
 
 
 def say(text: str) -> None:
-    """Print a message on stderr, with ``edgefl:`` before it."""
-    sys.stderr.write(f"edgefl: {text}\n")
-
-
-def say_interrupted(error: KeyboardInterrupt, what: str = "") -> None:
-    """Print that the command was interrupted, in which plug-in if one was running, and ``what`` to do now."""
-    from edgefl import registry
-
-    place = registry.plug_ins().place(error)
-    where = f"interrupted in {place[0]}" if place else "interrupted"
-    if _state["traceback"]:
-        traceback.print_exception(error)
-    say(f"{where}; {what}" if what else where)
+    """Print a message on stderr, with ``edgefl:`` before it; it is lost where stderr is a file on a full disk."""
+    with suppress(OSError):
+        sys.stderr.write(f"edgefl: {text}\n")
 
 
 def say_broken(broken: Iterable[BrokenPart]) -> None:
@@ -151,21 +177,35 @@ def say_broken(broken: Iterable[BrokenPart]) -> None:
 
 
 @contextmanager
-def interruptible(what: str = "") -> Iterator[None]:
-    """On Ctrl-C print where a plug-in was interrupted and ``what`` to do now, and exit with code 130."""
+def interruptible(what: Callable[[], str] = str) -> Iterator[None]:
+    """On Ctrl-C, SIGTERM or SIGHUP print where a plug-in was interrupted and ``what`` to do now, and exit with the code
+    of the signal.
+
+    What fails on the way out, such as printing to a terminal that has closed, changes nothing of it.
+    """
     try:
         yield
-    except KeyboardInterrupt as error:
-        say_interrupted(error, what)
-        raise typer.Exit(INTERRUPTED) from None
+    except (KeyboardInterrupt, OSError) as error:
+        interruption = behind(error)
+        if interruption is None:
+            raise
+        from edgefl import registry
+
+        place = registry.plug_ins().place(interruption)
+        told = [f"interrupted in {place[0]}" if place else "interrupted", *filter(None, [what()])]
+        with suppress(OSError):
+            if _state["traceback"]:
+                traceback.print_exception(interruption)
+            say("; ".join(told))
+        raise typer.Exit(exit_code(interruption)) from None
 
 
 @contextmanager
 def observing(what: str = "") -> Iterator[Any]:
-    """Yield the progress display of a command.  On Ctrl-C print ``what`` to do now, and exit with code 130."""
+    """Yield the progress display of a command, which ends as one that is ``interruptible``."""
     from edgefl.report import make_progress
 
-    with interruptible(what), make_progress() as progress:
+    with interruptible(lambda: what), make_progress() as progress:
         yield progress
 
 
@@ -180,6 +220,15 @@ def one_line(
     say("warning: " + " ".join(str(message).split()))
 
 
+def _most_files() -> str:
+    """How many files the system lets this process open."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return "reached"
+    return str(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
 _HINT = "; for the traceback: edgefl --traceback COMMAND"
 
 
@@ -188,7 +237,9 @@ def _named_faults() -> Iterator[None]:
     """Name the plug-in that an exception comes from, also outside the functions of ``edgefl.commands``."""
     try:
         yield
-    except (Exception, SystemExit) as error:
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)
         if isinstance(error, SystemExit) and frame.f_globals["__name__"].partition(".")[0] in ("typer", "click"):
             raise  # the ordinary end of a command
@@ -198,25 +249,97 @@ def _named_faults() -> Iterator[None]:
             raise
 
 
+class _Stdout(TextIOWrapper):
+    """Stdout that raises RunError where it can't be written, such as a file on a full disk."""
+
+    def write(self, text: str) -> int:
+        with self._named():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with self._named():
+            super().flush()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise RunError(f"can't write to stdout: {error.strerror}") from error
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    """Within it stdout is a ``_Stdout``, which is flushed at the end: Python's flush at exit would show a traceback."""
+    shown = sys.stdout
+    given = shown.stream if isinstance(shown, terminal.Shown) else None
+    if given is not sys.__stdout__ or not isinstance(given, TextIOWrapper):
+        yield  # a test reads it
+        return
+    assert isinstance(shown, terminal.Shown)
+    shown.stream = stdout = _Stdout(given.buffer, given.encoding, given.errors, line_buffering=given.line_buffering)
+    try:
+        yield
+        stdout.flush()
+    except SystemExit:
+        stdout.flush()
+        raise
+    finally:
+        try:
+            stdout.detach()
+        except (RunError, BrokenPipeError):  # raised already, or there is another error to tell of
+            os.dup2(os.open(os.devnull, os.O_WRONLY), given.fileno())
+            stdout.detach()
+        shown.stream = given
+
+
+def _dropped(stream: TextIO) -> None:
+    """Let nothing be left in a stream of this process that can't be written, since Python would try again at exit."""
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The console command.  Exit codes: 0 success, 1 failure, 2 an error that the user can correct, 130 interrupted."""
-    with warnings.catch_warnings():
+    """The console command.  Exit codes: 0 success, 1 failure, 2 an error that the user can correct, 130 interrupted
+    (``stopping.exit_code``: 143 after SIGTERM, 129 after SIGHUP).
+
+    Without ``arguments`` it is the program itself, and its process ends with it.
+    """
+    with stoppable(to_the_end=arguments is None), terminal.guarded(), warnings.catch_warnings():
         warnings.showwarning = one_line
         _state["traceback"] = False
         try:
-            with _named_faults():
+            with full_disk_named(), _answering(), _named_faults():
                 app(list(arguments) if arguments is not None else None, prog_name="edgefl")
         except EdgeflError as error:
             if _state["traceback"]:
                 traceback.print_exception(error)
             shows = isinstance(error, PluginError) and error.__cause__ is not None and not _state["traceback"]
-            say(f"error: {error}{_HINT if shows else ''}")
+            say(f"error: {text_of(error)}{_HINT if shows else ''}")
             sys.exit(error.exit_code)
-        except BrokenPipeError:
+        except KeyboardInterrupt as error:  # before or after the command
+            sys.exit(exit_code(error))
+        except UnicodeEncodeError as error:
+            # a file's name: what is printed never raises this, and files are UTF-8
+            utf8 = error.encoding.lower().replace("-", "") == "utf8"
+            how = "it isn't UTF-8" if utf8 else "set the environment variable PYTHONUTF8=1"
+            say(f"error: {error.object[:100]!a}: the name can't be written in {error.encoding}: {how}")
+            sys.exit(EdgeflError.exit_code)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE) and not _state["traceback"]:
+                say(f"error: {error.strerror}: the limit of this process is {_most_files()} (ulimit -n); raise it")
+                sys.exit(EdgeflError.exit_code)
+            if not isinstance(error, BrokenPipeError):
+                raise
             # The reader of stdout (such as ``head``) closed the pipe.  Python flushes stdout at exit, which would
             # raise again, so stdout is redirected to the null device.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _dropped(sys.stdout)
             sys.exit(1)
         finally:
+            _dropped(sys.stderr)
             if (registry := sys.modules.get("edgefl.registry")) is not None:
                 registry.unload_plug_ins()  # a file is loaded for the command that asks for it

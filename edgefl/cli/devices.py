@@ -15,7 +15,6 @@ from edgefl.cli.app import (
     ScenarioFile,
     app,
     examples,
-    interruptible,
     observing,
     print_json,
     say_broken,
@@ -72,11 +71,10 @@ def list_(
     from edgefl.report.devices import print_devices
 
     options = {"devices": devices, "links": links, "fleets": fleets}
-    with interruptible():
-        result = browse(
-            sections=tuple(section for section, given in options.items() if given), kind=kind, min_memory=min_memory,
-            min_flops=min_flops, max_watts=max_watts, search=search,
-        )  # fmt: skip
+    result = browse(
+        sections=tuple(section for section, given in options.items() if given), kind=kind, min_memory=min_memory,
+        min_flops=min_flops, max_watts=max_watts, search=search,
+    )  # fmt: skip
     print_json(result) if as_json else print_devices(result)
     if not as_json:
         say_broken(result.broken or ())

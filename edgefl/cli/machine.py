@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from edgefl.cli.app import (
-    INTERRUPTED,
     AsJson,
     Overrides,
     Plugins,
@@ -60,10 +59,8 @@ def calibrate(
     if serve is not None:
         from edgefl.machine.link_speed import serve as serve_link
 
-        try:
-            serve_link(serve, say)
-        except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
+        serve_link(serve, say)
+        return
     with observing() as on_progress:
         from edgefl.commands import calibrate as command
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, Overrides, Plugins, app, examples, interruptible, print_json, say_broken
+from edgefl.cli.app import AsJson, Overrides, Plugins, app, examples, print_json, say_broken
 
 
 @app.command(epilog=examples("edgefl methods", "edgefl methods --json"))
@@ -68,8 +68,7 @@ def _list(*sections: str, as_json: bool, options: bool = False) -> None:
     """Print these sections of the parts, as JSON or as text."""
     from edgefl.commands.parts import parts
 
-    with interruptible():
-        result = parts(sections)
+    result = parts(sections)
     if as_json:
         print_json(result)
         return
@@ -92,10 +91,9 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Check that a part of your own keeps the rules: repeatable, resumed alike, costs as predicted."""
-    with interruptible():
-        from edgefl.commands.check.check import check as command
+    from edgefl.commands.check.check import check as command
 
-        report = command(kind, name, overrides=overrides or ())
+    report = command(kind, name, overrides=overrides or ())
     if as_json:
         print_json({"kind": kind, **asdict(report), "ok": report.ok})
     else:

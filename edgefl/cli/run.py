@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from edgefl.cli.app import (
-    INTERRUPTED,
     Address,
     AsJson,
     Jobs,
@@ -18,10 +18,10 @@ from edgefl.cli.app import (
     Shard,
     app,
     examples,
+    interruptible,
     observing,
     print_json,
     say,
-    say_interrupted,
     shipped_and_files,
 )
 from edgefl.errors import DivergedError, EdgeflError
@@ -87,16 +87,13 @@ def run(
     if finished is None:
         progress = make_progress()
         try:
-            with progress:
+            with interruptible(lambda: _how_to_continue(progress.folder)), progress:
                 from edgefl.commands.run import run as command
 
                 finished = command.run(
                     scenario, output=output, resume=resume, overrides=overrides or (), jobs=jobs, address=address,
                     shard=shard, on_progress=progress,
                 )  # fmt: skip
-        except KeyboardInterrupt as error:
-            say_interrupted(error, _how_to_continue(progress.folder))
-            raise typer.Exit(INTERRUPTED) from None
         except DivergedError as error:
             # what was done is shown before the error
             finished, diverged = _whole(progress.folder), error
@@ -168,15 +165,20 @@ def validate(
 
 def _finished(folder: str, *, check: bool) -> Run | None:
     """The run in this folder if it is finished, otherwise None.  Raises RunError if its files have changed."""
-    from edgefl.runs import read_run
-    from edgefl.runs.folders import check_finished
+    from pathlib import Path
 
+    from edgefl.runs import read_run
+    from edgefl.runs.folders import check_finished, cut_short, tidy
+
+    if check and os.path.isdir(folder) and cut_short(Path(folder)):
+        return None  # the start was cut short: resuming begins it, or says that it can't
     run = read_run(folder)
     if not run.finished:
         return None
     if check:
         for each in run.runs.values() or (run,):
             check_finished(each.path)
+            tidy(each.path)
     return run
 
 

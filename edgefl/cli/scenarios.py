@@ -62,9 +62,6 @@ def schema(
         return
     from pathlib import Path
 
-    from edgefl.errors import ScenarioError
+    from edgefl.runs.durable import write_output
 
-    try:
-        Path(output).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ScenarioError(f"can't be written: {error.strerror}", file=output) from error
+    write_output(Path(output), text.encode())

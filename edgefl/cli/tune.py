@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from edgefl.cli.app import (
-    INTERRUPTED,
     AsJson,
     Jobs,
     Overrides,
@@ -15,8 +14,8 @@ from edgefl.cli.app import (
     ScenarioFile,
     app,
     examples,
+    interruptible,
     print_json,
-    say_interrupted,
 )
 
 
@@ -54,16 +53,16 @@ def tune(
     from edgefl.report.tune import print_tuning
 
     progress = make_progress()
-    try:
-        with progress:
-            from edgefl.commands.tune import tune as command
 
-            result = command.tune(
-                scenario, search, trials=trials, metric=metric, seeds=seeds, overrides=overrides or (), output=output,
-                jobs=jobs, on_progress=progress,
-            )  # fmt: skip
-    except KeyboardInterrupt as error:
-        how = f"continue with: the same command and -o {progress.folder}" if progress.folder else "nothing was written"
-        say_interrupted(error, how)
-        raise typer.Exit(INTERRUPTED) from None
+    def how_to_continue() -> str:
+        folder = progress.folder
+        return f"continue with: the same command and -o {folder}" if folder else "nothing was written"
+
+    with interruptible(how_to_continue), progress:
+        from edgefl.commands.tune import tune as command
+
+        result = command.tune(
+            scenario, search, trials=trials, metric=metric, seeds=seeds, overrides=overrides or (), output=output,
+            jobs=jobs, on_progress=progress,
+        )  # fmt: skip
     print_json(result) if as_json else print_tuning(result)

@@ -25,7 +25,7 @@ from edgefl.machine.link_speed import measure_link
 from edgefl.machine.microbenchmarks import step_overheads, threads_of
 from edgefl.machine.throughput import SLOWED, Spread, stopwatch, sustained, sustained_run, throttling
 from edgefl.records.devices import CalibratedProfile, Calibration
-from edgefl.runs.durable import replace_file
+from edgefl.runs.durable import write_output
 from edgefl.work.torch_device import device_of
 
 SECONDS, QUICK_SECONDS = 45.0, 4.0
@@ -352,5 +352,5 @@ def _write_profile(text: str, path: Path | None, noun: str) -> CalibratedProfile
         draft.write_text(text, encoding="utf-8")
         profile = read(draft)
     if path is not None:
-        replace_file(path, text.encode())
+        write_output(path, text.encode())
     return CalibratedProfile(name=profile.name, title=profile.title, values=numbers_of(profile))

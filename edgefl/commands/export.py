@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from hashlib import blake2b
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from uuid import uuid4
 
 from edgefl.commands.progress import OnProgress, public_command, silent
 from edgefl.errors import RunError, install_hint, suggestion
@@ -17,9 +23,10 @@ from edgefl.records.explained import Exported
 from edgefl.records.reading import of_data
 from edgefl.records.rounds import Round
 from edgefl.records.run import Result
+from edgefl.report.console import csv_cell
 from edgefl.runs import Run, is_comparison, read_run
 from edgefl.runs.changed import guarded
-from edgefl.runs.durable import writing
+from edgefl.runs.durable import append_file, writing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +70,7 @@ def export(
         raise RunError(f"can't write to {target}: it is a file, not a folder")
     if to == "parquet":
         _check_pyarrow()
-    check_installed(to)
+    check_tracker(to, target)
     members = folder.runs if is_comparison(folder.path) else {folder.name: folder}
     if not members:
         raise RunError(f"no run of {folder.path} has begun")
@@ -99,7 +106,10 @@ def _tables(folder: Run, members: Mapping[str, Run], target: Path, form: str) ->
             continue
         frame = _flat_cells(frame)
         with writing(path), replacing(path, durable=False) as partial:
-            frame.to_csv(partial, index=False) if form == "csv" else frame.to_parquet(partial, index=False)
+            if form == "csv":
+                _for_spreadsheets(frame).to_csv(partial, index=False, errors="backslashreplace")
+            else:
+                frame.to_parquet(partial, index=False)
         files.append(str(path))
     return files
 
@@ -124,6 +134,17 @@ def _flat_cells(frame: pd.DataFrame) -> pd.DataFrame:
         if frame[name].map(lambda cell: isinstance(cell, list | dict)).any():
             frame[name] = frame[name].map(lambda cell: json.dumps(cell) if isinstance(cell, list | dict) else cell)
     return frame
+
+
+def _for_spreadsheets(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame without formulas: neither a name nor the title of a column is one."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        {csv_cell(name): column if column.dtype.kind in "biufmM" else
+         pd.Series([csv_cell(cell) for cell in column], index=frame.index, dtype=object)
+         for name, column in frame.items()}
+    )  # fmt: skip
 
 
 @guarded
@@ -194,8 +215,12 @@ def options_of(scenario: Mapping[str, object], prefix: str = "") -> dict[str, st
     return found
 
 
-def check_installed(tracker: str) -> None:
-    """Raise RunError, with the command that installs it, if the package of a tracker is missing."""
+def check_tracker(tracker: str, folder: Path) -> None:
+    """Raise RunError if a tracker's package is missing, with the command that installs it, or if it can't write there.
+
+    MLflow names its store by a URL, and versions of the package behind it that take a path with "?" or "%" for
+    something else would write elsewhere.
+    """
     from importlib.util import find_spec
 
     for module in {"tensorboard": ("tensorboard",), "mlflow": ("mlflow", "sqlalchemy", "alembic")}.get(tracker, ()):
@@ -204,6 +229,22 @@ def check_installed(tracker: str) -> None:
             raise RunError(
                 f"{tracker} needs a package that isn't installed: pip install {package} (or, {install_hint(tracker)})"
             )
+    if tracker == "mlflow":
+        _store_url(folder / MLFLOW)
+
+
+def _store_url(file: Path) -> str:
+    """The URL of an SQLite store.  Raises RunError if it would be read as another path."""
+    from sqlalchemy.engine import URL, make_url
+
+    path = str(file.absolute())
+    url = URL.create("sqlite", database=path).render_as_string(hide_password=False)
+    if make_url(url).database != path:
+        raise RunError(
+            f"MLflow can't keep its store at {file}, whose path has a character of URLs; choose another --output, or "
+            "tracker: tensorboard"
+        )
+    return url
 
 
 class TensorBoardLog:
@@ -214,30 +255,41 @@ class TensorBoardLog:
     """
 
     def __init__(self, folder: Path, label: str, scenario: Mapping[str, object]):
-        check_installed("tensorboard")
-        self.folder = folder
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the packages behind it warn of each other
-            from torch.utils.tensorboard.writer import SummaryWriter
+        check_tracker("tensorboard", folder)
+        with warnings.catch_warnings(action="ignore"):  # the packages behind it warn of each other
+            from tensorboard.compat.proto.event_pb2 import Event
+            from tensorboard.summary.writer.record_writer import RecordWriter
+            from torch.utils.tensorboard import summary
+
+            self._event: Any = Event
+            self._framed: Any = RecordWriter
+            self._summary: Any = summary
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             for old in folder.glob("events.out.tfevents.*"):
                 old.unlink()
-            self._writer: Any = SummaryWriter(str(folder))
-        text = "\n".join(f"    {path}: {value}" for path, value in options_of(scenario).items())
-        self._writer.add_text("scenario", f"{label}\n\n{text}", 0, walltime=0.0)
+        self.file = folder / "events.out.tfevents.0.edgefl"
+        lines = "\n".join(f"    {path}: {value}" for path, value in options_of(scenario).items())
+        told = self._event(step=0, wall_time=0.0, summary=self._summary.text("scenario", f"{label}\n\n{lines}"))
+        self._write([self._event(file_version="brain.Event:2", wall_time=0.0), told])
 
     def round(self, record: Round) -> None:
-        """Add a round's record."""
-        with writing(self.folder):
-            at = record.ended
-            for path, value in scalars(record).items():
-                self._writer.add_scalar(path.replace(".", "/"), value, record.round, walltime=at)
-            self._writer.flush()
+        """Add a round's record: all of its events or none."""
+        at, step = record.ended, record.round
+        self._write([
+            self._event(step=step, wall_time=at, summary=self._summary.scalar(path.replace(".", "/"), value))
+            for path, value in scalars(record).items()
+        ])  # fmt: skip
 
     def close(self, *, finished: bool) -> None:
-        """Close the event file."""
-        self._writer.close()
+        """Nothing is left to be written."""
+
+    def _write(self, events: Sequence[Any]) -> None:
+        records = BytesIO()
+        writer = self._framed(records)
+        for event in events:
+            writer.write(event.SerializeToString())
+        append_file(self.file, records.getvalue())
 
 
 class MlflowLog:
@@ -248,17 +300,18 @@ class MlflowLog:
     """
 
     def __init__(self, file: Path, label: str, scenario: Mapping[str, object]):
-        check_installed("mlflow")
+        check_tracker("mlflow", file.parent)
         self.file = file
-        with _quiet():
+        # MLflow would keep an id in the home directory, and send figures of its use
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        with _mlflow(file):
             from mlflow.entities import Metric, Param, RunTag
             from mlflow.tracking import MlflowClient
 
             self._metric: Callable[..., Any] = Metric
-            with writing(file):
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.touch()
-            self._client = MlflowClient(tracking_uri=f"sqlite:///{file.absolute()}")
+            _make_store(file)
+            _check_store(file)
+            self._client = MlflowClient(tracking_uri=_store_url(file))
             name = str(scenario.get("name") or "edgefl")
             found = self._client.get_experiment_by_name(name)
             artifacts = (file.parent / "mlflow-artifacts").absolute().as_uri()
@@ -269,7 +322,9 @@ class MlflowLog:
                 if old.data.tags["edgefl.label"] == label:
                     self._client.delete_run(old.info.run_id)
             self.run_id = self._client.create_run(experiment, start_time=0, run_name=label).info.run_id
-            params = [Param(mlflow_name(path), text[:MOST_TEXT]) for path, text in options_of(scenario).items()]
+            options = options_of(scenario)
+            names = mlflow_names(options)
+            params = [Param(names[path], text[:MOST_TEXT]) for path, text in options.items()]
             for first in range(0, len(params), 100):
                 tags = [RunTag("edgefl.label", label)] if first == 0 else []
                 self._client.log_batch(self.run_id, params=params[first : first + 100], tags=tags)
@@ -278,30 +333,85 @@ class MlflowLog:
     def round(self, record: Round) -> None:
         """Add a round's record."""
         at = self._last = round(1000 * record.ended)
-        metrics = [self._metric(mlflow_name(path), value, at, record.round) for path, value in scalars(record).items()]
-        with _quiet():
+        found = scalars(record)
+        names = mlflow_names(found)
+        metrics = [self._metric(names[path], value, at, record.round) for path, value in found.items()]
+        with _mlflow(self.file):
             for first in range(0, len(metrics), 500):
                 self._client.log_batch(self.run_id, metrics=metrics[first : first + 500])
 
     def close(self, *, finished: bool) -> None:
         """Say whether the run is over."""
-        with _quiet():
+        with _mlflow(self.file):
             status = "FINISHED" if finished else "KILLED"
             self._client.set_terminated(self.run_id, status=status, end_time=self._last)
 
 
-def mlflow_name(path: str) -> str:
-    """A path as MLflow takes it: ``r@1`` becomes ``r_at_1``, and brackets and the like become ``_``."""
-    return re.sub(r"[^\w\-. /]", "_", path.replace("@", "_at_"))
+LONGEST_NAME = 250
+"""Longest name of a parameter or metric that MLflow takes."""
 
 
-def _quiet() -> Any:
-    """MLflow and the packages behind it warn of each other's future versions and log their migrations."""
+def mlflow_names(paths: Iterable[str]) -> dict[str, str]:
+    """Paths as MLflow takes them, ``{path: name}``, no two alike.
+
+    ``r@1`` becomes ``r_at_1``, and brackets, slashes and the like become ``_``.  A name that is too long, or that two
+    paths would have, ends with a hash of its path.
+    """
+    plain = {path: re.sub(r"[^\w\-. ]|^\.", "_", path.replace("@", "_at_")) for path in paths}
+    times = Counter(plain.values())
+    return {
+        path: name
+        if times[name] == 1 and len(name) <= LONGEST_NAME
+        else f"{name[: LONGEST_NAME - 17]}-{blake2b(path.encode(), digest_size=8).hexdigest()}"
+        for path, name in plain.items()
+    }
+
+
+def _check_store(file: Path) -> None:
+    """Raise RunError if this isn't an SQLite file that can be written; MLflow would try again for a minute and more."""
+    try:
+        with closing(sqlite3.connect(file, timeout=5.0)) as store:
+            store.execute("BEGIN IMMEDIATE")
+            store.rollback()
+    except sqlite3.Error as error:
+        raise RunError(f"can't write {file}: {error}") from error
+
+
+def _make_store(file: Path) -> None:
+    """Make MLflow's store, if it isn't there, and let it take its place when it is whole."""
+    from mlflow.tracking import MlflowClient
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if file.exists() and file.stat().st_size:
+        return
+    partial = file.with_name(f".partial-{uuid4().hex}-{file.name}")
+    try:
+        MlflowClient(tracking_uri=_store_url(partial)).search_experiments(max_results=1)
+        if not (file.exists() and file.stat().st_size):  # another run of a comparison may have made it meanwhile
+            os.replace(partial, file)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def _mlflow(file: Path) -> Iterator[None]:
+    """Call MLflow.  Raises RunError if its store ``file`` can't be written.
+
+    MLflow and the packages behind it warn of each other's future versions and log their migrations.
+    """
     import logging
 
-    for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    return warnings.catch_warnings(action="ignore")
+    with warnings.catch_warnings(action="ignore"), writing(file):
+        from alembic.util.exc import CommandError
+        from mlflow.exceptions import MlflowException
+        from sqlalchemy.exc import SQLAlchemyError
+
+        for name in ("mlflow", "alembic"):  # mlflow sets the level of its own when it is imported
+            logging.getLogger(name).setLevel(logging.ERROR)
+        try:
+            yield
+        except (CommandError, MlflowException, SQLAlchemyError) as error:
+            raise RunError(f"can't write {file}: {str(error).partition(chr(10))[0]}") from error
 
 
 def log_of(tracker: str, folder: Path, label: str, scenario: Mapping[str, object]) -> Log | None:
@@ -328,9 +438,12 @@ class Tracked:
         self._log: Log | None = None
         self._on_progress = on_progress
 
-    def open(self, log: Log | None) -> None:
-        """Log from now on; None logs nothing."""
-        self._log = log
+    def open(self, make: Callable[[], Log | None]) -> None:
+        """Log from now on in what ``make`` returns; None logs nothing."""
+        try:
+            self._log = make()
+        except RunError as error:
+            self._ends(error)
 
     def __call__(self, event: str, facts: Mapping[str, object]) -> None:
         """Log a finished round, then pass the event on."""
@@ -352,10 +465,13 @@ class Tracked:
         try:
             act(self._log)
         except Exception as error:  # whatever a tracker's package raises
-            self._log = None
-            reason = " ".join(str(error).split())
-            warnings.warn(
-                f"the tracker's log ends here, and the run goes on ({reason}); edgefl export makes it from the records",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            self._ends(error)
+
+    def _ends(self, error: Exception) -> None:
+        self._log = None
+        reason = " ".join(str(error).split())
+        warnings.warn(
+            f"the tracker's log ends here, and the run goes on ({reason}); edgefl export makes it from the records",
+            RuntimeWarning,
+            stacklevel=3,
+        )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from edgefl import registry
 from edgefl.errors import ScenarioError, UnknownName, printable
+from edgefl.files import output
 from edgefl.scenario.document import write
 from edgefl.scenario.library import SCHEMA, find_document, library_folder, text_of
 
@@ -72,10 +73,13 @@ def new(name: str, like: str = "quickstart", *, force: bool = False) -> dict[str
     assert document.data
     schema = path.parent / SCHEMA
     try:
-        with path.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(head + text)
+        if path.exists() and not force:
+            raise FileExistsError
+        with output(path) as file:
+            file.write((head + text).encode())
         if not schema.exists():
-            schema.write_text(schema_text(), encoding="utf-8")
+            with output(schema) as file:
+                file.write(schema_text().encode())
     except FileExistsError:
         raise ScenarioError(
             "there is such a file already: choose another name, or add --force", file=str(path)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import wraps
-from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from edgefl import registry
+from edgefl.files import full_disk_named
+
+if TYPE_CHECKING:
+    from edgefl.runs.folders import NewFolder
 
 OnProgress = Callable[[str, Mapping[str, Any]], None]
 """Called with an event's name and its facts: ``prepare``, ``combination``, ``start``, ``record``, ``done``, ..."""
@@ -34,6 +36,8 @@ def messages(on_progress: OnProgress, prefix: str = "") -> Callable[[str], None]
 def public_command(command: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
     """A public command.  It raises what a plug-in raises as PluginError, and sees every folder of data as it is now.
 
+    A disk that is full where no file of the answer is written, such as that of temporary files, is a RunError.
+
     It takes ``observe=``, the former name of ``on_progress=``, too, and ``progress=True`` for a bar.  A notebook shows
     some answers as tables (``edgefl.report.notebook``).
     """
@@ -47,6 +51,7 @@ def public_command(command: Callable[Arguments, Answer]) -> Callable[Arguments, 
         with ExitStack() as stack:
             if kwargs.pop("progress", False):
                 kwargs["on_progress"] = _with_bar(stack, kwargs.get("on_progress", silent))
+            stack.enter_context(full_disk_named())
             stack.enter_context(registry.named_faults())
             stack.enter_context(one_look())
             answer = command(*args, **kwargs)
@@ -73,12 +78,12 @@ def _with_bar(stack: ExitStack, on_progress: Any) -> OnProgress:
 
 
 @contextmanager
-def nothing_left(folder: Path, made: Sequence[Path] | None, on_progress: OnProgress) -> Iterator[OnProgress]:
-    """Empty a new run's folder if an error ends it before its first round; yields the callback that sees rounds begin.
+def nothing_left(new: NewFolder | None, on_progress: OnProgress) -> Iterator[OnProgress]:
+    """Clear a new run's folder if an error ends it before its first round; yields the callback that sees rounds begin.
 
-    ``made`` are the folders that the run makes, the innermost first, which are removed too; None for a resumed run.
+    None for a run that goes on in a folder that was there.
     """
-    started = made is None
+    started = new is None
 
     def on_event(event: str, facts: Mapping[str, object]) -> None:
         nonlocal started
@@ -87,11 +92,12 @@ def nothing_left(folder: Path, made: Sequence[Path] | None, on_progress: OnProgr
 
     try:
         yield on_event
-    except (Exception, SystemExit):  # what a plug-in raises too
-        if not started:
-            for entry in folder.iterdir():
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-            with suppress(OSError):  # another command may have written there
-                for path in made or ():
-                    path.rmdir()
+    except registry.PASSED:
         raise
+    except BaseException:  # what a plug-in raises too
+        if new is not None and not started:
+            new.clear()
+        raise
+    finally:
+        if new is not None:
+            new.close()

@@ -17,7 +17,7 @@ from typing import Literal, NotRequired, TypedDict
 from edgefl.commands.progress import OnProgress, public_command, silent
 from edgefl.commands.recorded_rounds import PlayedFlight, PlayedRound, one_run, phases_of, server_spans, window_of
 from edgefl.errors import RunError
-from edgefl.files import replacing
+from edgefl.files import output
 from edgefl.records import UNSET, ByKind, Maybe, part_of
 from edgefl.records.clients import Flight
 from edgefl.records.explained import Traced
@@ -135,14 +135,13 @@ def _write(run: Run, path: Path) -> Traced:
     counters: Steps = defaultdict(lambda: defaultdict(lambda: defaultdict(float)))
     clients: dict[int, TracedFlight] = {}
     count = 0
-    with writing(path), replacing(path, durable=False) as partial, partial.open("w", encoding="utf-8") as file:
-        file.write('{"displayTimeUnit": "ms", "otherData": ')
-        json.dump({"scenario": run.name, "clock": "virtual time since the run began"}, file)
-        file.write(',\n"traceEvents": [\n')
+    of = json.dumps({"scenario": run.name, "clock": "virtual time since the run began"})
+    with writing(path), output(path) as file:
+        file.write(f'{{"displayTimeUnit": "ms", "otherData": {of},\n"traceEvents": [\n'.encode())
         for event in _events(run, rounds, clients, counters):
-            file.write(("" if count == 0 else ",\n") + json.dumps(event, allow_nan=False))
+            file.write((("" if count == 0 else ",\n") + json.dumps(event, allow_nan=False)).encode())
             count += 1
-        file.write("\n]}\n")
+        file.write(b"\n]}\n")
     return Traced(
         file=str(path), events=count, clients=len(clients), rounds=len(rounds), virtual_seconds=rounds[-1].ended
     )

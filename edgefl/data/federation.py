@@ -244,8 +244,8 @@ class Federation:
     def tokenizer(self) -> Tokenizer:
         """The WordPiece of the texts.  Raises DataError if there are none."""
         for part in self._parts:
-            if (path := part.entry.path / "tokenizer.json").is_file():
-                return Tokenizer.from_file(str(path))
+            if "tokenizer.json" in part.entry.files:
+                return Tokenizer.from_str(part.entry.text("tokenizer.json"))
         raise DataError(f"{self.title} has no tokenizer: it has no texts")
 
     def preprocessing(self) -> dict[str, Preprocessing]:
@@ -282,7 +282,7 @@ class Federation:
         return counts
 
     def partition_figure(self, path: Path) -> None:
-        """Draw the samples of each client and class as bubbles, and save the figure at ``path``."""
+        """Draw the samples of each client and class as bubbles, and save the figure at ``path``, a .png."""
         from edgefl.data.figure import draw
 
         draw(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from edgefl.runs.durable import replace_file
 
 MOST_CLIENTS = 2000
 """Clients that are drawn; of more, every second, every third ... is."""
@@ -23,11 +26,11 @@ def draw(
     class_names: Sequence[str],
     counts: NDArray[np.int64],
 ) -> None:
-    """Save a bubble chart: clients on the x axis, classes on the y axis, colour by kind.
+    """Save a bubble chart, PNG: clients on the x axis, classes on the y axis, colour by kind.
 
     ``counts`` is ``[clients, classes + 1]``, the last column for samples of no class; ``client_kind`` [clients]
     indexes ``kinds``.  Of more than MOST_CLIENTS, clients at equal distances stand for all.  Areas are relative
-    to the kind's largest, since texts are far fewer than pictures.
+    to the kind's largest, since texts are far fewer than pictures.  Raises RunError if the file can't be written.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -54,4 +57,5 @@ def draw(
     legend = axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
     for handle in legend.legend_handles:
         handle.set_sizes([40])  # type: ignore[union-attr]
-    figure.savefig(path, bbox_inches="tight")
+    figure.savefig(content := BytesIO(), format="png", bbox_inches="tight")
+    replace_file(path, content.getvalue())

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache as once
 from functools import partial
 from importlib.metadata import version
@@ -23,7 +24,7 @@ from edgefl.data.fingerprints import code_of, collection_key
 from edgefl.data.missing import DROPPED, draw
 from edgefl.data.options import KINDS, PUBLIC, DataOptions, Kind
 from edgefl.data.split import SPLITS, by_kind, hold_out, one_per_text, usable
-from edgefl.data.stored_arrays import Array, Entry, Meta, entry
+from edgefl.data.stored_arrays import Array, Built, Entry, Meta, entry
 from edgefl.data.stored_set import Part
 from edgefl.data.vocabulary import encoded, ready_tokenizer, tokenizer_file, train_wordpiece
 from edgefl.errors import DataError
@@ -101,23 +102,32 @@ def _collection(
     def collect(make: Callable[[], Collection]) -> Built:
         return _collect(name, make, code_of(dataset.build), on_message)
 
-    if isinstance(dataset, DataSet):
-        return key, entry(
-            cache, f"{name}-{digest(key)}", lambda: collect(lambda: dataset.build(options.size, on_message))
-        )
-    with _scratch(cache) as scratch:
-        wanted = Wanted(options.size, folder, on_message, scratch, options.columns)
-        return key, entry(cache, f"{name}-{digest(key)}", lambda: collect(lambda: dataset.build(wanted)))
+    with ExitStack() as stack:
+
+        def build() -> Built:
+            if isinstance(dataset, DataSet):
+                return collect(lambda: dataset.build(options.size, on_message))
+            scratch = stack.enter_context(_scratch(cache))
+            wanted = Wanted(options.size, folder, on_message, scratch, options.columns)
+            return collect(lambda: dataset.build(wanted))
+
+        return key, entry(cache, f"{name}-{digest(key)}", build)
 
 
 @contextmanager
 def _scratch(cache: Path) -> Iterator[Path]:
-    """An empty temporary folder in the cache."""
-    try:
+    """An empty temporary folder: in the cache, or where temporary files are if that can't be written.
+
+    Raises DataError if neither can be written.
+    """
+    with suppress(OSError):
         cache.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=".scratch-", dir=cache))
+    try:
+        inside = cache.is_dir() and os.access(cache, os.W_OK)
+        folder = Path(tempfile.mkdtemp(prefix=".edgefl-scratch-", dir=cache if inside else None))
     except OSError as error:
-        raise DataError(f"the data cache {cache} can't be written ({error.strerror})") from error
+        message = f"neither {cache} nor the folder of temporary files can be written ({error.strerror})"
+        raise DataError(message) from error
     try:
         yield folder
     finally:
@@ -182,23 +192,22 @@ def _facts(parts: Mapping[str, Part]) -> dict[str, dict[str, int]]:
     return facts
 
 
-Built = tuple[dict[str, Array], Meta, dict[str, str]]
-
-
 def _collect(name: str, make: Callable[[], Collection], code: str, on_message: OnMessage) -> Built:
     on_message(f"building the data set {name} (once; kept in the cache)")
     collection = make()
     arrays: dict[str, Array] = collection.arrays()
     texts = json.dumps({"texts": collection.texts, "masked": collection.masked}, ensure_ascii=False)
-    meta: Meta = {"classes": collection.classes, "arrays": sorted(arrays), "code": code}
-    return arrays, meta, {"texts.json": texts}
+    meta: Meta = {"classes": collection.classes, "code": code}
+    return Built(arrays, meta, {"texts.json": texts})
 
 
 def _reopened(cached: Entry) -> Collection:
-    arrays = {name: cached.array(name) for name in cached.meta["arrays"]}
-    texts = json.loads((cached.path / "texts.json").read_text(encoding="utf-8"))
+    texts = json.loads(cached.text("texts.json"))
     return Collection(
-        classes=tuple(cached.meta["classes"]), texts=tuple(texts["texts"]), masked=tuple(texts["masked"]), **arrays
+        classes=tuple(cached.meta["classes"]),
+        texts=tuple(texts["texts"]),
+        masked=tuple(texts["masked"]),
+        **cached.arrays,
     )
 
 
@@ -243,7 +252,7 @@ def _part(
     train = np.flatnonzero(split == 0)
     arrays: dict[str, Array] = {"split": split.astype(np.int8)}
     files: dict[str, str] = {}
-    meta: Meta = {"arrays": []}
+    meta: Meta = {}
     facts: dict[str, dict[str, int]] = {}
     classes = len(collection.classes)
     if collection.images is not None:
@@ -286,8 +295,8 @@ def _part(
                 arrays[f"{data}.{kind}"], server[data][kind] = rows, len(rows)
     arrays |= _dealt(collection, train, kinds, options, whole, seed)
     meta["client_kind"] = [index for index, kind in enumerate(kinds) for _ in range(options.clients[kind])]
-    meta |= {"kinds": kinds, "facts": facts, "server_samples": server, "arrays": sorted(arrays)}
-    return arrays, meta, files
+    meta |= {"kinds": kinds, "facts": facts, "server_samples": server}
+    return Built(arrays, meta, files)
 
 
 def _dealt(

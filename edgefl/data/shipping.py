@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,17 +27,6 @@ class Crate(NamedTuple):
     arrays: Mapping[str, Array]
 
 
-@dataclass(frozen=True)
-class Unpacked(Entry):
-    """An entry in memory."""
-
-    arrays: Mapping[str, Array] = field(default_factory=dict, repr=False)
-
-    def array(self, name: str) -> Array:
-        """The array with this name, which must not be written to."""
-        return self.arrays[name]
-
-
 def packed(federation: Federation, options: DataOptions) -> Cargo:
     """All arrays of a federation.  Raises DataError if a registered set makes its samples itself."""
     if not federation.stored:
@@ -51,11 +39,11 @@ def unpacked(cargo: Cargo, options: DataOptions) -> Federation:
     """The federation of what ``packed`` returned, before clients hold samples out."""
     tasks = {kind: options.task_of(kind) for kind in KINDS if options.clients.get(kind)}
     entries = {
-        name: [Unpacked(Path(crate.name), crate.meta, crate.arrays) for crate in pair] for name, pair in cargo.items()
+        name: [Entry(Path(crate.name), crate.meta, crate.arrays) for crate in pair] for name, pair in cargo.items()
     }
     return merged({name: Part(collection, dealt, tasks) for name, (collection, dealt) in entries.items()}, options)
 
 
 def _crate(entry: Entry) -> Crate:
-    arrays = {name: np.asarray(entry.array(name)) for name in entry.meta["arrays"]}
+    arrays = {name: np.asarray(array) for name, array in entry.arrays.items()}
     return Crate(entry.path.name, entry.meta, arrays)

@@ -59,8 +59,7 @@ class Part:
     @cached_property
     def arrays(self) -> dict[str, Array]:
         """All arrays of the collection and of the part, memory-mapped."""
-        entries = (self.collection, self.entry)
-        return {name: entry.array(name) for entry in entries for name in entry.meta["arrays"]} | dict(self.replaced)
+        return {**self.collection.arrays, **self.entry.arrays, **self.replaced}
 
     def divided(self, share: float, rng: np.random.Generator) -> tuple[Part, Part]:
         """The part with the samples that clients train on, and the one with those that they hold out of training.
@@ -126,7 +125,7 @@ class Part:
         if "text" not in self.arrays:
             return []
         split = self.arrays["split"] == SPLITS.index(data)
-        texts = json.loads((self.collection.path / "texts.json").read_text(encoding="utf-8"))["texts"]
+        texts = json.loads(self.collection.text("texts.json"))["texts"]
         return sorted(texts[index] for index in np.unique(self.arrays["text"][split]))
 
     @property

@@ -24,11 +24,11 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from edgefl import registry, start_method
+from edgefl import registry, start_method, terminal
 from edgefl.emulation import frames
 from edgefl.emulation.kernel import enter
 from edgefl.emulation.links import PORT, SERVER
-from edgefl.errors import EdgeflError
+from edgefl.errors import EdgeflError, text_of
 from edgefl.machine.microbenchmarks import CPU, Stopwatch, calibrate_here, step_overheads, threads_of
 from edgefl.training import Node, Report, Task
 from edgefl.training.task import ReportFacts, TaskFacts, serialised
@@ -104,6 +104,7 @@ def told(pipe: Connection, kind: type[Said]) -> tuple[Said, bytes]:
 def main(pipe: Connection, namespace: str, path: list[str], data: Data) -> None:
     """Run a client in a network namespace until the pipe is closed."""
     start_method.end_with_parent()
+    terminal.guard()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent ends its clients
     sys.path[:] = path
     try:
@@ -123,8 +124,8 @@ def main(pipe: Connection, namespace: str, path: list[str], data: Data) -> None:
                 tell(pipe, {"error": str(error)})
     except (EOFError, ConnectionError, frames.Broken):
         return
-    except Exception as error:  # said by the server, as nobody reads this process's own words
-        tell(pipe, {"error": str(error) or repr(error)})
+    except BaseException as error:  # said by the server, as nobody reads this process's own words
+        tell(pipe, {"error": text_of(error) or type(error).__name__})
 
 
 class _Client:

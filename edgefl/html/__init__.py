@@ -8,6 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgefl.errors import visible
+
 if TYPE_CHECKING:
     from jinja2 import Environment
 
@@ -18,12 +20,16 @@ HERE = Path(__file__).parent
 
 @lru_cache
 def templates(folder: Path = HERE) -> Environment:
-    """The templates of a folder.  What they are given is escaped unless it is ``markupsafe.Markup``."""
+    """The templates of a folder.  What they are given is escaped unless it is ``markupsafe.Markup``.
+
+    Characters that turn the order of others, and control characters, are shown as escapes.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     return Environment(
         loader=FileSystemLoader(folder),
         autoescape=True,
+        finalize=lambda given: visible(given) if type(given) is str else given,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -19,7 +19,7 @@ from pydantic import Field, PositiveInt, computed_field, create_model
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from edgefl.errors import MethodError
+from edgefl.errors import MethodError, text_of
 from edgefl.models.layers import PRE_NORM_BLOCK, BlockLayers
 from edgefl.models.model import TowerDescription
 from edgefl.models.tower import chosen
@@ -133,7 +133,7 @@ class PlainTower:
             try:
                 out = module(torch.zeros(shape, dtype=dtype))
             except Exception as error:  # whatever the module does
-                said = " ".join(str(error).split())
+                said = " ".join(text_of(error).split())
                 raise MethodError(
                     f"tower {self.name}: forward fails on {self.modality} {list(shape)}: {said}"
                 ) from error
@@ -229,7 +229,8 @@ def _probed(options: type[PlainOptions], given: str) -> tuple[int, int]:
             raise
         except Exception as error:  # whatever its constructor does
             failure = error
-    raise MethodError(f"tower {plain.name}: its constructor fails: {' '.join(str(failure).split())}") from failure
+    assert failure is not None
+    raise MethodError(f"tower {plain.name}: its constructor fails: {' '.join(text_of(failure).split())}") from failure
 
 
 def _modality(made: type[nn.Module]) -> str:

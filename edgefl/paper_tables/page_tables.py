@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.records.papers import PaperCell, PaperDifference
+from edgefl.report.console import csv_lines
 
 
 class Published(str):
@@ -78,11 +77,7 @@ class Table:
 
     def csv(self) -> str:
         """The table as CSV: the page's digits, without marks of thousands and bold type."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([plain(cell) for cell in self.header])
-        writer.writerows([[plain(cell) for cell in row] for row in self.rows])
-        return text.getvalue()
+        return csv_lines([plain(cell) for cell in row] for row in (self.header, *self.rows))
 
 
 @dataclass(frozen=True)

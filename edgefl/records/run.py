@@ -97,6 +97,15 @@ class Environment(Record):
     """When the run went on, after it was interrupted; only then"""
 
 
+class Begun(Record):
+    """``begun.json``: what a run was made of when it began, which each checkpoint says too."""
+
+    made_of: Annotated[Mapping[str, object], Keys("PART")]
+    """The scenario, profiles, trace and plug-ins"""
+    inputs: Annotated[Mapping[str, object], Keys("INPUT")]
+    """Digests of the data and of the initial weights"""
+
+
 class Member(Record):
     """A run of a comparison."""
 

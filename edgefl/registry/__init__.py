@@ -22,13 +22,13 @@ from typing import Any, NamedTuple, TypeVar
 from edgefl.errors import EdgeflError, PluginError, UnknownName
 from edgefl.registry import faults
 from edgefl.registry import loaded_files as files
-from edgefl.registry.faults import said
+from edgefl.registry.faults import PASSED, said, shown
 from edgefl.registry.registered import PARTS, Absent, Registered, hash_of_module, imported
 
 Part = TypeVar("Part")
 
 __all__ = [
-    "GROUPS", "ForWorkers", "Origin", "adopt", "broken", "changes", "described", "fingerprint", "for_workers",
+    "GROUPS", "PASSED", "ForWorkers", "Origin", "adopt", "broken", "changes", "described", "fingerprint", "for_workers",
     "forget", "get", "load_plug_in", "named_faults", "names", "origin", "package_digest", "plug_in_files", "plug_ins",
     "register", "said", "unimportable", "unload_plug_ins",
 ]  # fmt: skip
@@ -97,7 +97,9 @@ def _get(noun: str, name: str) -> Any:
         part = point.load()
     except PluginError:  # a worker can't import it
         raise
-    except (Exception, SystemExit) as error:
+    except PASSED:
+        raise
+    except BaseException as error:
         file = faults.file_of(point)
         if isinstance(error, SyntaxError) and error.filename:
             file = f"{error.filename}:{error.lineno}"
@@ -158,16 +160,16 @@ def _misfit(noun: str, part: Any) -> str:
     if part is None:
         return "is None"
     if noun in _CALLED and not callable(part):
-        return f"is {part!r:.60}, which can't be called"
+        return f"is {shown(part)}, which can't be called"
     if noun == "data set" and not (callable(part) or hasattr(part, "build")):
-        return f"is {part!r:.60}, not a DataSet, a FolderSet or a function"
+        return f"is {shown(part)}, not a DataSet, a FolderSet or a function"
     if noun == "profile library" and not isinstance(part, str | PathLike):
-        return f"is {part!r:.60}, not the path of a folder"
+        return f"is {shown(part)}, not the path of a folder"
     if lacking := [name for name in _ATTRIBUTES.get(noun, ()) if not hasattr(part, name)]:
         return f"has no {', '.join(lacking)}"
     options = getattr(part, "Options", None)
     if options is not None and not hasattr(options, "model_fields"):
-        return f"has Options that aren't a pydantic model: {options!r:.60}"
+        return f"has Options that aren't a pydantic model: {shown(options)}"
     return ""
 
 
@@ -193,7 +195,7 @@ def named_faults() -> Iterator[None]:
     """
     try:
         yield
-    except (EdgeflError, KeyboardInterrupt, GeneratorExit):
+    except (EdgeflError, *PASSED):
         raise
     except BaseException as error:
         if (fault := plug_ins().fault(error)) is None:
@@ -389,7 +391,9 @@ def adopt(given: ForWorkers) -> None:
         if address is not None:
             try:
                 part = imported(address)
-            except Exception as error:  # a module may raise anything
+            except PASSED:
+                raise
+            except BaseException as error:  # a module may raise anything
                 part = Absent(f"{_absent(noun, name)} ({said(error)})")
         if name not in _points(noun):
             module = address.partition(":")[0] if address else "__main__"

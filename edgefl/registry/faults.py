@@ -11,13 +11,17 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import NamedTuple
 
-from edgefl.errors import PluginError
+from edgefl.errors import PluginError, text_of
 from edgefl.registry.registered import Registered
 
 Point = EntryPoint | Registered
 
 MOST_CHARACTERS = 300
 """Length of an exception's text in a message."""
+
+
+PASSED = (KeyboardInterrupt, GeneratorExit)
+"""Exceptions that are no fault: what a user typed, and the end of a generator.  Plug-ins may raise any other."""
 
 
 class Place(NamedTuple):
@@ -75,10 +79,20 @@ class PlugIns:
 def said(error: BaseException) -> str:
     """The type and the text of an exception in one line; what a SystemExit tried to do in words."""
     if isinstance(error, SystemExit):
-        return f"it tried to end the program (SystemExit: {error.code})"
-    text = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
+        return f"it tried to end the program (SystemExit: {text_of(error)})"
+    text = " ".join((error.msg if isinstance(error, SyntaxError) else text_of(error)).split())
     text = text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 3] + "..."
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def shown(part: object) -> str:
+    """The beginning of a part's ``repr``, which may fail as any code of a plug-in; then its class."""
+    try:
+        return f"{part!r:.60}"
+    except PASSED:
+        raise
+    except BaseException:
+        return f"an object of {type(part).__name__}"
 
 
 def top_package(point: Point) -> str:

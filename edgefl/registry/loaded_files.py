@@ -11,10 +11,10 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from traceback import walk_tb
 
-from edgefl.errors import EdgeflError, PluginError, printable
+from edgefl.errors import EdgeflError, PluginError, printable, text_of
 from edgefl.files import read_regular
 from edgefl.registry import registered
-from edgefl.registry.faults import said
+from edgefl.registry.faults import PASSED, said
 
 MODULE = "edgefl_plug_in_"
 """Beginning of the modules' names, so that a file named ``json.py`` hides no other module."""
@@ -103,11 +103,13 @@ def _execute(file: PlugInFile, shown: str) -> None:
     module = sys.modules[file.module] = module_from_spec(spec)
     try:
         exec(compile(file.source, file.path, "exec", dont_inherit=True), vars(module))
-    except (Exception, SystemExit) as error:
+    except PASSED:
+        raise
+    except BaseException as error:
         lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == file.path]
         if isinstance(error, SyntaxError) and error.filename:
             where = f" ({error.filename}:{error.lineno})"
         else:
             where = f" ({file.path}:{lines[-1]})" if lines else ""
-        reason = str(error) if isinstance(error, EdgeflError) else said(error)
+        reason = text_of(error) if isinstance(error, EdgeflError) else said(error)
         raise PluginError(f"--plugin {shown}: it can't be loaded: {reason}{where}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
+from edgefl.errors import visible
 from edgefl.records.compare import ComparedRow, ComparedRuns, EqualCosts, EqualRow, Figure, Ordering, OrderingFigure
 from edgefl.report.console import DIVERGED, NOTHING, TITLES, csv_text, new_table, print_table, screen
 from edgefl.report.facts import own_metrics
@@ -246,7 +248,9 @@ def _cells(prefix: str, figures: Mapping[str, Figure]) -> dict[str, object]:
 
 def orderings_markdown(orderings: Iterable[Ordering]) -> str:
     """The ``orderings`` of a comparison as Markdown: a section each."""
-    return "".join(f"### {ordering.title}\n\n" + "\n".join(_markdown(ordering)) + "\n\n" for ordering in orderings)
+    return "".join(
+        f"### {_plain(ordering.title)}\n\n" + "\n".join(_markdown(ordering)) + "\n\n" for ordering in orderings
+    )
 
 
 def _markdown(ordering: Ordering) -> list[str]:
@@ -256,22 +260,27 @@ def _markdown(ordering: Ordering) -> list[str]:
     lines = [
         f"Mean ± standard deviation over seeds {', '.join(map(str, seeds))}.",
         "",
-        f"| variant | {' | '.join(metrics)} |",
+        f"| variant | {' | '.join(map(_plain, metrics))} |",
         f"| --- |{' --- |' * len(metrics)}",
     ]
     for row in ordering.rows:
         cells = [row.figures[metric] for metric in metrics]
-        lines.append(f"| {row.label} | {' | '.join(map(_with_deviation, cells))} |")
+        lines.append(f"| {_plain(row.label)} | {' | '.join(map(_with_deviation, cells))} |")
     lines += ["", "| claimed | metric | gap | spread | seeds | verdict |", "| --- | --- | --- | --- | --- | --- |"]
     for claim in ordering.claims:
         lines.append(
-            f"| {claim.worse} < {claim.better} | {claim.metric} | "
+            f"| {_plain(claim.worse)} < {_plain(claim.better)} | {_plain(claim.metric)} | "
             f"{claim.gap:+.3f} ± {claim.gap_deviation:.3f} | {claim.spread:.3f} | "
             f"{claim.ahead} of {claim.seeds} | {claim.verdict} |"
         )
     if ordering.not_run:
-        lines += ["", f"Not run: {', '.join(ordering.not_run)}."]
+        lines += ["", f"Not run: {', '.join(map(_plain, ordering.not_run))}."]
     return lines
+
+
+def _plain(name: str) -> str:
+    """A name as Markdown that shows it as it is, within a cell of a table."""
+    return re.sub(r"([\\`|<*\[])", r"\\\1", visible(" ".join(name.split("\n"))))
 
 
 def _with_deviation(cell: OrderingFigure) -> str:

@@ -7,16 +7,18 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
 from edgefl import units
+from edgefl.errors import visible
 from edgefl.records.record import Maybe
 
 WIDTH, MOST_WIDTH = 100, 120
@@ -54,12 +56,34 @@ MOST_COLUMNS = 4
 """Runs in one comparison table; further runs go into further tables."""
 
 
-def screen(*, stderr: bool = False) -> Console:
+class Screen(Console):
+    """A console whose words hold no control characters: those of the text are escapes, and styles are its own."""
+
+    def print(self, *objects: Any, **more: Any) -> None:
+        """Print; text gets its escapes before lines are broken."""
+        super().print(*map(_visible, objects), **more)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Segments of what is printed, whatever it is, without control characters but those of the console itself."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+
+def _visible(printed: Any) -> Any:
+    if isinstance(printed, str):
+        return visible(printed)
+    if isinstance(printed, Text) and (shown := visible(printed.plain)) != printed.plain:
+        printed = printed.copy()
+        printed.plain = shown
+    return printed
+
+
+def screen(*, stderr: bool = False) -> Screen:
     """A console on stdout (or stderr) as wide as the terminal; without control codes if it isn't a terminal."""
     file = sys.stderr if stderr else sys.stdout
-    console = Console(file=file, highlight=False, soft_wrap=False, emoji=False, markup=False)
+    console = Screen(file=file, highlight=False, soft_wrap=False, emoji=False, markup=False)
     if not console.is_terminal:
-        return Console(
+        return Screen(
             file=file, highlight=False, emoji=False, markup=False, width=_columns(), no_color=True, color_system=None
         )
     console.width = min(console.width, MOST_WIDTH)
@@ -175,12 +199,32 @@ def mib(value: float) -> str:
 
 def csv_text(rows: Sequence[Mapping[str, object]], columns: Sequence[str] | None = None) -> str:
     """Flat rows as CSV, empty where a row lacks a column; by default columns are in the order of their first rows."""
-    file = io.StringIO()
     names = columns if columns is not None else list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return file.getvalue()
+    return csv_lines([names, *([row.get(name, "") for name in names] for row in rows)])
+
+
+def csv_lines(lines: Iterable[Sequence[object]]) -> str:
+    """Lines of cells as CSV, None as an empty cell.  Every CSV file and answer of edgefl is written here or by pandas.
+
+    Characters that a file can't hold, which begin in names that aren't UTF-8, are escapes.
+    """
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows([csv_cell(cell) for cell in line] for line in lines)
+    return file.getvalue().encode("utf-8", "backslashreplace").decode()
+
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\N{FULLWIDTH EQUALS SIGN}", "\N{FULLWIDTH PLUS SIGN}",
+           "\N{FULLWIDTH HYPHEN-MINUS}", "\N{FULLWIDTH COMMERCIAL AT}")  # fmt: skip
+"""Beginnings of a cell that a spreadsheet may compute."""
+
+_FIGURE = re.compile(r"[+-](\d[\d.,]*(e[+-]?\d+)?|inf|nan)?( ?%)?( ± \d[\d.,]*(e[+-]?\d+)?)?", re.IGNORECASE)
+
+
+def csv_cell(cell: object) -> object:
+    """A cell of a table for spreadsheets: text that would be a formula has an apostrophe before it; figures stay."""
+    if isinstance(cell, str) and cell.startswith(FORMULA) and not _FIGURE.fullmatch(cell):
+        return f"'{cell}"
+    return cell
 
 
 # --- widths of columns ---------------------------------------------------------------------------------------------
@@ -204,10 +248,10 @@ class _Measured:
     def __init__(self, column: Column, longest: int):
         self.column = column
         self.style = [cell.style if isinstance(cell, Text) else "" for cell in column.cells]
-        cells = [cell.plain if isinstance(cell, Text) else str(cell) for cell in column.cells]
+        cells = [visible(cell.plain if isinstance(cell, Text) else str(cell)) for cell in column.cells]
         self.is_text = column.justify == "left"
         self.cells = [_broken(cell, longest) if self.is_text else cell for cell in cells]
-        header = str(column.header)
+        self.header = header = visible(str(column.header))
         lines = [line for cell in self.cells for line in cell.split("\n")]
         self.natural = max((cell_len(line) for line in (*header.split("\n"), *lines)), default=0)
         # a label is never wrapped; a number keeps its unit
@@ -269,7 +313,7 @@ def _part(table: Table, columns: Sequence[_Measured], widths: Sequence[int]) -> 
     part = Table(box=table.box, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0), header_style=table.header_style,
                  show_header=table.show_header)  # fmt: skip
     for measured, width in zip(columns, widths, strict=True):
-        part.add_column(measured.column.header, justify=measured.column.justify, overflow="fold", width=width)
+        part.add_column(measured.header, justify=measured.column.justify, overflow="fold", width=width)
     for row in zip(*(zip(column.cells, column.style, strict=True) for column in columns), strict=True):
         part.add_row(*(Text(cell, style=style) if style else cell for cell, style in row))
     return part

@@ -6,15 +6,17 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-from edgefl import units
+from edgefl import terminal, units
+from edgefl.errors import visible
 from edgefl.records.reading import of_data
 from edgefl.records.record import UNSET, ByKind, Clients, Flights, Maybe, Record, part_of
 from edgefl.records.rounds import Metrics, Round, RoundTimes, Stopped
-from edgefl.report.console import score, title_of
+from edgefl.report.console import score, screen, title_of
 from edgefl.report.facts import own_metrics
 
 SHORT = {"accuracy": "acc", "soft_score": "score", "r@10": "R@10", "perplexity": "perplexity"}
@@ -243,8 +245,9 @@ class Lines(Progress):
 
     def _write(self, text: str) -> None:
         if text != self._last:  # combinations share their data: report their preparation once
-            self._file.write(text + "\n")
-            self._file.flush()
+            with suppress(OSError):  # such as a log on a full disk: the command goes on
+                self._file.write(visible(text) + "\n")
+                self._file.flush()
             self._last = text
             self._written = time.monotonic()
 
@@ -254,14 +257,13 @@ class Live(Progress):
 
     def __init__(self) -> None:
         super().__init__()
-        from rich.console import Console
         from rich.live import Live as Region
         from rich.progress_bar import ProgressBar
 
         self._bar = ProgressBar(total=1.0, width=24)
         self._doing = "starting"
         self._region = Region(
-            get_renderable=self._drawn, console=Console(stderr=True), refresh_per_second=4, transient=True
+            get_renderable=self._drawn, console=screen(stderr=True), refresh_per_second=4, transient=True
         )
 
     def on_event(self, event: str) -> None:
@@ -298,7 +300,11 @@ class Live(Progress):
         return Group(*lines)
 
     def __enter__(self) -> Self:
+        from rich.file_proxy import FileProxy
+
         self._region.start()
+        if isinstance(sys.stderr, FileProxy):
+            terminal.guard()  # the region has put its own streams before those of the command, until it stops
         return self
 
     def __exit__(

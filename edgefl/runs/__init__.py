@@ -10,7 +10,6 @@ from edgefl.runs.folders import (
     comparison,
     comparison_sets,
     create_comparison,
-    discard_unbegun,
     is_comparison,
 )
 from edgefl.runs.reading import Run, read_run
@@ -23,7 +22,6 @@ __all__ = [
     "comparison",
     "comparison_sets",
     "create_comparison",
-    "discard_unbegun",
     "environment",
     "is_comparison",
     "read_run",

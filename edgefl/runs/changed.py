@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 
 def guarded(read: Callable[Concatenate[Run, P], T]) -> Callable[Concatenate[Run, P], T]:
-    """A function that reads a run's records, which says so where it fails because somebody changed them.
+    """A function that reads a run's records, and raises RunError where they don't fit together.
 
-    Records that don't fit together raise KeyError, TypeError and their like.  If the run is finished and its files are
-    those that it finished with, the mistake is edgefl's own, and the error goes through.  Otherwise RunError is raised:
-    with the file that was changed, where digests tell that.
+    Such records raise KeyError, TypeError and their like.  The message has the file that was changed, where digests
+    tell that.  If the files are those that the run finished with, whoever made the folder rewrote the digests too, or
+    the mistake is edgefl's own: the message says both, and ``edgefl --traceback`` shows where.
     """
 
     @wraps(read)
@@ -31,10 +31,10 @@ def guarded(read: Callable[Concatenate[Run, P], T]) -> Callable[Concatenate[Run,
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
             digested = run.finished and run.format > 1
             differences = finished_differences(run.path) if digested else []
-            if digested and not differences:
-                raise
             told = f"no {error}" if isinstance(error, KeyError) else str(error)
             why = "; ".join(differences) or "its files hold other values than edgefl writes"
+            if digested and not differences:
+                why += ", or edgefl reads them wrongly (edgefl --traceback COMMAND shows where)"
             raise RunError(f"{run.path}: {why}: {told}") from error
 
     return guard

@@ -151,7 +151,8 @@ def check_unchanged(folder: Path, before: Mapping[str, object], now: Mapping[str
     """Raise RunError if a run would go on as another: what it is made of differs from its checkpoint."""
     differences = changed_parts(before, now)
     if differences:
+        when = f"the checkpoint of round {round}" if round else "it began"
         raise RunError(
-            f"the run at {folder} has changed since the checkpoint of round {round}: {'; '.join(differences[:5])}"
+            f"the run at {folder} has changed since {when}: {'; '.join(differences[:5])}"
             f"{f' and {len(differences) - 5} more' if len(differences) > 5 else ''}; undo that, or start a new run"
         )

@@ -5,6 +5,7 @@
     scenario.yaml        the resolved scenario, with all defaults
     environment.json     versions and hardware, and the version of this format
     models.json          {kind: description for edgefl.models.build}
+    begun.json           what the run was made of when it began
     evaluation.json      samples of each server split by client kind, and the chance level of each metric
     preprocessing.json   {kind: how raw samples become the inputs of its model}
     tokenizer.json       if text is trained
@@ -35,13 +36,25 @@ from typing import TYPE_CHECKING
 from edgefl.errors import RunError
 from edgefl.files import sync
 from edgefl.records import Record, plain
-from edgefl.records.run import Best, Environment, Evaluation, Result, Resumed
+from edgefl.records.reading import decode
+from edgefl.records.run import Begun, Best, Environment, Evaluation, Result, Resumed
 from edgefl.records.writing import line
 from edgefl.runs import best, checkpoints, digests, kept, tables, unfinished
 from edgefl.runs.background import Background
-from edgefl.runs.contents import CHECKPOINTS, KEPT, PREPROCESSING, read_json
+from edgefl.runs.contents import CHECKPOINTS, KEPT, PREPROCESSING, read_bytes, read_json
 from edgefl.runs.durable import boot, locked, replace_file, writing
-from edgefl.runs.folders import FILES, RECORDS, TABLES, Table, check_format, check_run_folder, json_text, new_folder
+from edgefl.runs.folders import (
+    FILES,
+    FIRST,
+    RECORDS,
+    TABLES,
+    Table,
+    check_format,
+    check_run_folder,
+    drop_leftovers,
+    json_text,
+    new_folder,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,6 +67,17 @@ SYNC_SECONDS = 5.0
 """Wall time after which a checkpoint and its records are synced to the disk again."""
 PAUSE_SECONDS = 2.0
 """Wall time between two checkpoints in the background; rounds may be shorter."""
+
+
+BEGUN = "begun.json"
+"""The file that says what a run was made of when it began."""
+
+
+def _changed_meanwhile(path: Path, how: str) -> str:
+    return (
+        f"another program changed {path} while the run was writing it: {how}; the run stops here. Restore that file "
+        f"from a copy and go on with --resume {path.parent}, or start a new run"
+    )
 
 
 class RunDirectory:
@@ -89,12 +113,16 @@ class RunDirectory:
         environment: Environment,
         models: Mapping[str, ModelDescription],
     ) -> RunDirectory:
-        """Begin a run in a folder that doesn't exist or is empty.
+        """Begin a run in a folder that doesn't exist, is empty, or in which a start was cut short.
 
-        Raises RunError if the folder isn't empty or can't be written; existing files aren't changed.
+        Raises RunError if the folder holds anything else, is another process's, or can't be written; existing files
+        aren't changed.
         """
-        path = new_folder(path)
+        new = new_folder(path)
+        path = new.path
         run = cls(path)
+        new.close()
+        drop_leftovers(path)
         replace_file(path / "scenario.yaml", scenario_yaml.encode())
         replace_file(path / "environment.json", json_text(environment.as_json()))
         for table in TABLES:
@@ -113,6 +141,8 @@ class RunDirectory:
         check_run_folder(path)
         check_format(path, resume=True)
         run = cls(path)
+        check_run_folder(path)  # its start may have failed, and been undone, before this process had the lock
+        drop_leftovers(path)
         for table in TABLES:
             tables.mend(run.table(table))
         return run
@@ -169,6 +199,16 @@ class RunDirectory:
         facts = {kind: each.model_dump(mode="json", exclude_none=True) for kind, each in of_kinds.items()}
         replace_file(self.path / PREPROCESSING, json_text(facts))
 
+    def write_tokenizer(self, text: str) -> None:
+        """Write the tokenizer, JSON of the tokenizers library.  Raises RunError if it can't be written."""
+        replace_file(self.tokenizer_path, text.encode())
+
+    def write_begun(self) -> None:
+        """Write what the run is made of, unless that was written before.  Raises RunError if it can't be written."""
+        if not (self.path / BEGUN).exists():
+            begun = Begun(made_of=plain(self.made_of), inputs=plain(self.inputs))
+            replace_file(self.path / BEGUN, json_text(begun.as_json()))
+
     @property
     def finished(self) -> bool:
         """Whether ``finish`` has completed."""
@@ -185,10 +225,14 @@ class RunDirectory:
     def append_lines(self, cls: type[Record], lines: Sequence[bytes]) -> None:
         """Append records of a class that are lines of JSON already, with a final newline (``Columns``).
 
-        Raises RunError if the file can't be written.
+        Raises RunError if the file can't be written, or if another program changed its size since the last time.
         """
         table = RECORDS[cls]
         digest = self._digest(table)
+        with writing(self.table(table)):
+            size = self.table(table).stat().st_size if self.table(table).exists() else 0
+        if size != digest.size:
+            raise RunError(_changed_meanwhile(self.table(table), f"it holds {size} bytes, not {digest.size}"))
         tables.append_lines(self.table(table), lines)
         digest.add(b"".join(lines))
 
@@ -293,10 +337,12 @@ class RunDirectory:
     def check_unchanged(self, round: int) -> dict[str, object]:
         """Compare the records and ``made_of`` with what the checkpoint of ``round`` says of them.
 
-        Returns its ``inputs``.
+        Round 0 is the beginning, before any checkpoint.  Returns the ``inputs`` of that time.
         Raises RunError, with the difference, if a table lacks records or holds others, or if the run is now made of
         something else.
         """
+        if round == 0:
+            return self._check_begun()
         manifest = checkpoints.manifest_of(self.path / CHECKPOINTS / checkpoints.name(round))
         for table in TABLES:
             written = manifest["records"].get(table, digests.EMPTY)
@@ -304,6 +350,24 @@ class RunDirectory:
                 raise RunError(f"{difference}; restore that file from a copy, or start a new run")
         digests.check_unchanged(self.path, manifest["made_of"], plain(self.made_of), round)
         return manifest["inputs"]
+
+    def _check_begun(self) -> dict[str, object]:
+        path = self.path / BEGUN
+        if path.is_file():
+            begun = decode(Begun, read_bytes(path), path)
+            digests.check_unchanged(self.path, begun.made_of, plain(self.made_of), 0)
+            return dict(begun.inputs)
+        if (rounds := self.recorded_rounds()) > 0:
+            raise RunError(
+                f"{self.path} has records of {rounds} rounds, but neither a checkpoint nor {BEGUN}, so nothing says "
+                f"what they were made of; run its scenario.yaml anew in another folder, or remove rounds.jsonl to "
+                "begin this run again at round 1"
+            )
+        return dict(self.inputs)
+
+    def recorded_rounds(self) -> int:
+        """The last round that ``rounds.jsonl`` has a record of, 0 if it has none.  Raises RunError if it is damaged."""
+        return max((record["round"] for record in tables.each(self.table("rounds"))), default=0)
 
     def rewind(self, round: int, best_round: int | None = None) -> None:
         """Restore the folder to its state after ``round``.
@@ -334,6 +398,7 @@ class RunDirectory:
         Raises RunError if a file can't be written.
         """
         self.settle()
+        self._check_own()
         text = json_text(result.as_json())
         # clones prevent aliases: the file must hold every address, so that other tools can read it
         weights = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
@@ -344,11 +409,25 @@ class RunDirectory:
             files = digests.file_digests(self.path, FILES)
             files |= kept.file_digests(self.kept_folder, self._needed(self.keep))
         files["result.json"] = {"bytes": len(text), "blake2b": digests.text_digest(text)}
+        # what a full disk may refuse comes before the result, so that a resumed run does it again
+        checkpoints.share_weights(self.path / CHECKPOINTS, self.path / checkpoints.WEIGHTS)
         replace_file(self.path / "files.json", json_text({"files": files}))
         replace_file(self.path / "result.json", text)
         checkpoints.keep_newest(self.path / CHECKPOINTS, self.keep)
         self._sweep()
-        checkpoints.share_weights(self.path / CHECKPOINTS, self.path / checkpoints.WEIGHTS)
+
+    def _check_own(self) -> None:
+        """Raise RunError if another program changed the tables, or removed a file, while this process wrote the run."""
+        for name in FIRST:
+            if not (self.path / name).is_file():
+                raise RunError(_changed_meanwhile(self.path / name, "it is gone"))
+        for table, digest in self._digests.items():
+            path = self.table(table)
+            with writing(path):
+                now = digests.TableDigest.of(path)
+            if now.record() != digest.record():
+                how = f"it holds {now.size} bytes, not {digest.size}" if now.size != digest.size else "its bytes differ"
+                raise RunError(_changed_meanwhile(path, how))
 
     def _needed(self, newest: int = 0) -> set[str]:
         """The files of what clients keep to which the ``newest`` checkpoints refer, 0: all, and the round under way."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import IO
@@ -13,7 +15,7 @@ from typing import IO
 import psutil
 
 from edgefl.errors import RunError
-from edgefl.files import replacing
+from edgefl.files import output, replacing
 from edgefl.runs.contents import not_following
 
 
@@ -41,34 +43,108 @@ def replace_file(path: Path, content: bytes, *, synced: bool = True) -> None:
         partial.write_bytes(content)
 
 
-def locked(path: Path) -> IO[bytes] | None:
-    """Lock the run against a second writer.  The system releases the lock when this process ends.
+def append_file(path: Path, content: bytes) -> None:
+    """Append ``content`` to ``path``: all of it or nothing.  Raises RunError if the file can't be written.
 
-    Returns the locked file, or None if the system or file system has no locks.  Raises RunError if another process
-    holds the lock.
+    Nothing waits in a buffer: what a full disk refused isn't written when there is space again.
     """
-    try:
-        import fcntl
-    except ImportError:  # Windows has no fcntl
-        return None
-    with writing(path):
-        file = open(path / "writer.lock", "ab", opener=not_following)  # noqa: SIM115 - held until close
-    try:
-        # Forked workers don't inherit a POSIX record lock (lockf).  A worker that outlives a killed run therefore can't
-        # block its resume.
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
-        if error.errno in (errno.EACCES, errno.EAGAIN):
-            raise RunError(f"another process is writing the run at {path}") from error
-        return None  # a file system without locks
-    return file
+    with writing(path), open(path, "ab", buffering=0, opener=not_following) as file:
+        before, left = os.fstat(file.fileno()).st_size, memoryview(content)
+        try:
+            while len(left):  # one call may write less
+                left = left[file.write(left) :]
+        finally:
+            if len(left):  # else the next call would continue a part of a line
+                file.truncate(before)
+
+
+def write_output(path: Path, content: bytes) -> None:
+    """Write a file that a user names (``files.output``).  Raises RunError if it can't be written."""
+    with writing(path), output(path) as file:
+        file.write(content)
+
+
+@dataclass
+class _Held:
+    """A file that this process has locked, and how many ``Lock`` of it aren't closed."""
+
+    file: IO[bytes]
+    locks: int = 1
+
+
+_held: dict[tuple[int, int, int], _Held] = {}
+"""Locked files by process, device and inode: to open and close one once more would release its lock."""
+
+
+class Lock:
+    """A folder that this process alone writes, until the last of its locks on it is closed."""
+
+    def __init__(self, key: tuple[int, int, int]):
+        self._key: tuple[int, int, int] | None = key
+
+    def close(self) -> None:
+        """Give the lock back; a second call does nothing."""
+        key, self._key = self._key, None
+        if key is None or (held := _held.get(key)) is None:
+            return
+        held.locks -= 1
+        if not held.locks:
+            del _held[key]
+            held.file.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+LOCK = "writer.lock"
+"""The file of a folder's lock, the first that is made in it."""
+
+
+def locked(path: Path) -> Lock | None:
+    """Lock a folder against writers in other processes.  The system releases the lock when this process ends.
+
+    Returns None if the system or file system has no locks.  Raises RunError if another process holds the lock, or if
+    the folder can't be written.
+    """
+    lock_file = path / LOCK
+    while True:
+        with writing(path), suppress(FileNotFoundError):
+            there = os.stat(lock_file, follow_symlinks=False)
+            if (held := _held.get(key := (os.getpid(), there.st_dev, there.st_ino))) is not None:
+                held.locks += 1
+                return Lock(key)
+        with writing(path):
+            file = open(lock_file, "ab", opener=not_following)  # noqa: SIM115 - held until close
+        try:
+            import fcntl
+        except ImportError:  # Windows has no fcntl
+            file.close()
+            return None
+        try:
+            # Forked workers don't inherit a POSIX record lock (lockf).  A worker that outlives a killed run therefore
+            # can't block its resume.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.close()
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                raise RunError(f"another process is writing the run at {path}") from error
+            return None  # a file system without locks
+        mine = os.fstat(file.fileno())
+        key = os.getpid(), mine.st_dev, mine.st_ino
+        try:
+            now = os.stat(lock_file, follow_symlinks=False)
+        except OSError:
+            now = None
+        if now is not None and (now.st_dev, now.st_ino) == key[1:]:
+            _held[key] = _Held(file)
+            return Lock(key)
+        file.close()  # its holder removed the file, with all else in the folder, before it gave the lock back
 
 
 def wait_until_free(path: Path, seconds: float) -> None:
     """Wait until no other process writes the run, at most so many seconds."""
     until = time.monotonic() + seconds
-    while (path / "writer.lock").exists() and time.monotonic() < until:
+    while (path / LOCK).exists() and time.monotonic() < until:
         try:
             file = locked(path)
         except RunError:

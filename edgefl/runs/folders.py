@@ -6,7 +6,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,8 +22,8 @@ from edgefl.records.reading import decode
 from edgefl.records.rounds import Round
 from edgefl.records.run import Comparison, Environment, Member
 from edgefl.runs import digests
-from edgefl.runs.contents import check_contents, check_folder_name, read_bytes, read_json
-from edgefl.runs.durable import replace_file, writing
+from edgefl.runs.contents import CHECKPOINTS, KEPT, UNFINISHED, check_contents, check_folder_name, read_bytes, read_json
+from edgefl.runs.durable import LOCK, Lock, locked, replace_file, writing
 from edgefl.runs.kept import is_file
 
 Table = Literal["rounds", "clients", "scored", "eligibility", "scratch", "host"]
@@ -43,7 +45,7 @@ of CONTINUED formats go on in their own: what a run of format 4 has scored on cl
 CONTINUED = (4, 5)
 
 FILES = (
-    *FIRST, "evaluation.json", "preprocessing.json", "tokenizer.json", "partition.png", "curves.png",
+    *FIRST, "begun.json", "evaluation.json", "preprocessing.json", "tokenizer.json", "partition.png", "curves.png",
     "pretrained.safetensors", "pretrained.json", *(f"{table}.jsonl" for table in TABLES),
     "weights.safetensors", "best.safetensors",
 )  # fmt: skip
@@ -59,7 +61,8 @@ def create_comparison(
     ``RunDirectory.create``.  With ``shared`` other processes may begin the same comparison, before or at the same
     time.  Raises RunError if the folder holds anything else or can't be written.
     """
-    path = _shared_folder(path) if shared else new_folder(path)
+    new = None if shared else new_folder(path, scenario_yaml.encode())
+    path = _shared_folder(path) if new is None else new.path
     folders: dict[str, str] = {}
     for label in runs:
         slug = re.sub(r"[^A-Za-z0-9._=-]+", "-", label).strip("-.") or "run"
@@ -79,23 +82,22 @@ def create_comparison(
     for name, content in files.items():
         if (path / name).read_bytes() != content:
             raise RunError(f"{path} holds the comparison of another scenario ({name} differs); choose another folder")
+    if new is not None:
+        new.close()
     return {label: path / folder for label, folder in folders.items()}
 
 
 def _shared_folder(path: str | os.PathLike[str]) -> Path:
     """The folder of a comparison that other processes may have begun.  Raises RunError if it holds anything else."""
     path = Path(path)
-    if is_comparison(path):
-        return path
-    others = [p for p in path.iterdir() if p.name not in _BEGINNING and not p.name.startswith(".partial-")] if (
-        path.is_dir()
-    ) else []  # fmt: skip
-    if others or not path.is_dir():
-        return new_folder(path)
+    if not is_comparison(path):
+        if path.is_dir() and any(_whole_name(each.name) not in _BEGINNING for each in path.iterdir()):
+            _check_new(path)
+        _made(path)
     return path
 
 
-_BEGINNING = ("scenario.yaml", "compare.json")
+_BEGINNING = ("scenario.yaml", "compare.json", LOCK)
 
 
 def is_comparison(path: str | os.PathLike[str]) -> bool:
@@ -124,56 +126,234 @@ def comparison_sets(path: str | os.PathLike[str]) -> dict[str, dict[str, object]
     return {run.label: {} if run.sets is UNSET else dict(run.sets) for run in _members(Path(path))}
 
 
-def new_folder(path: str | os.PathLike[str]) -> Path:
-    """Create the folder of a new run; an empty folder is accepted.
+class NewFolder:
+    """A folder that this process alone begins a run or a comparison in, until it is closed.
 
-    Raises RunError if the folder isn't empty or can't be written; existing files aren't changed.
+    ``made`` are the folders that were made for it, the innermost first.
+    """
+
+    def __init__(self, path: Path, made: Sequence[Path], lock: Lock | None):
+        self.path, self.made, self._lock = path, made, lock
+        self._closed = False
+
+    def clear(self) -> None:
+        """Remove what a run made in the folder, and the folders that were made for it; other files stay.
+
+        After ``close`` a folder that another process writes stays as it is.
+        """
+        if self._closed:
+            try:
+                self._lock = locked(self.path)
+            except RunError:
+                return
+        with suppress(OSError):  # what can't be removed stays
+            _remove_files(self.path)
+            (self.path / LOCK).unlink(missing_ok=True)  # only now: who comes later finds the folder empty or not at all
+            for path in self.made:
+                path.rmdir()
+        self.close()
+
+    def close(self) -> None:
+        """Let other processes write the folder; a second call does nothing."""
+        self._closed = True
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+def new_folder(path: str | os.PathLike[str], scenario_yaml: bytes | None = None) -> NewFolder:
+    """Make the folder of a new run and lock it.  One that is empty is taken, or where a start was cut short.
+
+    Such a start may have been of the same ``scenario_yaml`` only; None: of any.  Raises RunError if the folder holds
+    anything else, if another process writes it, or if it can't be written; existing files aren't changed.
     """
     path = Path(path)
+    if os.path.lexists(path) and not path.is_dir():
+        what = "a link that leads to no folder" if path.is_symlink() else "a file"
+        raise RunError(f"{path} is {what}; a run needs a new or empty folder")
+    for last in (*[False] * 9, True):
+        made = _made(path)
+        try:
+            _check_new(path, scenario_yaml)  # before anything is written there
+            lock = locked(path)
+            break
+        except RunError:  # or is it gone, with the run of another process that failed?
+            if last or path.is_dir():
+                raise
     try:
-        if path.exists() and not path.is_dir():
-            raise RunError(f"{path} is a file; a run needs a new or empty folder")
-        if path.is_dir() and any(path.iterdir()):
-            is_run = begun(path) or is_comparison(path)
-            hint = f"continue it with --resume {path}, or choose another folder" if is_run else "choose another folder"
-            raise RunError(f"{path} already holds {'a run' if is_run else 'files'}; {hint}")
-        path.mkdir(parents=True, exist_ok=True)
-        # write a file now, so that a read-only folder is reported before the first round
-        probe = path / ".partial-probe"
-        probe.touch()
-        probe.unlink()
+        _check_new(path, scenario_yaml)  # another process may have begun a run, and ended, in between
+    except RunError:
+        if lock is not None:
+            lock.close()
+        raise
+    return NewFolder(path, made, lock)
+
+
+def free_folder(name: str) -> NewFolder:
+    """Make ``runs/<name>``, or the first of ``runs/<name>-2``, ... that doesn't exist, and lock it.
+
+    Slashes and control characters of the name become ``_``, so that no name leads elsewhere.  No other process gets the
+    same folder.  Raises RunError if it can't be made.
+    """
+    runs = Path("runs")
+    name = re.sub(r"[/\\\x00-\x1f]|^\.+$", "_", name)
+    for number in count(1):
+        folder = runs / (name if number == 1 else f"{name}-{number}")
+        made = _made(runs)
+        try:
+            with _beginning(folder):
+                folder.mkdir()
+        except FileExistsError:
+            continue
+        try:
+            return NewFolder(folder, (folder, *made), locked(folder))
+        except RunError:
+            if not (folder / LOCK).exists():
+                raise
+            continue  # a process that was given this folder was faster
+    raise AssertionError
+
+
+@contextmanager
+def _beginning(path: Path) -> Iterator[None]:
+    """Turn an OSError of the body into a RunError, but for FileExistsError."""
+    try:
+        yield
+    except FileExistsError:
+        raise
     except OSError as error:
         raise RunError(f"can't write a run to {path}: {error.strerror or error}") from error
-    return path
 
 
-def free_folder(name: str) -> Path:
-    """``runs/<name>``, or the first of ``runs/<name>-2``, ... that doesn't exist."""
-    folder = Path("runs") / name
-    number = 2
-    while folder.exists():
-        folder = Path("runs") / f"{name}-{number}"
-        number += 1
-    return folder
+def _made(path: Path) -> list[Path]:
+    """Make a folder and those above it that aren't there; returns those made here, the innermost first."""
+    made: list[Path] = []
+    with _beginning(path):
+        for _ in range(10):  # another process may remove the folders that it made for a run that it doesn't begin
+            missing = list(takewhile(lambda each: not each.is_dir(), (path, *path.parents)))
+            try:
+                for each in reversed(missing):
+                    with suppress(FileExistsError):  # another process made it
+                        each.mkdir()
+                        made.insert(0, each)
+            except FileNotFoundError:
+                continue
+            if path.is_dir():
+                return made
+        path.mkdir()
+    return made
+
+
+def _check_new(path: Path, scenario_yaml: bytes | None = None) -> None:
+    """Raise RunError unless a folder is empty, or holds no more than a start of this scenario that was cut short."""
+    with _beginning(path):
+        if not any(path.iterdir()):
+            return
+        if begun(path) or is_comparison(path):
+            raise RunError(f"{path} already holds a run; continue it with --resume {path}, or choose another folder")
+        if not cut_short(path):
+            raise RunError(f"{path} already holds files; choose another folder")
+        scenario = path / "scenario.yaml"
+        if scenario_yaml is not None and scenario.is_file() and read_bytes(scenario) != scenario_yaml:
+            raise RunError(
+                f"{path} holds the start of a run with another scenario.yaml; begin that run with --resume {path}, or "
+                "choose another folder"
+            )
+
+
+def cut_short(path: Path) -> bool:
+    """Whether a folder holds what a start has written that ended before the run or the comparison had begun."""
+    if not (path / LOCK).is_file() or begun(path) or is_comparison(path):
+        return False
+    with os.scandir(path) as entries:
+        return all(entry.is_file(follow_symlinks=False) and _of_a_start(entry) for entry in entries)
+
+
+def _of_a_start(entry: os.DirEntry[str]) -> bool:
+    name = _whole_name(entry.name)
+    if name in (LOCK, *FIRST, "compare.json"):
+        return True
+    try:
+        return name.removesuffix(".jsonl") in TABLES and not entry.stat().st_size
+    except FileNotFoundError:  # a start is under way
+        return True
+
+
+_PARTIAL = re.compile(r"\.partial-(?:[0-9a-f]{32}-)?(.+)")
+
+
+_OF_SAFETENSORS = ".tmp" + 6 * "[0-9A-Za-z]"
+"""What safetensors writes a file to before it takes its name."""
+
+
+def _whole_name(name: str) -> str:
+    """The name that a temporary file (``edgefl.files.replacing``) gets in the end; any other name as it is."""
+    found = _PARTIAL.fullmatch(name)
+    return name if found is None else found[1]
+
+
+_OURS = {*FILES, "result.json", "files.json", "compare.json", "best-next.safetensors", "mlflow.db"}
+_FOLDERS = (CHECKPOINTS, KEPT, UNFINISHED)
+_OUR_FOLDERS = {*_FOLDERS, "tensorboard", "mlflow-artifacts"}
+"""The files and folders that runs make, in their folder or in their comparison's."""
+
+
+def _remove_files(path: Path) -> None:
+    """Remove what a run or the runs of a comparison made in a folder.  Raises OSError."""
+    for member in comparison(path).values() if is_comparison(path) else ():
+        if member.is_dir():
+            _remove_files(member)
+            (member / LOCK).unlink(missing_ok=True)
+            with suppress(OSError):  # somebody put a file there
+                member.rmdir()
+    for entry in path.iterdir():
+        if _whole_name(entry.name) in (_OUR_FOLDERS if entry.is_dir() else _OURS):
+            _remove(entry)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _leftovers(path: Path) -> list[Path]:
+    """What a killed process left half written in a run's folder.
+
+    Temporary files of others aren't among them: ``edgefl report`` may be writing a page beside the run.
+    """
+    folders = [folder for name in _FOLDERS if (folder := path / name).is_dir()]
+    return [
+        *(entry for entry in path.glob(".partial-*") if _whole_name(entry.name) in _OURS),
+        *(entry for folder in folders for entry in folder.glob(".partial-*")),
+        *(entry for folder in (path, *folders) for entry in folder.glob(_OF_SAFETENSORS)),
+    ]
+
+
+def drop_leftovers(path: Path) -> None:
+    """Remove what a killed process left half written in a run's folder, which the caller has locked.
+
+    Raises RunError if it can't be removed.
+    """
+    with writing(path):
+        for entry in _leftovers(path):
+            _remove(entry)
+
+
+def tidy(path: Path) -> None:
+    """``drop_leftovers`` of a finished run, which stays as it is where another process holds it or it is read-only."""
+    if _leftovers(path):
+        with suppress(RunError):
+            lock = locked(path)
+            drop_leftovers(path)
+            if lock is not None:
+                lock.close()
 
 
 def begun(path: str | os.PathLike[str]) -> bool:
     """Whether this folder holds a run that ``RunDirectory.open`` can open."""
     return all((Path(path) / name).is_file() for name in FIRST)
-
-
-def discard_unbegun(path: str | os.PathLike[str]) -> None:
-    """Remove the folder of a run whose ``create`` was interrupted, so that it can be created again.
-
-    Folders that hold a run or any other file are left unchanged.  Raises RunError if the folder can't be removed.
-    """
-    path = Path(path)
-    run_files = {*FIRST, "writer.lock", *(f"{table}.jsonl" for table in TABLES)}
-    if path.is_dir() and not begun(path):
-        entries = list(path.iterdir())
-        if all(entry.name in run_files or entry.name.startswith(".partial-") for entry in entries):
-            with writing(path):
-                shutil.rmtree(path)
 
 
 def check_run_folder(path: Path) -> None:
@@ -186,6 +366,13 @@ def check_run_folder(path: Path) -> None:
     if is_comparison(path):
         labels = ", ".join(folder.name for folder in comparison(path).values())
         raise RunError(f"{path} holds several runs ({labels}); give the folder of one of them")
+    if path.is_dir() and cut_short(path):
+        how = (
+            f"--resume {path} begins it" if (path / "scenario.yaml").is_file() else "start it anew, in the same folder"
+        )
+        raise RunError(f"{path} holds no run yet: its start was cut short; {how}")
+    if path.is_dir() and not any(path.iterdir()):
+        raise RunError(f"{path} is empty: it holds no run")
     missing = [name for name in FIRST if not (path / name).is_file()]
     if missing:
         raise RunError(f"{path} is not the folder of a run: it has no {' and no '.join(missing)}")

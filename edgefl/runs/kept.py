@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from io import RawIOBase
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypedDict, cast
@@ -95,6 +96,16 @@ def parts_of(tensor: Tensor) -> tuple[memoryview, bytes]:
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     content = flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
     return content, bytes(padded(content.nbytes) - content.nbytes)
+
+
+def write_at(file: RawIOBase, begin: int, tensors: Iterable[Tensor]) -> None:
+    """Write tensors into a file without a buffer, from byte ``begin`` on.  Raises OSError."""
+    file.seek(begin)  # an earlier call may have failed halfway
+    for tensor in tensors:
+        for part in parts_of(tensor):
+            left = memoryview(part)
+            while len(left):  # one call may write less
+                left = left[file.write(left) or 0 :]
 
 
 def mapped(descriptor: int, offset: int, layout: Layout, names: Iterable[str]) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from typing import Any
 from edgefl.errors import RunError
 from edgefl.records.reading import data, lines
 from edgefl.runs.contents import not_following
-from edgefl.runs.durable import replace_file, writing
+from edgefl.runs.durable import append_file, replace_file, writing
 
 SCORED = "evaluate held-out"
 """``when`` of a client's record of an evaluation on its own samples, which formats up to 4 have among the flights."""
@@ -21,16 +21,8 @@ def append_lines(path: Path, encoded: Sequence[bytes]) -> None:
 
     Either all lines are written or none.  Raises RunError if the file can't be written.
     """
-    if not encoded:
-        return
-    with writing(path), open(path, "ab", opener=not_following) as file:
-        before = file.tell()
-        try:
-            file.write(b"".join(encoded))
-            file.flush()
-        except OSError:  # for example a full disk: remove the partial line, which the next append would continue
-            os.truncate(path, before)
-            raise
+    if encoded:
+        append_file(path, b"".join(encoded))
 
 
 def each(path: Path) -> Iterator[dict[str, Any]]:

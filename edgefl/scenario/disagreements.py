@@ -15,6 +15,7 @@ from edgefl.data.options import Kind
 from edgefl.devices import FleetOptions
 from edgefl.errors import EdgeflError, ScenarioError, UnknownName, suggestion
 from edgefl.methods.aggregation.options import AggregationOptions
+from edgefl.methods.aggregation.rules import rule
 from edgefl.models import ModelOptions
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
 from edgefl.planning.stop_options import StopOptions
@@ -24,6 +25,9 @@ from edgefl.work.training_options import TrainingOptions
 
 if TYPE_CHECKING:
     from edgefl.work.description import MissingRates
+
+MORE_UPDATES = 1000
+"""How many more updates are tried, to say how many a rule needs that withstands no attacker."""
 
 
 def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Mapping[str, str]) -> list[ScenarioError]:
@@ -76,7 +80,7 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
         errors.append(document.error(("round", "selection"), message))
     errors += _metric_errors(document, parts)
     errors += _attack_errors(document, cast(DataOptions, parts["data"]), fleet)
-    errors += _aggregation_errors(document, cast(AggregationOptions, parts["aggregation"]), round_)
+    errors += _aggregation_errors(document, cast(AggregationOptions, parts["aggregation"]), round_, size, fleet)
     try:
         schedule = registry.get("schedule", names["schedule"])(parts["schedule"], model.blocks)
     except EdgeflError as error:
@@ -98,11 +102,24 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
 
 
 def _aggregation_errors(
-    document: Document, aggregation: AggregationOptions, round_: RoundOptions
+    document: Document, aggregation: AggregationOptions, round_: RoundOptions, cohort: int, fleet: FleetOptions
 ) -> list[ScenarioError]:
-    """Rules that need several updates at a time, under a policy that applies them one by one."""
+    """Rules that need several updates at a time, under a policy that applies them one by one, or whose rounds never
+    have as many as withstand one attacker, where some attack."""
     errors = []
-    if registry.get("round policy", round_.policy_name).at_once:
+    policy = registry.get("round policy", round_.policy_name)(round_)
+    attack = fleet.failures.attack
+    if not policy.at_once and not aggregation.adds_up and attack is not None and attack.share:
+        most, withstands = policy.holds(cohort), rule(aggregation).withstands
+        if withstands(most) == 0:
+            enough = next((m for m in range(most + 1, most + MORE_UPDATES) if withstands(m)), None)
+            message = (
+                f"{aggregation.rule_name} withstands no attacker in rounds of at most {most} updates ({policy.size}), "
+                "and fleet.failures.attack has some"
+            )
+            message += f": it needs {enough}" if enough else ""
+            errors.append(document.error(("aggregation", "rule"), message))
+    if policy.at_once:
         reason = f"{round_.policy_name} applies updates one by one"
         if not aggregation.adds_up:
             message = (

@@ -1,7 +1,9 @@
-"""The run's attackers: what a client's task does for them, and their field in the records."""
+"""The run's attackers: what a client's task does for them, their field in the records, and rounds where they are too
+many for the rule."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,8 +11,12 @@ import orjson
 from numpy.typing import NDArray
 
 from edgefl import registry
+from edgefl.methods.aggregation.rules import ByUpdate, Rule, rule
+from edgefl.methods.state import Update
 from edgefl.planning.setup import Setup
 from edgefl.training import Attack
+from edgefl.work.slices import Cut, covers
+from edgefl.work.sums import averaged
 
 Texts = dict[str, list[bytes]]
 
@@ -28,6 +34,41 @@ def attack_of(setup: Setup, client: int, seed: int) -> Attack | None:
     part = registry.get("attack", options.kind)
     made: Attack = part(options, setup.clients.classes_of(setup.kind_of(client)) if part.labels else 0, seed)
     return made
+
+
+def overrun(setup: Setup, updates: Sequence[Update]) -> str | None:
+    """Of these updates, which are aggregated together, the first that a rule compares and of which more are of
+    attackers than it withstands, in words; None if there are none."""
+    if setup.fleet.attackers is None or setup.method.setting.aggregation.adds_up:
+        return None
+    named = rule(setup.method.setting.aggregation)
+    for kind, clients in _compared(named, [update for update in updates if update.weight]):
+        bad, most = sum(attacks(setup, client) for client in clients), named.withstands(len(clients))
+        if most is not None and bad > most:
+            return (
+                f"{setup.method.setting.aggregation.rule_name} of {len(clients)} updates of {kind} clients, {bad} of "
+                f"them attackers', withstands {most}"
+            )
+    return None
+
+
+def _compared(named: Rule, updates: Sequence[Update]) -> Iterator[tuple[str, Sequence[int]]]:
+    """Kind and clients of the updates that a rule compares with each other: whole ones of a kind that send the same,
+    or those that have a coordinate."""
+    whole: dict[tuple[str, object], list[int]] = {}
+    parts: dict[str, list[tuple[Update, Cut | None]]] = {}
+    for update in updates:
+        items = [item for payload in update.work.up for item in payload.items if averaged(item.source)]
+        whole.setdefault((update.kind, frozenset((i.source, i.cut) for i in items)), []).append(update.client)
+        for item in items:
+            parts.setdefault(item.source, []).append((update, item.cut))
+    if isinstance(named, ByUpdate):
+        yield from ((kind, clients) for (kind, _), clients in whole.items())
+        return
+    for senders in parts.values():
+        for cut in {cut for _, cut in senders}:
+            having = [update for update, own in senders if covers(own, cut)]
+            yield having[0].kind, [update.client for update in having]
 
 
 def attack_column(setup: Setup, clients: NDArray[Any]) -> Texts:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from edgefl.errors import RunError
 from edgefl.runs.durable import writing
-from edgefl.runs.kept import Index, KeptFacts, Layout, Stored, made, mapped, new_file, parts_of
+from edgefl.runs.kept import Index, KeptFacts, Layout, Stored, made, mapped, new_file, write_at
 from edgefl.training import Kept, Report
 
 TRIM_BYTES = 64 << 20
@@ -52,12 +52,9 @@ class _Spill:
         """Append tensors; threads may do so at once.  Raises RunError, such as on a full disk."""
         layout = Layout.of(tensors)
         with self._lock, writing(self._folder):
-            begin = self._file.seek(self._end)
-            for tensor in tensors.values():
-                for part in parts_of(tensor):
-                    while len(part):  # one call may write less
-                        part = part[self._file.write(part) :]
-            self._end = begin + layout.size
+            begin = self._end
+            write_at(self._file, begin, tensors.values())
+            self._end += layout.size
         return Left(self, begin, layout)
 
     def read(self, offset: int, layout: Layout, names: Sequence[str]) -> dict[str, Tensor]:

@@ -125,9 +125,9 @@ class Node:
         """Name the client or the server in the error of a task that fails."""
         try:
             yield
-        except CantStack:
+        except (CantStack, *registry.PASSED):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             self._modules.clear()  # a failed work may leave its module in an undefined state
             if isinstance(error, EdgeflError):
                 raise
@@ -195,4 +195,4 @@ def _failure(task: Task, error: BaseException) -> EdgeflError:
 def _said(error: BaseException) -> str:
     """What failed in a work, in one line, with the plug-in if its code was running."""
     fault = registry.plug_ins().fault(error)
-    return str(fault) if fault else repr(error)
+    return str(fault) if fault else registry.said(error)

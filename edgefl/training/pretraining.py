@@ -23,9 +23,11 @@ from edgefl import models, seeds
 from edgefl.cost import compute_cost
 from edgefl.data import Federation
 from edgefl.errors import DataError, MethodError, suggestion
-from edgefl.files import replacing
+from edgefl.memo import keep, kept
 from edgefl.models.model import ModelDescription
 from edgefl.registry.part_fields import Fields
+from edgefl.runs.checkpoints import write_tensors
+from edgefl.runs.durable import replace_file
 from edgefl.training.node import Node
 from edgefl.training.task import Task
 from edgefl.work import Item, Pass, Payload, TensorSpec, Work, digest
@@ -136,10 +138,12 @@ class Pretraining:
         return self._values
 
     def save(self, folder: Path) -> None:
-        """Write ``pretrained.safetensors``, which ``from`` can read, and the facts ``pretrained.json`` to a folder."""
-        values = {name: value.contiguous() for name, value in self().items()}
-        safetensors.torch.save_file(values, folder / "pretrained.safetensors")
-        (folder / "pretrained.json").write_text(json.dumps(self.told, indent=2) + "\n", encoding="utf-8")
+        """Write ``pretrained.safetensors``, which ``from`` can read, and the facts ``pretrained.json`` to a folder.
+
+        Raises RunError if a file can't be written.
+        """
+        write_tensors(folder / "pretrained.safetensors", {name: value.clone() for name, value in self().items()})
+        replace_file(folder / "pretrained.json", (json.dumps(self.told, indent=2) + "\n").encode())
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -183,17 +187,16 @@ class Pretraining:
         description = self.descriptions[modality]
         works = self._works(modality, options)
         key = [[w.encode() for w in works], self.key, self.seed, *models.versions(), *models.code(description)]
-        path = self.cache / "pretrained" / f"{digest(key)}.safetensors" if self.cache else None
-        if path is not None and path.is_file():
-            with safetensors.safe_open(path, "pt") as file:
-                self.told[modality] = json.loads(file.metadata()["told"])
-                return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+        path = self.cache / "pretrained" / f"{digest(key)}.sealed" if self.cache else None
+        content = None if path is None else kept(path, "a tower's first values")
+        if content is not None:
+            told, _, tensors = content.partition(b"\n")
+            self.told[modality] = json.loads(told)
+            return safetensors.torch.load(tensors)
         values, facts = self._train(modality, works)
         self.told[modality] = facts
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as draft:
-                safetensors.torch.save_file(values, draft, {"told": json.dumps(facts)})
+            keep(path, json.dumps(facts).encode() + b"\n" + safetensors.torch.save(values))
         return values
 
     def _train(self, modality: str, works: list[Work]) -> tuple[dict[str, Tensor], TowerFacts]:

@@ -170,14 +170,14 @@ class Processes:
             self._feed()
         return future
 
-    def close(self) -> None:
-        """Cancel queued tasks and end the workers; those still busy after ``PATIENCE`` seconds are killed."""
+    def close(self, patience: float = PATIENCE) -> None:
+        """Cancel queued tasks and end the workers; those still busy after so many seconds are killed."""
         with self._lock:
             self._closing = True
             self._over.set()
         processes = processes_of(self._pool)
         self._pool.shutdown(wait=False, cancel_futures=True)
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + patience
         for process in processes:
             process.join(max(0.0, until - time.monotonic()))
         end(processes)
@@ -186,8 +186,8 @@ class Processes:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(0.0 if kind is not None and issubclass(kind, KeyboardInterrupt) else PATIENCE)
 
     # tasks and workers ----------------------------------------------------------------------------------------------
 

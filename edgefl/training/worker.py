@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgefl import registry, start_method
+from edgefl import registry, start_method, terminal
 from edgefl.data import Cargo, DataOptions, open_federation, unpacked
-from edgefl.errors import OutOfHostMemory, TrainingError
+from edgefl.errors import OutOfHostMemory, TrainingError, text_of
 from edgefl.runs.kept import Stored
 from edgefl.training.node import Node
 from edgefl.training.shared import put, room
@@ -56,12 +56,13 @@ def start(
     """
     global _node, _why_not
     start_method.end_with_parent()
+    terminal.guard()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent process ends the workers
     sys.path[:] = path
     try:
         _node = open_node(data, seed, tokens, cache, held_out, registered, device, fraction)
-    except Exception as error:  # an error here would end the worker without a word
-        _why_not = str(error) or repr(error)
+    except BaseException as error:  # an error here would end the worker without a word
+        _why_not = text_of(error) or type(error).__name__
 
 
 def open_node(

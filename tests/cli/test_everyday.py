@@ -270,7 +270,7 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path, monkeypatch: py
             "quickstrat: there is no such file or shipped scenario; did you mean",
         ),
         (("new", "a\nb"), "can't be the name of a scenario"),
-        (("schema", "-o", "nowhere/it.json"), "nowhere/it.json: can't be written"),
+        (("schema", "-o", "nowhere/it.json"), "can't write nowhere/it.json: No such file or directory"),
     ):
         code, out, err = answer(*words)
         assert (code, out) == (2, "") and message in err and err.count("\n") == 1

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sqlite3
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -111,9 +115,68 @@ def test_a_log_in_mlflow_replaces_the_run_of_its_label_alone(tmp_path: Path, lab
     assert sorted(names) == sorted([label, "its a", "50 of", "another"])
 
 
-def test_names_that_mlflow_takes() -> None:
-    assert trackers.mlflow_name("metrics.image-text.r@10") == "metrics.image-text.r_at_10"
-    assert trackers.mlflow_name("metrics.image.accuracy[image]") == "metrics.image.accuracy_image_"
+def test_names_that_mlflow_takes(tmp_path: Path) -> None:
+    from mlflow.utils.validation import _validate_metric_name, _validate_param_name
+
+    names = trackers.mlflow_names(["metrics.image-text.r@10", "metrics.image.accuracy[image]"])
+    assert list(names.values()) == ["metrics.image-text.r_at_10", "metrics.image.accuracy_image_"]
+    paths = ["a@b", "a_at_b", "fleet.devices./home//bob's/x.yaml", "../up", "x" * 300, "x" * 299 + "y", "a\nb", "é/."]
+    names = trackers.mlflow_names(paths)
+    assert len(set(names.values())) == len(paths)
+    for name in names.values():
+        _validate_param_name(name)
+        _validate_metric_name(name)
+    scenario = {"name": "bob's", "fleet": {"devices": dict.fromkeys(paths, 0.125)}}
+    trackers.MlflowLog(tmp_path / "mlflow.db", "bob's", scenario).close(finished=True)
+    (logged, _) = stored(tmp_path / "mlflow.db")["bob's"]
+    assert len(logged.data.params) == 1 + len(paths)
+
+
+NAMES = ["bob's", 'say "a"', "q?x=1#y", "%41", "a;b", "a\nb", "漢 ü", "n" * 240]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_store_lies_where_the_run_does_whatever_its_name(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name / "mlflow.db"
+    trackers.MlflowLog(file, "label", {"name": "n"}).close(finished=True)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [file]
+    with sqlite3.connect(file) as store:
+        assert store.execute("SELECT name FROM runs").fetchall() == [("label",)]
+
+
+@pytest.mark.parametrize("tracker", ["none", "tensorboard", "mlflow"])
+def test_a_tracker_writes_in_the_runs_folder_alone(tiny: Tiny, tmp_path: Path, tracker: str) -> None:
+    home, here, cache = tmp_path / "home", tmp_path / "here", tmp_path / "cache"
+    for folder in (home, here, cache):
+        folder.mkdir()
+    (tmp_path / "s.json").write_text(
+        json.dumps({"edgefl": 1, **tiny(training={"mode": "none"}, tracker=tracker, name="bob's")})
+    )
+    kept = {"HOME": home, "EDGEFL_CACHE": cache, "MPLCONFIGDIR": cache, "TMPDIR": cache}
+    environment = {n: v for n, v in os.environ.items() if not n.startswith(("XDG_", "MLFLOW_"))}
+    subprocess.run(
+        [sys.executable, "-m", "edgefl.cli", "run", str(tmp_path / "s.json")],
+        cwd=here, env=environment | {n: str(v) for n, v in kept.items()}, check=True, capture_output=True,
+    )  # fmt: skip
+    assert not list(home.rglob("*"))
+    assert [str(path.relative_to(here)) for path in here.glob("*/*")] == ["runs/bob's"]
+
+
+def test_a_file_that_is_no_store_is_one_line_and_ends_no_run(layerwise_run: Run, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mlflow.db").write_bytes(b"something else" * 100)
+    with pytest.raises(RunError, match=r"can't write .*mlflow.db: file is not a database") as refusal:
+        edgefl.export(layerwise_run.path, "mlflow", tmp_path / "out")
+    assert "\n" not in str(refusal.value)
+    log = trackers.MlflowLog(tmp_path / "deleted" / "mlflow.db", "label", {"name": "n"})
+    log._client.delete_experiment(log._client.get_experiment_by_name("n").experiment_id)
+    with pytest.raises(RunError, match=r"can't write .*mlflow.db: .*n.*deleted") as refusal:
+        trackers.MlflowLog(tmp_path / "deleted" / "mlflow.db", "label", {"name": "n"})
+    assert "\n" not in str(refusal.value)
+
+    tracked = trackers.Tracked(lambda event, facts: None)
+    with pytest.warns(RuntimeWarning, match="the tracker's log ends here, and the run goes on"):
+        tracked.open(lambda: trackers.log_of("mlflow", tmp_path / "out", "label", {"name": "n"}))
 
 
 def test_a_run_writes_what_an_export_writes_also_after_a_break(tiny: Tiny, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ from torch import nn
 
 from edgefl.cost import Predictor, cost_key, predict, shortened
 from edgefl.cost.predict import replaced
-from edgefl.work import Item, Payload, Work
+from edgefl.memo import remembered
+from edgefl.work import Item, Payload, Trace, Work
 
 BASE = make_work()
 ADAM = {**BASE.optimizer, **BASE.scalars}
@@ -104,7 +104,7 @@ def test_a_prediction_is_remembered_on_disk(tmp_path: Path) -> None:
     first, second = Predictor(tmp_path / "costs"), Predictor(tmp_path / "costs")
     assert first.trace(BASE, Toy()) == second.trace(BASE, Toy())
     assert (first.predicted, second.predicted) == (1, 0)
-    assert [path.suffix for path in (tmp_path / "costs").iterdir()] == [".json"]
+    assert [path.suffix for path in (tmp_path / "costs").iterdir()] == [".sealed"]
 
 
 @pytest.mark.parametrize("damage", ["", "null", '{"peak": 1, "memory": {}, "steps": [1]}'])
@@ -116,7 +116,7 @@ def test_a_damaged_file_is_predicted_anew_with_a_warning(tmp_path: Path, damage:
     with pytest.warns(UserWarning, match=path.name):
         assert predictor.trace(BASE, Toy()) == expected
     assert predictor.predicted == 1
-    assert json.loads(path.read_text()) == json.loads(json.dumps(expected.to_json()))
+    assert remembered(tmp_path, path.stem, Trace.from_json, "costs") == expected
 
 
 def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path) -> None:

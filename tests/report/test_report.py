@@ -285,7 +285,7 @@ def test_a_record_with_a_value_of_another_kind_is_refused(layerwise_run: Any, tm
         summary(edgefl.read_run(changed))
 
 
-def test_what_no_type_sees_of_a_changed_file_is_told_and_our_own_mistakes_are_not_hidden(
+def test_what_no_type_sees_of_a_changed_file_is_told_and_a_mistake_of_our_own_is_not_called_a_change(
     layerwise_run: Any, tmp_path: Path
 ) -> None:
     changed = tmp_path / "changed"
@@ -298,5 +298,8 @@ def test_what_no_type_sees_of_a_changed_file_is_told_and_our_own_mistakes_are_no
     files = json.loads((changed / "files.json").read_text())
     files["files"]["evaluation.json"] = file_digest(changed / "evaluation.json")
     (changed / "files.json").write_text(json.dumps(files))
-    with pytest.raises(KeyError):  # as if edgefl itself had written it so
+    with pytest.raises(
+        RunError, match="or edgefl reads them wrongly .*: no 'test'"
+    ) as told:  # as if edgefl wrote it so
         summary(edgefl.read_run(changed))
+    assert isinstance(told.value.__cause__, KeyError)

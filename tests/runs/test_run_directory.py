@@ -31,7 +31,6 @@ from edgefl.runs import (
     checkpoints,
     comparison,
     create_comparison,
-    discard_unbegun,
     environment,
     is_comparison,
     read_run,
@@ -181,7 +180,7 @@ def test_a_read_only_folder(tmp_path):
     locked.chmod(0o555)
     with nobody():
         for path in (locked, locked / "run"):
-            with pytest.raises(RunError, match=r"can't write a run to .*locked.*: Permission denied"):
+            with pytest.raises(RunError, match=r"can't write .*locked.*: Permission denied"):
                 new(path)
     assert list(locked.iterdir()) == []
 
@@ -414,14 +413,19 @@ def test_a_folder_whose_beginning_was_cut_short_can_be_begun_again(tmp_path):
     run = new(tmp_path / "run")
     run.close()
     (run.path / "models.json").unlink()
-    discard_unbegun(run.path)
+    (run.path / ".partial-models.json").write_text('{"image')
     run = new(run.path)
-    discard_unbegun(run.path)
+    assert not list(run.path.glob(".partial-*"))
     assert run.scenario_yaml.startswith("name: a") and run.models == MODELS
     (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "notes.txt").write_text("keep me")
-    discard_unbegun(tmp_path / "other")
-    assert (tmp_path / "other" / "notes.txt").exists()
+    for name in ("notes.txt", "scenario.yaml"):  # a scenario of the user's, beside which no start was
+        (tmp_path / "other" / name).write_text("keep me")
+        with pytest.raises(RunError, match="already holds files"):
+            new(tmp_path / "other")
+        assert [(tmp_path / "other" / name).read_text()] == [
+            each.read_text() for each in (tmp_path / "other").iterdir()
+        ]
+        (tmp_path / "other" / name).unlink()
 
 
 def test_environment_tells_versions_and_no_place_or_person():

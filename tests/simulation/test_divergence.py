@@ -114,6 +114,34 @@ def test_verify_finds_a_mark_that_is_missing(stopped: tuple[str, Path], tmp_path
     assert broken == {"files", "diverged"} | ({"weights"} if way == "weights" else set())
 
 
+def test_one_client_whose_loss_is_not_finite_is_no_divergence_where_the_median_is(tiny: Tiny, tmp_path: Path) -> None:
+    """One of nine clients diverges alone: no record of its round is marked, unless all of the kind do."""
+    data = {"source": "glyphs", "clients": {"image": 9}, "samples": 200, "validation": 40, "test": 40}
+    run = edgefl.run(
+        tiny(
+            data=data | {"partition": {"dirichlet": 0.1}},
+            model={"image": {"blocks": 1, "width": 16, "heads": 2}},
+            training={"batch": 8, "optimizer": "sgd", "lr": 1.0},
+            aggregation={"rule": "median", "non_finite": "keep"},
+            schedule={"name": "end-to-end", "rounds": 1},
+        ),
+        output=tmp_path / "run",
+    )
+    (record,) = run.records("rounds")
+    losses = [client["loss"] for client in run.records("clients")]
+    assert losses.count(None) == 1 and record["losses"] == {"image": None} and not record["diverged"]
+    assert (
+        all(bool(value.isfinite().all()) for value in run.weights().values())
+        and None not in run.result["metrics"]["image"].values()
+    )
+    assert verify(run.path)["valid"]
+    path = run.path / "clients.jsonl"
+    lines = [json.loads(line) | {"loss": None} for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (report,) = verify(run.path)["runs"].values()
+    assert {check["name"] for check in report["checks"] if check["broken"]} == {"files", "diverged"}
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_one_weight_that_is_not_finite_leaves_no_score_of_its_model(
     layerwise_run: Run, tmp_path: Path, value: float

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -349,3 +351,60 @@ def test_the_three_nodes_of_the_page(tmp_path: Path) -> None:
     for way in ("end-to-end", "layerwise", "progressive"):
         run = edgefl.read_run(tmp_path / "runs" / "quickstart" / way)
         assert run.finished and len({row["process"] for row in run.records("host")}) == 3
+
+
+# what a run on a Ray of its own, as a command, says where one of Ray's own processes is killed
+ENDS = {
+    "RuntimeEnvAgent": "runtime-environment agent", "DashboardAgent": "dashboard agent",
+    "raylet": "raylet", "gcs_server": "GCS server",
+}  # fmt: skip
+GOES_ON = ["Worker", "log_monitor.py", "monitor.py", "dashboard.py"]
+
+
+def named(process: psutil.Process) -> str:
+    """A process of Ray by its file or title."""
+    try:
+        words = process.cmdline()
+    except psutil.Error:
+        return ""
+    names = [Path(word).name.removeprefix("ray::").partition(".run")[0].strip() for word in words[:3]]
+    return next((name for name in names if name in (*ENDS, *GOES_ON)), "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", [*ENDS, *GOES_ON])
+def test_each_of_rays_own_processes_is_killed(tiny: Tiny, tmp_path: Path, what: str) -> None:
+    scenario = tiny(schedule={"name": "end-to-end", "rounds": 12})
+    (tmp_path / "s.json").write_text(json.dumps({"edgefl": 1, **scenario, "executor": on_ray()}))
+    folder, temporary = tmp_path / "ray", Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))  # sockets have short paths
+    command = [sys.executable, "-m", "edgefl.cli", "run", str(tmp_path / "s.json"), "-o", str(folder)]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TMPDIR": str(temporary)},
+    ) as run:
+        until, found, rays = time.monotonic() + 240, [], []
+        while not found and run.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+            if (folder / "rounds.jsonl").exists() and (folder / "rounds.jsonl").read_text().count("\n") >= 1:
+                rays = psutil.Process(run.pid).children(recursive=True)
+                found = [process for process in rays if named(process) == what]
+        assert found
+        found[0].kill()
+        said = run.communicate(timeout=240)[1].strip().splitlines()
+    if what in ENDS:
+        assert run.returncode == 1
+        assert re.fullmatch(
+            rf"edgefl: error: Ray's .*{ENDS[what]}.* ended, .*continue with edgefl run --resume", said[-1]
+        )
+        assert len([line for line in said if "error:" in line]) == 1
+    else:
+        assert run.returncode == 0
+    assert not [line for line in said if "\\t" in line or "Traceback" in line]
+    _, left = psutil.wait_procs(rays, 30)
+    assert not left and not list(temporary.iterdir())
+    shutil.rmtree(temporary)
+    resumed = edgefl.run(resume=folder, overrides=["executor={name: inline, device: cpu}"])
+    assert_same(resumed, edgefl.run(scenario, output=tmp_path / "inline"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Mapping
 from functools import cache
@@ -22,6 +23,10 @@ Files = dict[str, bytes]
 NEW = ("run/writer.lock", "run/.partial-result.json", "run/compare.json", "run/x", "run/checkpoints", "run/files.json",
        "run/checkpoints/round-000009", "run/kept")  # fmt: skip
 """What a run doesn't have, and may have to cope with."""
+
+NAME = re.compile(rb'"(?:device|link|kind|profile)": ?"([^"]+)"')
+NAMES = ("\x1b[31mred", "\x9b2J", "\x1b]0;title\x07", "a\u202eb", "a\u2028b", "a\nb", "a\tb", "=1+1", "@x", "[red]x")
+"""What a stranger may have named a device."""
 
 
 class _Stop(Exception):
@@ -68,13 +73,23 @@ def _runs(draw: st.DrawFn) -> Case:
     files: dict[str, Content] = dict(good)
     names = []
     for _ in range(draw(st.integers(1, 2))):
+        rows = [name for name in sorted(good) if name.endswith(".jsonl") and NAME.search(good[name])]
         name = draw(st.sampled_from(sorted(good)))
-        how = draw(st.sampled_from(("text", "text", "json", "json", "json", "away", "odd", "swapped", "new")))
+        how = draw(st.sampled_from(("text", "text", "json", "json", "json", "away", "odd", "swapped", "new",
+                                    "named", "named")))  # fmt: skip
         content: Content | None = good[name]
         if how == "text":
             content = draw(rewritten(good[name]))
         elif how == "json":
             content = draw(_json_mutated(name, good[name]))
+        elif how == "named" and rows:  # a stranger's name in every file, as a run of a stranger's profile has it
+            name = draw(st.sampled_from(rows))
+            old = draw(st.sampled_from(sorted(set(NAME.findall(good[name])))))
+            new = json.dumps(draw(st.sampled_from(NAMES)), ensure_ascii=False).encode()
+            plain = {each: content for each, content in files.items() if isinstance(content, bytes)}
+            files |= {each: content.replace(b'"%s"' % old, new) for each, content in plain.items()}
+            names += [each for each in good if b'"%s"' % old in good[each]]
+            continue
         elif how == "away":
             content = None
         elif how == "odd":

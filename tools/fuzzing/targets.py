@@ -6,13 +6,17 @@ accepted and how many refused with an ``EdgeflError``; every other exception is 
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+import re
 import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -20,16 +24,26 @@ from typing import Any
 import numpy as np
 
 import edgefl
+from edgefl.cli import main
 from edgefl.commands.verify.verify import verify
 from edgefl.devices.availability_trace import read_trace
 from edgefl.devices.browsing import describe
 from edgefl.errors import EdgeflError
+from fuzzing.printed import unprintable
 
 MOST_CHARACTERS = 1_000
 """Of a line of a message: more is no short line."""
 
 OUTSIDE = "outside"
 """A folder beside a run, which nothing that a run holds may change."""
+
+
+_EXPLAIN = ["explain", "run", "--round", "1"]
+SHOWING = (_EXPLAIN, [*_EXPLAIN, "--client", "0"], ["compare", "run", "--full"], ["compare", "run", "--csv"])
+"""Commands that print names of a run."""
+
+FORMULA = re.compile(r"[=+@\t\r]|-(?!\d|\.|inf\b|nan\b|$)")
+"""What a spreadsheet computes instead of showing it."""
 
 
 class BadMessage(Exception):
@@ -59,15 +73,15 @@ def check_message(error: EdgeflError) -> None:
     """Raise BadMessage unless the message is short lines of printable text; several only where errors are several."""
     lines = str(error).split("\n")
     several = len(getattr(error, "errors", ())) or 1
-    fault = None
+    fault = ""
     if not all(line.strip() for line in lines):
         fault = "an empty line"
     elif len(lines) > several:
         fault = f"{len(lines)} lines for {several} error(s)"
     elif any(len(line) > MOST_CHARACTERS for line in lines):
         fault = f"a line of {max(map(len, lines))} characters"
-    elif any(ord(character) < 32 or ord(character) == 127 for line in lines for character in line):
-        fault = "a control character"
+    else:
+        fault = unprintable("".join(lines))
     if fault:
         raise BadMessage(f"{type(error).__name__} with {fault}: {str(error)[:200]!r}") from error
 
@@ -116,7 +130,7 @@ def tables() -> Counts:
 
 
 def runs() -> Counts:
-    """Read all of a run, verify it, resume it, and read it again."""
+    """Read all of a run, verify it, resume it, and read it again; and print it, as commands do."""
     counts: Counts = {}
     before = _content(Path(OUTSIDE))
     for _ in range(2):
@@ -131,9 +145,33 @@ def runs() -> Counts:
                     attempt(counts, lambda part=part, kind=kind: part.model(kind))
         attempt(counts, lambda: verify("run"))
         attempt(counts, lambda: edgefl.run(resume="run"))
+        for command in SHOWING:
+            _shown(counts, command)
         if _content(Path(OUTSIDE)) != before:
             raise Escaped(f"a file outside the run was changed: {sorted(_content(Path(OUTSIDE)))}")
     return counts
+
+
+def _shown(counts: Counts, command: Sequence[str]) -> None:
+    """Run a command that prints names of a run.  Raises BadMessage for what a terminal or a spreadsheet would obey."""
+    out, err = StringIO(), StringIO()
+    code: Any = 0
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            main(command)
+        except SystemExit as end:
+            code = end.code
+    counts["accepted" if not code else "refused"] = counts.get("accepted" if not code else "refused", 0) + 1
+    fault = unprintable(out.getvalue()) or unprintable(err.getvalue())
+    if code not in (None, 0, 1, 2):
+        fault = f"exit code {code}"
+    elif err.getvalue().count("edgefl: error") > 1:
+        fault = "several errors"
+    elif "--csv" in command:
+        cells = [cell for row in csv.reader(StringIO(out.getvalue())) for cell in row]
+        fault = fault or next((f"the formula {cell[:40]!r}" for cell in cells if FORMULA.match(cell)), "")
+    if fault:
+        raise BadMessage(f"{' '.join(command[:1])}: {fault}")
 
 
 def faults() -> Counts:

@@ -14,7 +14,8 @@ LAUGHS = b"a: &a [x, x, x, x, x, x, x, x, x]\n" + b"".join(
 """A few anchors that stand for 10^9 values."""
 
 SNIPPETS: tuple[bytes, ...] = (
-    b"\x00", b"\xff\xfe", b"\xef\xbb\xbf", b"\x80", b"\r", b"\t", b"\x0c", b"\x1a", b"\x85", b"\xe2\x80\xa8", b"'",
+    b"\x00", b"\xff\xfe", b"\xef\xbb\xbf", b"\x80", b"\r", b"\t", b"\x0c", b"\x1a", b"\x85", b"\xe2\x80\xa8",
+    b"\xe2\x80\xae", b"\xc2\x9b", b"\\u001b[2J", b"'",
     b'"', b":", b": ", b"- ", b"#", b"{", b"}", b"[", b"]", b",", b"|", b"&a ", b"*a", b"<<: *a",
     b"!!python/object:os.system ",
     b"!x ", b"---\n", b"...\n", b"%YAML 9.9\n", b"? ", b"NaN", b"Infinity", b"-Infinity", b"1e999", b"9" * 5000,

@@ -22,8 +22,8 @@ from typing import Any, BinaryIO
 PACKAGE = f"{os.sep}edgefl{os.sep}"
 
 
-class TooSlow(BaseException):
-    """The limit of processor time is over."""
+class TooSlow(KeyboardInterrupt):
+    """The limit of processor time is over: an interruption, which edgefl takes for nobody's fault."""
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:

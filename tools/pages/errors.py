@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+
 from edgefl import errors
-from edgefl.cli.app import INTERRUPTED
+from edgefl.cli.stopping import SIGNALS, Stopped, exit_code
 from edgefl.commands import cost_diff
 from edgefl.scenario import problems
 from tools.pages.markdown import capital, first_paragraph, page, table
@@ -72,10 +74,22 @@ CODES = {
     0: "The command did what was asked",
     1: "Something failed, or the answer is no: the next table says what, for each command. Also where the reader of "
     "stdout closed it, and after an unexpected exception (with a traceback)",
-    2: "The user can mend it: an `EdgeflError` with this code, an unknown command or option, or two profiles that "
-    "`cost-diff` can't compare",
-    INTERRUPTED: "Stopped by Ctrl-C (SIGINT)",
+    2: "The user can mend it: an `EdgeflError` with this code, an unknown command or option, two profiles that "
+    "`cost-diff` can't compare, or a full disk, also the one that stdout goes to",
+    **{
+        exit_code(Stopped(number)): meaning
+        for number, meaning in {
+            signal.SIGHUP: "Stopped by SIGHUP, as by a terminal that closes; not what `nohup` starts, which ignores it",
+            signal.SIGINT: "Stopped by SIGINT, as by Ctrl-C; not a shell's background job, which ignores it",
+            signal.SIGTERM: "Stopped by SIGTERM, as by `kill`, `timeout` or a service that stops",
+        }.items()
+    },
 }
+"""Each code after a signal is 128 and the signal's number, as shells count."""
+
+*_FIRST, _LAST = sorted(str(exit_code(Stopped(number))) for number in SIGNALS)
+INTERRUPTED = f"{', '.join(_FIRST)} or {_LAST}"
+"""The codes after a signal."""
 
 ATTRIBUTES = [
     ("`EdgeflError`", "`exit_code`", "What the command line ends with: 2, or 1 for `TrainingError` (2 where a CUDA "
@@ -118,6 +132,11 @@ def errors_page() -> str:
             table(("Error", "Attribute", "Meaning"), ATTRIBUTES),
             "## Exit codes",
             table(("Code", "Meaning"), [(str(code), meaning) for code, meaning in CODES.items()]),
+            f"After one of these signals ({INTERRUPTED}) every command ends alike: a line on stderr says what "
+            "to do now, what is finished is written, and no process of it is left. A second signal, more than a second "
+            "after the first, ends it at once, as SIGKILL does; its processes end too, and a run can be resumed. So "
+            "does a signal before the command line is read. In a script of your own `edgefl.run` leaves signals as "
+            "they are: there Ctrl-C is Python's `KeyboardInterrupt`, and SIGTERM ends the script at once.",
             table(("Command", "0", "1", f"After {INTERRUPTED}"), codes),
         ],
     )

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, TypeVar
 
 from edgefl.commands.analyse.shapley import (
@@ -119,6 +120,7 @@ def analyse(
     skipped = {name: reason for name, reason in selected.items() if reason}
     parts = _parts(scenario, players, seeds if "shapley" in selected and "shapley" not in skipped else 0, folder, run)
     check_folders([part for _, _, part in parts])
+    _check_writable(folder)
     make_runs(share_of([part for _, _, part in parts], share), on_progress, jobs, address)
     runs: dict[int, dict[str, Run]] = {}
     left = 0
@@ -159,7 +161,6 @@ def analyse(
         shapley=values_of(runs, players, metric, alike) if "shapley" in wanted else UNSET,
         skipped=skipped,
     )
-    folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / "analysis.json", (json.dumps(result.as_json(), indent=2) + "\n").encode())
     if figure is not None:
         draw_figure(analysis_chart(result), Path(figure))
@@ -212,6 +213,17 @@ def _folder(output: str | os.PathLike[str] | None, run: Run | None, scenario: Sc
         path = run.path.resolve()
         return path.with_name(f"{path.name}-analysis")
     return Path("runs") / f"{scenario.name}-analysis"
+
+
+def _check_writable(folder: Path) -> None:
+    """Make the folder of the analysis.  Raises RunError if nothing can be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        why = error.strerror or error
+        raise RunError(f"can't write the analysis to {folder}: {why}; choose another folder with --output") from error
 
 
 def _parts(

@@ -22,7 +22,7 @@ from edgefl.commands.cells.workers import Cell, Lost, Work, served, tell_warning
 from edgefl.commands.progress import OnProgress, messages
 from edgefl.commands.run.fingerprint import texts_of
 from edgefl.data import DataOptions, made_of
-from edgefl.errors import EdgeflError, RunError, TrainingError
+from edgefl.errors import EdgeflError, RunError, TrainingError, text_of
 from edgefl.machine.kernel_scratch import kernels
 from edgefl.runs.durable import wait_until_free, writing
 from edgefl.scenario import Scenario
@@ -136,8 +136,8 @@ class Wanted:
                 theirs = _without_folders(made_of(DataOptions.model_validate_json(options)))
                 if theirs != ours:
                     return f"would make data of {theirs}, and this one of {ours}: install the same packages"
-        except Exception as error:  # a plug-in may raise anything
-            return f"can't open the data or load plug-ins: {str(error) or repr(error)}"
+        except BaseException as error:  # a plug-in may raise anything
+            return f"can't open the data or load plug-ins: {text_of(error) or type(error).__name__}"
         return ""
 
 

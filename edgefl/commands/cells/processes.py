@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from edgefl import registry, start_method
+from edgefl import registry, start_method, terminal
 from edgefl.commands.cells.workers import Cell, Lost, Outcome, Work, served, tell_warnings, told
 
 PATIENCE = 10.0
@@ -89,6 +89,7 @@ def _how_ended(code: int | None) -> str:
 def _serve(pipe: Connection, work: Work, path: list[str], registered: registry.ForWorkers) -> None:
     """Run the cells that come through the pipe until it ends."""
     start_method.end_with_parent()
+    terminal.guard()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent process ends the workers
     sys.path[:] = path
     refusal: Exception | None = None

@@ -152,7 +152,9 @@ def _made(name: str, kinds: Sequence[str], make: Callable[[], Method]) -> Method
     """The method.  Raises MethodError, which names the plug-in and its file, if it can't be made."""
     try:
         return make()
-    except (Exception, SystemExit) as error:
+    except registry.PASSED:
+        raise
+    except BaseException as error:
         fault = error if isinstance(error, EdgeflError) else registry.plug_ins().fault(error) or registry.said(error)
         raise MethodError(f"the method {name!r} can't be made for clients with {', '.join(kinds)}: {fault}") from error
 

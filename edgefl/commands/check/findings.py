@@ -102,7 +102,9 @@ class Findings:
         """Record any exception inside as a failure of the rule: a method's code may raise any."""
         try:
             yield
-        except (Exception, SystemExit) as error:
+        except registry.PASSED:
+            raise
+        except BaseException as error:
             fault = str(error) if isinstance(error, EdgeflError) else registry.plug_ins().fault(error)
             self.expect(rule, where, False, str(fault or registry.said(error)))
 
@@ -128,8 +130,8 @@ HANG_SECONDS = 120.0
 """Time without a finished check, after which ``edgefl.check`` gives up."""
 
 
-class Hung(BaseException):
-    """No check was finished for too long; not an Exception, so that no method catches it."""
+class Hung(KeyboardInterrupt):
+    """No check was finished for too long: an interruption, which is nobody's fault and which no method catches."""
 
 
 class Watch:

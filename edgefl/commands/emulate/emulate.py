@@ -111,8 +111,7 @@ def emulate(
     if whole.fleet.server_link is not None:
         check_kernel(line=True)
     on_message = messages(on_progress)
-    folder = Path(output) if output is not None else free_folder(f"{whole.name}-emulated")
-    setup = check(whole, on_message, folder)
+    setup = check(whole, on_message, Path(output) if output is not None else Path("runs"))
     check_scope(whole, setup)
     if rounds is not None and not 1 <= rounds <= setup.schedule.rounds:
         raise RunError(f"--rounds {rounds}: the scenario has {setup.schedule.rounds} rounds")
@@ -129,7 +128,8 @@ def emulate(
         whole.data.model_dump_json(), whole.seed, whole.model.tokens, None, whole.evaluation.clients,
         registry.for_workers(),
     )  # fmt: skip
-    new_folder(folder)
+    new = new_folder(output) if output is not None else free_folder(f"{whole.name}-emulated")
+    folder = new.path
     on_message(f"starting {len(chosen)} clients")
     machines = machines_of(setup, cores, shares)
     with Emulator(federation, data, machines, *line_of(setup.fleet)) as emulator:
@@ -163,6 +163,7 @@ def emulate(
         flights=[_told(round, each) for round, each in flown],
     )
     replace_file(folder / "emulation.json", json_text(answer.as_json()))
+    new.close()
     on_progress("done", {"folder": str(folder)})
     return answer
 

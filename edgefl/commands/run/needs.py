@@ -14,7 +14,7 @@ import numpy as np
 from edgefl import registry
 from edgefl.commands.compose import predictor_of
 from edgefl.cost import Predictor, metric_names
-from edgefl.errors import suggestion
+from edgefl.errors import RunError, suggestion
 from edgefl.machine.host import free_bytes
 from edgefl.planning import Planner, Setup
 from edgefl.planning.cohort_places import places
@@ -187,3 +187,24 @@ def check_followed(scenario: Scenario, setup: Setup) -> None:
         if metric is not None and (kind, name) not in names:
             there = [each for of, each in names if of == kind]
             raise scenario.error(path, f"the evaluation of {kind} has no {name!r}{suggestion(name, there)}")
+
+
+FILES_AT_LEAST, FILES_PER_WORKER = 40, 12
+"""File descriptors of a run with worker processes, and those that each worker adds, counted in ``/proc/self/fd``."""
+
+
+def check_open_files(scenario: Scenario) -> None:
+    """Raise RunError if the system lets this process open too few files for the scenario's worker processes."""
+    if scenario.executor.name != "processes":
+        return
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    workers, (limit, _) = scenario.executor.workers, resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = FILES_AT_LEAST + FILES_PER_WORKER * workers
+    if 0 <= limit < needed:
+        raise RunError(
+            f"executor.workers: {workers} worker processes need about {needed} open files, and the limit of this "
+            f"process is {limit} (ulimit -n); raise it, or set fewer workers"
+        )

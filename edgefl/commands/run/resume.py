@@ -14,9 +14,9 @@ from edgefl.errors import RunError, ScenarioError
 from edgefl.planning import Setup
 from edgefl.records.host import Scratch
 from edgefl.records.reading import numbered
-from edgefl.runs import RunDirectory, comparison, comparison_sets, is_comparison, read_run
+from edgefl.runs import RunDirectory, comparison, comparison_sets, create_comparison, is_comparison, read_run
 from edgefl.runs.contents import read_json
-from edgefl.runs.folders import json_text
+from edgefl.runs.folders import cut_short, json_text
 from edgefl.scenario import Scenario, load
 
 
@@ -35,9 +35,13 @@ def reopened(folder: Path, overrides: Sequence[str]) -> list[tuple[str, Path, Sc
             )
     check_plug_in_files(folder)
     if not is_comparison(folder):
-        read_run(folder)
+        if not _can_begin(folder):
+            read_run(folder)
         scenario = load(folder / "scenario.yaml", overrides)
-        return [(scenario.name, folder, scenario)]
+        if not scenario.compare:
+            return [(scenario.name, folder, scenario)]
+        sets = sets_of(scenario, scenario.combinations())
+        create_comparison(folder, scenario_yaml=(folder / "scenario.yaml").read_text(encoding="utf-8"), runs=sets)
     folders = comparison(folder)
     whole = load(folder / "scenario.yaml", overrides)
     combinations = whole.combinations()
@@ -52,6 +56,11 @@ def reopened(folder: Path, overrides: Sequence[str]) -> list[tuple[str, Path, Sc
         (label, path, combination)
         for (label, path), (_, combination) in zip(folders.items(), combinations, strict=True)
     ]
+
+
+def _can_begin(folder: Path) -> bool:
+    """Whether a start was cut short in a folder after it had written the scenario."""
+    return folder.is_dir() and cut_short(folder) and (folder / "scenario.yaml").is_file()
 
 
 def sets_of(scenario: Scenario, combinations: Sequence[tuple[str, Scenario]]) -> dict[str, dict[str, object]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ from edgefl import models
 from edgefl.commands.cells.cells import Nodes, check_jobs, run_cells, shard_of, share_of
 from edgefl.commands.cells.workers import Cell
 from edgefl.commands.compose import Given, compose, errors_at, federation_of, predictor_of, scenario_of
-from edgefl.commands.export import Tracked, check_installed, log_of
+from edgefl.commands.export import Tracked, check_tracker, log_of
 from edgefl.commands.progress import OnProgress, messages, nothing_left, public_command, silent
 from edgefl.commands.run.fingerprint import (
     check_importable,
@@ -21,7 +22,14 @@ from edgefl.commands.run.fingerprint import (
     made_of,
     report_changed_inputs,
 )
-from edgefl.commands.run.needs import check_devices, check_followed, check_updates, expect_works, memory_for_updates
+from edgefl.commands.run.needs import (
+    check_devices,
+    check_followed,
+    check_open_files,
+    check_updates,
+    expect_works,
+    memory_for_updates,
+)
 from edgefl.commands.run.resume import check_models, check_plug_in_files, keep_scratch, reopened, sets_of
 from edgefl.data import Federation
 from edgefl.errors import DataError, DivergedError, RunError
@@ -34,13 +42,12 @@ from edgefl.runs import (
     RunDirectory,
     begun,
     create_comparison,
-    discard_unbegun,
     environment,
     is_comparison,
     read_run,
 )
 from edgefl.runs.digests import changed_parts
-from edgefl.runs.folders import check_finished, free_folder, new_folder
+from edgefl.runs.folders import NewFolder, check_finished, free_folder, new_folder, tidy
 from edgefl.scenario import Scenario, load
 from edgefl.simulation import OnRound, Simulation
 from edgefl.simulation.watch import best_round
@@ -107,28 +114,34 @@ def run(
         raise RunError("on_round is called in this process, but jobs and address play rounds in others: leave them out")
     part = None if shard is None else shard_of(shard)
 
+    new: NewFolder | None = None
     if resume is not None:
         if output is not None:
             raise RunError("a resumed run keeps its folder: leave out --output")
-        folder, made = Path(resume), None
+        folder = Path(resume)
         parts = reopened(folder, overrides)
     else:
         assert scenario is not None
         whole = scenario_of(scenario, overrides)
         combinations = whole.combinations()
-        folder = Path(output) if output is not None else free_folder(whole.name)
         # every combination is checked before anything is written
         on_progress("prepare", {"what": f"preparing {whole.name}"})
         if part is not None and not whole.compare:
             raise RunError(f"{whole.name} compares nothing, so there are no combinations to share: leave out --shard")
         for _, combination in share_of(combinations, part):
-            check(combination, on_message, folder)
-        made = [path for path in (folder, *folder.parents) if not path.exists()]
-        parts = _created(folder, whole, combinations, shared=part is not None)
-        made = made if part is None else None  # other shards write there
-    if part is not None and not is_comparison(folder):
-        raise RunError(f"{folder} is a single run, so there are no combinations to share: leave out --shard")
-    with nothing_left(folder, made, on_progress) as on_event:
+            check(combination, on_message, Path(output) if output is not None else Path("runs"))
+        if output is None:
+            new = free_folder(whole.name)
+        elif part is None:
+            new = new_folder(output, whole.to_yaml().encode())
+        folder = new.path if new is not None else Path(output or "")
+        if new is not None and (part is not None or (address is not None and not whole.compare)):
+            new.close()  # other processes write there
+    with nothing_left(new if part is None else None, on_progress) as on_event:
+        if resume is None:
+            parts = _created(folder, whole, combinations, shared=part is not None)
+        elif part is not None and not is_comparison(folder):
+            raise RunError(f"{folder} is a single run, so there are no combinations to share: leave out --shard")
         changes = overrides if resume is not None else ()
         run_parts(share_of(parts, part), on_event, changes, jobs, address, on_round)
     finished = read_run(folder)
@@ -145,11 +158,12 @@ def check(scenario: Scenario, on_message: Callable[[str], None], folder: Path = 
     a metric to follow that the evaluation lacks, weights that are missing or belong to another model, and updates that
     neither the memory nor the disk of the run's ``folder`` holds.
     """
-    check_installed(scenario.tracker.name)
+    check_tracker(scenario.tracker.name, folder)
     setup = compose(scenario, on_message)
     if scenario.training.mode == "none":
         return setup
     check_devices(scenario, setup)
+    check_open_files(scenario)
     check_importable(scenario, setup)
     if federation_of(scenario, on_message).declared_only:
         raise DataError(
@@ -238,8 +252,7 @@ def _created(
     folder: Path, scenario: Scenario, combinations: Sequence[tuple[str, Scenario]], *, shared: bool = False
 ) -> list[tuple[str, Path, Scenario]]:
     if not scenario.compare:
-        # raises for a folder that holds another run: begun runs are opened only to be resumed
-        return [(scenario.name, new_folder(folder), scenario)]
+        return [(scenario.name, folder, scenario)]
     sets = sets_of(scenario, combinations)
     folders = create_comparison(folder, scenario_yaml=scenario.to_yaml(), runs=sets, shared=shared)
     return [(label, folders[label], combination) for label, combination in combinations]
@@ -265,9 +278,12 @@ def _run_one(
     check_plug_in_files(folder)
     if begun(folder) and read_run(folder).finished:
         check_finished(folder)
+        tidy(folder)
         return
-    check_installed(scenario.tracker.name)  # a resumed run may set another
+    check_tracker(scenario.tracker.name, folder)  # a resumed run may set another
     trains = scenario.training.mode == "real"
+    if trains:
+        check_open_files(scenario)
     executor = executors.of(scenario, on_message) if trains else None
     setup = compose(scenario, on_message)
     check_importable(scenario, setup)  # a resumed run may set workers
@@ -278,9 +294,12 @@ def _run_one(
         if differences := changed_parts(fixed_part(load(folder / "scenario.yaml")), fixed_part(scenario)):
             raise RunError(f"{folder / 'scenario.yaml'} isn't what its comparison says: {'; '.join(differences[:5])}")
         directory = RunDirectory.open(folder)
+        if directory.finished:  # by another process, since this one looked
+            directory.close()
+            check_finished(folder)
+            return
         check_models(directory, setup)
     else:
-        discard_unbegun(folder)
         directory = RunDirectory.create(
             folder,
             scenario_yaml=scenario.to_yaml(),
@@ -314,8 +333,17 @@ def _run_one(
         expect_works(executor, scenario, setup, predictor)
         directory.made_of = made_of(scenario, setup, predictor.device)
         directory.inputs = inputs_of(federation, simulation.state.tensors)
-        if latest:
-            report_changed_inputs(directory.check_unchanged(latest[0]), directory.inputs, on_message)
+        if continued:
+            report_changed_inputs(directory.check_unchanged(latest[0] if latest else 0), directory.inputs, on_message)
+        if continued and not latest:
+            told = f"the run at {folder} has no checkpoint: it begins at round 1"
+            if rounds := directory.recorded_rounds():
+                upto = f"rounds 1 to {rounds} are" if rounds > 1 else "round 1 are"
+                told = f"{told}, and its records of {upto} computed again and replaced"
+                warnings.warn(told, RuntimeWarning, stacklevel=2)
+            on_message(told)
+        if not latest:
+            directory.write_begun()
         directory.rewind(latest[0] if latest else 0, best_round(latest[2] if latest else {}))
         if latest:
             simulation.restore(*latest)
@@ -323,7 +351,7 @@ def _run_one(
             simulation.restore_part(*part)
         if continued:
             directory.record_resume(latest[0] if latest else 0, scenario.to_yaml(), overrides, environment())
-        tracked.open(log_of(scenario.tracker.name, folder, label, scenario.resolved()))
+        tracked.open(lambda: log_of(scenario.tracker.name, folder, label, scenario.resolved()))
         for record in read_run(folder).read(Round) if scenario.tracker.name != "none" else ():
             tracked.round(record)
         clients = {kind: len(setup.of_kind(kind)) for kind in setup.clients.kinds}
@@ -348,7 +376,7 @@ def _keep_preprocessing(directory: RunDirectory, federation: Federation) -> None
     if of_kinds := federation.preprocessing():
         directory.write_preprocessing(of_kinds)
     with suppress(DataError):
-        federation.tokenizer.save(str(directory.tokenizer_path))
+        directory.write_tokenizer(federation.tokenizer.to_str(pretty=True))
 
 
 class Executors:
@@ -369,7 +397,7 @@ class Executors:
             if options.name == "ray":
                 on_message(f"starting {options.workers} workers on Ray")
             executor = make_executor(options, federation, data, scenario.seed, tokens, None)
-            self._stack.callback(executor.close)
+            self._stack.push(executor)
             self._executor, self._key = executor, key
             if isinstance(executor, Processes):
                 on_message(f"starting {options.workers} worker processes")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import shutil
 import weakref
@@ -18,7 +16,8 @@ from edgefl.errors import RunError, UnknownName
 from edgefl.files import read_regular, replacing
 from edgefl.records.record import fields_of
 from edgefl.records.sweep import CellCosts, CellRow, RefusedCell, read_cell
-from edgefl.runs.durable import locked, writing
+from edgefl.report.console import csv_text
+from edgefl.runs.durable import append_file, locked, writing
 from edgefl.runs.tables import mend
 from edgefl.scenario import Scenario
 from edgefl.work import digest
@@ -114,6 +113,8 @@ class Rows:
         try:
             row = json.loads(line)
             label, key = row["label"], row.pop("scenario_digest")
+            if not isinstance(label, str):
+                raise TypeError
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise RunError(f"{path}:{number}: this line is damaged: {line[:60]!r}") from None
         if self._keys.get(label, key) != key:
@@ -122,7 +123,7 @@ class Rows:
                 "has changed since; choose another folder"
             )
         if "refused" not in row and not ALWAYS | self._paths_of_axes <= row.keys():
-            return str(label)  # an older version's row lacks fields: it is computed again
+            return label  # an older version's row lacks fields: it is computed again
         found = read_cell(row, f"{path}:{number}")
         self._keep(found)  # a refused one is tried again: what was missing may be there now
         return found.label
@@ -157,8 +158,7 @@ class Rows:
         if self._refused.get(row.label) == row:
             return
         line = json.dumps({**row.as_json(), "scenario_digest": self._keys[row.label]}, allow_nan=False)
-        with writing(self.path), self.path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        append_file(self.path, (line + "\n").encode())
         self._keep(row)
 
     def write_csv(self, rows: Iterable[Row]) -> None:
@@ -173,13 +173,7 @@ class Rows:
 
 def sweep_csv(rows: Iterable[Row]) -> str:
     """Rows as CSV; the names of nested fields are joined by dots."""
-    flat = [flattened(row.as_json()) for row in rows]
-    columns = list(dict.fromkeys(name for row in flat for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="")
-    writer.writeheader()
-    writer.writerows(flat)
-    return text.getvalue()
+    return csv_text([flattened(row.as_json()) for row in rows])
 
 
 def flattened(value: Mapping[str, object], prefix: str = "") -> dict[str, object]:

@@ -18,7 +18,7 @@ from edgefl.commands.run.run import check
 from edgefl.commands.sweep.cell_answers import Answers, Workloads
 from edgefl.commands.sweep.sensitivity import MOST_CELLS, Cell, errors_of, sensitivity
 from edgefl.commands.sweep.stored_rows import Rows, check_value, values_of
-from edgefl.errors import DataError, EdgeflError, RunError, ScenarioError
+from edgefl.errors import DataError, EdgeflError, RunError, ScenarioError, text_of
 from edgefl.records.record import UNSET, Maybe
 from edgefl.records.sweep import (
     CellHead,
@@ -152,7 +152,7 @@ def sweep(
                     failures[label] = error  # the other cells go on
             rows.append(row)
     if failures:
-        told = "; ".join(f"{label}: {error}" for label, error in failures.items())
+        told = "; ".join(f"{label}: {text_of(error)}" for label, error in failures.items())
         failure = RunError(f"{len(failures)} of {len(mine)} failed: {told}; go on with: the same command again")
         failure.exit_code = max(getattr(error, "exit_code", 1) for error in failures.values())
         raise failure

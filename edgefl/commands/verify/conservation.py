@@ -30,6 +30,7 @@ class CheckedFlight(Record):
     round: int
     base_round: int
     client: int
+    kind: str
     device: str
     link: str
     outcome: str
@@ -54,6 +55,7 @@ class CheckedFlight(Record):
     carried_upload_bytes: int
     lost_download_bytes: int
     lost_upload_bytes: int
+    loss: float | None
 
 
 @part_of(Round)
@@ -140,7 +142,7 @@ RULES = {
     "totals": "the result's totals are the sums of its rounds",
     "rejected": "a round names the clients whose updates were rejected, and counts them by reason",
     "scored": "a round's groups sum up the evaluations on its clients' own samples",
-    "diverged": "a round with a metric or a loss that isn't finite is marked as diverged",
+    "diverged": "a round with a metric that isn't finite, or with no finite loss of a kind, is marked as diverged",
 }
 
 
@@ -305,8 +307,11 @@ class Ledger:
         same = list(record.rejected) == rejected and counts == len(rejected)
         offence = {**_values(record, "round", "rejected", "rejections"), "by the clients": rejected}
         self.checks["rejected"].count(None if same else offence, where)
-        values = [*record.losses.values(), *(v for metrics in record.metrics.values() for v in metrics.values())]
-        marked = record.diverged or all(value is not None for value in values)
+        learned = {client.kind for client in clients if client.outcome in ARRIVED and client.loss is not None}
+        scores = [value for metrics in record.metrics.values() for value in metrics.values()]
+        # a kind's mean is null where one of its losses isn't finite; the median of its updates may be finite then
+        lost = {kind for kind, loss in record.losses.items() if loss is None} - learned
+        marked = record.diverged or not (lost or None in scores)
         self.checks["diverged"].count(None if marked else _values(record, "round", "losses", "metrics"), where)
         self.last_diverged = record.diverged
 

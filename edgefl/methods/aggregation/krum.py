@@ -17,6 +17,10 @@ class MultiKrum(ByUpdate):
 
     paper = "Blanchard et al. 2017"
 
+    def withstands(self, updates: int) -> int:
+        """f, with 2 f + 2 < m (proposition 2 of the paper); none of fewer than 3 updates."""
+        return 0 if updates < FEWEST else tolerated(updates, self.options.attackers)
+
     def shares(self, group: Group) -> list[float]:
         """1 for an update that is kept, else 0."""
         if len(group) < FEWEST:

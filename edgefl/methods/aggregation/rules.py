@@ -51,6 +51,14 @@ class Rule:
         self.options = options
         self.own = given if isinstance(given, self.Options) else self.Options.model_validate({})
 
+    def withstands(self, updates: int) -> int | None:
+        """How many of so many updates may be of attackers, whatever they send, without moving the result beyond what
+        honest updates allow; None: not known.
+
+        A run with attackers warns where they are more, and a scenario in which one always is too many is refused.
+        """
+        return None
+
 
 class Mean(Rule):
     """The mean of the changes, weighted by samples."""
@@ -130,6 +138,10 @@ class Median(ByCoordinate):
 
     paper = "Yin et al. 2018"
 
+    def withstands(self, updates: int) -> int:
+        """Fewer than half."""
+        return max(updates - 1, 0) // 2
+
     def centre(self, changes: Tensor, weights: Tensor) -> Tensor:
         """The median; clients have equal weight, as published."""
         return _middle(changes, (len(changes) - 1) // 2)
@@ -140,10 +152,14 @@ class TrimmedMean(ByCoordinate):
 
     paper = "Yin et al. 2018"
 
+    def withstands(self, updates: int) -> int:
+        """As many as are dropped at each end: floor(trim m)."""
+        trim = TRIM if self.options.trim is None else self.options.trim
+        return int(trim * updates + 1e-9)  # 30 % of 10 is 3, despite binary fractions
+
     def centre(self, changes: Tensor, weights: Tensor) -> Tensor:
         """The mean of m values without floor(trim m) at each end; clients have equal weight, as published."""
-        trim = TRIM if self.options.trim is None else self.options.trim
-        return _middle(changes, int(trim * len(changes) + 1e-9))  # 30 % of 10 is 3, despite binary fractions
+        return _middle(changes, self.withstands(len(changes)))
 
 
 def _middle(values: Tensor, dropped: int) -> Tensor:

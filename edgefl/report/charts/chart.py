@@ -5,11 +5,12 @@ Numbers are in base units (bytes, seconds, joules, FLOPs); whoever draws them ch
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
+
+from edgefl.errors import visible
+from edgefl.report.console import csv_lines
 
 Number = float | None
 Form = Literal["lines", "bars", "stacks", "areas", "points", "spans", "map"]
@@ -30,8 +31,25 @@ _PREFIXES: dict[str, tuple[tuple[float, str], ...]] = {
 }
 
 
+class _Drawn:
+    """Something whose texts are drawn: characters that turn the order of others or can't be drawn are escapes."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):  # type: ignore[arg-type]  # every class below is a dataclass
+            if each.name not in ("rows", "columns"):  # a CSV file has these too
+                object.__setattr__(self, each.name, _drawn(getattr(self, each.name)))
+
+
+def _drawn(value: Any) -> Any:
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, list | tuple) and any(isinstance(part, str | tuple) for part in value):
+        return type(value)(_drawn(part) for part in value)
+    return value
+
+
 @dataclass(frozen=True)
-class Axis:
+class Axis(_Drawn):
     """An axis: its title and the unit of its numbers (``bytes``, ``seconds``, ``joules``, ``flops``, ``share``).
 
     Larger numbers than ``top`` are cut off.
@@ -63,7 +81,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Series:
+class Series(_Drawn):
     """Numbers of one name and colour.  All sequences are as long as ``x`` or empty.
 
     ``low`` and ``high`` are the ends of a band or of error bars, ``base`` the place where a span begins, ``symbols``
@@ -89,7 +107,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Panel:
+class Panel(_Drawn):
     """One pair of axes.  ``across`` and ``down`` are lines with a name, at a height and at a place of the x axis.
 
     ``areas`` are stacked and hold their value until the next place.  In a ``map`` each series is a line of cells.
@@ -134,7 +152,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Chart:
+class Chart(_Drawn):
     """A figure: panels, a sentence that says what they show, and the same numbers as a table.
 
     ``group`` is what several figures have in common that show the same for other metrics or kinds; ``choice`` is what
@@ -162,11 +180,7 @@ class Chart:
 
     def csv(self) -> str:
         """The table as CSV text: a line of names, and numbers in base units."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(self.columns)
-        writer.writerows(["" if cell is None else cell for cell in row] for row in self.rows)
-        return text.getvalue()
+        return csv_lines([self.columns, *self.rows])
 
 
 def colour(index: int) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from edgefl.errors import RunError
 from edgefl.report.charts.chart import UNKNOWN, Axis, Chart, Panel, Series
-from edgefl.runs.durable import replace_file, writing
+from edgefl.runs.durable import replace_file, write_output
 
 MARKS = "osD^vXP*"
 WIDTH = 7.0
@@ -18,7 +19,8 @@ HEIGHT = 2.5
 STYLE: dict[Any, Any] = {
     "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7, "xtick.labelsize": 7,
     "ytick.labelsize": 7, "axes.spines.top": False, "axes.spines.right": False, "pdf.fonttype": 42, "ps.fonttype": 42,
-    "svg.hashsalt": "edgefl", "legend.frameon": False, "lines.linewidth": 1.2, "lines.markersize": 3.5,
+    "svg.hashsalt": "edgefl", "text.parse_math": False, "legend.frameon": False,
+    "lines.linewidth": 1.2, "lines.markersize": 3.5,
 }  # fmt: skip
 """Letters are embedded as TrueType, which publishers ask for; the same numbers give the same file."""
 
@@ -65,12 +67,13 @@ def draw(chart: Chart, path: Path, *, dpi: int = 200, title: str = "", measured:
             )
         form = path.suffix.removeprefix(".").lower()
         metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(form, {"Software": None})
-        with writing(path):
-            figure.savefig(path, dpi=dpi, metadata=metadata)
-            if palette and form == "png":
-                with Image.open(path) as drawn:
-                    reduced = drawn.convert("RGB").quantize(palette)
-                reduced.save(path, optimize=True)
+        content = BytesIO()
+        figure.savefig(content, format=form, dpi=dpi, metadata=metadata)
+        if palette and form == "png":
+            with Image.open(content) as drawn:
+                reduced = drawn.convert("RGB").quantize(palette)
+            reduced.save(content := BytesIO(), "png", optimize=True)
+        write_output(path, content.getvalue())
 
 
 def _height(panel: Panel) -> float:

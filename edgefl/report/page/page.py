@@ -20,7 +20,7 @@ from edgefl.report.charts import MOST_FLIGHTS, Chart, Records, charts_of, charts
 from edgefl.report.console import NOTHING, shown
 from edgefl.report.page.told import asked, headline, notices
 from edgefl.report.page.traces import MARKS, Plot, Trace, traces
-from edgefl.runs.durable import replace_file
+from edgefl.runs.durable import write_output
 
 if TYPE_CHECKING:
     from edgefl.runs import Run
@@ -152,13 +152,13 @@ def write_page(run: Run, path: Path) -> None:
         if len(page) <= MOST_BYTES or (most, rows) == (10, 3):
             break
         most, rows = max(10, most // 2), max(3, rows // 2)
-    replace_file(path, page)
+    write_output(path, page)
 
 
 def write_figure(chart: Chart, path: Path) -> None:
     """Write a page of one figure with its table.  Raises RunError if the file can't be written."""
     figures = _Figures(MOST_ROWS)
-    replace_file(path, _page(chart.title, figures, alone=figures.figure(chart, "figure")))
+    write_output(path, _page(chart.title, figures, alone=figures.figure(chart, "figure")))
 
 
 def _page(

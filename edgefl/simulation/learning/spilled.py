@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from edgefl.runs.durable import writing
-from edgefl.runs.kept import Layout, parts_of
+from edgefl.runs.kept import Layout, write_at
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,7 @@ class Spill:
         """Append tensors.  Raises RunError, such as on a full disk."""
         place = Place(self._end, Layout.of(tensors))
         with writing(self._folder):
-            for tensor in tensors.values():
-                for part in parts_of(tensor):
-                    left = memoryview(part)
-                    while len(left):  # one call may write less
-                        left = left[self._file.write(left) :]
+            write_at(self._file, self._end, tensors.values())
         self._end += place.layout.size
         return place
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -19,7 +20,7 @@ from edgefl.planning.planner import Plan, Planner, Start
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import preinstalled
 from edgefl.schedules import Stage
-from edgefl.simulation.attackers import attack_of
+from edgefl.simulation.attackers import attack_of, overrun
 from edgefl.simulation.finite import FiniteCheck
 from edgefl.simulation.inflight.closed_form import Dispatch, Flights
 from edgefl.simulation.kept import Deposited, KeptValues
@@ -75,6 +76,8 @@ class Training:
         self._arrived = Arrived(setup, folder, most)
         self._part: Part | None = None
         self._known: KnownPart | None = None
+        self._overrun = False
+        """Whether it was told that attackers were too many for the rule."""
 
     def send(self, flights: Flights, go: NDArray[np.bool_], *, in_order: bool = False) -> None:
         """Submit the works of the flights in ``go``, and of those that are the first with their cost key.
@@ -310,6 +313,14 @@ class Training:
         """Decode these updates and aggregate them, each with its starting values."""
         updates = self._arrived.take(self.state, arrivals, stage, at_once=at_once)
         self._part = self._known = None
+        if not self._overrun and (many := overrun(self.setup, updates)):
+            self._overrun = True
+            warnings.warn(
+                f"{many}: they may move the model as they like; more updates a round (round.cohort, round.buffer, "
+                "round.quorum) withstand more.  Later rounds with too many aren't told",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         if updates:
             self.state = self.setup.method.aggregate(self.state, updates)
 

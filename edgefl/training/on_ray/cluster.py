@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import select
+import signal
 import socket
+import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from typing import Any, NotRequired, TypedDict
 
+import psutil
 import torch
 
 from edgefl.errors import EdgeflError, TrainingError
+from edgefl.training.on_ray import last_word
 
 START_SECONDS = 180.0
 """Seconds that workers have to start."""
@@ -48,17 +57,130 @@ def connect(ray: Any, address: str | None, **more: Any) -> None:
     Raises TrainingError if that fails.
     """
     try:
-        ray.init(address or "local", log_to_driver=False, logging_level="ERROR", **more)
+        with _own_sigterm():
+            ray.init(address or "local", log_to_driver=False, logging_level="ERROR", **more)
     except Exception as error:
-        said = str(error).strip().splitlines()
-        raise refused(f"no Ray at {address or 'this machine'}: {said[0] if said else repr(error)}") from error
+        raise refused(f"no Ray at {address or 'this machine'}: {first_line(error)}") from error
     _print_messages(ray, False)
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Keep what this program does at SIGTERM: ``ray.init`` sets handlers that exit, for programs without one."""
+    own = signal.getsignal(signal.SIGTERM)
+    if not callable(own) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked = False
+    try:
+        yield
+    except SystemExit:  # the signal came while Ray began
+        asked = True
+    finally:
+        signal.signal(signal.SIGTERM, own)
+    if asked:
+        signal.raise_signal(signal.SIGTERM)
 
 
 def disconnect(ray: Any) -> None:
     """Leave the cluster, and end Ray if ``connect`` started it."""
     ray.shutdown()
     _print_messages(ray, True)
+
+
+AGENTS = {"RuntimeEnvAgent": "runtime-environment agent", "DashboardAgent": "dashboard agent"}
+"""Processes that a raylet starts, and with which it ends."""
+
+
+class Services:
+    """Ray's own processes on this machine without which no task runs: the raylet, its agents, and the GCS server.
+
+    Ray's library ends a process whose raylet has ended, at its next call or by itself, without a word: ``last_word``
+    then says ``says``, in another process, and removes ``folder``, that of a Ray of this process, else "".
+    """
+
+    def __init__(self, ray: Any, says: str, folder: str):
+        node = ray._private.worker._global_node
+        self._named: dict[str, psutil.Process] = {}
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                words = process.cmdline()
+                if f"--raylet_socket_name={node.raylet_socket_name}" in words and process.name() == "raylet":
+                    self._named |= {"raylet": process, **_agents(process)}
+                elif f"--log_dir={node.get_logs_dir_path()}" in words and process.name() == "gcs_server":
+                    self._named["GCS server"] = process
+        self._files: dict[int, str] = {}
+        for name, process in self._named.items() if hasattr(os, "pidfd_open") else ():
+            with suppress(OSError):  # it has ended, or there are no more file descriptors
+                self._files[os.pidfd_open(process.pid)] = name
+        pids = {name: process.pid for name, process in self._named.items()}
+        self._last_word: subprocess.Popen[bytes] | None = None
+        if self._files:
+            self._last_word = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-S",
+                    last_word.__file__,
+                    json.dumps({"services": pids, "says": says, "folder": folder}),
+                ],
+                stdin=subprocess.PIPE,
+                start_new_session=True,
+            )
+
+    def ended(self, seconds: float = 0.0) -> list[str]:
+        """The names of those that have ended, none of them if all are there; waits so long for one to end."""
+        files = dict(self._files)
+        if files:
+            poll = select.poll()  # one for each call, since several threads ask
+            for file in files:
+                poll.register(file, select.POLLIN)
+            found = {files[file] for file, event in poll.poll(1000 * seconds) if event & select.POLLIN}
+            return [name for name in files.values() if name in found]
+        time.sleep(seconds)  # a system without such files
+        return [name for name, process in self._named.items() if not _runs(process)]
+
+    def kill(self) -> None:
+        """End those that are left."""
+        for process in self._named.values():
+            with suppress(psutil.Error):
+                process.kill()
+
+    def close(self) -> None:
+        """Forget them, once this process has left Ray."""
+        if self._last_word is not None:
+            with suppress(OSError):  # somebody ended it
+                self._last_word.communicate(b"x")
+            self._last_word = None
+        files, self._files, self._named = self._files, {}, {}
+        for file in files:
+            os.close(file)
+
+
+def _runs(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _agents(raylet: psutil.Process) -> Mapping[str, psutil.Process]:
+    """The agents of a raylet by their names in messages."""
+    titles = {child.cmdline()[0].strip().removeprefix("ray::"): child for child in raylet.children()}
+    return {name: titles[title] for title, name in AGENTS.items() if title in titles}
+
+
+def disconnect_ended(ray: Any, services: Services, ours: bool) -> None:
+    """Leave a Ray whose own processes have ended; where it is ``ours``, end what is left of it."""
+    if ours:
+        with suppress(Exception):  # whatever has ended meanwhile
+            ray._private.worker._global_node.kill_all_processes(check_alive=False, allow_graceful=False)
+        services.kill()
+    disconnect(ray)
+
+
+def first_line(error: object) -> str:
+    """What an error says, without the account of actors and nodes that Ray adds on further lines."""
+    said = str(error).strip().splitlines()
+    return said[0].strip() if said else repr(error)
 
 
 def _print_messages(ray: Any, whether: bool) -> None:
@@ -99,7 +221,7 @@ def greetings(ray: Any, hellos: Sequence[Any]) -> list[Greeting]:
         except EdgeflError:
             raise
         except Exception as error:
-            last = str(error).strip().splitlines()[-1]
+            last = (str(error).strip().splitlines() or [repr(error)])[-1].strip()
             raise refused(f"a worker on Ray can't start; is edgefl installed on every node? {last}") from error
     return said
 

@@ -32,10 +32,13 @@ from edgefl.errors import OutOfHostMemory, TrainingError
 from edgefl.training.on_ray.cluster import (
     START_SECONDS,
     Greeting,
+    Services,
     check_reachable,
     check_versions,
     connect,
     disconnect,
+    disconnect_ended,
+    first_line,
     greetings,
     imported,
     refused,
@@ -51,6 +54,10 @@ TRIES = 3
 """How often a task is begun whose worker is lost or runs out of memory; alone on its worker after the first time."""
 LOOKS_PER_TIMEOUT = 20
 """How often per ``executor.timeout``, or per ``START_SECONDS``, the watch looks whether tasks still end."""
+CLOSES_SECONDS = 0.1
+"""How often the watch looks whether the executor was closed."""
+GO_ON = "Finished rounds are saved: continue with edgefl run --resume"
+ENDED = f"Ray's {{names}} {{verb}} ended, and no work can go on. {GO_ON}"
 
 
 @dataclass(eq=False)
@@ -111,11 +118,14 @@ class OnRay:
         self._closing, self._ours = False, False
         self._ended = time.monotonic()
         self._over = threading.Event()
+        self._services: Services | None = None
+        self._gone = ""
         try:
             self._connect()
             self._check_room()
             self._cargo = None if cargo is None else self._ray.put(cargo)
             self._start()
+            self._services = Services(self._ray, ENDED, self._folder)
         except BaseException:
             self.close()
             raise
@@ -128,6 +138,9 @@ class OnRay:
         """
         entry = _Entry(task, Future())
         with self._lock:
+            if self._is_gone():
+                entry.future.set_exception(TrainingError(self._gone))
+                return entry.future
             if not self._waiting and not any(slot.entries for slot in self._slots):
                 self._ended = time.monotonic()
             self._waiting.append(entry)
@@ -143,13 +156,20 @@ class OnRay:
                 entry.future.cancel()
             self._waiting.clear()
             slots, self._slots = self._slots, []
-            self._inputs = {}
-            self._forms.clear()
-        for slot in slots:
+            gone = self._is_gone()
+            if not gone:  # else Ray's library would end this process
+                self._inputs = {}
+                self._forms.clear()
+        for slot in slots if not gone else ():
             self._kill(slot)
-        if self._ours:
+        if self._ours and gone and self._services is not None:
+            self._ours = False
+            disconnect_ended(self._ray, self._services, ours=self._options.address is None)
+        elif self._ours:
             self._ours = False
             disconnect(self._ray)
+        if self._services is not None:
+            self._services.close()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -212,7 +232,7 @@ class OnRay:
 
     def _feed(self) -> None:
         """Give waiting tasks to workers; called under the lock."""
-        while self._waiting and not self._closing:
+        while self._waiting and not self._closing and not self._is_gone():
             entry = self._waiting[0]
             slot = min((s for s in self._slots if s.ready), key=lambda s: len(s.entries), default=None)
             if slot is None or len(slot.entries) >= AT_HAND or any(e.failures for e in slot.entries):
@@ -253,6 +273,8 @@ class OnRay:
         lost = isinstance(error, self._ray.exceptions.RayError)
         with self._lock:
             self._ended = time.monotonic()
+            if self._is_gone():  # the entry's future has its error
+                return
             if self._closing:
                 lost = False
             if entry in slot.entries:
@@ -263,7 +285,7 @@ class OnRay:
             if again:
                 self._waiting.appendleft(entry)
             if lost:
-                self._replace(slot, str(error).strip().splitlines()[0])
+                self._replace(slot, first_line(error))
         if not again:
             self._tell(entry, error, lost, done)
         with self._lock:
@@ -272,10 +294,9 @@ class OnRay:
     def _tell(self, entry: _Entry, error: BaseException | None, lost: bool, done: Future[Any]) -> None:
         with suppress(InvalidStateError):
             if lost:
-                said = str(error).strip().splitlines()[0]
                 error = TrainingError(
-                    f"{entry.name} was begun {TRIES} times, and its worker on Ray was lost each time: {said}. "
-                    "Finished rounds are saved: continue with edgefl run --resume"
+                    f"{entry.name} was begun {TRIES} times, and its worker on Ray was lost each time: "
+                    f"{first_line(error)}. {GO_ON}"
                 )
             if error is not None:
                 entry.future.set_exception(error)
@@ -297,7 +318,7 @@ class OnRay:
     def _began(self, slot: _Slot, hello: Future[Any]) -> None:
         """Use a new worker, unless it can't work."""
         with self._lock:
-            if slot not in self._slots:
+            if slot not in self._slots or self._is_gone():
                 return
             try:
                 check_versions(hello.result())
@@ -312,8 +333,10 @@ class OnRay:
     def _watch(self, timeout: float) -> None:
         """End the workers if no task has ended for ``timeout`` seconds, and tasks if no worker can be started again."""
         since = time.monotonic()
-        while not self._over.wait(min(timeout, START_SECONDS) / LOOKS_PER_TIMEOUT):
+        while not self._waits(min(timeout, START_SECONDS) / LOOKS_PER_TIMEOUT):
             with self._lock:
+                if self._is_gone():
+                    return
                 now = time.monotonic()
                 busy = [slot for slot in self._slots if slot.entries]
                 if busy and now - self._ended > timeout:
@@ -325,14 +348,35 @@ class OnRay:
                 elif now - since > START_SECONDS:
                     self._strand(f"none could be started again within {START_SECONDS:g} s")
 
+    def _waits(self, seconds: float) -> bool:
+        """Wait so long, less if one of Ray's own processes ends; whether this is closed."""
+        assert self._services is not None
+        until = time.monotonic() + seconds
+        while not self._over.is_set() and (left := until - time.monotonic()) > 0:
+            if self._services.ended(min(left, CLOSES_SECONDS)):
+                break
+        return self._over.is_set()
+
     def _strand(self, reason: object) -> None:
         """Tell all waiting tasks that no worker is left; called under the lock."""
         for entry in self._waiting:
             with suppress(InvalidStateError):
-                entry.future.set_exception(
-                    TrainingError(
-                        f"no worker on Ray is left: {reason}. Finished rounds are saved: continue with edgefl run "
-                        "--resume"
-                    )
-                )
+                entry.future.set_exception(TrainingError(f"no worker on Ray is left: {first_line(reason)}. {GO_ON}"))
         self._waiting.clear()
+
+    def _is_gone(self) -> bool:
+        """Whether one of Ray's own processes has ended, so that nothing may be asked of Ray; called under the lock.
+
+        At the first time all tasks are told.
+        """
+        if self._gone or self._services is None or not (ended := self._services.ended()):
+            return bool(self._gone)
+        self._gone = ENDED.format(names=" and ".join(ended), verb="has" if len(ended) == 1 else "have")
+        if self._folder:  # a GCS server that is left would tell Ray's library, which would end this process
+            self._services.kill()
+        entries = [*self._waiting, *(entry for slot in self._slots for entry in slot.entries)]
+        self._waiting.clear()
+        for entry in entries:
+            with suppress(InvalidStateError):
+                entry.future.set_exception(TrainingError(self._gone))
+        return True

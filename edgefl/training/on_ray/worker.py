@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from edgefl.data import Cargo
+from edgefl.errors import text_of
 from edgefl.training.node import Node
 from edgefl.training.on_ray.cluster import Greeting, greeting
 from edgefl.training.task import Task
@@ -52,8 +53,8 @@ class Worker:
         sys.path[:] = [*path, *(folder for folder in sys.path if folder not in path)]
         try:
             self._node = partial(open_node, cargo=cargo)(*arguments)
-        except Exception as error:  # told by ``hello``, with the name of the node
-            self._why_not = str(error) or repr(error)
+        except BaseException as error:  # told by ``hello``, with the name of the node
+            self._why_not = text_of(error) or type(error).__name__
 
     def hello(self) -> Greeting:
         """Where this is, the versions there, and why it can't begin, if so."""

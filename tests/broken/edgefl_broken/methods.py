@@ -77,6 +77,37 @@ class WrongShape(Method):
         return new.changed({a: t[:1] for a, t in new.tensors.items() if a.endswith("head.bias")})
 
 
+class Stop(BaseException):
+    pass
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+    __repr__ = __str__
+
+
+class StopsInWork(Method):
+    def work(self, kind: str, round: int) -> Work:
+        raise Stop("enough")
+
+
+class MuteInWork(Method):
+    def work(self, kind: str, round: int) -> Work:
+        raise Mute
+
+
+class StopsInAggregate(Method):
+    def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
+        raise Stop("enough\x1b[31m")
+
+
+class MuteInAggregate(Method):
+    def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
+        raise Mute
+
+
 class HangsInWork(Method):
     def work(self, kind: str, round: int) -> Work:
         print("hanging", flush=True)
@@ -98,6 +129,14 @@ class RaisesInStep(_Stepped):
 
 class LeavesInStep(_Stepped):
     step = "leaves"
+
+
+class StopsWithData(_Stepped):
+    step = "stops-with-data"
+
+
+class MuteWithData(_Stepped):
+    step = "mute-with-data"
 
 
 class LeavesWithData(_Stepped):

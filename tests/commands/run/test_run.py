@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from tensors import assert_equal_tensors
 
 import edgefl
-from edgefl.commands.run.run import free_folder
 from edgefl.errors import RunError, ScenarioError
 from edgefl.runs import Run
+from edgefl.runs.folders import free_folder
 
 Tiny = Callable[..., dict[str, Any]]
 LAYERWISE = {"name": "layerwise", "stages": 2, "rounds": 4}
@@ -124,7 +124,11 @@ def test_nothing_is_written_for_a_scenario_that_cannot_run(tiny: Tiny, tmp_path:
 
 def test_the_first_free_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert free_folder("tiny") == Path("runs/tiny")
-    for taken in ("tiny", "tiny-2"):
-        (tmp_path / "runs" / taken).mkdir(parents=True)
-    assert free_folder("tiny") == Path("runs/tiny-3")
+    (tmp_path / "runs" / "tiny-2").mkdir(parents=True)
+    (tmp_path / "runs" / "tiny-4").symlink_to("nowhere")
+    names = []
+    for _ in range(3):
+        new = free_folder("tiny")
+        names.append(str(new.path))
+        new.close()
+    assert names == ["runs/tiny", "runs/tiny-3", "runs/tiny-5"]

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 
 import edgefl
@@ -18,7 +20,7 @@ from edgefl.commands.compose import compose, predictor_of
 from edgefl.data import Federation
 from edgefl.devices import device_names, library_folder, load_device
 from edgefl.devices.budgets import BUDGETS
-from edgefl.errors import RunError, ScenarioError
+from edgefl.errors import EdgeflError, RunError, ScenarioError
 from edgefl.planning import Planner
 from edgefl.planning.eligibility import gate
 from edgefl.planning.workload import evaluated, workload_of
@@ -301,3 +303,56 @@ def test_refused_cells_are_printed_with_their_reason(declared: dict[str, Any]) -
     assert any(line.split()[:2] == ["stages=4", "refused"] for line in lines)
     assert "2 combinations can't be run" in lines
     assert any(line.startswith("stages=4") and "refused: schedule.stages: " in line for line in lines)
+
+
+ANYTHING = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(), st.just(10**400), st.floats(), st.just(1e308), st.text(max_size=9)
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(st.text(max_size=9), inner, max_size=2)),
+    max_leaves=4,
+)
+"""What somebody may write in place of a field."""
+
+
+@pytest.fixture(scope="module")
+def kept_rows(declared: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    folder = tmp_path_factory.mktemp("kept") / "rows"
+    edgefl.sweep(declared, ["training.batch=4,8"], output=folder)
+    return folder, (folder / "sweep.jsonl").read_text().splitlines()
+
+
+@pytest.mark.parametrize("label", [[], {}, [[]], None, 1])
+def test_a_row_whose_label_is_no_text_is_told_by_line(
+    declared: dict[str, Any], kept_rows: tuple[Path, list[str]], label: Any
+) -> None:
+    folder, (first, second) = kept_rows
+    (folder / "sweep.jsonl").write_text(f"{first}\n{json.dumps(json.loads(second) | {'label': label})}\n")
+    with pytest.raises(RunError, match="sweep.jsonl:2: this line is damaged"):
+        edgefl.sweep(declared, ["training.batch=4,8"], output=folder)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_an_edited_row_is_taken_or_told_in_a_line(
+    declared: dict[str, Any], kept_rows: tuple[Path, list[str]], data: st.DataObject
+) -> None:
+    folder, (first, second) = kept_rows
+    row = inner = json.loads(first)
+    while True:
+        key = data.draw(st.sampled_from(sorted(inner) if isinstance(inner, dict) else range(len(inner))))
+        if not (isinstance(inner[key], dict | list) and inner[key] and data.draw(st.booleans())):
+            break
+        inner = inner[key]
+    if data.draw(st.integers(0, 4)):
+        inner[key] = data.draw(ANYTHING)
+    else:
+        del inner[key]
+    (folder / "sweep.jsonl").write_text(f"{json.dumps(row)}\n{second}\n")
+    try:
+        answer = edgefl.sweep(declared, ["training.batch=4,8"], output=folder)
+    except EdgeflError as error:
+        assert "sweep.jsonl:1" in str(error) and "\n" not in str(error)
+    else:
+        json.dumps(answer.as_json(), allow_nan=False)
+        print_sweep(answer, Console(file=io.StringIO()))

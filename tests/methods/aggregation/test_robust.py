@@ -116,6 +116,41 @@ def test_a_weight_factor_shortens_a_clients_change_before_the_median() -> None:
     assert_equal_tensors(combine(BASE, updates, own, options=options(rule="median"))["k/b"], torch.full(SHAPE, 2.0))
 
 
+@pytest.mark.parametrize(
+    ("fields", "withstood"),
+    [
+        # Yin et al. 2018: fewer than half; Blanchard et al. 2017: 2 f + 2 < n
+        ({"rule": "median"}, {1: 0, 2: 0, 3: 1, 4: 1, 5: 2, 10: 4}),
+        ({"rule": "trimmed-mean", "trim": 0.2}, {4: 0, 5: 1, 9: 1, 10: 2}),
+        ({"rule": "krum"}, {1: 0, 2: 0, 3: 0, 4: 0, 5: 1, 6: 1, 7: 2, 10: 3}),
+        ({"rule": "multi-krum", "attackers": 1}, {4: 0, 5: 1, 10: 1}),
+    ],
+    ids=str,
+)
+def test_a_rule_says_how_many_attackers_it_withstands(fields: dict[str, object], withstood: dict[int, int]) -> None:
+    made = rules.rule(options(**fields))
+    assert {m: made.withstands(m) for m in withstood} == withstood
+
+
+@pytest.mark.parametrize("name", ["median", "krum", "multi-krum"])
+@pytest.mark.parametrize("size", range(3, 12))
+def test_what_is_withstood_moves_nothing_and_one_more_does(name: str, size: int) -> None:
+    """By the rules themselves: honest changes lie in [0.9, 1.1], and all attackers send the same huge one."""
+    told = options(rule=name)
+    most = rules.rule(told).withstands(size)
+    assert most is not None
+
+    def moved(bad: int) -> torch.Tensor:
+        honest = [0.9 + 0.2 * i / size for i in range(size - bad)]
+        changes = [*honest, *[1e30] * bad]
+        updates = [update(i, 1, {"k/b": torch.full(SHAPE, x)}) for i, x in enumerate(changes)]
+        return combine(BASE, updates, own, options=told)["k/b"]
+
+    assert ((moved(most) >= 0.9 - 1e-6) & (moved(most) <= 1.1 + 1e-6)).all()
+    if name == "median":  # of an even number the mean of two, of which one is then wild
+        assert not (moved(most + 1) <= 1.1).all()
+
+
 # clipping -----------------------------------------------------------------------------------------------------------
 
 
