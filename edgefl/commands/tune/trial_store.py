@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -86,8 +85,7 @@ class TrialStore:
             if others and not self.path.exists():
                 raise RunError(f"{folder} already holds files ({others[0]}, ...); choose another folder")
             folder.mkdir(parents=True, exist_ok=True)
-        if (lock := locked(folder)) is not None:
-            weakref.finalize(self, lock.close)
+        self._lock = locked(folder)  # until this object goes
         with writing(self.path):
             self.path.touch()
             read_regular(self.path)  # a pipe or a device might never end

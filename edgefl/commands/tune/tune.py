@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from edgefl import registry
@@ -87,9 +87,9 @@ def tune(
     optuna()  # before data are read
     whole = scenario_of(scenario, overrides)
     space = searched_of(whole, search)
-    folder = Path(output) if output is not None else free_folder(f"{whole.name}-tune")
+    folder = None if output is None else Path(output)
     result = tuned(whole, space, trials, folder, metric=metric, seeds=seeds, jobs=jobs, on_progress=on_progress)
-    on_progress("done", {"folder": str(folder)})
+    on_progress("done", {"folder": result.folder})
     return result
 
 
@@ -97,7 +97,7 @@ def tuned(
     scenario: Scenario,
     space: Sequence[Searched],
     trials: int,
-    folder: Path,
+    folder: Path | None,
     *,
     metric: str | None = None,
     seeds: int = 1,
@@ -106,7 +106,8 @@ def tuned(
 ) -> Tuning:
     """``tune`` with objects: try ``trials`` settings of a search space, or go on with those in the folder.
 
-    The folder gets ``tune.json`` (the answer) and ``best.yaml`` too.  Raises what ``tune`` does.
+    Without a folder it is made, ``runs/NAME-tune`` or the next that is free.  It gets ``tune.json`` (the answer) and
+    ``best.yaml`` too.  Raises what ``tune`` does.
     """
     for name, value in (("trials", trials), ("seeds", seeds)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -118,8 +119,10 @@ def tuned(
         "scenario": fixed_part(told.base), "search": {each.name: each.told for each in space}, "metric": told.metric,
         "trials": trials, "seeds": seeds, "plug-in files": registry.plug_in_files(),
     }  # fmt: skip
-    with quiet():
-        store = TrialStore(optuna(), folder, made_of, lower=told.lower)
+    with ExitStack() as held, quiet():
+        if folder is None:
+            folder = held.enter_context(closing(free_folder(f"{scenario.name}-tune"))).path
+        store = TrialStore(optuna(), folder, made_of, lower=told.lower)  # which locks the folder, too
     on_progress("cells", {"folder": str(folder), "of": trials * seeds})
     search = Search(told, list(space), trials, store, on_progress)
     with ExitStack() as stack:
