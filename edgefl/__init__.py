@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from edgefl.commands.run.run import run
     from edgefl.commands.sweep.sweep import sweep
     from edgefl.commands.trace import trace
+    from edgefl.commands.tune.tune import tune
     from edgefl.commands.validate import validate
     from edgefl.paper_tables.papers import papers
     from edgefl.registry import register
@@ -49,6 +50,7 @@ __all__ = [
     "run",
     "sweep",
     "trace",
+    "tune",
     "validate",
     "write_figures",
     "write_report",
@@ -73,6 +75,7 @@ _MODULES = {
     "run": "edgefl.commands.run.run",
     "sweep": "edgefl.commands.sweep.sweep",
     "trace": "edgefl.commands.trace",
+    "tune": "edgefl.commands.tune.tune",
     "validate": "edgefl.commands.validate",
     "write_figures": "edgefl.commands.report",
     "write_report": "edgefl.commands.report",

@@ -32,6 +32,7 @@ NAMES = [
     "run",
     "sweep",
     "trace",
+    "tune",
     "validate",
     "write_figures",
     "write_report",

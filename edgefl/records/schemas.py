@@ -18,6 +18,7 @@ from edgefl.records.record import Record
 from edgefl.records.rounds import Round
 from edgefl.records.run import Comparison, Environment, Evaluation, Result
 from edgefl.records.summary import Summary
+from edgefl.records.tune import Tuning
 from edgefl.records.validate import ValidScenario
 from edgefl.records.verified import Verified
 
@@ -28,6 +29,7 @@ RECORDS: dict[str, type[Record]] = {
     "export": Exported, "emulate": Emulation, "profile": Profile,
     "profile --compare": ComparedProfiles, "cost-diff": CostDifference, "devices check": DeviceCheck,
     "devices list": Library, "calibrate": Calibration, "methods": Parts,
-    "compare": ComparedRuns, "fit": Fit, "analyse": Analysis, "validate": ValidScenario, "papers": Papers,
+    "compare": ComparedRuns, "fit": Fit, "tune": Tuning, "analyse": Analysis, "validate": ValidScenario,
+    "papers": Papers,
 }  # fmt: skip
 """Each record by the name of its table, file or command; not those with a list whose rows are of two classes."""

@@ -33,12 +33,13 @@ class Axis:
         return cls(path, tuple(values), places)
 
     @classmethod
-    def of_text(cls, text: str) -> Axis:
+    def of_text(cls, text: str, option: str = "--vary") -> Axis:
         """The axis written as ``training.batch=8,16``: commas in brackets and quotes don't separate values.
 
-        Raises ScenarioError for any other syntax and for a repeated value.
+        Messages begin with the ``option`` that was given.  Raises ScenarioError for any other syntax and for a repeated
+        value.
         """
-        origin = f"--vary {text}"
+        origin = f"{option} {text}"
         path_text, equals, values_text = text.partition("=")
         if not equals or not values_text.strip():
             raise ScenarioError("an axis is path=value,value, for example training.lr=1e-3,1e-2", file=origin)

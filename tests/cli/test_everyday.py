@@ -70,6 +70,7 @@ LONG = {
     *EXAMPLES["edgefl devices validate"],
     *EXAMPLES["edgefl emulate"],
     *EXAMPLES["edgefl fit"],
+    *EXAMPLES["edgefl tune"],
     *EXAMPLES["edgefl analyse"],
     *EXAMPLES["edgefl papers"][1:],
     *EXAMPLES["edgefl figures"],

@@ -1,6 +1,7 @@
 """Combinations that run side by side or as shards give what they give one after the other."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -8,11 +9,11 @@ import time
 
 import psutil
 import pytest
-from cell_works import ends_itself, fails_at_two
+from cell_works import ends_itself, fails_at_two, where
 from small_grid import GRID, contents
 
 import edgefl
-from edgefl.commands.cells.cells import run_cells, shard_of, share_of
+from edgefl.commands.cells.cells import kept_workers, run_cells, shard_of, share_of
 from edgefl.commands.cells.workers import Cell
 from edgefl.errors import EdgeflError, RunError
 from edgefl.runs import comparison, read_run
@@ -52,6 +53,31 @@ def test_an_error_ends_its_own_cell_only(jobs):
     assert [outcome.label for outcome in outcomes] == ["0", "1", "2", "3", "4"]
     assert [outcome.answer for outcome in outcomes] == [0, 1, None, 3, 4]
     assert [str(outcome.error) for outcome in outcomes if outcome.error] == ["two is refused"]
+
+
+def test_workers_stay_alive_from_one_list_of_cells_to_the_next():
+    cells = [Cell(str(number), 0.2) for number in range(4)]
+    with kept_workers(where, 2, lambda event, facts: None) as run:
+        first, second, third = (run(cells[:count]) for count in (4, 4, 1))
+        assert [outcome.label for outcome in first] == ["0", "1", "2", "3"]
+        workers = {outcome.answer for outcome in first}
+        assert len(workers) == 2 and {outcome.answer for outcome in (*second, *third)} <= workers
+        assert all(psutil.pid_exists(worker) for worker in workers)
+    assert not any(psutil.pid_exists(worker) for worker in workers)
+
+
+def test_one_job_of_kept_workers_is_this_process():
+    with kept_workers(where, 1, lambda event, facts: None) as run:
+        assert {outcome.answer for outcome in run([Cell("a", 0), Cell("b", 0)])} == {os.getpid()}
+
+
+def test_kept_workers_that_are_killed_are_replaced(tmp_path):
+    with kept_workers(ends_itself, 2, lambda event, facts: None) as run:
+        for name in "ab":
+            cells = [Cell(name, (str(tmp_path / name), 1)), Cell("c", (str(tmp_path / "c"), 0))]
+            with pytest.warns(RuntimeWarning, match="ended by signal SIGKILL; it is begun once more"):
+                outcomes = run(cells)
+            assert [outcome.answer for outcome in outcomes] == ["survived", "survived"]
 
 
 def test_a_cell_whose_worker_was_killed_is_begun_once_more(tmp_path):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 from edgefl.errors import RunError
@@ -20,3 +21,8 @@ def ends_itself(argument, on_progress):
     if len(Path(marker).read_text().splitlines()) <= times:
         os.kill(os.getpid(), signal.SIGKILL)
     return "survived"
+
+
+def where(seconds, on_progress):
+    time.sleep(seconds)
+    return os.getpid()

@@ -18,6 +18,7 @@ from edgefl.records.profile import ComparedProfiles, CostDifference, Profile
 from edgefl.records.record import Keys, Record, Row, fields_of, meanings, types_of
 from edgefl.records.summary import Summary
 from edgefl.records.sweep import CellHead, Sweep
+from edgefl.records.tune import Tuning
 from edgefl.records.validate import ValidScenario
 from edgefl.records.verified import Verified
 from tools.pages.markdown import prose, table
@@ -34,6 +35,7 @@ ANSWERS: dict[str, type[Record]] = {
     "compare": ComparedRuns,
     "sweep": Sweep,
     "fit": Fit,
+    "tune": Tuning,
     "analyse": Analysis,
     "validate": ValidScenario,
     "run": Summary,

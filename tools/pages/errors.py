@@ -38,6 +38,11 @@ EXIT_CODES = {
         "([what that means](../how-to/fit.md#exit-codes))",
         "",
     ),
+    "tune": (
+        "the best settings are printed and written",
+        "the models of all trials diverged, or a work failed while it ran",
+        "trials are kept: the same command with `-o DIR` goes on",
+    ),
     "analyse": ("the analysis is printed and written", "a work failed while it ran", "the same command goes on"),
     "methods": ("the list is printed; parts that are broken are named on stderr", "", ""),
     "models": ("the list is printed; parts that are broken are named on stderr", "", ""),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from edgefl.commands.cells.processes import Processes
 from edgefl.commands.cells.workers import AnyWorker, Cell, Lost, Outcome, Place, Work, outcome_of
@@ -60,6 +61,29 @@ def run_cells(
         yield outcome_of(work, cell, on_progress)
 
 
+@contextmanager
+def kept_workers(work: Work, jobs: int, on_progress: OnProgress) -> Iterator[Callable[[Sequence[Cell]], list[Outcome]]]:
+    """Yield what does ``run_cells`` for one list of cells after the other and returns each list's outcomes.
+
+    Worker processes stay alive from one list to the next, until the context ends.  With one job there are none.
+    """
+    place, workers = Processes(work), list[Any]()
+
+    def run(cells: Sequence[Cell]) -> list[Outcome]:
+        if jobs == 1:
+            outcomes = []
+            for index, cell in enumerate(cells):
+                on_progress("combination", {"label": cell.label, "index": index, "of": len(cells)})
+                outcomes.append(outcome_of(work, cell, on_progress))
+            return outcomes
+        return list(_Workers(cells, jobs, on_progress, place, workers, keeps=True).outcomes())
+
+    try:
+        yield run
+    finally:
+        place.close(workers)
+
+
 def check_jobs(jobs: int, address: str | None = None) -> None:
     """Raise RunError unless this can be a number of jobs, and something listens at the address if there is one."""
     if not isinstance(jobs, int) or isinstance(jobs, bool) or jobs < 1:
@@ -91,13 +115,14 @@ def share_of(items: Sequence[Item], shard: tuple[int, int] | None) -> list[Item]
 
 @dataclass
 class _Workers(Generic[AnyWorker]):
-    """Workers that take one cell after the other."""
+    """Workers that take one cell after the other; they end with the last one, unless ``keeps``."""
 
     cells: Sequence[Cell]
     jobs: int
     on_progress: OnProgress
     place: Place[AnyWorker]
     workers: list[AnyWorker] = field(default_factory=list)
+    keeps: bool = False
     shares: dict[int, float] = field(default_factory=dict)
     running: dict[str, str] = field(default_factory=dict)
     over: int = 0
@@ -117,7 +142,8 @@ class _Workers(Generic[AnyWorker]):
                             position, ended[position] = outcome[0], outcome[1]
                 yield ended[index]
         finally:
-            self.place.close(self.workers)
+            if not self.keeps:
+                self.place.close(self.workers)
 
     def _feed(self, waiting: deque[int], tries: list[int]) -> None:
         """Give each idle worker a cell, and start workers as long as cells wait."""

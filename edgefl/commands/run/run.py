@@ -237,6 +237,17 @@ def _run_cell(argument: tuple[Path, str, Scenario, tuple[str, ...]], on_progress
         _run_one(folder, label, scenario, Executors(stack), on_progress, overrides)
 
 
+def run_until(
+    folder: Path, label: str, scenario: Scenario, round: int, executors: Executors, on_progress: OnProgress
+) -> None:
+    """Play the rounds of a scenario up to this one in its folder, from its last checkpoint, and leave it unfinished.
+
+    A later call, or ``run`` with ``resume``, goes on from there.  Nothing is drawn, and there are no final weights,
+    even after the schedule's last round.  Raises DivergedError, and what else a run ends with.
+    """
+    _run_one(folder, label, scenario, executors, on_progress, (), until=round)
+
+
 def _created(
     folder: Path, scenario: Scenario, combinations: Sequence[tuple[str, Scenario]], *, shared: bool = False
 ) -> list[tuple[str, Path, Scenario]]:
@@ -255,8 +266,12 @@ def _run_one(
     on_progress: OnProgress,
     overrides: Sequence[str],
     on_round: OnRound | None = None,
+    until: int | None = None,
 ) -> None:
-    """Run a scenario in its folder, from the last finished round if it was begun before."""
+    """Run a scenario in its folder, from the last finished round if it was begun before.
+
+    With ``until`` it plays the rounds up to this one and leaves the run unfinished.
+    """
 
     on_message = messages(on_progress)
 
@@ -344,10 +359,12 @@ def _run_one(
         gc.freeze()  # the set-up stays alive, and collecting over it takes as long as many events
         try:
             with threads(1):  # more would only wait: what the server adds up is small, or workers use the cores
-                result = simulation.play()
+                result = simulation.play(until)
         finally:
-            tracked.close(finished=simulation.over)
+            tracked.close(finished=simulation.over and until is None)
             gc.unfreeze()  # the next combination of a comparison needs the memory of this one
+        if until is not None:
+            return
         if trains:
             federation.partition_figure(directory.path / "partition.png")
         draw_curves(read_run(folder))

@@ -1,0 +1,1 @@
+"""``edgefl tune``: the settings of a scenario that score best on validation."""
