@@ -398,15 +398,16 @@ class RunDirectory:
         Raises RunError if a file can't be written.
         """
         self.settle()
-        self._check_own()
         text = json_text(result.as_json())
         # clones prevent aliases: the file must hold every address, so that other tools can read it
         weights = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
         checkpoints.write_tensors(self.path / "weights.safetensors", weights)
         with writing(self.path):
             for table in TABLES:
-                sync(self.table(table))
+                if self.table(table).exists():
+                    sync(self.table(table))
             files = digests.file_digests(self.path, FILES)
+            self._check_own(files)
             files |= kept.file_digests(self.kept_folder, self._needed(self.keep))
         files["result.json"] = {"bytes": len(text), "blake2b": digests.text_digest(text)}
         # what a full disk may refuse comes before the result, so that a resumed run does it again
@@ -416,18 +417,20 @@ class RunDirectory:
         replace_file(self.path / "files.json", json_text({"files": files}))
         replace_file(self.path / "result.json", text)
 
-    def _check_own(self) -> None:
-        """Raise RunError if another program changed the tables, or removed a file, while this process wrote the run."""
+    def _check_own(self, files: Mapping[str, digests.FileDigest]) -> None:
+        """Raise RunError if another program changed the tables while this process wrote the run, or removed a file.
+
+        ``files`` are the digests of the files that are there.
+        """
         for name in FIRST:
-            if not (self.path / name).is_file():
+            if name not in files:
                 raise RunError(_changed_meanwhile(self.path / name, "it is gone"))
         for table, digest in self._digests.items():
-            path = self.table(table)
-            with writing(path):
-                now = digests.TableDigest.of(path)
-            if now.record() != digest.record():
-                how = f"it holds {now.size} bytes, not {digest.size}" if now.size != digest.size else "its bytes differ"
-                raise RunError(_changed_meanwhile(path, how))
+            written, now = digest.record(), files.get(self.table(table).name, digests.EMPTY)
+            if now["blake2b"] != written["blake2b"]:
+                size, was = now["bytes"], written["bytes"]
+                how = f"it holds {size} bytes, not {was}" if size != was else "its bytes differ"
+                raise RunError(_changed_meanwhile(self.table(table), how))
 
     def _needed(self, newest: int = 0) -> set[str]:
         """The files of what clients keep to which the ``newest`` checkpoints refer, 0: all, and the round under way."""
