@@ -26,6 +26,7 @@ from edgefl.runs.durable import append_file
 from edgefl.simulation.learning.spilled import Spill
 
 resource = pytest.importorskip("resource", reason="a limit of a file's size needs a POSIX system")
+pytestmark = pytest.mark.filterwarnings("ignore:.* has no checkpoint:RuntimeWarning")  # a resume says so
 Tiny = Callable[..., dict[str, Any]]
 
 HOST = ("host.jsonl", "environment.json", "files.json", "writer.lock")
@@ -126,7 +127,6 @@ def test_what_a_full_disk_refused_is_not_written_later(tmp_path: Path, lines: in
     assert path.read_bytes() == b"first\nthird\n"
 
 
-@pytest.mark.filterwarnings("ignore:.* has no checkpoint:RuntimeWarning")
 @pytest.mark.parametrize(("round", "short"), [(1, 40_000), (5, 1000), (9, 1), (11, 5000)])
 def test_a_file_that_reaches_its_limit_leaves_a_run_that_goes_on(
     bare: tuple[dict[str, Any], Run], tmp_path: Path, round: int, short: int
@@ -139,7 +139,6 @@ def test_a_file_that_reaches_its_limit_leaves_a_run_that_goes_on(
     assert contents(tmp_path / "run") == contents(whole.path)
 
 
-@pytest.mark.filterwarnings("ignore:.* has no checkpoint:RuntimeWarning")
 @pytest.mark.parametrize("size", [20_000, 100_000, 120_000, 204_000])
 def test_a_run_on_a_disk_that_was_full_ends_as_one_with_space(
     bare: tuple[dict[str, Any], Run], tmp_path: Path, size: int

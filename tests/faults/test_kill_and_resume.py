@@ -21,6 +21,7 @@ import edgefl
 from edgefl.errors import RunError
 from edgefl.runs import Run, read_run
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* has no checkpoint:RuntimeWarning")  # a resume says so
 Tiny = Callable[..., dict[str, Any]]
 LAYERWISE = {"name": "layerwise", "stages": 2, "rounds": 4}
 

@@ -17,6 +17,7 @@ import edgefl
 from edgefl.runs import Run
 from edgefl.simulation.learning import shards
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* has no checkpoint:RuntimeWarning")  # a resume says so
 Tiny = Callable[..., dict[str, Any]]
 Small = Callable[..., dict[str, Any]]
 WORKERS = {"name": "processes", "workers": 2, "device": "cpu"}
