@@ -86,11 +86,10 @@ def _checks(runs: bool, on_progress: OnProgress) -> Iterator[Check]:
     yield from packages()
     yield _guarded("import", torchvision_check)
     yield _guarded("GPU", gpu_check)
-    cache = _guarded("cache", lambda: cache_check(cache_folder()))
-    yield cache
+    yield _guarded("cache", lambda: cache_check(cache_folder()))
     yield _guarded("disk", lambda: disk_check({"here": Path.cwd(), "cache": cache_folder()}))
     yield _guarded("memory", memory_check)
-    if runs and cache.status != ERROR:
+    if runs:
         on_progress("prepare", {"what": "running a small scenario three times"})
         with tempfile.TemporaryDirectory(prefix="edgefl-doctor-") as folder:
             yield _guarded("determinism", lambda: determinism_check(Path(folder)))
@@ -206,8 +205,8 @@ def cache_check(folder: Path) -> Check:
         with tempfile.NamedTemporaryFile(dir=folder):
             pass
     except OSError as error:
-        found = f"{folder} can't be written: {error.strerror or error}"
-        return Check("cache", ERROR, found, "name a folder of yours in the environment variable EDGEFL_CACHE")
+        found = f"{folder} can't be written ({error.strerror or error}): every command makes its data anew"
+        return Check("cache", WARNING, found, "name a folder of yours in the environment variable EDGEFL_CACHE")
     size = 0
     for path in folder.rglob("*"):
         with suppress(OSError):  # another command may be replacing it

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -44,23 +42,19 @@ def test_a_healthy_machine_is_healthy(tmp_path: Path, monkeypatch: pytest.Monkey
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_cache_that_cannot_be_written_is_an_error_and_the_runs_are_left_out(
+def test_a_cache_that_cannot_be_written_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Commands work without it, and take longer."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("EDGEFL_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(SystemExit) as ended:
-        main(["doctor"])
+        main(["doctor", "--quick"])
     out = capsys.readouterr().out
-    assert ended.value.code == 1
+    assert not ended.value.code
     (line,) = (line for line in out.splitlines() if line.split()[1] == "cache")
-    assert line.startswith("error ") and "can't be written" in line and "EDGEFL_CACHE" in line
+    assert line.startswith("warning ") and "can't be written" in line and "EDGEFL_CACHE" in line
     assert all(line.split()[0] in ("ok", "warning", "error") for line in out.splitlines())
-    assert "determinism" not in out
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor", "--quick", "--json"])
-    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert ended.value.code == 1 and answer["healthy"] is False
 
 
 def test_the_size_of_the_cache_is_that_of_its_files(tmp_path: Path) -> None:
