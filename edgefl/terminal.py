@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 from edgefl.errors import visible
@@ -63,6 +63,20 @@ class Shown(io.TextIOBase):
     def writable(self) -> bool:
         """True."""
         return True
+
+
+def say(text: str) -> None:
+    """Print a message on stderr, with ``edgefl:`` before it; it is lost where stderr is a file on a full disk."""
+    with suppress(OSError):
+        sys.stderr.write(f"edgefl: {text}\n")
+
+
+def warn(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int,
+    file: TextIO | None = None, line: str | None = None,
+) -> None:  # fmt: skip
+    """Print a warning as one line on stderr; a replacement for ``warnings.showwarning``."""
+    say("warning: " + " ".join(str(message).split()))
 
 
 def guard() -> None:

@@ -10,7 +10,7 @@ from edgefl.cli.stopping import at_once
 with at_once():
     from edgefl.cli import scenarios, run, compare, one_run, profile, sweep, fit, tune, analyse  # noqa: F401
     from edgefl.cli import devices, parts, machine, papers  # noqa: F401
-    from edgefl.cli.app import app, main, one_line
+    from edgefl.cli.app import app, main
 # isort: on
 
-__all__ = ["app", "main", "one_line"]
+__all__ = ["app", "main"]

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import Address, AsJson, Jobs, Overrides, Plugins, Shard, app, examples, observing, print_json, say
+from edgefl.cli.app import Address, AsJson, Jobs, Overrides, Plugins, Shard, app, examples, observing, print_json
+from edgefl.terminal import say
 
 
 @app.command(

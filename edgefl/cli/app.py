@@ -25,6 +25,7 @@ from edgefl import terminal
 from edgefl.cli.stopping import behind, exit_code, stoppable
 from edgefl.errors import EdgeflError, PluginError, RunError, text_of, visible
 from edgefl.files import full_disk_named
+from edgefl.terminal import say
 
 if TYPE_CHECKING:
     from edgefl.records.devices import BrokenPart
@@ -164,12 +165,6 @@ def print_json(value: Any) -> None:
     sys.stdout.write("\n")
 
 
-def say(text: str) -> None:
-    """Print a message on stderr, with ``edgefl:`` before it; it is lost where stderr is a file on a full disk."""
-    with suppress(OSError):
-        sys.stderr.write(f"edgefl: {text}\n")
-
-
 def say_broken(broken: Iterable[BrokenPart]) -> None:
     """Print a line on stderr for each part that a list leaves out because it is broken."""
     for each in broken:
@@ -210,14 +205,6 @@ def observing(what: str = "") -> Iterator[Any]:
 
 
 # --- the entry point -------------------------------------------------------------------------------------------------
-
-
-def one_line(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int,
-    file: TextIO | None = None, line: str | None = None,
-) -> None:  # fmt: skip
-    """Print a warning as one line on stderr; a replacement for ``warnings.showwarning``."""
-    say("warning: " + " ".join(str(message).split()))
 
 
 def _most_files() -> str:
@@ -310,7 +297,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Without ``arguments`` it is the program itself, and its process ends with it.
     """
     with stoppable(to_the_end=arguments is None), terminal.guarded(), warnings.catch_warnings():
-        warnings.showwarning = one_line
+        warnings.showwarning = terminal.warn
         _state["traceback"] = False
         try:
             with full_disk_named(), _answering(), _named_faults():

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, Plugins, app, examples, observing, print_json, say
+from edgefl.cli.app import AsJson, Plugins, app, examples, observing, print_json
+from edgefl.terminal import say
 
 
 @app.command(epilog=examples("edgefl compare runs/mine", "edgefl compare runs/mine --csv"))

@@ -15,8 +15,8 @@ from edgefl.cli.app import (
     examples,
     observing,
     print_json,
-    say,
 )
+from edgefl.terminal import say
 
 
 @app.command(epilog=examples("edgefl calibrate --quick", "edgefl calibrate --quick -o mydevice.yaml --force"))

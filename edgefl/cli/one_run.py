@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, Plugins, app, examples, observing, print_json, say
+from edgefl.cli.app import AsJson, Plugins, app, examples, observing, print_json
+from edgefl.terminal import say
 
 RunFolder = Annotated[str, typer.Argument(metavar="RUN", help="Folder of a run or of a comparison, finished or not.")]
 

@@ -21,10 +21,10 @@ from edgefl.cli.app import (
     interruptible,
     observing,
     print_json,
-    say,
     shipped_and_files,
 )
 from edgefl.errors import DivergedError, EdgeflError
+from edgefl.terminal import say
 
 if TYPE_CHECKING:
     from edgefl.records.compare import ComparedRuns

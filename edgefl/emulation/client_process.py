@@ -13,6 +13,7 @@ import socket
 import sys
 import tempfile
 import time
+import warnings
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -105,6 +106,7 @@ def main(pipe: Connection, namespace: str, path: list[str], data: Data) -> None:
     """Run a client in a network namespace until the pipe is closed."""
     start_method.end_with_parent()
     terminal.guard()
+    warnings.showwarning = terminal.warn
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent ends its clients
     sys.path[:] = path
     try:

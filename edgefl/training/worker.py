@@ -6,6 +6,7 @@ import gc
 import json
 import signal
 import sys
+import warnings
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -57,6 +58,7 @@ def start(
     global _node, _why_not
     start_method.end_with_parent()
     terminal.guard()
+    warnings.showwarning = terminal.warn
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent process ends the workers
     sys.path[:] = path
     try:

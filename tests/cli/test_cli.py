@@ -358,12 +358,12 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     assert done.stderr == ""
 
 
-def test_a_warning_takesone_line(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_warning_takes_one_line(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
     import warnings
 
-    from edgefl.cli import one_line
+    from edgefl.terminal import warn
 
-    one_line(UserWarning("two\n  lines"), UserWarning, "file.py", 3)
+    warn(UserWarning("two\n  lines"), UserWarning, "file.py", 3)
     assert capsys.readouterr().err == "edgefl: warning: two lines\n"
     before = warnings.showwarning
     call("--version")
