@@ -99,14 +99,19 @@ def folders(folder: Path, depth: int = 2) -> Iterator[Path]:
 def located(folder: Path, *names: str) -> Path | None:
     """The first of the folder and its subfolders with files of all these names; None if there is none."""
     return next(
-        (subfolder for subfolder in folders(folder) if all((subfolder / name).is_file() for name in names)), None
+        (subfolder for subfolder in folders(folder) if all(map(os.path.isfile, _inside(subfolder, names)))), None
     )
+
+
+def _inside(folder: Path, names: Iterable[str]) -> Iterator[str]:
+    """Their paths in the folder, for ``os.path.isfile``, which is false of names that no file can have."""
+    return (os.path.join(folder, name) for name in names)
 
 
 def holding(folder: Path, names: Iterable[str]) -> Path | None:
     """The folder or subfolder with the most of these files (the first among equals); None if none has any."""
     wanted = list(names)
-    counts = [(sum((subfolder / name).is_file() for name in wanted), subfolder) for subfolder in folders(folder, 3)]
+    counts = [(sum(map(os.path.isfile, _inside(subfolder, wanted))), subfolder) for subfolder in folders(folder, 3)]
     best = max(counts, key=lambda pair: pair[0])
     return best[1] if best[0] else None
 

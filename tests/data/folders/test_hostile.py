@@ -10,6 +10,7 @@ import pytest
 
 from edgefl.data.collection import Collection, Wanted, check_fits
 from edgefl.data.folders.csv_table import TABLE_SET
+from edgefl.data.folders.places import holding
 from edgefl.data.folders.rows import read_json
 from edgefl.errors import DataError
 
@@ -62,3 +63,9 @@ def test_an_array_larger_than_the_machine_is_refused_with_both_numbers() -> None
     check_fits((1000, 32, 32), "pictures")
     with pytest.raises(DataError, match=r"6,352 texts take [\d,.]+ GiB of memory, but this machine has [\d,.]+ GiB"):
         check_fits((6352, 10**9), "6,352 texts", bytes_each=np.dtype(np.int32).itemsize)
+
+
+def test_a_name_that_no_file_can_have_is_that_of_a_missing_file(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    assert holding(tmp_path, ["[" * 5000, "a\0", "a"]) == tmp_path
+    assert holding(tmp_path, ["[" * 5000, "a\0"]) is None
