@@ -371,6 +371,7 @@ def named(process: psutil.Process) -> str:
     return next((name for name in names if name in (*ENDS, *GOES_ON)), "")
 
 
+@pytest.mark.filterwarnings("ignore:.* has no checkpoint:RuntimeWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize("what", [*ENDS, *GOES_ON])
 def test_each_of_rays_own_processes_is_killed(tiny: Tiny, tmp_path: Path, what: str) -> None:
