@@ -198,7 +198,10 @@ class HFCausal:
 
     @staticmethod
     def library(description: TowerDescription) -> Any:
-        """transformers' own model, without scores of the vocabulary."""
+        """transformers' own model, without scores of the vocabulary.
+
+        Raises MethodError if the library refuses a value only now, such as a rope_theta that is a list.
+        """
         config = configuration(
             chosen(CausalOptions, description).config,
             vocab_size=description["vocabulary"],
@@ -208,7 +211,11 @@ class HFCausal:
         import transformers
 
         library: Any = transformers
-        return library.AutoModel.from_config(config)
+        try:
+            return library.AutoModel.from_config(config)
+        except Exception as error:  # the library raises many classes
+            said = " ".join(str(error).split())
+            raise MethodError(f"transformers can't build a model of this configuration: {said[:200]}") from error
 
     @staticmethod
     def of_library(model: Any, description: TowerDescription, norm: bool) -> CausalTower:

@@ -12,6 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from edgefl import models
+from edgefl.errors import MethodError
 from edgefl.models.towers.hf_causal import CausalOptions
 from edgefl.models.towers.vision import import_torchvision
 
@@ -106,6 +107,12 @@ def test_published_numbers_of_parameters(name: str, parameters: int) -> None:
 def test_a_wrong_configuration_is_refused(config: Any, says: str) -> None:
     with pytest.raises(ValidationError, match=says):
         CausalOptions(config=config, tokens=20)
+
+
+def test_what_the_library_refuses_only_when_it_builds_is_told() -> None:
+    description = described({**CONFIGS["llama"], "rope_scaling": None, "rope_theta": [1, 2]})
+    with pytest.raises(MethodError, match="can't build a model of this configuration: unsupported operand"):
+        models.on_meta(description)
 
 
 def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path) -> None:
