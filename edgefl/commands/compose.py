@@ -292,7 +292,6 @@ def pretraining_of(scenario: Scenario, federation: Federation, on_message: Calla
             federation,
             scenario.seed,
             device_of("cpu" if scenario.training.mode == "none" else scenario.executor.here),
-            federation.made_of,  # a folder's files may change while the options stay the same
             cache_folder(),
             on_message,
         )
