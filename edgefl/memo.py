@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import shutil
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 from uuid import uuid4
 
 from edgefl.files import read_regular, replacing
@@ -84,6 +87,52 @@ def keep(path: Path, content: bytes) -> None:
                 clear(path)
     except OSError:
         pass
+
+
+@contextmanager
+def one_at_a_time(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
+    """Let one process at a time compute what ``keep`` will write to a file of the cache; ``waiting`` tells of a wait.
+
+    Where nothing can be locked all go on at once, which costs time and changes no result.
+    """
+    lock = path.with_name(f".{path.name}.lock")
+    file = _locked(lock, waiting)
+    try:
+        yield
+    finally:
+        if file is not None:
+            with suppress(OSError):
+                lock.unlink()
+            file.close()
+
+
+def _locked(lock: Path, waiting: Callable[[], None]) -> IO[bytes] | None:
+    """The file, locked until it is closed or the process ends; None where it can't be made or locked."""
+    told = False
+    try:
+        import fcntl  # not on Windows
+
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            file = open(lock, "ab")  # noqa: SIM115 - held until close
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                there, mine = os.stat(lock, follow_symlinks=False), os.fstat(file.fileno())
+                if (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino):
+                    return file
+            except FileNotFoundError:  # its holder removed it meanwhile
+                pass
+            except OSError as error:
+                if error.errno not in (errno.EACCES, errno.EAGAIN):
+                    file.close()
+                    return None
+                if not told:
+                    waiting()
+                told = True
+                time.sleep(0.1)
+            file.close()
+    except (ImportError, OSError):
+        return None
 
 
 def remembered(folder: Path | None, key: str, read: Callable[[Any], Answer], what: str) -> Answer | None:

@@ -143,6 +143,8 @@ def _kinds(scenario: Scenario, federation: Federation) -> dict[str, Kind]:
             model = models.describe(scenario.model, modalities, like(task), facts, checkpointing=checkpointing)
         if adapter:
             model["adapter"] = adapter
+        if scenario.training.precision == "float64":
+            model["dtype"] = "float64"
         patterns, extras = federation.patterns(name), federation.extras(name)
         delivers = scenario.adapter_options.deliver_base == "first"
         kinds[name] = Kind(name, modalities, task, model, scenario.model.weights, patterns, extras, delivers)
@@ -193,7 +195,15 @@ def _method(scenario: Scenario, setting: Setting) -> Method:
     """The scenario's method.  Raises ScenarioError if it can't describe a client's work in the first round."""
     with errors_at(scenario, "method"):
         method: Method = registry.get("method", scenario.method_name)(scenario.method_options, setting)
-        _first_works(method)
+        works = _first_works(method)
+    if scenario.training.precision == "float64":
+        for item in (item for work in works for payload in (*work.down, *work.up) for item in payload.items):
+            if item.dtype in ("float32", "float16", "bfloat16"):
+                raise scenario.error(
+                    ("training", "precision"),
+                    f"{scenario.method_name} sends {item.name} in {item.dtype}, so it can't train in float64: write "
+                    "float32",
+                )
     return method
 
 
@@ -292,7 +302,6 @@ def pretraining_of(scenario: Scenario, federation: Federation, on_message: Calla
             federation,
             scenario.seed,
             device_of("cpu" if scenario.training.mode == "none" else scenario.executor.here),
-            federation.made_of,  # a folder's files may change while the options stay the same
             cache_folder(),
             on_message,
         )

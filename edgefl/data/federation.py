@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,7 +20,7 @@ from edgefl.data.collection import IntArray
 from edgefl.data.missing import patterns_of
 from edgefl.data.options import KINDS, PUBLIC, Kind
 from edgefl.data.samples import Samples
-from edgefl.data.split import held_out_counts
+from edgefl.data.split import held_out_counts, held_out_samples
 from edgefl.data.stored_arrays import Entry
 from edgefl.data.stored_set import Part
 from edgefl.errors import DataError
@@ -112,6 +114,59 @@ class Federation:
     def stored(self) -> list[tuple[Entry, Entry]]:
         """What is stored of each source: its collection, and its part of the federation; empty if nothing is."""
         return [(part.collection, part.entry) for part in self._parts]
+
+    def public_part(self, modality: str) -> Part:
+        """The data set's part that public samples of one modality are in."""
+        return self._part(PUBLIC, modality)
+
+    def public_made_of(self, modality: str) -> str:
+        """A hash of all that the public and validation samples of one modality depend on: not of the seed, which only
+        deals the others to clients."""
+        hashed = hashlib.blake2b(digest_size=16)
+        for data in (PUBLIC, "validation"):
+            if modality not in self.server_samples.get(data, {}):
+                continue
+            part = self._part(data, modality)
+            meta = {
+                name: part.entry.meta.get(name) for name in ("mean", "deviation", "audio_moments", "padding", "facts")
+            }
+            hashed.update(f"{data} {part.collection.path.name} {json.dumps(meta, sort_keys=True)}\n".encode())
+            hashed.update(np.ascontiguousarray(part.arrays[f"{data}.{modality}"], np.int64).tobytes())
+            if modality == "text":
+                hashed.update(part.entry.files["tokenizer.json"].tobytes())
+        return hashed.hexdigest()
+
+    def public_divided(self, modality: str, share: float, rng: np.random.Generator) -> tuple[Federation, Federation]:
+        """This federation with the other public samples of one modality, and with at most this share of them.
+
+        Samples that belong together stay together.
+        """
+        part = self.public_part(modality)
+        name = f"{PUBLIC}.{modality}"
+        rows = np.asarray(part.arrays[name])
+        held = held_out_samples(np.zeros(len(rows), np.int64), part.arrays["group"][rows], share, rng)
+
+        def having(rows: IntArray) -> Federation:
+            own = replace(part, replaced={**part.replaced, name: rows})
+            parts = tuple(own if each is part else each for each in self._parts)
+            return replace(
+                self, server_samples={**self.server_samples, PUBLIC: {modality: len(rows)}}, _parts=parts, _public=own
+            )
+
+        return having(rows[~held]), having(rows[held])
+
+    def held_rows(self) -> list[tuple[Part, str, IntArray]]:
+        """``(part, whose, positions)`` of the samples that clients, validation and test hold, by data set."""
+        found: list[tuple[Part, str, IntArray]] = []
+        held_out = self._parts if self.held_out is None else self.held_out._parts
+        for part, own in zip(self._parts, held_out, strict=True):
+            clients = [np.asarray(each.arrays["client_rows"]) for each in (part, own)]
+            found.append((part, "samples of clients", np.unique(np.concatenate(clients))))
+            for data in ("validation", "test"):
+                rows = [part.arrays[f"{data}.{pattern}"] for pattern in part.server_samples.get(data, {})]
+                if rows:
+                    found.append((part, f"{data} samples", np.unique(np.concatenate(rows))))
+        return found
 
     def task(self, kind: str) -> str:
         """The task of clients of this kind."""

@@ -36,6 +36,11 @@ class Part:
     replaced: Mapping[str, Array] = field(default_factory=dict, repr=False)
 
     @property
+    def dataset(self) -> str:
+        """The name of its data set."""
+        return self.collection.path.name.rpartition("-")[0]
+
+    @property
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds of its clients."""
         return tuple(self.entry.meta["kinds"])

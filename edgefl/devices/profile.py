@@ -22,7 +22,7 @@ DeviceKind = Literal["microcomputer", "accelerator-board", "mini-pc", "laptop", 
 DEVICE_KINDS: tuple[DeviceKind, ...] = get_args(DeviceKind)
 MODES = "modes"
 """The key of power modes in a device's file."""
-PRECISIONS = ("float32", "float16", "bfloat16")
+PRECISIONS = ("float64", "float32", "float16", "bfloat16")
 Profile = TypeVar("Profile")
 
 
@@ -83,11 +83,12 @@ class Device:
     def rate(self, precision: str) -> float:
         """Sustained training FLOP/s in a precision; the float32 rate if the profile has none for it.
 
-        Raises UnknownName for a precision other than "float32", "float16" and "bfloat16".
+        No profile has one for float64: seconds of products in it are at least those.  Raises UnknownName for a
+        precision other than "float64", "float32", "float16" and "bfloat16".
         """
         if precision not in PRECISIONS:
             raise UnknownName("precision", precision, PRECISIONS)
-        autocast_rate = None if precision == "float32" else getattr(self, f"{precision}_flops_per_second")
+        autocast_rate = getattr(self, f"{precision}_flops_per_second", None)
         return self.flops_per_second if autocast_rate is None else float(autocast_rate)
 
     def throttled(self, seconds: NDArray[np.float64]) -> NDArray[np.float64]:

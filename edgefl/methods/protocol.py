@@ -140,6 +140,8 @@ class Method:
             models.load_weights(module, kind.model, kind.weights)
             for name, value in (*module.named_parameters(), *module.named_buffers()):
                 shared = common.setdefault(name, value.detach())
+                if shared.dtype != value.dtype:  # pre-trained in float32
+                    shared = common[name] = shared.to(value.dtype)
                 tensors[f"{kind.name}/{name}"] = shared if shared.shape == value.shape else value.detach()
         return ServerState.first(tensors)
 

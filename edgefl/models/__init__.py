@@ -32,13 +32,13 @@ __all__ = [
 def build(description: ModelDescription) -> nn.Module:
     """Build the module that a description specifies, on torch's current default device.
 
-    Parameters are initialised from torch's global generator.  Raises UnknownName if no model of that name is
-    registered.
+    Parameters are initialised from torch's global generator, in float32: a model in float64 starts from these values.
+    Raises UnknownName if no model of that name is registered.
     """
     module: nn.Module = registry.get("model", description["name"])(description)
     if adapter := description.get("adapter"):
         adapters.attach(module, adapter)
-    return module
+    return module.double() if description.get("dtype") == "float64" else module
 
 
 class _SkipInitialisation(TorchFunctionMode):

@@ -74,6 +74,7 @@ class ModelDescription(TypedDict):
     joint: NotRequired[JointDescription]
     modalities: NotRequired[Sequence[str]]
     adapter: NotRequired[AdapterDescription]
+    dtype: NotRequired[Literal["float64"]]
     exits: NotRequired[int]
     ensemble: NotRequired[bool]
 

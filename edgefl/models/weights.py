@@ -21,6 +21,7 @@ versions that name a layer differently.
 """
 
 PRETRAINED = "pretrained"
+_MODALITIES = ("image", "text", "audio")
 PARTS = ("embedding", "blocks", "norm", "pooler")
 _FILE = "model.safetensors"
 _HUB_SECONDS = 3.0
@@ -112,6 +113,11 @@ def fill(
             names = {spell(name, spelling): name for name in stored.keys()}  # noqa: SIM118
             stored_parts = {name.partition(".")[0] for name in names}
             if not stored_parts.intersection(parts):
+                if modality := next((m for n in names if (m := n.split("/")[-1].split(".")[0]) in _MODALITIES), None):
+                    raise MethodError(
+                        f"weights {file}: these are a run's, which pretrain reads: write pretrain: "
+                        f"{{{modality}: {{from: {file}}}}}"
+                    )
                 raise MethodError(f"weights {file}: no tensor belongs to this tower; is it another model's file?")
             for name, parameter in targets.items():
                 if name.partition(".")[0] in optional and name.partition(".")[0] not in stored_parts:

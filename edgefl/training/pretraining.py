@@ -2,7 +2,7 @@
 
 A tower is trained to classify public samples of its modality, or its values are read from a safetensors file.  Trained
 values are cached under a hash of everything they depend on, so that a comparison trains them once.  A run also stores
-them in its folder.
+them in its folder, with the samples that they have seen, which another run that reads them must not hold.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict
 
 import safetensors
 import safetensors.torch
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 
 from edgefl import models, seeds
 from edgefl.cost import compute_cost
 from edgefl.data import Federation
+from edgefl.data.sample_ids import SeenSamples, check_unseen, decode, encode, public_samples
 from edgefl.errors import DataError, MethodError, suggestion
-from edgefl.memo import keep, kept
+from edgefl.memo import keep, kept, one_at_a_time
 from edgefl.models.model import ModelDescription
 from edgefl.registry.part_fields import Fields
 from edgefl.runs.checkpoints import write_tensors
@@ -33,6 +34,11 @@ from edgefl.training.task import Task
 from edgefl.work import Item, Pass, Payload, TensorSpec, Work, digest
 
 Part = Literal["embedding", "blocks", "norm"]
+MODALITIES = ("image", "text", "audio")
+_SEEN = "seen."
+"""Before a modality: the key in a file's header under which the samples stand that its tower has seen."""
+_OF_A_RUN = ("weights.safetensors", "best.safetensors")
+"""What a run writes that began with its ``pretrained.safetensors``."""
 
 
 class TowerPretraining(BaseModel):
@@ -66,8 +72,37 @@ class TowerPretraining(BaseModel):
         return self
 
 
+class PretrainStop(Fields):
+    """When the pre-training of a tower ends before its last epoch."""
+
+    patience: PositiveInt = Field(
+        description="the tower keeps the values of its best epoch after so many epochs in a row that were no better; "
+        "the score is the accuracy on public samples that are held out of its training"
+    )
+    min_delta: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="by how much an epoch must be better to count for patience"
+    )
+    after: NonNegativeInt = Field(
+        0, description="first epochs after which the training doesn't end; they don't count for patience"
+    )
+    validation: float = Field(
+        0.1,
+        gt=0,
+        lt=1,
+        description="share of the tower's public samples that is held out of its training, as whole groups",
+    )
+
+
 class PretrainOptions(Fields):
     """The scenario's ``pretrain`` section: towers by modality.  Other towers have random initial values."""
+
+    seed: NonNegativeInt | None = Field(
+        None,
+        description="seed of the towers' training, so that runs with other seeds share it; null: the scenario's seed",
+    )
+    stop: PretrainStop | None = Field(
+        None, description="when a tower's training ends early: {patience: 3}; null: after all its epochs"
+    )
 
     image: TowerPretraining | None = Field(
         None, description="first values of the image tower: {epochs: 5} or {from: FOLDER}; null: random"
@@ -75,10 +110,17 @@ class PretrainOptions(Fields):
     text: TowerPretraining | None = Field(None, description="first values of the text tower; null: random")
     audio: TowerPretraining | None = Field(None, description="first values of the audio tower; null: random")
 
+    @model_validator(mode="after")
+    def _trains(self) -> PretrainOptions:
+        given = [name for name in ("seed", "stop") if getattr(self, name) is not None]
+        if given and not any(tower.epochs for tower in self.towers.values()):
+            raise ValueError(f"{given[0]} needs a tower that is trained: image: {{epochs: 5}}")
+        return self
+
     @property
     def towers(self) -> dict[str, TowerPretraining]:
         """Options of the towers that are pre-trained, by modality."""
-        options = {m: getattr(self, m) for m in ("image", "text", "audio")}
+        options = {m: getattr(self, m) for m in MODALITIES}
         return {m: tower for m, tower in options.items() if tower is not None}
 
 
@@ -86,11 +128,16 @@ TowerFacts = TypedDict(
     "TowerFacts",
     {
         "from": str, "tensors": int, "epochs": int, "losses": list[float | None], "flops": int, "samples": int,
-        "validation_accuracy": float,
+        "validation_accuracy": float, "seed": int, "stopped": bool, "best_epoch": int, "best_accuracy": float,
+        "accuracies": list[float], "held_out": int,
     },
     total=False,
 )  # fmt: skip
-"""How a tower got its values: the file and the number of tensors, or epochs, losses, FLOPs, samples and accuracy."""
+"""How a tower got its values: the file and the number of tensors, or epochs, losses, FLOPs, samples and accuracy.
+
+With ``pretrain.seed`` that seed.  With ``pretrain.stop`` also whether it ended early, the accuracy after each epoch on
+``held_out`` public samples, and the best epoch, whose values are kept.
+"""
 
 
 @dataclass
@@ -106,23 +153,38 @@ class Pretraining:
     federation: Federation
     seed: int
     device: torch.device
-    key: Any
     cache: Path | None = None
     on_message: Callable[[str], None] = lambda _: None
     told: dict[str, TowerFacts] = field(default_factory=dict)
     _values: dict[str, Tensor] | None = None
 
+    def __post_init__(self) -> None:
+        if self.options.seed is not None:
+            self.seed = self.options.seed
+
     def check(self) -> None:
-        """Raise DataError if a file doesn't fit its tower or there are too few public samples; computes nothing."""
+        """Raise DataError if a file doesn't fit its tower, or has seen what clients, validation or test hold, or if
+        there are too few public samples; trains nothing."""
         for modality, options in self.options.towers.items():
             if options.source is not None:
-                self._find(modality, options.source)
+                path, _ = self._find(modality, options.source)
+                if seen := self._seen(modality, path):
+                    check_unseen(self.federation, seen, f"pretrain.{modality}.from: {path}")
                 continue
             samples = self.federation.server_samples.get("public", {}).get(modality, 0)
+            why = ""
+            if self.options.stop is not None and samples:
+                train, held_out = self._divided(modality, self.options.stop)
+                if not held_out.server_samples["public"][modality]:
+                    raise DataError(
+                        f"pretrain.stop.validation: {self.options.stop.validation:.3g} of {samples} public {modality} "
+                        "samples holds nothing out: give a larger share, or increase data.public"
+                    )
+                why = f" beside the {samples - (samples := train.server_samples['public'][modality])} held out"
             if samples < options.batch:
                 raise DataError(
                     f"pre-training the {modality} tower needs at least one batch of {options.batch} public samples, "
-                    f"but there are {samples}: increase data.public"
+                    f"but there are {samples}{why}: increase data.public"
                 )
 
     def __call__(self) -> Mapping[str, Tensor]:
@@ -142,7 +204,13 @@ class Pretraining:
 
         Raises RunError if a file can't be written.
         """
-        write_tensors(folder / "pretrained.safetensors", {name: value.clone() for name, value in self().items()})
+        values = {name: value.clone() for name, value in self().items()}
+        seen = {
+            _SEEN + modality: encode(samples)
+            for modality, options in self.options.towers.items()
+            if (samples := self._seen_by(modality, options))
+        }
+        write_tensors(folder / "pretrained.safetensors", values, seen or None)
         replace_file(folder / "pretrained.json", (json.dumps(self.told, indent=2) + "\n").encode())
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -180,32 +248,77 @@ class Pretraining:
         self.told[modality] = {"from": str(source), "tensors": len(values)}
         return values
 
+    def _seen_by(self, modality: str, options: TowerPretraining) -> tuple[SeenSamples, ...]:
+        """The samples that a tower's first values have seen; none if they are from a file that doesn't say it."""
+        if options.source is None:
+            return (public_samples(self.federation, modality),)
+        return self._seen(modality, self._find(modality, options.source)[0])
+
+    def _seen(self, modality: str, path: Path) -> tuple[SeenSamples, ...]:
+        """The samples that a file of weights says to have seen, or the file beside it that a run began with.
+
+        Raises DataError if what it says can't be read.
+        """
+        beside = path.with_name("pretrained.safetensors")
+        for file in (path, *([beside] if path.name in _OF_A_RUN and beside.is_file() else [])):
+            try:
+                with safetensors.safe_open(file, "pt") as stored:
+                    told = (stored.metadata() or {}).get(_SEEN + modality)
+                if told is not None:
+                    return decode(told)
+            except (safetensors.SafetensorError, OSError, ValueError) as error:
+                raise DataError(f"{file}: which samples its weights have seen can't be read ({error})") from error
+        return ()
+
     # --- training ----------------------------------------------------------------------------------------------------
 
     def _trained(self, modality: str, options: TowerPretraining) -> dict[str, Tensor]:
         """The trained values, from the cache if they are there."""
         description = self.descriptions[modality]
         works = self._works(modality, options)
-        key = [[w.encode() for w in works], self.key, self.seed, *models.versions(), *models.code(description)]
-        path = self.cache / "pretrained" / f"{digest(key)}.sealed" if self.cache else None
-        content = None if path is None else kept(path, "a tower's first values")
-        if content is not None:
-            told, _, tensors = content.partition(b"\n")
-            self.told[modality] = json.loads(told)
-            return safetensors.torch.load(tensors)
-        values, facts = self._train(modality, works)
-        self.told[modality] = facts
-        if path is not None:
-            keep(path, json.dumps(facts).encode() + b"\n" + safetensors.torch.save(values))
+        stop = self.options.stop.model_dump() if self.options.stop else None
+        made_of = [self.federation.public_made_of(modality), stop, self.seed]
+        key = [[w.encode() for w in works], *made_of, *models.versions(), *models.code(description)]
+        if self.cache is None:
+            values, self.told[modality] = self._train(modality, works)
+            return values
+        path = self.cache / "pretrained" / f"{digest(key)}.sealed"
+        if (found := self._kept(modality, path)) is not None:
+            return found
+        waits = f"another process pre-trains the {modality} tower: waiting for it"
+        with one_at_a_time(path, lambda: self.on_message(waits)):
+            if (found := self._kept(modality, path)) is not None:
+                return found
+            values, self.told[modality] = self._train(modality, works)
+            keep(path, json.dumps(self.told[modality]).encode() + b"\n" + safetensors.torch.save(values))
         return values
+
+    def _kept(self, modality: str, path: Path) -> dict[str, Tensor] | None:
+        content = kept(path, "a tower's first values")
+        if content is None:
+            return None
+        told, _, tensors = content.partition(b"\n")
+        self.told[modality] = json.loads(told)
+        return safetensors.torch.load(tensors)
+
+    def _divided(self, modality: str, stop: PretrainStop) -> tuple[Federation, Federation]:
+        """The public samples that a tower trains on, and those that are held out to stop it."""
+        rng = seeds.generator(self.seed, "pre-training held out", MODALITIES.index(modality))
+        return self.federation.public_divided(modality, stop.validation, rng)
 
     def _train(self, modality: str, works: list[Work]) -> tuple[dict[str, Tensor], TowerFacts]:
         """Train the tower: its values, and the facts for ``told``."""
-        node, count = Node(self.federation, self.device), len(works)
+        stop, data, held_out = self.options.stop, self.federation, None
+        if stop is not None:
+            data, own = self._divided(modality, stop)
+            held_out = Node(own, self.device)
+        node, count = Node(data, self.device), len(works)
         with torch.random.fork_rng([]):
             torch.manual_seed(seeds.key(self.seed, "initial", 1))
             module = models.build(self.descriptions[modality])
         values = {n: t.detach().clone() for n, t in (*module.named_parameters(), *module.named_buffers())}
+        best, best_epoch = values, 0
+        accuracies: list[float] = []
         losses: list[float | None] = []
         flops = 0
         for epoch, work in enumerate(works):
@@ -215,17 +328,40 @@ class Pretraining:
             values = dict(report.result.payloads["model"])
             losses.append(report.result.loss)
             assert report.measured is not None
-            cost = compute_cost(work, self.federation.server(), report.measured.trace)
+            cost = compute_cost(work, data.server(), report.measured.trace)
             flops += cost.forward_flops + cost.backward_flops
-        samples = self.federation.server_samples["public"][modality]
-        facts: TowerFacts = {"epochs": count, "losses": losses, "flops": flops, "samples": samples}
+            if stop is None or held_out is None:
+                continue
+            accuracies.append(self._accuracy(modality, held_out, works[0], values, "public"))
+            if not best_epoch or accuracies[-1] > accuracies[best_epoch - 1] + stop.min_delta:
+                best, best_epoch = values, epoch + 1
+            if epoch + 1 - max(best_epoch, stop.after) >= stop.patience:
+                break
+        samples = data.server_samples["public"][modality]
+        facts: TowerFacts = {"epochs": len(losses), "losses": losses, "flops": flops, "samples": samples}
+        if self.options.seed is not None:
+            facts["seed"] = self.seed
+        if stop is not None:
+            values = best
+            facts |= {
+                "stopped": len(losses) < count, "best_epoch": best_epoch, "best_accuracy": accuracies[best_epoch - 1],
+                "accuracies": accuracies,
+                "held_out": self.federation.server_samples["public"][modality] - samples,
+            }  # fmt: skip
         if self.federation.server_samples.get("validation", {}).get(modality):
-            pass_ = Pass("score-classify", "validation", (modality,), 100, False, {})
-            scoring = Work("pretrain", works[0].model, (), (pass_,), works[0].down)
-            facts["validation_accuracy"] = node.run(
-                Task(scoring.form, scoring.scalars, values, None, 0)
-            ).result.metrics["accuracy"]
+            node = Node(self.federation, self.device)
+            facts["validation_accuracy"] = self._accuracy(modality, node, works[0], values, "validation")
         return values, facts
+
+    @staticmethod
+    def _accuracy(
+        modality: str, node: Node, work: Work, values: Mapping[str, Tensor], data: Literal["public", "validation"]
+    ) -> float:
+        """The accuracy of the tower with its classifier on a split of a node's server."""
+        scoring = Work(
+            "pretrain", work.model, (), (Pass("score-classify", data, (modality,), 100, False, {}),), work.down
+        )
+        return node.run(Task(scoring.form, scoring.scalars, values, None, 0)).result.metrics["accuracy"]
 
     def _works(self, modality: str, options: TowerPretraining) -> list[Work]:
         """One work per epoch over the public samples; the works differ in the learning rate only."""

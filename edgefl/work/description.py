@@ -339,7 +339,8 @@ class Description:
     """``name`` (``sgd``, ``adam``, ``adamw``), ``implementation``, ``accumulation``, ``clip``; its state is new in
     every work, and lasts through its passes."""
     precision: str = "float32"
-    """``float32``, or ``bfloat16`` or ``float16`` for autocast around ``Step.loss``."""
+    """``float32``; ``bfloat16`` or ``float16`` for autocast around ``Step.loss``; or ``float64``, which the model's
+    description has as its ``dtype``."""
     keep: tuple[str, ...] = ()
     """Items of ``down`` that stay on the node and never travel.  Their first value is the server's; every later round
     starts with the value that the node left."""

@@ -206,7 +206,7 @@ def _passes(ctx: Context, seed: int, meter: Meter | None) -> tuple[Tensor, int]:
     order = distinct(work)
     limit = metered_steps(work)
     occurrences: Counter[int] = Counter()
-    total, steps = torch.zeros((), device=ctx.device), 0
+    total, steps = torch.zeros((), dtype=ctx.floating, device=ctx.device), 0
     if meter:
         meter.adopt([total, *ctx.outputs.values()], "outputs")
     for pass_ in work.passes:
@@ -233,10 +233,13 @@ def _passes(ctx: Context, seed: int, meter: Meter | None) -> tuple[Tensor, int]:
         with torch.set_grad_enabled(differentiates):
             for pattern, batch in batches(ctx.source, pass_, seeds.key(seed, "shuffle", index, occurrence)):
                 counts[pattern] += 1
-                batch = {name: value.to(ctx.device, non_blocking=True) for name, value in batch.items()}
+                given = {name: value.to(ctx.device, non_blocking=True) for name, value in batch.items()}
+                batch = given
+                if ctx.floating is torch.float64:  # beside what the source gave, which stays until the next batch
+                    batch = {n: value.double() if value.is_floating_point() else value for n, value in given.items()}
                 step_meter = metered if metered and counts[pattern] <= limit else None
                 if step_meter:
-                    step_meter.adopt(batch.values(), "inputs")
+                    step_meter.adopt([*given.values(), *batch.values()], "inputs")
                 with step_meter.step(index, pattern) if step_meter else nullcontext():
                     loss = _step(ctx, step, batch, pattern, pass_, update or zeroth, step_meter)
                     if loss is not None:
@@ -245,7 +248,7 @@ def _passes(ctx: Context, seed: int, meter: Meter | None) -> tuple[Tensor, int]:
                 due = update.pending == update.every or counts.total() == last if update else False
                 if several and update and update.pending and due:  # with the batch in memory, as in a usual loop
                     update.apply_metered(index, step_meter)
-                del batch, loss
+                del given, batch, loss
             if update and update.pending:  # of a prediction, which ends before the last batch
                 update.apply_metered(index, metered)
         with torch.no_grad(), _once(ctx, metered, index, last=True), step_faults(pass_):
@@ -276,7 +279,7 @@ _ADVICE = {
 
 
 def _loss(ctx: Context, step: Step, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor | None:
-    mixed = ctx.work.precision != "float32"
+    mixed = ctx.work.precision in ("bfloat16", "float16")
     autocast = torch.autocast(ctx.device.type, DTYPES[ctx.work.precision]) if mixed else nullcontext()
     with autocast, step_faults(pass_, batch):
         return step.loss(ctx, batch, pattern, pass_)

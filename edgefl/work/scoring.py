@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -153,7 +153,7 @@ class ScoreNextToken(Step):
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> None:
         """Add the batch's tokens."""
-        scores = cast(ClientModel, ctx.model).next_tokens(pattern, batch[pattern]).float().flatten(0, 1)
+        scores = cast(ClientModel, ctx.model).next_tokens(pattern, batch[pattern]).to(ctx.floating).flatten(0, 1)
         note_finite(ctx, scores)
         after = following(batch).flatten()
         real = (after >= 0).to(scores.dtype)
@@ -205,22 +205,23 @@ class Groups:
     always for the first.
     """
 
-    def __init__(self, group: Tensor, fold: int):
+    def __init__(self, group: Tensor, fold: int, dtype: torch.dtype = torch.float32):
         rows = len(group)
         position = torch.arange(rows, device=group.device)
         self.group, self.folds = group, -(-rows // fold) if fold and rows > fold else 0
-        self.share = torch.empty(rows, device=group.device)
+        self.share = torch.empty(rows, dtype=dtype, device=group.device)
         first = torch.empty_like(position)
         for row in range(0, rows, BLOCK):
             block = slice(row, row + BLOCK)
             same = group[block, None] == group
-            self.share[block] = 1 / same.sum(1)
+            count = same.sum(1)
+            self.share[block] = 1 / (count.double() if dtype is torch.float64 else count)
             first[block] = torch.where(same, position, rows).amin(1)
         if self.folds:
             starts = (first == position).long()
             self.fold = (starts.cumsum(0)[first] - 1) // fold
             sizes = torch.zeros(self.folds, dtype=torch.int64, device=group.device).index_add_(0, self.fold, starts)
-            self.whole = (sizes == fold).float()
+            self.whole = (sizes == fold).to(dtype)
             self.whole[0] = 1
 
     def recalls(self, query: Tensor, key: Tensor, weight: Tensor, times: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -229,7 +230,8 @@ class Groups:
         ``weight`` [rows] is a row's weight as a query, ``times`` [rows] its weight as an item.
         """
         rows = len(query)
-        chances = torch.zeros(2 if self.folds else 1, len(RECALLS), rows, device=query.device)
+        like: dict[str, Any] = {"dtype": query.dtype, "device": query.device}
+        chances = torch.zeros(2 if self.folds else 1, len(RECALLS), rows, **like)
         for row in range(0, rows, BLOCK):
             block = slice(row, row + BLOCK)
             scores = query[block] @ key.T
@@ -245,8 +247,8 @@ class Groups:
         over_all = (chances[0] * weight).sum(1) / weight.sum()
         if not self.folds:
             return over_all, None
-        hits = torch.zeros(len(RECALLS), self.folds, device=query.device).index_add_(1, self.fold, chances[1] * weight)
-        count = torch.zeros(self.folds, device=query.device).index_add_(0, self.fold, weight)
+        hits = torch.zeros(len(RECALLS), self.folds, **like).index_add_(1, self.fold, chances[1] * weight)
+        count = torch.zeros(self.folds, **like).index_add_(0, self.fold, weight)
         return over_all, (hits / count.clamp_min(NEAR) * self.whole).sum(1) / self.whole.sum()
 
 
@@ -289,8 +291,9 @@ class ScoreRetrieve(Step):
         pairs = ctx.source.size(pass_)
         a, b = (ctx.outputs[f"embedding.{m}"][:pairs] for m in (first, second))
         singles = torch.arange(pairs, device=ctx.device)
-        groups = Groups(ctx.outputs["group"][:pairs] if "group" in ctx.outputs else singles, pass_.args.get("fold", 0))
-        ones = torch.ones(pairs, device=ctx.device)
+        group = ctx.outputs["group"][:pairs] if "group" in ctx.outputs else singles
+        groups = Groups(group, pass_.args.get("fold", 0), ctx.floating)
+        ones = torch.ones(pairs, dtype=ctx.floating, device=ctx.device)
         directions = {
             f"{first}_to_{second}": groups.recalls(a, b, groups.share, ones),
             f"{second}_to_{first}": groups.recalls(b, a, ones, groups.share),

@@ -60,10 +60,18 @@ class Context:
         """The model, typed as a client's model for type checkers."""
         return cast(ClientModel | MultiwayModel, self.model)
 
-    def output(self, name: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
-        """The output of this name: zeros of ``shape`` when first asked for, the same tensor afterwards."""
+    @property
+    def floating(self) -> torch.dtype:
+        """``torch.float32``, or ``torch.float64`` for a model of that precision: of losses, outputs and metrics."""
+        return torch.float64 if self.work.model.get("dtype") == "float64" else torch.float32
+
+    def output(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
+        """The output of this name: zeros of ``shape`` when first asked for, the same tensor afterwards.
+
+        ``dtype`` is ``floating`` unless given.
+        """
         if name not in self.outputs:
-            self.outputs[name] = torch.zeros(shape, dtype=dtype, device=self.device)
+            self.outputs[name] = torch.zeros(shape, dtype=dtype or self.floating, device=self.device)
         return self.outputs[name]
 
     def score(self, loss: Tensor, batch: Mapping[str, Tensor]) -> None:
@@ -72,7 +80,7 @@ class Context:
         A repeated sample, whose label is -1, doesn't count.
         """
         share = (batch["label"] >= 0).sum() / sum(self.source.size(p) for p in self.work.passes if not p.train)
-        self.metrics.setdefault("loss", torch.zeros((), device=self.device)).add_(loss * share)
+        self.metrics.setdefault("loss", torch.zeros((), dtype=self.floating, device=self.device)).add_(loss * share)
 
     def like(self, name: str) -> dict[str, Tensor]:
         """The received tensors ``<name>.<parameter>``, by the parameters' names."""
@@ -180,7 +188,7 @@ class Classify(Step):
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """Mean over the batch; a repeated sample, whose label is -1, doesn't count."""
-        logits = ctx.client_model.classify(pattern, batch, pass_.args.get("mask", "zero")).float()
+        logits = ctx.client_model.classify(pattern, batch, pass_.args.get("mask", "zero")).to(ctx.floating)
         if "target" in batch:
             total = F.binary_cross_entropy_with_logits(logits, batch["target"], reduction="sum")
             return total / logits.shape[0]
@@ -195,7 +203,7 @@ class NextToken(Step):
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """Mean over tokens; a repeated sample, whose label is -1, doesn't count."""
-        scores = cast(ClientModel, ctx.model).next_tokens(pattern, batch[pattern]).float()
+        scores = cast(ClientModel, ctx.model).next_tokens(pattern, batch[pattern]).to(ctx.floating)
         return F.cross_entropy(scores.flatten(0, 1), following(batch).flatten(), ignore_index=-1)
 
 
@@ -218,5 +226,5 @@ class Contrast(Step):
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """Mean over both directions."""
-        a, b = (ctx.client_model.embed(m, batch[m]).float() for m in pattern.split("-"))
+        a, b = (ctx.client_model.embed(m, batch[m]).to(ctx.floating) for m in pattern.split("-"))
         return clip_loss(a, b, pass_.args.get("scale", CLIP_SCALE))

@@ -99,9 +99,11 @@ class TrainingOptions(Fields):
         le=64,
         description="batches whose mean gradient makes one update: a larger batch in less memory",
     )
-    precision: Literal["float32", "bfloat16", "float16"] = Field(
+    precision: Literal["float64", "float32", "bfloat16", "float16"] = Field(
         "float32",
-        description="float32, or autocast in a half precision; float16 scales the loss and needs implementation: fused",
+        description="float32, or autocast in a half precision; float16 scales the loss and needs implementation: "
+        "fused; float64: parameters, gradients, states, what is sent, aggregation and evaluation, from the values that "
+        "float32 starts with, to compare with other programs",
     )
     attention: Literal["device", "math", "flash", "efficient", "cudnn"] = Field(
         "device",
@@ -143,6 +145,8 @@ class TrainingOptions(Fields):
 
     @model_validator(mode="after")
     def _scaled(self) -> TrainingOptions:
+        if self.precision == "float64" and self.optimizer == "mezo":
+            raise ValueError("optimizer mezo draws and sends float32 numbers: set precision: float32")
         if self.precision == "float16" and self.implementation != "fused":
             raise ValueError(
                 f"float16 scales its loss, which implementation {self.implementation} can't do without waiting for "

@@ -141,7 +141,7 @@ def _valid(data: dict[str, object], step: Step) -> bool:
 
 
 def _precisions(current: str) -> tuple[Step, ...]:
-    dtypes = ["float32", "bfloat16", "float16"]
+    dtypes = ["float64", "float32", "bfloat16", "float16"]
     narrower = dtypes[dtypes.index(current) + 1 :]
     return tuple(Step(name, NUMERICS, i, {"training.precision": name}) for i, name in enumerate(narrower, start=1))
 

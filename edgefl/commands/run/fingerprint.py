@@ -56,6 +56,9 @@ def fixed_part(scenario: Scenario) -> dict[str, object]:
         del resolved["training"]["stack"]
     if not resolved["evaluation"]["metrics"]:
         del resolved["evaluation"]["metrics"]
+    for name in ("seed", "stop"):
+        if resolved["pretrain"][name] is None:
+            del resolved["pretrain"][name]
     rates = resolved["training"]["lr_schedule"]  # as runs of a time when every rate schedule had the fields of all
     resolved["training"]["lr_schedule"] = {"every": None, "factor": None, "floor": None, **rates}
     return resolved

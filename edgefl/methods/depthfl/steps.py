@@ -52,7 +52,7 @@ class ClassifyExits(Step):
         """A sum over exits of means over the batch."""
         model = cast(ExitModel, ctx.model)
         mask = pass_.args.get("mask", "zero")
-        scores = [s.float() for s in model.exit_scores(pattern, batch, model.training_places(), mask)]
+        scores = [s.to(ctx.floating) for s in model.exit_scores(pattern, batch, model.training_places(), mask)]
         if "target" in batch:
             target = batch["target"]
             losses = [F.binary_cross_entropy_with_logits(s, target, reduction="sum") / s.shape[0] for s in scores]
@@ -73,7 +73,7 @@ class ContrastExits(Step):
         places, scale = model.training_places(), pass_.args.get("scale", CLIP_SCALE)
         first, second = (model.exit_features(m, batch[m], places) for m in pattern.split("-"))
         tables = [
-            scale * F.normalize(a.float(), dim=-1) @ F.normalize(b.float(), dim=-1).T
+            scale * F.normalize(a.to(ctx.floating), dim=-1) @ F.normalize(b.to(ctx.floating), dim=-1).T
             for a, b in zip(first, second, strict=True)
         ]
         target = torch.arange(tables[0].shape[0], device=tables[0].device)
