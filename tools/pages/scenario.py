@@ -66,7 +66,12 @@ def _top() -> list[str]:
             "name of the file",
             "Name of the scenario, and of its folder in `runs/`",
         ),
-        ("`seed`", "whole number, 0 or more", "`1`", "The only seed: every random draw follows from it"),
+        (
+            "`seed`",
+            "whole number, 0 or more",
+            "`1`",
+            "Every random draw follows from it, but for those of a shared pre-training (`pretrain.seed`)",
+        ),
         *(
             (f"[`{key}`](#{key})", "section", "its defaults", capital(section.title))
             for key, section in SECTIONS.items()
