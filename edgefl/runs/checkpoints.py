@@ -206,7 +206,7 @@ def latest(
             if round != available[0] and (reason := why_not(round)):
                 raise ValueError(reason)
             return round, tensors, state
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
             warnings.warn(f"the checkpoint {path} is damaged and is skipped: {error}", RuntimeWarning, stacklevel=2)
     if available:
         raise RunError(
@@ -278,20 +278,26 @@ def write_tensors(
 
 
 def manifest_of(path: Path) -> Manifest:
-    """What ``state.json`` of a checkpoint's folder holds.  Raises OSError or ValueError if it can't be read."""
+    """What ``state.json`` of a checkpoint's folder holds.
+
+    Raises OSError or ValueError if it can't be read, AttributeError, KeyError or TypeError if it lacks a part.
+    """
     try:
         manifest: Manifest = json.loads((path / "state.json").read_bytes())
     except RecursionError:
         raise ValueError("state.json is nested too deeply") from None
     if manifest["format"] != FORMAT:
         raise ValueError(f"this version of edgefl can't read format {manifest['format']!r}")
+    for table, facts in manifest.get("records", {}).items():  # a round under way has none
+        if [type(facts[name]) for name in ("lines", "bytes", "blake2b")] != [int, int, str]:
+            raise ValueError(f"its digest of {table} isn't one")
     return manifest
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:
     """``(tensors, state)`` of a checkpoint's folder.
 
-    Raises OSError, ValueError, KeyError, TypeError or SafetensorError if it is damaged.
+    Raises OSError, ValueError, KeyError, TypeError, AttributeError or SafetensorError if it is damaged.
     """
     from safetensors.torch import load_file
 

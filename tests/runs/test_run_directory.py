@@ -141,6 +141,11 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, victim, damage):
     run.rewind(round)
     assert [record.round for record in read_run(run.path).read(Round)] == [4]
     assert run.latest()[0] == 4  # and without a warning: the damaged one is gone
+    manifest = json.loads((run.path / "checkpoints" / "round-000004" / "state.json").read_text())
+    manifest["records"]["rounds"]["bytes"] = [1]
+    (run.path / "checkpoints" / "round-000004" / "state.json").write_text(json.dumps(manifest))
+    with pytest.warns(RuntimeWarning, match="its digest of rounds isn't one"), pytest.raises(RunError, match="damaged"):
+        run.latest()
     (run.path / "checkpoints" / "round-000004" / "state.json").write_text("{}")
     with pytest.warns(RuntimeWarning), pytest.raises(RunError, match=r"every checkpoint .* is damaged \(rounds 4\)"):
         run.latest()
