@@ -185,7 +185,7 @@ def test_rates_by_precision(tmp_path, profile):
     half = devices.read_device(_written(tmp_path, profile))
     assert (half.rate("float16"), half.rate("bfloat16")) == (half.flops_per_second, 20e9)
     with pytest.raises(UnknownName, match="did you mean 'float16'"):
-        half.rate("float61")
+        half.rate("flot16")
 
 
 @given(
