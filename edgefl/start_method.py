@@ -74,7 +74,12 @@ def _begin(preload: list[str]) -> None:
     os.environ["PYTHONSAFEPATH"] = "1"  # else the current folder comes first
     forkserver.set_forkserver_preload(preload)
     try:
-        forkserver.ensure_running()
+        # the server inherits the mask: Ctrl-C while it imports would show a traceback
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     finally:
         forkserver.set_forkserver_preload([])  # should it be killed, the next one has another path
         for name, value in own.items():
