@@ -260,12 +260,10 @@ class _Stdout(TextIOWrapper):
 @contextmanager
 def _answering() -> Iterator[None]:
     """Within it stdout is a ``_Stdout``, which is flushed at the end: Python's flush at exit would show a traceback."""
-    shown = sys.stdout
-    given = shown.stream if isinstance(shown, terminal.Shown) else None
-    if given is not sys.__stdout__ or not isinstance(given, TextIOWrapper):
+    shown, given = sys.stdout, sys.__stdout__
+    if not (isinstance(shown, terminal.Shown) and shown.stream is given and isinstance(given, TextIOWrapper)):
         yield  # a test reads it
         return
-    assert isinstance(shown, terminal.Shown)
     shown.stream = stdout = _Stdout(given.buffer, given.encoding, given.errors, line_buffering=given.line_buffering)
     try:
         yield
@@ -316,16 +314,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
             how = "it isn't UTF-8" if utf8 else "set the environment variable PYTHONUTF8=1"
             say(f"error: {error.object[:100]!a}: the name can't be written in {error.encoding}: {how}")
             sys.exit(EdgeflError.exit_code)
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE) and not _state["traceback"]:
-                say(f"error: {error.strerror}: the limit of this process is {_most_files()} (ulimit -n); raise it")
-                sys.exit(EdgeflError.exit_code)
-            if not isinstance(error, BrokenPipeError):
-                raise
+        except BrokenPipeError:
             # The reader of stdout (such as ``head``) closed the pipe.  Python flushes stdout at exit, which would
             # raise again, so stdout is redirected to the null device.
             _dropped(sys.stdout)
             sys.exit(1)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or _state["traceback"]:
+                raise
+            say(f"error: {error.strerror}: the limit of this process is {_most_files()} (ulimit -n); raise it")
+            sys.exit(EdgeflError.exit_code)
         finally:
             _dropped(sys.stderr)
             if (registry := sys.modules.get("edgefl.registry")) is not None:
