@@ -103,6 +103,11 @@ def load(path: str | Path | dict[str, Any], overrides: Sequence[str] = ()) -> Sc
     document = (
         Document({VERSION: FORMAT, **plain_data(path)}) if isinstance(path, dict) else find_document(os.fspath(path))
     )
+    return scenario_in(document, overrides)
+
+
+def scenario_in(document: Document, overrides: Sequence[str] = ()) -> Scenario:
+    """The scenario of a document, with overrides as for ``load``.  Raises ScenarioError with all errors in it."""
     document = long_forms(document)
     errors: list[ScenarioError] = []
     for override in overrides:
