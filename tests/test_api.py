@@ -16,6 +16,7 @@ import edgefl
 NAMES = [
     "Run",
     "analyse",
+    "bench",
     "calibrate",
     "check",
     "check_devices",

@@ -12,6 +12,7 @@ from edgefl.records.explained import Explanation, Exported, Traced
 from edgefl.records.fit import Fit
 from edgefl.records.host import HostWork, Scratch
 from edgefl.records.papers import Papers
+from edgefl.records.bench import Bench
 from edgefl.records.parts import Parts
 from edgefl.records.profile import ComparedProfiles, CostDifference, Profile
 from edgefl.records.record import Record
@@ -29,7 +30,7 @@ RECORDS: dict[str, type[Record]] = {
     "export": Exported, "emulate": Emulation, "profile": Profile,
     "profile --compare": ComparedProfiles, "cost-diff": CostDifference, "devices check": DeviceCheck,
     "devices list": Library, "calibrate": Calibration, "methods": Parts,
-    "compare": ComparedRuns, "fit": Fit, "tune": Tuning, "analyse": Analysis, "validate": ValidScenario,
+    "compare": ComparedRuns, "fit": Fit, "tune": Tuning, "bench": Bench, "analyse": Analysis, "validate": ValidScenario,
     "papers": Papers,
 }  # fmt: skip
 """Each record by the name of its table, file or command; not those with a list whose rows are of two classes."""

@@ -16,15 +16,13 @@ from edgefl.errors import ScenarioError, UnitError, suggestion
 from edgefl.scenario.axes import Axis
 from edgefl.scenario.document import Document, KeyPath, Place, read_file
 from edgefl.scenario.fields import LARGEST_SEED
-from edgefl.scenario.library import find_document, library_folder
+from edgefl.scenario.library import SUITES, find_document, library_folder, suite_names
 from edgefl.scenario.overrides import key_path
-from edgefl.scenario.problems import raise_all, show, validate
+from edgefl.scenario.problems import raise_all, reason, show, validate
 from edgefl.scenario.scenario import Scenario, combinations_of, scenario_in
-from edgefl.scenario.search_space import Searched, searched_of
+from edgefl.scenario.search_space import searched_of
 from edgefl.scenario.sections import FORMAT, SECTIONS, VERSION
 
-FOLDER = "suites"
-"""The folder of the shipped suites, in that of the scenarios."""
 Fields = dict[str, Any]
 """Fields of a scenario by dotted path, with their values."""
 FIXED = {
@@ -87,9 +85,7 @@ class SuiteOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     edgefl: int = Field(description=f"Version of the format: {FORMAT}.")
-    name: str = Field(
-        default="", max_length=100, description="Name of the suite; by default that of its file."
-    )
+    name: str = Field(default="", max_length=100, description="Name of the suite; by default that of its file.")
     scenario: str | dict[str, Any] = Field(
         description="What all variants share: a scenario, its file (beside the suite), or the name of a shipped one."
     )
@@ -158,19 +154,23 @@ class Variant:
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite as it is run.  ``conditions`` are fields by name; ``space`` is what is searched for each variant."""
+    """A suite as it is run."""
 
     name: str
     options: SuiteOptions
+    base: Scenario
     seeds: tuple[int, ...]
     variants: tuple[Variant, ...]
-    conditions: Mapping[str, Mapping[str, Any]]
-    space: tuple[Searched, ...]
     document: Document
 
-    def on(self, scenario: Scenario, name: str, fields: Mapping[str, Any], seed: int) -> Scenario:
-        """The scenario of a variant under a condition or a budget of this name, with a seed.  Raises ScenarioError."""
-        return with_places(scenario, self.document, {**fields, "seed": seed}, ("conditions", name))
+    def with_fields(self, scenario: Scenario, group: str, fields: Mapping[str, Any]) -> Scenario:
+        """The scenario of a variant with fields of a condition or a budget.  Raises ScenarioError."""
+        return with_places(scenario, self.document, fields, (group,)) if fields else scenario
+
+    def resolved(self) -> dict[str, Any]:
+        """The suite as plain data, the scenario with every default; ``read_suite`` reads it as an equal suite."""
+        fields = self.options.model_dump(mode="json", exclude_defaults=True)
+        return {**fields, "name": self.name, "scenario": self.base.resolved(), "seeds": list(self.seeds)}
 
     def budget_fields(self, share: float, amount: float) -> dict[str, Any]:
         """The fields of a fleet in which this share of the clients has the amount of the suite's budget."""
@@ -181,30 +181,28 @@ class Suite:
         return {path: amount if share == 1 else {repr(amount): share, "unlimited": 1 - share}}
 
 
-def read_suite(path: str | Path) -> Suite:
-    """Read a suite: a file, or the name of a shipped one.
+def read_suite(path: str | Path, overrides: Sequence[str] = ()) -> Suite:
+    """Read a suite: a file, or the name of a shipped one.  ``overrides`` are of its scenario.
 
     Raises ScenarioError with all errors of its own fields, of the scenario, and of variants and conditions.
     """
     document = _found(str(path))
     for key in document.data:
         if key not in SuiteOptions.model_fields:
-            raise document.error((key,), f"unknown key {key!r}{suggestion(key, SuiteOptions.model_fields)}", at_key=True)
+            raise document.error(
+                (key,), f"unknown key {key!r}{suggestion(key, SuiteOptions.model_fields)}", at_key=True
+            )
     options = cast(SuiteOptions, validate(SuiteOptions, document.data, document, ()))
     if options.edgefl != FORMAT:
         raise document.error((VERSION,), f"this edgefl reads version {FORMAT} of the format, not {options.edgefl}")
     name = options.name or Path(str(path)).stem
-    base = _scenario(document, options, name)
+    base = _scenario(document, options, name, overrides)
     if base.compare:
         raise document.error(("scenario",), f"compares {', '.join(base.compare)}: list the combinations as variants")
     field = FIELDS.get(options.budget or "")
     if field is not None and getattr(base.fleet.budgets, field) is not None:
         raise document.error(("budget",), f"the scenario has fleet.budgets.{field} already, which the suite varies")
-    seeds = (
-        options.seeds
-        if isinstance(options.seeds, tuple)
-        else tuple(range(base.seed, base.seed + options.seeds))
-    )
+    seeds = options.seeds if isinstance(options.seeds, tuple) else tuple(range(base.seed, base.seed + options.seeds))
     errors: list[ScenarioError] = []
     for group, members in (("variants", options.variants), ("conditions", options.conditions)):
         for key, fields in members.items():
@@ -223,13 +221,17 @@ def read_suite(path: str | Path) -> Suite:
             except ScenarioError as error:
                 errors.append(error)
     raise_all(errors)
-    space = () if options.tune is None else tuple(searched_of(base, options.tune.search))
-    return Suite(name, options, seeds, tuple(variants), dict(options.conditions), space, document)
+    if options.tune is not None:
+        try:
+            searched_of(base, options.tune.search)
+        except ScenarioError as error:
+            raise document.error(("tune", "search"), reason(error)) from error
+    return Suite(name, options, base, seeds, tuple(variants), document)
 
 
 def _found(path: str) -> Document:
     """The document of a suite's file, or of a shipped suite."""
-    shipped = library_folder() / FOLDER / f"{path.removesuffix('.yaml')}.yaml"
+    shipped = library_folder() / SUITES / f"{path.removesuffix('.yaml')}.yaml"
     if not Path(path).exists() and "\0" not in path and shipped.is_file():
         return read_file(shipped, path)
     try:
@@ -243,19 +245,14 @@ def _found(path: str) -> Document:
         raise ScenarioError(message.replace("a scenario", "a suite"), file=path, line=line) from error
 
 
-def suite_names() -> list[str]:
-    """The names of the shipped suites."""
-    return sorted(path.stem for path in (library_folder() / FOLDER).glob("*.yaml"))
-
-
-def _scenario(document: Document, options: SuiteOptions, name: str) -> Scenario:
+def _scenario(document: Document, options: SuiteOptions, name: str, overrides: Sequence[str]) -> Scenario:
     """The scenario of a suite: written in it, a file beside it, or a shipped one."""
     given = options.scenario
     if isinstance(given, dict):
         places = document.moved(("scenario",), ())
-        return scenario_in(Document({VERSION: FORMAT, "name": name, **given}, places, document.file))
+        return scenario_in(Document({VERSION: FORMAT, "name": name, **given}, places, document.file), overrides)
     beside = Path(document.file or "").parent / given
-    return scenario_in(find_document(beside if beside.is_file() else given))
+    return scenario_in(find_document(beside if beside.is_file() else given), overrides)
 
 
 def _fixed(document: Document, path: KeyPath, fields: Mapping[str, Any]) -> Iterable[ScenarioError]:

@@ -12,6 +12,7 @@ from edgefl.records.compare import ComparedRuns
 from edgefl.records.devices import Calibration, DeviceCheck, FleetClients, Library
 from edgefl.records.explained import Explanation, Exported, Traced
 from edgefl.records.fit import Fit
+from edgefl.records.bench import Bench
 from edgefl.records.papers import PaperPages, Papers
 from edgefl.records.parts import Parts
 from edgefl.records.profile import ComparedProfiles, CostDifference, Profile
@@ -36,6 +37,7 @@ ANSWERS: dict[str, type[Record]] = {
     "sweep": Sweep,
     "fit": Fit,
     "tune": Tuning,
+    "bench": Bench,
     "analyse": Analysis,
     "validate": ValidScenario,
     "run": Summary,

@@ -32,7 +32,7 @@ class Works:
     workload: Workload
     budget: str | None
     steady: bool
-    """Whether a client's work takes the same in every round of a stage, so that ``takes`` has all that a run compares"""
+    """Whether works take the same in every round of a stage, so that ``takes`` has all that a run compares."""
 
     @cached_property
     def takes(self) -> list[Floats]:
@@ -63,15 +63,9 @@ class Works:
         return found
 
     @cached_property
-    def fixed(self) -> str:
+    def content(self) -> str:
         """A digest of the scenario without its name and the suite's budget."""
-        fixed = fixed_part(self.scenario)
-        del fixed["name"]
-        if self.budget is not None:
-            fleet = cast(dict[str, Any], fixed["fleet"])
-            budgets = {name: value for name, value in fleet["budgets"].items() if name != FIELDS[self.budget]}
-            fixed["fleet"] = {**fleet, "budgets": budgets}
-        return digest(fixed)
+        return content_of(self.scenario, self.budget)
 
     def key(self, fleet: Fleet) -> str:
         """Equal for cells whose runs train the same weights.
@@ -80,9 +74,9 @@ class Works:
         between the same two costs give the same run.
         """
         if self.budget is None:
-            return self.fixed
+            return self.content
         decides = self.fits(fleet) if self.steady else fleet.budgets[self.budget]
-        return digest([self.fixed, decides.tolist()])
+        return digest([self.content, decides.tolist()])
 
     def eligible(self, fleet: Fleet) -> float:
         """The share of the clients that can do some work on this fleet."""
@@ -90,6 +84,16 @@ class Works:
         for judged in evaluated(self.workload, fleet, why=False):
             able |= judged.eligible
         return float(able.mean()) if len(able) else 0.0
+
+
+def content_of(scenario: Scenario, budget: str | None) -> str:
+    """A digest of a scenario without its name and this budget."""
+    fixed = fixed_part(scenario)
+    del fixed["name"]
+    if budget is not None:
+        fleet = cast(dict[str, Any], fixed["fleet"])
+        fixed["fleet"] = {**fleet, "budgets": {k: v for k, v in fleet["budgets"].items() if k != FIELDS[budget]}}
+    return digest(fixed)
 
 
 def works_of(scenario: Scenario, setup: Setup, predictor: Predictor, budget: str | None) -> Works:
@@ -123,7 +127,7 @@ def _participants(setup: Setup, round: int) -> Iterator[tuple[str, object]]:
 
 @dataclass(frozen=True)
 class Level:
-    """What small devices have of the budget: at least ``low``, less than ``high``; ``amount`` is what they are given."""
+    """What small devices have of the budget: ``low`` or more, less than ``high``; they are given ``amount``."""
 
     low: float
     high: float

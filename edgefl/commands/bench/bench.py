@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from edgefl import registry
-from edgefl.commands.bench.admissions import Level, Works, levels_of, works_of
-from edgefl.commands.bench.bench_answer import BenchCell, FleetCells, answer_of, csv_of
+from edgefl.commands.bench.admissions import Level, Works, content_of, levels_of, works_of
+from edgefl.commands.bench.bench_answer import BenchCell, FleetCells, answer_of, run_folder
 from edgefl.commands.cells.cells import check_jobs, kept_workers
 from edgefl.commands.cells.workers import Cell
 from edgefl.commands.compose import compose, predictor_of
@@ -33,13 +33,12 @@ from edgefl.runs.durable import locked, replace_file, writing
 from edgefl.runs.folders import free_folder, json_text
 from edgefl.scenario import Scenario
 from edgefl.scenario.document import write
-from edgefl.scenario.labels import folder_name
 from edgefl.scenario.problems import reason
 from edgefl.scenario.search_space import searched_of, with_settings
 from edgefl.scenario.suite import Suite, Variant, read_suite
 from edgefl.units import show_share
 
-RUNS, TRIALS, SUITE, ANSWER, TABLE = "runs", "tune", "suite.yaml", "bench.json", "bench.csv"
+RUNS, TRIALS, SUITE, ANSWER = "runs", "tune", "suite.yaml", "bench.json"
 """What is in a suite's folder: runs, trials, the suite as it was run last, and the answer."""
 
 
@@ -104,7 +103,6 @@ def bench(
         failed = _trained(fleets, folder / RUNS, run, on_progress)
         result = answer_of(asked, variants, needs, tunings, fleets, failed, folder, metric, time.monotonic() - began)
         replace_file(folder / ANSWER, json_text(result.as_json()))
-        replace_file(folder / TABLE, csv_of(result).encode())
     if failed:
         told = "; ".join(f"{label}: {why}" for label, why in list(failed.items())[:3])
         more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
@@ -140,7 +138,7 @@ def _checked(suite: Suite, on_progress: OnProgress) -> tuple[list[Variant], str]
         try:
             with registry.named_faults():
                 scenario = replace(variant.scenario, seed=suite.seeds[0])
-                for fields in suite.conditions.values() or [{}]:
+                for fields in suite.options.conditions.values() or [{}]:
                     setup = check(suite.with_fields(scenario, "conditions", fields), on_message)
         except EdgeflError as error:
             if not _of_scenario(error):
@@ -177,7 +175,7 @@ def _tuned(
             continue
         scenario = replace(variant.scenario, seed=suite.seeds[0])
         space = searched_of(scenario, options.search)
-        place = folder / run_folder(variant.name, Works.content(scenario))
+        place = folder / run_folder(variant.name, content_of(scenario, None))
         place.mkdir(parents=True, exist_ok=True)
         on_progress("prepare", {"what": f"{variant.name}: {options.trials} trials"})
         try:
@@ -191,11 +189,6 @@ def _tuned(
         tunings[variant.name] = tuning
         found.append(replace(variant, scenario=with_settings(scenario, space, tuning.best.settings)))
     return found, tunings
-
-
-def run_folder(variant: str, key: str) -> str:
-    """The name of a run's folder: the variant, and what tells its runs apart."""
-    return f"{folder_name(variant)}-{key[:10]}"
 
 
 # --- fleets ----------------------------------------------------------------------------------------------------------
@@ -214,7 +207,7 @@ def _priced(
             setup = compose(scenario, on_message)
             works[variant.name, seed] = works_of(scenario, setup, predictor_of(scenario), budget)
     if budget is None:
-        conditions = suite.conditions or {suite.name: {}}
+        conditions = suite.options.conditions or {suite.name: {}}
         return [FleetCells(name, _of_condition(suite, runnable, name, fields, on_progress))
                 for name, fields in conditions.items()], {}  # fmt: skip
     needs = {
@@ -232,7 +225,8 @@ def _priced(
                 wider = Level(before.level.low, level.high, before.level.amount)
                 fleets[-1] = replace(before, name=fleet_label(budget, share, wider), level=wider)
                 continue
-            fleets.append(FleetCells(label, cells, share, level))
+            if any(cell.eligible_share for of_variant in cells.values() for cell in of_variant):
+                fleets.append(FleetCells(label, cells, share, level))
     return fleets, needs
 
 
@@ -249,9 +243,7 @@ def fleet_label(budget: str, share: float, level: Level) -> str:
 
 
 def _same(first: Mapping[str, Sequence[BenchCell]], second: Mapping[str, Sequence[BenchCell]]) -> bool:
-    return all(
-        a.key == b.key for name in first for a, b in zip(first[name], second[name], strict=True)
-    )
+    return all(a.key == b.key for name in first for a, b in zip(first[name], second[name], strict=True))
 
 
 def _on_fleet(

@@ -248,9 +248,7 @@ def run_until(
     _run_one(folder, label, scenario, executors, on_progress, (), until=round)
 
 
-def run_undrawn(
-    folder: Path, label: str, scenario: Scenario, executors: Executors, on_progress: OnProgress
-) -> None:
+def run_undrawn(folder: Path, label: str, scenario: Scenario, executors: Executors, on_progress: OnProgress) -> None:
     """Run a scenario in its folder without drawing pictures, or go on from its last finished round.
 
     A run that is finished stays as it is.  Raises DivergedError, and what else a run ends with.
