@@ -45,7 +45,7 @@ class Section(NamedTuple):
     """A titled table of the answer, and what is to be said below it."""
 
     title: str
-    table: Table | None
+    table: Table
     note: str = ""
 
 
@@ -65,7 +65,7 @@ def sections(result: Bench) -> Iterator[Section]:
     """The tables of the answer, the most important first."""
     yield from _winners(result)
     if len(result.variants) > 1:
-        yield _matrix(result, f"{metric_words(result)}: mean{_reach(result)}", _score)
+        yield _matrix(result, f"{metric_words(result)}: mean{_reach(result)}", score_text)
     if result.budget is UNSET and any(row.eligible_share < 1 for fleet in result.fleets for row in fleet.rows):
         yield _matrix(result, "Clients that can train", lambda row: percent(row.eligible_share))
     if any(row.worst_decile is not UNSET for fleet in result.fleets for row in fleet.rows):
@@ -187,7 +187,8 @@ def told_runs(result: Bench) -> str:
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def _score(row: BenchRow) -> str:
+def score_text(row: BenchRow) -> str:
+    """A variant's score on a fleet: ``0.312 ± 0.010``, that it diverged, or a dash."""
     if row.mean is None:
         return DIVERGED if row.diverged else NOTHING
     return f"{row.mean:.3f}" + ("" if row.half_width is None else f" ± {row.half_width:.3f}")
@@ -206,7 +207,7 @@ def _winners(result: Bench) -> Iterator[Section]:
                           left=(0, 1))  # fmt: skip
         for fleet in fleets:
             best = fleet.winner if fleet.winner is not None else next(iter(fleet.tied), None)
-            scores = [_score(row) for row in fleet.rows if row.variant == best]
+            scores = [score_text(row) for row in fleet.rows if row.variant == best]
             gaps = [or_dash("{:.3f}".format, gap) for gap in (fleet.gap, fleet.detectable)[: 1 + several]]
             table.add_row(interval(result, fleet), best_of(fleet), *(scores or [NOTHING]), *gaps)
         last = fleets is groups[-1][1]

@@ -32,14 +32,16 @@ def drawn_bench(
             fleets.append(_fleet(name, rows))
     else:
         for share in shares:
+            known: dict[tuple[str, bool], BenchRow] = {}  # what doesn't depend on the interval is one run
             for low, high in zip([0.0, *places], [*places, None], strict=True):
                 rows = []
                 for name in names:
                     fits = needs[name] <= low
                     centre = 0.14 + 0.013 * needs[name] if fits else 0.1 + 0.013 * needs[name] * (1 - share)
-                    rows.append(
-                        _row(rng, name, centre if fits or share < 1 else None, seeds, None, 1 if fits else 1 - share)
-                    )
+                    if (name, fits) not in known:
+                        trained = centre if fits or share < 1 else None
+                        known[name, fits] = _row(rng, name, trained, seeds, None, 1 if fits else 1 - share)
+                    rows.append(known[name, fits])
                 end = None if high is None else high * MIB
                 label = f"{share:.0%} from {low}"
                 fleets.append(_fleet(label, rows, small_share=share, low=low * MIB, high=end))
