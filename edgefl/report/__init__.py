@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from edgefl.report.bench import bench_csv, print_bench
     from edgefl.report.compare import comparison_csv, orderings_markdown, print_comparison
     from edgefl.report.compared_profiles import print_compared_profiles, print_cost_difference
     from edgefl.report.console import screen
@@ -28,6 +29,7 @@ __all__ = [
     "Live",
     "SWEEP_FORMS",
     "TIMELINE_FORMS",
+    "bench_csv",
     "check_figure",
     "compared",
     "comparison_csv",
@@ -35,6 +37,7 @@ __all__ = [
     "facts_of",
     "make_progress",
     "orderings_markdown",
+    "print_bench",
     "print_clients",
     "print_compared_profiles",
     "print_cost_difference",
@@ -60,6 +63,7 @@ _MODULES = {
     "Live": "progress",
     "SWEEP_FORMS": "figures",
     "TIMELINE_FORMS": "figures",
+    "bench_csv": "bench",
     "check_figure": "figures",
     "compared": "facts",
     "comparison_csv": "compare",
@@ -67,6 +71,7 @@ _MODULES = {
     "facts_of": "facts",
     "make_progress": "progress",
     "orderings_markdown": "compare",
+    "print_bench": "bench",
     "print_clients": "profile_clients",
     "print_compared_profiles": "compared_profiles",
     "print_comparison": "compare",

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from drawn_bench import drawn_bench
 
 import edgefl
 from edgefl.errors import RunError
 from edgefl.report.charts import charts_of, charts_of_comparison, records_of
+from edgefl.report.page import write_bench_page
 from edgefl.runs import Run
 
 WAIT = 300_000
@@ -180,6 +182,22 @@ def test_in_a_browser_every_figure_is_drawn_without_a_network(compared: Run, bro
     assert first.locator(".legend button").first.get_attribute("aria-pressed") == "false"
     hidden = first.locator(".plot").first.evaluate("(div) => div.data.filter((t) => t.visible === false).length")
     assert hidden == 1
+    visit.context.close()
+
+
+@pytest.mark.slow
+def test_in_a_browser_a_bench_shows_its_staircase_first(browser: Any, tmp_path: Path) -> None:
+    write_bench_page(drawn_bench(), tmp_path / "bench.html")
+    visit = Visit(browser, tmp_path / "bench.html", 1280, "dark")
+    visit.check()
+    first = visit.page.locator("figure").first
+    assert first.get_attribute("data-figure") == "staircase"
+    box = first.locator(".plot").first.bounding_box()
+    assert box is not None and box["y"] + box["height"] < 900  # within the window, without scrolling
+    # hidden by its button: the line, the thick one over it, and the marks
+    first.locator(".legend button").nth(1).click()
+    hidden = "(div) => div.data.filter((trace) => trace.visible === false).map((trace) => trace.mode)"
+    assert first.locator(".plot").first.evaluate(hidden) == ["lines", "lines", "markers"]
     visit.context.close()
 
 

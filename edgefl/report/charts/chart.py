@@ -15,7 +15,7 @@ from edgefl.report.console import csv_lines
 Number = float | None
 Form = Literal["lines", "bars", "stacks", "areas", "points", "spans", "map"]
 
-COLOURS = ("#4477aa", "#ee6677", "#228833", "#b8860b", "#aa3377", "#1b9aaa", "#777777")
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#b8860b", "#aa3377", "#1b9aaa", "#777777", "#332288")
 """Colours of client kinds and of runs, told apart by the colour-blind too."""
 GOOD, IDLE, QUIET, UNKNOWN = "#228833", "#55aadd", "#777777", "#dddddd"
 BUDGETS = {"memory": "#ee6677", "flops": "#b8860b", "bytes": "#aa3377", "seconds": "#4477aa", "joules": "#cc6622"}
@@ -100,6 +100,8 @@ class Series(_Drawn):
     notes: Sequence[str] = ()
     hollow: bool = False
     dashed: bool = False
+    heavy: bool = False
+    """Whether its line is thick."""
     written: bool = False
     """Whether the notes stand beside the points, bars or cells, not only under the pointer."""
     form: Form | None = None
@@ -124,6 +126,8 @@ class Panel(_Drawn):
     """What each mark stands for."""
     value: Axis | None = None
     """What the colours of a map stand for."""
+    marked: bool = True
+    """Whether the places of lines have marks; if not, series of points among them have marks and error bars."""
     legend: bool = False
     """Whether the panel has a legend of its own."""
 

@@ -16,13 +16,16 @@ from typing import TYPE_CHECKING, Any
 from edgefl.html import templates
 from edgefl.records import Record, part_of
 from edgefl.records.run import Environment
+from edgefl.report.bench import Section, answer, heading, sections, told_runs
 from edgefl.report.charts import MOST_FLIGHTS, Chart, Records, charts_of, charts_of_comparison, records_of
+from edgefl.report.charts.bench import charts_of_bench
 from edgefl.report.console import NOTHING, shown
 from edgefl.report.page.told import asked, headline, notices
 from edgefl.report.page.traces import MARKS, Plot, Trace, traces
 from edgefl.runs.durable import write_output
 
 if TYPE_CHECKING:
+    from edgefl.records.bench import Bench
     from edgefl.runs import Run
 
 REPORT_FORMS = ("html",)
@@ -126,6 +129,16 @@ class Member:
         return self.id, self.label
 
 
+@dataclass(frozen=True)
+class Benched:
+    """The page of a bench: the figure that answers it, the answer in words, other figures, and tables."""
+
+    answer: Figure
+    words: Sequence[str]
+    more: Group
+    tables: Sequence[Table]
+
+
 def write_page(run: Run, path: Path) -> None:
     """Write the report of a run or of a comparison, finished or not.  Raises RunError if the file can't be written."""
     from edgefl.runs import is_comparison
@@ -161,9 +174,29 @@ def write_figure(chart: Chart, path: Path) -> None:
     write_output(path, _page(chart.title, figures, alone=figures.figure(chart, "figure")))
 
 
+def write_bench_page(result: Bench, path: Path) -> None:
+    """Write the answer of a bench, its staircase first.  Raises RunError if the file can't be written."""
+    figures = _Figures(MOST_ROWS, ": bench.csv has all.")
+    first, *others = charts_of_bench(result)
+    bench = Benched(
+        figures.figure(first, "answer"), [*answer(result), told_runs(result)],
+        figures.group("more", "Ranks, costs and totals", others), [_of_section(each) for each in sections(result)],
+    )  # fmt: skip
+    write_output(path, _page(heading(result), figures, bench=bench))
+
+
+def _of_section(section: Section) -> Table:
+    """A table of the console as one of the page."""
+    columns = section.table.columns
+    cells = [[str(cell) for cell in column.cells] for column in columns]
+    titles = [(str(column.header).replace("\n", " "), column.justify == "right") for column in columns]
+    return Table(section.title, titles, list(zip(*cells, strict=True)), section.note, open=True)
+
+
 def _page(
     title: str, figures: _Figures, *, told: Told | None = None, compared: Group | None = None,
     members: Sequence[Member] = (), run: Sequence[Group] | None = None, alone: Figure | None = None,
+    bench: Benched | None = None,
 ) -> bytes:  # fmt: skip
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs
@@ -174,8 +207,8 @@ def _page(
     # the package's own texts, and JSON in which no tag can begin
     plotly, plots, css, js = (Markup(text) for text in (get_plotlyjs(), data, css, js))
     page = templates(here).get_template("page.html").render(
-        title=title, told=told, compared=compared, members=members, run=run, alone=alone, plotly=plotly, plots=plots,
-        css=css, js=js,
+        title=title, told=told, compared=compared, members=members, run=run, alone=alone, bench=bench, plotly=plotly,
+        plots=plots, css=css, js=js,
     )  # fmt: skip
     return page.encode()
 

@@ -232,7 +232,8 @@ def _axis(axis: Axis, factor: float, values: Values) -> PlotAxis:
     else:
         made["rangemode"] = "tozero" if axis.bottom == 0.0 else "normal"
     if axis.top is not None:
-        made["range"] = [0, _number(axis.top / factor)]
+        ends = [(axis.bottom or 0.0) / factor, axis.top / factor]
+        made["range"] = [_log(end) if axis.log else _number(end) for end in ends]
     return made
 
 
@@ -275,19 +276,26 @@ def _lines(panel: Panel, fx: float, fy: float) -> list[Trace]:
     data: list[Trace] = []
     for series in panel.series:
         x, name = _scaled(series.x, fx), safe(series.name)
+        symbols = [MARKS[i % len(MARKS)] for i in series.symbols] or "circle"
+        marker = Marker(size=6, color=series.colour, symbol=symbols)
+        if series.form == "points":
+            data.append({"type": "scatter", "mode": "markers", "x": x, "y": _scaled(series.y, fy), "name": name,
+                         "marker": marker, **_hover(series)})  # fmt: skip
+            if series.low:
+                data[-1]["error_y"] = _spread(series, fy)
+            continue
         if any(value is not None for value in series.low):
             edge = Trace(type="scatter", mode="lines", x=x, line={"width": 0}, hoverinfo="skip", showlegend=False,
                          legendgroup=name)  # fmt: skip
             data.append({**edge, "y": _scaled(series.low, fy)})
             data.append({**edge, "y": _scaled(series.high, fy), "fill": "tonexty", "fillcolor": f"{series.colour}30"})
-        line = Line(color=series.colour, width=2)
+        line = Line(color=series.colour, width=5 if series.heavy else 2)
         if series.dashed:
             line["dash"] = "dash"
-        symbols = [MARKS[i % len(MARKS)] for i in series.symbols] or "circle"
         data.append(
-            {"type": "scatter", "mode": "lines+markers" if len(x) <= 60 else "lines", "x": x, "legendgroup": name,
-             "y": _scaled(series.y, fy), "name": name, "line": line,
-             "marker": {"size": 6, "color": series.colour, "symbol": symbols}, **_hover(series)}
+            {"type": "scatter", "mode": "lines+markers" if panel.marked and len(x) <= 60 else "lines", "x": x,
+             "legendgroup": name, "y": _scaled(series.y, fy), "name": name, "line": line, "marker": marker,
+             **_hover(series)}
         )  # fmt: skip
     return data
 
@@ -332,15 +340,20 @@ def _bars(panel: Panel, _: float, fy: float) -> list[Trace]:
             made |= {"type": "scatter", "mode": "markers"}
             made["marker"] |= {"symbol": "line-ew-open", "size": 12, "line": {"width": 2}}
         if any(value is not None for value in series.low):
-            made["error_y"] = {
-                "type": "data", "symmetric": False, "color": "#222222", "thickness": 1.3, "width": 4,
-                "array": _differences(series.high, series.y, fy), "arrayminus": _differences(series.y, series.low, fy),
-            }  # fmt: skip
+            made["error_y"] = {**_spread(series, fy), "color": "#222222"}
         if series.written:
             made["text"] = list(map(safe, series.notes))
         made.update(_hover(series))
         data.append(made)
     return data
+
+
+def _spread(series: Series, factor: float) -> Spread:
+    return {
+        "type": "data", "symmetric": False, "color": series.colour, "thickness": 1.3, "width": 4,
+        "array": _differences(series.high, series.y, factor),
+        "arrayminus": _differences(series.y, series.low, factor),
+    }  # fmt: skip
 
 
 def _differences(one: Sequence[float | None], other: Sequence[float | None], factor: float) -> list[Place]:
