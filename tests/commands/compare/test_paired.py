@@ -18,7 +18,9 @@ FIRST = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
 SECOND = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
 
 score = st.integers(-1000, 1000).map(lambda n: n / 64)  # sums of these are exact
-pairs = st.integers(2, 12).flatmap(lambda n: st.tuples(*[st.lists(score, min_size=n, max_size=n)] * 2))
+pairs = st.lists(st.tuples(score, score), min_size=2, max_size=12).map(
+    lambda rows: tuple(map(list, zip(*rows, strict=True)))
+)
 table = st.integers(2, 6).flatmap(
     lambda n: st.dictionaries(st.sampled_from("abcde"), st.lists(st.none() | score, min_size=n, max_size=n), min_size=1)
 )
