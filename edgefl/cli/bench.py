@@ -34,12 +34,12 @@ def bench(
 
     The answer is printed, and written to DIR as bench.json, bench.csv and bench.html.
     """
-    from edgefl.report import check_figure, draw_figure, make_progress
+    from edgefl.report import SWEEP_FORMS, check_figure, draw_figure, make_progress
     from edgefl.report.bench import print_bench
-    from edgefl.report.charts.bench import staircase
+    from edgefl.report.charts.bench import charts_of_bench
 
     if figure is not None:
-        check_figure(figure)
+        check_figure(figure, SWEEP_FORMS)
     progress = make_progress()
 
     def how_to_continue() -> str:
@@ -51,5 +51,5 @@ def bench(
 
         result = command.bench(suite, overrides=overrides or (), output=output, jobs=jobs, on_progress=progress)
     if figure is not None:
-        draw_figure(staircase(result), Path(figure))
+        draw_figure(charts_of_bench(result)[0], Path(figure))
     print_json(result) if as_json else print_bench(result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edgefl.records.analyse import Analysis
+from edgefl.records.bench import Bench
 from edgefl.records.clients import Flight, ScoredClient
 from edgefl.records.compare import ComparedRuns
 from edgefl.records.devices import Calibration, DeviceCheck, Library
@@ -12,7 +13,6 @@ from edgefl.records.explained import Explanation, Exported, Traced
 from edgefl.records.fit import Fit
 from edgefl.records.host import HostWork, Scratch
 from edgefl.records.papers import Papers
-from edgefl.records.bench import Bench
 from edgefl.records.parts import Parts
 from edgefl.records.profile import ComparedProfiles, CostDifference, Profile
 from edgefl.records.record import Record

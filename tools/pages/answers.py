@@ -8,11 +8,11 @@ from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from edgefl.records.analyse import Analysis
+from edgefl.records.bench import Bench
 from edgefl.records.compare import ComparedRuns
 from edgefl.records.devices import Calibration, DeviceCheck, FleetClients, Library
 from edgefl.records.explained import Explanation, Exported, Traced
 from edgefl.records.fit import Fit
-from edgefl.records.bench import Bench
 from edgefl.records.papers import PaperPages, Papers
 from edgefl.records.parts import Parts
 from edgefl.records.profile import ComparedProfiles, CostDifference, Profile

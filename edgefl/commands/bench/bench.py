@@ -29,6 +29,8 @@ from edgefl.errors import DivergedError, EdgeflError, RunError, ScenarioError, t
 from edgefl.planning import Setup
 from edgefl.records.bench import Bench
 from edgefl.records.tune import Tuning
+from edgefl.report.bench import bench_csv
+from edgefl.report.page.page import write_bench_page
 from edgefl.runs.durable import locked, replace_file, writing
 from edgefl.runs.folders import free_folder, json_text
 from edgefl.scenario import Scenario
@@ -103,6 +105,8 @@ def bench(
         failed = _trained(fleets, folder / RUNS, run, on_progress)
         result = answer_of(asked, variants, needs, tunings, fleets, failed, folder, metric, time.monotonic() - began)
         replace_file(folder / ANSWER, json_text(result.as_json()))
+        replace_file(folder / "bench.csv", bench_csv(result).encode())
+        write_bench_page(result, folder / "bench.html")
     if failed:
         told = "; ".join(f"{label}: {why}" for label, why in list(failed.items())[:3])
         more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""

@@ -205,12 +205,12 @@ def _on_clients(
     facts: Sequence[RunSummary], metric: str
 ) -> tuple[float | Maybe | None, dict[str, float | None] | Maybe]:
     """The metric on the worst tenth of the clients, and by device: means over the seeds, UNSET without such scores."""
-    kind, _, name = metric.partition(".")
+    name = metric.partition(".")[2]
     worst: list[float | None] = []
     devices: dict[str, list[float | None]] = {}
     for each in facts:
         for group in each.client_metrics or ():
-            found = group.metrics.get(kind, {}).get(name)
+            found = group.metrics.get(name)
             if group.by == "all":
                 worst.append(None if found is None else found.worst_decile)
             elif group.by == "device":
