@@ -19,7 +19,7 @@ from edgefl.scenario.fields import LARGEST_SEED
 from edgefl.scenario.library import SUITES, find_document, library_folder, suite_names
 from edgefl.scenario.overrides import key_path
 from edgefl.scenario.problems import raise_all, reason, show, validate
-from edgefl.scenario.scenario import Scenario, combinations_of, scenario_in
+from edgefl.scenario.scenario import Scenario, cells_of, combinations_of, scenario_in
 from edgefl.scenario.search_space import searched_of
 from edgefl.scenario.sections import FORMAT, SECTIONS, VERSION
 
@@ -211,11 +211,13 @@ def read_suite(path: str | Path, overrides: Sequence[str] = ()) -> Suite:
     variants = []
     for key, fields in options.variants.items():
         try:
-            variants.append(Variant(key, fields, with_places(base, document, fields, ("variants", key))))
+            [(_, scenario)], refused = cells_of(base, _axes(document, fields, ("variants", key)), some=False)
+            why = next(iter(refused.values()), None)
+            variants.append(Variant(key, fields, replace(scenario, name=base.name), why))
         except ScenarioError as error:
             errors.append(error)
     for key, fields in options.conditions.items():
-        for variant in variants[:1]:  # a field that is wrong is wrong in all
+        for variant in [each for each in variants if each.refused is None][:1]:  # a wrong field is wrong in all
             try:
                 with_places(variant.scenario, document, fields, ("conditions", key))
             except ScenarioError as error:
@@ -274,9 +276,14 @@ def _fixed(document: Document, path: KeyPath, fields: Mapping[str, Any]) -> Iter
 
 def with_places(scenario: Scenario, document: Document, fields: Mapping[str, Any], at: KeyPath) -> Scenario:
     """The scenario with fields of the suite, whose errors point to what stands under ``at``.  Raises ScenarioError."""
+    return replace(combinations_of(scenario, _axes(document, fields, at))[0][1], name=scenario.name)
+
+
+def _axes(document: Document, fields: Mapping[str, Any], at: KeyPath) -> list[Axis]:
+    """The fields that stand under ``at`` in a suite, as axes of one value."""
     axes = []
     for field, value in fields.items():
         path = key_path(field)
         places = document.moved((*at, field), path) or {path: Place(document.file)}
         axes.append(Axis(path, (value,), (places,)))
-    return replace(combinations_of(scenario, axes)[0][1], name=scenario.name)
+    return axes

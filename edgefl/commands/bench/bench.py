@@ -31,8 +31,9 @@ from edgefl.records.bench import Bench
 from edgefl.records.tune import Tuning
 from edgefl.report.bench import bench_csv
 from edgefl.report.page.page import write_bench_page
+from edgefl.runs import begun, read_run
 from edgefl.runs.durable import locked, replace_file, writing
-from edgefl.runs.folders import free_folder, json_text
+from edgefl.runs.folders import check_finished, free_folder, json_text
 from edgefl.scenario import Scenario
 from edgefl.scenario.document import write
 from edgefl.scenario.problems import reason
@@ -139,6 +140,10 @@ def _checked(suite: Suite, on_progress: OnProgress) -> tuple[list[Variant], str]
     variants, errors = list[Variant](), list[EdgeflError]()
     metric, on_message = suite.options.metric, messages(on_progress)
     for variant in suite.variants:
+        if variant.refused is not None:
+            errors.append(suite.document.error(("variants", variant.name), variant.refused))
+            variants.append(variant)
+            continue
         try:
             with registry.named_faults():
                 scenario = replace(variant.scenario, seed=suite.seeds[0])
@@ -298,11 +303,14 @@ class _Training(NamedTuple):
 
 
 def _trained(fleets: Sequence[FleetCells], folder: Path, run: Run, on_progress: OnProgress) -> dict[str, str]:
-    """Train each run that some cell needs and that isn't finished; returns why some failed, by folder."""
+    """Train each run that some cell needs and that isn't finished; returns why some failed, by folder.
+
+    Raises RunError for a finished run whose files were changed.
+    """
     cells: dict[str, Cell] = {}
     for fleet in fleets:
         for each in (cell for of_variant in fleet.cells.values() for cell in of_variant):
-            if each.eligible_share and each.run not in cells:
+            if each.eligible_share and each.run not in cells and not _is_done(folder / each.run):
                 label = f"{each.variant}, {fleet.name}, seed {each.seed}"
                 cells[each.run] = Cell(label, _Training(folder / each.run, label, each.scenario), folder / each.run)
     on_progress("prepare", {"what": f"{len(cells)} runs"})
@@ -311,6 +319,13 @@ def _trained(fleets: Sequence[FleetCells], folder: Path, run: Run, on_progress: 
         if outcome.error is not None and not isinstance(outcome.error, DivergedError):
             failed[name] = f"{outcome.label}: {text_of(outcome.error)}"
     return failed
+
+
+def _is_done(folder: Path) -> bool:
+    if not begun(folder) or not read_run(folder).finished:
+        return False
+    check_finished(folder)
+    return True
 
 
 def _in_worker(argument: Advance | _Training, on_progress: OnProgress) -> Any:
