@@ -302,12 +302,14 @@ def test_the_command_prints_what_it_wrote(
     done: tuple[Bench, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, folder = done
-    code = main(["bench", str(write(tmp_path)), "-o", str(folder), "--figure", str(tmp_path / "stairs.svg")])
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", str(write(tmp_path)), "-o", str(folder), "--figure", str(tmp_path / "stairs.svg")])
     out = capsys.readouterr().out
-    assert code == 0 and "memory of these" in out and (tmp_path / "stairs.svg").read_bytes().startswith(b"<?xml")
+    assert ended.value.code == 0 and "memory of these" in out and (tmp_path / "stairs.svg").read_bytes().startswith(b"<?xml")
     assert (folder / "bench.html").read_text().count("<html") == 1 and (folder / "bench.csv").exists()
-    assert main(["bench", str(tmp_path / "none.yaml")]) == 2
-    assert "no such file or shipped suite" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", str(tmp_path / "none.yaml")])
+    assert ended.value.code == 2 and "no such file or shipped suite" in capsys.readouterr().err
 
 
 def test_a_run_that_fails_is_named_and_the_others_have_ended(done: tuple[Bench, Path], tmp_path: Path) -> None:
