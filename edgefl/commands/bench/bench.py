@@ -109,7 +109,7 @@ def bench(
         replace_file(folder / "bench.csv", bench_csv(result).encode())
         write_bench_page(result, folder / "bench.html")
     if failed:
-        told = "; ".join(f"{label}: {why}" for label, why in list(failed.items())[:3])
+        told = "; ".join(list(failed.values())[:3])
         more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
         raise RunError(
             f"{len(failed)} of {result.trained + len(failed)} runs failed: {told}{more}; the answer without them is "
