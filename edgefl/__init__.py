@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from edgefl.commands.analyse.analyse import analyse
+    from edgefl.commands.bench.bench import bench
     from edgefl.commands.calibrate import calibrate
     from edgefl.commands.check.check import check
     from edgefl.commands.compare.compare import compare
@@ -34,6 +35,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Run",
     "analyse",
+    "bench",
     "calibrate",
     "check",
     "check_devices",
@@ -59,6 +61,7 @@ __all__ = [
 _MODULES = {
     "Run": "edgefl.runs",
     "analyse": "edgefl.commands.analyse.analyse",
+    "bench": "edgefl.commands.bench.bench",
     "calibrate": "edgefl.commands.calibrate",
     "check": "edgefl.commands.check.check",
     "check_devices": "edgefl.commands.devices.check_devices",

@@ -263,11 +263,6 @@ def _range_schema(quantity: Quantity) -> WithJsonSchema:
     return WithJsonSchema(range_schema(quantity))
 
 
-def _bytes_range(value: object) -> tuple[int, int]:
-    low, high = BYTES.parse_range(value)
-    return int(low), int(high)
-
-
 # Types of pydantic fields: each accepts a number in the base unit or a text with a unit.
 Bytes = Annotated[int, _validator(BYTES.parse), _schema(BYTES)]
 BitsPerSecond = Annotated[float, _validator(BITS_PER_SECOND.parse), _schema(BITS_PER_SECOND)]
@@ -276,8 +271,5 @@ Watts = Annotated[float, _validator(WATTS.parse), _schema(WATTS)]
 Share = Annotated[float, _validator(SHARE.parse), _schema(SHARE)]
 CarbonIntensity = Annotated[float, _validator(CARBON_INTENSITY.parse), _schema(CARBON_INTENSITY)]
 
-BytesRange = Annotated[tuple[int, int], _validator(_bytes_range), _range_schema(BYTES)]
-FlopsRange = Annotated[tuple[float, float], _validator(FLOPS.parse_range), _range_schema(FLOPS)]
-SecondsRange = Annotated[tuple[float, float], _validator(SECONDS.parse_range), _range_schema(SECONDS)]
 JoulesRange = Annotated[tuple[float, float], _validator(JOULES.parse_range), _range_schema(JOULES)]
 ShareRange = Annotated[tuple[float, float], _validator(SHARE.parse_range), _range_schema(SHARE)]

@@ -16,6 +16,7 @@ import edgefl
 NAMES = [
     "Run",
     "analyse",
+    "bench",
     "calibrate",
     "check",
     "check_devices",
@@ -71,7 +72,7 @@ def test_no_function_hides_a_module_of_the_commands() -> None:
 
 
 def test_importing_edgefl_imports_nothing_heavy() -> None:
-    heavy = "torch numpy pandas pydantic matplotlib simpy".split()
+    heavy = "torch numpy scipy pandas pydantic matplotlib simpy".split()
     code = f"import sys, edgefl; print([name for name in {heavy} if name in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert out.strip() == "[]"

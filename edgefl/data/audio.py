@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from edgefl.errors import DataError, install_hint
+from edgefl.errors import DataError
 from edgefl.models.preprocessing import FLOOR, SILENCE
 
 Wave = npt.NDArray[np.float32]
@@ -24,18 +24,15 @@ Spectrogram = npt.NDArray[np.float32]
 
 RATE = 16_000
 """Sample rate of spectrograms in Hz."""
-REMEDY = install_hint("audio")
 
 
 def read_wav(path: Path) -> tuple[Wave, int]:
     """Read a WAV file: the wave, averaged over channels, and its sample rate in Hz.
 
-    Raises DataError for an invalid file, for a file without samples, and if SciPy is missing.
+    Raises DataError for an invalid file and for a file without samples.
     """
-    try:
-        from scipy.io import wavfile
-    except ImportError:
-        raise DataError(f"reading {path} needs the package 'scipy', which is not installed: {REMEDY}") from None
+    from scipy.io import wavfile
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", wavfile.WavFileWarning)  # chunks other than audio
@@ -61,10 +58,8 @@ def resampled(wave: Wave, rate: int, to: int = RATE) -> Wave:
     """The wave at sample rate ``to``, resampled by a polyphase filter; unchanged if the rates are equal."""
     if rate == to:
         return wave
-    try:
-        from scipy.signal import resample_poly
-    except ImportError:
-        raise DataError(f"resampling from {rate} to {to} Hz needs the package 'scipy': {REMEDY}") from None
+    from scipy.signal import resample_poly
+
     common = math.gcd(rate, to)
     up, down = to // common, rate // common
     return np.asarray(resample_poly(wave, up, down, window=_low_pass(max(up, down))), np.float32)

@@ -17,7 +17,7 @@ from edgefl.devices.availability import Always, Availability, availability_of
 from edgefl.devices.battery import Batteries
 from edgefl.devices.budgets import BUDGETS, FIELDS, budget_named
 from edgefl.devices.failures import FailureOptions
-from edgefl.devices.options import BudgetOptions, FleetOptions, ServerLinkOptions, share_of_device
+from edgefl.devices.options import Amount, BudgetOptions, FleetOptions, Mixture, ServerLinkOptions, share_of_device
 from edgefl.devices.profile import Device, Link, load_device, load_link
 from edgefl.devices.runtime import PYTORCH, RuntimeChoice, available_memory_bytes, with_runtime
 from edgefl.errors import DeviceError
@@ -219,7 +219,7 @@ def draw_budgets(
 
 def _budget(
     name: str,
-    limits: tuple[float, float] | str | None,
+    limits: Amount | Mixture | None,
     whole: bool,
     devices: tuple[Device, ...],
     index: Indices,
@@ -227,6 +227,14 @@ def _budget(
 ) -> Floats:
     """The clients' budgets for one field of BudgetOptions, inf where there is no limit: `[clients]`."""
     clients = len(index)
+    if isinstance(limits, Mixture):
+        # who gets which amount depends on the shares alone, so other amounts leave the same clients small
+        part = _assign(f"budgets.{name}", limits.written(), clients, seed)
+        mixed = np.empty(clients)
+        for number, (amount, _) in enumerate(limits.parts):
+            of_part = part == number
+            mixed[of_part] = _budget(name, amount, whole, devices, index, seed)[of_part]
+        return mixed
     if limits is None:
         return np.broadcast_to(inf, clients)
     low, high = share_of_device(limits) if isinstance(limits, str) else limits

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf, isclose
 from typing import Annotated, Any, Literal, NamedTuple, Self, cast, get_args
 
@@ -21,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.config import JsonDict
+from pydantic_core.core_schema import CoreSchema, is_instance_schema, plain_serializer_function_ser_schema
 
 from edgefl import registry, units
 from edgefl.devices.availability_options import AvailabilityOptions
@@ -47,14 +49,14 @@ def _loadable(load: Any) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _shares(value: object) -> object:
+def _shares(value: object, noun: str = "name") -> object:
     """Read a name or a mapping of names to shares or counts; shares become floats, counts stay integers."""
     if isinstance(value, str):
         return {value: 1.0}
     if not isinstance(value, Mapping):
         raise ValueError(f"{value!r} is neither a name nor a mapping of names to shares (40%) or counts (12)")
     if not value:
-        raise ValueError("is empty; give at least one name with a share (40%) or a count (12)")
+        raise ValueError(f"is empty; give at least one {noun} with a share (40%) or a count (12)")
     amounts: dict[object, float | int] = {}
     for name, amount in value.items():
         if isinstance(amount, int) and not isinstance(amount, bool):
@@ -99,28 +101,117 @@ LinkShares = Annotated[
 ]
 
 
-def _memory(value: object) -> object:
-    """Read a memory budget: (lowest, highest) in bytes, or the text "LOW..HIGH of device" as it is."""
+Amount = tuple[float, float] | str
+"""(lowest, highest) in the base unit, or the text "40..60% of device"."""
+Read = Callable[[object], Amount]
+"""Reads an amount; raises UnitError."""
+UNLIMITED = "unlimited"
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Amounts of a budget, each with its share (float) or count (int) of the clients; None is without a limit."""
+
+    parts: tuple[tuple[Amount | None, float | int], ...]
+
+    @classmethod
+    def read(cls, value: Mapping[object, object], read: Read) -> Mixture:
+        """Read a mapping of amounts to shares or counts.  Raises ValueError."""
+        shares = cast(Mapping[object, float | int], _shares(value, "amount"))
+        parts = {key: None if key == UNLIMITED else _amount(key, read) for key in shares}
+        if twice := next((key for i, key in enumerate(parts) if parts[key] in list(parts.values())[:i]), None):
+            raise ValueError(f"{twice} stands twice; give each amount one share or count")
+        return cls(tuple((parts[key], share) for key, share in shares.items()))
+
+    def written(self) -> dict[str, float | int]:
+        """The mapping that ``read`` reads as an equal mixture, amounts in the base unit."""
+        return {_written(amount): share for amount, share in self.parts}
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
+        """Pydantic takes mixtures as they are, and writes them as ``written`` does."""
+        return is_instance_schema(cls, serialization=plain_serializer_function_ser_schema(cls.written))
+
+
+def _written(amount: Amount | None) -> str:
+    if amount is None or isinstance(amount, str):
+        return amount or UNLIMITED
+    low, high = amount
+    return f"{low!r}" if low == high else f"{low!r}..{high!r}"
+
+
+def amounts_of(stated: Amount | Mixture | None) -> list[tuple[Amount, float | int]]:
+    """The amounts that a budget limits clients to, each with its share or count of them; no amount that nobody has."""
+    parts = stated.parts if isinstance(stated, Mixture) else ((stated, 1.0),)
+    return [(amount, share) for amount, share in parts if amount is not None and share]
+
+
+def _amount(value: object, read: Read) -> Amount:
+    """One amount.  Raises ValueError."""
+    try:
+        amount = read(value)
+    except UnitError as error:
+        raise ValueError(str(error)) from None
+    low = share_of_device(amount)[0] if isinstance(amount, str) else amount[0]
+    if low <= 0:
+        shown = amount if isinstance(amount, str) else f"{low:g}"
+        raise ValueError(f"a budget must be positive, not {shown}; leave it out if there is no limit")
+    return amount
+
+
+def _stated(value: object, read: Read) -> Amount | Mixture:
+    """A budget as a scenario states it.  Raises ValueError."""
+    return Mixture.read(value, read) if isinstance(value, Mapping) else _amount(value, read)
+
+
+def _memory(value: object) -> Amount:
+    """Read a memory budget: a range in bytes, or the text "LOW..HIGH of device" as it is."""
     try:
         if isinstance(value, str) and value.strip().endswith(OF_DEVICE):
             units.SHARE.parse_range(value.strip().removesuffix(OF_DEVICE))
             return value.strip()
         return units.BYTES.parse_range(value)
     except UnitError as error:
-        raise ValueError(f"{error}, or a share of the device's RAM, '40% of device'") from None
+        raise UnitError(f"{error}, or a share of the device's RAM, '40% of device'") from None
 
 
-_MemoryBudget = Annotated[
-    tuple[int, int] | str,
-    BeforeValidator(_memory),
+_MIXTURE: JsonDict = {
+    "type": "object",
+    "additionalProperties": {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]},
+    "minProperties": 1,
+}
+
+
+def _schema(quantity: units.Quantity) -> JsonDict:
+    """The JSON Schema of a budget in this quantity."""
+    schema = cast(JsonDict, units.range_schema(quantity))
+    return {**schema, "anyOf": [*cast(list[JsonValue], schema["anyOf"]), _MIXTURE]}
+
+
+def _reads(read: Read) -> BeforeValidator:
+    return BeforeValidator(lambda value: _stated(value, read))
+
+
+_Bytes = Annotated[tuple[int, int] | Mixture, _reads(units.BYTES.parse_range), WithJsonSchema(_schema(units.BYTES))]
+_Flops = Annotated[tuple[float, float] | Mixture, _reads(units.FLOPS.parse_range), WithJsonSchema(_schema(units.FLOPS))]
+_Joules = Annotated[
+    tuple[float, float] | Mixture, _reads(units.JOULES.parse_range), WithJsonSchema(_schema(units.JOULES))
+]
+_Seconds = Annotated[
+    tuple[float, float] | Mixture, _reads(units.SECONDS.parse_range), WithJsonSchema(_schema(units.SECONDS))
+]
+_Memory = Annotated[
+    tuple[int, int] | str | Mixture,
+    _reads(_memory),
     WithJsonSchema(
         {
             "anyOf": [
                 {"type": "number", "exclusiveMinimum": 0},
                 {"type": "string"},
                 {"type": "array", "minItems": 2, "maxItems": 2},
+                _MIXTURE,
             ],
-            "examples": ["12..48 MiB", "40% of device"],
+            "examples": ["12..48 MiB", "40% of device", {"6 MiB": "70%", "unlimited": "30%"}],
         }
     ),
 ]
@@ -165,19 +256,16 @@ class _Stated(NamedTuple):
     value: object
 
 
-def _limits(stated: object) -> tuple[float, float]:
-    """(lowest, highest) of a registered budget.  Raises ValueError."""
+def _limits(stated: object) -> Amount | Mixture:
+    """A registered budget.  Raises ValueError."""
     assert isinstance(stated, _Stated)
     if stated.name not in (others := _registered_budgets()):
         allowed = (*BudgetOptions.model_fields, *others)
         raise ValueError(f"unknown key {stated.name!r}{suggestion(str(stated.name), allowed)}")
     try:
-        low, high = budget_named(str(stated.name)).quantity.parse_range(stated.value)
+        return _stated(stated.value, budget_named(str(stated.name)).quantity.parse_range)
     except EdgeflError as error:
         raise ValueError(str(error)) from None
-    if low <= 0:
-        raise ValueError(f"a budget must be positive, not {low:g}; leave it out if there is no limit")
-    return low, high
 
 
 def _with_registered(schema: JsonDict) -> None:
@@ -186,7 +274,7 @@ def _with_registered(schema: JsonDict) -> None:
     for name in _registered_budgets():
         part = budget_named(name)
         properties[name] = {
-            "anyOf": [units.range_schema(part.quantity), {"type": "null"}],
+            "anyOf": [_schema(part.quantity), {"type": "null"}],
             "default": None,
             "description": part.summary,
             "title": name.title(),
@@ -197,31 +285,28 @@ def _with_registered(schema: JsonDict) -> None:
 class BudgetOptions(BaseModel):
     """The resources that a device's owner allows training to use, in a round or in all together.
 
-    Each budget is one value, or a range from which every client draws uniformly ("12..48 MiB"). A budget that is left
-    out is unlimited; memory is never more than the device has. Every registered budget can be stated by its name.
+    Each budget is one value, a range from which every client draws uniformly ("12..48 MiB"), or a mixture: a mapping of
+    these and `unlimited` to shares or counts of the clients (`{6 MiB: 70%, unlimited: 30%}`). A budget that is left out
+    is unlimited; memory is never more than the device has. Every registered budget can be stated by its name.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True, json_schema_extra=_with_registered)
-    __pydantic_extra__: dict[str, Annotated[tuple[float, float], BeforeValidator(_limits)]]
+    __pydantic_extra__: dict[str, Annotated[tuple[float, float] | Mixture, BeforeValidator(_limits)]]
 
-    memory: _MemoryBudget | None = Field(
+    memory: _Memory | None = Field(
         default=None,
         description="Most bytes of live tensors at any moment that the owner grants; '40% of device' is that share of "
         "its RAM, less the overhead of its runtime. A device never gives more than it has (`within_device`).",
     )
-    flops_per_round: units.FlopsRange | None = Field(
-        default=None, description="Most FLOPs (forward and backward) in a round."
-    )
-    bytes_per_round: units.BytesRange | None = Field(
-        default=None, description="Most bytes (download and upload) in a round."
-    )
-    energy_per_round: units.JoulesRange | None = Field(
+    flops_per_round: _Flops | None = Field(default=None, description="Most FLOPs (forward and backward) in a round.")
+    bytes_per_round: _Bytes | None = Field(default=None, description="Most bytes (download and upload) in a round.")
+    energy_per_round: _Joules | None = Field(
         default=None, description="Most joules (computing and transfer) in a round."
     )
-    seconds_per_round: units.SecondsRange | None = Field(
+    seconds_per_round: _Seconds | None = Field(
         default=None, description="Most seconds (download, computing and upload) in a round."
     )
-    energy_total: units.JoulesRange | None = Field(
+    energy_total: _Joules | None = Field(
         default=None,
         description="Most joules in all rounds together, those of unfinished ones too. A client whose next round would "
         "take more than is left isn't eligible; one that it has begun it finishes.",
@@ -235,7 +320,7 @@ class BudgetOptions(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _unlimited(cls, value: object) -> object:
-        return None if value == "unlimited" else value
+        return None if value == UNLIMITED else value
 
     @model_validator(mode="before")
     @classmethod
@@ -244,22 +329,13 @@ class BudgetOptions(BaseModel):
             return written
         others = written.keys() - cls.model_fields.keys()
         read = {name: _Stated(name, value) if name in others else value for name, value in written.items()}
-        without = [n for n in others & set(_registered_budgets()) if written[n] is None or written[n] == "unlimited"]
+        without = [n for n in others & set(_registered_budgets()) if written[n] is None or written[n] == UNLIMITED]
         return {name: value for name, value in read.items() if name not in without}
 
-    def limits(self) -> dict[str, tuple[float, float] | str | None]:
+    def limits(self) -> dict[str, Amount | Mixture | None]:
         """What clients draw each budget from, None if it is unlimited: those of BUDGETS, then the others by name."""
-        others: Mapping[str, tuple[float, float]] = self.model_extra or {}
+        others: Mapping[str, Amount | Mixture] = self.model_extra or {}
         return {name: getattr(self, field) for name, field in FIELDS.items()} | {n: others[n] for n in sorted(others)}
-
-    @field_validator("*", mode="after")
-    @classmethod
-    def _positive(cls, value: object) -> object:
-        low = share_of_device(value)[0] if isinstance(value, str) else value[0] if isinstance(value, tuple) else 1
-        if low <= 0:
-            shown = value if isinstance(value, str) else low
-            raise ValueError(f"a budget must be positive, not {shown}; leave it out if there is no limit")
-        return value
 
 
 def _with_words(schema: JsonDict) -> None:
@@ -277,7 +353,7 @@ def _positive(rate: float | None) -> float | None:
 
 _Limit = Annotated[
     units.BitsPerSecond | None,
-    BeforeValidator(lambda value: None if value == "unlimited" else value),
+    BeforeValidator(lambda value: None if value == UNLIMITED else value),
     AfterValidator(_positive),
 ]
 

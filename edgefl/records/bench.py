@@ -59,12 +59,12 @@ class BenchRow(Record):
     """Virtual time of the run; mean over the seeds"""
     energy_joules: float | None
     """Energy of all clients together; mean over the seeds"""
-    worst_decile: float | None | Maybe = UNSET
+    worst_decile: float | Maybe | None = UNSET
     """The metric on the clients' own held-out samples, mean of the worst tenth of the clients and over the seeds; only
     with `evaluation.clients`"""
     devices: Annotated[Mapping[str, float | None], Keys("DEVICE")] | Maybe = UNSET
     """The same metric by device class, mean over its clients and the seeds; likewise"""
-    kept_share: Share | None | Maybe = UNSET
+    kept_share: Share | Maybe | None = UNSET
     """The mean divided by that of the same variant under the first condition; only with conditions"""
     runs: Sequence[str]
     """The folder of each seed's run within the suite's; empty where no client can train"""
@@ -79,7 +79,7 @@ class BenchFleet(Record):
     """Share of clients that are small; only with a budget"""
     low: float | Maybe = UNSET
     """What small devices have of the budget, at least, in its unit; likewise"""
-    high: float | None | Maybe = UNSET
+    high: float | Maybe | None = UNSET
     """And less than this; `null` without an end; likewise"""
     rows: Sequence[BenchRow]
     """The variants in the suite's order"""
@@ -134,8 +134,8 @@ class BenchRanks(Record):
     """Ranks of the variants over the fleets: 1 is best, ties share, who can't train is last (Demsar 2006)."""
 
     fleets: int
-    """Fleets that are ranked, by the mean over the seeds.  Fleets of one suite are alike, so that the critical difference
-    is rather too small"""
+    """Fleets that are ranked, by the mean over the seeds.  Fleets of one suite are alike, so the critical difference is
+    rather too small"""
     ranks: Annotated[Mapping[str, float], Keys("VARIANT")]
     """Mean rank of a variant"""
     critical_difference: float
@@ -180,9 +180,9 @@ class Bench(Answer):
     trained: int
     """Runs that were trained"""
     cells: int
-    """Combinations of variant, fleet and seed in which a client can train: those on which all clients do the same share a
-    run"""
+    """Combinations of variant, fleet and seed in which a client can train; those on which all clients can do the same
+    share a run"""
     failed: Annotated[Mapping[str, str], Keys("RUN")]
     """Runs that failed, with the reason"""
     seconds: float
-    """Wall time of all runs and trials together, without what an interruption lost"""
+    """Wall time of this call"""

@@ -23,7 +23,9 @@ class Figure(Record):
     diverged: int
     """Seeds whose model diverged"""
     best: bool
-    """Whether this is the best row and its interval is apart from all others'"""
+    """Whether this is the best row and ahead of each other one beyond chance: over the seeds that all rows share, the
+    paired t test with Holm's adjustment at 5 % and the bootstrap interval of the gap say so. A row that lacks a value
+    in one of these seeds takes no part"""
 
 
 class ComparedRow(Record):
@@ -140,8 +142,7 @@ class ComparedRuns(Answer):
     """
 
     spread: str
-    """What is shown beside a mean and decides what is best: `standard deviation`, or `95 % interval` if every row has
-    five seeds or more"""
+    """What is shown beside a mean: `standard deviation`, or `95 % interval` if every row has five seeds or more"""
     metrics: Sequence[str]
     """The runs' metrics, `KIND.NAME`"""
     chance: Annotated[Mapping[str, float], Keys("METRIC")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edgefl.records.analyse import Analysis
+from edgefl.records.bench import Bench
 from edgefl.records.clients import Flight, ScoredClient
 from edgefl.records.compare import ComparedRuns
 from edgefl.records.devices import Calibration, DeviceCheck, Library
@@ -29,7 +30,7 @@ RECORDS: dict[str, type[Record]] = {
     "export": Exported, "emulate": Emulation, "profile": Profile,
     "profile --compare": ComparedProfiles, "cost-diff": CostDifference, "devices check": DeviceCheck,
     "devices list": Library, "calibrate": Calibration, "methods": Parts,
-    "compare": ComparedRuns, "fit": Fit, "tune": Tuning, "analyse": Analysis, "validate": ValidScenario,
+    "compare": ComparedRuns, "fit": Fit, "tune": Tuning, "bench": Bench, "analyse": Analysis, "validate": ValidScenario,
     "papers": Papers,
 }  # fmt: skip
 """Each record by the name of its table, file or command; not those with a list whose rows are of two classes."""

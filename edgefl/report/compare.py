@@ -181,11 +181,13 @@ def _print_blocks(console: Console, labels: Sequence[str], columns: Sequence[Col
 def _notes(result: ComparedRuns, columns: Sequence[Column]) -> list[str]:
     rows, notes = result.rows, []
     if any(cell.best for column in columns for cell in column.cells):
-        notes.append("*: the best, and its interval (mean ± what is shown) is apart from every other row's")
-    elif len(rows) > 1 and min(len(row.seeds) for row in rows) == 1:
-        notes.append("a row with one seed has no spread, so no best is marked")
+        notes.append("*: the best, ahead of each other row beyond chance (paired over shared seeds, 5 %)")
+    elif len(rows) > 1 and len(set.intersection(*(set(row.seeds) for row in rows))) < 2:
+        notes.append("rows that share fewer than two seeds can't be paired, so no best is marked")
     elif len(rows) > 1:
-        notes.append("no row's interval (mean ± what is shown) is apart from all others', so no best is marked")
+        notes.append(
+            "no row is ahead of each other one beyond chance (paired over shared seeds, 5 %): no best is marked"
+        )
     splits = sorted({split for row in rows for split in row.splits})
     notes.append(f"metrics: {' and '.join(splits)} split, last evaluation; costs: all clients together, whole run")
     if result.also_differ:

@@ -19,10 +19,20 @@ def library_folder() -> Path:
     return shipped if shipped.is_dir() else package.parent / "scenarios"
 
 
+SUITES = "suites"
+"""The folder of the shipped suites, in the library's."""
+
+
 def scenario_names() -> list[str]:
     """The names of the shipped scenarios: ``quickstart``, ``papers/fedcola-colayer-none``, ..."""
     folder = library_folder()
-    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
+    paths = [path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml")]
+    return sorted(path for path in paths if not path.startswith(f"{SUITES}/"))
+
+
+def suite_names() -> list[str]:
+    """The names of the shipped suites: ``memory``, ``small``, ..."""
+    return sorted(path.stem for path in (library_folder() / SUITES).glob("*.yaml"))
 
 
 def text_of(path: str | Path) -> str:

@@ -103,6 +103,11 @@ def load(path: str | Path | dict[str, Any], overrides: Sequence[str] = ()) -> Sc
     document = (
         Document({VERSION: FORMAT, **plain_data(path)}) if isinstance(path, dict) else find_document(os.fspath(path))
     )
+    return scenario_in(document, overrides)
+
+
+def scenario_in(document: Document, overrides: Sequence[str] = ()) -> Scenario:
+    """The scenario of a document, with overrides as for ``load``.  Raises ScenarioError with all errors in it."""
     document = long_forms(document)
     errors: list[ScenarioError] = []
     for override in overrides:
@@ -150,11 +155,13 @@ def combinations_of(scenario: Scenario, axes: Sequence[Axis]) -> list[tuple[str,
     return combinations
 
 
-def cells_of(scenario: Scenario, axes: Sequence[Axis]) -> tuple[list[tuple[str, Scenario]], dict[str, str]]:
+def cells_of(
+    scenario: Scenario, axes: Sequence[Axis], *, some: bool = True
+) -> tuple[list[tuple[str, Scenario]], dict[str, str]]:
     """``(label, scenario)`` for every combination, as for ``combinations_of``, and why some are refused, by label.
 
     Values that contradict each other, such as more stages than blocks, refuse their combination.  Raises ScenarioError
-    with all values that are invalid by themselves, or if every combination is refused.
+    with all values that are invalid by themselves, or if every combination is refused and ``some`` should not be.
     """
     if not axes:
         return [(folder_name(scenario.name), scenario)], {}
@@ -169,7 +176,7 @@ def cells_of(scenario: Scenario, axes: Sequence[Axis]) -> tuple[list[tuple[str, 
             if contradictions:
                 refused[label] = contradictions
     raise_all(errors)
-    if len(refused) == len(cells):
+    if some and len(refused) == len(cells):
         raise_all([error for errors in refused.values() for error in errors])
     return cells, {label: reason(ScenarioErrors(errors)) for label, errors in refused.items()}
 

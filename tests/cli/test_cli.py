@@ -317,7 +317,7 @@ def test_version_and_help(call: Call) -> None:
 
 
 def test_help_waits_for_nothing_heavy() -> None:
-    heavy = "{'torch', 'pandas', 'pydantic', 'numpy', 'matplotlib'}"
+    heavy = "{'torch', 'pandas', 'pydantic', 'numpy', 'scipy', 'matplotlib'}"
     code = f"import sys, edgefl.cli; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -71,6 +71,7 @@ LONG = {
     *EXAMPLES["edgefl emulate"],
     *EXAMPLES["edgefl fit"],
     *EXAMPLES["edgefl tune"],
+    *EXAMPLES["edgefl bench"],
     *EXAMPLES["edgefl analyse"],
     *EXAMPLES["edgefl papers"][1:],
     *EXAMPLES["edgefl figures"],

@@ -13,9 +13,8 @@ from edgefl.data.collection import Wanted
 from edgefl.data.packages.advance import ADVANCE, build
 from edgefl.errors import DataError
 
-needs_scipy = pytest.mark.skipif(find_spec("scipy") is None, reason="scipy is not installed")
 needs_espeak = pytest.mark.skipif(
-    any(find_spec(m) is None for m in ("espeakng_loader", "sklearn", "scipy")), reason="the extra audio is missing"
+    any(find_spec(m) is None for m in ("espeakng_loader", "sklearn")), reason="the extra audio is missing"
 )
 
 
@@ -88,7 +87,6 @@ def test_silence_and_clips_that_are_too_short():
     assert (fitted(padded, 3, 0.0) == padded[:3]).all()
 
 
-@needs_scipy
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "float32"])
 def test_wav_files_of_every_type(tmp_path, dtype):
     from scipy.io import wavfile
@@ -102,7 +100,6 @@ def test_wav_files_of_every_type(tmp_path, dtype):
     np.testing.assert_allclose(found, wave.mean(1), atol=1 / 128 if dtype == "uint8" else 1e-4)
 
 
-@needs_scipy
 def test_what_is_no_wav_file(tmp_path):
     from scipy.io import wavfile
 
@@ -113,7 +110,6 @@ def test_what_is_no_wav_file(tmp_path):
             read_wav(tmp_path / f"{name}.wav")
 
 
-@needs_scipy
 @pytest.mark.slow
 def test_resampling_keeps_tones_and_removes_what_does_not_fit():
     from scipy.signal import resample_poly
@@ -148,7 +144,6 @@ def wanted(folder, tmp_path, told):
     return Wanted(16, folder, told.append, scratch)
 
 
-@needs_scipy
 def test_advance(tmp_path):
     told = []
     advance(folder := tmp_path / "here" / "ADVANCE")
@@ -164,7 +159,6 @@ def test_advance(tmp_path):
     assert any("1 without their picture or sound" in t and "1 with a sound" in t for t in told), told
 
 
-@needs_scipy
 def test_another_layout_is_no_advance(tmp_path):
     (tmp_path / "airport").mkdir()
     with pytest.raises(DataError, match=r"looked for .*vision/<class>/\*.jpg.* found airport/"):

@@ -21,6 +21,7 @@ from edgefl.devices.options import BudgetOptions
 from edgefl.errors import DeviceError, PluginError, ScenarioError
 from edgefl.records.fit import BudgetLimit
 from edgefl.registry.registered import PARTS
+from edgefl.report.page.told import asked
 from edgefl.scenario import json_schema, load
 from edgefl.simulation import Selection
 from edgefl.simulation.selection import Chosen
@@ -109,12 +110,41 @@ def test_power_in_sweep_profile_and_fit(six: Callable[..., Any]) -> None:
     assert {client["binding"] for client in clients if not client["eligible"]} == {"power"}
     checked = edgefl.check_devices(six({"power": "7.5 W"}), devices=NAMES, link="wifi-5")["rows"]
     assert {row["device"]: row["eligible"] for row in checked} == {n: watts_by_hand(n, "wifi-5") <= 7.5 for n in NAMES}
-    for asked, fits in (("30 W", True), ("2 W", False)):
-        found = edgefl.fit(six({}), device=NAMES[0], link="wifi-5", power=asked, first=1, most=3)
+    for most, fits in (("30 W", True), ("2 W", False)):
+        found = edgefl.fit(six({}), device=NAMES[0], link="wifi-5", power=most, first=1, most=3)
         kind = found["kinds"]["image"]
         assert kind["fits"] == fits
         assert kind["as_it_stands"]["costs"]["power"] == watts_by_hand(NAMES[0], "wifi-5")
     assert kind["unmet"] == ["power"] and found["budgets"]["power"] == {"allowed": 2.0, "source": "as asked"}
+
+
+def test_a_mixture_is_judged_shown_and_fitted(six: Callable[..., Any], tmp_path: Path) -> None:
+    stated = {"memory": {"1 KiB": "50%", "50% of device": "50%"}, "bytes_per_round": {"1..2 GB": 2, "unlimited": 4}}
+    scenario = six(stated, round={"cohort": 6})
+    run = edgefl.run(scenario, output=tmp_path / "run")
+    verdicts = run.records("eligibility")
+    small = {v["client"] for v in verdicts if not v["eligible"]}
+    assert len(small) == 3 and {v["binding"] for v in verdicts if v["client"] in small} == {"memory"}
+    assert all(v["costs"]["memory"] + v["margins"]["memory"] == 1024 for v in verdicts if v["client"] in small)
+    assert sum(v["margins"]["bytes"] is None for v in verdicts) == 4
+    assert {flight["client"] for flight in run.records("clients")} == set(range(6)) - small
+    assert verify(run.path)["valid"]
+    words = dict(asked(edgefl.read_run(run.path), "edgefl"))["budgets"]
+    assert words.startswith(
+        "memory (1 KiB 50 %, 50% of device 50 %), bytes per round (954 MiB to 1.86 GiB 2, unlimited 4)"
+    )
+    assert {c.client for c in edgefl.profile_clients(scenario).rows if not c.eligible} == small
+    axis = "fleet.budgets.memory={1 KiB: 50%, unlimited: 50%},{2 KiB: 50%, unlimited: 50%},{1 KiB: 5, unlimited: 1}"
+    assert [row.refused_by for row in edgefl.sweep(scenario, [axis]).rows] == [{"memory": n} for n in (3, 3, 5)]
+    allowed = edgefl.fit(scenario, device=NAMES[0], first=1, most=1).budgets
+    assert allowed["memory"] == BudgetLimit(
+        allowed=1024, source="fleet.budgets.memory (50 % of the clients)", limit="owner"
+    )
+    assert allowed["bytes"] == BudgetLimit(allowed=1e9, source="fleet.budgets.bytes_per_round (2 of the clients)")
+    with pytest.raises(DeviceError, match=r"fleet.budgets.memory: the counts \(1024: 5, unlimited: 2\) add up to 7"):
+        edgefl.profile_clients(six({"memory": {"1 KiB": 5, "unlimited": 2}}))
+    with pytest.raises(ScenarioError, match="fleet.budgets.memory: the shares add up to 90 %, not to 100 %"):
+        load(six({"memory": {"1 KiB": "50%", "unlimited": "40%"}}))
 
 
 # a stranger's ---------------------------------------------------------------------------------------------------------
@@ -155,6 +185,8 @@ def test_a_budget_of_ones_own_is_judged_everywhere(six: Callable[..., Any], tmp_
     row = edgefl.sweep(six({}), [f"fleet.budgets.charge={limit}"])["rows"][0]
     assert row["refused_by"] == {"charge": len(refused)}
     assert "charge" in json_schema()["$defs"]["fleet.BudgetOptions"]["properties"]
+    mixed = edgefl.profile_clients(six({"charge": {"1e-9": 4, "unlimited": 2}}))["rows"]
+    assert 0 < sum(client["binding"] == "charge" for client in mixed if not client["eligible"]) <= 4
     found = edgefl.fit(scenario, device="phone-mid", first=1, most=3)
     assert found.budgets["charge"] == BudgetLimit(allowed=limit, source="fleet.budgets.charge")
     assert found["kinds"]["image"]["as_it_stands"]["costs"]["charge"] <= largest

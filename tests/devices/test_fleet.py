@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import tracemalloc
+from itertools import pairwise
 from math import floor, inf
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from edgefl import units
 from edgefl.devices import BudgetOptions, Fleet, FleetOptions, apportion, device_names, load_device
 from edgefl.errors import DeviceError
 
@@ -92,6 +94,62 @@ def test_a_share_of_the_device_is_of_its_ram_less_the_overhead():
         assert fleet.budgets["memory"][client] == expected
     ranged = Fleet.draw(MIXED.model_copy(update={"budgets": BudgetOptions(memory="40..80% of device")}), 30, seed=1)
     assert np.all(ranged.budgets["memory"] >= fleet.budgets["memory"])
+
+
+def small_at(share, amount, budget="memory", clients=30, seed=1):
+    """The clients that get ``amount`` of a mixture with this share of it; the others have no limit."""
+    options = BudgetOptions.model_validate({budget: {amount: share, "unlimited": f"{100 - int(share[:-1])}%"}})
+    fleet = Fleet.draw(MIXED.model_copy(update={"budgets": options}), clients, seed)
+    memory = budget == "memory"
+    free = fleet.available_memory_bytes if memory else np.full(clients, inf)
+    drawn = fleet.budgets["memory" if memory else "bytes"]
+    assert set(drawn[drawn != free]) <= {units.BYTES.parse(amount)}
+    return set(np.flatnonzero(drawn != free).tolist())
+
+
+def test_a_mixture_gives_exact_counts_to_clients_that_depend_on_its_shares_alone():
+    shares = {share: small_at(share, "6 MiB") for share in ("0%", "10%", "30%", "70%", "100%")}
+    assert [len(small) for small in shares.values()] == [0, 3, 9, 21, 30]
+    nested = list(shares.values())
+    assert all(fewer < more for fewer, more in pairwise(nested))
+    assert small_at("70%", "11 MiB") == shares["70%"] != small_at("70%", "6 MiB", seed=2)
+    # budgets are dealt out independently of each other
+    assert small_at("70%", "6 MiB", budget="bytes_per_round") != shares["70%"]
+    assert len(small_at("70%", "6 MiB", clients=10)) == 7
+
+
+def test_a_mixture_of_ranges_and_shares_of_the_device_draws_what_each_alone_draws():
+    written = {"1..2 MB": 4, "40..60% of device": 20, "3 MB": 6}
+    mixed, *alone = (
+        Fleet.draw(MIXED.model_copy(update={"budgets": BudgetOptions(memory=memory)}), 30, seed=1).budgets["memory"]
+        for memory in (written, *written)
+    )
+    of = [sum(mixed[client] == one[client] for client in range(30)) for one in alone]
+    assert of == [4, 20, 6]
+    assert sum(any(mixed[client] == one[client] for one in alone) for client in range(30)) == 30
+
+
+def test_a_mixture_in_every_budget_is_read_from_what_it_writes():
+    stated = {
+        "memory": {"6 MiB": "70%", "10..40% of device": "20%", "unlimited": "10%"},
+        "flops_per_round": {"1e9..2e9": 0.25, 3e9: 0.75},
+        "bytes_per_round": {"1..2 MB": "50%", "unlimited": "50%"},
+        "energy_per_round": {"2 kJ": 3, "unlimited": 7},
+        "seconds_per_round": {"0.1..1 s": "100%"},
+        "energy_total": {"1 kJ": 3, "2 kJ": 7},
+        "power": {"5 W": 1, "5.5..6 W": 9},
+    }
+    options = BudgetOptions.model_validate(stated)
+    plain = json.loads(options.model_dump_json())
+    assert plain["memory"] == {"6291456": 0.7, "10..40% of device": 0.2, "unlimited": 0.1}
+    assert plain["power"] == {"5.0": 1, "5.5..6.0": 9}
+    again = BudgetOptions.model_validate(plain)
+    assert again == options == BudgetOptions.model_validate(options.model_dump())
+    one, other = (Fleet.draw(MIXED.model_copy(update={"budgets": each}), 10, seed=3) for each in (options, again))
+    assert _same(one, other) and np.array_equal(one.energy_total, other.energy_total)
+    assert sorted(one.energy_total) == [1000] * 3 + [2000] * 7
+    assert sorted(one.budgets["joules"]) == [2000] * 3 + [inf] * 7
+    assert sum(one.budgets["power"] == 5) == 1 and sum(one.budgets["power"] > 5.5) == 9
 
 
 def test_available_memory_is_what_the_system_and_the_runtime_leave():
@@ -330,6 +388,14 @@ def test_options_round_trip_through_json():
         ({"budgets": {"bytes_per_round": 0}}, "must be positive"),
         ({"budgets": {"energy_per_round": "2 kg"}}, "unknown unit 'kg'"),
         ({"budgets": {"seconds_per_round": "0 s"}}, "must be positive"),
+        ({"budgets": {"memory": {"6 MiB": "70%", "unlimited": "20%"}}}, "the shares add up to 90 %, not to 100 %"),
+        ({"budgets": {"memory": {"6 MiB": "70%", "unlimited": 3}}}, "mixes shares"),
+        ({"budgets": {"memory": {"6 MiB": "50%", 6291456: "50%"}}}, "6291456 stands twice"),
+        ({"budgets": {"memory": {"6 MIB": "100%"}}}, "did you mean 'MiB'?"),
+        ({"budgets": {"memory": {"0 MiB": "50%", "unlimited": "50%"}}}, "must be positive, not 0"),
+        ({"budgets": {"memory": {}}}, "is empty; give at least one amount with a share"),
+        ({"budgets": {"power": {"5 W": "50%", "much": "50%"}}}, "'much' is not a number of watts"),
+        ({"budgets": {"energy_total": {"2 kJ": "50%"}}}, "the shares add up to 50 %"),
         ({"budgets": {"memroy": "3 MiB"}}, "unknown key 'memroy'; did you mean 'memory'?"),
         ({"budgets": {"within_device": "unlimited"}}, "valid boolean"),
         ({"runtime": "executorhc"}, "unknown runtime 'executorhc'; did you mean 'executorch'?"),

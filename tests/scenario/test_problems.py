@@ -15,7 +15,7 @@ from edgefl.errors import ScenarioError, UnitError
 from edgefl.scenario.document import read_text
 from edgefl.scenario.problems import ScenarioErrors, sentence, show, validate
 from edgefl.scenario.sections import SECTIONS, options_of
-from edgefl.units import BytesRange, Share
+from edgefl.units import JoulesRange, Share
 
 
 class Inner(BaseModel):
@@ -33,7 +33,7 @@ class Outer(BaseModel):
     rate: float = Field(0.1, gt=0)
     whole: int = 1
     maybe: PositiveInt | Share = 1
-    bytes: BytesRange = (1, 2)
+    joules: JoulesRange = (1, 2)
     by_kind: dict[Literal["image", "text"], int] = {}
     words: Annotated[list[str], Field(min_length=1)] = ["a"]
     pair: tuple[float, float] = (0, 0)
@@ -77,7 +77,7 @@ def refused(text: str) -> str:
         ("  batch: {image: 0}", "f:2: part.batch.image: must be greater than 0, not 0"),
         ("  batch: false", "f:2: part.batch: must be a whole number or a mapping, not false"),
         ("  maybe: 120%", "f:2: part.maybe: '120%' is too large"),
-        ("  bytes: 3 parsecs", "f:2: part.bytes: '3 parsecs': unknown unit 'parsecs' of a number of bytes"),
+        ("  joules: 3 parsecs", "f:2: part.joules: '3 parsecs': unknown unit 'parsecs' of a number of joules"),
         ("  by_kind: {imge: 2}", "f:2: part.by_kind.imge: unknown key 'imge'; did you mean 'image'?"),
         ("  by_kind: 3", "f:2: part.by_kind: must be a mapping (`key: value`), not 3"),
         ("  words: []", "f:2: part.words: must be a list of at least 1, not []"),

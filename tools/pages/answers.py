@@ -8,6 +8,7 @@ from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from edgefl.records.analyse import Analysis
+from edgefl.records.bench import Bench
 from edgefl.records.compare import ComparedRuns
 from edgefl.records.devices import Calibration, DeviceCheck, FleetClients, Library
 from edgefl.records.explained import Explanation, Exported, Traced
@@ -36,6 +37,7 @@ ANSWERS: dict[str, type[Record]] = {
     "sweep": Sweep,
     "fit": Fit,
     "tune": Tuning,
+    "bench": Bench,
     "analyse": Analysis,
     "validate": ValidScenario,
     "run": Summary,

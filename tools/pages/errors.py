@@ -43,6 +43,11 @@ EXIT_CODES = {
         "the models of all trials diverged, or a work failed while it ran",
         "trials are kept: the same command with `-o DIR` goes on",
     ),
+    "bench": (
+        "the answer is printed and written",
+        "runs failed, after all others have ended",
+        "what was trained is kept: the same command with `-o DIR` goes on",
+    ),
     "analyse": ("the analysis is printed and written", "a work failed while it ran", "the same command goes on"),
     "methods": ("the list is printed; parts that are broken are named on stderr", "", ""),
     "models": ("the list is printed; parts that are broken are named on stderr", "", ""),

@@ -44,7 +44,8 @@ OTHER_VALUES = {
     "round.over_selection": "share, also above 1, such as `30%` or `150%`",
     "fleet.devices": "name, or mapping from name to share or count",
     "fleet.links": "name, or mapping from name to share or count",
-    "fleet.budgets.memory": "bytes or share of the device, such as `48 MiB` or `40% of device`; or a range",
+    "fleet.budgets.memory": "bytes or share of the device, such as `48 MiB` or `40% of device`; or a range; or a "
+    "mapping of these to shares or counts",
     "fleet.availability.diurnal.hours": "hours, such as `8 h`; or a range, `8..10 h`",
     "fleet.availability.diurnal.start": "`spread`, or a time of day such as `18:00`; or a range, `18:00..23:00`",
     "fleet.availability.diurnal.begins": "time of day, such as `9:00`",
@@ -134,8 +135,9 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
 def _values(schema: Mapping[str, Any], key: str, titles: Mapping[str, str]) -> str:
     """Allowed values of a field in words, from its JSON Schema."""
     if quantity := _quantity(schema):
-        base, example, ranged = quantity
-        return f"{base}, such as `{example}`" + ("; or a range" if ranged else "")
+        base, example, types = quantity
+        mixed = "; or a mapping of these to shares or counts" if "object" in types else ""
+        return f"{base}, such as `{example}`" + ("; or a range" if "array" in types else "") + mixed
     if "enum" in schema:
         return listed([code(value) for value in schema["enum"]])
     if "const" in schema:
@@ -164,11 +166,11 @@ def _values(schema: Mapping[str, Any], key: str, titles: Mapping[str, str]) -> s
     raise ValueError(f"{key}: no words for the JSON Schema {dict(schema)}; add the key to OTHER_VALUES")
 
 
-def _quantity(schema: Mapping[str, Any]) -> tuple[str, str, bool] | None:
-    """Base unit, example, and whether a range is allowed; None if the field isn't a quantity."""
+def _quantity(schema: Mapping[str, Any]) -> tuple[str, str, set[str]] | None:
+    """Base unit, example, and the types that are allowed; None if the field isn't a quantity."""
     for base, (quantity, _) in QUANTITIES.items():
         if schema.get("examples") == [quantity.example]:
-            return base, quantity.example, any(option.get("type") == "array" for option in schema.get("anyOf", ()))
+            return base, quantity.example, {option.get("type", "") for option in schema.get("anyOf", ())}
     return None
 
 

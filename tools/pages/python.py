@@ -30,7 +30,18 @@ def python_page() -> str:
     """The page of the public functions: a table for readers of the file, and directives for the site."""
     names = [
         *("run", "register", "compare", "write_report", "write_figures", "explain", "trace", "export", "profile"),
-        *("profile_clients", "check_devices", "sweep", "fit", "tune", "analyse", "papers", "calibrate", "emulate"),
+        *(
+            "profile_clients",
+            "check_devices",
+            "sweep",
+            "fit",
+            "tune",
+            "bench",
+            "analyse",
+            "papers",
+            "calibrate",
+            "emulate",
+        ),
         *("validate", "check", "read_run", "Run"),
     ]
     if set(names) != set(edgefl.__all__):

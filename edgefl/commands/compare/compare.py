@@ -9,7 +9,8 @@ from itertools import accumulate
 
 from edgefl.commands.compare.members import Group, Member, Members, members_of
 from edgefl.commands.compare.orderings import ordering_of_rows, ordering_of_study, tables_of
-from edgefl.commands.compare.spread import Spread, best_of, with_confidence
+from edgefl.commands.compare.paired import winner_of
+from edgefl.commands.compare.spread import Spread, with_confidence
 from edgefl.commands.progress import OnProgress, silent
 from edgefl.planning.stop_options import lower_is_better
 from edgefl.records.compare import ComparedRow, ComparedRuns, EqualCosts, EqualRow, Figure, Ordering
@@ -67,7 +68,7 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> Com
     columns |= {name: [Spread(tuple(of(facts(m)) for m in g.members)) for g in groups] for name, of in COSTS.items()}
     confidence = with_confidence(columns["virtual_seconds"])
     higher = {name: name in MORE_IS_BETTER if name in COSTS else not lower_is_better(name) for name in columns}
-    table = {name: _figures(spreads, higher[name], confidence) for name, spreads in columns.items()}
+    table = {name: _figures(groups, spreads, higher[name]) for name, spreads in columns.items()}
     return ComparedRuns(
         spread="95 % interval" if confidence else "standard deviation",
         metrics=metrics,
@@ -90,7 +91,7 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> Com
             for member in group.members
             if (text := facts(member).stopped)
         ],
-        equal=_equal(groups, metrics, confidence),
+        equal=_equal(groups, metrics, higher),
         orderings=_orderings(groups, columns, metrics),
         left_out=members.left_out,
     )
@@ -133,8 +134,11 @@ def _chances(all_facts: Sequence[Facts], metrics: Sequence[str]) -> dict[str, fl
     return {metric: value for metric, found in levels.items() if len(found) == 1 and (value := found.pop()) is not None}
 
 
-def _figures(spreads: Sequence[Spread], higher: bool, confidence: bool) -> list[Figure]:
-    best = best_of(spreads, higher=higher, confidence=confidence)
+def _figures(groups: Sequence[Group], spreads: Sequence[Spread], higher: bool) -> list[Figure]:
+    """A column of a table: a figure for each group, the best marked by the seeds that all groups share."""
+    values = [dict(zip(group.seeds, spread.values, strict=True)) for group, spread in zip(groups, spreads, strict=True)]
+    shared = [seed for seed in groups[0].seeds if all(seed in of for of in values)]
+    winner = winner_of({str(i): [of[seed] for seed in shared] for i, of in enumerate(values)}, higher=higher)
     return [
         Figure(
             mean=spread.mean,
@@ -142,13 +146,13 @@ def _figures(spreads: Sequence[Spread], higher: bool, confidence: bool) -> list[
             half_width=spread.half_width,
             values=list(spread.values),
             diverged=spread.diverged,
-            best=index == best,
+            best=winner.gap is not None and winner.name == str(index),
         )
         for index, spread in enumerate(spreads)
     ]
 
 
-def _equal(groups: Sequence[Group], metrics: Sequence[str], confidence: bool) -> list[EqualCosts]:
+def _equal(groups: Sequence[Group], metrics: Sequence[str], higher: Mapping[str, bool]) -> list[EqualCosts]:
     """Each group's metrics at the largest budget that all runs reached, for each of ``budgets.AXES``."""
     runs = [member.run for group in groups for member in group.members]
     splits = list(dict.fromkeys(s for r in runs for s in (r.settings.evaluation.final, r.settings.evaluation.split)))
@@ -157,7 +161,7 @@ def _equal(groups: Sequence[Group], metrics: Sequence[str], confidence: bool) ->
         pick = dict(zip((run.path for run in runs), equal.evaluations, strict=True))
         picks = [[pick[member.run.path] for member in group.members] for group in groups]
         scores = [[None if e is None else e.metrics for e in row] for row in picks]
-        columns = {metric: _figures([_scores(row, metric) for row in scores], True, confidence) for metric in metrics}
+        columns = {m: _figures(groups, [_scores(row, m) for row in scores], higher[m]) for m in metrics}
         found.append(
             EqualCosts(
                 axis=equal.axis,

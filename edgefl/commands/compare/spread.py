@@ -1,11 +1,13 @@
-"""Mean and spread of a figure over seeds, and which of several figures is apart from the others."""
+"""Mean and spread of a figure over seeds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean, stdev
+
+from scipy.special import stdtrit
 
 MOST_FOR_DEVIATION = 4
 """With up to this many seeds a spread is the standard deviation; with more it is the 95 % confidence interval."""
@@ -50,47 +52,9 @@ class Spread:
         if self.deviation is None:
             return None
         n = len(self.values)
-        return student_t(n - 1) * self.deviation / sqrt(n)
-
-    def interval(self, *, confidence: bool) -> tuple[float, float] | None:
-        """Mean ± half the confidence interval, or mean ± standard deviation; None where there is no spread."""
-        reach = self.half_width if confidence else self.deviation
-        return None if self.mean is None or reach is None else (self.mean - reach, self.mean + reach)
-
-
-def student_t(degrees: int) -> float:
-    """The 97.5 % quantile of Student's t distribution for this many degrees of freedom, wrong by at most 0.02 %.
-
-    Expansion about the normal quantile: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5.  For few
-    degrees, where the expansion is wrong by more, these are tabulated quantiles.
-    """
-    few = {1: 12.706205, 2: 4.302653, 3: 3.182446, 4: 2.776445}
-    if degrees in few:
-        return few[degrees]
-    z, n = NormalDist().inv_cdf((1 + CONFIDENCE) / 2), degrees
-    return (
-        z
-        + (z**3 + z) / (4 * n)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
-        + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * n**4)
-    )
+        return float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * self.deviation / sqrt(n)
 
 
 def with_confidence(spreads: Sequence[Spread]) -> bool:
     """Whether all these have enough seeds for a confidence interval."""
     return bool(spreads) and all(len(spread.values) > MOST_FOR_DEVIATION for spread in spreads)
-
-
-def best_of(spreads: Sequence[Spread], *, higher: bool, confidence: bool) -> int | None:
-    """Index of the best figure if its interval is apart from all others', else None.
-
-    ``higher`` says whether a larger figure is better.  None if there is a single figure, or if one lacks a spread.
-    """
-    intervals = [spread.interval(confidence=confidence) for spread in spreads]
-    known = [(low, high) if higher else (-high, -low) for low, high in filter(None, intervals)]
-    if len(known) < 2 or len(known) < len(spreads):
-        return None
-    best = max(range(len(known)), key=lambda index: known[index][0])
-    others = [high for index, (_, high) in enumerate(known) if index != best]
-    return best if known[best][0] > max(others) else None

@@ -15,7 +15,7 @@ from edgefl.commands.profile.subjects import largest
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.devices import Device, available_memory_bytes, load_device, load_link, show_runtime, with_runtime
 from edgefl.devices.budgets import BUDGETS, FIELDS, budget_named
-from edgefl.devices.options import share_of_device
+from edgefl.devices.options import Mixture, amounts_of, share_of_device
 from edgefl.errors import ScenarioError, UnitError, UnknownName
 from edgefl.planning import DEVICE, OWNER, Verdict, memory_limit
 from edgefl.records.fit import (
@@ -149,8 +149,8 @@ def allowances_of(scenario: Scenario, device: Device, given: Mapping[str, object
     Those of BUDGETS come first, then the others that are given or that the scenario states.
 
     The device's memory counts as it does in a run: unless the scenario's ``within_device`` is false.  ``device`` has
-    the overhead of the scenario's runtime.  For a budget that clients draw from a range it is the lower end.  Raises
-    UnitError.
+    the overhead of the scenario's runtime.  For a budget that clients draw from a range it is the lower end, of a
+    mixture the least of its amounts.  Raises UnitError.
     """
     budgets, by_budget = scenario.fleet.budgets, dict[str, list[Allowance]]()
     options = budgets.limits()
@@ -161,14 +161,15 @@ def allowances_of(scenario: Scenario, device: Device, given: Mapping[str, object
         if (value := given.get(name)) is not None:
             limits.append(Allowance(_read(name, value), "as asked"))
             continue
-        if isinstance(option, str):
-            share = share_of_device(option)[0]
-            available = max(share * device.ram_bytes - device.runtime_overhead_bytes, 0)
-            limits.append(
-                Allowance(float(int(available)), f"fleet.budgets.{field}: {units.show_share(share)} of device")
-            )
-        elif option is not None:
-            limits.append(Allowance(float(option[0]), f"fleet.budgets.{field}"))
+        for amount, part in amounts_of(option):
+            whose = f" ({units.show_share(part) if isinstance(part, float) else part} of the clients)"
+            source = f"fleet.budgets.{field}{whose if isinstance(option, Mixture) else ''}"
+            if isinstance(amount, str):
+                share = share_of_device(amount)[0]
+                available = max(share * device.ram_bytes - device.runtime_overhead_bytes, 0)
+                limits.append(Allowance(float(int(available)), f"{source}: {units.show_share(share)} of device"))
+            else:
+                limits.append(Allowance(float(amount[0]), source))
         if name == "seconds" and scenario.round.deadline is not None:
             limits.append(Allowance(float(scenario.round.deadline), "round.deadline"))
     if budgets.within_device:

@@ -248,6 +248,14 @@ def run_until(
     _run_one(folder, label, scenario, executors, on_progress, (), until=round)
 
 
+def run_undrawn(folder: Path, label: str, scenario: Scenario, executors: Executors, on_progress: OnProgress) -> None:
+    """Run a scenario in its folder without drawing pictures, or go on from its last finished round.
+
+    A run that is finished stays as it is.  Raises DivergedError, and what else a run ends with.
+    """
+    _run_one(folder, label, scenario, executors, on_progress, (), pictures=False)
+
+
 def _created(
     folder: Path, scenario: Scenario, combinations: Sequence[tuple[str, Scenario]], *, shared: bool = False
 ) -> list[tuple[str, Path, Scenario]]:
@@ -267,6 +275,7 @@ def _run_one(
     overrides: Sequence[str],
     on_round: OnRound | None = None,
     until: int | None = None,
+    pictures: bool = True,
 ) -> None:
     """Run a scenario in its folder, from the last finished round if it was begun before.
 
@@ -365,9 +374,10 @@ def _run_one(
             gc.unfreeze()  # the next combination of a comparison needs the memory of this one
         if until is not None:
             return
-        if trains:
+        if trains and pictures:
             federation.partition_figure(directory.path / "partition.png")
-        draw_curves(read_run(folder))
+        if pictures:
+            draw_curves(read_run(folder))
         directory.finish(setup.method.exported(simulation.state) if trains else {}, result)
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from edgefl.devices import Device, Fleet, FleetOptions, Link
 from edgefl.devices.fleet import draw_budgets
+from edgefl.devices.options import amounts_of
 
 LARGER_IS_BETTER = {
     "usable_memory_bytes": True,
@@ -70,7 +71,8 @@ def scaled(fleet: Fleet, factors: Mapping[tuple[str, str], float], options: Flee
 
 def budget_numbers(options: FleetOptions) -> set[str]:
     """The numbers of MEMORY that budgets depend on."""
-    shares = {"ram_bytes", "runtime_overhead_bytes"} if isinstance(options.budgets.memory, str) else set[str]()
+    of_device = any(isinstance(amount, str) for amount, _ in amounts_of(options.budgets.memory))
+    shares = {"ram_bytes", "runtime_overhead_bytes"} if of_device else set[str]()
     return shares | ({"usable_memory_bytes", "runtime_overhead_bytes"} if options.budgets.within_device else set())
 
 

@@ -13,7 +13,7 @@ from edgefl.commands.compose import Given, federation_of, scenario_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.run.fingerprint import fixed_part
 from edgefl.commands.run.run import Executors, check
-from edgefl.commands.tune.batches import Search, Task
+from edgefl.commands.tune.batches import Run, Search, Task
 from edgefl.commands.tune.draws import optuna, quiet
 from edgefl.commands.tune.halving import rungs_of
 from edgefl.commands.tune.trial_run import Advance, Reached, advanced, in_worker
@@ -102,12 +102,13 @@ def tuned(
     metric: str | None = None,
     seeds: int = 1,
     jobs: int = 1,
+    run: Run | None = None,
     on_progress: OnProgress = silent,
 ) -> Tuning:
     """``tune`` with objects: try ``trials`` settings of a search space, or go on with those in the folder.
 
     Without a folder it is made, ``runs/NAME-tune`` or the next that is free.  It gets ``tune.json`` (the answer) and
-    ``best.yaml`` too.  Raises what ``tune`` does.
+    ``best.yaml`` too.  ``run`` plays the trials' cells, in ``jobs`` of its own.  Raises what ``tune`` does.
     """
     for name, value in (("trials", trials), ("seeds", seeds)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -131,7 +132,8 @@ def tuned(
         def here(argument: Advance, on_event: OnProgress) -> Reached:
             return advanced(argument, executors, on_event)
 
-        run = stack.enter_context(kept_workers(here if jobs == 1 else in_worker, jobs, on_progress))
+        if run is None:
+            run = stack.enter_context(kept_workers(here if jobs == 1 else in_worker, jobs, on_progress))
         search.run(run)
     result = answer_of(search)
     replace_file(folder / "tune.json", json_text(result.as_json()))
@@ -163,7 +165,7 @@ def _task(scenario: Scenario, metric: str | None, seeds: int, on_progress: OnPro
         raise scenario.error(
             ("data", "validation"), "trials are scored on validation samples, and there are none: give it some"
         )
-    chosen = _metric(setup, metric, followed)
+    chosen = metric_of(setup, SPLIT, metric, followed)
     better = scenario.stop.better if scenario.stop.metric == chosen else None
     return Task(
         base,
@@ -174,18 +176,21 @@ def _task(scenario: Scenario, metric: str | None, seeds: int, on_progress: OnPro
     )
 
 
-def _metric(setup: Setup, asked: str | None, followed: str | None) -> str:
-    """The metric that is optimised.  Raises ScenarioError for one that the evaluation doesn't write."""
-    works = setup.evaluations(SPLIT, setup.schedule.stage(1))
+def metric_of(setup: Setup, split: str, asked: str | None, followed: str | None, option: str = "--metric") -> str:
+    """The metric of a split that is asked for, or else followed, or the only kind's headline.
+
+    Raises ScenarioError for one that the evaluation doesn't write.
+    """
+    works = setup.evaluations(split, setup.schedule.stage(1))
     source = setup.clients.server()
     there = [f"{kind}.{name}" for work, kinds in works for name in metric_names(work, source) for kind in kinds]
     if asked is not None:
         if asked not in there:
-            raise ScenarioError(f"the evaluation has no {asked!r:.80}{suggestion(asked, there)}", file="--metric")
+            raise ScenarioError(f"the evaluation has no {asked!r:.80}{suggestion(asked, there)}", file=option)
         return asked
     if followed is not None and followed in there:
         return followed
     found = [name for headline in HEADLINES for name in there if name.partition(".")[2] == headline]
     if len({name.partition(".")[0] for name in there}) != 1 or not found:
-        raise ScenarioError(f"say what is optimised: --metric KIND.NAME; there are {', '.join(found or there)}")
+        raise ScenarioError(f"name the metric: {option} KIND.NAME; there are {', '.join(found or there)}")
     return found[0]

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from edgefl.data.audio import REMEDY, fitted, log_mel, read_wav, resampled
-from edgefl.data.collection import Collection, FolderSet, Wanted, package_folder
+from edgefl.data.audio import fitted, log_mel, read_wav, resampled
+from edgefl.data.collection import Collection, FolderSet, Wanted
 from edgefl.data.folders.pictures import SUFFIXES, read_pictures
 from edgefl.data.folders.places import Published, folders, report_left_out
 from edgefl.errors import DataError
@@ -33,7 +33,6 @@ def build(wanted: Wanted) -> Collection:
 
     Raises DataError for any other layout.
     """
-    package_folder("scipy", REMEDY)
     root = next((folder for folder in folders(wanted.folder) if _has_both(folder)), None)
     if root is None:
         raise ADVANCE.wrong(wanted.folder)

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edgefl.data.audio import REMEDY, Wave
+from edgefl.data.audio import Wave
 from edgefl.data.collection import package_folder
-from edgefl.errors import DataError
+from edgefl.errors import DataError, install_hint
 
 _PROGRAM = Path(__file__).with_name("espeak_program.py")
 
@@ -37,7 +37,7 @@ def speak(utterances: Sequence[Utterance]) -> tuple[list[Wave], int]:
 
     Raises DataError if the library is not installed or reports an error.
     """
-    package = package_folder("espeakng_loader", REMEDY)
+    package = package_folder("espeakng_loader", install_hint("audio"))
     command = [sys.executable, "-P", str(_PROGRAM), str(package)]
     process = subprocess.run(command, input=json.dumps(utterances).encode(), capture_output=True, check=False)
     if process.returncode:

@@ -47,6 +47,6 @@ def build(size: int | None, on_message: OnMessage) -> Collection:
     return Collection(digits.CLASSES, label, voice, pictures.images, audio=audio, owner=voice)
 
 
-SPOKEN_DIGITS = DataSet(build, ("espeakng-loader", "scikit-learn", "scipy"),
+SPOKEN_DIGITS = DataSet(build, ("espeakng-loader", "scikit-learn"),
     summary="the pictures of digits, and digits spoken by a synthesiser",
 )  # fmt: skip

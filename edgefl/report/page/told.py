@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 from edgefl import registry, units
-from edgefl.devices.budgets import FIELDS, budget_named
+from edgefl.devices.budgets import FIELDS, Budget, budget_named
 from edgefl.records.summary import Stage
 from edgefl.report.charts import Records
 from edgefl.report.charts.curves import main_metrics
@@ -50,7 +51,7 @@ def asked(run: Run, edgefl: str, labels: Sequence[str] = ()) -> list[tuple[str, 
 def _budgets(budgets: Mapping[str, object]) -> str:
     known = {FIELDS.get(name, name): name for name in registry.names("budget")} | {"energy_total": "joules"}
     limits = {
-        field.replace("_", " "): _with_unit(value, budget_named(known[field]).show if field in known else "{:g}".format)
+        field.replace("_", " "): _limit(value, budget_named(known[field]) if field in known else None)
         for field, value in budgets.items()
         if field != "within_device"
     }
@@ -58,6 +59,22 @@ def _budgets(budgets: Mapping[str, object]) -> str:
     if budgets.get("within_device"):
         words.append("memory is never more than the device has")
     return "; ".join(words)
+
+
+def _limit(value: Any, part: Budget | None) -> Any:
+    """A budget's amount or range in words, or a mixture's, each with its share; without a ``part`` it has no unit."""
+    if not isinstance(value, dict):
+        return _with_unit(value, part.show if part else "{:g}".format)
+    return {_words(_limit(_ends(str(text)), part)): _share(share) for text, share in value.items()}
+
+
+def _ends(text: str) -> Any:
+    """An amount or both ends of a range, as a resolved scenario writes them as keys; other text as it is."""
+    try:
+        ends = [float(end) for end in text.split("..")]
+    except ValueError:
+        return text
+    return text if not all(map(isfinite, ends)) else ends if len(ends) > 1 else ends[0]
 
 
 def _with_unit(value: Any, show: Callable[[float], str]) -> Any:

@@ -18,12 +18,13 @@ from scipy import stats
 
 import edgefl
 from edgefl.cli import main
-from edgefl.commands.compare.compare import Curve, Evaluation, at_equal
-from edgefl.commands.compare.members import labels_of
-from edgefl.commands.compare.spread import Spread, best_of, student_t
+from edgefl.commands.compare.compare import Curve, Evaluation, at_equal, compared_runs
+from edgefl.commands.compare.members import labels_of, members_of
+from edgefl.commands.compare.spread import Spread
 from edgefl.errors import RunError
 from edgefl.records.compare import ComparedRuns
 from edgefl.report import comparison_csv, print_comparison
+from edgefl.report.facts import facts_of
 
 Tiny = Callable[..., dict[str, Any]]
 
@@ -56,34 +57,41 @@ def shown(found: dict[str, Any], width: int = 100, **options: Any) -> str:
 # --- spreads ---------------------------------------------------------------------------------------------------------
 
 
-def test_students_quantile_is_the_published_one() -> None:
-    for degrees in (*range(1, 31), 60, 1000):
-        assert student_t(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=3e-4)
+@pytest.mark.parametrize("values", [(1.0, 2.0), (1.0, 2.0, 4.0, 3.0, 5.0), tuple(map(float, range(40)))])
+def test_half_an_interval_is_students(values: tuple[float, ...]) -> None:
+    spread = Spread(values)
+    low, high = stats.t.interval(0.95, len(values) - 1, loc=fmean(values), scale=stats.sem(values))
+    assert spread.half_width == pytest.approx((high - low) / 2, rel=1e-12) and spread.deviation == stdev(values)
+    assert Spread((1.0,)).half_width is None and Spread((1.0, None)).mean is None
 
 
-def test_an_interval_is_the_deviation_up_to_four_seeds_and_students_from_five() -> None:
-    few, many = Spread((1.0, 2.0, 4.0)), Spread((1.0, 2.0, 4.0, 3.0, 5.0))
-    assert few.interval(confidence=False) == pytest.approx((7 / 3 - stdev([1, 2, 4]), 7 / 3 + stdev([1, 2, 4])))
-    expected = stats.t.interval(0.95, 4, loc=3, scale=stats.sem([1, 2, 4, 3, 5]))
-    assert many.interval(confidence=True) == pytest.approx(expected, rel=3e-4)
-    assert Spread((1.0,)).interval(confidence=False) is None and Spread((1.0, None)).mean is None
+# --- the best --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("rows", "higher", "best"),
+    ("end_to_end", "layerwise", "best"),
     [
-        ([(1.0, 1.2), (2.0, 2.2)], True, 1),
-        ([(1.0, 1.2), (2.0, 2.2)], False, 0),
-        ([(1.0, 2.0), (1.5, 2.5)], True, None),  # the intervals overlap
-        ([(1.0, 1.2), (2.0, 2.2), (2.1, 2.3)], True, None),  # apart from one of two
-        ([(1.0, 1.2), (2.0,)], True, None),  # one seed has no spread
-        ([(1.0, 1.2), (2.0, None)], True, None),  # a diverged seed
-        ([(1.0, 1.0), (1.0, 1.0)], True, None),  # equal
-        ([(1.0, 1.2)], True, None),
+        # unpaired intervals overlap; gaps .10 and .11: t = .105 / .005 = 21, above the quantile 12.7 of one degree
+        ((0.2, 0.8), (0.1, 0.69), [True, False]),
+        # unpaired intervals are apart; gaps .1 and .2: t = .15 / .05 = 3
+        ((0.8, 0.9), (0.7, 0.7), [False, False]),
+        ((0.8, 0.8), (0.8, 0.8), [False, False]),
+        ((0.8, 0.8), (0.1, None), [False, False]),  # nobody to compare with
     ],
 )
-def test_the_best_is_marked_where_intervals_part(rows: list[tuple[Any, ...]], higher: bool, best: int | None) -> None:
-    assert best_of([Spread(row) for row in rows], higher=higher, confidence=False) == best
+def test_the_best_is_marked_if_its_paired_gap_is_beyond_chance(
+    comparison: Any, end_to_end: tuple[float, ...], layerwise: tuple[float, ...], best: list[bool]
+) -> None:
+    scores = {"end-to-end": end_to_end, "layerwise": layerwise}
+    facts = {
+        str(run.path): replace(
+            facts_of(run),
+            metrics={"text": {"accuracy": scores[run.scenario["schedule"]["name"]][run.scenario["seed"] - 3]}},
+        )
+        for run in comparison.runs.values()
+    }
+    rows = compared_runs(members_of([comparison.path]), facts).rows
+    assert [row.figures["text.accuracy"].best for row in rows] == best
 
 
 # --- groups ----------------------------------------------------------------------------------------------------------
@@ -142,7 +150,8 @@ def test_unfinished_runs_are_left_out_and_said(comparison: Any, tmp_path: Path) 
     found = edgefl.compare([cut])
     assert found["left_out"] == [f"{runs[0].path} isn't finished; continue it with edgefl run --resume {cut}"]
     assert [(row["label"], row["seeds"]) for row in found["rows"]] == [("layerwise", [3, 4]), ("end-to-end", [4])]
-    assert "(seed 4)" in shown(found)
+    assert "(seed 4)" in shown(found) and "share fewer than two seeds" in " ".join(shown(found).split())
+    assert not any(figure["best"] for row in found["rows"] for figure in row["figures"].values())
     for run in runs[1:]:
         (run.path / "result.json").unlink()
     with pytest.raises(RunError, match="isn't finished; continue it"):
@@ -200,13 +209,27 @@ def test_at_equal_bytes_the_records_say_what_each_run_had(comparison: Any, compa
             assert (round, value) == (last["round"], last["metrics.text.accuracy"])
 
 
+def test_at_equal_costs_the_lowest_loss_is_the_best(comparison: Any, tmp_path: Path) -> None:
+    shutil.copytree(comparison.path, tmp_path / "run")
+    for run in edgefl.read_run(tmp_path / "run").runs.values():
+        metrics = {"text": {"loss": 0.1 if run.scenario["schedule"]["name"] == "layerwise" else 0.2}}
+        file = run.path / "rounds.jsonl"
+        rounds = [json.loads(line) | {"metrics": metrics} for line in file.read_text().splitlines()]
+        file.write_text("".join(json.dumps(record) + "\n" for record in rounds))
+        result = run.path / "result.json"
+        result.write_text(json.dumps(json.loads(result.read_text()) | {"metrics": metrics}))
+    found = edgefl.compare([tmp_path / "run"])
+    for rows in (found.rows, *(part.rows for part in found.equal)):
+        assert {row.label: row.figures["text.loss"].best for row in rows} == {"end-to-end": False, "layerwise": True}
+
+
 # --- what is printed -------------------------------------------------------------------------------------------------
 
 
 def test_the_table_says_which_spread_it_shows(compared: ComparedRuns) -> None:
     text = shown(compared)
     assert text.startswith("Comparison: mean ± standard deviation over seeds 3, 4\n")
-    assert "*: the best, and its interval" in text and "At equal traffic of all clients" in text
+    assert "*: the best, ahead of each other row beyond chance" in text and "At equal traffic of all clients" in text
     cell = compared["rows"][0]["figures"]["text.accuracy"]
     assert f"{cell['mean']:.3f} ± {cell['deviation']:.3f}" in text
     shown(compared, width=80, full=True)

@@ -194,7 +194,7 @@ def test_what_cant_be_tuned(sections: dict[str, Any], given: dict[str, Any], mes
 
 
 def test_several_kinds_need_a_metric(tiny: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match=r"say what is optimised: --metric KIND.NAME; there are .*text.accuracy"):
+    with pytest.raises(ScenarioError, match=r"name the metric: --metric KIND.NAME; there are .*text.accuracy"):
         edgefl.tune(tiny(), SEARCH, output=tmp_path / "out")
 
 

@@ -1,0 +1,1 @@
+"""``edgefl bench``: variants held against each other on fleets of small and free devices."""

@@ -1,0 +1,320 @@
+"""The answer of ``edgefl bench``: scores over seeds, winners and ties, ranks, and costs until a target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+import numpy as np
+
+from edgefl.commands.bench.admissions import Level
+from edgefl.commands.compare.compare import AXES, Curve, curve_of
+from edgefl.commands.compare.paired import Winner, ranks_of, winner_of
+from edgefl.commands.compare.spread import Spread
+from edgefl.planning.stop_options import lower_is_better
+from edgefl.records import UNSET
+from edgefl.records.bench import Bench, BenchCost, BenchFleet, BenchRanks, BenchRow, BenchSpent, BenchVariant
+from edgefl.records.record import Maybe
+from edgefl.records.summary import RunSummary
+from edgefl.records.tune import Tuning
+from edgefl.report.facts import facts_of
+from edgefl.runs import read_run
+from edgefl.scenario import Scenario
+from edgefl.scenario.labels import folder_name
+from edgefl.scenario.suite import Suite, Variant
+
+TOTALS = 8
+"""Totals of an axis at which the variants are compared."""
+
+
+class BenchCell(NamedTuple):
+    """A variant on a fleet with a seed: its scenario, what its run depends on, and who can train."""
+
+    variant: str
+    seed: int
+    scenario: Scenario
+    key: str
+    eligible_share: float
+
+    @property
+    def run(self) -> str:
+        """The folder of its run, which cells with the same key share."""
+        return run_folder(self.variant, self.key)
+
+
+def run_folder(variant: str, key: str) -> str:
+    """The name of a folder: the variant, and what tells its runs apart."""
+    return f"{folder_name(variant)}-{key[:10]}"
+
+
+@dataclass(frozen=True)
+class FleetCells:
+    """A fleet or a condition, and its cells by variant, one for each seed."""
+
+    name: str
+    cells: Mapping[str, Sequence[BenchCell]]
+    small: float | None = None
+    level: Level | None = None
+
+
+@dataclass(frozen=True)
+class _Played:
+    """What is read of a run: its summary, its curve and the metric after the last round, None if it diverged."""
+
+    facts: RunSummary
+    curve: Curve
+    score: float | None
+
+
+def answer_of(
+    suite: Suite,
+    variants: Sequence[Variant],
+    needs: Mapping[str, Sequence[float]],
+    tunings: Mapping[str, Tuning],
+    fleets: Sequence[FleetCells],
+    failed: Mapping[str, str],
+    folder: Path,
+    metric: str,
+    seconds: float,
+) -> Bench:
+    """The record of a suite whose runs, in ``folder``, have ended; ``failed`` says why some failed."""
+    lower = lower_is_better(metric)
+    trained = {cell.run for fleet in fleets for of in fleet.cells.values() for cell in of if cell.eligible_share}
+    played = {name: _read(folder / "runs" / name, metric) for name in sorted(trained - failed.keys())}
+    options = suite.options
+    shown = [_fleet(fleet, played, metric, lower=lower, first=fleets[0] if options.conditions else None)
+             for fleet in fleets]  # fmt: skip
+    reference = fleets[-1] if options.budget is not None else fleets[0]
+    split = next((each.facts.metrics_split for each in played.values()), "test")
+    return Bench(
+        suite=suite.name,
+        folder=str(folder),
+        metric=metric,
+        split=split,
+        better="lower" if lower else "higher",
+        chance=next(
+            (found for each in played.values() if (found := _metric(each.facts.chance, metric)) is not None), None
+        ),
+        target=UNSET if options.target is None else options.target,
+        budget=options.budget or UNSET,
+        seeds=list(suite.seeds),
+        variants=[_variant(each, needs, tunings) for each in variants],
+        fleets=shown,
+        ranks=_ranks(shown, higher=not lower),
+        spent=_spent(suite, reference, played, metric, higher=not lower),
+        costs=UNSET if options.target is None else _costs(suite, fleets, played, metric, options.target, lower=lower),
+        trained=len(played),
+        cells=sum(bool(cell.eligible_share) for fleet in fleets for of in fleet.cells.values() for cell in of),
+        failed=dict(failed),
+        seconds=seconds,
+    )
+
+
+def _read(folder: Path, metric: str) -> _Played:
+    run = read_run(folder)
+    facts = facts_of(run)
+    return _Played(facts, curve_of(run), _metric(facts.metrics, metric))
+
+
+def _metric(metrics: Mapping[str, Mapping[str, float | None]], metric: str) -> float | None:
+    kind, _, name = metric.partition(".")
+    return metrics.get(kind, {}).get(name)
+
+
+def _variant(variant: Variant, needs: Mapping[str, Sequence[float]], tunings: Mapping[str, Tuning]) -> BenchVariant:
+    tuning = tunings.get(variant.name)
+    return BenchVariant(
+        variant=variant.name,
+        sets=variant.fields,
+        method=variant.scenario.method_name,
+        schedule=variant.scenario.schedule_name,
+        tuned=UNSET if tuning is None else list(tuning.best.sets),
+        tuned_score=UNSET if tuning is None else tuning.best.score,
+        at_edge=UNSET if tuning is None else [each.text for each in tuning.at_edge],
+        trials=UNSET if tuning is None else len(tuning.trials),
+        needs=list(needs[variant.name]) if variant.name in needs else UNSET,
+        refused=UNSET if variant.refused is None else variant.refused,
+    )
+
+
+# --- fleets ----------------------------------------------------------------------------------------------------------
+
+
+def _fleet(
+    fleet: FleetCells, played: Mapping[str, _Played], metric: str, *, lower: bool, first: FleetCells | None
+) -> BenchFleet:
+    rows = [_row(name, cells, played, metric, first) for name, cells in fleet.cells.items()]
+    best = winner_of({row.variant: row.scores for row in rows}, higher=not lower)
+    level = fleet.level
+    return BenchFleet(
+        fleet=fleet.name,
+        small_share=UNSET if fleet.small is None else fleet.small,
+        low=UNSET if level is None else level.low,
+        high=UNSET if level is None else level.high if np.isfinite(level.high) else None,
+        rows=rows,
+        winner=best.name,
+        tied=list(best.tied),
+        gap=None if best.gap is None else best.gap.mean,
+        detectable=best.detectable,
+    )
+
+
+def _row(
+    variant: str, cells: Sequence[BenchCell], played: Mapping[str, _Played], metric: str, first: FleetCells | None
+) -> BenchRow:
+    runs = [played.get(cell.run) if cell.eligible_share else None for cell in cells]
+    scores = Spread(tuple(None if run is None else run.score for run in runs))
+    there = [run.facts for run in runs if run is not None]
+    kept: float | Maybe | None = UNSET
+    if first is not None:
+        reference = _mean(
+            [None if (run := played.get(cell.run)) is None else run.score for cell in first.cells[variant]]
+        )
+        kept = scores.mean / reference if scores.mean is not None and reference else None
+    worst, devices = _on_clients(there, metric)
+    return BenchRow(
+        variant=variant,
+        eligible_share=fmean(cell.eligible_share for cell in cells),
+        scores=list(scores.values),
+        mean=scores.mean,
+        half_width=scores.half_width,
+        diverged=sum(run is not None and run.score is None for run in runs),
+        peak_memory_bytes=max((row.peak_memory_bytes for facts in there for row in facts.costs), default=None),
+        bytes=_over(there, lambda facts: float(facts.totals.download_bytes + facts.totals.upload_bytes)),
+        virtual_seconds=_over(there, lambda facts: facts.virtual_seconds),
+        energy_joules=_over(there, lambda facts: facts.totals.energy_joules),
+        worst_decile=worst,
+        devices=devices,
+        kept_share=kept,
+        runs=[f"runs/{cell.run}" for cell in cells if cell.eligible_share],
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    return Spread(tuple(values)).mean
+
+
+def _over(facts: Sequence[RunSummary], of: Callable[[RunSummary], float]) -> float | None:
+    return fmean(map(of, facts)) if facts else None
+
+
+def _on_clients(
+    facts: Sequence[RunSummary], metric: str
+) -> tuple[float | Maybe | None, dict[str, float | None] | Maybe]:
+    """The metric on the worst tenth of the clients, and by device: means over the seeds, UNSET without such scores."""
+    name = metric.partition(".")[2]
+    worst: list[float | None] = []
+    devices: dict[str, list[float | None]] = {}
+    for each in facts:
+        for group in each.client_metrics or ():
+            found = group.metrics.get(name)
+            if group.by == "all":
+                worst.append(None if found is None else found.worst_decile)
+            elif group.by == "device":
+                devices.setdefault(group.group, []).append(None if found is None else found.mean)
+    if not worst:
+        return UNSET, UNSET
+    return _mean(worst), {device: _mean(values) for device, values in devices.items()}
+
+
+def _ranks(fleets: Sequence[BenchFleet], *, higher: bool) -> BenchRanks | None:
+    blocks = [{row.variant: row.mean for row in fleet.rows} for fleet in fleets]
+    if len(blocks) < 2 or len(blocks[0]) < 2:
+        return None
+    found = ranks_of(blocks, higher=higher)
+    assert found.critical is not None and found.p is not None
+    return BenchRanks(
+        fleets=len(blocks),
+        ranks=dict(found.mean),
+        critical_difference=found.critical,
+        p_value=found.p,
+        alike=[list(group) for group in found.together],
+    )
+
+
+# --- costs -----------------------------------------------------------------------------------------------------------
+
+
+def _split(suite: Suite, curves: Sequence[Curve]) -> str:
+    """The split of the evaluations during a run, or of the last one where there are no others."""
+    options = suite.base.evaluation
+    during = all(any(each.split == options.split for each in curve.evaluations) for curve in curves)
+    return options.split if during else options.final
+
+
+def _spent(
+    suite: Suite, reference: FleetCells, played: Mapping[str, _Played], metric: str, *, higher: bool
+) -> list[BenchSpent]:
+    """The metric within totals of each axis, spaced evenly by their logarithm from the first evaluation to the end."""
+    curves = {
+        name: [played[cell.run].curve for cell in cells]
+        for name, cells in reference.cells.items()
+        if all(cell.eligible_share and cell.run in played for cell in cells)
+    }
+    flat = [curve for of in curves.values() for curve in of if curve.evaluations]
+    if not flat:
+        return []
+    split, found = _split(suite, flat), []
+    for axis in AXES:
+        spends = [[e.spent[axis] for e in curve.evaluations if e.split == split] for curve in flat]
+        low, high = max(min(each) for each in spends if each), max(max(each) for each in spends if each)
+        if not 0 < low < high:
+            continue
+        for total in np.geomspace(low, high, TOTALS).tolist():
+            scores = {
+                name: [_reached(curve, axis, total, split, metric) for curve in of] for name, of in curves.items()
+            }
+            best: Winner = winner_of(scores, higher=higher)
+            found.append(
+                BenchSpent(
+                    axis=axis,
+                    total=total,
+                    split=split,
+                    means={name: _mean(values) for name, values in scores.items()},
+                    winner=best.name,
+                    tied=list(best.tied),
+                )
+            )
+    return found
+
+
+def _reached(curve: Curve, axis: str, total: float, split: str, metric: str) -> float | None:
+    last = curve.last(axis, total, split)
+    return None if last is None else _metric(last.metrics, metric)
+
+
+def _costs(
+    suite: Suite,
+    fleets: Sequence[FleetCells],
+    played: Mapping[str, _Played],
+    metric: str,
+    target: float,
+    *,
+    lower: bool,
+) -> list[BenchCost]:
+    """What each variant spends on each fleet until an evaluation reaches the target."""
+    rows = []
+    for fleet in fleets:
+        for name, cells in fleet.cells.items():
+            spent: list[Mapping[str, float] | None] = []
+            for cell in cells:
+                run = played.get(cell.run) if cell.eligible_share else None
+                spent.append(None if run is None else _until(suite, run.curve, metric, target, lower=lower))
+            if all(cell.eligible_share for cell in cells):
+                by_axis = {axis: [None if each is None else each[axis] for each in spent] for axis in AXES}
+                reached = len(spent) - spent.count(None)
+                rows.append(BenchCost(fleet=fleet.name, variant=name, reached=reached, seeds=len(cells), **by_axis))
+    return rows
+
+
+def _until(suite: Suite, curve: Curve, metric: str, target: float, *, lower: bool) -> Mapping[str, float] | None:
+    """What a run had spent by its first evaluation that reaches the target, None if there is none."""
+    split = _split(suite, [curve])
+    for each in curve.evaluations:
+        value = _metric(each.metrics, metric)
+        if each.split == split and value is not None and (value <= target if lower else value >= target):
+            return each.spent
+    return None

@@ -1,0 +1,242 @@
+"""Which of several variants is best over seeds, and by how much: seeds are paired, and chance is told from a gap.
+
+A seed draws the same data, first weights and cohorts for every variant.  So the differences of two variants, seed by
+seed, spread less than their scores, and it is the differences that intervals and tests are about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from math import inf, isfinite, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import chdtrc, stdtr, stdtrit
+
+from edgefl import seeds
+
+LEVEL = 0.95
+"""Level of intervals; a winner is named and ranks are apart at the error of 5 %."""
+POWER = 0.8
+"""Probability of showing a gap that is as large as ``PairedGap.detectable``."""
+RESAMPLES = 10_000
+ROUNDING = 1e-12
+"""Scores that differ by at most this share of the larger one are equal: sums of equal terms in another order."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """From ``low`` to ``high``, both included."""
+
+    low: float
+    high: float
+
+    @property
+    def holds_zero(self) -> bool:
+        """Whether 0 lies in it."""
+        return self.low <= 0 <= self.high
+
+
+@dataclass(frozen=True)
+class PairedGap:
+    """The gap of two variants, first minus second, over the seeds that both have.
+
+    ``mean`` and ``deviation`` (n - 1) are those of the differences by seed.  ``student`` is Student's t interval of the
+    mean, ``bootstrap`` the percentile interval over seeds (Efron and Tibshirani 1993, 13.3), ``p`` that of the
+    two-sided paired t test.  With fewer than two seeds, and where the differences are too large for a float, all but
+    ``mean`` and ``seeds`` are None.  Differences that are all equal have intervals without width, and p = 0 unless they
+    are 0.
+
+    ``detectable`` is the gap that so many seeds with this deviation show with 80 % power in a t test at the level of
+    the intervals: ``(t(1 - (1 - level) / 2) + t(0.8)) * deviation / sqrt(seeds)``, quantiles with ``seeds - 1`` degrees
+    of freedom.  It takes the central t distribution for the noncentral one, and the deviation of the sample for that of
+    the population.
+    """
+
+    mean: float
+    seeds: int
+    deviation: float | None = None
+    student: Interval | None = None
+    bootstrap: Interval | None = None
+    p: float | None = None
+    detectable: float | None = None
+
+
+def paired_gap(first: Sequence[float], second: Sequence[float], *, level: float = LEVEL) -> PairedGap:
+    """Compare two variants by their scores over the same seeds, in the same order: first minus second.
+
+    The bootstrap has its generator from a fixed seed, so the same numbers have the same interval.  Raises ValueError
+    for other numbers of scores, none, and scores that aren't finite.
+    """
+    a, b = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
+    if a.shape != b.shape or not len(a) or not (np.isfinite(a).all() and np.isfinite(b).all()):
+        raise ValueError(f"two variants need a finite score each for every seed, here {len(a)} and {len(b)}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        gaps = a - b
+        gaps[np.abs(gaps) <= ROUNDING * np.maximum(np.abs(a), np.abs(b))] = 0.0
+        n, mean = len(gaps), float(gaps.mean())
+        if n < 2 or not isfinite(deviation := float(gaps.std(ddof=1))):
+            return PairedGap(mean, n)
+    error, tail = deviation / sqrt(n), (1 - level) / 2
+    reach = float(stdtrit(n - 1, 1 - tail))
+    if error:
+        p = 2 * float(stdtr(n - 1, -abs(mean) / error))
+    else:
+        p = 0.0 if mean else 1.0
+    low, high = np.quantile(_resampling(n) @ gaps, [tail, 1 - tail]).tolist()
+    return PairedGap(
+        mean=mean,
+        seeds=n,
+        deviation=deviation,
+        student=Interval(mean - reach * error, mean + reach * error),
+        bootstrap=Interval(low, high),
+        p=p,
+        detectable=(reach + float(stdtrit(n - 1, POWER))) * error,
+    )
+
+
+@lru_cache(maxsize=4)
+def _resampling(n: int) -> Floats:
+    """The share of each of n seeds in each resample: `[RESAMPLES, n]`."""
+    drawn = seeds.generator(0, "bootstrap over seeds").integers(0, n, (RESAMPLES, n))
+    cells = np.arange(RESAMPLES)[:, None] * n + drawn
+    return np.bincount(cells.ravel(), minlength=RESAMPLES * n).reshape(RESAMPLES, n) / n
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p values of several tests, adjusted so that any false finding has the probability of one (Holm 1979)."""
+    adjusted, highest = [0.0] * len(p_values), 0.0
+    for step, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        highest = max(highest, min(1.0, (len(p_values) - step) * p_values[index]))
+        adjusted[index] = highest
+    return adjusted
+
+
+# --- the winner ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The best variant over seeds, if the seeds show it.
+
+    ``name`` is that of the best mean if it is ahead of each other variant, else None; then ``tied`` has the best and
+    those that aren't shown to be behind it, best first.  ``gap`` says how far the best is ahead of the next best (above
+    0 where less is better too), None if no other takes part.  ``detectable`` is the gap that these seeds could have
+    shown with 80 % power, before Holm's adjustment: the largest of the comparisons with tied ones, or that with the
+    next best.
+    """
+
+    name: str | None
+    tied: tuple[str, ...] = ()
+    gap: PairedGap | None = None
+    detectable: float | None = None
+
+
+def winner_of(scores: Mapping[str, Sequence[float | None]], *, higher: bool) -> Winner:
+    """The variant with the best mean, named only if it is ahead of each other one beyond what seeds do by chance.
+
+    It is ahead of another if the paired t test says so at 5 %, with Holm's adjustment over its comparisons with all
+    others, and the bootstrap interval of the gap doesn't hold 0.  With fewer than two seeds nobody is.
+
+    Args:
+        scores: By variant, over the same seeds in the same order.  A variant with a score that is None (it diverged, or
+            nobody can train it) or isn't finite takes no part: it is behind all that do.
+        higher: Whether more is better.
+
+    Raises:
+        ValueError: The variants have other numbers of scores.
+    """
+    if len({len(of) for of in scores.values()}) > 1:
+        raise ValueError(f"variants need a score for each seed: { ({name: len(of) for name, of in scores.items()}) }")
+    values: dict[str, list[float]] = {}
+    for name, of in scores.items():
+        known = [score if higher else -score for score in of if score is not None and isfinite(score)]
+        if known and len(known) == len(of):
+            values[name] = known
+    if not values:
+        return Winner(None)
+    best, *others = sorted(values, key=lambda name: (-sum(values[name]), name))
+    gaps = {name: paired_gap(values[best], values[name]) for name in others}
+    adjusted = dict(zip(others, holm([1.0 if gap.p is None else gap.p for gap in gaps.values()]), strict=True))
+    close = [
+        name
+        for name, gap in gaps.items()
+        if adjusted[name] >= 1 - LEVEL or gap.bootstrap is None or gap.bootstrap.holds_zero
+    ]
+    named = not close and len(values[best]) > 1
+    shown = [gaps[name].detectable for name in close or others[:1]]
+    return Winner(
+        name=best if named else None,
+        tied=() if named else (best, *close),
+        gap=gaps[others[0]] if others else None,
+        detectable=max((each for each in shown if each is not None), default=None),
+    )
+
+
+# --- ranks -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Mean ranks of variants over blocks, such as fleets or data sets, 1 the best.
+
+    ``mean`` has the best first.  ``p`` is that of Friedman's test (ties corrected) for ranks that differ by chance.
+    Two variants are apart if their mean ranks differ by ``critical`` at least, Nemenyi's critical difference at 5 %
+    (Demšar 2006, 3.2.2).  ``together`` has the largest groups of neighbours, two or more, without such a pair.  With
+    fewer than two variants ``p`` and ``critical`` are None.
+    """
+
+    mean: Mapping[str, float]
+    blocks: int
+    p: float | None
+    critical: float | None
+    together: tuple[tuple[str, ...], ...]
+
+
+def ranks_of(blocks: Sequence[Mapping[str, float | None]], *, higher: bool) -> Ranks:
+    """Rank the variants within each block and compare their mean ranks.
+
+    Equal scores share the mean of their ranks; those without a score (None) share the last ranks.  Raises ValueError
+    if there is no block, or one has other variants than the first.
+    """
+    if not blocks or any(block.keys() != blocks[0].keys() for block in blocks):
+        raise ValueError(f"ranks need one block or more with the same variants: {[sorted(block) for block in blocks]}")
+    names, n = sorted(blocks[0]), len(blocks)
+    k, sign = len(names), -1.0 if higher else 1.0
+    costs = np.array([[inf if (x := block[name]) is None else sign * x for name in names] for block in blocks])
+    below = (costs[:, None, :] < costs[:, :, None]).sum(axis=2)
+    equal = (costs[:, None, :] == costs[:, :, None]).sum(axis=2)
+    ranks = below + (equal + 1) / 2
+    means = dict(zip(names, ranks.mean(axis=0).tolist(), strict=True))
+    order = sorted(names, key=lambda name: (means[name], name))
+    if k < 2:
+        return Ranks(means, n, None, None, ())
+    spread = float((ranks**2).sum()) - n * k * (k + 1) ** 2 / 4
+    between = float(((ranks.sum(axis=0) - n * (k + 1) / 2) ** 2).sum())
+    critical = _studentized_range(k) / sqrt(2) * sqrt(k * (k + 1) / (6 * n))
+    return Ranks(
+        mean={name: means[name] for name in order},
+        blocks=n,
+        p=float(chdtrc(k - 1, (k - 1) * between / spread)) if spread else 1.0,
+        critical=critical,
+        together=_together(order, means, critical),
+    )
+
+
+def _together(order: Sequence[str], means: Mapping[str, float], critical: float) -> tuple[tuple[str, ...], ...]:
+    """The largest groups of neighbours in this order whose mean ranks differ by less than ``critical``."""
+    ends = [max(j for j, last in enumerate(order) if means[last] - means[first] < critical) for first in order]
+    starts = [0, *(i + 1 for i, (before, end) in enumerate(pairwise(ends)) if end > before)]
+    return tuple(tuple(order[i : ends[i] + 1]) for i in starts if ends[i] > i)
+
+
+@lru_cache(maxsize=64)
+def _studentized_range(k: int) -> float:
+    from scipy.stats import studentized_range  # takes a second to import
+
+    return float(studentized_range.ppf(LEVEL, k, inf))

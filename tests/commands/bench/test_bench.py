@@ -1,0 +1,325 @@
+"""``edgefl bench`` on small real runs: which cells are trained, their scores, who is best, and how it goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import load_file
+from scipy.stats import ttest_rel
+
+import edgefl
+from edgefl.cli import main
+from edgefl.errors import EdgeflError, RunError, ScenarioError
+from edgefl.records import UNSET
+from edgefl.records.bench import Bench, BenchFleet
+
+BASE: dict[str, Any] = {
+    "seed": 4,
+    "data": {"source": "glyphs", "clients": {"image": 4}, "samples": 20, "size": 16, "partition": "iid",
+             "validation": 20, "test": 30},
+    "model": {"image": {"tower": "vit", "blocks": 2, "width": 8, "heads": 2, "patch": 8}},
+    "training": {"batch": 10, "lr": 1e-2},
+    "fleet": {"budgets": {"within_device": False}},
+    "round": {"cohort": "100%"},
+    "schedule": {"name": "end-to-end", "rounds": 2},
+    "executor": {"name": "inline", "device": "cpu"},
+}  # fmt: skip
+SUITE: dict[str, Any] = {
+    "edgefl": 1,
+    "name": "toys",
+    "scenario": BASE,
+    "seeds": 2,
+    "metric": "image.accuracy",
+    "variants": {"end-to-end": {}, "layer-wise": {"schedule": {"name": "layerwise", "stages": 2, "rounds": 2}}},
+    "budget": "memory",
+    "small": ["100%", "50%"],
+    "target": 0.01,
+}
+
+
+def write(folder: Path, **changes: Any) -> Path:
+    """A suite's file; a field that is None is left out."""
+    suite = {name: value for name, value in {**SUITE, **changes}.items() if value is not None}
+    (folder / "suite.yaml").write_text(yaml.safe_dump(suite, sort_keys=False), encoding="utf-8")
+    return folder / "suite.yaml"
+
+
+def score(folder: Path) -> float:
+    """The accuracy after the last round, from the run's records."""
+    last = json.loads((folder / "rounds.jsonl").read_text().splitlines()[-1])
+    return float(last["metrics"]["image"]["accuracy"])
+
+
+def runs_of(folder: Path) -> dict[str, int]:
+    """When each run's result was written."""
+    return {path.parent.name: path.stat().st_mtime_ns for path in sorted(folder.glob("runs/*/result.json"))}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bench, Path]:
+    """The answer of the suite, and its folder."""
+    folder = tmp_path_factory.mktemp("bench")
+    return edgefl.bench(write(folder), output=folder / "out"), folder / "out"
+
+
+def fleets(answer: Bench, share: float) -> list[BenchFleet]:
+    return [fleet for fleet in answer.fleets if fleet.small_share == share]
+
+
+def test_fleets_are_the_intervals_between_what_works_take(done: tuple[Bench, Path]) -> None:
+    answer, _ = done
+    peaks: dict[str, list[int]] = {}
+    for variant in SUITE["variants"]:
+        fields = SUITE["variants"][variant]
+        profile = edgefl.profile({**BASE, **fields})
+        peaks[variant] = sorted({row.peak_memory_bytes for row in profile.rows})
+    assert {each.variant: each.needs for each in answer.variants} == peaks
+    ends = sorted({amount for amounts in peaks.values() for amount in amounts})
+    for share in (1.0, 0.5):
+        found = [(fleet.low, fleet.high) for fleet in fleets(answer, share)]
+        whole = list(zip([0, *ends], [*ends, None], strict=True))
+        assert found == (whole[1:] if share == 1 else whole)  # where all are small and none fits, nobody trains
+
+
+def test_who_can_train_follows_from_memory(done: tuple[Bench, Path]) -> None:
+    answer, _ = done
+    needs = {each.variant: each.needs for each in answer.variants}
+    for fleet in answer.fleets:
+        for row in fleet.rows:
+            fits = [amount for amount in needs[row.variant] if amount <= fleet.low]
+            assert row.eligible_share == (1 if fits else 1 - fleet.small_share)
+            assert bool(row.runs) == (row.eligible_share > 0) == (row.mean is not None)
+
+
+def test_cells_in_which_all_do_the_same_are_one_run(done: tuple[Bench, Path]) -> None:
+    answer, folder = done
+    rows = {(fleet.small_share, fleet.low, row.variant): row for fleet in answer.fleets for row in fleet.rows}
+    free = max(fleet.low for fleet in answer.fleets)
+    assert rows[1.0, free, "end-to-end"].runs == rows[0.5, free, "end-to-end"].runs
+    assert rows[0.5, 0, "end-to-end"].runs == rows[0.5, min(needs(answer, "layer-wise")), "end-to-end"].runs
+    used = {run for row in rows.values() for run in row.runs}
+    assert used == {f"runs/{name}" for name in runs_of(folder)} and len(used) == answer.trained
+    assert answer.cells == sum(len(row.runs) for row in rows.values()) > answer.trained
+
+
+def needs(answer: Bench, variant: str) -> list[float]:
+    return [float(amount) for each in answer.variants if each.variant == variant for amount in each.needs or ()]
+
+
+def test_scores_are_those_of_the_runs_and_winners_those_of_scipy(done: tuple[Bench, Path]) -> None:
+    answer, folder = done
+    for fleet in answer.fleets:
+        scores = {row.variant: [score(folder / run) for run in row.runs] for row in fleet.rows if row.runs}
+        for row in fleet.rows:
+            if row.runs:
+                assert row.scores == scores[row.variant]
+                assert row.mean == pytest.approx(fmean(scores[row.variant]))
+        best = max(scores, key=lambda name: fmean(scores[name]))
+        assert (fleet.winner or fleet.tied[0]) in (
+            name for name in scores if fmean(scores[name]) == fmean(scores[best])
+        )
+        for name in scores.keys() - {best}:
+            gap = np.subtract(scores[best], scores[name])
+            if fleet.winner is not None:
+                assert not gap.std() or ttest_rel(scores[best], scores[name]).pvalue < 0.05
+            assert fleet.gap is not None and fleet.gap <= gap.mean() + 1e-12
+
+
+def test_a_run_equals_one_at_another_budget_of_its_interval(done: tuple[Bench, Path], tmp_path: Path) -> None:
+    answer, folder = done
+    fleet = fleets(answer, 1.0)[0]
+    [row] = [row for row in fleet.rows if row.variant == "layer-wise"]
+    assert fleet.high is not None and fleet.low < fleet.high - 2
+    scenario = {**BASE, **SUITE["variants"]["layer-wise"]}
+    scenario["fleet"] = {"budgets": {"within_device": False, "memory": int(fleet.high) - 1}}
+    edgefl.run(scenario, output=tmp_path / "inside")
+    scenario["fleet"] = {"budgets": {"within_device": False, "memory": int(fleet.high)}}
+    edgefl.run(scenario, output=tmp_path / "beyond")
+    weights = [load_file(path / "weights.safetensors") for path in (folder / row.runs[0], tmp_path / "inside")]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(weights[0][name].tobytes() == weights[1][name].tobytes() for name in weights[0])
+    beyond = load_file(tmp_path / "beyond" / "weights.safetensors")
+    assert any(weights[0][name].tobytes() != beyond[name].tobytes() for name in beyond)
+
+
+def test_costs_until_the_target_are_those_of_the_rounds(done: tuple[Bench, Path]) -> None:
+    answer, folder = done
+    assert answer.costs
+    for cost in answer.costs:
+        [row] = [
+            r for fleet in answer.fleets if fleet.fleet == cost.fleet for r in fleet.rows if r.variant == cost.variant
+        ]
+        for seed, run in enumerate(row.runs):
+            moved, reached = 0, None
+            for line in (folder / run / "rounds.jsonl").read_text().splitlines():
+                record = json.loads(line)
+                moved += record["download_bytes"] + record["upload_bytes"]
+                if reached is None and record["metrics"].get("image", {}).get("accuracy", -1) >= 0.01:
+                    reached = moved
+            assert cost.bytes[seed] == reached
+        assert cost.reached == sum(each is not None for each in cost.bytes)
+
+
+def test_the_same_call_trains_nothing_and_says_the_same(done: tuple[Bench, Path], tmp_path: Path) -> None:
+    answer, folder = done
+    before = runs_of(folder)
+    again = edgefl.bench(write(tmp_path), output=folder)
+    assert runs_of(folder) == before
+    assert {**again.as_json(), "seconds": 0} == {**answer.as_json(), "seconds": 0}
+    assert json.loads((folder / "bench.json").read_text()) == again.as_json()
+
+
+def test_a_changed_suite_trains_what_it_adds(done: tuple[Bench, Path], tmp_path: Path) -> None:
+    answer, folder = done
+    shutil.copytree(folder, tmp_path / "out")
+    before = runs_of(tmp_path / "out")
+    variants = {**SUITE["variants"], "slow": {"training.lr": 1e-4}}
+    more = edgefl.bench(write(tmp_path, variants=variants, small=["100%"]), output=tmp_path / "out")
+    after = runs_of(tmp_path / "out")
+    assert before.items() <= after.items() and {name[:4] for name in after.keys() - before.keys()} == {"slow"}
+    assert [row.mean for row in more.fleets[-1].rows[:2]] == [row.mean for row in fleets(answer, 1.0)[-1].rows]
+    assert [row.variant for row in more.fleets[-1].rows] == [*variants]
+
+
+def test_a_variant_that_cannot_be_run_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    variants = {"end-to-end": {}, "deep": {"schedule": {"name": "layerwise", "stages": 9, "rounds": 9}}}
+    answer = edgefl.bench(write(tmp_path, variants=variants, seeds=1, small=None), output=tmp_path / "out")
+    assert answer.variants[0].refused is UNSET
+    assert "9 stages are more than the 2 blocks" in str(answer.variants[1].refused)
+    assert [row.variant for row in answer.fleets[0].rows] == ["end-to-end"]
+    with pytest.raises(ScenarioError):
+        edgefl.bench(write(tmp_path, variants={"deep": variants["deep"]}), output=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_what_is_kept_under_conditions(tmp_path: Path) -> None:
+    conditions = {"none": {}, "slower": {"training.lr": 1e-4}}
+    suite = write(tmp_path, budget=None, small=None, conditions=conditions, target=None)
+    answer = edgefl.bench(suite, output=tmp_path / "out")
+    assert [fleet.fleet for fleet in answer.fleets] == ["none", "slower"]
+    for place, row in enumerate(answer.fleets[1].rows):
+        reference = answer.fleets[0].rows[place]
+        assert reference.kept_share == 1 and row.mean is not None and reference.mean
+        assert row.kept_share == pytest.approx(row.mean / reference.mean)
+    assert answer.trained == answer.cells == 8
+
+
+@pytest.mark.slow
+def test_a_suite_tunes_each_variant_by_equally_many_trials(tmp_path: Path) -> None:
+    tune = {"search": ["training.lr=1e-4..1e-1"], "trials": 4}
+    answer = edgefl.bench(write(tmp_path, tune=tune, small=None), output=tmp_path / "out", jobs=2)
+    for each in answer.variants:
+        [folder] = (tmp_path / "out" / "tune").glob(f"{each.variant}-*")
+        tuned = json.loads((folder / "tune.json").read_text())
+        assert each.trials == 4 == len(tuned["trials"])
+        scores = [trial["score"] for trial in tuned["trials"] if trial["complete"]]
+        assert each.tuned_score == max(scores)
+        rates = {
+            yaml.safe_load((tmp_path / "out" / run / "scenario.yaml").read_text())["training"]["lr"]
+            for fleet in answer.fleets for row in fleet.rows if row.variant == each.variant for run in row.runs
+        }  # fmt: skip
+        assert rates == {tuned["best"]["settings"]["training.lr"]}
+    before = runs_of(tmp_path / "out")
+    again = edgefl.bench(write(tmp_path, tune=tune, small=None), output=tmp_path / "out")
+    assert runs_of(tmp_path / "out") == before
+    assert {**again.as_json(), "seconds": 0} == {**answer.as_json(), "seconds": 0}
+
+
+@pytest.mark.slow
+def test_killed_at_any_time_it_ends_as_it_would_have(done: tuple[Bench, Path], tmp_path: Path) -> None:
+    answer, _ = done
+    suite = write(tmp_path)
+    command = [sys.executable, "-m", "edgefl.cli", "bench", str(suite), "-o", str(tmp_path / "out"), "--jobs", "2"]
+    for seconds in (5, 8, 11):
+        running = subprocess.Popen(
+            command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            running.wait(seconds)
+        except subprocess.TimeoutExpired:
+            running.send_signal(signal.SIGKILL)
+            running.wait()
+    again = edgefl.bench(suite, output=tmp_path / "out")
+    left = ("seconds", "folder")
+    assert {k: v for k, v in again.as_json().items() if k not in left} == {
+        k: v for k, v in answer.as_json().items() if k not in left
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seeds": [1, 2, 1]}, r"suite.yaml:\d+: seeds: seed 1 is listed twice"),
+        ({"seeds": 0}, "seeds: must be from 1 to 1000 seeds"),
+        ({"metric": "image.acuracy"}, r"metric: .*no 'image.acuracy'; did you mean"),
+        ({"target": float("nan")}, "target: must be a finite number"),
+        ({"budget": "bytes"}, "budget: must be 'memory' or 'flops'"),
+        ({"budget": None}, "small: needs a budget"),
+        ({"small": ["0%"]}, "a share of small devices is more than 0 %"),
+        ({"small": ["50%", 0.5]}, "50 % is listed twice"),
+        ({"at": ["6 apples"]}, "at: .*apples"),
+        ({"variants": {}}, "variants: must be a mapping with at least 1 key"),
+        ({"variants": {"a": {"seed": 3}}}, r"variants.a.seed: isn't set here: all variants run over"),
+        ({"variants": {"a": {"trainig.lr": 3}}}, r"unknown section 'trainig'; did you mean 'training'"),
+        ({"variants": {"a": {"training.lr": "fast"}}}, r"suite.yaml:\d+: training.lr: must be a number, not 'fast'"),
+        ({"conditions": {"x": {}}}, "has a budget and conditions; write two suites"),
+        ({"scenario": {**BASE, "fleet": {"budgets": {"memory": "5 MiB"}}}}, "fleet.budgets.memory already"),
+        ({"scenario": {**BASE, "compare": {"seed": [1, 2]}}}, "scenario: compares seed"),
+        ({"scenario": "nowhere"}, "no such file or shipped scenario"),
+        ({"tune": {"search": ["training.lr=1..0.1"]}}, r"tune.search: .*is empty"),
+        ({"tune": {"search": ["training.lr=0.1..1"], "trails": 3}}, "trails"),
+        ({"varients": {}}, "unknown key 'varients'; did you mean 'variants'"),
+    ],
+)
+def test_a_wrong_suite_is_told_in_a_line(change: Mapping[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(EdgeflError) as found:
+        edgefl.bench(write(tmp_path, **change), output=tmp_path / "out")
+    assert re.search(message, str(found.value)) and "\n" not in str(found.value)
+    assert found.value.exit_code == 2 and not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_something_else_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("words")
+    with pytest.raises(RunError, match="already holds files"):
+        edgefl.bench(write(tmp_path), output=tmp_path / "mine")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+
+
+def test_the_command_prints_what_it_wrote(
+    done: tuple[Bench, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, folder = done
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", str(write(tmp_path)), "-o", str(folder), "--figure", str(tmp_path / "stairs.svg")])
+    out = capsys.readouterr().out
+    assert ended.value.code == 0 and "memory of these" in out and (tmp_path / "stairs.svg").read_bytes().startswith(b"<?xml")
+    assert (folder / "bench.html").read_text().count("<html") == 1 and (folder / "bench.csv").exists()
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", str(tmp_path / "none.yaml")])
+    assert ended.value.code == 2 and "no such file or shipped suite" in capsys.readouterr().err
+
+
+def test_a_run_that_fails_is_named_and_the_others_have_ended(done: tuple[Bench, Path], tmp_path: Path) -> None:
+    answer, folder = done
+    shutil.copytree(folder, tmp_path / "out")
+    [row] = [row for row in fleets(answer, 1.0)[-1].rows if row.variant == "end-to-end"]
+    for each in (tmp_path / "out" / row.runs[0]).iterdir():
+        each.unlink() if each.is_file() else shutil.rmtree(each)
+    (tmp_path / "out" / row.runs[0] / "thesis.txt").write_text("words")  # the run's folder is taken
+    with pytest.raises(RunError, match=r"1 of \d+ runs failed: end-to-end, .*already holds files.*the same command"):
+        edgefl.bench(write(tmp_path), output=tmp_path / "out")
+    told = json.loads((tmp_path / "out" / "bench.json").read_text())
+    assert [*told["failed"]] == [row.runs[0].removeprefix("runs/")] and told["trained"] == answer.trained - 1

@@ -1,0 +1,254 @@
+"""Paired gaps, winners and ranks: published examples, closed forms, and scipy's tests as witnesses."""
+
+from __future__ import annotations
+
+from math import atan, inf, pi, sqrt, tan
+from statistics import fmean, stdev
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from edgefl.commands.compare.paired import PairedGap, Winner, holm, paired_gap, ranks_of, winner_of
+
+# Student (1908): hours of sleep gained by ten patients with two drugs
+FIRST = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
+SECOND = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
+
+score = st.integers(-1000, 1000).map(lambda n: n / 64)  # sums of these are exact
+pairs = st.lists(st.tuples(score, score), min_size=2, max_size=12).map(
+    lambda rows: tuple(map(list, zip(*rows, strict=True)))
+)
+table = st.integers(2, 6).flatmap(
+    lambda n: st.dictionaries(st.sampled_from("abcde"), st.lists(st.none() | score, min_size=n, max_size=n), min_size=1)
+)
+
+
+# --- the gap of two --------------------------------------------------------------------------------------------------
+
+
+def test_students_sleep_data_have_their_published_interval() -> None:
+    gap = paired_gap(SECOND, FIRST)
+    assert (gap.mean, gap.deviation, gap.seeds) == (pytest.approx(1.58), pytest.approx(1.23, abs=5e-3), 10)
+    assert gap.student and (gap.student.low, gap.student.high) == pytest.approx((0.7001142, 2.4598858), abs=1e-7)
+    assert gap.p == pytest.approx(0.002833, abs=5e-7)
+
+
+@given(pairs)
+def test_the_t_test_is_scipys(pair: tuple[list[float], list[float]]) -> None:
+    gap, differences = paired_gap(*pair), [a - b for a, b in zip(*pair, strict=True)]
+    if len(set(differences)) == 1:  # scipy has no answer, or warns
+        return
+    found = stats.ttest_rel(*pair)
+    assert gap.p == pytest.approx(found.pvalue, rel=1e-9)
+    low, high = found.confidence_interval(0.95)
+    assert gap.student and (gap.student.low, gap.student.high) == pytest.approx((low, high), rel=1e-9, abs=1e-9)
+    assert gap.student.holds_zero == (gap.p >= 0.05)
+
+
+def test_two_seeds_have_the_closed_form_of_one_degree_of_freedom() -> None:
+    gap = paired_gap([3.0, 5.0], [1.0, 1.0], level=0.9)  # differences 2 and 4: mean 3, error 1
+    assert gap.p == pytest.approx(1 - 2 / pi * atan(3))
+    reach = tan(pi * 0.45)
+    assert gap.student and (gap.student.low, gap.student.high) == pytest.approx((3 - reach, 3 + reach))
+    assert gap.detectable == pytest.approx(reach + tan(pi * 0.3))
+    # a resample of two has its mean at 2, 3 or 4 with probability 1/4, 1/2, 1/4
+    assert gap.bootstrap and (gap.bootstrap.low, gap.bootstrap.high) == (2, 4)
+
+
+def test_the_bootstrap_interval_is_scipys() -> None:
+    gap, differences = paired_gap(SECOND, FIRST), np.subtract(SECOND, FIRST)
+    found = stats.bootstrap((differences,), np.mean, n_resamples=40_000, method="percentile", random_state=1)
+    ends = found.confidence_interval
+    assert gap.bootstrap and (gap.bootstrap.low, gap.bootstrap.high) == pytest.approx((ends.low, ends.high), abs=0.04)
+    assert gap == paired_gap(SECOND, FIRST)
+
+
+@pytest.mark.parametrize("n", [5, 10, 30])
+def test_a_detectable_gap_is_shown_in_four_of_five_experiments(n: int) -> None:
+    gap = paired_gap([(-1.0) ** i * (1 + i % 3) for i in range(n)], [0.0] * n)
+    assert gap.detectable and gap.deviation
+    shift, bar = gap.detectable / gap.deviation * sqrt(n), stats.t.ppf(0.975, n - 1)
+    assert stats.nct.sf(bar, n - 1, shift) + stats.nct.cdf(-bar, n - 1, shift) == pytest.approx(0.8, abs=0.05)
+
+
+def test_one_seed_has_no_interval_and_equal_differences_have_no_width() -> None:
+    assert paired_gap([2.0], [0.5]) == PairedGap(1.5, 1)
+    constant = paired_gap([1.0, 2.0, 4.0], [0.5, 1.5, 3.5])
+    assert (constant.deviation, constant.p, constant.detectable) == (0, 0, 0)
+    for interval in (constant.student, constant.bootstrap):
+        assert interval and (interval.low, interval.high) == pytest.approx((0.5, 0.5)) and not interval.holds_zero
+    same = paired_gap([0.1 + 0.2, 1.0], [0.3, 1.0])  # 0.1 + 0.2 is 0.3 but for rounding
+    assert same.mean == 0 and same.p == 1 and same.bootstrap and same.bootstrap.holds_zero
+    assert paired_gap([1e308, 1.0], [-1e308, 0.0]) == PairedGap(inf, 2)
+
+
+@pytest.mark.parametrize(("first", "second"), [([1.0], [1.0, 2.0]), ([], []), ([1.0, inf], [1.0, 2.0])])
+def test_scores_that_make_no_pairs_are_refused(first: list[float], second: list[float]) -> None:
+    with pytest.raises(ValueError, match="a finite score each for every seed"):
+        paired_gap(first, second)
+
+
+@given(pairs, score)
+def test_a_gap_changes_its_sign_with_the_order_and_not_with_a_shift(
+    pair: tuple[list[float], list[float]], shift: float
+) -> None:
+    there, back = paired_gap(*pair), paired_gap(*reversed(pair))
+    assert (there.mean, there.p, there.detectable) == (-back.mean, back.p, back.detectable)
+    for one, other in ((there.student, back.student), (there.bootstrap, back.bootstrap)):
+        assert one and other and (one.low, one.high) == pytest.approx((-other.high, -other.low), abs=1e-9)
+    assert paired_gap(*[[value + shift for value in values] for values in pair]) == there
+
+
+# --- the winner ------------------------------------------------------------------------------------------------------
+
+
+def test_holms_adjustment_is_that_of_the_published_example() -> None:
+    # https://en.wikipedia.org/wiki/Holm-Bonferroni_method: at 5 % the first and the fourth are rejected
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([]) == [] and holm([0.6, 0.7]) == [1, 1]
+
+
+def test_a_winner_is_ahead_of_every_other_one() -> None:
+    base = [0.1, 0.5, 0.3, 0.7, 0.2]
+    ahead = [value + step for value, step in zip(base, (0.10, 0.12, 0.11, 0.09, 0.10), strict=True)]
+    near = [value + step for value, step in zip(ahead, (-0.01, 0.01, 0.0, -0.02, 0.01), strict=True)]
+    won = winner_of({"base": base, "ahead": ahead}, higher=True)
+    assert (won.name, won.tied) == ("ahead", ()) and won.gap and won.gap.mean == pytest.approx(0.104)
+    assert won.gap.seeds == 5 and won.detectable == won.gap.detectable
+    # unpaired intervals overlap: the seeds differ more than the variants
+    assert fmean(base) + stdev(base) > fmean(ahead) - stdev(ahead)
+    tie = winner_of({"base": base, "near": near, "ahead": ahead}, higher=True)
+    assert (tie.name, tie.tied) == (None, ("ahead", "near")) and tie.gap == paired_gap(ahead, near)
+    assert tie.detectable == tie.gap.detectable
+    least = winner_of({"base": base, "near": near, "ahead": ahead}, higher=False)
+    assert least.name == "base" and least.gap and least.gap.mean == pytest.approx(0.102)
+
+
+def test_several_comparisons_ask_for_more_than_one() -> None:
+    gaps = [0.0, 1.0, 2.0, 1.0, 0.9]  # p = 0.04 by scipy
+    p = float(stats.ttest_1samp(gaps, 0).pvalue)
+    assert 0.025 < p < 0.05
+    best, zeros = [gap + 10 for gap in gaps], [10.0] * 5
+    assert winner_of({"best": best, "other": zeros}, higher=True).name == "best"
+    three = winner_of({"best": best, "other": zeros, "another": zeros}, higher=True)
+    assert (three.name, three.tied) == (None, ("best", "another", "other"))
+
+
+def test_the_bootstrap_has_a_say_too() -> None:
+    gaps, zeros = [1.0] * 20 + [-3.5] * 2, [0.0] * 22
+    assert stats.ttest_1samp(gaps, 0).pvalue < 0.05
+    # the mean of a resample is below 0 if it has five of the low ones or more: 22 - 4.5 * 5 < 0
+    assert stats.binom.sf(4, 22, 2 / 22) > 0.025
+    assert winner_of({"a": gaps, "b": zeros}, higher=True).tied == ("a", "b")
+
+
+def test_who_has_no_score_is_behind_and_one_seed_has_no_winner() -> None:
+    scores: dict[str, list[float | None]] = {
+        "cannot": [None, None, None],
+        "diverged": [9.0, None, 9.0],
+        "inf": [inf] * 3,
+    }
+    assert winner_of(scores, higher=True) == Winner(None)
+    assert winner_of(scores | {"trains": [0.1, 0.2, 0.3]}, higher=True) == Winner("trains")
+    one = winner_of({"a": [1.0], "b": [2.0]}, higher=True)
+    assert (one.name, one.tied, one.gap, one.detectable) == (None, ("b", "a"), PairedGap(1.0, 1), None)
+    assert winner_of({}, higher=True) == Winner(None) == winner_of({"a": []}, higher=True)
+    with pytest.raises(ValueError, match="a score for each seed"):
+        winner_of({"a": [1.0], "b": [1.0, 2.0]}, higher=True)
+
+
+@given(table, st.booleans())
+def test_a_winner_depends_neither_on_the_order_of_names_nor_on_the_sign(
+    scores: dict[str, list[float | None]], higher: bool
+) -> None:
+    found = winner_of(scores, higher=higher)
+    assert found == winner_of(dict(reversed(scores.items())), higher=higher)
+    turned = {name: [None if x is None else -x for x in of] for name, of in scores.items()}
+    assert found == winner_of(turned, higher=not higher)
+    assert found.name is None or not found.tied
+
+
+def test_variants_that_differ_by_chance_have_a_winner_in_one_experiment_of_twenty() -> None:
+    draws = np.random.default_rng(5).normal(size=(1000, 2, 5))
+    named = sum(winner_of({"a": a.tolist(), "b": b.tolist()}, higher=True).name is not None for a, b in draws)
+    assert named <= 1000 * 0.05 + 2.33 * sqrt(1000 * 0.05 * 0.95)
+
+
+# --- ranks -----------------------------------------------------------------------------------------------------------
+
+# Demšar (2006), table 6: AUC of C4.5 with its parameters m and cf, m, cf and neither, on 14 data sets
+DEMSAR = """
+0.763 0.768 0.771 0.798
+0.599 0.591 0.590 0.569
+0.954 0.971 0.968 0.967
+0.628 0.661 0.654 0.657
+0.882 0.888 0.886 0.898
+0.936 0.931 0.916 0.931
+0.661 0.668 0.609 0.685
+0.583 0.583 0.563 0.625
+0.775 0.838 0.866 0.875
+1.000 1.000 1.000 1.000
+0.940 0.962 0.965 0.962
+0.619 0.666 0.614 0.669
+0.972 0.981 0.9751 0.975
+0.957 0.978 0.946 0.970
+"""
+EXAMPLE = [
+    dict(zip(("C4.5", "C4.5+m", "C4.5+cf", "C4.5+m+cf"), map(float, line.split()), strict=True))
+    for line in DEMSAR.split("\n")
+    if line
+]
+
+
+def test_demsars_example_has_its_ranks_and_critical_difference() -> None:
+    found = ranks_of(EXAMPLE, higher=True)
+    assert found.mean == pytest.approx({"C4.5": 3.143, "C4.5+m": 2.0, "C4.5+cf": 2.893, "C4.5+m+cf": 1.964}, abs=5e-4)
+    assert found.critical == pytest.approx(2.569 * sqrt(4 * 5 / (6 * 14)), abs=5e-4) == pytest.approx(1.25, abs=5e-3)
+    assert list(found.mean) == ["C4.5+m+cf", "C4.5+m", "C4.5+cf", "C4.5"] and found.blocks == 14
+    assert found.together == (tuple(found.mean),)  # 3.143 - 1.964 < 1.25
+
+
+# Demšar (2006), table 5 (a): critical values of the two-tailed Nemenyi test at 5 %
+@pytest.mark.parametrize(
+    ("k", "q"),
+    [(2, 1.960), (3, 2.343), (4, 2.569), (5, 2.728), (6, 2.850), (7, 2.949), (8, 3.031), (9, 3.102), (10, 3.164)],
+)
+def test_critical_values_are_the_published_ones(k: int, q: float) -> None:
+    found = ranks_of([{str(i): float(i) for i in range(k)}] * 6, higher=True)
+    assert found.critical == pytest.approx(q * sqrt(k * (k + 1) / 36), abs=2e-3)
+
+
+rows = st.integers(3, 5).flatmap(
+    lambda k: st.lists(st.lists(st.integers(0, 5).map(float), min_size=k, max_size=k), min_size=3, max_size=8)
+)
+
+
+@given(rows, st.booleans())
+def test_friedmans_test_is_scipys(blocks: list[list[float]], higher: bool) -> None:
+    found = ranks_of([dict(zip("abcde", block, strict=False)) for block in blocks], higher=higher)
+    expected = stats.rankdata(blocks if not higher else np.negative(blocks), axis=1).mean(axis=0)
+    assert [found.mean[name] for name in "abcde"[: len(blocks[0])]] == pytest.approx(expected)
+    if all(len(set(block)) == 1 for block in blocks):
+        assert found.p == 1
+    else:
+        assert found.p == pytest.approx(stats.friedmanchisquare(*np.transpose(blocks)).pvalue, rel=1e-9)
+
+
+def test_groups_are_the_largest_ones_that_are_not_apart() -> None:
+    blocks = [{"a": 5.0, "b": 4.0, "c": 3.0, "d": 2.0, "e": 1.0}] * 20  # critical 2.728 * sqrt(30 / 120) = 1.364
+    assert ranks_of(blocks, higher=True).together == (("a", "b"), ("b", "c"), ("c", "d"), ("d", "e"))
+    assert ranks_of(blocks * 2, higher=True).together == ()  # 0.964: every two neighbours are apart
+    assert ranks_of(blocks[:5], higher=True).together == (("a", "b", "c"), ("b", "c", "d"), ("c", "d", "e"))  # 2.728
+
+
+def test_who_has_no_score_shares_the_last_rank() -> None:
+    found = ranks_of([{"a": None, "b": 0.1, "c": None}, {"a": 0.3, "b": 0.2, "c": None}], higher=True)
+    assert found.mean == {"b": 1.5, "a": 1.75, "c": 2.75}
+    alone = ranks_of([{"a": 1.0}], higher=True)
+    assert (alone.mean, alone.p, alone.critical, alone.together) == ({"a": 1.0}, None, None, ())
+    for blocks in ([], [{"a": 1.0}, {"b": 1.0}]):
+        with pytest.raises(ValueError, match="one block or more with the same variants"):
+            ranks_of(blocks, higher=True)
