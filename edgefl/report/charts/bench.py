@@ -53,8 +53,9 @@ def staircase(result: Bench) -> Chart | None:
     noun, unit = budget_named(result.budget).noun, UNITS.get(result.budget, "")
     across = [] if result.chance is None else [(result.chance, "chance")]
     heights = [height for height, _ in across]
-    for row in (row for fleet in result.fleets for row in fleet.rows if row.mean is not None):
-        heights += [row.mean - (row.half_width or 0.0), row.mean + (row.half_width or 0.0)]
+    for row in (row for fleet in result.fleets for row in fleet.rows):
+        if row.mean is not None:
+            heights += [row.mean - (row.half_width or 0.0), row.mean + (row.half_width or 0.0)]
     room = 0.06 * (max(heights, default=1.0) - min(heights, default=0.0))
     y = Axis(metric_words(result), "", False, max(heights, default=1.0) + room, min(heights, default=0.0) - room)
     panels, rows = [], []

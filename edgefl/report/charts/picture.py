@@ -156,13 +156,13 @@ def _lines(axes: Any, panel: Panel) -> None:
     for series in panel.series:
         x, y = _scaled([place.get(x, x) for x in series.x], fx), _scaled(series.y, fy)
         marks = set(series.symbols) or {0}
-        mark = MARKS[min(marks) % len(MARKS)]
+        sign = MARKS[min(marks) % len(MARKS)]
         if series.form == "points":
             spread = _errors(series, fy) if series.low else None
-            axes.errorbar(x, y, yerr=spread, fmt=mark, color=series.colour, elinewidth=0.8, capsize=1.5)
+            axes.errorbar(x, y, yerr=spread, fmt=sign, color=series.colour, elinewidth=0.8, capsize=1.5)
             continue
         axes.plot(x, y, color=series.colour, label=series.name, linestyle="--" if series.dashed else "-",
-                  linewidth=3.5 if series.heavy else None, marker=mark if len(marks) == 1 and len(x) <= 40 else None,
+                  linewidth=3.5 if series.heavy else None, marker=sign if len(marks) == 1 and len(x) <= 40 else None,
                   markevery=None if panel.marked else [], solid_capstyle="butt" if series.heavy else None)  # fmt: skip
         if len(marks) > 1:
             for mark in sorted(marks):
