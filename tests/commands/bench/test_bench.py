@@ -323,3 +323,23 @@ def test_a_run_that_fails_is_named_and_the_others_have_ended(done: tuple[Bench, 
         edgefl.bench(write(tmp_path), output=tmp_path / "out")
     told = json.loads((tmp_path / "out" / "bench.json").read_text())
     assert [*told["failed"]] == [row.runs[0].removeprefix("runs/")] and told["trained"] == answer.trained - 1
+
+
+@pytest.mark.slow
+def test_scores_on_clients_are_those_of_their_records(tmp_path: Path) -> None:
+    devices = {"devices": {"raspberry-pi-4-4gb": "50%", "jetson-orin-nano-8gb": "50%"}}
+    scenario = {**BASE, "fleet": devices, "evaluation": {"clients": "20%"}}
+    answer = edgefl.bench(write(tmp_path, scenario=scenario, budget=None, small=None), output=tmp_path / "out")
+    [fleet] = answer.fleets
+    for row in fleet.rows:
+        worst, by_device = [], dict[str, list[float]]()
+        for run in row.runs:
+            lines = (tmp_path / "out" / run / "scored.jsonl").read_text().splitlines()
+            records = [json.loads(line) for line in lines]
+            last = [each for each in records if each["round"] == max(each["round"] for each in records)]
+            worst.append(min(each["metrics"]["accuracy"] for each in last))  # a tenth of four clients is one
+            for device in devices["devices"]:
+                values = [each["metrics"]["accuracy"] for each in last if each["device"] == device]
+                by_device.setdefault(device, []).append(fmean(values))
+        assert row.worst_decile == pytest.approx(fmean(worst))
+        assert row.devices == {device: pytest.approx(fmean(values)) for device, values in by_device.items()}
