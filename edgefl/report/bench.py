@@ -179,9 +179,14 @@ def _upper(text: str) -> str:
 
 
 def told_runs(result: Bench) -> str:
-    """How many runs gave the answer, and how long they took."""
-    shared = f" for {result.cells:,} combinations of variant, fleet and seed" if result.cells != result.trained else ""
-    return f"{result.trained:,} runs were trained{shared} in {units.show_seconds(result.seconds)}: {result.folder}"
+    """From how many runs the answer is, where they are, and how long the call took."""
+    shared = f" of {result.cells:,} combinations of variant, fleet and seed" if result.cells != result.trained else ""
+    return f"{result.trained:,} runs{shared}: {result.folder} ({units.show_seconds(result.seconds)})"
+
+
+def free_fleet(result: Bench) -> str:
+    """The fleet on which scores within totals are, in words."""
+    return "no device is small" if result.budget is not UNSET else f"under {result.fleets[0].fleet}"
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
@@ -302,7 +307,9 @@ def _spent(result: Bench) -> Iterator[Section]:
         for row in rows:
             means = (or_dash("{:.3f}".format, row.means.get(name)) for name in names)
             table.add_row(show(row.total), *means, _best(row.winner, row.tied))
-        yield Section(f"{metric_words(result)} on {rows[0].split} within a total of {noun}", table)
+        yield Section(
+            f"{metric_words(result)} on {rows[0].split} within a total of {noun}, {free_fleet(result)}", table
+        )
 
 
 def _variants(result: Bench) -> Section:
@@ -362,5 +369,5 @@ def bench_csv(result: Bench) -> str:
                 line: dict[str, object] = {**place, "variant": row.variant, "seed": seed, "score": row.scores[index]}
                 if result.costs is not UNSET:
                     line |= {f"{axis}_to_target": cost and getattr(cost, axis)[index] for axis in AXES}
-                lines.append(line | {"run": row.runs[index] if row.runs else None})
+                lines.append(line | {"run": row.runs[index] if len(row.runs) == len(result.seeds) else None})
     return csv_text(lines)

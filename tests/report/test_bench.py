@@ -117,7 +117,7 @@ def test_conditions_failures_one_seed_and_settings_at_an_edge_are_told() -> None
     assert "Runs that failed: 1" in text and "no memory" in text
     assert "±" not in text and "could show" not in text
     assert "b: training.lr: the best is the largest value" in text and "training.lr=0.002" in text
-    assert "118 runs were trained for 640 combinations of variant, fleet and seed in 66.7 min" in text
+    assert "118 runs of 640 combinations of variant, fleet and seed: runs/memory (66.7 min)" in text
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -11,7 +11,7 @@ from edgefl.devices.budgets import budget_named
 from edgefl.errors import visible
 from edgefl.records.bench import Bench, BenchFleet, BenchRow
 from edgefl.records.record import UNSET
-from edgefl.report.bench import best_of, by_share, interval, metric_words, score_text
+from edgefl.report.bench import best_of, by_share, free_fleet, interval, metric_words, score_text
 from edgefl.report.charts.chart import QUIET, Axis, Chart, Number, Panel, Series, colour
 from edgefl.report.compare import AXES
 
@@ -319,7 +319,7 @@ def spent(result: Bench) -> Chart | None:
         return None
     return Chart(
         "within-totals", f"{metric_words(result)} within totals",
-        f"The mean of each variant's last evaluation within a total, on {result.spent[0].split}.",
+        f"The mean of each variant's last evaluation within a total, on {result.spent[0].split}; {free_fleet(result)}.",
         panels, ["of", "total", "variant", result.metric], rows, across=len(panels),
         size=(_width(panels), 2.8),
     )  # fmt: skip
