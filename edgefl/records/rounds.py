@@ -228,6 +228,9 @@ class Round(Sums, RoundTimes):
     [`training.lr_schedule`](../explanation/methods/training.md#learning-rates-by-round) varies it"""
     metrics: Metrics
     """Metrics of the evaluation; empty in a round without one; `null` if the scores aren't finite"""
+    scored_part: int | Maybe = UNSET
+    """The number of the part that the evaluation scored: under `heterofl` with several widths the widest that an update
+    has reached so far, 1 before any; only in a round with an evaluation"""
     watched: Annotated[Mapping[str, Share | None], Keys("METRIC")] | Maybe = UNSET
     """The metrics that [`stop` and `evaluation.best`](../explanation/evaluation.md#ending-early-and-the-best-weights)
     follow, `KIND.NAME`, on `evaluation.split`; only in runs that follow one"""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Annotated, Any, Literal, cast
@@ -59,6 +59,10 @@ class HeteroFL(Schedule):
     def candidates(self, round: int) -> tuple[Stage, ...]:
         """All widths, the widest first."""
         return self.offered
+
+    def scored(self, reached: Collection[int]) -> Stage | None:
+        """The widest that an update has reached: channels beyond it are as they were drawn.  The whole before any."""
+        return self.offered[min(reached, default=1) - 1] if len(self.offered) > 1 else None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -230,6 +230,13 @@ class Schedule:
     def candidates(self, round: int) -> tuple[Stage, ...]:
         """Stages that a client may train in this round, best first.  A client takes the first that fits its budgets."""
         return (self.stage(round),)
+
+    def scored(self, reached: Collection[int]) -> Stage | None:
+        """The one of ``offered`` as which the server's models are evaluated, if it isn't the round's stage (None).
+
+        ``reached`` has the indices of those whose updates the server has taken in so far.
+        """
+        return None
 
     def turns(self, stage: Stage) -> list[tuple[tuple[Stage, ...], tuple[int, ...]]]:
         """The different sets of candidates during one of ``stages``, each with its rounds, in order of first use."""

@@ -83,6 +83,7 @@ class State(TypedDict):
     totals: dict[str, int]
     metrics: dict[str, dict[str, float | None]]
     diverged: str | None
+    reached: NotRequired[list[int]]
     selection: Mapping[str, object]
     batteries: dict[str, list[float]] | None
     schedule: NotRequired[Mapping[str, object]]
@@ -114,6 +115,7 @@ def checkpoint_of(run: Run) -> tuple[dict[str, Tensor], State]:
         "totals": dict(progress.totals),
         "metrics": progress.metrics,
         "diverged": progress.diverged,
+        "reached": sorted(progress.reached),
         "selection": parts.selection.rows(),
         "batteries": parts.batteries.rows() if parts.batteries is not None else None,
     }
@@ -211,6 +213,7 @@ def restore(run: Run, round: int, tensors: Mapping[str, Tensor], state: State) -
     run.at = Moment(round, state["now"], state["version"], state["dispatches"])
     progress.totals, progress.metrics = Counter(state["totals"]), state["metrics"]
     progress.diverged = state["diverged"]
+    progress.reached = set(state.get("reached", [1]))  # earlier versions scored the whole model
     if "asked_to_stop" in state:
         progress.asked_to_stop = of_data(Stopped, state["asked_to_stop"], "the checkpoint")
     if progress.watch is not None and (seen := watched(state)) is not None:

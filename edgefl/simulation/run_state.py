@@ -22,11 +22,12 @@ from edgefl.records import Record
 from edgefl.records.host import Scratch
 from edgefl.records.rounds import Round, Stopped
 from edgefl.records.run import Best
+from edgefl.schedules import Stage
 from edgefl.simulation.inflight.clock import Clock
 from edgefl.simulation.inflight.closed_form import Dispatch, Flights, Landings
 from edgefl.simulation.inflight.events import EventEngine, Flight
 from edgefl.simulation.inflight.shared_link import wires_of
-from edgefl.simulation.learning import Learning
+from edgefl.simulation.learning import Arrival, Learning
 from edgefl.simulation.policies import Policy
 from edgefl.simulation.records import ClientLines, verdict_records
 from edgefl.simulation.roster import Roster
@@ -110,6 +111,7 @@ class Progress:
 
     ``diverged`` says what isn't finite after the last round: a tensor, a metric's scores or a kind's losses.
     ``asked_to_stop`` says that ``on_round`` ended the run early, as ``watch.stopped`` says it of a metric.
+    ``reached`` are the indices of the schedule's ``offered`` stages whose updates were aggregated.
     ``scored_versions`` are those that clients received to be scored; training takes no notice of it.  Cached are
     ``lines`` (texts of plans), ``cohorts`` (sizes by kinds) and ``weight_factors`` (of an update, by its staleness).
     """
@@ -121,6 +123,7 @@ class Progress:
     metrics: dict[str, dict[str, float | None]] = field(default_factory=dict)
     diverged: str | None = None
     asked_to_stop: Stopped | None = None
+    reached: set[int] = field(default_factory=set)
     cohorts: dict[tuple[str, ...], int] = field(default_factory=dict)
     weight_factors: dict[int, float] = field(default_factory=dict)
 
@@ -189,6 +192,12 @@ class Run:
         self.at.now = max(self.at.now, until)
         if self.at.now > env.now:
             yield env.moment(self.at.now)
+
+    def aggregate(self, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool = False) -> None:
+        """Aggregate these updates, which makes a version."""
+        self.parts.learning.aggregate(arrivals, stage, at_once=at_once)
+        self.progress.reached |= {arrival.plan.stage.index for arrival in arrivals}
+        self.at.version += 1
 
     def judge(self, round: int) -> None:
         """Update the verdicts to this round, and record each one that has changed."""

@@ -10,11 +10,13 @@ import numpy as np
 
 from edgefl.cost import ComputeCost, duration, numbers_of, priced, traffic
 from edgefl.planning.versions import final_blocks
+from edgefl.records.record import UNSET
 from edgefl.records.rounds import ServerWork as ServerRecord
 from edgefl.simulation.finite import finite_metrics
 from edgefl.simulation.inflight.clock import Clock
 from edgefl.simulation.records import server_record
 from edgefl.simulation.run_state import Events, Run
+from edgefl.simulation.tally import Tally
 from edgefl.training import Report
 from edgefl.work import Work
 
@@ -57,18 +59,20 @@ def server_work(run: Run, env: Clock, under_way: ServerWork, server: list[Server
     return report
 
 
-def evaluate(run: Run, env: Clock, round: int, split: str, server: list[ServerRecord]) -> Events:
+def evaluate(run: Run, env: Clock, round: int, split: str, tally: Tally) -> Events:
     """Evaluate every kind's model; return the metrics by kind, None where a model or its scores aren't finite.
 
     Without training the result is empty.
     """
     setup = run.parts.setup
-    works = setup.evaluations(split, setup.schedule.stage(round))
+    part = setup.schedule.scored(run.progress.reached)
+    tally.scored_part = UNSET if part is None else part.index
+    works = setup.evaluations(split, part or setup.schedule.stage(round))
     submitted = [submit(run, work, round, f"evaluate {split}", i) for i, (work, _) in enumerate(works)]
     metrics: dict[str, dict[str, float | None]] = {}
     bad = run.parts.learning.non_finite()
     for under_way, (_, kinds) in zip(submitted, works, strict=True):
-        report = yield from server_work(run, env, under_way, server)
+        report = yield from server_work(run, env, under_way, tally.server)
         if report is not None:
             metrics |= {kind: finite_metrics(under_way.work, report.result.metrics, bad) for kind in kinds}
     return {kind: metrics[kind] for kind in setup.clients.kinds if kind in metrics}

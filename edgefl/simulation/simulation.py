@@ -28,7 +28,7 @@ from edgefl.records import UNSET, Maybe
 from edgefl.records.clients import Flight
 from edgefl.records.reading import decode
 from edgefl.records.record import always, types_of
-from edgefl.records.rounds import CARBON, SUMMED, Excluded, Round, ServerWork, Stopped, Sums
+from edgefl.records.rounds import CARBON, SUMMED, Excluded, Round, Stopped, Sums
 from edgefl.records.run import Result
 from edgefl.records.writing import line
 from edgefl.schedules import Seen, Stage, movement
@@ -215,7 +215,7 @@ class Simulation:
         watched = Watched() if run.progress.watch is None else Watched({}, None)
         evaluates = round == setup.schedule.rounds or round % setup.evaluation.every == 0
         if evaluates:
-            metrics, watched = yield from self._evaluated(env, round, tally.server)
+            metrics, watched = yield from self._evaluated(env, round, tally)
             self._score(round, tally, metrics)
         self._note_divergence(round, tally, metrics)
         final = yield from deliver_final(run, env, round)
@@ -227,7 +227,7 @@ class Simulation:
             watched = watched._replace(stopped=run.progress.asked_to_stop)
             # the last round is evaluated on the split of last rounds
             if not evaluates or setup.evaluation.final != setup.evaluation.split:
-                metrics = yield from evaluate(run, env, round, setup.evaluation.final, tally.server)
+                metrics = yield from evaluate(run, env, round, setup.evaluation.final, tally)
                 self._score(round, tally, metrics)
                 self._note_divergence(round, tally, metrics)
             record = self._record(round, stage, kinds, outcome, started, tally, metrics, final[0], watched)
@@ -261,7 +261,7 @@ class Simulation:
         if run.parts.scoring is not None and not tally.scored.groups:
             tally.scored = score_clients(run, run.parts.scoring, round)
 
-    def _evaluated(self, env: Clock, round: int, server: list[ServerWork]) -> Events:
+    def _evaluated(self, env: Clock, round: int, tally: Tally) -> Events:
         """Evaluate; return the metrics of ``evaluation.final`` after the last round, else of ``evaluation.split``.
 
         With metrics to follow, the last round is evaluated on both; what they say is returned too, as Watched.
@@ -269,13 +269,13 @@ class Simulation:
         run, watch, setup = self.run, self.run.progress.watch, self.run.parts.setup
         splits, last = setup.evaluation, round == setup.schedule.rounds
         if watch is None:
-            metrics = yield from evaluate(run, env, round, splits.final if last else splits.split, server)
+            metrics = yield from evaluate(run, env, round, splits.final if last else splits.split, tally)
             return metrics, Watched()
-        metrics = yield from evaluate(run, env, round, splits.split, server)
+        metrics = yield from evaluate(run, env, round, splits.split, tally)
         watch.sees(metrics, round, run.state)
         watched = Watched(watch.values(metrics), watch.stopped)
         if (last or watch.stopped is not None) and splits.final != splits.split:
-            metrics = yield from evaluate(run, env, round, splits.final, server)
+            metrics = yield from evaluate(run, env, round, splits.final, tally)
         return metrics, watched
 
     def _note_divergence(self, round: int, tally: Tally, metrics: Mapping[str, Mapping[str, float | None]]) -> None:
@@ -339,6 +339,7 @@ class Simulation:
             lr=setup.rate_of(round) if setup.method.setting.training.lr_schedule.varies else UNSET,
             losses=_mean_losses(tally),
             metrics=metrics,
+            scored_part=tally.scored_part,
             watched=watched.values,
             stopped=watched.stopped,
             diverged=progress.diverged is not None,

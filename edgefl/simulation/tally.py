@@ -8,6 +8,7 @@ from math import inf
 
 from edgefl.records.clients import ScoredClient
 from edgefl.records.host import HostWork
+from edgefl.records.record import UNSET, Maybe
 from edgefl.records.rounds import ClientMetrics, ServerWork
 from edgefl.simulation.inflight.events import Flight
 from edgefl.simulation.learning import Arrival
@@ -30,6 +31,7 @@ class Tally:
     kind; ``rejections`` counts rejected updates by reason.  ``processed`` are flights without a record yet, each with
     staleness, weight factor and training part.  ``short`` means that places are free and may be filled by clients that
     come back online; ``unfilled_at`` is the virtual time at which nobody could be dispatched, -inf if somebody was.
+    ``scored_part`` is the index of the ``offered`` stage that was evaluated, where the schedule chooses one.
     """
 
     lines: list[bytes] = field(default_factory=list)
@@ -50,4 +52,5 @@ class Tally:
     unfilled_at: float = -inf
     short: bool = False
     server: list[ServerWork] = field(default_factory=list)
+    scored_part: int | Maybe = UNSET
     scored: ScoredClients = field(default_factory=ScoredClients)

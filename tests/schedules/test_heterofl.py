@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -263,7 +263,9 @@ def test_an_asynchronous_run_mixes_a_slice_into_its_place(games: Games) -> None:
     narrow = Planner(setup, games.predictor).plan(*setup.place(0), 1, setup.schedule.offered[1], ())
     memory = np.array([narrow.cost.compute.peak_memory_bytes])
     setup = replace(setup, fleet=granted(setup.fleet, memory=memory))
-    after, before = games.real(setup)[0].state.tensors, setup.method.initial(setup.seed).tensors
+    simulation, told = games.real(setup)
+    after, before = simulation.state.tensors, setup.method.initial(setup.seed).tensors
+    assert [r["scored_part"] for r in told.tables["rounds"]] == [2]
     cuts = {item.source: item.cut for payload in narrow.form.up for item in payload.items}
     assert any(cuts.values())
     for address, cut in cuts.items():
@@ -271,6 +273,74 @@ def test_an_asynchronous_run_mixes_a_slice_into_its_place(games: Games) -> None:
         put(expected, cut, take(after[address], cut))
         assert_equal_tensors({address: after[address]}, {address: expected})
         assert not torch.equal(after[address], before[address]), address
+
+
+def accuracy_by_hand(setup: Setup, tensors: Mapping[str, Tensor], width: int, split: str = "test") -> float:
+    """Share of the server's images that the leading ``width`` channels of the model get right, one after the other."""
+    description: Any = setup.method.setting.kinds["image"].model
+    tower = description["towers"]["image"]
+    heads = width // (tower["width"] // tower["heads"])
+    module: Any = models.build({**description, "towers": {"image": {**tower, "width": width, "heads": heads}}}).eval()
+
+    def leading(name: str, size: torch.Size) -> Tensor:
+        tensor, corner = tensors[f"image/{name}"], tuple(map(slice, size))
+        if ".qkv." in name:  # query, key and value stand below each other
+            third = (slice(size[0] // 3), *corner[1:])
+            return torch.cat([each[third] for each in tensor.chunk(3)])
+        return tensor[corner]
+
+    module.load_state_dict({name: leading(name, t.shape) for name, t in module.state_dict().items()})
+    part: Any = setup.clients._part(split, "image")  # type: ignore[union-attr]
+    rows, right = part.arrays[f"{split}.image"], 0
+    for row in rows:
+        sample = part.load("image", np.array([row]), ("image",))
+        with torch.no_grad():
+            right += int(module.logits("image", sample["image"]).argmax(-1) == sample["label"])
+    return right / len(rows)
+
+
+def some_narrow(games: Games, narrow: Sequence[int], clients: int, rounds: int, **sections: Any) -> Setup:
+    """Clients with images of whom these have memory for half of the width; evaluated in each round."""
+    data = {**games.tiny()["data"], "clients": {"image": clients}, "samples": 16, "test": 150}
+    schedule = {"name": "heterofl", "widths": [1, 0.5], "rounds": rounds}
+    training = {"batch": 4, "epochs": 2, "lr": 5e-3}
+    setup = games.setup(data=data, schedule=schedule, evaluation={"every": 1}, training=training, **sections)
+    half = Planner(setup, games.predictor).plan(*setup.place(0), 1, setup.schedule.offered[1], ())
+    memory = np.full(clients, np.inf)
+    memory[list(narrow)] = half.cost.compute.peak_memory_bytes
+    return replace(setup, fleet=granted(setup.fleet, memory=memory))
+
+
+def test_the_score_is_that_of_the_width_that_was_trained(games: Games) -> None:
+    setup = some_narrow(games, range(2), clients=2, rounds=2)
+    simulation, told = games.real(setup)
+    last = told.tables["rounds"][-1]
+    assert [r["scored_part"] for r in told.tables["rounds"]] == [2, 2]
+    tensors = simulation.state.tensors
+    found = last["metrics"]["image"]["accuracy"]
+    assert found == pytest.approx(accuracy_by_hand(setup, tensors, 8)) != accuracy_by_hand(setup, tensors, 16)
+    # what is exported has all channels, those that nobody trained as they were drawn
+    start = setup.method.initial(setup.seed).tensors
+    name = "image/image.blocks.0.mlp.fc1.weight"
+    assert tensors[name].shape == start[name].shape and torch.equal(tensors[name][:, 8:], start[name][:, 8:])
+    assert not torch.equal(tensors[name][:32, :8], start[name][:32, :8])
+
+
+def test_a_wide_client_that_joins_later_switches_the_score_also_in_a_run_that_goes_on(games: Games) -> None:
+    setup = changed(some_narrow(games, [1, 2], clients=3, rounds=4), {"cohort": 1})
+    simulation, told = games.real(setup)
+    trained = {r["round"]: r["part"] for r in told.tables["clients"]}
+    scored = {r["round"]: r["scored_part"] for r in told.tables["rounds"]}
+    wide = min(round for round, part in trained.items() if part == "width 1")
+    assert 1 < wide < 4 and trained[4] == "width 0.5"
+    assert scored == {round: 1 if round >= wide else 2 for round in range(1, 5)}
+    found = told.tables["rounds"][-1]["metrics"]["image"]["accuracy"]
+    assert found == pytest.approx(accuracy_by_hand(setup, simulation.state.tensors, 16))
+    for round in (wide - 1, wide):
+        _, journal = games.real(setup, since=(round, *told.states[round]))
+        assert journal.tables["rounds"] == [r for r in told.tables["rounds"] if r["round"] > round]
+    untrained = games.none(setup)[1]
+    assert {r["round"]: r["scored_part"] for r in untrained.tables["rounds"]} == scored
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -18,10 +19,12 @@ from edgefl.methods import Method, ServerState
 from edgefl.methods.prototypes.matching import DISTANCES, MATCHED, MODELS
 from edgefl.planning import Planner, Setup
 from edgefl.records.analyse import Drift, DriftBetween, DriftWithin, GradientRow, Gradients, Matching, MatchingRow
+from edgefl.records.record import UNSET
+from edgefl.records.rounds import Round
 from edgefl.runs import Run, checkpoints
 from edgefl.runs.kept import Values
 from edgefl.scenario import Scenario
-from edgefl.schedules import part_of
+from edgefl.schedules import Stage, part_of
 from edgefl.training import Inline, Task
 from edgefl.work import Result, Source, Work, distinct
 from edgefl.work.description import OptimizerSettings
@@ -38,13 +41,17 @@ Group = tuple[str, str]
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run whose works can be run: its set-up, the server's final state, and what clients keep."""
+    """A finished run whose works can be run: its set-up, the server's final state, and what clients keep.
+
+    ``scored`` is the stage at which the run's last evaluation scored the server's models.
+    """
 
     scenario: Scenario
     setup: Setup
     state: ServerState
     kept: Mapping[int, Mapping[str, Tensor]]
     executor: Inline
+    scored: Stage
 
     @classmethod
     def of(cls, run: Run, scenario: Scenario, on_message: Callable[[str], None]) -> Trained:
@@ -59,7 +66,10 @@ class Trained:
                 )
             kept = Values.of(run.path, *checkpoint[1:])
         node = Inline(federation_of(scenario, on_message), scenario.executor.devices[0])
-        return cls(scenario, setup, ServerState.first(run.weights()), kept, node)
+        (last,) = deque(run.read(Round), maxlen=1)
+        part, schedule = last.scored_part, setup.schedule
+        scored = schedule.stage(schedule.rounds) if part is UNSET else schedule.offered[part - 1]
+        return cls(scenario, setup, ServerState.first(run.weights()), kept, node, scored)
 
     def chosen(self, kind: str, count: int) -> list[int]:
         """The ``count`` clients of a kind with the most samples; of equal ones the first."""
@@ -335,7 +345,7 @@ def matching(trained: Trained, kinds: Sequence[str], split: str, on_message: Cal
     """
     method, setup = trained.setup.method, trained.setup
     own = method.options.inference
-    stage = setup.schedule.stage(setup.schedule.rounds)
+    stage = trained.scored
     rows: list[MatchingRow] = []
     for inference in dict.fromkeys(("zero", *DISTANCES, own, "oracle")):
         on_message(f"matching by {inference}")

@@ -49,7 +49,7 @@ def fill(run: Run, round: int, kinds: Sequence[str], tally: Tally) -> None:
 
 def drain(run: Run, round: int, stage: Stage, kinds: Sequence[str], tally: Tally, wanted: int | None) -> None:
     """Process landed flights in order, until ``wanted`` updates have arrived."""
-    at, policy, learning, air = run.at, run.parts.policy, run.parts.learning, run.air
+    at, policy, air = run.at, run.parts.policy, run.air
     assert air is not None
     air.take()
     while air.queue and not enough(tally, wanted):
@@ -60,8 +60,7 @@ def drain(run: Run, round: int, stage: Stage, kinds: Sequence[str], tally: Tally
         if arrival is not None:
             tally.arrived += 1
             if policy.at_once:
-                learning.aggregate([arrival], stage, at_once=True)
-                at.version += 1
+                run.aggregate([arrival], stage, at_once=True)
             else:
                 tally.buffer.append(arrival)
         if policy.refills and not enough(tally, wanted):
@@ -164,8 +163,7 @@ def finish_round(run: Run, env: Clock, round: int, stage: Stage, tally: Tally, o
     options = run.parts.setup.round
     if tally.arrived >= options.quorum:
         if tally.buffer:
-            run.parts.learning.aggregate(tally.buffer, stage)
-            run.at.version += 1
+            run.aggregate(tally.buffer, stage)
         return "completed"
     run.parts.learning.forget(tally.buffer)
     if options.below_quorum != "skip":

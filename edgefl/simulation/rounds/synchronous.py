@@ -38,8 +38,7 @@ def synchronous(run: Run, env: Clock, round: int, stage: Stage, kinds: Sequence[
         elif len(arrivals) < options.quorum:
             outcome = "below quorum"
         if outcome == "completed":
-            learning.aggregate(arrivals, stage)
-            run.at.version += 1
+            run.aggregate(arrivals, stage)
             return outcome
         learning.forget(arrivals)
         # eligibility doesn't change while the round waits
