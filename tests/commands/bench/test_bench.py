@@ -305,7 +305,11 @@ def test_the_command_prints_what_it_wrote(
     with pytest.raises(SystemExit) as ended:
         main(["bench", str(write(tmp_path)), "-o", str(folder), "--figure", str(tmp_path / "stairs.svg")])
     out = capsys.readouterr().out
-    assert ended.value.code == 0 and "memory of these" in out and (tmp_path / "stairs.svg").read_bytes().startswith(b"<?xml")
+    assert (
+        ended.value.code == 0
+        and "memory of these" in out
+        and (tmp_path / "stairs.svg").read_bytes().startswith(b"<?xml")
+    )
     assert (folder / "bench.html").read_text().count("<html") == 1 and (folder / "bench.csv").exists()
     with pytest.raises(SystemExit) as ended:
         main(["bench", str(tmp_path / "none.yaml")])
