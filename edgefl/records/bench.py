@@ -66,8 +66,8 @@ class BenchRow(Record):
     """The same metric by device class, mean over its clients and the seeds; likewise"""
     kept_share: Share | Maybe | None = UNSET
     """The mean divided by that of the same variant under the first condition; only with conditions"""
-    runs: Sequence[str]
-    """The folder of each seed's run within the suite's; empty where no client can train"""
+    runs: Sequence[str | None]
+    """The folder of each seed's run within the suite's; `null` where no client can train"""
 
 
 class BenchFleet(Record):
@@ -178,7 +178,7 @@ class Bench(Answer):
     costs: Sequence[BenchCost] | Maybe = UNSET
     """Costs until the target is reached; only with a target"""
     trained: int
-    """Runs that were trained"""
+    """Runs that the answer is made of, those of earlier calls included"""
     cells: int
     """Combinations of variant, fleet and seed in which a client can train; those on which all clients can do the same
     share a run"""

@@ -369,5 +369,5 @@ def bench_csv(result: Bench) -> str:
                 line: dict[str, object] = {**place, "variant": row.variant, "seed": seed, "score": row.scores[index]}
                 if result.costs is not UNSET:
                     line |= {f"{axis}_to_target": cost and getattr(cost, axis)[index] for axis in AXES}
-                lines.append(line | {"run": row.runs[index] if len(row.runs) == len(result.seeds) else None})
+                lines.append(line | {"run": row.runs[index]})
     return csv_text(lines)

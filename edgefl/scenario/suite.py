@@ -86,6 +86,9 @@ class SuiteOptions(BaseModel):
 
     edgefl: int = Field(description=f"Version of the format: {FORMAT}.")
     name: str = Field(default="", max_length=100, description="Name of the suite; by default that of its file.")
+    suite: str | None = Field(
+        default=None, description="Another suite, which has all fields that this one leaves out: its file, or its name."
+    )
     scenario: str | dict[str, Any] = Field(
         description="What all variants share: a scenario, its file (beside the suite), or the name of a shipped one."
     )
@@ -169,7 +172,7 @@ class Suite:
 
     def resolved(self) -> dict[str, Any]:
         """The suite as plain data, the scenario with every default; ``read_suite`` reads it as an equal suite."""
-        fields = self.options.model_dump(mode="json", exclude_defaults=True)
+        fields = self.options.model_dump(mode="json", exclude_defaults=True, exclude={"suite"})
         return {**fields, "name": self.name, "scenario": self.base.resolved(), "seeds": list(self.seeds)}
 
     def budget_fields(self, share: float, amount: float) -> dict[str, Any]:
@@ -186,7 +189,7 @@ def read_suite(path: str | Path, overrides: Sequence[str] = ()) -> Suite:
 
     Raises ScenarioError with all errors of its own fields, of the scenario, and of variants and conditions.
     """
-    document = _found(str(path))
+    document = _whole(_found(str(path)))
     for key in document.data:
         if key not in SuiteOptions.model_fields:
             raise document.error(
@@ -242,9 +245,23 @@ def _found(path: str) -> Document:
         message = error.message if isinstance(error, ScenarioError) else "this can't be the name of a file"
         if message == "there is no such file":
             names = suite_names()
-            message = f"there is no such file or shipped suite{suggestion(path, names)}; shipped: {', '.join(names)}"
+            message = f"there is no such file or shipped suite{suggestion(path, names)}"
         line = error.line if isinstance(error, ScenarioError) else None
         raise ScenarioError(message.replace("a scenario", "a suite"), file=path, line=line) from error
+
+
+def _whole(document: Document) -> Document:
+    """The document with the fields of the suite that it names, where it has none itself."""
+    named = document.data.get("suite")
+    if not isinstance(named, str):
+        return document
+    beside = Path(document.file or "").parent / named
+    other = _found(str(beside if beside.is_file() else named))
+    if "suite" in other.data:
+        raise document.error(("suite",), f"{named} takes its fields from another suite itself; name that one")
+    taken = {key: value for key, value in other.data.items() if key not in document.data}
+    places = {path: place for path, place in other.places.items() if path and path[0] in taken}
+    return Document({**taken, **document.data}, {**places, **document.places}, document.file)
 
 
 def _scenario(document: Document, options: SuiteOptions, name: str, overrides: Sequence[str]) -> Scenario:
@@ -253,7 +270,8 @@ def _scenario(document: Document, options: SuiteOptions, name: str, overrides: S
     if isinstance(given, dict):
         places = document.moved(("scenario",), ())
         return scenario_in(Document({VERSION: FORMAT, "name": name, **given}, places, document.file), overrides)
-    beside = Path(document.file or "").parent / given
+    place = document.places.get(("scenario",))
+    beside = Path((place and place.file) or "").parent / given
     return scenario_in(find_document(beside if beside.is_file() else given), overrides)
 
 

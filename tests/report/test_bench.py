@@ -55,7 +55,7 @@ def test_the_csv_has_a_line_for_each_fleet_variant_and_seed_with_the_records_num
                 assert line["high"] == ("" if fleet.high is None else str(fleet.high))
                 score = row.scores[index]
                 assert line["score"] == ("" if score is None else str(score))
-                assert line["run"] == (row.runs[index] if row.runs else "")
+                assert line["run"] == (row.runs[index] or "")
                 cost = costs.get((fleet.fleet, row.variant))
                 spent = cost and cost.bytes[index]
                 assert line["bytes_to_target"] == ("" if spent is None else str(spent))

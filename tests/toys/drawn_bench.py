@@ -84,7 +84,7 @@ def _row(
         half_width=float(2.26 * np.std(known, ddof=1) / len(known) ** 0.5) if len(known) > 1 else None, diverged=0,
         peak_memory_bytes=1000, bytes=1e6, virtual_seconds=100.0, energy_joules=5.0,
         kept_share=UNSET if condition is None else 0.9**condition,
-        runs=[f"runs/{name}-{i}" for i in range(seeds)] if known else [],
+        runs=[f"runs/{name}-{i}" if known else None for i in range(seeds)],
     )  # fmt: skip
 
 

@@ -189,7 +189,7 @@ def _row(
         worst_decile=worst,
         devices=devices,
         kept_share=kept,
-        runs=[f"runs/{cell.run}" for cell in cells if cell.eligible_share],
+        runs=[f"runs/{cell.run}" if cell.eligible_share else None for cell in cells],
     )
 
 

@@ -26,7 +26,9 @@ UNITS = {"memory": "bytes", "flops": "flops", "virtual_seconds": "seconds", "byt
 
 def charts_of_bench(result: Bench) -> list[Chart]:
     """The figures of a bench, the answer first; those of which it has no numbers are left out."""
-    charts = [staircase(result) or scores(result), ranks(result), profile_of_costs(result), kept(result), spent(result)]
+    totals, fleets = spent(result), staircase(result) or scores(result)
+    first = [totals, fleets] if len(result.fleets) == 1 else [fleets]
+    charts = [*first, ranks(result), profile_of_costs(result), kept(result), *([] if len(first) > 1 else [totals])]
     return [chart for chart in charts if chart is not None]
 
 

@@ -100,7 +100,7 @@ def test_who_can_train_follows_from_memory(done: tuple[Bench, Path]) -> None:
         for row in fleet.rows:
             fits = [amount for amount in needs[row.variant] if amount <= fleet.low]
             assert row.eligible_share == (1 if fits else 1 - fleet.small_share)
-            assert bool(row.runs) == (row.eligible_share > 0) == (row.mean is not None)
+            assert (None not in row.runs) == (row.eligible_share > 0) == (row.mean is not None)
 
 
 def test_cells_in_which_all_do_the_same_are_one_run(done: tuple[Bench, Path]) -> None:
@@ -109,9 +109,9 @@ def test_cells_in_which_all_do_the_same_are_one_run(done: tuple[Bench, Path]) ->
     free = max(fleet.low for fleet in answer.fleets)
     assert rows[1.0, free, "end-to-end"].runs == rows[0.5, free, "end-to-end"].runs
     assert rows[0.5, 0, "end-to-end"].runs == rows[0.5, min(needs(answer, "layer-wise")), "end-to-end"].runs
-    used = {run for row in rows.values() for run in row.runs}
+    used = {run for row in rows.values() for run in row.runs if run}
     assert used == {f"runs/{name}" for name in runs_of(folder)} and len(used) == answer.trained
-    assert answer.cells == sum(len(row.runs) for row in rows.values()) > answer.trained
+    assert answer.cells == sum(run is not None for row in rows.values() for run in row.runs) > answer.trained
 
 
 def needs(answer: Bench, variant: str) -> list[float]:
@@ -121,9 +121,11 @@ def needs(answer: Bench, variant: str) -> list[float]:
 def test_scores_are_those_of_the_runs_and_winners_those_of_scipy(done: tuple[Bench, Path]) -> None:
     answer, folder = done
     for fleet in answer.fleets:
-        scores = {row.variant: [score(folder / run) for run in row.runs] for row in fleet.rows if row.runs}
+        scores = {
+            row.variant: [score(folder / run) for run in row.runs if run] for row in fleet.rows if None not in row.runs
+        }
         for row in fleet.rows:
-            if row.runs:
+            if None not in row.runs:
                 assert row.scores == scores[row.variant]
                 assert row.mean == pytest.approx(fmean(scores[row.variant]))
         best = max(scores, key=lambda name: fmean(scores[name]))
@@ -147,7 +149,7 @@ def test_a_run_equals_one_at_another_budget_of_its_interval(done: tuple[Bench, P
     edgefl.run(scenario, output=tmp_path / "inside")
     scenario["fleet"] = {"budgets": {"within_device": False, "memory": int(fleet.high)}}
     edgefl.run(scenario, output=tmp_path / "beyond")
-    weights = [load_file(path / "weights.safetensors") for path in (folder / row.runs[0], tmp_path / "inside")]
+    weights = [load_file(path / "weights.safetensors") for path in (folder / str(row.runs[0]), tmp_path / "inside")]
     assert weights[0].keys() == weights[1].keys()
     assert all(weights[0][name].tobytes() == weights[1][name].tobytes() for name in weights[0])
     beyond = load_file(tmp_path / "beyond" / "weights.safetensors")
@@ -163,7 +165,7 @@ def test_costs_until_the_target_are_those_of_the_rounds(done: tuple[Bench, Path]
         ]
         for seed, run in enumerate(row.runs):
             moved, reached = 0, None
-            for line in (folder / run / "rounds.jsonl").read_text().splitlines():
+            for line in (folder / str(run) / "rounds.jsonl").read_text().splitlines():
                 record = json.loads(line)
                 moved += record["download_bytes"] + record["upload_bytes"]
                 if reached is None and record["metrics"].get("image", {}).get("accuracy", -1) >= 0.01:
@@ -191,6 +193,21 @@ def test_a_changed_suite_trains_what_it_adds(done: tuple[Bench, Path], tmp_path:
     assert before.items() <= after.items() and {name[:4] for name in after.keys() - before.keys()} == {"slow"}
     assert [row.mean for row in more.fleets[-1].rows[:2]] == [row.mean for row in fleets(answer, 1.0)[-1].rows]
     assert [row.variant for row in more.fleets[-1].rows] == [*variants]
+
+
+def test_a_suite_may_take_its_fields_from_another(done: tuple[Bench, Path], tmp_path: Path) -> None:
+    answer, folder = done
+    shutil.copytree(folder, tmp_path / "out")
+    before = runs_of(tmp_path / "out")
+    write(tmp_path)
+    free = {"edgefl": 1, "name": "free", "suite": "suite.yaml", "small": ["100%"], "at": ["1 GiB"]}
+    (tmp_path / "free.yaml").write_text(yaml.safe_dump(free), encoding="utf-8")
+    rich = edgefl.bench(tmp_path / "free.yaml", output=tmp_path / "out")
+    assert runs_of(tmp_path / "out") == before and rich.suite == "free"
+    [fleet] = rich.fleets
+    assert [row.scores for row in fleet.rows] == [row.scores for row in fleets(answer, 1.0)[-1].rows]
+    again = edgefl.bench(tmp_path / "out" / "suite.yaml", output=tmp_path / "out")  # what was run, with its defaults
+    assert {**again.as_json(), "seconds": 0} == {**rich.as_json(), "seconds": 0}
 
 
 def test_a_variant_that_cannot_be_run_is_named_and_the_others_go_on(tmp_path: Path) -> None:
@@ -227,8 +244,8 @@ def test_a_suite_tunes_each_variant_by_equally_many_trials(tmp_path: Path) -> No
         scores = [trial["score"] for trial in tuned["trials"] if trial["complete"]]
         assert each.tuned_score == max(scores)
         rates = {
-            yaml.safe_load((tmp_path / "out" / run / "scenario.yaml").read_text())["training"]["lr"]
-            for fleet in answer.fleets for row in fleet.rows if row.variant == each.variant for run in row.runs
+            yaml.safe_load((tmp_path / "out" / str(run) / "scenario.yaml").read_text())["training"]["lr"]
+            for fleet in answer.fleets for row in fleet.rows if row.variant == each.variant for run in row.runs if run
         }  # fmt: skip
         assert rates == {tuned["best"]["settings"]["training.lr"]}
     before = runs_of(tmp_path / "out")
@@ -280,6 +297,7 @@ def test_killed_at_any_time_it_ends_as_it_would_have(done: tuple[Bench, Path], t
         ({"scenario": "nowhere"}, "no such file or shipped scenario"),
         ({"tune": {"search": ["training.lr=1..0.1"]}}, r"tune.search: .*is empty"),
         ({"tune": {"search": ["training.lr=0.1..1"], "trails": 3}}, "trails"),
+        ({"suite": "nowhere"}, "no such file or shipped suite; allowed: bandwidth, memory"),
         ({"varients": {}}, "unknown key 'varients'; did you mean 'variants'"),
     ],
 )
@@ -320,13 +338,13 @@ def test_a_run_that_fails_is_named_and_the_others_have_ended(done: tuple[Bench, 
     answer, folder = done
     shutil.copytree(folder, tmp_path / "out")
     [row] = [row for row in fleets(answer, 1.0)[-1].rows if row.variant == "end-to-end"]
-    for each in (tmp_path / "out" / row.runs[0]).iterdir():
+    for each in (tmp_path / "out" / str(row.runs[0])).iterdir():
         each.unlink() if each.is_file() else shutil.rmtree(each)
-    (tmp_path / "out" / row.runs[0] / "thesis.txt").write_text("words")  # the run's folder is taken
+    (tmp_path / "out" / str(row.runs[0]) / "thesis.txt").write_text("words")  # the run's folder is taken
     with pytest.raises(RunError, match=r"1 of \d+ runs failed: end-to-end, .*already holds files.*the same command"):
         edgefl.bench(write(tmp_path), output=tmp_path / "out")
     told = json.loads((tmp_path / "out" / "bench.json").read_text())
-    assert [*told["failed"]] == [row.runs[0].removeprefix("runs/")] and told["trained"] == answer.trained - 1
+    assert [*told["failed"]] == [str(row.runs[0]).removeprefix("runs/")] and told["trained"] == answer.trained - 1
 
 
 @pytest.mark.slow
@@ -337,7 +355,7 @@ def test_scores_on_clients_are_those_of_their_records(tmp_path: Path) -> None:
     [fleet] = answer.fleets
     for row in fleet.rows:
         worst, by_device = [], dict[str, list[float]]()
-        for run in row.runs:
+        for run in map(str, row.runs):
             lines = (tmp_path / "out" / run / "scored.jsonl").read_text().splitlines()
             records = [json.loads(line) for line in lines]
             last = [each for each in records if each["round"] == max(each["round"] for each in records)]
