@@ -43,7 +43,7 @@ as_recorded = pytest.mark.skipif(
     torch.cuda.is_available() or torch.__version__.partition("+")[0] != RECORDED_WITH,
     reason=f"the pages show torch {RECORDED_WITH} without a GPU",
 )
-SCENARIOS = (ROOT / "scenarios").rglob("*.yaml")
+SCENARIOS = [path for path in (ROOT / "scenarios").rglob("*.yaml") if path.parent.name != "suites"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 

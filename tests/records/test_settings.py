@@ -12,7 +12,8 @@ from edgefl.records.settings import Settings
 from edgefl.scenario import load
 
 ROOT = Path(__file__).resolve().parents[2]
-SCENARIOS = sorted((ROOT / "scenarios").rglob("*.yaml")) + sorted((ROOT / "tests/recorded/scenarios").glob("*.yaml"))
+SHIPPED = sorted(path for path in (ROOT / "scenarios").rglob("*.yaml") if path.parent.name != "suites")
+SCENARIOS = SHIPPED + sorted((ROOT / "tests/recorded/scenarios").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import strategies as st
 
 from edgefl import yaml_lines
-from edgefl.scenario import json_schema, library_folder
+from edgefl.scenario import json_schema, library_folder, scenario_names
 from fuzzing.case import PIPE, Case, Odd
 from fuzzing.schema import FromSchema
 from fuzzing.texts import odd_files, rewritten
@@ -41,8 +41,11 @@ TINY: dict[str, Any] = {
 def shipped() -> list[tuple[bytes, Any]]:
     """Text and data of the shipped scenarios that take little time to validate."""
     folder = library_folder()
-    names = sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.yaml"))
-    texts = [(folder / f"{name}.yaml").read_bytes() for name in names if name not in LARGE and "orderings" not in name]
+    texts = [
+        (folder / f"{name}.yaml").read_bytes()
+        for name in scenario_names()
+        if name not in LARGE and "orderings" not in name
+    ]
     tiny = yaml.safe_dump(TINY, sort_keys=False).encode()
     return [(text, yaml.safe_load(text)) for text in (tiny, *texts)]
 
