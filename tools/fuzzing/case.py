@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-KINDS = ("scenarios", "profiles", "traces", "tables", "runs")
+KINDS = ("scenarios", "suites", "profiles", "traces", "tables", "runs")
 """What is made hostile: one kind of input, each with a target of its own."""
 
 PIPE, LINK, FOLDER = "pipe", "link", "folder"
@@ -60,6 +60,8 @@ def commands(case: Case) -> list[str]:
     """The commands that a user would type in the case's folder to see what happened."""
     if case.kind == "profiles":
         return ["edgefl devices show ./mine.yaml", "edgefl validate scenario.yaml"]
+    if case.kind == "suites":
+        return ["edgefl bench suite.yaml"]
     if case.kind == "runs":
         return ["edgefl run --resume run --verify"]
     if "scenario.json" in case.files:

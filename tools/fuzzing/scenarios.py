@@ -1,4 +1,4 @@
-"""Hostile scenarios: shipped ones with mutations of values, keys, types, structure and text, and generated ones."""
+"""Hostile scenarios and suites: shipped ones with changed values, keys, types, structure and text, and generated ones."""
 
 from __future__ import annotations
 
@@ -124,3 +124,31 @@ def _scenarios(draw: st.DrawFn) -> Case:
             files["scenario.yaml"] = dumped(data)
     hostile_files = tuple(name for name in files if name != "pipe" and not (how == "sets" and name == "scenario.yaml"))
     return Case("scenarios", files, hostile_files)
+
+
+SUITE: dict[str, Any] = {
+    "edgefl": 1, "name": "toys", "scenario": TINY, "seeds": 2, "metric": "image.accuracy", "budget": "memory",
+    "variants": {"end-to-end": {}, "layer-wise": {"schedule": {"name": "layerwise", "stages": 2, "rounds": 2}}},
+    "small": ["100%", "50%"], "at": ["6 MiB"], "target": 0.1,
+    "tune": {"search": ["training.lr=1e-3..1e-1"], "trials": 2},
+}  # fmt: skip
+"""A suite with all fields but conditions."""
+
+
+def suites() -> st.SearchStrategy[Case]:
+    """Hostile suites: values of one or of its scenario are changed, or its text."""
+    return _suites()
+
+
+@st.composite
+def _suites(draw: st.DrawFn) -> Case:
+    how, content = draw(st.sampled_from(("data", "data", "data", "text", "conditions", "odd"))), SUITE
+    if how == "conditions":
+        content = {name: value for name, value in SUITE.items() if name not in ("budget", "small", "at")}
+        content |= {"conditions": {"none": {}, "crashes": {"fleet.failures.training": "20%"}}}
+    files: dict[str, Any] = {"pipe": Odd(PIPE)}
+    if how == "odd":
+        files["suite.yaml"] = draw(odd_files)
+    else:
+        files["suite.yaml"] = draw(rewritten(dumped(content))) if how == "text" else dumped(draw(mutated(content)))
+    return Case("suites", files, ("suite.yaml",))

@@ -14,11 +14,11 @@ from fuzzing.case import Case
 from fuzzing.judging import Finding
 from fuzzing.profiles import profiles
 from fuzzing.runs import runs
-from fuzzing.scenarios import scenarios
+from fuzzing.scenarios import scenarios, suites
 from fuzzing.tables import tables, traces
 
 STRATEGIES: Mapping[str, Callable[[], st.SearchStrategy[Case]]] = {
-    "scenarios": scenarios, "profiles": profiles, "traces": traces, "tables": tables, "runs": runs,
+    "scenarios": scenarios, "suites": suites, "profiles": profiles, "traces": traces, "tables": tables, "runs": runs,
 }  # fmt: skip
 
 BATCH = 50

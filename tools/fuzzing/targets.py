@@ -29,6 +29,7 @@ from edgefl.commands.verify.verify import verify
 from edgefl.devices.availability_trace import read_trace
 from edgefl.devices.browsing import describe
 from edgefl.errors import EdgeflError
+from edgefl.scenario.suite import read_suite
 from fuzzing.printed import unprintable
 
 MOST_CHARACTERS = 1_000
@@ -96,6 +97,13 @@ def scenarios() -> Counts:
         attempt(counts, lambda: edgefl.validate(data, given))
     else:
         attempt(counts, lambda: edgefl.validate("scenario.yaml", given))
+    return counts
+
+
+def suites() -> Counts:
+    """Read a suite, with the scenario of each variant."""
+    counts: Counts = {}
+    attempt(counts, lambda: read_suite("suite.yaml"))
     return counts
 
 
@@ -211,5 +219,6 @@ def _content(folder: Path) -> dict[str, bytes]:
 
 
 TARGETS: dict[str, Callable[[], Counts]] = {
-    "scenarios": scenarios, "profiles": profiles, "traces": traces, "tables": tables, "runs": runs, "faults": faults,
+    "scenarios": scenarios, "suites": suites, "profiles": profiles, "traces": traces, "tables": tables, "runs": runs,
+    "faults": faults,
 }  # fmt: skip
