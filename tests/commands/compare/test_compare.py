@@ -209,6 +209,20 @@ def test_at_equal_bytes_the_records_say_what_each_run_had(comparison: Any, compa
             assert (round, value) == (last["round"], last["metrics.text.accuracy"])
 
 
+def test_at_equal_costs_the_lowest_loss_is_the_best(comparison: Any, tmp_path: Path) -> None:
+    shutil.copytree(comparison.path, tmp_path / "run")
+    for run in edgefl.read_run(tmp_path / "run").runs.values():
+        metrics = {"text": {"loss": 0.1 if run.scenario["schedule"]["name"] == "layerwise" else 0.2}}
+        file = run.path / "rounds.jsonl"
+        rounds = [json.loads(line) | {"metrics": metrics} for line in file.read_text().splitlines()]
+        file.write_text("".join(json.dumps(record) + "\n" for record in rounds))
+        result = run.path / "result.json"
+        result.write_text(json.dumps(json.loads(result.read_text()) | {"metrics": metrics}))
+    found = edgefl.compare([tmp_path / "run"])
+    for rows in (found.rows, *(part.rows for part in found.equal)):
+        assert {row.label: row.figures["text.loss"].best for row in rows} == {"end-to-end": False, "layerwise": True}
+
+
 # --- what is printed -------------------------------------------------------------------------------------------------
 
 
