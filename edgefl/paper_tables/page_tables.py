@@ -46,8 +46,8 @@ class Tolerance:
 class Table:
     """A table of a page: the title above it on the page ("" before the first), a file name, and cells as text.
 
-    The first ``labels`` columns name a row.  Cells of the type Published are copied.  Columns that ``follow`` from others
-    may have any numbers within the tolerance of those.
+    The first ``labels`` columns name a row.  Cells of the type Published are copied.  Of columns that ``follow`` from
+    others, which the tolerance is about, only the words are compared.
     """
 
     heading: str

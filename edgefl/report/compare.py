@@ -12,7 +12,16 @@ from rich.text import Text
 
 from edgefl import units
 from edgefl.errors import visible
-from edgefl.records.compare import ComparedRow, ComparedRuns, EqualCosts, EqualRow, Figure, Ordering, OrderingClaim, OrderingFigure
+from edgefl.records.compare import (
+    ComparedRow,
+    ComparedRuns,
+    EqualCosts,
+    EqualRow,
+    Figure,
+    Ordering,
+    OrderingClaim,
+    OrderingFigure,
+)
 from edgefl.report.console import DIVERGED, NOTHING, TITLES, csv_text, new_table, print_table, screen
 from edgefl.report.facts import own_metrics
 
