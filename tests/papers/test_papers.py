@@ -328,7 +328,7 @@ def test_orderings_are_trained_and_read_again(tmp_path: Path) -> None:
     means, claims = orderings.trained_tables(tmp_path, sections=[section], overrides=TINY)
     assert [row[0] for row in means.rows] == ["mean", "gca"] and means.header == ("variant", "r@1_sum", "r@10")
     assert [row[:2] for row in claims.rows] == [("mean < gca", "r@1_sum"), ("mean < gca", "r@10")]
-    assert all(row[4].endswith("of 3") for row in claims.rows)
+    assert all(row[5].endswith("of 3") for row in claims.rows)
     files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("rounds.jsonl")}
     assert len(files) == 6
     assert orderings.trained_tables(tmp_path, sections=[section], overrides=TINY) == [means, claims]
