@@ -206,6 +206,17 @@ def test_intervals_and_seeds_on_the_page_of_orderings_follow_from_its_gaps() -> 
             assert ahead in {"holds": {n}, "reversed": {0}}.get(cells["verdict"], range(n + 1)), row
 
 
+def test_the_page_of_orderings_counts_what_is_out_of_reach() -> None:
+    rows = [row for table in committed("orderings") if "gap" in table.header for row in table.rows]
+    needed = [(numbers(row[6]) or [10_000])[0] for row in rows if row[7] == "no ordering"]
+    text = " ".join((pages_folder() / "orderings.md").read_text(encoding="utf-8").split())
+    counts = [sum(low <= n < high for n in needed) for low, high in ((0, 11), (11, 30), (30, 100), (100, 1e9))]
+    assert f"Of {len(rows)} claims" in text
+    few, some, many, most = counts
+    assert f"{len(needed)} claims show no ordering. Of these {few} need at most 10 seeds, {some} need 11 to 29," in text
+    assert f"{many} need 30 to 99, and {most} need 100 or more" in text
+
+
 def _needed(gap: float, deviation: float) -> float:
     """The fewest seeds by trying each number; 10,000 for more, and for no gap."""
     n = np.arange(2, 10_000)
