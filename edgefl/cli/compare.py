@@ -16,7 +16,7 @@ def compare(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders of finished runs, or of comparisons.")],
     full: Annotated[bool, typer.Option("--full", help="Show all metrics and costs.")] = False,
     orderings: Annotated[
-        bool, typer.Option("--orderings", help="Print as Markdown which row beats which beyond the spread of seeds.")
+        bool, typer.Option("--orderings", help="Print as Markdown which row beats which beyond chance.")
     ] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV instead of tables.")] = False,
     plugins: Plugins = None,

@@ -12,10 +12,13 @@ from edgefl.commands.run.run import run
 from edgefl.errors import RunError
 from edgefl.paper_tables.page_tables import Table, Tolerance
 from edgefl.records.compare import Ordering, OrderingFigure
+from edgefl.report.compare import CLAIM_HEADER, claim_cells
 from edgefl.runs import Run, is_comparison, read_run
 from edgefl.scenario import Scenario, load
 
 TRAINED = Tolerance("training on another processor; verdicts and counts of seeds must be equal", absolute=0.02)
+FOLLOW = ("95 % interval", "detectable", "seeds for 80 %")
+"""Columns that follow from the gap and its deviation."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,11 @@ class Section:
 SECTIONS = (
     Section("FedCola's ablation", "fedcola", ("orderings-fedcola",)),
     Section("Shared layers of a modality-agnostic transformer", "fedcola-mat", ("orderings-fedcola-mat",)),
+    Section(
+        "Shared layers of pre-trained blocks",
+        "pretrained",
+        ("orderings-pretrained-none", "orderings-pretrained-shared"),
+    ),
     Section("CreamFL: GCA compared with the mean", "creamfl", ("orderings-creamfl",)),
     Section("Replacing a missing modality in training", "pmcmfl", ("orderings-pmcmfl",)),
     Section("Replacing a missing modality in training", "pmcmfl-iid", ("orderings-pmcmfl",), ("data.partition=iid",)),
@@ -99,17 +107,13 @@ def tables_of(section: Section, ordering: Ordering) -> list[Table]:
         (
             f"{claim.worse} < {claim.better}",
             metrics[claim.metric],
-            f"{claim.gap:+.3f} ± {claim.gap_deviation:.3f}",
-            f"{claim.spread:.3f}",
-            f"{claim.ahead} of {claim.seeds}",
-            claim.verdict,
+            *claim_cells(claim),
         )
         for claim in ordering.claims
     )
-    header = ("claimed", "metric", "gap", "spread", "seeds", "verdict")
     return [
         Table(section.heading, section.name, ("variant", *metrics.values()), means, 1, TRAINED),
-        Table(section.heading, f"{section.name}-claims", header, verdicts, 2, TRAINED),
+        Table(section.heading, f"{section.name}-claims", CLAIM_HEADER, verdicts, 2, TRAINED, FOLLOW),
     ]
 
 

@@ -46,7 +46,8 @@ class Tolerance:
 class Table:
     """A table of a page: the title above it on the page ("" before the first), a file name, and cells as text.
 
-    The first ``labels`` columns name a row.  Cells of the type Published are copied.
+    The first ``labels`` columns name a row.  Cells of the type Published are copied.  Of columns that ``follow`` from
+    others, which the tolerance is about, only the words are compared.
     """
 
     heading: str
@@ -55,6 +56,7 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     labels: int = 1
     tolerance: Tolerance | None = None
+    follow: tuple[str, ...] = ()
 
     def label(self, row: tuple[str, ...]) -> str:
         """What names a row: ``image, none``."""
@@ -164,7 +166,10 @@ def differences(made: Table, committed: Committed) -> Iterator[PaperDifference]:
             if was == is_:
                 continue
             near = made.tolerance is not None and None not in (was, is_)
-            near = near and made.tolerance is not None and made.tolerance.holds(str(was), str(is_))
+            if near and name in made.follow:
+                near = NUMBER.split(str(was)) == NUMBER.split(str(is_))
+            else:
+                near = near and made.tolerance is not None and made.tolerance.holds(str(was), str(is_))
             yield PaperDifference(row=label, column=name, committed=was, now=is_ and str(is_), within_tolerance=near)
 
 

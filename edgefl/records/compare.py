@@ -102,20 +102,27 @@ class OrderingClaim(Record):
     """In this metric"""
     gap: float
     """Difference of the means"""
-    gap_deviation: float
-    """Standard deviation of the difference over seeds"""
-    spread: float
-    """The larger standard deviation of the two"""
+    gap_deviation: float | None
+    """Standard deviation of the difference over seeds; null for one seed"""
+    low: float | None
+    """Lower end of the gap's 95 % interval (Student's t, seeds paired); null for one seed"""
+    high: float | None
+    """Its upper end"""
+    detectable: float | None
+    """The gap that these seeds could have shown with 80 % power; null for one seed"""
+    seeds_needed: int | None
+    """Seeds that show a gap as large as this one with 80 % power; null for one seed, for no gap, and above 10,000"""
     ahead: int
     """Seeds in which the better row is ahead"""
     seeds: int
     """Seeds in all"""
     verdict: str
-    """`holds`, `reversed`, `no ordering`, or `one seed: no ordering`"""
+    """`holds` or `reversed` if neither interval of the gap (Student's t, bootstrap) holds 0, else `no ordering`, or
+    `one seed: no ordering`"""
 
 
 class Ordering(Record):
-    """Which row is ahead beyond the spread.
+    """Which row is ahead beyond chance.
 
     Of the scenarios `papers/orderings-*` what the papers claim, of other runs every pair of rows, the lower mean first.
     [The rule](../papers/orderings.md) is in the page about them.
@@ -157,6 +164,6 @@ class ComparedRuns(Answer):
     equal: Sequence[EqualCosts]
     """Metrics at equal costs"""
     orderings: Sequence[Ordering]
-    """Which row is ahead beyond the spread"""
+    """Which row is ahead beyond chance"""
     left_out: Sequence[str]
     """A sentence for each run that isn't compared"""

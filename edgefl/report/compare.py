@@ -12,7 +12,16 @@ from rich.text import Text
 
 from edgefl import units
 from edgefl.errors import visible
-from edgefl.records.compare import ComparedRow, ComparedRuns, EqualCosts, EqualRow, Figure, Ordering, OrderingFigure
+from edgefl.records.compare import (
+    ComparedRow,
+    ComparedRuns,
+    EqualCosts,
+    EqualRow,
+    Figure,
+    Ordering,
+    OrderingClaim,
+    OrderingFigure,
+)
 from edgefl.report.console import DIVERGED, NOTHING, TITLES, csv_text, new_table, print_table, screen
 from edgefl.report.facts import own_metrics
 
@@ -268,16 +277,31 @@ def _markdown(ordering: Ordering) -> list[str]:
     for row in ordering.rows:
         cells = [row.figures[metric] for metric in metrics]
         lines.append(f"| {_plain(row.label)} | {' | '.join(map(_with_deviation, cells))} |")
-    lines += ["", "| claimed | metric | gap | spread | seeds | verdict |", "| --- | --- | --- | --- | --- | --- |"]
+    lines += ["", f"| {' | '.join(CLAIM_HEADER)} |", f"|{' --- |' * len(CLAIM_HEADER)}"]
     for claim in ordering.claims:
-        lines.append(
-            f"| {_plain(claim.worse)} < {_plain(claim.better)} | {_plain(claim.metric)} | "
-            f"{claim.gap:+.3f} ± {claim.gap_deviation:.3f} | {claim.spread:.3f} | "
-            f"{claim.ahead} of {claim.seeds} | {claim.verdict} |"
-        )
+        names = (f"{_plain(claim.worse)} < {_plain(claim.better)}", _plain(claim.metric))
+        lines.append(f"| {' | '.join((*names, *claim_cells(claim)))} |")
     if ordering.not_run:
         lines += ["", f"Not run: {', '.join(map(_plain, ordering.not_run))}."]
     return lines
+
+
+CLAIM_HEADER = ("claimed", "metric", "gap", "95 % interval", "detectable", "seeds", "seeds for 80 %", "verdict")
+
+
+def claim_cells(claim: OrderingClaim) -> tuple[str, ...]:
+    """The figures of a claim as text, below CLAIM_HEADER from ``gap`` on."""
+    seeds, needed = f"{claim.ahead} of {claim.seeds}", claim.seeds_needed
+    if claim.gap_deviation is None or claim.low is None or claim.high is None or claim.detectable is None:
+        return f"{claim.gap:+.3f}", NOTHING, NOTHING, seeds, NOTHING, claim.verdict
+    return (
+        f"{claim.gap:+.3f} ± {claim.gap_deviation:.3f}",
+        f"{claim.low:+.3f} to {claim.high:+.3f}",
+        f"{claim.detectable:.3f}",
+        seeds,
+        f"{needed:,}" if needed else "> 10,000" if claim.gap else NOTHING,
+        claim.verdict,
+    )
 
 
 def _plain(name: str) -> str:

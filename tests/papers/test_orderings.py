@@ -21,14 +21,17 @@ SCENARIOS = [name for name in scenario_names() if name.startswith("papers/orderi
 @pytest.mark.parametrize(
     ("worse", "better", "word"),
     [
-        ([1.0, 2.0, 3.0], [3.0, 4.0, 5.0], "holds"),  # a gap of 2, spreads of 1
-        ([3.0, 4.0, 5.0], [1.0, 2.0, 3.0], "reversed"),
-        ([1.0, 2.0, 3.0], [2.0, 3.0, 4.0], "no ordering"),  # a gap as large as the spread
-        ([2.0, 2.0, 2.0], [2.0, 4.0, 6.0], "no ordering"),  # the larger spread counts
+        # with two degrees of freedom the 97.5 % quantile is 0.95 sqrt(2 / (1 - 0.95 ** 2)), so over three seeds the
+        # gap must be 2.4841 of its deviation
+        ([0.0, 0.0, 0.0], [1.49, 2.49, 3.49], "holds"),
+        ([0.0, 0.0, 0.0], [1.48, 2.48, 3.48], "no ordering"),
+        ([1.49, 2.49, 3.49], [0.0, 0.0, 0.0], "reversed"),
+        ([1.0, 20.0, 300.0], [1.1, 20.1, 300.12], "holds"),  # seeds differ by much more than variants
+        ([1.0, 1.0, 1.0], [1.0, 1.0, 1.0], "no ordering"),
         ([1.0], [2.0], "one seed: no ordering"),
     ],
 )
-def test_an_ordering_holds_where_the_gap_is_larger_than_the_spread(
+def test_an_ordering_holds_where_the_interval_of_the_gap_is_beyond_0(
     worse: Sequence[float], better: Sequence[float], word: str
 ) -> None:
     assert orderings.judge(worse, better).word == word
@@ -53,7 +56,14 @@ def test_only_seeds_that_have_every_variant_are_compared() -> None:
     table.values["b"]["m.x"].update({2: 0.5, 1: 0.3})
     assert table.seeds == [1, 2]
     assert table.of("b - a", "m.x") == pytest.approx([0.2, 0.3])
-    assert "| a < b | m.x | +0.250 ± 0.071 | 0.141 | 2 of 2 | holds |" in orderings_markdown(
+    # gaps .2 and .3: error .05; with one degree of freedom quantiles are tan(.475 pi) and tan(.3 pi), and with three
+    # seeds (4.303 + 1.061) .0707 / sqrt(3) = .219 can be shown
+    assert (
+        "| a < b | m.x | +0.250 ± 0.071 | -0.385 to +0.885 | 0.704 | 2 of 2 | 3 | no ordering |"
+        in orderings_markdown([orderings.ordering_of_study(table)])
+    )
+    table.values["b"]["m.x"].pop(2)
+    assert "| a < b | m.x | +0.200 | - | - | 1 of 1 | - | one seed: no ordering |" in orderings_markdown(
         [orderings.ordering_of_study(table)]
     )
 

@@ -1,4 +1,4 @@
-"""Hostile scenarios and suites: shipped ones with changed values, keys, types, structure and text, and generated ones."""
+"""Hostile scenarios and suites: shipped ones with changed values, keys, types, structure or text, and drawn ones."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Orderings over several seeds: whether each holds, is reversed, or is within the spread.
+"""Orderings over several seeds: whether each holds, is reversed, or can't be told from chance.
 
-An ordering holds if its gap of means exceeds the larger of the two standard deviations (n - 1), and is reversed if the
-opposite gap does; otherwise there is no ordering.  A seed draws the same data, initial weights and cohorts for every
-variant, so seeds are paired: the gap has a deviation of its own, and the better variant is ahead in some of the seeds.
+A seed draws the same data, initial weights and cohorts for every variant, so seeds are paired.  An ordering holds if
+neither 95 % interval of the gap, seed by seed, holds 0 (``paired.PairedGap``), and is reversed if that is so of the
+opposite gap; otherwise there is no ordering.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from statistics import fmean, stdev
 
+from edgefl.commands.compare.paired import PairedGap, paired_gap, seeds_needed
 from edgefl.commands.compare.studies import Study, study_of
 from edgefl.errors import RunError
 from edgefl.records import Record, part_of
@@ -27,36 +28,24 @@ Values = Mapping[str, Mapping[str, Mapping[int, float]]]
 
 @dataclass(frozen=True)
 class Verdict:
-    """Verdict on a pair: ``gap`` of the means with its ``own`` deviation over seeds, the ``spread`` to exceed, and the
-    number of seeds in which the better variant is ahead."""
+    """Verdict on a pair: the ``gap`` over seeds, and the number of seeds in which the better variant is ahead."""
 
-    gap: float
-    own: float
-    spread: float
+    gap: PairedGap
     ahead: int
-    seeds: int
 
     @property
     def word(self) -> str:
-        """Whether the ordering holds beyond the spread."""
-        if self.seeds < 2:
+        """Whether the ordering holds beyond chance."""
+        if self.gap.seeds < 2:
             return "one seed: no ordering"
-        if abs(self.gap) <= self.spread:
+        if not self.gap.shown:
             return "no ordering"
-        return "holds" if self.gap > 0 else "reversed"
+        return "holds" if self.gap.mean > 0 else "reversed"
 
 
 def judge(worse: Sequence[float], better: Sequence[float]) -> Verdict:
     """Compare the values of two variants, seed by seed."""
-    spread = max(map(deviation, (worse, better)))
-    ahead = sum(b > a for a, b in zip(worse, better, strict=True))
-    gaps = [b - a for a, b in zip(worse, better, strict=True)]
-    return Verdict(fmean(better) - fmean(worse), deviation(gaps), spread, ahead, len(worse))
-
-
-def deviation(values: Sequence[float]) -> float:
-    """Standard deviation of a sample; 0 for a single value."""
-    return stdev(values) if len(values) > 1 else 0.0
+    return Verdict(paired_gap(better, worse), sum(b > a for a, b in zip(worse, better, strict=True)))
 
 
 # --- what a scenario claims ------------------------------------------------------------------------------------------
@@ -185,17 +174,26 @@ def ordering_of_rows(title: str, values: Values, metrics: Sequence[str]) -> Orde
 
 
 def _claim(worse: str, better: str, metric: str, verdict: Verdict) -> OrderingClaim:
+    gap = verdict.gap
     return OrderingClaim(
         worse=worse,
         better=better,
         metric=metric,
-        gap=verdict.gap,
-        gap_deviation=verdict.own,
-        spread=verdict.spread,
+        gap=gap.mean,
+        gap_deviation=gap.deviation,
+        low=gap.student.low if gap.student else None,
+        high=gap.student.high if gap.student else None,
+        detectable=gap.detectable,
+        seeds_needed=None if gap.deviation is None else seeds_needed(gap.mean, gap.deviation),
         ahead=verdict.ahead,
-        seeds=verdict.seeds,
+        seeds=gap.seeds,
         verdict=verdict.word,
     )
+
+
+def deviation(values: Sequence[float]) -> float:
+    """Standard deviation of a sample; 0 for a single value."""
+    return stdev(values) if len(values) > 1 else 0.0
 
 
 def _ordering(

@@ -6,6 +6,7 @@ seed, spread less than their scores, and it is the differences that intervals an
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,6 +23,8 @@ LEVEL = 0.95
 """Level of intervals; a winner is named and ranks are apart at the error of 5 %."""
 POWER = 0.8
 """Probability of showing a gap that is as large as ``PairedGap.detectable``."""
+MOST_SEEDS = 10_000
+"""``seeds_needed`` doesn't search beyond it."""
 RESAMPLES = 10_000
 ROUNDING = 1e-12
 """Scores that differ by at most this share of the larger one are equal: sums of equal terms in another order."""
@@ -53,9 +56,7 @@ class PairedGap:
     are 0.
 
     ``detectable`` is the gap that so many seeds with this deviation show with 80 % power in a t test at the level of
-    the intervals: ``(t(1 - (1 - level) / 2) + t(0.8)) * deviation / sqrt(seeds)``, quantiles with ``seeds - 1`` degrees
-    of freedom.  It takes the central t distribution for the noncentral one, and the deviation of the sample for that of
-    the population.
+    the intervals (``detectable_gap``).
     """
 
     mean: float
@@ -65,6 +66,32 @@ class PairedGap:
     bootstrap: Interval | None = None
     p: float | None = None
     detectable: float | None = None
+
+    @property
+    def shown(self) -> bool:
+        """Whether the gap is beyond chance: neither interval holds 0."""
+        return not any(interval is None or interval.holds_zero for interval in (self.student, self.bootstrap))
+
+
+def detectable_gap(deviation: float, seeds: int, *, level: float = LEVEL) -> float:
+    """The gap that so many seeds, two or more, show with 80 % power in a paired t test at this level.
+
+    It is ``(t(1 - (1 - level) / 2) + t(0.8)) * deviation / sqrt(seeds)``, quantiles with ``seeds - 1`` degrees of
+    freedom.  It takes the central t distribution for the noncentral one, and the deviation of a sample for that of the
+    population.
+    """
+    quantiles = stdtrit(seeds - 1, 1 - (1 - level) / 2) + stdtrit(seeds - 1, POWER)
+    return float(quantiles) * deviation / sqrt(seeds)
+
+
+def seeds_needed(gap: float, deviation: float) -> int | None:
+    """The fewest seeds, two or more, that show a gap with this deviation over seeds with 80 % power.
+
+    None if there is no gap, or if they are more than MOST_SEEDS.
+    """
+    counts = range(2, MOST_SEEDS + 1)
+    place = bisect_left(counts, True, key=lambda n: detectable_gap(deviation, n) <= abs(gap))
+    return counts[place] if gap and place < len(counts) else None
 
 
 def paired_gap(first: Sequence[float], second: Sequence[float], *, level: float = LEVEL) -> PairedGap:
@@ -96,7 +123,7 @@ def paired_gap(first: Sequence[float], second: Sequence[float], *, level: float 
         student=Interval(mean - reach * error, mean + reach * error),
         bootstrap=Interval(low, high),
         p=p,
-        detectable=(reach + float(stdtrit(n - 1, POWER))) * error,
+        detectable=detectable_gap(deviation, n, level=level),
     )
 
 

@@ -33,6 +33,11 @@ FEDCOLA: dict[str, Fields] = {
     "+CA+CP": {"method.complementary": "none", "method.collaborate": "attention", "method.compensation": True},
     "+CA+CP+CL": {"method.complementary": "blocks", "method.collaborate": "attention", "method.compensation": True},
 }
+PRETRAINED: dict[str, Fields] = {
+    f"{share}{how}": {"method.share": share, "pretrain.seed": seed}
+    for how, seed in (("", 1), (" from scratch", None))
+    for share in ("none", "attention", "ffn", "all")
+}
 MASKS = {
     f"{mask} {rate:.0%}": {"method.mask": mask, "data.missing.image-text.image": rate}
     for rate in (0.1, 0.3, 0.5)
@@ -69,6 +74,23 @@ STUDIES = {
             for order in (("none", "attention"), ("all", "attention"), ("ffn", "attention"))
         ),
         "shared parameters of the modality-agnostic transformer",
+    ),
+    "orderings-pretrained": Study(
+        PRETRAINED,
+        ("image.accuracy", "image.balanced_accuracy", "text.accuracy", "text.balanced_accuracy"),
+        tuple(
+            Claim("image.accuracy", order)
+            for order in (
+                ("all", "none"),
+                ("all", "attention"),
+                ("all", "ffn"),
+                ("none", "attention"),
+                ("ffn", "attention"),
+                ("all from scratch", "none from scratch"),
+                ("none from scratch - all from scratch", "none - all"),
+            )
+        ),
+        "shared parameters of pre-trained blocks",
     ),
     "orderings-creamfl": Study(
         {rule: {"method.aggregation": rule} for rule in ("mean", "gca")},

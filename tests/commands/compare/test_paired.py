@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from edgefl.commands.compare.paired import PairedGap, Winner, holm, paired_gap, ranks_of, winner_of
+from edgefl.commands.compare.paired import PairedGap, Winner, holm, paired_gap, ranks_of, seeds_needed, winner_of
 
 # Student (1908): hours of sleep gained by ten patients with two drugs
 FIRST = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
@@ -72,6 +72,30 @@ def test_a_detectable_gap_is_shown_in_four_of_five_experiments(n: int) -> None:
     assert gap.detectable and gap.deviation
     shift, bar = gap.detectable / gap.deviation * sqrt(n), stats.t.ppf(0.975, n - 1)
     assert stats.nct.sf(bar, n - 1, shift) + stats.nct.cdf(-bar, n - 1, shift) == pytest.approx(0.8, abs=0.05)
+
+
+@pytest.mark.parametrize(("gap", "deviation"), [(0.025, 0.014), (-0.018, 0.028), (0.002, 0.011), (1.0, 0.1)])
+def test_so_many_seeds_are_needed_as_have_80_percent_power(gap: float, deviation: float) -> None:
+    needed = seeds_needed(gap, deviation)
+    assert needed
+    quantiles = {n: stats.t.ppf((0.975, 0.8), n - 1).sum() for n in (needed, needed - 1) if n > 1}
+    assert quantiles[needed] * deviation / sqrt(needed) <= abs(gap)
+    assert needed == 2 or quantiles[needed - 1] * deviation / sqrt(needed - 1) > abs(gap)
+
+
+def test_no_number_of_seeds_shows_no_gap() -> None:
+    assert seeds_needed(0.0, 0.0) is None and seeds_needed(0.0, 1.0) is None
+    assert seeds_needed(0.5, 0.0) == 2
+    normal = (stats.norm.ppf(0.975) + stats.norm.ppf(0.8)) ** 2
+    assert seeds_needed(1.0, sqrt(9000 / normal)) == pytest.approx(9000, abs=3)
+    assert seeds_needed(1.0, sqrt(10_010 / normal)) is None
+
+
+@given(pairs)
+def test_a_gap_is_shown_as_the_winner_of_two_is(pair: tuple[list[float], list[float]]) -> None:
+    gap = paired_gap(*pair)
+    best = winner_of({"a": pair[0], "b": pair[1]}, higher=True).name
+    assert best == (("a" if gap.mean > 0 else "b") if gap.shown else None)
 
 
 def test_one_seed_has_no_interval_and_equal_differences_have_no_width() -> None:
