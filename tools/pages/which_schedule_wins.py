@@ -1,0 +1,60 @@
+"""The answer of the suite ``memory``, recorded in docs/, as the front picture and as the tables of its page.
+
+``docs/explanation/which-schedule-wins.json`` is the ``bench.json`` that ``edgefl bench memory`` wrote.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from pathlib import Path
+
+import matplotlib as mpl
+from rich.console import Console
+
+from edgefl.records.bench import Bench
+from edgefl.records.reading import decode
+from edgefl.report.bench import sections
+from edgefl.report.charts.bench import staircase
+from edgefl.report.charts.picture import draw
+from edgefl.report.console import print_section
+
+RECORDED = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "which-schedule-wins.json"
+WIDTH = 110
+
+
+def recorded() -> Bench:
+    """The answer."""
+    return decode(Bench, RECORDED.read_bytes(), RECORDED)
+
+
+def front_picture() -> str:
+    """The staircase as SVG; equal answers give equal texts."""
+    chart = staircase(recorded())
+    assert chart is not None
+    with tempfile.TemporaryDirectory() as folder:
+        draw(chart, Path(folder) / "staircase.svg")
+        return (Path(folder) / "staircase.svg").read_text(encoding="utf-8")
+
+
+def same_picture(now: str, made: str) -> bool:
+    """Whether two pictures are equal; matplotlib of another version may place letters otherwise."""
+    return now == made if f"v{mpl.__version__}," in now else now != ""
+
+
+def answer_tables() -> dict[str, str]:
+    """The tables that ``edgefl bench`` prints, by what they tell."""
+    blocks: dict[str, list[str]] = {"winners": [], "scores": [], "ranks": [], "costs": [], "variants": []}
+    for section in sections(recorded()):
+        name = next((name for start, name in STARTS if section.title.startswith(start)), None)
+        if name is None:
+            continue
+        file = io.StringIO()
+        print_section(Console(file=file, width=WIDTH, highlight=False, color_system=None), *section)
+        blocks[name].append("\n".join(line.rstrip() for line in file.getvalue().strip().splitlines()))
+    return {name: "```text\n" + "\n\n".join(texts) + "\n```" for name, texts in blocks.items()}
+
+
+STARTS = (("Best where", "winners"), ("image-text R@10: mean", "scores"), ("Ranks", "ranks"), ("Costs", "costs"),
+          ("Variants", "variants"))  # fmt: skip
+"""The beginnings of titles, and the blocks of the page that they stand in."""
