@@ -35,6 +35,7 @@ NOBODY = "nobody can train"
 COSTS = ("virtual time", "traffic", "energy")
 MOST_COSTS = 30
 """Rows of costs; of more, only the lowest of each fleet are shown."""
+AT_CHANCE = ", no better than chance"
 HOW_BEST = (
     "Best: the paired differences to all others over the seeds exclude 0 (95 %, Holm).  tie: those not shown to be "
     "behind, the best mean first.  could show: the gap that these seeds would show with a power of 80 %."
@@ -210,13 +211,45 @@ def _winners(result: Bench) -> Iterator[Section]:
         place = f"{budget_named(result.budget).noun} of these" if result.budget is not UNSET else "fleet"
         table = new_table(place, "best", metric_words(result), "ahead by", *(["could show"] if several else []),
                           left=(0, 1))  # fmt: skip
-        for fleet in fleets:
-            best = fleet.winner if fleet.winner is not None else next(iter(fleet.tied), None)
-            scores = [score_text(row) for row in fleet.rows if row.variant == best]
-            gaps = [or_dash("{:.3f}".format, gap) for gap in (fleet.gap, fleet.detectable)[: 1 + several]]
-            table.add_row(interval(result, fleet), best_of(fleet), *(scores or [NOTHING]), *gaps)
+        for stretch, cells in _stretches(result, fleets, lambda fleet: _winner(result, fleet)):
+            table.add_row(stretch, *cells)
         last = fleets is groups[-1][1]
         yield Section(f"Best where {words}" if words else "Best", table, HOW_BEST if several and last else "")
+
+
+def _winner(result: Bench, fleet: BenchFleet) -> list[str]:
+    """Who is best, the score, the gap, and with several seeds the one that could be shown."""
+    best = fleet.winner if fleet.winner is not None else next(iter(fleet.tied), None)
+    rows = [row for row in fleet.rows if row.variant == best]
+    chance = "".join(AT_CHANCE for row in rows if _at_chance(result, row))
+    gaps = (fleet.gap, fleet.detectable)[: 1 if len(result.seeds) == 1 else 2]
+    scores = [score_text(row) for row in rows] or [NOTHING]
+    return [best_of(fleet) + chance, *scores, *(or_dash("{:.3f}".format, gap) for gap in gaps)]
+
+
+def _at_chance(result: Bench, row: BenchRow) -> bool:
+    """Whether the interval of a score holds the chance level, or is worse."""
+    if result.chance is None or row.mean is None:
+        return False
+    reach = row.half_width or 0.0
+    if result.better == "higher":
+        return row.mean - reach <= result.chance
+    return row.mean + reach >= result.chance
+
+
+def _stretches(
+    result: Bench, fleets: Sequence[BenchFleet], cells: Callable[[BenchFleet], list[str]]
+) -> Iterator[tuple[str, list[str]]]:
+    """The cells of fleets with one share of small devices, neighbours with the same cells as one row, and its name."""
+    for found, group in groupby(((fleet, cells(fleet)) for fleet in fleets), key=lambda each: each[1]):
+        first, *rest = [fleet for fleet, _ in group]
+        last = rest[-1] if rest else first
+        if first.low is UNSET or last.high is UNSET:
+            yield from ((fleet.fleet, found) for fleet in (first, *rest))
+        elif first.low == first.high:  # amounts that the suite names
+            yield from ((interval(result, fleet), found) for fleet in (first, *rest))
+        else:
+            yield _between(first.low, last.high, shows(result)), found
 
 
 def _places(result: Bench) -> list[str]:
@@ -224,12 +257,16 @@ def _places(result: Bench) -> list[str]:
     return ["small\ndevices", budget_named(result.budget).noun] if result.budget is not UNSET else ["fleet"]
 
 
-def _named(result: Bench) -> Iterator[tuple[BenchFleet, list[str]]]:
-    """The fleets, and the cells that name each: a share of small devices only where it begins."""
-    for _, (first, *others) in by_share(result):
-        share = [] if first.small_share is UNSET else [units.show_share(first.small_share)]
-        yield first, [*share, interval(result, first)]
-        yield from ((fleet, [*("" for _ in share), interval(result, fleet)]) for fleet in others)
+def _rows(
+    result: Bench, cells: Callable[[BenchFleet], list[str]], but: BenchFleet | None = None
+) -> Iterator[list[str]]:
+    """Rows of the fleets ``but`` one: the cells that name each, a share of small devices only where it begins, and its
+    own."""
+    for _, fleets in by_share(result):
+        share = [] if fleets[0].small_share is UNSET else [units.show_share(fleets[0].small_share)]
+        for stretch, found in _stretches(result, [fleet for fleet in fleets if fleet is not but], cells):
+            yield [*share, stretch, *found]
+            share = ["" for _ in share]
 
 
 def _matrix(result: Bench, title: str, cell: Callable[[BenchRow], str], *, but: BenchFleet | None = None) -> Section:
@@ -237,10 +274,13 @@ def _matrix(result: Bench, title: str, cell: Callable[[BenchRow], str], *, but: 
     places = _places(result)
     names = [variant.variant for variant in result.variants if variant.refused is UNSET]
     table = new_table(*places, *names, left=range(len(places)))
-    for fleet, named in _named(result):
-        if fleet is not but:
-            cells = {row.variant: cell(row) for row in fleet.rows}
-            table.add_row(*named, *(cells.get(name, NOTHING) for name in names))
+
+    def cells(fleet: BenchFleet) -> list[str]:
+        found = {row.variant: cell(row) for row in fleet.rows}
+        return [found.get(name, NOTHING) for name in names]
+
+    for row in _rows(result, cells, but):
+        table.add_row(*row)
     return Section(title, table)
 
 
@@ -266,20 +306,19 @@ def _costs(result: Bench) -> Iterator[Section]:
     note = "A seed that doesn't reach it counts as more than all others; a dash where that is the median."
     places = _places(result)
     of_fleet = {fleet: list(costs) for fleet, costs in groupby(result.costs, key=lambda cost: cost.fleet)}
-    each = [(named, of_fleet[fleet.fleet]) for fleet, named in _named(result) if fleet.fleet in of_fleet]
     if len(result.costs) > MOST_COSTS:
         table = new_table(*places, *COSTS, left=range(len(places) + len(COSTS)))
-        for named, costs in each:
-            table.add_row(*named, *(_lowest(costs, axis) for axis in AXES))
+        for row in _rows(result, lambda fleet: [_lowest(of_fleet.get(fleet.fleet, ()), axis) for axis in AXES]):
+            table.add_row(*row)
         in_brackets = "  In brackets: the seeds that reach it, if not all do."
         yield Section(f"{title}, the lowest of each fleet", table, note + in_brackets)
         return
     table = new_table(*places, "variant", *COSTS, "", left=(*range(len(places) + 1), len(places) + 1 + len(COSTS)))
-    for named, costs in each:
-        for cost in costs:
+    for *named, name in _rows(result, lambda fleet: [fleet.fleet]):
+        for cost in (costs := of_fleet.get(name, [])):
             cells = (or_dash(show, median_cost(getattr(cost, axis))) for axis, (_, show) in AXES.items())
             missed = f"not reached in {cost.seeds - cost.reached} of {cost.seeds}" if cost.reached < cost.seeds else ""
-            table.add_row(*(named if cost is costs[0] else ["" for _ in named]), cost.variant, *cells, missed)
+            table.add_row(*(named if cost is costs[0] else ["" for _ in places]), cost.variant, *cells, missed)
     yield Section(title, table, note)
 
 
