@@ -27,7 +27,6 @@ from tools.pages.data_sets import data_set_blocks
 from tools.pages.devices import device_blocks
 from tools.pages.errors import errors_page
 from tools.pages.fine_tune import fine_tune_blocks
-from tools.pages.front_picture import front_picture, same_picture
 from tools.pages.methods import method_blocks
 from tools.pages.protocol import protocol_blocks
 from tools.pages.python import python_page
@@ -36,6 +35,7 @@ from tools.pages.rooms import rooms_drawing
 from tools.pages.scenario import scenario_page, scenario_schema
 from tools.pages.scenarios import scenarios_page
 from tools.pages.towers import tower_blocks
+from tools.pages.which_schedule_wins import answer_tables, front_picture, same_picture
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BLOCK = re.compile(r"(<!-- made: ([\w./ -]+) -->\n\n)(.*?)(\n\n<!-- /made -->\n)", re.DOTALL)
@@ -80,6 +80,7 @@ PAGES = (
     Page("reference/bibliography.md", bibliography_page),
     Page("explanation/methods.md", method_blocks),
     Page("how-to/fine-tune.md", fine_tune_blocks, slow=True),
+    Page("explanation/which-schedule-wins.md", answer_tables),
     Page("explanation/architecture.svg", rooms_drawing),
     Page("front-picture.svg", front_picture, same=same_picture),
 )

@@ -260,6 +260,8 @@ def _whole(document: Document) -> Document:
     if "suite" in other.data:
         raise document.error(("suite",), f"{named} takes its fields from another suite itself; name that one")
     taken = {key: value for key, value in other.data.items() if key not in document.data}
+    if isinstance(scenario := taken.get("scenario"), dict):  # which has the name of its own suite, as its trials have
+        taken["scenario"] = {"name": other.data.get("name", Path(named).stem), **scenario}
     places = {path: place for path, place in other.places.items() if path and path[0] in taken}
     return Document({**taken, **document.data}, {**places, **document.places}, document.file)
 

@@ -38,7 +38,8 @@ def shrunk(name: str, folder: Path, **changes: Any) -> Path:
 
 @pytest.mark.slow
 def test_the_runs_of_bandwidth_are_those_of_memory_where_no_device_is_small(tmp_path: Path) -> None:
-    few = {"seeds": 1, "tune": None, "small": ["30%"], "at": ["64 MiB"]}
+    tune = {"search": ["training.lr=1e-3..1e-2"], "trials": 1}
+    few = {"seeds": 1, "tune": tune, "small": ["30%"], "at": ["64 MiB"]}
     memory = shrunk("memory", tmp_path, **few)
     edgefl.bench(memory, output=tmp_path / "out", jobs=2, overrides=["data.samples=48", "data.test=100"])
     before = sorted((tmp_path / "out" / "runs").iterdir())
