@@ -182,7 +182,7 @@ def _tuned(
         if variant.refused is not None:
             found.append(variant)
             continue
-        scenario = replace(variant.scenario, seed=suite.seeds[0])
+        scenario = variant.scenario
         space = searched_of(scenario, options.search)
         place = folder / run_folder(variant.name, content_of(scenario, None))
         place.mkdir(parents=True, exist_ok=True)
@@ -197,6 +197,8 @@ def _tuned(
             continue
         tunings[variant.name] = tuning
         found.append(replace(variant, scenario=with_settings(scenario, space, tuning.best.settings)))
+    if not tunings:
+        raise suite.document.error(("tune",), f"no variant can be tuned: {found[0].name}: {found[0].refused}")
     return found, tunings
 
 
@@ -236,6 +238,13 @@ def _priced(
                 continue
             if any(cell.eligible_share for of_variant in cells.values() for cell in of_variant):
                 fleets.append(FleetCells(label, cells, share, level))
+    if not fleets:
+        least = min((amount for amounts in needs.values() for amount in amounts), default=inf)
+        show = budget_named(budget).show
+        raise suite.document.error(
+            ("at",),
+            f"no client can train any variant with so little {budget}: the least that a work takes is {show(least)}",
+        )
     return fleets, needs
 
 

@@ -308,6 +308,11 @@ def test_a_wrong_suite_is_told_in_a_line(change: Mapping[str, Any], message: str
     assert found.value.exit_code == 2 and not (tmp_path / "out").exists()
 
 
+def test_fleets_on_which_nobody_trains_are_told_with_what_it_takes(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"at: no client can train any variant .*the least that a work takes is 6"):
+        edgefl.bench(write(tmp_path, small=None, at=["1 KiB"]), output=tmp_path / "out")
+
+
 def test_a_folder_of_something_else_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("words")
