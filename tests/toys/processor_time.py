@@ -10,11 +10,12 @@ from typing import Any
 import psutil
 import pytest
 
-MOST = 12.0
+MOST = 15.0
 """Processor seconds of a quick test beyond which the run fails.  Three are the aim: the first test of a process also
 imports libraries, and a busy machine's caches make everything slower."""
-MOST_IN_ALL = 900.0
-"""Processor seconds of all quick tests beyond which the run fails."""
+MOST_IN_ALL = 1300.0
+"""Processor seconds of all quick tests beyond which the run fails.  Machines differ: nearly the same tests took 629 s
+on one with two cores, and 986 s on another."""
 SHOWN = 3.0
 """Processor seconds of a quick test from which on it is listed."""
 
