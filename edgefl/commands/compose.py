@@ -10,6 +10,7 @@ from functools import cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from edgefl import models, registry
@@ -22,7 +23,7 @@ from edgefl.errors import DataError, MethodError
 from edgefl.machine.kernel_scratch import kernels, probe
 from edgefl.memo import cache_folder
 from edgefl.methods import ClientFacts, Kind, Method, Setting
-from edgefl.models import adapters
+from edgefl.models import adapters, dtypes
 from edgefl.models.model import ModelDescription
 from edgefl.planning import Planner, Setup
 from edgefl.planning.payload_options import encoded
@@ -33,7 +34,9 @@ from edgefl.schedules import Schedule
 from edgefl.training import Attack
 from edgefl.training.pretraining import Pretraining, descriptions_of
 from edgefl.work import Work
-from edgefl.work.description import digest
+from edgefl.work.description import DTYPE_NAMES, digest
+from edgefl.work.optimizer.update import wrong_step
+from edgefl.work.optimizer.zeroth_order import without_gradients
 from edgefl.work.sums import averaged
 from edgefl.work.tasks import facts_for, like
 from edgefl.work.torch_device import device_of
@@ -143,8 +146,9 @@ def _kinds(scenario: Scenario, federation: Federation) -> dict[str, Kind]:
             model = models.describe(scenario.model, modalities, like(task), facts, checkpointing=checkpointing)
         if adapter:
             model["adapter"] = adapter
+            dtypes.under_adapter(model, scenario.adapter_options, given=scenario.model.dtype is not None)
         if scenario.training.precision == "float64":
-            model["dtype"] = "float64"
+            dtypes.in_float64(model)
         patterns, extras = federation.patterns(name), federation.extras(name)
         delivers = scenario.adapter_options.deliver_base == "first"
         kinds[name] = Kind(name, modalities, task, model, scenario.model.weights, patterns, extras, delivers)
@@ -204,7 +208,30 @@ def _method(scenario: Scenario, setting: Setting) -> Method:
                     f"{scenario.method_name} sends {item.name} in {item.dtype}, so it can't train in float64: write "
                     "float32",
                 )
+    _check_trained(scenario, works)
     return method
+
+
+def _check_trained(scenario: Scenario, works: Sequence[Work]) -> None:
+    """Raise ScenarioError for parameters in float16 that train, and for a dtype that the optimizer lacks on the CPU."""
+    for work in works:
+        tensors = {n: p for n, p in models.on_meta(work.model).named_parameters() if n in work.trainable}
+        trained = {p.dtype: n for n, p in tensors.items() if p.dtype not in (torch.float32, torch.float64)}
+        if (name := trained.get(torch.float16)) and not without_gradients(work):
+            tower = name.partition(".")[0]
+            raise scenario.error(
+                ("model", tower, "dtype") if tower in scenario.model.towers or tower == "multiway" else ("model",),
+                f"{name} trains in float16, whose small gradients become 0, and no loss is scaled for gradients that "
+                "are float16 themselves: write bfloat16, or train an adapter in float32 (adapter: lora)",
+            )
+        for dtype in trained if not without_gradients(work) else ():
+            if why := wrong_step(work, dtype):
+                raise scenario.error(
+                    ("training", "implementation") if "implementation" in work.optimizer else ("training",),
+                    f"{scenario.training.optimizer_name} {why} in {DTYPE_NAMES[dtype]} on a CPU with torch "
+                    f"{torch.__version__}: write another implementation (for-loop, foreach) or optimizer, or the "
+                    "model's dtype: float32",
+                )
 
 
 def _first_works(method: Method) -> list[Work]:

@@ -29,7 +29,7 @@ from edgefl.registry.part_fields import Fields
 from edgefl.work import Address, Item, Pass, Payload, Result, Work
 from edgefl.work.description import HELD_OUT, StepArgs
 from edgefl.work.slices import add
-from edgefl.work.sums import averaged
+from edgefl.work.sums import averaged, exact
 from edgefl.work.tasks import task_named
 
 
@@ -385,16 +385,17 @@ class Method:
             for item in (item for p in update.work.up if p.name == payload for item in p.items):
                 value = update.payloads[payload][item.name]
                 if not item.beside:
-                    value = value - update.base[item.source]
+                    value = exact(value) - update.base[item.source]
                 if item.source not in sums:
                     whole = state.tensors[f"{update.kind}/{item.like}" if item.like else item.source]
-                    sums[item.source] = torch.zeros_like(whole)
+                    sums[item.source] = torch.zeros_like(exact(whole))
                 add(sums[item.source], item.cut, value.to(sums[item.source].dtype) * factor)
         return sums
 
     def plus(self, state: ServerState, changes: Mapping[Address, Tensor]) -> dict[Address, Tensor]:
         """The tensors at these addresses with ``changes`` added; an address that the state lacks begins at zero."""
-        return {a: state.tensors[a] + change if a in state.tensors else change for a, change in changes.items()}
+        old = {a: state.tensors.get(a, change) for a, change in changes.items()}
+        return {a: (old[a] + c).to(old[a].dtype) if a in state.tensors else c for a, c in changes.items()}
 
     def evaluate(self, kind: str, split: str) -> Work:
         """The work that scores the model of a client kind on a split: one of the server's, or a client's HELD_OUT."""

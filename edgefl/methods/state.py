@@ -10,7 +10,7 @@ from torch import Tensor
 
 from edgefl.work import Address, Description, Item, Work
 from edgefl.work.slices import Cut, take
-from edgefl.work.sums import changing
+from edgefl.work.sums import changing, exact
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Update:
     def norm(self, without: Container[Address] = ()) -> float:
         """L2 norm of the change of all floating tensors sent but tables and those ``without``; 0 for meta tensors."""
         changes = (
-            value.to(base.dtype) - base
+            exact(value.to(base.dtype)) - exact(base)
             for address, value, base in self.changing()
             if address not in without and not value.is_meta
         )

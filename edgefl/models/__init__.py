@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from edgefl import registry
 from edgefl.errors import MethodError
-from edgefl.models import adapters
+from edgefl.models import adapters, dtypes
 from edgefl.models.client import describe
 from edgefl.models.exits import places_of
 from edgefl.models.model import ModelDescription, TowerDescription
@@ -32,13 +32,17 @@ __all__ = [
 def build(description: ModelDescription) -> nn.Module:
     """Build the module that a description specifies, on torch's current default device.
 
-    Parameters are initialised from torch's global generator, in float32: a model in float64 starts from these values.
+    Parameters are initialised from torch's global generator, in float32, and then put into their dtypes.
     Raises UnknownName if no model of that name is registered.
     """
     module: nn.Module = registry.get("model", description["name"])(description)
+    added: set[str] = set()
     if adapter := description.get("adapter"):
+        before = {name for name, _ in module.named_parameters()}
         adapters.attach(module, adapter)
-    return module.double() if description.get("dtype") == "float64" else module
+        added = {name for name, _ in module.named_parameters()} - before
+    dtypes.cast(module, description, added)
+    return module
 
 
 class _SkipInitialisation(TorchFunctionMode):

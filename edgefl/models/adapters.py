@@ -19,7 +19,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from edgefl import registry
 from edgefl.errors import MethodError, suggestion
-from edgefl.models.model import AdapterDescription, ModelDescription
+from edgefl.models.model import AdapterDescription, Dtype, ModelDescription
 from edgefl.registry.part_fields import Fields
 
 READ_OUT = ("head", "rep")
@@ -39,6 +39,11 @@ class AdapterOptions(_Named):
         None,
         description="parts that train beside the adapter: embedding, norm, rep or head of every tower, or the "
         "beginning of a parameter's name (image.blocks.3); null: head and rep, which pre-trained weights don't have",
+    )
+    dtype: Dtype = Field(
+        "float32",
+        description="dtype of what trains over a tower of another dtype: the adapter's own parameters, and the layers "
+        "that train beside it; single parameters that train in a frozen layer, as biases, are in the tower's",
     )
     deliver_base: Literal["preinstalled", "first"] = Field(
         "preinstalled",
@@ -248,8 +253,9 @@ class Lora(Adapter):
         factor = scale(adapter)
         for name, layer in chosen_layers(module, adapter["parts"]):
             first, second = (state.pop(f"{name}.{factor}") for factor in FACTORS)
-            change = factor * second @ first
-            state[f"{name}.weight"] = state[f"{name}.weight"] + (change if isinstance(layer, nn.Linear) else change.T)
+            change, weight = factor * second @ first, state[f"{name}.weight"]
+            moved = weight + (change if isinstance(layer, nn.Linear) else change.T)
+            state[f"{name}.weight"] = moved.to(weight.dtype)
         return state
 
 
@@ -262,6 +268,9 @@ def scale(adapter: AdapterDescription) -> float:
 
 def _add(scale: float, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
     first, second = (cast(Tensor, getattr(layer, factor)) for factor in FACTORS)
+    if first.dtype != cast(Tensor, layer.weight).dtype:  # as PEFT: the factors' part is computed in their dtype
+        change = F.linear(F.linear(inputs[0].to(first.dtype), first), second) * scale
+        return (output + change).to(output.dtype)
     return output + F.linear(F.linear(inputs[0], first), second) * scale
 
 

@@ -14,7 +14,7 @@ from edgefl.errors import MethodError
 from edgefl.models.model import JointDescription, Model, ModelDescription, ProjectionDescription, TowerDescription
 from edgefl.models.multiway import describe_multiway
 from edgefl.models.options import ModelOptions
-from edgefl.models.tower import initialise, stand_in
+from edgefl.models.tower import initialise, stand_in, without_float32
 
 FACTS = ("channels", "size", "vocabulary", "bins", "frames")
 """Fields of a tower's description that the data set determines."""
@@ -184,6 +184,19 @@ def describe(
     The description doesn't contain the source of pre-trained weights, because no cost depends on it.
     Raises MethodError for a modality without a tower, or if towers under one norm have different widths.
     """
+    described = _described(options, modalities, task, facts, checkpointing)
+    if (dtype := options.shared_dtype) != "float32":
+        described["dtype"] = dtype
+    return described
+
+
+def _described(
+    options: ModelOptions,
+    modalities: Sequence[str],
+    task: str,
+    facts: Mapping[str, Mapping[str, int]],
+    checkpointing: bool,
+) -> ModelDescription:
     if options.multiway is not None and task != "next-token":
         return describe_multiway(options.multiway, modalities, task, facts, checkpointing=checkpointing)
     towers = options.towers
@@ -238,6 +251,6 @@ def _causal(
 
 def _tower(options: Any, facts: Mapping[str, int], checkpointing: bool) -> TowerDescription:
     """The description of a tower at full depth: its options, and what the data determine."""
-    fields = options.model_dump(exclude={"weights"})
+    fields = without_float32(options.model_dump(exclude={"weights"}))
     described = {**fields, **{k: v for k, v in facts.items() if k in FACTS}, "depth": options.blocks}
     return cast(TowerDescription, {**described, "checkpointing": True} if checkpointing else described)

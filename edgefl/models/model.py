@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Literal, NotRequired, TypedDict
 
+import torch
 from torch import Tensor, nn
 
+Dtype = Literal["float32", "bfloat16", "float16"]
+"""Dtypes in which a scenario may have a part of a model."""
 Gives = Literal["scores", "next token", "embeddings"]
 
 
@@ -43,6 +46,7 @@ class TowerDescription(TypedDict, total=False):
     rep: int | ProjectionDescription
     predicts: bool
     checkpointing: bool
+    dtype: str
 
 
 class JointDescription(TypedDict, total=False):
@@ -64,6 +68,7 @@ class AdapterDescription(TypedDict, total=False):
     parts: Sequence[str]
     alpha: float
     of: int
+    dtype: str
 
 
 class ModelDescription(TypedDict):
@@ -74,7 +79,7 @@ class ModelDescription(TypedDict):
     joint: NotRequired[JointDescription]
     modalities: NotRequired[Sequence[str]]
     adapter: NotRequired[AdapterDescription]
-    dtype: NotRequired[Literal["float64"]]
+    dtype: NotRequired[str]
     exits: NotRequired[int]
     ensemble: NotRequired[bool]
 
@@ -86,6 +91,21 @@ def gives(description: ModelDescription) -> Gives:
         return "next token"
     joint = description.get("joint") or {}
     return "scores" if joint.get("classes") or any(tower.get("classes") for tower in towers) else "embeddings"
+
+
+def dtype_of(described: Mapping[str, Any]) -> torch.dtype:
+    """The dtype of a described tower or adapter, or of what a task adds to the towers of a described model."""
+    dtype: torch.dtype = getattr(torch, described.get("dtype", "float32"))
+    return dtype
+
+
+def inputs(description: ModelDescription) -> dict[str, torch.dtype]:
+    """In which dtype the floating inputs of a modality are taken, by modality, where it isn't float32."""
+    found: dict[str, torch.dtype] = {}
+    for name, tower in description.get("towers", {}).items():
+        if (dtype := dtype_of(tower)) is not torch.float32:
+            found |= dict.fromkeys(description.get("modalities", [name]), dtype)
+    return found
 
 
 class Model(nn.Module):
@@ -109,7 +129,11 @@ class Model(nn.Module):
         given = (first,) if second is None else (first, second)
         if len(given) != len(self.modalities):
             raise TypeError(f"this model takes {' and '.join(self.modalities)}: {len(given)} inputs were given")
-        batch = dict(zip(self.modalities, given, strict=True))
+        dtypes = inputs(self.description)
+        batch = {
+            modality: x.to(dtypes.get(modality, x.dtype)) if x.is_floating_point() else x
+            for modality, x in zip(self.modalities, given, strict=True)
+        }
         if self.gives == "next token":
             scores: Tensor = self.next_tokens(self.modalities[0], first)
             return scores

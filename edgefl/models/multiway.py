@@ -18,9 +18,8 @@ from torch.nn import functional as F
 
 from edgefl.errors import MethodError
 from edgefl.models.model import JointDescription, Model, ModelDescription, TowerDescription
-from edgefl.models.tower import chosen, drop_path_rates, initialise, stand_in, through
+from edgefl.models.tower import TowerFields, chosen, drop_path_rates, initialise, stand_in, through, without_float32
 from edgefl.models.towers.vit import check_patch
-from edgefl.registry.part_fields import Fields
 
 MODALITIES = ("image", "text")
 RESERVED = 2
@@ -30,7 +29,7 @@ Tokens = dict[str, Tensor]
 """Tokens ``[batch, tokens, dim]`` by modality, for the modalities in the batch; image comes before text."""
 
 
-class MultiwayOptions(Fields):
+class MultiwayOptions(TowerFields):
     """Fields of ``model: {multiway: {...}}``; the defaults are BEiT-3 base."""
 
     blocks: PositiveInt = Field(12, description="encoder layers at full depth")
@@ -319,7 +318,7 @@ def describe_multiway(
     """
     if other := [m for m in modalities if m not in MODALITIES]:
         raise MethodError(f"the multiway model reads image and text; these clients have {other[0]}")
-    fields = {**options.model_dump(), "depth": options.blocks}
+    fields = {**without_float32(options.model_dump()), "depth": options.blocks}
     for modality, field in (("image", "channels"), ("image", "size"), ("text", "vocabulary")):
         if field not in facts.get(modality, {}):
             raise MethodError(f"the multiway model needs the {field} of {modality}, which the data set doesn't have")

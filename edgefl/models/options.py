@@ -8,6 +8,8 @@ from pydantic import BaseModel, Field, PositiveInt, field_validator, model_valid
 
 from edgefl import registry
 from edgefl.errors import MethodError
+from edgefl.models.dtypes import widest
+from edgefl.models.model import Dtype
 from edgefl.models.multiway import MODALITIES as MULTIWAY_MODALITIES
 from edgefl.models.multiway import MultiwayOptions
 from edgefl.registry.part_fields import Fields
@@ -41,6 +43,11 @@ class ModelOptions(Fields):
     audio: Any = Field(None, description="the audio tower: {tower: ast, blocks, width, heads, ...}")
     multiway: MultiwayOptions | None = Field(
         None, description="one encoder for image and text, instead of towers: {blocks, width, heads, patch, ...}"
+    )
+    dtype: Dtype | None = Field(
+        None,
+        description="dtype of what a task adds to towers: projections, classifiers and fusion; null: that of the "
+        "widest tower, or under an adapter that trains them the adapter's",
     )
     dimension: int | None = Field(
         None,
@@ -102,6 +109,12 @@ class ModelOptions(Fields):
     def modalities(self) -> tuple[str, ...]:
         """The modalities that clients may have."""
         return MULTIWAY_MODALITIES if self.multiway is not None else tuple(self.towers)
+
+    @property
+    def shared_dtype(self) -> str:
+        """The dtype of what a task adds to towers, without an adapter."""
+        towers = (self.multiway,) if self.multiway is not None else self.towers.values()
+        return self.dtype or widest(getattr(tower, "dtype", "float32") for tower in towers)
 
     @property
     def blocks(self) -> dict[str, int]:

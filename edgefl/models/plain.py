@@ -22,8 +22,7 @@ from torch.nn.parameter import UninitializedParameter
 from edgefl.errors import MethodError, text_of
 from edgefl.models.layers import PRE_NORM_BLOCK, BlockLayers
 from edgefl.models.model import TowerDescription
-from edgefl.models.tower import chosen
-from edgefl.registry.part_fields import Fields
+from edgefl.models.tower import TowerFields, chosen
 
 OF_DATA = {"image": ("channels", "size"), "text": ("vocabulary",), "audio": ("bins", "frames")}
 """Arguments that the data determine, by modality; ``classes`` too, where the tower has a classifier."""
@@ -34,7 +33,7 @@ TRIED = (
 """Data of which a module is built to count its blocks, until one fits."""
 
 
-class PlainOptions(Fields):
+class PlainOptions(TowerFields):
     """What all towers from ordinary modules have."""
 
     @computed_field(description="blocks at full depth; 1 where the class doesn't name them")  # type: ignore[prop-decorator]

@@ -15,11 +15,21 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from edgefl.models.model import TowerDescription
+from edgefl.models.model import Dtype, TowerDescription
 from edgefl.registry.part_fields import Fields
 
 
-class EncoderOptions(Fields):
+class TowerFields(Fields):
+    """What every tower's options have."""
+
+    dtype: Dtype = Field(
+        "float32",
+        description="dtype in which the tower's parameters and statistics lie, train and travel; training.precision "
+        "says in which a product is computed",
+    )
+
+
+class EncoderOptions(TowerFields):
     """Options of every transformer tower, edgefl's own or a library's."""
 
     blocks: PositiveInt = Field(4, description="transformer blocks at full depth")
@@ -50,12 +60,21 @@ class TransformerOptions(EncoderOptions):
     )
 
 
+def without_float32(fields: dict[str, Any]) -> dict[str, Any]:
+    """A tower's fields without the dtype that all have that name none."""
+    return {name: value for name, value in fields.items() if (name, value) != ("dtype", "float32")}
+
+
 Chosen = TypeVar("Chosen", bound=BaseModel)
 
 
 def chosen(options: type[Chosen], description: Mapping[str, object]) -> Chosen:
-    """The tower's options from its description, without computed fields and the fields that the data determine."""
-    return options(**{name: value for name, value in description.items() if name in options.model_fields})
+    """The tower's options from its description, without computed fields and the fields that the data determine.
+
+    Without its dtype too: a tower is built in float32.
+    """
+    names = options.model_fields.keys() - {"dtype"}
+    return options(**{name: value for name, value in description.items() if name in names})
 
 
 def drop_path_rates(last: float, blocks: int, depth: int) -> list[float]:

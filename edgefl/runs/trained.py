@@ -44,7 +44,8 @@ def trained_model(
     adapter = models[kind].get("adapter")
     if merged and adapter and (state := adapters.merge(module, adapter)) is not None:
         plain: nn.Module = build(adapters.without(models[kind]))
-        plain.load_state_dict(state, assign=True)
+        own = plain.state_dict()
+        plain.load_state_dict({name: value.to(own[name].dtype) for name, value in state.items()}, assign=True)
         module = plain
     return module.eval()
 

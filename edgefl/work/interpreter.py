@@ -235,8 +235,11 @@ def _passes(ctx: Context, seed: int, meter: Meter | None) -> tuple[Tensor, int]:
                 counts[pattern] += 1
                 given = {name: value.to(ctx.device, non_blocking=True) for name, value in batch.items()}
                 batch = given
-                if ctx.floating is torch.float64:  # beside what the source gave, which stays until the next batch
-                    batch = {n: value.double() if value.is_floating_point() else value for n, value in given.items()}
+                if ctx.inputs:  # beside what the source gave, which stays until the next batch
+                    batch = {
+                        n: value.to(ctx.inputs.get(n, ctx.floating)) if value.is_floating_point() else value
+                        for n, value in given.items()
+                    }
                 step_meter = metered if metered and counts[pattern] <= limit else None
                 if step_meter:
                     step_meter.adopt([*given.values(), *batch.values()], "inputs")

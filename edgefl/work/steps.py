@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgefl.models.client import ClientModel
+from edgefl.models.model import inputs
 from edgefl.models.multiway import MultiwayModel
 from edgefl.work.description import Pass, Source, Work
 
@@ -64,6 +66,11 @@ class Context:
     def floating(self) -> torch.dtype:
         """``torch.float32``, or ``torch.float64`` for a model of that precision: of losses, outputs and metrics."""
         return torch.float64 if self.work.model.get("dtype") == "float64" else torch.float32
+
+    @cached_property
+    def inputs(self) -> Mapping[str, torch.dtype]:
+        """The dtype in which each modality's floating inputs are taken, where it isn't float32."""
+        return inputs(self.work.model)
 
     def output(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
         """The output of this name: zeros of ``shape`` when first asked for, the same tensor afterwards.

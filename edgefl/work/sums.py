@@ -25,6 +25,11 @@ Starts = dict[tuple[int, Places], tuple[Mapping[Address, Tensor], Packed]]
 """By identity and place: the starting values of clients, and these in one piece."""
 
 
+def exact(value: Tensor) -> Tensor:
+    """A floating tensor in at least float32, in which changes of half precisions are added up."""
+    return value.to(torch.promote_types(value.dtype, torch.float32))
+
+
 def averaged(address: Address) -> bool:
     """Whether the tensor at an address is averaged; tables are aggregated by methods."""
     return not address.startswith("table/")
@@ -108,9 +113,9 @@ class Sums:
                 if total := self.totals.expected.get((address, None)):
                     mean = self.means.get((address, None))
                     if mean is None:
-                        mean = self.means[address, None] = torch.zeros_like(start)
+                        mean = self.means[address, None] = torch.zeros_like(exact(start))
                     lists = plain.setdefault(weight / total * factor, ([], [], []))
-                    for entries, tensor in zip(lists, (mean, value.to(mean.dtype), start), strict=True):
+                    for entries, tensor in zip(lists, (mean, value.to(mean.dtype), exact(start)), strict=True):
                         entries.append(tensor)
                 continue
             for part in self.totals.cuts[address]:
@@ -120,7 +125,7 @@ class Sums:
                 inner = within(cut, part)
                 its, began = (value, start) if cut == part else (take(value, inner), take(start, inner))
                 if (address, part) not in self.means:
-                    self.means[address, part] = torch.zeros_like(began)
+                    self.means[address, part] = torch.zeros_like(exact(began))
                 mean = self.means[address, part]
                 mean.add_(its.to(mean.dtype) - began, alpha=weight / total * factor)
         for alpha, (means, values, bases) in plain.items():
@@ -167,6 +172,7 @@ class Sums:
         for item in payload.items:
             start, key = base.get(item.source), (item.source, None)
             floating = start is not None and start.is_floating_point() and start.dtype == DTYPES[item.dtype]
+            floating = floating and start is exact(start)  # type: ignore[arg-type]
             if not (floating and item.source in self.totals.alone and averaged(item.source)) or key in self.means:
                 return None
             totals.add(self.totals.expected.get(key))

@@ -20,6 +20,9 @@ from edgefl.scenario import load
 from edgefl.work.description import Pass
 
 Make = Callable[..., dict[str, Any]]
+PUBLIC = {"source": "glyphs", "clients": {"image": 1, "text": 1, "image-text": 1}, "samples": 16, "validation": 20,
+          "test": 20, "public": 24}  # fmt: skip
+EQUAL = {"image": {"width": 16, "heads": 2}, "text": {"width": 16, "heads": 2}, "dimension": 8, "dimension_for": "all"}
 
 
 def sgd(**more: Any) -> dict[str, Any]:
@@ -100,7 +103,7 @@ def test_a_loop_by_hand_has_the_same_weights_and_scores(tiny: Make, tmp_path: Pa
 @pytest.mark.parametrize(
     ("sections", "told"),
     [
-        ({"method": "fedcola"}, "fedcola sends .* in float32, so it can't train in"),
+        ({"method": "fedmd", "data": PUBLIC, "model": EQUAL}, "fedmd sends .* in float32, so it can't train in"),
         ({"training": {"batch": 8, "optimizer": "mezo", "precision": "float64"}}, "mezo draws and sends float32"),
         ({"training": {"batch": 8, "precision": "float128"}}, "float64"),
     ],

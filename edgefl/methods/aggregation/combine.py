@@ -12,6 +12,7 @@ from edgefl.methods.aggregation.options import MEAN, AggregationOptions
 from edgefl.methods.aggregation.senders import Cohort
 from edgefl.methods.state import Update
 from edgefl.work import Address
+from edgefl.work.sums import exact
 
 
 class Rows(NamedTuple):
@@ -90,7 +91,7 @@ def _term(source: Source, coefficient: float, changes: Mapping[Address, Tensor])
 
 def moved(value: Tensor, parts: Sequence[Term], lr: float = 1.0) -> Tensor:
     """``value + lr sum_b c_b D_b``; a term of rows changes these alone."""
-    new = value.clone()
+    new = value.to(exact(value).dtype, copy=True)
     for coefficient, delta, into in parts:
         (new if into is None else new[slice(*into)]).add_(delta, alpha=lr * coefficient)
-    return new
+    return new.to(value.dtype)

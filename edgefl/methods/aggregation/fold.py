@@ -14,7 +14,7 @@ from edgefl.methods.aggregation.senders import Cohort, Senders, counted
 from edgefl.methods.state import Update
 from edgefl.work import Address
 from edgefl.work.slices import Cut, covers, put
-from edgefl.work.sums import Means, Sums, Totals, listed, unlisted
+from edgefl.work.sums import Means, Sums, Totals, exact, listed, unlisted
 
 MEANS = "mean:"
 """Prefix of the names of a fold's tensors."""
@@ -77,7 +77,7 @@ class Fold:
             updates = sorted(updates, key=lambda update: update.client)
             actual, cohort = self._denominators(Senders(updates), updates)
         sliced = (a for a in self._sums.sent if self._cuts[a] != [None] and cohort.by_address[a])
-        changes = {address: torch.zeros_like(self.tensors[address]) for address in sliced}
+        changes = {address: torch.zeros_like(exact(self.tensors[address])) for address in sliced}
         for (address, cut), mean in sorted(self._sums.means.items(), key=lambda entry: -entry[1].numel()):
             total, expected = actual.get((address, cut)), self._sums.totals.expected[address, cut]
             if not total:

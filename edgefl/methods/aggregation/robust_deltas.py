@@ -16,6 +16,7 @@ from edgefl.methods.aggregation.senders import Cohort, Senders, counted
 from edgefl.methods.state import Update
 from edgefl.work import Address
 from edgefl.work.slices import Cut, covers, put, shape_of, take, within
+from edgefl.work.sums import exact
 
 _AT_ONCE, _ALIGNED = 2**22, 2**12
 """Numbers of all clients together that a robust rule compares at a time, in parts of a multiple of so many coordinates:
@@ -85,7 +86,7 @@ def deltas(
 
 def delta(sent: Sequence[Contribution], senders: float, total: float, rule: ByCoordinate | ByUpdate) -> Tensor:
     """The mean change of an address over ``total`` samples, of which ``senders`` are of clients that sent it."""
-    mean = torch.zeros_like(sent[0].base)
+    mean = torch.zeros_like(exact(sent[0].base))
     if isinstance(rule, ByUpdate):
         kept = [item for item in sent if item.share]
         whole = sum(item.share for item in kept)
@@ -123,7 +124,7 @@ def delta_by_element(
     Slices are nested, so that all clients sent the elements of the smallest.  The mean is over ``total`` samples if
     it is given.
     """
-    mean = torch.zeros_like(whole)
+    mean = torch.zeros_like(exact(whole))
     # the largest first: smaller slices overwrite their part with the mean over more clients
     for cut in sorted({item.cut for item in sent}, key=lambda cut: -prod(shape_of(cut) if cut else whole.shape)):
         part = [item.within(cut) for item in sent if covers(item.cut, cut)]

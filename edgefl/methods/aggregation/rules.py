@@ -21,6 +21,7 @@ from edgefl.errors import MethodError
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.methods.state import Update
 from edgefl.registry.part_fields import Fields
+from edgefl.work.sums import exact
 
 TRIM = 0.1
 """Default share that a trimmed mean drops at each end."""
@@ -122,7 +123,9 @@ class Group:
             rows = sent.pop(address)
             for first in range(0, len(rows[0][0]), step):
                 at = slice(first, first + step)
-                yield torch.stack([((v[at].to(b.dtype) - b[at]) * factor).double() for v, b, factor in rows])
+                yield torch.stack(
+                    [(exact(v[at].to(b.dtype)) - exact(b[at])).mul(factor).double() for v, b, factor in rows]
+                )
 
     def squared_distances(self) -> Tensor:
         """Squared L2 distances ``[m, m]`` between whole updates, in float64."""

@@ -19,6 +19,7 @@ from edgefl.methods.aggregation.combine import Parts, Term, moved
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.registry.part_fields import Fields
 from edgefl.work import Address
+from edgefl.work.sums import exact
 
 MOMENTUM, BETA2, TAU = 0.9, 0.99, 1e-3
 """Defaults from the paper; its beta1 of adam and yogi is 0.9 too."""
@@ -166,7 +167,7 @@ def stepped(
             continue
         places = {name: kept_at(name, address) for name in optimizer.keeps}
         kept = {name: tensors[place] for name, place in places.items() if place in tensors}
-        new, left = optimizer.along(value, terms, kept)
+        new, left = optimizer.along(exact(value), terms, kept)
         if new.shape != value.shape or not left.keys() <= places.keys():
             raise MethodError(
                 f"{registry.described('server optimizer', options.optimizer_name)}: step() returned a value "

@@ -66,5 +66,6 @@ class FedDyn(Method):
         mean = self.combine(state, updates, lambda address, cohort: {address: 1.0}, weight=lambda update: 1.0)
         change = self.sums(state, updates, "model", lambda update: 1 / self.setting.clients[update.kind])
         drift = self.plus(state, {f"table/drift/{a}": c for a, c in change.items() if a not in self.setting.buffers})
-        moved = {a: t + drift[f"table/drift/{a}"] if f"table/drift/{a}" in drift else t for a, t in mean.items()}
+        along = {a: drift[f"table/drift/{a}"] for a in mean if f"table/drift/{a}" in drift}
+        moved = {a: (t + along[a]).to(t.dtype) if a in along else t for a, t in mean.items()}
         return state.changed({**moved, **drift})

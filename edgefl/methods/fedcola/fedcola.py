@@ -244,5 +244,6 @@ def _partner_items(name: str, source: Stack, keys: Sequence[Key]) -> list[Item]:
     for place, held in pieces:
         part = f".{'-'.join(key.split('.')[1] for key in held)}" if len(pieces) > 1 else ""
         cut = None if place.rows is None else ((place.rows,), *(((0, size),) for size in place.shape[1:]))
-        items.append(Item(f"{name}{part}", place.shape, "float32", f"{source.kind}/{place.name}", cut))
+        dtype = source.dtypes[place.name]
+        items.append(Item(f"{name}{part}", place.shape, dtype, f"{source.kind}/{place.name}", cut))
     return items

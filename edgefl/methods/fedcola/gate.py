@@ -66,7 +66,8 @@ class Gate:
                 raise MethodError(f"the gate of {name} needs {missing[0]}, which was not received")
             layers[layer] = [received[piece] for piece in pieces]
         for layer, parts in layers.items():
-            layer.partner = nn.Parameter(torch.cat(parts) if len(parts) > 1 else parts[0].clone())
+            partner = torch.cat(parts) if len(parts) > 1 else parts[0].clone()
+            layer.partner = nn.Parameter(partner.to(layer.weight.dtype))
             layer.gate = nn.Parameter(torch.zeros(1, dtype=layer.partner.dtype, device=layer.partner.device))
             layer.__class__ = GatedLinear
 

@@ -41,9 +41,9 @@ class Stack:
         self.kind, self.tower = kind.name, tower
         described = kind.model["towers"][tower]
         self.layers = block_layers(described["tower"]) if "tower" in described else PRE_NORM_BLOCK
-        self.shapes = {
-            name: spec.shape for name, spec in kind.parameters().items() if name.startswith(f"{tower}.blocks.")
-        }
+        specs = {name: spec for name, spec in kind.parameters().items() if name.startswith(f"{tower}.blocks.")}
+        self.shapes = {name: spec.shape for name, spec in specs.items()}
+        self.dtypes = {name: spec.dtype for name, spec in specs.items()}
         self.keys: dict[str, tuple[Key, ...]] = {}
         self.places: dict[Key, Place] = {}
         for name, shape in self.shapes.items():

@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgefl.models.model import TowerDescription
-from edgefl.models.tower import Tower, chosen
-from edgefl.registry.part_fields import Fields
+from edgefl.models.tower import Tower, TowerFields, chosen
 
 
-class GruOptions(Fields):
+class GruOptions(TowerFields):
     """Fields of ``text: {tower: gru}``; the defaults are CreamFL's, which uses GloVe vectors of dimension 300."""
 
     tower: Literal["gru"] = "gru"

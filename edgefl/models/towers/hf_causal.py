@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import torch
 from pydantic import Field, PositiveInt, computed_field, field_validator, model_validator
@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgefl.errors import MethodError, suggestion
-from edgefl.models.model import TowerDescription
-from edgefl.models.tower import Tower, chosen, initialise, through
+from edgefl.models.model import Dtype, TowerDescription
+from edgefl.models.tower import Tower, TowerFields, chosen, initialise, through
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.models.weights import PARTS, PRETRAINED, Spelling, fill, locate
-from edgefl.registry.part_fields import Fields
 
 ARCHITECTURES = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
 """Model types whose parts this tower knows.  SmolLM2 is a Llama."""
@@ -39,7 +38,19 @@ SPELLING: Spelling = (
 """Maps the tensor names of transformers' decoders to the tower's names."""
 
 
-class CausalOptions(Fields):
+def with_dtype(given: Any) -> Any:
+    """A tower's fields with the ``dtype`` or ``torch_dtype`` of its configuration as its own, unless it has one."""
+    try:
+        config = dict(given["config"]) if isinstance(given["config"], Mapping) else of_folder(given["config"])
+    except (KeyError, TypeError, ValueError):  # told where the field is read
+        return given
+    said = [str(config.pop(name)).removeprefix("torch.") for name in ("dtype", "torch_dtype") if config.get(name)]
+    if said and "dtype" not in given and said[0] not in (known := get_args(Dtype)):
+        raise ValueError(f"config: dtype {said[0]!r} isn't known here: write dtype: {' or '.join(known)} beside config")
+    return {**({"dtype": said[0]} if said else {}), **given, "config": config}
+
+
+class CausalOptions(TowerFields):
     """Fields of ``text: {tower: hf-causal}``."""
 
     tower: Literal["hf-causal"] = "hf-causal"
@@ -52,6 +63,8 @@ class CausalOptions(Fields):
         None,
         description="weights to start from: a folder with model.safetensors or a .safetensors file; random if absent",
     )
+
+    _dtype = model_validator(mode="before")(with_dtype)
 
     @field_validator("config", mode="before")
     @classmethod
@@ -175,6 +188,8 @@ class CausalTower(Tower):
         if hasattr(self, "head"):
             return self.head(tokens)  # type: ignore[no-any-return]
         table = self.embedding.tokens if isinstance(self.embedding, TokensAndPositions) else self.embedding
+        if isinstance(dtype := getattr(table, "adapter_dtype", None), torch.dtype):
+            tokens = tokens.to(dtype)
         return F.linear(tokens, table.weight)  # type: ignore[arg-type]
 
 

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from edgefl.errors import MethodError, suggestion
 from edgefl.models.layers import BlockLayers
 from edgefl.models.model import TowerDescription
-from edgefl.models.tower import chosen
-from edgefl.models.towers.hf_causal import IRRELEVANT, configuration, known_fields, of_folder
+from edgefl.models.tower import TowerFields, chosen
+from edgefl.models.towers.hf_causal import IRRELEVANT, configuration, known_fields, of_folder, with_dtype
 from edgefl.models.towers.hugging_face import VISION_BLOCK, Bert, DistilBert
 from edgefl.models.towers.vision import import_torchvision
-from edgefl.registry.part_fields import Fields
 
 TEXTS = ("bert", "roberta", "xlm-roberta", "mpnet", "distilbert", "modernbert", "siglip_text_model")
 FAMILIES = MappingProxyType(
@@ -39,7 +38,7 @@ NORMS = ("layernorm", "post_layernorm", "final_layer_norm", "layer_norm", "final
 """Names of a final norm, which stands beside the blocks or around what holds them."""
 
 
-class EncoderOptions(Fields):
+class EncoderOptions(TowerFields):
     """Fields of ``{tower: hf}``."""
 
     tower: Literal["hf"] = "hf"
@@ -55,6 +54,8 @@ class EncoderOptions(Fields):
     weights: str | None = Field(
         None, description="a folder with config.json and model.safetensors to start from; random if absent"
     )
+
+    _dtype = model_validator(mode="before")(with_dtype)
 
     @field_validator("config", mode="before")
     @classmethod

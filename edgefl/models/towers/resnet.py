@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgefl.models.model import TowerDescription
-from edgefl.models.tower import Tower, chosen
+from edgefl.models.tower import Tower, TowerFields, chosen
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.models.weights import Spelling, fill, locate
-from edgefl.registry.part_fields import Fields
 
 STAGES = 4
 TORCHVISION: Spelling = (
@@ -22,7 +21,7 @@ TORCHVISION: Spelling = (
 """Maps torchvision's tensor names, which timm's ResNets use too, to this tower's names."""
 
 
-class ResNetOptions(Fields):
+class ResNetOptions(TowerFields):
     """Fields of ``image: {tower: resnet}``."""
 
     tower: Literal["resnet"] = "resnet"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -31,6 +32,31 @@ def make_optimizer(work: Work, named: Mapping[str, Tensor]) -> torch.optim.Optim
         parameters = [{**group, "params": [named[n] for n in names]} for group, names in grouped(settings, named)]
     kind: type[Optimizer] = registry.get("optimizer", settings["name"])
     return kind.build(parameters, settings, settings.get("implementation", "fused"))
+
+
+def wrong_step(work: Work, dtype: torch.dtype) -> str | None:
+    """What is wrong with a step of a work's optimizer in a half precision on the CPU; None if it is right.
+
+    It is tried: implementations lack dtypes, and torch 2.13's fused SGD goes astray in bfloat16.
+    """
+    moved = []
+    for implementation in dict.fromkeys((work.optimizer.get("implementation", "fused"), "for-loop")):
+        settings = cast(OptimizerSettings, {**work.optimizer, "implementation": implementation})
+        scalars = {name: value for name, value in work.scalars.items() if name != "rates"}
+        value = torch.linspace(-1, 1, 64, dtype=dtype, device="cpu").requires_grad_()
+        value.grad = torch.linspace(2, -1, 64, dtype=dtype, device="cpu")
+        try:
+            make_optimizer(replace(work, optimizer=settings, scalars={**scalars, "lr": 0.1}), {"tried": value}).step()
+        except (RuntimeError, NotImplementedError) as error:
+            return f"({implementation}) has no step ({' '.join(str(error).split())[:60]})"
+        moved.append(value.detach().float())
+    if (moved[0] - moved[-1]).abs().max() > WRONG:
+        return f"({work.optimizer.get('implementation')}) makes wrong steps"
+    return None
+
+
+WRONG = 0.02
+"""How far two implementations of a step of 0.1 from numbers below 1 may be apart by rounding."""
 
 
 class Update:

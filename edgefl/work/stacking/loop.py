@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from edgefl import registry, seeds
 from edgefl.errors import MethodError
-from edgefl.work.description import DTYPES, Description, Pass, Source, Work, digest
+from edgefl.models.model import inputs
+from edgefl.work.description import DTYPE_NAMES, DTYPES, Description, Pass, Source, Work, digest
 from edgefl.work.interpreter import Result, distinct, named_tensors, step_of
 from edgefl.work.optimizer.update import make_optimizer
 from edgefl.work.optimizer.zeroth_order import without_gradients
@@ -42,6 +43,8 @@ def why_alone(work: Description) -> str | None:
         return "tables or tensors beside the model travel"
     if work.precision != "float32":
         return f"its precision is {work.precision}"
+    if taken := inputs(work.model):
+        return f"its model is in {' and '.join(sorted({DTYPE_NAMES[dtype] for dtype in taken.values()}))}"
     if work.attention not in ("device", "math"):
         return f"its attention is computed by the kernel {work.attention}"
     for pass_ in distinct(work):
