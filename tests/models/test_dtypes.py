@@ -79,6 +79,9 @@ def test_bfloat16_training_is_a_loop_by_hand_whose_mean_is_taken_in_float32(tiny
     for row in map(json.loads, (run / "clients.jsonl").read_text().splitlines()):
         assert row["measured_peak_memory_bytes"] == pytest.approx(row["peak_memory_bytes"], abs=16)
         assert row["memory_bytes"]["parameters"] == whole == row["upload_bytes"]
+    (sent,) = setup.method.client_work("image", 1, None).up
+    stored = {item.name: server[item.name] for item in sent.items}
+    assert sent.serialised_bytes == len(safetensors.torch.save(stored))
     exported = read_run(run).model("image")
     assert exported(torch.zeros(2, 1, 32, 32)).dtype == torch.bfloat16
 

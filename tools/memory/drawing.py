@@ -68,6 +68,19 @@ class Draw:
 
 def draw(seed: int, index: int) -> Json:
     """Configuration ``index`` of the sequence that ``seed`` begins; its id is ``<seed>-<index>``."""
+    configuration = _drawn(seed, index)
+    scenario, apart = configuration["scenario"], Draw(np.random.default_rng([seed, index, 1]))
+    training = scenario["training"]
+    wrong = training["optimizer"] == "sgd" and training["implementation"] == "fused"  # torch's fused SGD in bfloat16
+    simple = scenario["method"]["name"] in ("fedavg", "fedmml", "fedprox") and configuration["work"] == "train"
+    if simple and not wrong and apart.chance(0.3):
+        for tower in towers_of(scenario["model"]).values():
+            tower["dtype"] = "bfloat16"
+    return configuration
+
+
+def _drawn(seed: int, index: int) -> Json:
+    """The configuration in float32."""
     d = Draw(np.random.default_rng([seed, index]))
     if index % EVERY_NET == EVERY_NET - 1:
         return {"id": f"{seed}-{index}", **_net(d)}
@@ -405,6 +418,7 @@ def described(configuration: Json) -> str:
             size = f"{tower['layers']}" if "layers" in tower else tower.get("variant", "")
             if "blocks" in tower:
                 size = f"{tower['blocks']}x{width_of({'tower': '', **tower})}"
+            size += f" {tower['dtype']}" if "dtype" in tower else ""
             towers.append(f"{tower.get('tower', name)} {size}")
     schedule, method = scenario["schedule"], scenario["method"]
     words = [

@@ -425,7 +425,11 @@ def work(configuration: Json) -> None:
         choice = "device"
     if choice != "device":
         attention = sdpa_kernel(SDPBackend.MATH if choice == "math" else SDPBackend.FLASH_ATTENTION)
-    r = Round(configuration, make_model(configuration))
+    half = any(tower.get("dtype") == "bfloat16" for tower in towers_of(configuration["scenario"]["model"]).values())
+    torch.set_default_dtype(torch.bfloat16 if half else torch.float32)
+    model = make_model(configuration)
+    torch.set_default_dtype(torch.float32)
+    r = Round(configuration, model)
     with attention:
         if configuration["work"] == "evaluate":
             for sweep in [scoring(r)]:
@@ -446,6 +450,7 @@ def train(r: Round) -> None:
     def precision() -> AbstractContextManager[Any]:
         return torch.autocast("cpu", torch.bfloat16) if half else nullcontext()
 
+    taken = next(r.model.parameters()).dtype
     sweeps = list(sweeps_of(r))
     optimizer = make_optimizer(training, r.model)
     every, total = training["accumulation"], torch.zeros(())
@@ -465,7 +470,8 @@ def train(r: Round) -> None:
         r.model.train()
         pending = 0
         for number in range(1, sweep.count + 1):
-            batch = make_batch(r, sweep.fields, sweep.batch)
+            given = make_batch(r, sweep.fields, sweep.batch)
+            batch = {name: value.to(taken) if value.is_floating_point() else value for name, value in given.items()}
             with precision():
                 loss = sweep.loss(r, batch)
             assert loss is not None
@@ -475,7 +481,7 @@ def train(r: Round) -> None:
                 update()
                 pending = 0
             total.add_(loss.detach())
-            del batch, loss
+            del given, batch, loss
 
 
 def look(r: Round, sweep: Sweep, precision: Callable[[], AbstractContextManager[Any]]) -> None:
