@@ -54,6 +54,8 @@ def fixed_part(scenario: Scenario) -> dict[str, object]:
     # fields without effect, as in runs of a time before there were any
     if resolved["training"]["stack"] == "off":
         del resolved["training"]["stack"]
+    if resolved["training"]["loss_chunk"] is None:
+        del resolved["training"]["loss_chunk"]
     if not resolved["evaluation"]["metrics"]:
         del resolved["evaluation"]["metrics"]
     for name in ("seed", "stop"):
