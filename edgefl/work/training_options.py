@@ -116,6 +116,11 @@ class TrainingOptions(Fields):
     )
     clip: PositiveFloat | None = Field(None, description="largest L2 norm of all gradients together; null: no clipping")
     checkpointing: bool = Field(False, description="recompute each block in the backward pass: less memory, more FLOPs")
+    loss_chunk: PositiveInt | None = Field(
+        None,
+        description="tokens whose scores of the vocabulary are in memory at a time, in training and in evaluation, for "
+        "the task next-token: the same loss but for rounding, in less memory; null: those of the whole batch",
+    )
     measure: Literal["first", "all"] = Field(
         "first", description="works that are metered while they train: the first of each distinct cost, or all"
     )
