@@ -274,4 +274,5 @@ class HFCausal:
         raises MethodError for ``pretrained``."""
         if weights == PRETRAINED:
             raise MethodError("weights 'pretrained': a configuration names no published file; give a folder instead")
-        fill(module, locate(weights, ""), SPELLING, parts=(*PARTS, "head"))
+        scores = ("head",) if description.get("predicts") else ()  # else a classifier, which no file has
+        fill(module, locate(weights, ""), SPELLING, parts=(*PARTS, *scores))
