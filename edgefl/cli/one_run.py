@@ -109,8 +109,8 @@ def export(
         typer.Option(
             "--to",
             metavar="FORM",
-            help="Records: csv, parquet, tensorboard (event files) or mlflow (a store). Trained towers: transformers, or "
-            "peft (their LoRA).",
+            help="Records: csv, parquet, tensorboard (event files) or mlflow (a store). Trained towers: transformers, "
+            "or peft (their LoRA).",
         ),
     ],
     output: Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="The folder to write to.")],

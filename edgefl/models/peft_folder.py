@@ -106,10 +106,11 @@ def _whole(model: Model, modality: str) -> Any:
     found: Any = as_library(model, modality, tower)
     if not tower.get("predicts"):
         return found
-    from transformers import AutoModelForCausalLM
+    import transformers
 
+    library: Any = transformers
     with torch.device("meta"):
-        whole: Any = AutoModelForCausalLM.from_config(found.config)
+        whole: Any = library.AutoModelForCausalLM.from_config(found.config)
     setattr(whole, whole.base_model_prefix, found)
     head = getattr(model.get_submodule(modality), "head", None)
     if head is None:
@@ -316,7 +317,7 @@ def _tensors(file: Path, where: str) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     try:
-        return cast(dict[str, Tensor], load_file(file))
+        return load_file(file)
     except (SafetensorError, OSError) as error:
         raise MethodError(f"{where}: {file} is no file of safetensors ({error})") from error
 
