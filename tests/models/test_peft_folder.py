@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from edgefl.errors import MethodError
+from edgefl.errors import MethodError, ScenarioError
 from edgefl.models import adapters, build, dtypes, peft_folder
 from edgefl.models.client import describe
 from edgefl.models.options import ModelOptions
@@ -173,6 +173,31 @@ def test_what_a_task_adds_starts_too_where_it_fits(tmp_path: Path) -> None:
     peft_folder.load(other, described, "image", str(tmp_path))
     assert torch.equal(other.image.head.weight, before)  # of other classes
     assert torch.equal(other.image.blocks[0].mlp.fc1.lora_b, model.image.blocks[0].mlp.fc1.lora_b)
+
+
+def test_a_run_starts_from_a_folder(tiny: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    import edgefl
+    from edgefl.commands.compose import compose
+    from edgefl.scenario import load
+
+    def scenario(**adapter: Any) -> dict[str, Any]:
+        found = tiny(model={"image": VIT[1]}, adapter={"name": "lora", "rank": 3, "also": ["norm"], **adapter})
+        return {**found, "data": {**found["data"], "clients": {"image": 2}}}
+
+    method = compose(load(scenario()), lambda message: None).method
+    model: Any = build(method.setting.kinds["image"].model)
+    with torch.no_grad():
+        for value in model.parameters():
+            value.normal_(generator=torch.Generator().manual_seed(1))
+    peft_folder.write_adapter(model, "image", tmp_path, None)
+    method = compose(load(scenario(weights=str(tmp_path))), lambda message: None).method
+    state, values = method.initial(5).tensors, model.state_dict()
+    equal = {name for name, value in values.items() if torch.equal(state[f"image/{name}"], value)}
+    assert equal == {name for name in values if name.startswith(("image.norm.", "image.head.")) or ".lora_" in name}
+    message = "adapter.weights: weights .*: its rank is 3: set adapter.rank, which is 2"
+    with pytest.raises(ScenarioError, match=message):
+        edgefl.run(scenario(weights=str(tmp_path), rank=2), output=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 WHOLE = "PEFT can't keep {} whole, because {}: train it without, by adapter.also"
