@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
+from torch.utils._python_dispatch import _disable_current_modes
 
 from edgefl.errors import MethodError, install_hint
 from edgefl.models import adapters
@@ -29,7 +30,7 @@ BLOCK, SCALES = 64, 256
 """Weights that share a magnitude, and magnitudes that share one of theirs."""
 LARGEST = 127
 """The largest of int8's values, on either side of zero."""
-PARTS = ("weight_packed", "weight_absmax", "weight_absmax_code", "weight_absmax_scale", "weight_absmax_mean")
+PARTS = ("weight_packed", "weight_absmax", "weight_absmax_scale", "weight_absmax_mean")
 """Parameters of a quantised layer in place of its weight: none trains."""
 
 
@@ -140,7 +141,6 @@ class Quantised(nn.Module):
     bias: Tensor | None
     weight_packed: Tensor
     weight_absmax: Tensor
-    weight_absmax_code: Tensor
     weight_absmax_scale: Tensor
     weight_absmax_mean: Tensor
 
@@ -157,11 +157,9 @@ class Quantised(nn.Module):
             return self.weight_packed.to(dtype).mul_(self.weight_absmax[:, None] * (1 / LARGEST))
         absmax, size = self.weight_absmax, rows * columns
         if self.to_kind == "nf4-double":
-            absmax = (
-                library()
-                .dequantize_blockwise(absmax, self.weight_absmax_scale, self.weight_absmax_code, SCALES, torch.float32)
-                .add_(self.weight_absmax_mean)
-            )
+            code = torch.tensor(_code(), device=absmax.device)
+            absmax = library().dequantize_blockwise(absmax, self.weight_absmax_scale, code, SCALES, torch.float32)
+            absmax.add_(self.weight_absmax_mean)
         # blocks go on over the ends of rows; an odd size has half a byte of padding
         flat = library().dequantize_4bit(self.weight_packed, absmax, BLOCK, "nf4", [1, size + size % 2], dtype)
         return cast(Tensor, flat[0, :size].view(rows, columns))
@@ -178,6 +176,17 @@ class Quantised(nn.Module):
         if value.untyped_storage()._cdata != storage:
             return value
         return _Again(self, dtype, value.shape, value.stride())
+
+
+@cache
+def _code() -> tuple[float, ...]:
+    """The 256 values of 8 bits, more of them near zero (Dettmers 2016)."""
+    from bitsandbytes import functional
+
+    made: Any = functional
+    with _disable_current_modes():  # it is no part of the work in which it is first asked for
+        values: list[float] = made.create_dynamic_map().tolist()
+    return tuple(values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +206,7 @@ def _found(saved: Tensor | _Again) -> Tensor:
 
 
 @cache
-def _quantised(kind: type[nn.Module]) -> type[nn.Module]:
+def _quantised(kind: Any) -> Any:
     return type(kind.__name__, (Quantised, kind), {})
 
 
@@ -222,11 +231,9 @@ def _packed(weight: Tensor, to: Quantiser) -> Sequence[Tensor]:
     packed, absmax = library().quantize_4bit(weight, BLOCK, "nf4", torch.uint8)
     if to == "nf4":
         return packed, absmax
-    from bitsandbytes.functional import create_dynamic_map
-
-    code, mean = create_dynamic_map(), absmax.mean()
-    absmax, scale = library().quantize_blockwise(absmax - mean, code, SCALES)
-    return packed, absmax, code, scale, mean
+    mean = absmax.mean()
+    absmax, scale = library().quantize_blockwise(absmax - mean, torch.tensor(_code()), SCALES)
+    return packed, absmax, scale, mean
 
 
 def _shapes(weight: Tensor, to: Quantiser) -> Sequence[Tensor]:
@@ -238,4 +245,4 @@ def _shapes(weight: Tensor, to: Quantiser) -> Sequence[Tensor]:
     packed = empty((weight.numel() + 1) // 2, 1, dtype=torch.uint8)
     if to == "nf4":
         return packed, empty(blocks)
-    return packed, empty(blocks, dtype=torch.uint8), empty(256), empty(-(-blocks // SCALES)), empty(())
+    return packed, empty(blocks, dtype=torch.uint8), empty(-(-blocks // SCALES)), empty(())

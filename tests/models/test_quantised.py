@@ -88,8 +88,8 @@ def test_double_quantisation_holds_the_magnitudes_in_8_bits() -> None:
         / weight.numel() for layer in (plain, double)
     }  # fmt: skip
     assert bits[plain] == pytest.approx(4 + 32 / 64)
-    # a table of 256 values, and a mean, beside 8 bits for each block and 32 for 256 blocks
-    assert bits[double] == pytest.approx(4 + 8 / 64 + 32 / (64 * 256) + 32 * 257 / weight.numel(), abs=1e-3)
+    # 8 bits for each block of weights, 32 for 256 blocks, and a mean
+    assert bits[double] == pytest.approx(4 + 8 / 64 + 32 * (-(-600 // 256) + 1) / weight.numel())
     largest = weight.reshape(-1, 64).abs().amax(1)
     packed = double.dequantised(torch.float32).reshape(-1, 64).abs().amax(1)
     assert 0 < float((packed / largest - 1).abs().max()) < 0.02
@@ -135,10 +135,15 @@ def test_gradients_are_those_of_dense_layers_with_the_dequantised_weights(tiny: 
     ("to", "dtype", "more"),
     [
         ("nf4", "float32", {}),
-        ("nf4-double", "bfloat16", {}),
+        pytest.param("nf4-double", "bfloat16", {}, marks=pytest.mark.slow),
         ("int8", "bfloat16", {}),
         ("nf4", "float32", {"training": {"batch": 8, "measure": "all", "checkpointing": True}}),
-        ("nf4", "float32", {"training": {"batch": 8, "measure": "all", "precision": "bfloat16"}}),
+        pytest.param(
+            "nf4",
+            "float32",
+            {"training": {"batch": 8, "measure": "all", "precision": "bfloat16"}},
+            marks=pytest.mark.slow,
+        ),
         ("int8", "float32", {"adapter": "bitfit"}),
         ("nf4", "bfloat16", {"adapter": "none", "schedule": {"name": "frozen-prefix", "blocks": 1, "rounds": 2}}),
     ],
@@ -178,7 +183,7 @@ def test_flops_are_those_of_the_dense_model_and_the_base_travels_once_as_it_is_p
         found[to] = list(map(json.loads, (tmp_path / str(to) / "clients.jsonl").read_text().splitlines()))
     for dense, row in zip(found[None], found["nf4"], strict=True):
         assert row["forward_flops"] == dense["forward_flops"] and row["backward_flops"] == dense["backward_flops"]
-        assert row["macs"] == dense["macs"] and row["upload_bytes"] == dense["upload_bytes"]
+        assert row["fvcore_macs"] == dense["fvcore_macs"] and row["upload_bytes"] == dense["upload_bytes"]
     setup = compose(load(llama(tiny, "nf4", adapter)))
     start = setup.method.at_start(setup.seed).tensors
     sizes = {name: t.numel() * t.element_size() for name, t in start.items()}

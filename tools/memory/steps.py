@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from memory.drawing import WIDTHS, blocks_of, towers_of
 from memory.models import MultiwayModel, TowerModel, add_gates, freeze, narrowed, scale
+from memory.packed import pack, without_weights
 
 Json = dict[str, Any]
 PAIR = ("image", "text")
@@ -113,7 +114,8 @@ def make_model(configuration: Json) -> TowerModel | MultiwayModel:
     else:
         kind = configuration["kind"]
         task = scenario["data"]["tasks"].get(kind, "classify")
-        model = TowerModel(options, shapes, kind.split("-"), task, depth, recompute)
+        with without_weights() if "adapter" in scenario else nullcontext():
+            model = TowerModel(options, shapes, kind.split("-"), task, depth, recompute)
     if configuration["work"] == "evaluate":
         model.requires_grad_(False)
         return model
@@ -129,6 +131,8 @@ def make_model(configuration: Json) -> TowerModel | MultiwayModel:
         shared = min(depth["image"], depth["text"])
         blocks = model.towers[own].blocks[first[own] : shared]  # type: ignore[union-attr]
         add_gates(blocks, method["complementary"], method["partner"] == "trainable")
+    if "adapter" in scenario:
+        pack(model, options, scenario["adapter"]["rank"])
     return model
 
 
