@@ -240,7 +240,8 @@ Edit = Callable[[dict[str, Any]], object]
         (lambda c: c.update(peft_type="IA3"), "its peft_type is 'IA3', and only LORA is known here"),
         (lambda c: c.update(r=4), "its rank is 4: set adapter.rank, which is 3"),
         (lambda c: c.update(lora_alpha=8), "it takes adapter.alpha: 8, which is 7"),
-        (lambda c: c.update(lora_alpha="x"), "it takes adapter.alpha: a number, not 'x', which is 7"),
+        (lambda c: c.update(lora_alpha="x"), "its lora_alpha is no number of this kind: 'x'"),
+        (lambda c: c.update(lora_alpha=10**400), "its lora_alpha is no number of this kind: 10+"),
         (lambda c: c.update(use_dora=True), "its use_dora: True is no part of LoRA here"),
         (lambda c: c.update(rank_pattern={"q": 2}), r"its rank_pattern: {'q': 2} is no part of LoRA here"),
         (lambda c: c.update(bias="all"), "its bias: 'all' is no part of LoRA here"),
@@ -276,6 +277,18 @@ def test_an_adapter_of_another_base_is_refused(
     other = made(tower, task, also)
     with pytest.raises(MethodError, match=message):
         peft_folder.read(other, other.description, "text", str(tmp_path))
+
+
+def test_an_embedding_apart_from_the_scores_that_read_it_is_refused(tmp_path: Path) -> None:
+    model = made(LLAMA, "next-token", ("embedding",))
+    peft_folder.write_adapter(model, "text", tmp_path, None)
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(tmp_path / "adapter_model.safetensors")
+    del tensors["base_model.model.lm_head.weight"]
+    save_file(tensors, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(MethodError, match="its embed_tokens.weight isn't its lm_head.weight, and is here"):
+        peft_folder.read(model, model.description, "text", str(tmp_path))
 
 
 @pytest.mark.parametrize("content", [b"[1]", b"{", b"[" * 100_000, b"\xff"])
