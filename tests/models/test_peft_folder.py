@@ -28,6 +28,7 @@ SIZE, VOCABULARY, TOKENS = 16, 40, 6
 FACTS = {
     "image": {"channels": 3, "size": SIZE, "classes": 4},
     "text": {"vocabulary": VOCABULARY, "tokens": TOKENS, "classes": 4},
+    "audio": {"bins": 16, "frames": 32, "classes": 4},
 }
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 FIELDS = {"blocks": 2, "width": 16, "heads": 2}
@@ -52,6 +53,25 @@ CASES: dict[str, tuple[tuple[str, dict[str, Any]], str, tuple[str, ...]]] = {
 }
 
 
+def encoder(modality: str, kind: str, **more: Any) -> tuple[str, dict[str, Any]]:
+    return modality, {"tower": "hf", "tokens": TOKENS, "config": {"model_type": kind, **SMALL, **more}}
+
+
+DINO = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": 8}
+WHISPER = {"d_model": 24, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 24}
+FURTHER = {
+    "mistral": causal("mistral"),
+    "qwen3": causal("qwen3", head_dim=8),
+    "distilbert": ("text", {"tower": "distilbert", **FIELDS, "tokens": TOKENS}),
+    "ast": ("audio", {"tower": "ast", **FIELDS}),
+    **{name: encoder("text", name) for name in ("bert", "roberta", "mpnet", "modernbert", "siglip_text_model")},
+    **{name: encoder("image", name, patch_size=8) for name in ("vit", "deit", "siglip_vision_model")},
+    "dinov2": ("image", {"tower": "hf", "config": {**DINO, "model_type": "dinov2"}}),
+    "whisper": ("audio", {"tower": "hf", "config": {"model_type": "whisper", **WHISPER}}),
+}
+"""Families whose names don't need a test in every run."""
+
+
 def made(tower: tuple[str, dict[str, Any]], task: str, also: tuple[str, ...], **more: Any) -> Any:
     """A model whose values, with those of its factors, are all drawn anew."""
     modality, fields = tower
@@ -70,7 +90,9 @@ def made(tower: tuple[str, dict[str, Any]], task: str, also: tuple[str, ...], **
 def forward(model: Any, modality: str, x: Tensor) -> Tensor:
     """Scores of the vocabulary of a language model, else the last hidden state."""
     more = {"attention_mask": torch.ones_like(x)} if modality == "text" else {}
-    given = {"text": "input_ids", "image": "pixel_values"}[modality]
+    given = {"text": "input_ids", "image": "pixel_values", "audio": "input_values"}[modality]
+    if model.config.model_type == "whisper":
+        given, x = "input_features", x.transpose(1, 2)
     with torch.no_grad():
         found = model(**{given: x}, **more)
     return found.logits if "logits" in found else found.last_hidden_state
@@ -80,7 +102,7 @@ def inputs(modality: str) -> Tensor:
     generator = torch.Generator().manual_seed(3)
     if modality == "text":
         return torch.randint(0, VOCABULARY, (3, TOKENS), generator=generator)
-    return torch.rand((3, 3, SIZE, SIZE), generator=generator)
+    return torch.rand((3, 3, SIZE, SIZE) if modality == "image" else (3, 32, 16), generator=generator)
 
 
 def own(model: Any, modality: str, x: Tensor) -> Tensor:
@@ -95,9 +117,25 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def library(model: Any, folder: Path) -> Any:
-    auto = transformers.AutoModelForCausalLM if model.gives == "next token" else transformers.AutoModel
-    return auto.from_pretrained(folder).eval()
+def library(folder: Path) -> Any:
+    """The model of a folder, by the class that its configuration names."""
+    from transformers.models.whisper import modeling_whisper
+
+    (name,) = json.loads((folder / "config.json").read_text())["architectures"]
+    made: Any = getattr(transformers, name, None) or getattr(modeling_whisper, name)
+    return made.from_pretrained(folder).eval()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("name", FURTHER)
+def test_peft_gives_the_same_outputs_of_further_families(name: str, tmp_path: Path) -> None:
+    tower, task = FURTHER[name], "next-token" if FURTHER[name][1]["tower"] == "hf-causal" else "classify"
+    model, modality = made(tower, task, ("head",)), tower[0]
+    peft_folder.write_adapter(model, modality, tmp_path, None)
+    loaded = peft.PeftModel.from_pretrained(library(tmp_path / "base"), tmp_path).eval()
+    x = inputs(modality)
+    torch.testing.assert_close(forward(loaded, modality, x), own(model, modality, x), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.usefixtures("quiet")
@@ -106,7 +144,7 @@ def test_peft_gives_the_same_outputs(case: str, tmp_path: Path) -> None:
     tower, task, also = CASES[case]
     model, modality = made(tower, task, also), tower[0]
     peft_folder.write_adapter(model, modality, tmp_path, None)
-    loaded = peft.PeftModel.from_pretrained(library(model, tmp_path / "base"), tmp_path).eval()
+    loaded = peft.PeftModel.from_pretrained(library(tmp_path / "base"), tmp_path).eval()
     x = inputs(modality)
     torch.testing.assert_close(forward(loaded, modality, x), own(model, modality, x), atol=1e-5, rtol=1e-5)
     with loaded.disable_adapter():  # the base alone gives others
@@ -127,7 +165,7 @@ def test_peft_gives_the_same_outputs(case: str, tmp_path: Path) -> None:
 def test_a_base_in_bfloat16_stays_one(tmp_path: Path) -> None:
     model = made(GPT2, "next-token", (), dtype="bfloat16")
     peft_folder.write_adapter(model, "text", tmp_path, None)
-    loaded = peft.PeftModel.from_pretrained(library(model, tmp_path / "base"), tmp_path).eval()
+    loaded = peft.PeftModel.from_pretrained(library(tmp_path / "base"), tmp_path).eval()
     found = forward(loaded, "text", inputs("text"))
     assert found.dtype == torch.bfloat16 and torch.equal(found, own(model, "text", inputs("text")))
     kinds = {name.split(".")[-3]: value.dtype for name, value in loaded.named_parameters() if "lora" in name}
