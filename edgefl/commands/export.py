@@ -101,7 +101,9 @@ def _towers(run: Run, target: Path, to: str) -> list[str]:
 
     from edgefl.models import peft_folder
 
-    weights, pretrained = run.weights(), run.scenario.get("pretrain") or {}
+    weights, moved = run.weights(), run.scenario.get("pretrain") or {}
+    if run.scenario.get("adapter", {}).get("weights"):  # whose layers may have changed what doesn't train here
+        moved = dict.fromkeys(run.scenario["model"], True)
     found = [
         (kind, modality)
         for kind, model in run.models.items()
@@ -126,7 +128,7 @@ def _towers(run: Run, target: Path, to: str) -> list[str]:
                     if to == "transformers":
                         peft_folder.write_model(model, modality, Path(partial))
                     else:
-                        source = None if pretrained.get(modality) else run.scenario["model"][modality].get("weights")
+                        source = None if moved.get(modality) else run.scenario["model"][modality].get("weights")
                         peft_folder.write_adapter(model, modality, Path(partial), source)
                 except SafetensorError as error:  # of a full disk, too
                     raise RunError(f"can't write {place}: {error}") from error

@@ -225,14 +225,16 @@ def _write_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
 # --- from PEFT -------------------------------------------------------------------------------------------------------
 
 HARMLESS = (
-    "auto_mapping", "base_model_name_or_path", "exclude_modules", "fan_in_fan_out", "inference_mode", "layers_pattern",
-    "layers_to_transform", "lora_alpha", "lora_dropout", "megatron_config", "megatron_core", "modules_to_save",
-    "peft_type", "peft_version", "qalora_group_size", "r", "revision", "runtime_config", "target_modules", "task_type",
-    "use_rslora",
+    "auto_mapping", "base_model_name_or_path", "ensure_weight_tying", "eva_config", "exclude_modules",
+    "fan_in_fan_out", "inference_mode", "layers_pattern", "layers_to_transform", "lora_alpha", "lora_dropout",
+    "megatron_config", "megatron_core", "modules_to_save", "peft_type", "peft_version", "qalora_group_size", "r",
+    "revision", "runtime_config", "target_modules", "task_type", "use_rslora",
 )  # fmt: skip
 """Fields of PEFT's configuration that are told by the file's tensors, checked here, or don't change what they give."""
 ALLOWED = {"bias": ("none",), "init_lora_weights": (True, False, "gaussian", "eva")}
 """Values of further fields that leave base and factors as they are here; of all others only empty ones do."""
+MOST = 1e9
+"""Alpha is below this, either way."""
 
 
 def load(module: nn.Module, description: ModelDescription, modality: str, source: str) -> frozenset[str]:
@@ -258,7 +260,7 @@ def read(module: nn.Module, description: ModelDescription, modality: str, source
         raise MethodError(
             f"{where}: the tower {tower.get('tower', modality)} of {modality} is no model of transformers"
         )
-    _check_config(folder / CONFIG, adapter, where)
+    config = _checked_config(folder / CONFIG, adapter, where)
     prefix, state = _prefix(tower), module.state_dict()
     names = {own.removeprefix(prefix): name for name, own in _names(module, modality, tower).items()}
     factors = {
@@ -268,9 +270,12 @@ def read(module: nn.Module, description: ModelDescription, modality: str, source
         if f"{name.removesuffix('.weight')}.{factor}" in state
     }
     stored = {n.removeprefix(BEFORE).removeprefix(prefix): t for n, t in _tensors(folder / FACTORS, where).items()}
-    scores = stored.get("lm_head.weight")
-    if "lm_head.weight" not in names and any(scores is not t and _equal(scores, t) for t in stored.values()):
-        del stored["lm_head.weight"]  # the embedding's own rows
+    if tower.get("predicts") and "lm_head.weight" not in names:
+        table = next(own for own, name in names.items() if name.startswith(f"{modality}.embedding."))
+        rows, scores = stored.get(table), stored.pop("lm_head.weight", None)
+        same = rows is not None and scores is not None and rows.dtype == scores.dtype and torch.equal(rows, scores)
+        if not (same or rows is scores or (rows is not None and config.get("ensure_weight_tying"))):
+            raise MethodError(f"{where}: its {table} isn't its lm_head.weight, and is here (tie_word_embeddings)")
     known = names | factors
     by = f"{modality} here; adapter.parts chooses the layers"
     if other := sorted(stored.keys() - known.keys()):
@@ -287,10 +292,10 @@ def read(module: nn.Module, description: ModelDescription, modality: str, source
     return found | {n: t for n, t in added.items() if n in state and n not in found and t.shape == state[n].shape}
 
 
-def _check_config(file: Path, adapter: AdapterDescription, where: str) -> None:
-    """Raise MethodError if PEFT's configuration isn't that of this LoRA."""
+def _checked_config(file: Path, adapter: AdapterDescription, where: str) -> dict[str, Any]:
+    """PEFT's configuration.  Raises MethodError if it isn't that of this LoRA."""
     try:
-        config = json.loads(read_regular(file))
+        config: Any = json.loads(read_regular(file))
     except OSError as error:
         raise MethodError(f"{where}: {file} can't be read ({error.strerror}): a folder of PEFT has it") from error
     except (ValueError, RecursionError) as error:
@@ -305,11 +310,12 @@ def _check_config(file: Path, adapter: AdapterDescription, where: str) -> None:
     rank, alpha = config.get("r", 8), config.get("lora_alpha", 8)
     if rank != adapter["rank"]:
         raise MethodError(f"{where}: its rank is {rank!r:.40}: set adapter.rank, which is {adapter['rank']}")
-    scale = adapters.scale(adapter)
-    by = math.sqrt(rank) if config.get("use_rslora") else rank
-    if not isinstance(alpha, int | float) or not math.isclose(alpha / by, scale):
-        said = f"{alpha * rank / by:g}" if isinstance(alpha, int | float) else f"a number, not {alpha!r:.40}"
-        raise MethodError(f"{where}: it takes adapter.alpha: {said}, which is {scale * rank:g}")
+    scale, by = adapters.scale(adapter), math.sqrt(rank) if config.get("use_rslora") else rank
+    if not isinstance(alpha, int | float) or not abs(alpha) < MOST:
+        raise MethodError(f"{where}: its lora_alpha is no number of this kind: {alpha!r:.40}")
+    if not math.isclose(alpha / by, scale):
+        raise MethodError(f"{where}: it takes adapter.alpha: {alpha * rank / by:g}, which is {scale * rank:g}")
+    return cast(dict[str, Any], config)
 
 
 def _tensors(file: Path, where: str) -> dict[str, Tensor]:
@@ -320,10 +326,6 @@ def _tensors(file: Path, where: str) -> dict[str, Tensor]:
         return load_file(file)
     except (SafetensorError, OSError) as error:
         raise MethodError(f"{where}: {file} is no file of safetensors ({error})") from error
-
-
-def _equal(one: Tensor | None, other: Tensor) -> bool:
-    return one is not None and one.shape == other.shape and torch.equal(one, other)
 
 
 def _first(names: list[str]) -> str:

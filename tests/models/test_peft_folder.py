@@ -28,6 +28,7 @@ SIZE, VOCABULARY, TOKENS = 16, 40, 6
 FACTS = {
     "image": {"channels": 3, "size": SIZE, "classes": 4},
     "text": {"vocabulary": VOCABULARY, "tokens": TOKENS, "classes": 4},
+    "audio": {"bins": 16, "frames": 32, "classes": 4},
 }
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 FIELDS = {"blocks": 2, "width": 16, "heads": 2}
@@ -52,6 +53,25 @@ CASES: dict[str, tuple[tuple[str, dict[str, Any]], str, tuple[str, ...]]] = {
 }
 
 
+def encoder(modality: str, kind: str, **more: Any) -> tuple[str, dict[str, Any]]:
+    return modality, {"tower": "hf", "tokens": TOKENS, "config": {"model_type": kind, **SMALL, **more}}
+
+
+DINO = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": 8}
+WHISPER = {"d_model": 24, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 24}
+FURTHER = {
+    "mistral": causal("mistral"),
+    "qwen3": causal("qwen3", head_dim=8),
+    "distilbert": ("text", {"tower": "distilbert", **FIELDS, "tokens": TOKENS}),
+    "ast": ("audio", {"tower": "ast", **FIELDS}),
+    **{name: encoder("text", name) for name in ("bert", "roberta", "mpnet", "modernbert", "siglip_text_model")},
+    **{name: encoder("image", name, patch_size=8) for name in ("vit", "deit", "siglip_vision_model")},
+    "dinov2": ("image", {"tower": "hf", "config": {**DINO, "model_type": "dinov2"}}),
+    "whisper": ("audio", {"tower": "hf", "config": {"model_type": "whisper", **WHISPER}}),
+}
+"""Families whose names don't need a test in every run."""
+
+
 def made(tower: tuple[str, dict[str, Any]], task: str, also: tuple[str, ...], **more: Any) -> Any:
     """A model whose values, with those of its factors, are all drawn anew."""
     modality, fields = tower
@@ -70,7 +90,9 @@ def made(tower: tuple[str, dict[str, Any]], task: str, also: tuple[str, ...], **
 def forward(model: Any, modality: str, x: Tensor) -> Tensor:
     """Scores of the vocabulary of a language model, else the last hidden state."""
     more = {"attention_mask": torch.ones_like(x)} if modality == "text" else {}
-    given = {"text": "input_ids", "image": "pixel_values"}[modality]
+    given = {"text": "input_ids", "image": "pixel_values", "audio": "input_values"}[modality]
+    if model.config.model_type == "whisper":
+        given, x = "input_features", x.transpose(1, 2)
     with torch.no_grad():
         found = model(**{given: x}, **more)
     return found.logits if "logits" in found else found.last_hidden_state
@@ -80,7 +102,7 @@ def inputs(modality: str) -> Tensor:
     generator = torch.Generator().manual_seed(3)
     if modality == "text":
         return torch.randint(0, VOCABULARY, (3, TOKENS), generator=generator)
-    return torch.rand((3, 3, SIZE, SIZE), generator=generator)
+    return torch.rand((3, 3, SIZE, SIZE) if modality == "image" else (3, 32, 16), generator=generator)
 
 
 def own(model: Any, modality: str, x: Tensor) -> Tensor:
@@ -95,9 +117,25 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def library(model: Any, folder: Path) -> Any:
-    auto = transformers.AutoModelForCausalLM if model.gives == "next token" else transformers.AutoModel
-    return auto.from_pretrained(folder).eval()
+def library(folder: Path) -> Any:
+    """The model of a folder, by the class that its configuration names."""
+    from transformers.models.whisper import modeling_whisper
+
+    (name,) = json.loads((folder / "config.json").read_text())["architectures"]
+    made: Any = getattr(transformers, name, None) or getattr(modeling_whisper, name)
+    return made.from_pretrained(folder).eval()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("name", FURTHER)
+def test_peft_gives_the_same_outputs_of_further_families(name: str, tmp_path: Path) -> None:
+    tower, task = FURTHER[name], "next-token" if FURTHER[name][1]["tower"] == "hf-causal" else "classify"
+    model, modality = made(tower, task, ("head",)), tower[0]
+    peft_folder.write_adapter(model, modality, tmp_path, None)
+    loaded = peft.PeftModel.from_pretrained(library(tmp_path / "base"), tmp_path).eval()
+    x = inputs(modality)
+    torch.testing.assert_close(forward(loaded, modality, x), own(model, modality, x), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.usefixtures("quiet")
@@ -106,7 +144,7 @@ def test_peft_gives_the_same_outputs(case: str, tmp_path: Path) -> None:
     tower, task, also = CASES[case]
     model, modality = made(tower, task, also), tower[0]
     peft_folder.write_adapter(model, modality, tmp_path, None)
-    loaded = peft.PeftModel.from_pretrained(library(model, tmp_path / "base"), tmp_path).eval()
+    loaded = peft.PeftModel.from_pretrained(library(tmp_path / "base"), tmp_path).eval()
     x = inputs(modality)
     torch.testing.assert_close(forward(loaded, modality, x), own(model, modality, x), atol=1e-5, rtol=1e-5)
     with loaded.disable_adapter():  # the base alone gives others
@@ -127,7 +165,7 @@ def test_peft_gives_the_same_outputs(case: str, tmp_path: Path) -> None:
 def test_a_base_in_bfloat16_stays_one(tmp_path: Path) -> None:
     model = made(GPT2, "next-token", (), dtype="bfloat16")
     peft_folder.write_adapter(model, "text", tmp_path, None)
-    loaded = peft.PeftModel.from_pretrained(library(model, tmp_path / "base"), tmp_path).eval()
+    loaded = peft.PeftModel.from_pretrained(library(tmp_path / "base"), tmp_path).eval()
     found = forward(loaded, "text", inputs("text"))
     assert found.dtype == torch.bfloat16 and torch.equal(found, own(model, "text", inputs("text")))
     kinds = {name.split(".")[-3]: value.dtype for name, value in loaded.named_parameters() if "lora" in name}
@@ -240,7 +278,8 @@ Edit = Callable[[dict[str, Any]], object]
         (lambda c: c.update(peft_type="IA3"), "its peft_type is 'IA3', and only LORA is known here"),
         (lambda c: c.update(r=4), "its rank is 4: set adapter.rank, which is 3"),
         (lambda c: c.update(lora_alpha=8), "it takes adapter.alpha: 8, which is 7"),
-        (lambda c: c.update(lora_alpha="x"), "it takes adapter.alpha: a number, not 'x', which is 7"),
+        (lambda c: c.update(lora_alpha="x"), "its lora_alpha is no number of this kind: 'x'"),
+        (lambda c: c.update(lora_alpha=10**400), "its lora_alpha is no number of this kind: 10+"),
         (lambda c: c.update(use_dora=True), "its use_dora: True is no part of LoRA here"),
         (lambda c: c.update(rank_pattern={"q": 2}), r"its rank_pattern: {'q': 2} is no part of LoRA here"),
         (lambda c: c.update(bias="all"), "its bias: 'all' is no part of LoRA here"),
@@ -276,6 +315,18 @@ def test_an_adapter_of_another_base_is_refused(
     other = made(tower, task, also)
     with pytest.raises(MethodError, match=message):
         peft_folder.read(other, other.description, "text", str(tmp_path))
+
+
+def test_an_embedding_apart_from_the_scores_that_read_it_is_refused(tmp_path: Path) -> None:
+    model = made(LLAMA, "next-token", ("embedding",))
+    peft_folder.write_adapter(model, "text", tmp_path, None)
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(tmp_path / "adapter_model.safetensors")
+    del tensors["base_model.model.lm_head.weight"]
+    save_file(tensors, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(MethodError, match="its embed_tokens.weight isn't its lm_head.weight, and is here"):
+        peft_folder.read(model, model.description, "text", str(tmp_path))
 
 
 @pytest.mark.parametrize("content", [b"[1]", b"{", b"[" * 100_000, b"\xff"])
