@@ -16,8 +16,8 @@ import torch
 
 from edgefl import models
 from edgefl.commands.compose import planner_of, scenario_of
-from edgefl.models.towers.vision import import_torchvision
 from edgefl.models import quantised
+from edgefl.models.towers.vision import import_torchvision
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "memory.py"
 MANY = 500
@@ -75,6 +75,7 @@ def test_every_choice_is_drawn(drawing: ModuleType, drawn: list[dict[str, Any]])
     }
     for field, values in {
         "clip": {None, 1.0}, "checkpointing": {True, False}, "accumulation": {1, 2, 3, 4},
+        "step_in_backward": {True, False},
         "precision": {"float32", "bfloat16"}, "attention": {"device", "math", "flash"}, "epochs": {1, 2},
     }.items():  # fmt: skip
         assert {t[field] for t in trainings} == values

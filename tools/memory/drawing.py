@@ -88,6 +88,8 @@ def draw(seed: int, index: int) -> Json:
         scenario["adapter"] = {"name": "lora", "rank": apart.between(1, 4)}
         for tower in towers:
             tower["quantize"] = apart.one_of(QUANTISED)
+    alone = Draw(np.random.default_rng([seed, index, 2])).chance(0.3)
+    training["step_in_backward"] = alone and training["accumulation"] == 1 and not training["clip"]
     return configuration
 
 
@@ -502,7 +504,8 @@ def described(configuration: Json) -> str:
         "checkpointing" if training["checkpointing"] else "",
         f"loss of {training['loss_chunk']} tokens at a time" if training.get("loss_chunk") else "",
         f"accumulation {training['accumulation']}" if training["accumulation"] > 1 else "",
-        "clip" if training["clip"] else "", f"attention {training['attention']}",
+        "clip" if training["clip"] else "", "step in backward" if training["step_in_backward"] else "",
+        f"attention {training['attention']}",
         f"{method['name']} round {configuration['round']}",
         f"{schedule['name']} {configuration['stage']}" if schedule["name"] != "end-to-end" else "",
     ]  # fmt: skip

@@ -24,6 +24,7 @@ MAY_CHANGE = ("executor", "tracker", "training.on_divergence")
 NEWER = MappingProxyType(
     {
         "training.stack": "off",
+        "training.step_in_backward": False,
         "evaluation.metrics": [],
         "adapter.dtype": "float32",
         "model.*.dtype": "float32",
