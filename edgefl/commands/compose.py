@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ from edgefl.errors import DataError, MethodError
 from edgefl.machine.kernel_scratch import kernels, probe
 from edgefl.memo import cache_folder
 from edgefl.methods import ClientFacts, Kind, Method, Setting
-from edgefl.models import adapters, dtypes
+from edgefl.models import adapters, dtypes, quantised
 from edgefl.models.model import ModelDescription
 from edgefl.planning import Planner, Setup
 from edgefl.planning.payload_options import encoded
@@ -94,6 +95,7 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
     schedule: Schedule = registry.get("schedule", scenario.schedule_name)(scenario.schedule_options, blocks_of(kinds))
     with errors_at(scenario, "schedule"):
         schedule.check(scenario.adapter_options, scenario.aggregation)
+    kinds = _quantised(scenario, kinds, schedule)
     drawn = cache(lambda: Fleet.draw(scenario.fleet, len(federation.client_kind), scenario.seed))
     setting = _setting(scenario, federation, kinds, schedule, on_message, drawn)
     method = _method(scenario, setting)
@@ -159,6 +161,29 @@ def _kinds(scenario: Scenario, federation: Federation) -> dict[str, Kind]:
             for kind in kinds.values():
                 adapters.check_trains(kind.name, models.on_meta(kind.model), adapter)
     return kinds
+
+
+def _quantised(scenario: Scenario, kinds: dict[str, Kind], schedule: Schedule) -> dict[str, Kind]:
+    """The client kinds with their frozen layers quantised, where towers ask for it."""
+    towers = {"multiway": scenario.model.multiway} if scenario.model.multiway else scenario.model.towers
+    asked = {tower: to for tower, options in towers.items() if (to := getattr(options, "quantize", None))}
+    if not asked:
+        return kinds
+    if scenario.training.precision == "float64":
+        field = ("model", next(iter(asked)), "quantize")
+        raise scenario.error(field, "quantised layers compute in 32 or 16 bits: write training.precision: float32")
+    played = [stage for stage in schedule.offered if stage.rounds]
+    found: dict[str, Kind] = {}
+    for name, kind in kinds.items():
+        trainable = set(kind.trainable())
+
+        def trains(parameter: str, trainable: set[str] = trainable) -> bool:
+            return parameter in trainable and any(stage.active(parameter) for stage in played)
+
+        with errors_at(scenario, "model"):
+            model = quantised.describe(kind.model, models.on_meta(kind.model), asked, trains)
+        found[name] = replace(kind, model=model)
+    return found
 
 
 def _setting(

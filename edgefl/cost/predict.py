@@ -168,7 +168,8 @@ def replaced(module: nn.Module, make: Callable[[Tensor], Tensor]) -> nn.Module:
         if id(old) not in replacements:
             new = make(old)
             # A reference to the old tensor is kept, so that no other tensor can get its id.
-            replacements[id(old)] = old, nn.Parameter(new) if isinstance(old, nn.Parameter) else new
+            trains = old.requires_grad  # not a quantised layer's integers
+            replacements[id(old)] = old, nn.Parameter(new, trains) if isinstance(old, nn.Parameter) else new
         return replacements[id(old)][1]
 
     for part in module.modules():

@@ -12,6 +12,7 @@ import torch
 
 from edgefl.work import Call, Held, Inside
 from edgefl.work.meter.allocator_peak import AllocatorPeak, Balance, MemoryEvents
+from edgefl.work.meter.operator_calls import LIBRARY
 from edgefl.work.torch_device import threads
 
 PROBED_BYTES = 512 * 2**20
@@ -82,12 +83,13 @@ def _assumed(held: Held) -> Inside:
 
 
 def _without_gpu(held: Held) -> Inside:
-    """For a GPU that isn't at hand: kernels that work element by element, or on lists of tensors, take nothing."""
+    """For a GPU that isn't at hand: kernels that work element by element, or on lists of tensors, take nothing, nor do
+    those that dequantise, which write into their outputs."""
     try:
         pointwise = torch.Tag.pointwise in held.call.overload().tags
     except LookupError:
         pointwise = False
-    if pointwise or held.call.takes_lists:
+    if pointwise or held.call.takes_lists or held.call.operator.startswith(LIBRARY):
         return Inside(held.outputs, assumed=True)
     return _assumed(held)
 

@@ -16,9 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from edgefl.models import quantised
+
 _EXACT = frozenset((0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 3.0, -3.0, float("inf"), -float("inf")))
 """Floats that may select another kernel, such as exponents; all others are described by sign and size alone."""
 
+LIBRARY = "bitsandbytes."
+"""How the names of the operators begin that quantise and dequantise."""
 _TYPES = (torch.dtype, torch.layout, torch.memory_format)
 
 
@@ -61,6 +65,8 @@ class Call:
 
     def overload(self) -> Any:
         """The operator (``OpOverload``).  Raises LookupError if this torch doesn't have it."""
+        if self.operator.startswith(LIBRARY):
+            quantised.library()
         found: Any = torch.ops
         for part in self.operator.split("."):
             if not hasattr(found, part):

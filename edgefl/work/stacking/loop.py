@@ -45,6 +45,8 @@ def why_alone(work: Description) -> str | None:
         return f"its precision is {work.precision}"
     if taken := inputs(work.model):
         return f"its model is in {' and '.join(sorted({DTYPE_NAMES[dtype] for dtype in taken.values()}))}"
+    if work.model.get("quantize"):
+        return "its frozen layers are quantised"
     if work.attention not in ("device", "math"):
         return f"its attention is computed by the kernel {work.attention}"
     for pass_ in distinct(work):
