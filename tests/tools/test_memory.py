@@ -68,6 +68,7 @@ def test_every_choice_is_drawn(drawing: ModuleType, drawn: list[dict[str, Any]])
     }
     for field, values in {
         "clip": {None, 1.0}, "checkpointing": {True, False}, "accumulation": {1, 2, 3, 4},
+        "step_in_backward": {True, False},
         "precision": {"float32", "bfloat16"}, "attention": {"device", "math", "flash"}, "epochs": {1, 2},
     }.items():  # fmt: skip
         assert {t[field] for t in trainings} == values

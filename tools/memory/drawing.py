@@ -76,6 +76,8 @@ def draw(seed: int, index: int) -> Json:
     if simple and not wrong and apart.chance(0.3):
         for tower in towers_of(scenario["model"]).values():
             tower["dtype"] = "bfloat16"
+    alone = Draw(np.random.default_rng([seed, index, 2])).chance(0.3)
+    training["step_in_backward"] = alone and training["accumulation"] == 1 and not training["clip"]
     return configuration
 
 
@@ -429,7 +431,8 @@ def described(configuration: Json) -> str:
         training["precision"] if training["precision"] != "float32" else "",
         "checkpointing" if training["checkpointing"] else "",
         f"accumulation {training['accumulation']}" if training["accumulation"] > 1 else "",
-        "clip" if training["clip"] else "", f"attention {training['attention']}",
+        "clip" if training["clip"] else "", "step in backward" if training["step_in_backward"] else "",
+        f"attention {training['attention']}",
         f"{method['name']} round {configuration['round']}",
         f"{schedule['name']} {configuration['stage']}" if schedule["name"] != "end-to-end" else "",
     ]  # fmt: skip

@@ -132,9 +132,8 @@ def make_model(configuration: Json) -> TowerModel | MultiwayModel:
     return model
 
 
-def make_optimizer(training: Json, model: nn.Module) -> torch.optim.Optimizer:
-    """torch's optimizer for what trains."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
+def make_optimizer(training: Json, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """torch's optimizer of these parameters."""
     how = training["implementation"]
     common = {
         "lr": training["lr"], "weight_decay": training["weight_decay"],
@@ -452,13 +451,16 @@ def train(r: Round) -> None:
 
     taken = next(r.model.parameters()).dtype
     sweeps = list(sweeps_of(r))
-    optimizer = make_optimizer(training, r.model)
+    trained = [p for p in r.model.parameters() if p.requires_grad]
+    if training["step_in_backward"]:
+        for parameter in trained:
+            step_alone(parameter, make_optimizer(training, [parameter]))
+    optimizer = make_optimizer(training, trained)
     every, total = training["accumulation"], torch.zeros(())
 
     def update() -> None:
         if training["clip"]:
             several = training["implementation"] != "for-loop"
-            trained = [p for p in r.model.parameters() if p.requires_grad]
             nn.utils.clip_grad_norm_(trained, training["clip"], foreach=several)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -482,6 +484,16 @@ def train(r: Round) -> None:
                 pending = 0
             total.add_(loss.detach())
             del given, batch, loss
+
+
+def step_alone(parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> None:
+    """Let a parameter take its step when its gradient is whole, and lose the gradient."""
+
+    def step(_: Tensor) -> None:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    parameter.register_post_accumulate_grad_hook(step)
 
 
 def look(r: Round, sweep: Sweep, precision: Callable[[], AbstractContextManager[Any]]) -> None:

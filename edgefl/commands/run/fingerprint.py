@@ -52,8 +52,9 @@ def fixed_part(scenario: Scenario) -> dict[str, object]:
         else:
             del resolved[section]
     # fields without effect, as in runs of a time before there were any
-    if resolved["training"]["stack"] == "off":
-        del resolved["training"]["stack"]
+    for name, without in (("stack", "off"), ("step_in_backward", False)):
+        if resolved["training"][name] == without:
+            del resolved["training"][name]
     if not resolved["evaluation"]["metrics"]:
         del resolved["evaluation"]["metrics"]
     for name in ("seed", "stop"):

@@ -35,6 +35,8 @@ def why_alone(work: Description) -> str | None:
         return "not all of its passes train on the client's own samples"
     if without_gradients(work):
         return "it trains without gradients"
+    if work.optimizer.get("step_in_backward"):
+        return "its optimizer steps in the backward pass"
     if work.keep:
         return "its clients keep values for themselves"
     if work.edits:
