@@ -139,7 +139,7 @@ def errors_at(scenario: Scenario, *path: str) -> Iterator[None]:
 def _kinds(scenario: Scenario, federation: Federation) -> dict[str, Kind]:
     """The client kinds by name, each with the model of its clients."""
     kinds: dict[str, Kind] = {}
-    adapter = adapters.description(scenario.adapter_options)
+    adapter, sources = adapters.description(scenario.adapter_options), _adapter_weights(scenario)
     for name in federation.kinds:
         modalities, task = tuple(name.split("-")), federation.task(name)
         checkpointing = scenario.training.checkpointing
@@ -153,7 +153,8 @@ def _kinds(scenario: Scenario, federation: Federation) -> dict[str, Kind]:
             dtypes.in_float64(model)
         patterns, extras = federation.patterns(name), federation.extras(name)
         delivers = scenario.adapter_options.deliver_base == "first"
-        kinds[name] = Kind(name, modalities, task, model, scenario.model.weights, patterns, extras, delivers)
+        factors = {tower: source for tower, source in sources.items() if tower in model["towers"]}
+        kinds[name] = Kind(name, modalities, task, model, scenario.model.weights, patterns, extras, delivers, factors)
     if adapter:
         with errors_at(scenario, "adapter"):
             plain = {name: models.on_meta(adapters.without(kind.model)) for name, kind in kinds.items()}
@@ -183,6 +184,18 @@ def _quantised(scenario: Scenario, kinds: dict[str, Kind], schedule: Schedule) -
         with errors_at(scenario, "model"):
             model = quantised.describe(kind.model, models.on_meta(kind.model), asked, trains)
         found[name] = replace(kind, model=model)
+    return found
+
+
+def _adapter_weights(scenario: Scenario) -> Mapping[str, str]:
+    """Folders of PEFT by tower.  Raises ScenarioError for another tower, or where it isn't said which."""
+    weights, towers = getattr(scenario.adapter_options, "weights", None), [*scenario.model.towers]
+    found = dict.fromkeys(towers, weights) if isinstance(weights, str) else weights or {}
+    if isinstance(weights, str) and len(towers) != 1 or not found.keys() <= set(towers):
+        raise scenario.error(
+            ("adapter", "weights"),
+            f"a folder of PEFT is of one tower: write {{MODALITY: DIR}}, with {' or '.join(towers) or 'a tower'}",
+        )
     return found
 
 

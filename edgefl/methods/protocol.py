@@ -25,7 +25,7 @@ from edgefl.methods.checked_answers import check_answers
 from edgefl.methods.personal.personal_parts import check_parts, keep_personal
 from edgefl.methods.setting import ClientFacts, Setting
 from edgefl.methods.state import ServerState, Update
-from edgefl.models import quantised
+from edgefl.models import peft_folder, quantised
 from edgefl.registry.part_fields import Fields
 from edgefl.work import Address, Item, Pass, Payload, Result, Work
 from edgefl.work.description import HELD_OUT, StepArgs
@@ -140,6 +140,9 @@ class Method:
                 torch.manual_seed(seeds.key(seed, "initial", len(kind.modalities)))
                 module = models.build(described)
             models.load_weights(module, described, kind.weights)
+            for tower, source in kind.adapter_weights.items():
+                for name in peft_folder.load(module, described, tower, source):
+                    common.pop(name, None)  # pre-trained
             own: dict[str, Tensor] = {}
             for name, value in (*module.named_parameters(), *module.named_buffers()):
                 shared = common.setdefault(name, value.detach())

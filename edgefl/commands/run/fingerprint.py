@@ -57,6 +57,8 @@ def fixed_part(scenario: Scenario) -> dict[str, object]:
             del resolved["training"][name]
     if not resolved["evaluation"]["metrics"]:
         del resolved["evaluation"]["metrics"]
+    if resolved["adapter"].get("weights") is None:
+        resolved["adapter"].pop("weights", None)
     for name in ("seed", "stop"):
         if resolved["pretrain"][name] is None:
             del resolved["pretrain"][name]

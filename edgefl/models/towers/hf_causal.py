@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -145,6 +146,24 @@ def configuration(fields: Mapping[str, object], **more: Any) -> Any:
         raise ValueError(f"transformers refuses this configuration: {said[:200]}") from error
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Let transformers neither log nor show progress."""
+    import_torchvision()
+    from transformers.utils import logging as library_logging
+
+    logging: Any = library_logging
+    level, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if shown:
+            logging.enable_progress_bar()
+
+
 class TokensAndPositions(nn.Module):
     """GPT-2's embedding: token ids ``[batch, tokens]`` to ``[batch, tokens, width]``."""
 
@@ -259,4 +278,5 @@ class HFCausal:
         raises MethodError for ``pretrained``."""
         if weights == PRETRAINED:
             raise MethodError("weights 'pretrained': a configuration names no published file; give a folder instead")
-        fill(module, locate(weights, ""), SPELLING, parts=(*PARTS, "head"))
+        scores = ("head",) if description.get("predicts") else ()  # else a classifier, which no file has
+        fill(module, locate(weights, ""), SPELLING, parts=(*PARTS, *scores))
