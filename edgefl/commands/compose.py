@@ -38,6 +38,7 @@ from edgefl.work import Work
 from edgefl.work.description import DTYPE_NAMES, digest
 from edgefl.work.optimizer.update import wrong_step
 from edgefl.work.optimizer.zeroth_order import without_gradients
+from edgefl.work.steps import says
 from edgefl.work.sums import averaged
 from edgefl.work.tasks import facts_for, like
 from edgefl.work.torch_device import device_of
@@ -247,6 +248,8 @@ def _method(scenario: Scenario, setting: Setting) -> Method:
                     "float32",
                 )
     _check_trained(scenario, works)
+    if scenario.training.loss_chunk:
+        _check_chunks(scenario, setting, works)
     return method
 
 
@@ -270,6 +273,21 @@ def _check_trained(scenario: Scenario, works: Sequence[Work]) -> None:
                     f"{torch.__version__}: write another implementation (for-loop, foreach) or optimizer, or the "
                     "model's dtype: float32",
                 )
+
+
+def _check_chunks(scenario: Scenario, setting: Setting, works: Sequence[Work]) -> None:
+    """Raise ScenarioError for a next-token loss that its step computes as a whole, or if there is no other loss."""
+    passes = [(work.kind, p) for work in works for p in work.passes if p.train]
+    whole = [
+        (k, p.step) for k, p in passes if "chunk" not in p.args or not says(registry.get("step", p.step), "chunks")
+    ]
+    wrong = [each for each in whole if len(whole) == len(passes) or setting.kinds[each[0]].like == "next-token"]
+    for kind, step in wrong:
+        raise scenario.error(
+            ("training", "loss_chunk"),
+            f"{kind} clients train by {registry.described('step', step)}, whose loss is computed as a whole: chunks of "
+            "tokens are for the task next-token and its step; leave loss_chunk out",
+        )
 
 
 def _first_works(method: Method) -> list[Work]:

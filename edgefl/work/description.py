@@ -205,6 +205,7 @@ class StepArgs(TypedDict, total=False):
     samples: int
     fold: int
     mask: str
+    chunk: int
     missing: Mapping[str, MissingRates]
     whole: str
     metrics: Sequence[Mapping[str, object]]

@@ -123,6 +123,11 @@ class TrainingOptions(Fields):
         "gradient (as LOMO, Lv et al. 2023): the same updates in less memory; not with accumulation, clip or "
         "precision: float16, which need all gradients",
     )
+    loss_chunk: PositiveInt | None = Field(
+        None,
+        description="tokens whose scores of the vocabulary are in memory at a time, in training and in evaluation, for "
+        "the task next-token: the same loss but for rounding, in less memory; null: those of the whole batch",
+    )
     measure: Literal["first", "all"] = Field(
         "first", description="works that are metered while they train: the first of each distinct cost, or all"
     )

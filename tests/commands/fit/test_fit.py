@@ -186,7 +186,7 @@ def test_the_minimal_ones_among_adapters(
 ) -> None:
     causal = causal if training is None else {**causal, "training": training}
     axes, costs = lattice(causal)
-    changed = {"checkpointing", "schedule", "adapter", "optimizer"} | ({"batch"} if training is None else set())
+    changed = {"checkpointing", "loss", "schedule", "adapter", "optimizer"} | ({"batch"} if training is None else set())
     assert {a.name for a in axes if a.steps} == changed
     said = set()
     for allowed in grid(costs, names, (0.0, 0.1, 0.5)):
