@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ from edgefl.errors import DataError, MethodError
 from edgefl.machine.kernel_scratch import kernels, probe
 from edgefl.memo import cache_folder
 from edgefl.methods import ClientFacts, Kind, Method, Setting
-from edgefl.models import adapters, dtypes
+from edgefl.models import adapters, dtypes, quantised
 from edgefl.models.model import ModelDescription
 from edgefl.planning import Planner, Setup
 from edgefl.planning.payload_options import encoded
@@ -95,6 +96,7 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
     schedule: Schedule = registry.get("schedule", scenario.schedule_name)(scenario.schedule_options, blocks_of(kinds))
     with errors_at(scenario, "schedule"):
         schedule.check(scenario.adapter_options, scenario.aggregation)
+    kinds = _quantised(scenario, kinds, schedule)
     drawn = cache(lambda: Fleet.draw(scenario.fleet, len(federation.client_kind), scenario.seed))
     setting = _setting(scenario, federation, kinds, schedule, on_message, drawn)
     method = _method(scenario, setting)
@@ -138,7 +140,7 @@ def errors_at(scenario: Scenario, *path: str) -> Iterator[None]:
 def _kinds(scenario: Scenario, federation: Federation) -> dict[str, Kind]:
     """The client kinds by name, each with the model of its clients."""
     kinds: dict[str, Kind] = {}
-    adapter = adapters.description(scenario.adapter_options)
+    adapter, sources = adapters.description(scenario.adapter_options), _adapter_weights(scenario)
     for name in federation.kinds:
         modalities, task = tuple(name.split("-")), federation.task(name)
         checkpointing = scenario.training.checkpointing
@@ -152,7 +154,8 @@ def _kinds(scenario: Scenario, federation: Federation) -> dict[str, Kind]:
             dtypes.in_float64(model)
         patterns, extras = federation.patterns(name), federation.extras(name)
         delivers = scenario.adapter_options.deliver_base == "first"
-        kinds[name] = Kind(name, modalities, task, model, scenario.model.weights, patterns, extras, delivers)
+        factors = {tower: source for tower, source in sources.items() if tower in model["towers"]}
+        kinds[name] = Kind(name, modalities, task, model, scenario.model.weights, patterns, extras, delivers, factors)
     if adapter:
         with errors_at(scenario, "adapter"):
             plain = {name: models.on_meta(adapters.without(kind.model)) for name, kind in kinds.items()}
@@ -160,6 +163,41 @@ def _kinds(scenario: Scenario, federation: Federation) -> dict[str, Kind]:
             for kind in kinds.values():
                 adapters.check_trains(kind.name, models.on_meta(kind.model), adapter)
     return kinds
+
+
+def _quantised(scenario: Scenario, kinds: dict[str, Kind], schedule: Schedule) -> dict[str, Kind]:
+    """The client kinds with their frozen layers quantised, where towers ask for it."""
+    towers = {"multiway": scenario.model.multiway} if scenario.model.multiway else scenario.model.towers
+    asked = {tower: to for tower, options in towers.items() if (to := getattr(options, "quantize", None))}
+    if not asked:
+        return kinds
+    if scenario.training.precision == "float64":
+        field = ("model", next(iter(asked)), "quantize")
+        raise scenario.error(field, "quantised layers compute in 32 or 16 bits: write training.precision: float32")
+    played = [stage for stage in schedule.offered if stage.rounds]
+    found: dict[str, Kind] = {}
+    for name, kind in kinds.items():
+        trainable = set(kind.trainable())
+
+        def trains(parameter: str, trainable: set[str] = trainable) -> bool:
+            return parameter in trainable and any(stage.active(parameter) for stage in played)
+
+        with errors_at(scenario, "model"):
+            model = quantised.describe(kind.model, models.on_meta(kind.model), asked, trains)
+        found[name] = replace(kind, model=model)
+    return found
+
+
+def _adapter_weights(scenario: Scenario) -> Mapping[str, str]:
+    """Folders of PEFT by tower.  Raises ScenarioError for another tower, or where it isn't said which."""
+    weights, towers = getattr(scenario.adapter_options, "weights", None), [*scenario.model.towers]
+    found = dict.fromkeys(towers, weights) if isinstance(weights, str) else weights or {}
+    if isinstance(weights, str) and len(towers) != 1 or not found.keys() <= set(towers):
+        raise scenario.error(
+            ("adapter", "weights"),
+            f"a folder of PEFT is of one tower: write {{MODALITY: DIR}}, with {' or '.join(towers) or 'a tower'}",
+        )
+    return found
 
 
 def _setting(

@@ -25,6 +25,7 @@ from edgefl.methods.checked_answers import check_answers
 from edgefl.methods.personal.personal_parts import check_parts, keep_personal
 from edgefl.methods.setting import ClientFacts, Setting
 from edgefl.methods.state import ServerState, Update
+from edgefl.models import peft_folder, quantised
 from edgefl.registry.part_fields import Fields
 from edgefl.work import Address, Item, Pass, Payload, Result, Work
 from edgefl.work.description import HELD_OUT, StepArgs
@@ -134,15 +135,25 @@ class Method:
         common: dict[str, Tensor] = dict(self.setting.pretrained()) if self.setting.pretrained else {}
         tensors: dict[Address, Tensor] = {}
         for kind in self.setting.kinds.values():
+            described = quantised.without(kind.model)
             with torch.random.fork_rng([]):
                 torch.manual_seed(seeds.key(seed, "initial", len(kind.modalities)))
-                module = models.build(kind.model)
-            models.load_weights(module, kind.model, kind.weights)
+                module = models.build(described)
+            models.load_weights(module, described, kind.weights)
+            for tower, source in kind.adapter_weights.items():
+                for name in peft_folder.load(module, described, tower, source):
+                    common.pop(name, None)  # pre-trained
+            own: dict[str, Tensor] = {}
             for name, value in (*module.named_parameters(), *module.named_buffers()):
                 shared = common.setdefault(name, value.detach())
                 if shared.dtype != value.dtype:  # pre-trained in float32
                     shared = common[name] = shared.to(value.dtype)
-                tensors[f"{kind.name}/{name}"] = shared if shared.shape == value.shape else value.detach()
+                own[name] = shared if shared.shape == value.shape else value.detach()
+            if kind.model.get("quantize"):
+                module.load_state_dict(own, strict=False, assign=True)
+                quantised.quantise(module, kind.model)
+                own = {n: t.detach() for n, t in (*module.named_parameters(), *module.named_buffers())}
+            tensors |= {f"{kind.name}/{name}": value for name, value in own.items()}
         return ServerState.first(tensors)
 
     def at_start(self, seed: int) -> ServerState:

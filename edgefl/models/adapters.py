@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
@@ -143,8 +143,9 @@ def check_trains(kind: str, module: nn.Module, adapter: AdapterDescription) -> N
 
 
 def without(description: ModelDescription) -> ModelDescription:
-    """The description of the same model without its adapter."""
-    return cast(ModelDescription, {name: value for name, value in description.items() if name != "adapter"})
+    """The description of the same model without its adapter, and so with no layer quantised."""
+    left_out = ("adapter", "quantize")
+    return cast(ModelDescription, {name: value for name, value in description.items() if name not in left_out})
 
 
 def merge(module: nn.Module, adapter: AdapterDescription) -> dict[str, Tensor] | None:
@@ -163,6 +164,17 @@ class _Layers(_Named):
         description="ends of the names of the linear layers that get factors: [attn.qkv, attn.proj]; empty: all linear "
         "layers of the blocks",
     )
+    weights: str | dict[str, str] | None = Field(
+        None,
+        description="where LoRA's factors start from: a folder of PEFT with adapter_config.json and "
+        "adapter_model.safetensors, or one by modality, {text: DIR}; random if absent",
+    )
+
+    @model_validator(mode="after")
+    def _lora_alone(self) -> Self:
+        if self.weights is not None and self.name != "lora":
+            raise ValueError(f"weights are factors of LoRA, not of {self.name}: set name: lora")
+        return self
 
 
 class LoraOptions(AdapterOptions, _Layers):
@@ -268,7 +280,8 @@ def scale(adapter: AdapterDescription) -> float:
 
 def _add(scale: float, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
     first, second = (cast(Tensor, getattr(layer, factor)) for factor in FACTORS)
-    if first.dtype != cast(Tensor, layer.weight).dtype:  # as PEFT: the factors' part is computed in their dtype
+    # as PEFT: the factors' part is computed in their dtype; a quantised layer says in which it computes itself
+    if first.dtype != (getattr(layer, "dtype", None) or cast(Tensor, layer.weight).dtype):
         change = F.linear(F.linear(inputs[0].to(first.dtype), first), second) * scale
         return (output + change).to(output.dtype)
     return output + F.linear(F.linear(inputs[0], first), second) * scale

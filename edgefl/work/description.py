@@ -275,6 +275,7 @@ class OptimizerSettings(TypedDict, total=False):
     options: Mapping[str, object]
     accumulation: int
     clip: float
+    step_in_backward: bool
     epsilon: float
     directions: int
     lr: float

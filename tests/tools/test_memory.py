@@ -16,6 +16,7 @@ import torch
 
 from edgefl import models
 from edgefl.commands.compose import planner_of, scenario_of
+from edgefl.models import quantised
 from edgefl.models.towers.vision import import_torchvision
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "memory.py"
@@ -74,6 +75,7 @@ def test_every_choice_is_drawn(drawing: ModuleType, drawn: list[dict[str, Any]])
     }
     for field, values in {
         "clip": {None, 1.0}, "checkpointing": {True, False}, "accumulation": {1, 2, 3, 4},
+        "step_in_backward": {True, False},
         "precision": {"float32", "bfloat16"}, "attention": {"device", "math", "flash"}, "epochs": {1, 2},
     }.items():  # fmt: skip
         assert {t[field] for t in trainings} == values
@@ -85,6 +87,7 @@ def test_every_choice_is_drawn(drawing: ModuleType, drawn: list[dict[str, Any]])
     assert {c["kind"] for c in drawn} == set(drawing.KINDS)
     assert {c["work"] for c in drawn} == {"train", "evaluate"}
     assert {min(t["batch"], 33) for t in trainings} == set(range(1, 33))
+    assert {t.get("quantize") for t in towers} == {None, "nf4", "nf4-double", "int8"}
     tasks = {task for c in drawn for task in c["scenario"]["data"]["tasks"].values()}
     assert tasks == {"classify", "retrieve", "next-token"}
     methods = [c["scenario"]["method"] for c in drawn]
@@ -139,7 +142,8 @@ def test_both_sides_mean_the_same_model(drawing: ModuleType, count: int) -> None
         planner = planner_of(scenario_of(c["scenario"]))
         stage = planner.setup.schedule.offered[c["stage"] - 1]
         work, _ = planner.work(c["kind"], c["round"], stage)
-        specs = {n: p.numel() for n, p in models.on_meta(work.model).named_parameters()}
+        held = models.on_meta(work.model).named_parameters()
+        specs = {n: p.numel() for n, p in held if not quantised.is_part(n)}
         layers = [layer for edit in work.edits if edit.name == "gate" for layer in edit.args["layers"]]
         for layer in layers:
             specs |= {f"{layer}.gate": 1, f"{layer}.partner": specs[f"{layer}.weight"]}

@@ -41,6 +41,8 @@ EVERY_NET = 5
 EVERY_DECODER, DECODER = 10, 6
 """Every so many configurations, and at which of them, one is of a decoder that predicts the next token."""
 DECODERS = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
+QUANTISED = ("nf4", "nf4-double", "int8")
+"""How frozen layers under an adapter are held."""
 SIZES = (16, 20, 24, 28, 32, 32, 40, 48, 56, 64)
 MOST_PATCHES = 256
 
@@ -79,7 +81,21 @@ def draw(seed: int, index: int) -> Json:
     if simple and not wrong and apart.chance(0.3):
         for tower in towers_of(scenario["model"]).values():
             tower["dtype"] = "bfloat16"
+    towers = towers_of(scenario["model"]).values()
+    transformers = all(_halves(tower) for tower in towers)
+    whole = scenario["schedule"]["name"] == "end-to-end" and training["precision"] == "float32"
+    if simple and transformers and whole and "-" not in configuration["kind"] and apart.chance(0.7):
+        scenario["adapter"] = {"name": "lora", "rank": apart.between(1, 4)}
+        for tower in towers:
+            tower["quantize"] = apart.one_of(QUANTISED)
+    alone = Draw(np.random.default_rng([seed, index, 2])).chance(0.3)
+    training["step_in_backward"] = alone and training["accumulation"] == 1 and not training["clip"]
     return configuration
+
+
+def _halves(tower: Json) -> bool:
+    """Whether it is a transformer whose rows have an even length, as bitsandbytes' kernels for 4 bits ask for."""
+    return "mlp_ratio" in tower and not any(int(tower["width"] * n) % 2 for n in (1, tower["mlp_ratio"]))
 
 
 def _drawn(seed: int, index: int) -> Json:
@@ -476,6 +492,7 @@ def described(configuration: Json) -> str:
             if "config" in tower:
                 size = f"{tower['config']['model_type']} {blocks_of(tower)}x{width_of(tower)}"
             size += f" {tower['dtype']}" if "dtype" in tower else ""
+            size += f" LoRA over {tower['quantize']}" if "quantize" in tower else ""
             towers.append(f"{tower.get('tower', name)} {size}")
     schedule, method = scenario["schedule"], scenario["method"]
     words = [
@@ -487,7 +504,8 @@ def described(configuration: Json) -> str:
         "checkpointing" if training["checkpointing"] else "",
         f"loss of {training['loss_chunk']} tokens at a time" if training.get("loss_chunk") else "",
         f"accumulation {training['accumulation']}" if training["accumulation"] > 1 else "",
-        "clip" if training["clip"] else "", f"attention {training['attention']}",
+        "clip" if training["clip"] else "", "step in backward" if training["step_in_backward"] else "",
+        f"attention {training['attention']}",
         f"{method['name']} round {configuration['round']}",
         f"{schedule['name']} {configuration['stage']}" if schedule["name"] != "end-to-end" else "",
     ]  # fmt: skip

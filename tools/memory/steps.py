@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from memory.drawing import WIDTHS, blocks_of, towers_of
 from memory.models import MultiwayModel, TowerModel, add_gates, freeze, narrowed, scale
+from memory.packed import pack, without_weights
 
 Json = dict[str, Any]
 PAIR = ("image", "text")
@@ -113,7 +114,8 @@ def make_model(configuration: Json) -> TowerModel | MultiwayModel:
     else:
         kind = configuration["kind"]
         task = scenario["data"]["tasks"].get(kind, "classify")
-        model = TowerModel(options, shapes, kind.split("-"), task, depth, recompute)
+        with without_weights() if "adapter" in scenario else nullcontext():
+            model = TowerModel(options, shapes, kind.split("-"), task, depth, recompute)
     if configuration["work"] == "evaluate":
         model.requires_grad_(False)
         return model
@@ -129,12 +131,13 @@ def make_model(configuration: Json) -> TowerModel | MultiwayModel:
         shared = min(depth["image"], depth["text"])
         blocks = model.towers[own].blocks[first[own] : shared]  # type: ignore[union-attr]
         add_gates(blocks, method["complementary"], method["partner"] == "trainable")
+    if "adapter" in scenario:
+        pack(model, options, scenario["adapter"]["rank"])
     return model
 
 
-def make_optimizer(training: Json, model: nn.Module) -> torch.optim.Optimizer:
-    """torch's optimizer for what trains."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
+def make_optimizer(training: Json, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """torch's optimizer of these parameters."""
     how = training["implementation"]
     common = {
         "lr": training["lr"], "weight_decay": training["weight_decay"],
@@ -535,13 +538,16 @@ def train(r: Round) -> None:
 
     taken = next(r.model.parameters()).dtype
     sweeps = list(sweeps_of(r))
-    optimizer = make_optimizer(training, r.model)
+    trained = [p for p in r.model.parameters() if p.requires_grad]
+    if training["step_in_backward"]:
+        for parameter in trained:
+            step_alone(parameter, make_optimizer(training, [parameter]))
+    optimizer = make_optimizer(training, trained)
     every, total = training["accumulation"], torch.zeros(())
 
     def update() -> None:
         if training["clip"]:
             several = training["implementation"] != "for-loop"
-            trained = [p for p in r.model.parameters() if p.requires_grad]
             nn.utils.clip_grad_norm_(trained, training["clip"], foreach=several)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -565,6 +571,16 @@ def train(r: Round) -> None:
                 pending = 0
             total.add_(loss.detach())
             del given, batch, loss
+
+
+def step_alone(parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> None:
+    """Let a parameter take its step when its gradient is whole, and lose the gradient."""
+
+    def step(_: Tensor) -> None:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    parameter.register_post_accumulate_grad_hook(step)
 
 
 def look(r: Round, sweep: Sweep, precision: Callable[[], AbstractContextManager[Any]]) -> None:

@@ -122,6 +122,8 @@ def axes_of(scenario: Scenario, setup: Setup, kind: str, samples: int, *, growin
         Axis("schedule", _schedules(scenario, setup, growing)),
         Axis("adapter", _adapters(scenario)),
         Axis("epochs", _epochs(training.epochs) if epochs else ()),
+        Axis("step", () if training.step_in_backward else (Step("step in backward", COMPUTATION, 1,
+                                                                 {"training.step_in_backward": True}),)),
         Axis("optimizer", _optimizers(scenario)),
     ]  # fmt: skip
     data = plain(scenario)

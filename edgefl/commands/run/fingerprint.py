@@ -24,6 +24,7 @@ MAY_CHANGE = ("executor", "tracker", "training.on_divergence")
 NEWER = MappingProxyType(
     {
         "training.stack": "off",
+        "training.step_in_backward": False,
         "evaluation.metrics": [],
         "adapter.dtype": "float32",
         "model.*.dtype": "float32",
@@ -64,10 +65,10 @@ def fixed_part(scenario: Scenario) -> dict[str, object]:
         else:
             del resolved[section]
     for path, without in NEWER.items():
-        *sections, name = path.split(".")
-        for section in _sections(resolved, sections):
-            if section.get(name) == without:
-                del section[name]
+        above, _, name = path.rpartition(".")
+        for fields in _sections(resolved, above.split(".")):
+            if fields.get(name) == without:
+                del fields[name]
     rates = resolved["training"]["lr_schedule"]  # as runs of a time when every rate schedule had the fields of all
     resolved["training"]["lr_schedule"] = {"every": None, "factor": None, "floor": None, **rates}
     return resolved

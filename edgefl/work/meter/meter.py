@@ -209,6 +209,14 @@ class Meter(_Mode):
         self._phase, self._backward_scope = phase, ""
 
     @contextmanager
+    def aside(self, phase: str) -> Iterator[None]:
+        """Assign the operators within the context to a phase, and those after it to the phase before."""
+        before = self._part, self._backward, self._phase, self._backward_scope
+        self.enter(phase)
+        yield
+        self._part, self._backward, self._phase, self._backward_scope = before
+
+    @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
         """Attribute MACs to the parts of the model (``image.blocks.3``, ``joint.norm``) while inside.
 

@@ -35,6 +35,8 @@ def why_alone(work: Description) -> str | None:
         return "not all of its passes train on the client's own samples"
     if without_gradients(work):
         return "it trains without gradients"
+    if work.optimizer.get("step_in_backward"):
+        return "its optimizer steps in the backward pass"
     if work.keep:
         return "its clients keep values for themselves"
     if work.edits:
@@ -45,6 +47,8 @@ def why_alone(work: Description) -> str | None:
         return f"its precision is {work.precision}"
     if taken := inputs(work.model):
         return f"its model is in {' and '.join(sorted({DTYPE_NAMES[dtype] for dtype in taken.values()}))}"
+    if work.model.get("quantize"):
+        return "its frozen layers are quantised"
     if work.attention not in ("device", "math"):
         return f"its attention is computed by the kernel {work.attention}"
     for pass_ in distinct(work):
