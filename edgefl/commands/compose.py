@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ from edgefl.errors import DataError, MethodError
 from edgefl.machine.kernel_scratch import kernels, probe
 from edgefl.memo import cache_folder
 from edgefl.methods import ClientFacts, Kind, Method, Setting
-from edgefl.models import adapters, dtypes
+from edgefl.models import adapters, dtypes, quantised
 from edgefl.models.model import ModelDescription
 from edgefl.planning import Planner, Setup
 from edgefl.planning.payload_options import encoded
@@ -37,6 +38,7 @@ from edgefl.work import Work
 from edgefl.work.description import DTYPE_NAMES, digest
 from edgefl.work.optimizer.update import wrong_step
 from edgefl.work.optimizer.zeroth_order import without_gradients
+from edgefl.work.steps import says
 from edgefl.work.sums import averaged
 from edgefl.work.tasks import facts_for, like
 from edgefl.work.torch_device import device_of
@@ -94,6 +96,7 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
     schedule: Schedule = registry.get("schedule", scenario.schedule_name)(scenario.schedule_options, blocks_of(kinds))
     with errors_at(scenario, "schedule"):
         schedule.check(scenario.adapter_options, scenario.aggregation)
+    kinds = _quantised(scenario, kinds, schedule)
     drawn = cache(lambda: Fleet.draw(scenario.fleet, len(federation.client_kind), scenario.seed))
     setting = _setting(scenario, federation, kinds, schedule, on_message, drawn)
     method = _method(scenario, setting)
@@ -162,6 +165,29 @@ def _kinds(scenario: Scenario, federation: Federation) -> dict[str, Kind]:
     return kinds
 
 
+def _quantised(scenario: Scenario, kinds: dict[str, Kind], schedule: Schedule) -> dict[str, Kind]:
+    """The client kinds with their frozen layers quantised, where towers ask for it."""
+    towers = {"multiway": scenario.model.multiway} if scenario.model.multiway else scenario.model.towers
+    asked = {tower: to for tower, options in towers.items() if (to := getattr(options, "quantize", None))}
+    if not asked:
+        return kinds
+    if scenario.training.precision == "float64":
+        field = ("model", next(iter(asked)), "quantize")
+        raise scenario.error(field, "quantised layers compute in 32 or 16 bits: write training.precision: float32")
+    played = [stage for stage in schedule.offered if stage.rounds]
+    found: dict[str, Kind] = {}
+    for name, kind in kinds.items():
+        trainable = set(kind.trainable())
+
+        def trains(parameter: str, trainable: set[str] = trainable) -> bool:
+            return parameter in trainable and any(stage.active(parameter) for stage in played)
+
+        with errors_at(scenario, "model"):
+            model = quantised.describe(kind.model, models.on_meta(kind.model), asked, trains)
+        found[name] = replace(kind, model=model)
+    return found
+
+
 def _adapter_weights(scenario: Scenario) -> Mapping[str, str]:
     """Folders of PEFT by tower.  Raises ScenarioError for another tower, or where it isn't said which."""
     weights, towers = getattr(scenario.adapter_options, "weights", None), [*scenario.model.towers]
@@ -222,6 +248,8 @@ def _method(scenario: Scenario, setting: Setting) -> Method:
                     "float32",
                 )
     _check_trained(scenario, works)
+    if scenario.training.loss_chunk:
+        _check_chunks(scenario, setting, works)
     return method
 
 
@@ -245,6 +273,21 @@ def _check_trained(scenario: Scenario, works: Sequence[Work]) -> None:
                     f"{torch.__version__}: write another implementation (for-loop, foreach) or optimizer, or the "
                     "model's dtype: float32",
                 )
+
+
+def _check_chunks(scenario: Scenario, setting: Setting, works: Sequence[Work]) -> None:
+    """Raise ScenarioError for a next-token loss that its step computes as a whole, or if there is no other loss."""
+    passes = [(work.kind, p) for work in works for p in work.passes if p.train]
+    whole = [
+        (k, p.step) for k, p in passes if "chunk" not in p.args or not says(registry.get("step", p.step), "chunks")
+    ]
+    wrong = [each for each in whole if len(whole) == len(passes) or setting.kinds[each[0]].like == "next-token"]
+    for kind, step in wrong:
+        raise scenario.error(
+            ("training", "loss_chunk"),
+            f"{kind} clients train by {registry.described('step', step)}, whose loss is computed as a whole: chunks of "
+            "tokens are for the task next-token and its step; leave loss_chunk out",
+        )
 
 
 def _first_works(method: Method) -> list[Work]:

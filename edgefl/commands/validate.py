@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -15,6 +16,7 @@ from edgefl.commands.progress import OnProgress, messages, public_command, silen
 from edgefl.commands.run.run import check
 from edgefl.data import Federation
 from edgefl.data.missing import patterns_of
+from edgefl.models import quantised
 from edgefl.planning import Setup
 from edgefl.records.validate import ValidCombination, ValidScenario
 from edgefl.scenario import Scenario
@@ -61,6 +63,7 @@ def _summary(label: str, scenario: Scenario, setup: Setup) -> ValidCombination:
     for kind, variant in setup.variants:
         setup.method.client_work(kind, 1, variant)  # raises for towers that the method can't pair
     described = setup.method.setting.kinds
+    plain = {name: replace(kind, model=quantised.without(kind.model)) for name, kind in described.items()}
     return ValidCombination(
         label=label,
         method=scenario.method_name,
@@ -70,7 +73,7 @@ def _summary(label: str, scenario: Scenario, setup: Setup) -> ValidCombination:
         clients={kind: len(setup.of_kind(kind)) for kind in kinds},
         samples={kind: int(samples[setup.of_kind(kind)].sum()) for kind in kinds},
         lacking=_lacking(setup),
-        parameters={k: sum(prod(s.shape) for s in described[k].parameters().values()) for k in kinds},
+        parameters={k: sum(prod(s.shape) for s in plain[k].parameters().values()) for k in kinds},
         devices=_counted([device.name for device in fleet.devices], fleet.device_index),
         links=_counted([link.name for link in fleet.links], fleet.link_index),
     )

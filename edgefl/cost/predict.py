@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -167,7 +168,8 @@ def replaced(module: nn.Module, make: Callable[[Tensor], Tensor]) -> nn.Module:
         if id(old) not in replacements:
             new = make(old)
             # A reference to the old tensor is kept, so that no other tensor can get its id.
-            replacements[id(old)] = old, nn.Parameter(new) if isinstance(old, nn.Parameter) else new
+            trains = old.requires_grad  # not a quantised layer's integers
+            replacements[id(old)] = old, nn.Parameter(new, trains) if isinstance(old, nn.Parameter) else new
         return replacements[id(old)][1]
 
     for part in module.modules():
@@ -209,6 +211,7 @@ def _fake_device(device: str) -> str:
 
 def _predict(work: Work, source: Source, device: str, moments: list[Moment] | None) -> Meter:
     torch_device = torch.device(_fake_device(device))
+    gc.freeze()  # a collection would look through all that torch and transformers have imported, again and again
     try:
         return _metered(work, source, device, torch_device, moments)
     except (RuntimeError, OverflowError) as error:
@@ -217,6 +220,8 @@ def _predict(work: Work, source: Source, device: str, moments: list[Moment] | No
                 f"a tensor of {work.kind}'s work is larger than torch can address (2^63 bytes): {_first_line(error)}"
             ) from error
         raise
+    finally:
+        gc.unfreeze()
 
 
 def _first_line(error: Exception) -> str:

@@ -16,6 +16,7 @@ from edgefl.memo import cache_folder, remember, remembered
 from edgefl.methods.aggregation.options import MEAN, AggregationOptions
 from edgefl.models import ModelOptions, adapters
 from edgefl.models.model import ModelDescription
+from edgefl.models.quantised import is_part
 from edgefl.work import Address, TensorSpec, digest
 from edgefl.work.description import MissingRates
 from edgefl.work.tasks import Like, like
@@ -72,7 +73,8 @@ class Kind:
         return _trained(_Frozen(self.model))[0]
 
     def fixed(self) -> frozenset[str]:
-        """Names of the parameters that no client trains at any stage: those of the model under an adapter."""
+        """Names of the parameters that no client trains at any stage: those of the model under an adapter, and what is
+        quantised."""
         return _trained(_Frozen(self.model))[1]
 
     @property
@@ -147,7 +149,7 @@ def _tensors(key: _Frozen) -> tuple[Specs, Specs]:
 def _trained(key: _Frozen) -> tuple[tuple[str, ...], frozenset[str]]:
     """Names of the parameters that train and that don't, of a description; asked once a round."""
     names, adapter = _tensors(key)[0], key.description.get("adapter")
-    own = tuple(name for name in names if adapter is None or adapters.trains(adapter, name))
+    own = tuple(name for name in names if not is_part(name) and (adapter is None or adapters.trains(adapter, name)))
     return own, frozenset(names) - set(own)
 
 

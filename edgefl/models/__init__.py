@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from edgefl import registry
 from edgefl.errors import MethodError
-from edgefl.models import adapters, dtypes
+from edgefl.models import adapters, dtypes, quantised
 from edgefl.models.client import describe
 from edgefl.models.exits import places_of
 from edgefl.models.model import ModelDescription, TowerDescription
@@ -32,7 +32,7 @@ __all__ = [
 def build(description: ModelDescription) -> nn.Module:
     """Build the module that a description specifies, on torch's current default device.
 
-    Parameters are initialised from torch's global generator, in float32, and then put into their dtypes.
+    Parameters are initialised from torch's global generator, in float32, then put into their dtypes and quantised.
     Raises UnknownName if no model of that name is registered.
     """
     module: nn.Module = registry.get("model", description["name"])(description)
@@ -42,6 +42,7 @@ def build(description: ModelDescription) -> nn.Module:
         adapters.attach(module, adapter)
         added = {name for name, _ in module.named_parameters()} - before
     dtypes.cast(module, description, added)
+    quantised.quantise(module, description)
     return module
 
 
@@ -66,7 +67,9 @@ def code(description: ModelDescription) -> list[str]:
     if adapter := description.get("adapter"):
         entry_points.add(("adapter", adapter["name"]))
     entry_points |= {("tower", t["tower"]) for t in description.get("towers", {}).values() if "tower" in t}
-    return sorted({registry.package_digest("edgefl"), *(registry.fingerprint(*entry) for entry in entry_points)})
+    library = [f"bitsandbytes {_version('bitsandbytes')}"] if description.get("quantize") else []
+    parts = (registry.fingerprint(*entry) for entry in entry_points)
+    return sorted({registry.package_digest("edgefl"), *parts, *library})
 
 
 def versions() -> list[str]:
@@ -93,8 +96,8 @@ def load_weights(module: nn.Module, description: ModelDescription, weights: Mapp
     """Copy pre-trained weights into the towers of ``module``.
 
     ``weights`` maps a tower's name to the source of its weights (see docs/reference/towers.md).  Towers that the
-    model doesn't have are skipped, and a module on the meta device is left as it is.  Raises MethodError if a tower
-    can't load weights, or if they can't be found or have other shapes.
+    model doesn't have are skipped, and a module on the meta device is left as it is.  No layer is quantised yet.
+    Raises MethodError if a tower can't load weights, or if they can't be found or have other shapes.
     """
     for name, source in weights.items():
         tower = description["towers"].get(name)
@@ -110,7 +113,8 @@ def load_weights(module: nn.Module, description: ModelDescription, weights: Mapp
 
 def check_weights(description: ModelDescription, tower: str, source: str) -> None:
     """Raise the MethodError with which ``load_weights`` would refuse the weights of a tower; no module keeps them."""
-    load_weights(on_meta(description).to_empty(device="cpu"), description, {tower: source})
+    described = quantised.without(description)
+    load_weights(on_meta(described).to_empty(device="cpu"), described, {tower: source})
 
 
 def blocks(description: ModelDescription) -> dict[str, int]:

@@ -143,8 +143,9 @@ def check_trains(kind: str, module: nn.Module, adapter: AdapterDescription) -> N
 
 
 def without(description: ModelDescription) -> ModelDescription:
-    """The description of the same model without its adapter."""
-    return cast(ModelDescription, {name: value for name, value in description.items() if name != "adapter"})
+    """The description of the same model without its adapter, and so with no layer quantised."""
+    left_out = ("adapter", "quantize")
+    return cast(ModelDescription, {name: value for name, value in description.items() if name not in left_out})
 
 
 def merge(module: nn.Module, adapter: AdapterDescription) -> dict[str, Tensor] | None:
@@ -279,7 +280,8 @@ def scale(adapter: AdapterDescription) -> float:
 
 def _add(scale: float, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
     first, second = (cast(Tensor, getattr(layer, factor)) for factor in FACTORS)
-    if first.dtype != cast(Tensor, layer.weight).dtype:  # as PEFT: the factors' part is computed in their dtype
+    # as PEFT: the factors' part is computed in their dtype; a quantised layer says in which it computes itself
+    if first.dtype != (getattr(layer, "dtype", None) or cast(Tensor, layer.weight).dtype):
         change = F.linear(F.linear(inputs[0].to(first.dtype), first), second) * scale
         return (output + change).to(output.dtype)
     return output + F.linear(F.linear(inputs[0], first), second) * scale

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 """Dtypes in which a scenario may have a part of a model."""
+Quantiser = Literal["nf4", "nf4-double", "int8"]
+"""In what a scenario may have frozen linear layers."""
 Gives = Literal["scores", "next token", "embeddings"]
 
 
@@ -71,6 +73,13 @@ class AdapterDescription(TypedDict, total=False):
     dtype: str
 
 
+class QuantisedDescription(TypedDict):
+    """How the linear layers of a tower's frozen ``blocks`` are held."""
+
+    to: Quantiser
+    blocks: Sequence[int]
+
+
 class ModelDescription(TypedDict):
     """A model as plain JSON, which a work carries.  Models of plug-ins may have fields of their own."""
 
@@ -80,6 +89,7 @@ class ModelDescription(TypedDict):
     modalities: NotRequired[Sequence[str]]
     adapter: NotRequired[AdapterDescription]
     dtype: NotRequired[str]
+    quantize: NotRequired[Mapping[str, QuantisedDescription]]
     exits: NotRequired[int]
     ensemble: NotRequired[bool]
 

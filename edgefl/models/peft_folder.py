@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,6 +26,8 @@ from edgefl.models.towers.hf_causal import quiet
 from edgefl.models.weights import minilm_folder
 
 FACTORS, CONFIG, READ_OUT = "adapter_model.safetensors", "adapter_config.json", "read_out.safetensors"
+METADATA = {"format": "pt"}
+"""What a file says of itself."""
 BEFORE = "base_model.model."
 """What PEFT's names begin with."""
 ENDS = dict(zip(adapters.FACTORS, (".lora_A.weight", ".lora_B.weight"), strict=True))
@@ -55,18 +57,9 @@ def write_adapter(model: Model, modality: str, folder: Path, weights: str | None
         name = adapter["name"] if adapter else "none"
         raise MethodError(f"PEFT's files hold LoRA's factors, and the run has adapter: {name}; --to transformers fits")
     whole, names = _whole(model, modality), _names(model, modality, tower)
-    state = model.state_dict()
-    layers = {
-        names[f"{name}.weight"].removesuffix(".weight"): name
-        for name, _ in adapters.chosen_layers(model, adapter["parts"])
-        if f"{name}.weight" in names
-    }
+    state, layers = model.state_dict(), _layers(model, adapter, names)
     saved = _trained_whole(whole, {own for name, own in names.items() if _trains(adapter, name)}, layers)
-    tensors = {
-        f"{BEFORE}{layer}{end}": state[f"{name}.{factor}"]
-        for layer, name in layers.items()
-        for factor, end in ENDS.items()
-    }
+    tensors = {theirs: state[own] for theirs, own in _factors(layers)}
     for layer in saved:
         for name, value in whole.get_submodule(layer).state_dict().items():
             tensors[f"{BEFORE}{layer}.{name}"] = value.to(dtype_of(adapter)) if value.is_floating_point() else value
@@ -96,6 +89,32 @@ def write_adapter(model: Model, modality: str, folder: Path, weights: str | None
     _write_read_out(model, modality, folder)
 
 
+def adapter_bytes(model: Model, modality: str) -> int:
+    """Size of the file that PEFT writes of a tower's LoRA alone; the model may be on the meta device."""
+    from safetensors.torch import save
+
+    state, names = model.state_dict(), _names(model, modality, _tower(model, modality))
+    layers = _layers(model, model.description["adapter"], names)
+    zeros = {theirs: torch.zeros(state[own].shape, dtype=state[own].dtype) for theirs, own in _factors(layers)}
+    return len(save(zeros, METADATA))
+
+
+def _layers(model: nn.Module, adapter: AdapterDescription, names: Mapping[str, str]) -> dict[str, str]:
+    """The layers with factors: transformers' names, and the model's."""
+    return {
+        names[f"{name}.weight"].removesuffix(".weight"): name
+        for name, _ in adapters.chosen_layers(model, adapter["parts"])
+        if f"{name}.weight" in names
+    }
+
+
+def _factors(layers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """PEFT's name of each factor, and the model's."""
+    for layer, name in layers.items():
+        for factor, end in ENDS.items():
+            yield f"{BEFORE}{layer}{end}", f"{name}.{factor}"
+
+
 def _tower(model: Model, modality: str) -> TowerDescription:
     return model.description["towers"][modality]
 
@@ -116,7 +135,8 @@ def _whole(model: Model, modality: str) -> Any:
     if head is None:
         whole.tie_weights()
     else:
-        whole.lm_head.load_state_dict({"weight": head.weight.detach().float()}, assign=True)
+        values = {name: getattr(head, name).detach().float() for name in whole.lm_head.state_dict()}
+        whole.lm_head.load_state_dict(values, assign=True)
     return whole.eval()
 
 
@@ -126,8 +146,9 @@ def _names(model: nn.Module, modality: str, tower: TowerDescription) -> dict[str
     if not tower.get("predicts"):
         return names
     prefix = _prefix(tower)
-    found, head = {name: f"{prefix}{own}" for name, own in names.items()}, f"{modality}.head.weight"
-    return found | ({head: "lm_head.weight"} if head in model.state_dict() else {})
+    state, head = model.state_dict(), f"{modality}.head."
+    scores = {f"{head}{name}": f"lm_head.{name}" for name in ("weight", "bias") if f"{head}{name}" in state}
+    return {name: f"{prefix}{own}" for name, own in names.items()} | scores
 
 
 def of_transformers(tower: TowerDescription) -> Any:
@@ -219,7 +240,7 @@ def _write_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
     from safetensors.torch import save_file
 
     copies = {n: t.detach().clone(memory_format=torch.contiguous_format) for n, t in tensors.items()}  # none shared
-    save_file(copies, file, metadata={"format": "pt"})
+    save_file(copies, file, METADATA)
 
 
 # --- from PEFT -------------------------------------------------------------------------------------------------------

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
-from pydantic import BaseModel, Field, PositiveInt, model_validator
+from pydantic import BaseModel, Field, PositiveInt, model_serializer, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from edgefl.models.model import Dtype, TowerDescription
+from edgefl.models.model import Dtype, Quantiser, TowerDescription
 from edgefl.registry.part_fields import Fields
 
 
@@ -27,6 +27,17 @@ class TowerFields(Fields):
         description="dtype in which the tower's parameters and statistics lie, train and travel; training.precision "
         "says in which a product is computed",
     )
+    quantize: Quantiser | None = Field(
+        None,
+        description="how frozen linear layers of the blocks are held, under an adapter or in a frozen prefix: nf4 (4 "
+        "bits, in blocks of 64), nf4-double (whose constants are quantised too) or int8; null: in dtype",
+    )
+
+    @model_serializer(mode="wrap")
+    def _where_it_says_something(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        """As scenarios of a time when nothing was quantised."""
+        fields = handler(self)
+        return {name: value for name, value in fields.items() if (name, value) != ("quantize", None)}
 
 
 class EncoderOptions(TowerFields):
@@ -61,8 +72,9 @@ class TransformerOptions(EncoderOptions):
 
 
 def without_float32(fields: dict[str, Any]) -> dict[str, Any]:
-    """A tower's fields without the dtype that all have that name none."""
-    return {name: value for name, value in fields.items() if (name, value) != ("dtype", "float32")}
+    """A tower's fields without the dtype that all have that name none, and without ``quantize``: the model has it."""
+    named = {name: value for name, value in fields.items() if name != "quantize"}
+    return {name: value for name, value in named.items() if (name, value) != ("dtype", "float32")}
 
 
 Chosen = TypeVar("Chosen", bound=BaseModel)

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from edgefl.errors import RunError, UnknownName
-from edgefl.models import adapters, build
+from edgefl.models import adapters, build, quantised
 from edgefl.models.model import ModelDescription
 
 
@@ -18,7 +18,8 @@ def trained_model(
     """The model of a client kind with these weights of the run at ``path``, in evaluation mode on the CPU.
 
     ``models`` are the run's descriptions by kind.  ``merged`` adds an adapter to the weights that it stands beside,
-    where it can be.  Raises UnknownName for another kind, RunError if the weights don't fit the model.
+    where it can be, and dequantises what is quantised.  Raises UnknownName for another kind, RunError if the weights
+    don't fit the model.
     """
     if kind not in models:
         raise UnknownName("client kind", kind, models)
@@ -42,6 +43,8 @@ def trained_model(
             f"not in the model {_first(sorted(loaded.unexpected_keys))}"
         )
     adapter = models[kind].get("adapter")
+    if merged:
+        quantised.restore(module)
     if merged and adapter and (state := adapters.merge(module, adapter)) is not None:
         plain: nn.Module = build(adapters.without(models[kind]))
         own = plain.state_dict()

@@ -46,6 +46,7 @@ CASES: dict[str, tuple[tuple[str, dict[str, Any]], str, tuple[str, ...]]] = {
     "gpt2, whose layers are transposed": (GPT2, "next-token", ()),
     "llama, tied": (LLAMA, "next-token", ("embedding", "norm")),
     "llama, untied": (causal("llama", tie_word_embeddings=False), "next-token", ("head", "embedding")),
+    "phi, whose scores have biases": (causal("phi"), "next-token", ("head", "norm")),
     "qwen2, with biases": (causal("qwen2"), "next-token", ("norm",)),
     "llama, names with one end": (LLAMA, "classify", ("head", "norm")),
     "bert, whose pooler has a name of a layer": (BERT, "classify", ("head", "embedding")),
@@ -144,6 +145,8 @@ def test_peft_gives_the_same_outputs(case: str, tmp_path: Path) -> None:
     tower, task, also = CASES[case]
     model, modality = made(tower, task, also), tower[0]
     peft_folder.write_adapter(model, modality, tmp_path, None)
+    if not also:  # nothing is in the file beside the factors
+        assert peft_folder.adapter_bytes(model, modality) == (tmp_path / peft_folder.FACTORS).stat().st_size
     loaded = peft.PeftModel.from_pretrained(library(tmp_path / "base"), tmp_path).eval()
     x = inputs(modality)
     torch.testing.assert_close(forward(loaded, modality, x), own(model, modality, x), atol=1e-5, rtol=1e-5)

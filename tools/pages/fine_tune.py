@@ -31,6 +31,15 @@ WAYS: dict[str, list[str]] = {
     "zeroth order (MeZO)": ["method=mezo", "training.optimizer=mezo"],
     "zeroth order, LoRA": ["method=mezo", "training.optimizer=mezo", "adapter={name: lora, rank: 8}"],
 }
+OF_TOKENS: dict[str, list[str]] = {
+    "LoRA, loss of 64 tokens at a time": ["adapter={name: lora, rank: 8}", "training.loss_chunk=64"],
+    "LoRA, checkpointing, loss of 64 tokens at a time": [
+        "adapter={name: lora, rank: 8}",
+        "training.checkpointing=true",
+        "training.loss_chunk=64",
+    ],
+}
+"""Ways for clients that predict tokens."""
 DEVICES = ("raspberry-pi-5-8gb", "jetson-orin-nano-8gb", "phone-mid")
 HEAD = (
     "way", "peak, MiB", "parameters", "gradients", "optimizer", "activations", "the rest", "TFLOP", "MB down", "MB up",
@@ -63,6 +72,11 @@ def row(scenario: str, kind: str, sets: Sequence[str], *, smallest: bool = False
     return [*cells, f"{len(fits)} of {len({r['device'] for r in rows})}"]
 
 
+def ways(kind: str) -> dict[str, list[str]]:
+    """The ways for a kind of client."""
+    return WAYS | OF_TOKENS if kind == "text" else WAYS
+
+
 def mean(stages: Sequence[Mapping[str, Any]], of: Any) -> float:
     """The mean of a figure over the rounds of all stages."""
     return float(sum(stage["rounds"] * of(stage) for stage in stages) / sum(stage["rounds"] for stage in stages))
@@ -73,7 +87,7 @@ def fine_tune_blocks() -> dict[str, str]:
     return {
         scenario: table(
             HEAD,
-            [[way, *row(scenario, kind, sets, smallest=way == SMALLEST)] for way, sets in WAYS.items()],
+            [[way, *row(scenario, kind, sets, smallest=way == SMALLEST)] for way, sets in ways(kind).items()],
             align=["---", *["---:"] * (len(HEAD) - 1)],
         )
         for scenario, kind in SCENARIOS.items()

@@ -11,14 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from edgefl.models import quantised
+
 _EXACT = frozenset((0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 3.0, -3.0, float("inf"), -float("inf")))
 """Floats that may select another kernel, such as exponents; all others are described by sign and size alone."""
 
+LIBRARY = "bitsandbytes."
+"""How the names of the operators begin that quantise and dequantise."""
 _TYPES = (torch.dtype, torch.layout, torch.memory_format)
 
 
@@ -59,8 +64,24 @@ class Call:
             self.operator, _dumped([_cut(v, largest) for v in args], {n: _cut(v, largest) for n, v in kwargs.items()})
         )
 
+    def shorter(self, most: int) -> tuple[Call, float]:
+        """The call on fewer elements, its arguments of ``most`` bytes, and how many times as many this one has.
+
+        It is meant for what works element by element on tensors of one size, as an entry of lists.
+        """
+        _, args, kwargs = json.loads(self.arguments)
+        tensors = list(_tensors([args, kwargs]))
+        elements = max(prod(tensor[2]) for tensor in tensors)
+        fewer = max(elements * most // self.argument_bytes, 1)
+        for tensor in tensors:
+            if prod(tensor[2]) == elements:
+                tensor[2:] = [fewer], [1], 0
+        return Call(self.operator, _dumped(args, kwargs)), elements / fewer
+
     def overload(self) -> Any:
         """The operator (``OpOverload``).  Raises LookupError if this torch doesn't have it."""
+        if self.operator.startswith(LIBRARY):
+            quantised.library()
         found: Any = torch.ops
         for part in self.operator.split("."):
             if not hasattr(found, part):
