@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from edgefl.errors import MethodError, ScenarioError
-from edgefl.models import adapters, build, dtypes, peft_folder
+from edgefl.models import adapters, build, dtypes, peft_folder, quantised
 from edgefl.models.client import describe
 from edgefl.models.options import ModelOptions
 from edgefl.models.towers.vision import import_torchvision
@@ -173,6 +173,21 @@ def test_a_base_in_bfloat16_stays_one(tmp_path: Path) -> None:
     assert found.dtype == torch.bfloat16 and torch.equal(found, own(model, "text", inputs("text")))
     kinds = {name.split(".")[-3]: value.dtype for name, value in loaded.named_parameters() if "lora" in name}
     assert kinds == {"lora_A": torch.float32, "lora_B": torch.float32}
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("to", ["nf4", "int8"])
+def test_a_quantised_base_leaves_with_the_values_that_it_computes_with(to: str, tmp_path: Path) -> None:
+    plain = made(LLAMA, "next-token", ())
+    described: Any = {**plain.description, "quantize": {"text": {"to": to, "blocks": [0, 1]}}}
+    quantised.quantise(plain, described)
+    x = inputs("text")
+    ours = own(plain, "text", x)
+    quantised.restore(plain)
+    peft_folder.write_adapter(plain, "text", tmp_path, None)
+    loaded = peft.PeftModel.from_pretrained(library(tmp_path / "base"), tmp_path).eval()
+    torch.testing.assert_close(forward(loaded, "text", x), ours, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(own(made(LLAMA, "next-token", ()), "text", x), ours, atol=1e-3)
 
 
 @pytest.mark.usefixtures("quiet")
