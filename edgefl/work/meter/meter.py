@@ -297,7 +297,8 @@ class Meter(_Mode):
     @property
     def _in_backward(self) -> bool:
         """Whether a backward pass runs: the step's, or one within a loss."""
-        return self._backward or torch._C._current_autograd_node() is not None
+        within = self._phase == "forward" and torch._C._current_autograd_node() is not None
+        return self._backward or within
 
     def _accumulates(self, args: Any) -> bool:
         """Whether this addition is autograd's, of another gradient to one that nothing else refers to.

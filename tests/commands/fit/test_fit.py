@@ -198,6 +198,21 @@ def test_the_minimal_ones_among_adapters(
     assert "adapter={name: bitfit}" in said and ("seconds" in names or "adapter={name: lora, rank: 8}" in said)
 
 
+def test_an_eighth_of_the_tokens_is_proposed_where_they_are_predicted(
+    causal: dict[str, Any], texts: dict[str, Any]
+) -> None:
+    """Two texts of twelve tokens; not again if the scenario has so few at a time."""
+
+    def proposed(scenario: dict[str, Any]) -> list[list[str]]:
+        whole = load(scenario)
+        axes = axes_of(whole, compose(whole), "text", 40, growing=False, epochs=False)
+        return [sets_of([step]) for axis in axes if axis.name == "loss" for step in axis.steps]
+
+    assert proposed(causal) == [["training.loss_chunk=3"]]
+    assert proposed(causal | {"training": {"batch": 2, "loss_chunk": 3}}) == []
+    assert proposed(texts) == []
+
+
 def nearest(costs: Mapping[Levels, Turns], allowed: Mapping[str, float]) -> float:
     """The least that any candidate exceeds its tightest budget by."""
     return min(
