@@ -100,18 +100,24 @@ def trace(
 
 
 @app.command(
-    epilog=examples("edgefl export runs/mine --to csv -o tables", "edgefl export runs/mine --to parquet -o tables")
+    epilog=examples("edgefl export runs/mine --to csv -o tables", "edgefl export runs/mine --to peft -o adapter")
 )
 def export(
     run: Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run or of a comparison, finished or not.")],
     to: Annotated[
-        str, typer.Option("--to", metavar="FORM", help="csv, parquet, tensorboard (event files) or mlflow (a store).")
+        str,
+        typer.Option(
+            "--to",
+            metavar="FORM",
+            help="Records: csv, parquet, tensorboard (event files) or mlflow (a store). Trained towers: transformers, "
+            "or peft (their LoRA).",
+        ),
     ],
     output: Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="The folder to write to.")],
     plugins: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a run's records for another program."""
+    """Write a run's records, or its trained towers, for another program."""
     with observing() as on_progress:
         from edgefl.commands.export import export as command
 

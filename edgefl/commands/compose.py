@@ -38,6 +38,7 @@ from edgefl.work import Work
 from edgefl.work.description import DTYPE_NAMES, digest
 from edgefl.work.optimizer.update import wrong_step
 from edgefl.work.optimizer.zeroth_order import without_gradients
+from edgefl.work.steps import says
 from edgefl.work.sums import averaged
 from edgefl.work.tasks import facts_for, like
 from edgefl.work.torch_device import device_of
@@ -139,7 +140,7 @@ def errors_at(scenario: Scenario, *path: str) -> Iterator[None]:
 def _kinds(scenario: Scenario, federation: Federation) -> dict[str, Kind]:
     """The client kinds by name, each with the model of its clients."""
     kinds: dict[str, Kind] = {}
-    adapter = adapters.description(scenario.adapter_options)
+    adapter, sources = adapters.description(scenario.adapter_options), _adapter_weights(scenario)
     for name in federation.kinds:
         modalities, task = tuple(name.split("-")), federation.task(name)
         checkpointing = scenario.training.checkpointing
@@ -153,7 +154,8 @@ def _kinds(scenario: Scenario, federation: Federation) -> dict[str, Kind]:
             dtypes.in_float64(model)
         patterns, extras = federation.patterns(name), federation.extras(name)
         delivers = scenario.adapter_options.deliver_base == "first"
-        kinds[name] = Kind(name, modalities, task, model, scenario.model.weights, patterns, extras, delivers)
+        factors = {tower: source for tower, source in sources.items() if tower in model["towers"]}
+        kinds[name] = Kind(name, modalities, task, model, scenario.model.weights, patterns, extras, delivers, factors)
     if adapter:
         with errors_at(scenario, "adapter"):
             plain = {name: models.on_meta(adapters.without(kind.model)) for name, kind in kinds.items()}
@@ -183,6 +185,18 @@ def _quantised(scenario: Scenario, kinds: dict[str, Kind], schedule: Schedule) -
         with errors_at(scenario, "model"):
             model = quantised.describe(kind.model, models.on_meta(kind.model), asked, trains)
         found[name] = replace(kind, model=model)
+    return found
+
+
+def _adapter_weights(scenario: Scenario) -> Mapping[str, str]:
+    """Folders of PEFT by tower.  Raises ScenarioError for another tower, or where it isn't said which."""
+    weights, towers = getattr(scenario.adapter_options, "weights", None), [*scenario.model.towers]
+    found = dict.fromkeys(towers, weights) if isinstance(weights, str) else weights or {}
+    if isinstance(weights, str) and len(towers) != 1 or not found.keys() <= set(towers):
+        raise scenario.error(
+            ("adapter", "weights"),
+            f"a folder of PEFT is of one tower: write {{MODALITY: DIR}}, with {' or '.join(towers) or 'a tower'}",
+        )
     return found
 
 
@@ -234,6 +248,8 @@ def _method(scenario: Scenario, setting: Setting) -> Method:
                     "float32",
                 )
     _check_trained(scenario, works)
+    if scenario.training.loss_chunk:
+        _check_chunks(scenario, setting, works)
     return method
 
 
@@ -257,6 +273,21 @@ def _check_trained(scenario: Scenario, works: Sequence[Work]) -> None:
                     f"{torch.__version__}: write another implementation (for-loop, foreach) or optimizer, or the "
                     "model's dtype: float32",
                 )
+
+
+def _check_chunks(scenario: Scenario, setting: Setting, works: Sequence[Work]) -> None:
+    """Raise ScenarioError for a next-token loss that its step computes as a whole, or if there is no other loss."""
+    passes = [(work.kind, p) for work in works for p in work.passes if p.train]
+    whole = [
+        (k, p.step) for k, p in passes if "chunk" not in p.args or not says(registry.get("step", p.step), "chunks")
+    ]
+    wrong = [each for each in whole if len(whole) == len(passes) or setting.kinds[each[0]].like == "next-token"]
+    for kind, step in wrong:
+        raise scenario.error(
+            ("training", "loss_chunk"),
+            f"{kind} clients train by {registry.described('step', step)}, whose loss is computed as a whole: chunks of "
+            "tokens are for the task next-token and its step; leave loss_chunk out",
+        )
 
 
 def _first_works(method: Method) -> list[Work]:

@@ -1,4 +1,5 @@
-"""``edgefl export``: a run's records as CSV, Parquet, TensorBoard's event files or an MLflow store."""
+"""``edgefl export``: a run's records as CSV, Parquet, TensorBoard's event files or an MLflow store, and its towers as
+folders of transformers and PEFT."""
 
 from __future__ import annotations
 
@@ -13,11 +14,12 @@ from contextlib import closing, contextmanager
 from hashlib import blake2b
 from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 from edgefl.commands.progress import OnProgress, public_command, silent
-from edgefl.errors import RunError, install_hint, suggestion
+from edgefl.errors import MethodError, RunError, install_hint, suggestion
 from edgefl.files import replacing
 from edgefl.records.explained import Exported
 from edgefl.records.reading import of_data
@@ -31,7 +33,7 @@ from edgefl.runs.durable import append_file, writing
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMS = ("csv", "parquet", "tensorboard", "mlflow")
+FORMS = ("csv", "parquet", "tensorboard", "mlflow", "transformers", "peft")
 EXPORTED = ("rounds", "clients", "client_evaluations", "client_metrics", "eligibility", "scratch", "host")
 """Tables that are exported, if they have columns; ``runs`` with a row for each run is beside them."""
 
@@ -44,15 +46,19 @@ def export(
     *,
     on_progress: OnProgress = silent,
 ) -> Exported:
-    """Write the records of a run or of a comparison for another program.
+    """Write the records of a run or of a comparison, or a run's trained towers, for another program.
 
     ``csv`` and ``parquet`` write a file for each table of ``read_run`` and one, ``runs``, with a row for each run.
     ``tensorboard`` writes a folder of event files for each run, ``mlflow`` the SQLite store ``mlflow.db``.  A metric
     is called as in the records; MLflow takes neither @ nor brackets, so ``r@1`` is ``r_at_1`` there.
 
+    ``transformers`` writes each tower of a finished run that is one of transformers as a folder for
+    ``from_pretrained``, ``peft`` its LoRA as an adapter of PEFT: in ``output`` if the run has one such tower, else in
+    ``output/KIND/MODALITY``.  What a task adds to a tower is in ``read_out.safetensors``.
+
     Args:
-        run: The folder of a run or of a comparison, finished or not.
-        to: ``csv``, ``parquet``, ``tensorboard`` or ``mlflow``.
+        run: The folder of a run or of a comparison, finished or not; for towers of one finished run.
+        to: ``csv``, ``parquet``, ``tensorboard``, ``mlflow``, ``transformers`` or ``peft``.
         output: The folder to write to; it may exist.  Files of an earlier export are replaced.
         on_progress: Called with the name of an event and its facts.
 
@@ -61,6 +67,7 @@ def export(
 
     Raises:
         RunError: There is no such run, its records were changed, a package is missing, or the folder can't be written.
+        MethodError: No tower is one of transformers, or PEFT can't hold what the run trained.
     """
     if to not in FORMS:
         allowed, hint = f"; allowed: {', '.join(FORMS)}", suggestion(to, FORMS)
@@ -79,10 +86,58 @@ def export(
     on_progress("prepare", {"what": f"exporting {folder.path} to {to}"})
     if to in ("csv", "parquet"):
         files = _tables(folder, members, target, to)
+    elif to in ("transformers", "peft"):
+        files = _towers(folder, target, to)
     else:
         files = [_log(member, label, target, to, len(members) > 1) for label, member in members.items()]
     on_progress("done", {"folder": str(target)})
     return Exported(to=to, output=str(target), files=list(dict.fromkeys(files)), runs=list(members))
+
+
+@guarded
+def _towers(run: Run, target: Path, to: str) -> list[str]:
+    """Write the towers of a finished run that are models of transformers; return the files."""
+    from safetensors import SafetensorError
+
+    from edgefl.models import peft_folder
+
+    weights, moved = run.weights(), run.scenario.get("pretrain") or {}
+    if run.scenario.get("adapter", {}).get("weights"):  # whose layers may have changed what doesn't train here
+        moved = dict.fromkeys(run.scenario["model"], True)
+    found = [
+        (kind, modality)
+        for kind, model in run.models.items()
+        for modality, tower in model["towers"].items()
+        if peft_folder.of_transformers(tower) is not None
+    ]
+    if not found:
+        names = {str(t.get("tower", m)) for model in run.models.values() for m, t in model["towers"].items()}
+        raise MethodError(f"no tower of {run.path} is a model of transformers: it has {', '.join(sorted(names))}")
+    files = []
+    for kind, modality in found:
+        if to == "peft" and any(name.startswith(f"export/{kind}/") for name in weights):
+            raise MethodError(
+                f"the method of {run.path} gives {kind} other weights than its adapter's: --to transformers"
+            )
+        place = target if len(found) == 1 else target / kind / modality
+        model: Any = run.model(kind, merged=to == "transformers")
+        with writing(place):
+            place.mkdir(parents=True, exist_ok=True)
+            with TemporaryDirectory(dir=place, prefix=".partial-") as partial:
+                try:
+                    if to == "transformers":
+                        peft_folder.write_model(model, modality, Path(partial))
+                    else:
+                        source = None if moved.get(modality) else run.scenario["model"][modality].get("weights")
+                        peft_folder.write_adapter(model, modality, Path(partial), source)
+                except SafetensorError as error:  # of a full disk, too
+                    raise RunError(f"can't write {place}: {error}") from error
+                for file in sorted(path for path in Path(partial).rglob("*") if path.is_file()):
+                    final = place / file.relative_to(partial)
+                    final.parent.mkdir(exist_ok=True)
+                    os.replace(file, final)
+                    files.append(str(final))
+    return files
 
 
 def _check_pyarrow() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -210,6 +211,7 @@ def _fake_device(device: str) -> str:
 
 def _predict(work: Work, source: Source, device: str, moments: list[Moment] | None) -> Meter:
     torch_device = torch.device(_fake_device(device))
+    gc.freeze()  # a collection would look through all that torch and transformers have imported, again and again
     try:
         return _metered(work, source, device, torch_device, moments)
     except (RuntimeError, OverflowError) as error:
@@ -218,6 +220,8 @@ def _predict(work: Work, source: Source, device: str, moments: list[Moment] | No
                 f"a tensor of {work.kind}'s work is larger than torch can address (2^63 bytes): {_first_line(error)}"
             ) from error
         raise
+    finally:
+        gc.unfreeze()
 
 
 def _first_line(error: Exception) -> str:

@@ -7,6 +7,7 @@ import platform
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
+from math import ceil
 
 import torch
 
@@ -16,7 +17,8 @@ from edgefl.work.meter.operator_calls import LIBRARY
 from edgefl.work.torch_device import threads
 
 PROBED_BYTES = 512 * 2**20
-"""Calls whose arguments take more are not run; their scratch is assumed."""
+"""Calls whose arguments take more are not run; their scratch is assumed, or of calls on lists follows from that of the
+largest entry, with fewer elements if it takes more too."""
 
 ASSUMED_FACTOR = 2
 """Upper end of the range of scratch that is assumed: so many times the bytes of the arguments.
@@ -57,23 +59,30 @@ def probe(held: Sequence[Held], device: str) -> list[Inside]:
         return [_without_gpu(each) for each in held]
     generators = torch.random.fork_rng([torch.device(device)] if device == "cuda" else [])
     with threads(1), generators, torch.no_grad():
-        measured = (_on_cuda if device == "cuda" else _on_cpu)([_probed(each.call) for each in held])
-    return [_inside(each, bytes_) for each, bytes_ in zip(held, measured, strict=True)]
+        calls, factors = zip(*(_probed(each.call) for each in held), strict=True)
+        measured = (_on_cuda if device == "cuda" else _on_cpu)(calls)
+    return [_inside(*each) for each in zip(held, measured, factors, strict=True)]
 
 
-def _probed(call: Call) -> Call | None:
-    """The call to run in place of this one: itself, or of a large call on lists the largest entry; None if none."""
-    if call.argument_bytes > PROBED_BYTES and call.takes_lists:
-        call = call.largest_entry()
-    return None if call.argument_bytes > PROBED_BYTES else call
+def _probed(call: Call) -> tuple[Call | None, float]:
+    """The call to run in place of this one, and how many times as many elements its largest tensors lack.
+
+    It is the call itself, or of a large call on lists the largest entry or a part of it; None if none is.
+    """
+    if call.argument_bytes <= PROBED_BYTES:
+        return call, 1.0
+    if not call.takes_lists:
+        return None, 1.0
+    entry = call.largest_entry()
+    return (entry, 1.0) if entry.argument_bytes <= PROBED_BYTES else entry.shorter(PROBED_BYTES)
 
 
-def _inside(held: Held, measured: tuple[int, int] | None) -> Inside:
+def _inside(held: Held, measured: tuple[int, int] | None, factor: float) -> Inside:
     if measured is None:
         return _assumed(held)
     peak, kept = measured
     if held.call.argument_bytes > PROBED_BYTES:  # a single entry was run: the other entries' outputs come on top
-        return Inside(held.outputs + max(peak - kept, 0), assumed=True)
+        return Inside(held.outputs + ceil(factor * max(peak - kept, 0)), assumed=True)
     return Inside(peak)
 
 

@@ -25,7 +25,7 @@ from edgefl.methods.checked_answers import check_answers
 from edgefl.methods.personal.personal_parts import check_parts, keep_personal
 from edgefl.methods.setting import ClientFacts, Setting
 from edgefl.methods.state import ServerState, Update
-from edgefl.models import quantised
+from edgefl.models import peft_folder, quantised
 from edgefl.registry.part_fields import Fields
 from edgefl.work import Address, Item, Pass, Payload, Result, Work
 from edgefl.work.description import HELD_OUT, StepArgs
@@ -140,6 +140,9 @@ class Method:
                 torch.manual_seed(seeds.key(seed, "initial", len(kind.modalities)))
                 module = models.build(described)
             models.load_weights(module, described, kind.weights)
+            for tower, source in kind.adapter_weights.items():
+                for name in peft_folder.load(module, described, tower, source):
+                    common.pop(name, None)  # pre-trained
             own: dict[str, Tensor] = {}
             for name, value in (*module.named_parameters(), *module.named_buffers()):
                 shared = common.setdefault(name, value.detach())
@@ -211,7 +214,7 @@ class Method:
 
         def args(pattern: str) -> StepArgs:
             fields: StepArgs = self.asked_fields(kind, pattern) if described.like != "retrieve" else {}
-            return {**fields, **self.mask(kind, pattern)}
+            return {**fields, **self.mask(kind, pattern), **self.chunk(kind)}
 
         passes = tuple(
             Pass(step, "private", (pattern,), training.batch_of(pattern), True, args(pattern))
@@ -258,6 +261,11 @@ class Method:
         # a multiway model has both modalities, of which a single-modality client's samples lack one
         lacks = "-" not in pattern and ("-" in described.pattern or described.model["name"] == "multiway")
         return {"mask": "random"} if lacks and self.setting.training.missing == "random" else {}
+
+    def chunk(self, kind: str) -> StepArgs:
+        """Step arguments for a loss in chunks of tokens; empty without ``training.loss_chunk``, and for other tasks."""
+        chunk = self.setting.training.loss_chunk
+        return {"chunk": chunk} if chunk and self.setting.kinds[kind].like == "next-token" else {}
 
     def asked_fields(self, kind: str, pattern: str = "") -> StepArgs:
         """Pass arguments that request the kind's extra fields, with the modalities (all, or a pattern's) and label."""
@@ -420,7 +428,7 @@ class Method:
             args = {**args, "missing": {kind: setting.missing[kind]}, "whole": described.pattern}
             if described.like == "classify":
                 patterns = (described.pattern, *described.modalities)
-        args = {**args, **self.mask(kind, patterns[-1])}
+        args = {**args, **self.mask(kind, patterns[-1]), **self.chunk(kind)}
         score = task_named(described.task).score
         pass_ = Pass(score, split, patterns, setting.evaluation_batch, False, args)  # type: ignore[arg-type]
         attention = self.setting.training.attention

@@ -46,6 +46,8 @@ class Kind:
     """Further fields of its data: ``target`` (soft answers), ``group`` (captions of one image), ``next`` (tokens)."""
     delivers_base: bool = False
     """Whether clients receive what stands under an adapter when they first take part."""
+    adapter_weights: Mapping[str, str] = field(default_factory=dict)
+    """Where the adapter of a tower has its first values from; no cost depends on it."""
 
     def __post_init__(self) -> None:
         if not self.patterns:

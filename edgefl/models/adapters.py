@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
@@ -164,6 +164,17 @@ class _Layers(_Named):
         description="ends of the names of the linear layers that get factors: [attn.qkv, attn.proj]; empty: all linear "
         "layers of the blocks",
     )
+    weights: str | dict[str, str] | None = Field(
+        None,
+        description="where LoRA's factors start from: a folder of PEFT with adapter_config.json and "
+        "adapter_model.safetensors, or one by modality, {text: DIR}; random if absent",
+    )
+
+    @model_validator(mode="after")
+    def _lora_alone(self) -> Self:
+        if self.weights is not None and self.name != "lora":
+            raise ValueError(f"weights are factors of LoRA, not of {self.name}: set name: lora")
+        return self
 
 
 class LoraOptions(AdapterOptions, _Layers):

@@ -54,9 +54,13 @@ class ClientModel(Model):
 
     def next_tokens(self, modality: str, x: Tensor) -> Tensor:
         """Scores of the token after each one: ``[batch, tokens, vocabulary]``."""
-        tower = self.tower(modality)
-        scores: Tensor = tower.vocabulary_scores(tower(x))
+        scores: Tensor = self.tower(modality).vocabulary_scores(self.tokens(modality, x))
         return scores
+
+    def tokens(self, modality: str, x: Tensor) -> Tensor:
+        """A tower's tokens, which a causal one's ``vocabulary_scores`` reads: ``[batch, tokens, width]``."""
+        tokens: Tensor = self.tower(modality)(x)
+        return tokens
 
     @property
     def dimension(self) -> int:

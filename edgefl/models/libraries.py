@@ -17,17 +17,12 @@ def as_library(model: Model, modality: str, description: TowerDescription) -> nn
     It has the classifier where the library's reads the feature that the tower gives.  The norm that towers of a
     retrieval model share stands for its own.  What the tower leaves out, such as a pooler, has random values.
     """
-    part: Any = registry.get("tower", description["tower"]) if "tower" in description else None
-    part = part if hasattr(part, "library") else getattr(part, "made", None)
-    if not hasattr(part, "library"):
+    part = library_part(description)
+    if part is None:
         return None
-    towers: Any = model
-    tower = towers.tower(modality)
-    values = dict(tower.state_dict())
-    if isinstance(norm := getattr(getattr(model, "joint", None), "norm", None), nn.Module):
-        values |= {f"norm.{name}": value for name, value in norm.state_dict().items()}
-    names = _own_names(part, tower, description)
-    given = {names[name]: value for name, value in values.items() if name in names}
+    tower = model.get_submodule(modality)
+    names = library_names(model, modality, description)
+    given = {names[name]: value for name, value in model.state_dict().items() if name in names}
     head: Any = getattr(tower, "head", None)
     classified = hasattr(part, "classifier") and isinstance(head, nn.Linear) and not hasattr(tower, "rep")
     with torch.random.fork_rng([]):
@@ -45,6 +40,25 @@ def as_library(model: Model, modality: str, description: TowerDescription) -> nn
                 own[name].copy_(value)
     whole.eval()
     return cast(nn.Module, whole)
+
+
+def library_part(description: TowerDescription) -> Any:
+    """The part that builds a described tower from a library's model; None for a tower that no library has."""
+    part: Any = registry.get("tower", description["tower"]) if "tower" in description else None
+    part = part if hasattr(part, "library") else getattr(part, "made", None)
+    return part if hasattr(part, "library") else None
+
+
+def library_names(model: nn.Module, modality: str, description: TowerDescription) -> dict[str, str]:
+    """The library's name of each of a model's tensors that its tower of a modality has from a library.
+
+    The norm that towers of a retrieval model share stands for the tower's own.
+    """
+    own = model.state_dict().keys()
+    names = _own_names(library_part(description), model.get_submodule(modality), description)
+    places = [(f"{modality}.{name}", f"joint.{name}" if name.startswith("norm.") else "") for name in names]
+    found = (next((place for place in both if place in own), None) for both in places)
+    return {place: name for place, name in zip(found, names.values(), strict=True) if place}
 
 
 def _own_names(part: Any, tower: Any, description: TowerDescription) -> dict[str, str]:

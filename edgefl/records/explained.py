@@ -166,7 +166,7 @@ class Exported(Record):
     """What ``edgefl export`` wrote."""
 
     to: str
-    """The form: `csv`, `parquet`, `tensorboard` or `mlflow`"""
+    """The form: `csv`, `parquet`, `tensorboard`, `mlflow`, `transformers` or `peft`"""
     output: str
     """The folder"""
     files: Sequence[str]

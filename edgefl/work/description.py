@@ -205,6 +205,7 @@ class StepArgs(TypedDict, total=False):
     samples: int
     fold: int
     mask: str
+    chunk: int
     missing: Mapping[str, MissingRates]
     whole: str
     metrics: Sequence[Mapping[str, object]]
@@ -274,6 +275,7 @@ class OptimizerSettings(TypedDict, total=False):
     options: Mapping[str, object]
     accumulation: int
     clip: float
+    step_in_backward: bool
     epsilon: float
     directions: int
     lr: float

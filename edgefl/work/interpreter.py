@@ -217,11 +217,13 @@ def _passes(ctx: Context, seed: int, meter: Meter | None) -> tuple[Tensor, int]:
         step = step_of(pass_)
         if update:
             update.before = partial(step.gradient, ctx, pass_) if step.changes_gradients else None
-        elif zeroth and pass_.train and step.changes_gradients:
-            raise MethodError(
-                f"optimizer mezo has no gradients, which {registry.described('step', pass_.steps[-1])} would change; "
-                "set training.optimizer: sgd, adam or adamw"
-            )
+        if pass_.train and step.changes_gradients and (zeroth or work.optimizer.get("step_in_backward")):
+            who, remedy = (
+                ("optimizer mezo has no", "optimizer: sgd, adam or adamw") if zeroth
+                else ("a step in the backward pass leaves no", "step_in_backward: false")
+            )  # fmt: skip
+            changer = registry.described("step", pass_.steps[-1])
+            raise MethodError(f"{who} gradients, which {changer} would change; set training.{remedy}")
         differentiates = pass_.train and gradients
         if any(module.training is not differentiates for module in ctx.model.modules()):  # setting it takes longer
             ctx.model.train(differentiates)
@@ -316,8 +318,8 @@ def _step(
     if isinstance(update, Update):
         if meter:
             meter.enter("backward")
-        update.backward(loss)
-        if update.every == 1:
+        update.backward(loss, meter)
+        if update.pending == update.every == 1:
             update(meter)
     return loss.detach()
 

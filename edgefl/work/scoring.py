@@ -144,8 +144,10 @@ class ScoreNextToken(Step):
 
     Perplexity is exp of the mean over all tokens of minus the logarithm of their probability; padding doesn't count.
     Guessing all tokens alike, it is the size of the vocabulary.  Metrics are NaN if scores aren't finite.  Writes
-    ``tokens``.
+    ``tokens``; ``args.chunk`` as for ``next-token``.
     """
+
+    chunks = True
 
     def start(self, ctx: Context, pass_: Pass) -> None:
         """Allocate the sums ``[3]``: of minus log-probabilities, of hits, of tokens."""
@@ -153,9 +155,15 @@ class ScoreNextToken(Step):
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> None:
         """Add the batch's tokens."""
-        scores = cast(ClientModel, ctx.model).next_tokens(pattern, batch[pattern]).to(ctx.floating).flatten(0, 1)
+        model, after = cast(ClientModel, ctx.model), following(batch).flatten()
+        hidden = model.tokens(pattern, batch[pattern]).flatten(0, 1)
+        chunk = pass_.args.get("chunk", len(hidden))
+        for rows, there in zip(hidden.split(chunk), after.split(chunk), strict=True):
+            self._add(ctx, model.tower(pattern).vocabulary_scores(rows).to(ctx.floating), there)
+
+    @staticmethod
+    def _add(ctx: Context, scores: Tensor, after: Tensor) -> None:
         note_finite(ctx, scores)
-        after = following(batch).flatten()
         real = (after >= 0).to(scores.dtype)
         sums = ctx.outputs["tokens"]
         sums[0] += F.cross_entropy(scores, after, ignore_index=-1, reduction="sum")

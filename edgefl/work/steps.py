@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from edgefl.models.client import ClientModel
 from edgefl.models.model import inputs
 from edgefl.models.multiway import MultiwayModel
+from edgefl.work.chunked_loss import summed_cross_entropy
 from edgefl.work.description import Pass, Source, Work
 
 CLIP_SCALE = 1 / 0.07
@@ -124,6 +125,9 @@ class Step(ABC):
     """Whether clients may be trained at once (``training.stack``): ``loss`` reads only the batch, ``ctx.model``,
     ``ctx.trained``, ``ctx.reference`` and arguments, and writes nothing. Default: False. A class that overrides
     ``loss`` says it again."""
+    chunks: bool = False
+    """Whether ``loss`` computes the scores of ``args.chunk`` tokens at a time (``training.loss_chunk``). Default:
+    False. A class that overrides ``loss`` says it again."""
     metrics_of: str = ""
     """The task whose metrics it writes, ``classify`` or ``retrieve``: its passes get those of ``evaluation.metrics`` as
     ``args.metrics``."""
@@ -148,6 +152,16 @@ class Step(ABC):
 
     def finish(self, ctx: Context, pass_: Pass) -> None:
         """After the last batch and its update, without gradients: complete outputs.  By default nothing."""
+
+
+def says(step: type[Step], name: str) -> bool:
+    """Whether a step says ``stacks`` or ``chunks`` of its loss: in the class that has the loss, or below."""
+    for kind in step.__mro__:
+        if name in vars(kind):
+            return bool(vars(kind)[name])
+        if "loss" in vars(kind):
+            return False
+    return False
 
 
 class Wrapper(Step):
@@ -206,12 +220,20 @@ class NextToken(Step):
     """Cross-entropy of each token of a text given those before it: the mean over the batch's tokens but padding.
 
     ``next`` [batch, tokens], a field that the pass asks for, are the tokens that follow, -1 where there is none.
+    ``args.chunk`` is the number of tokens whose scores are in memory at a time; without it, all are.
     """
+
+    chunks = True
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """Mean over tokens; a repeated sample, whose label is -1, doesn't count."""
-        scores = cast(ClientModel, ctx.model).next_tokens(pattern, batch[pattern]).to(ctx.floating)
-        return F.cross_entropy(scores.flatten(0, 1), following(batch).flatten(), ignore_index=-1)
+        model, after = cast(ClientModel, ctx.model), following(batch).flatten()
+        if chunk := pass_.args.get("chunk"):
+            scores, hidden = model.tower(pattern).vocabulary_scores, model.tokens(pattern, batch[pattern]).flatten(0, 1)
+            total = summed_cross_entropy(scores, hidden, after, chunk, tuple(ctx.trained.values()), ctx.floating)
+            return total / (after >= 0).sum().clamp_min(1)
+        scores = model.next_tokens(pattern, batch[pattern]).to(ctx.floating)
+        return F.cross_entropy(scores.flatten(0, 1), after, ignore_index=-1)
 
 
 def following(batch: Mapping[str, Tensor]) -> Tensor:

@@ -41,6 +41,7 @@ _OPTIMIZER = WithJsonSchema(
 
 NO_GRADIENTS = (
     "weight_decay", "rates", "betas", "momentum", "implementation", "accumulation", "clip", "checkpointing", "stack",
+    "step_in_backward",
 )  # fmt: skip
 """Fields that mean nothing, or aren't built, where no gradient is computed (optimizer mezo)."""
 
@@ -116,6 +117,17 @@ class TrainingOptions(Fields):
     )
     clip: PositiveFloat | None = Field(None, description="largest L2 norm of all gradients together; null: no clipping")
     checkpointing: bool = Field(False, description="recompute each block in the backward pass: less memory, more FLOPs")
+    loss_chunk: PositiveInt | None = Field(
+        None,
+        description="tokens whose scores of the vocabulary are in memory at a time, in training and in evaluation, for "
+        "the task next-token: the same loss but for rounding, in less memory; null: those of the whole batch",
+    )
+    step_in_backward: bool = Field(
+        False,
+        description="update each parameter in the backward pass, as soon as its gradient is whole, and free the "
+        "gradient (as LOMO, Lv et al. 2023): the same updates in less memory; not with accumulation, clip or "
+        "precision: float16, which need all gradients",
+    )
     measure: Literal["first", "all"] = Field(
         "first", description="works that are metered while they train: the first of each distinct cost, or all"
     )
@@ -169,6 +181,25 @@ class TrainingOptions(Fields):
             )
         return self
 
+    @model_validator(mode="after")
+    def _each_alone(self) -> TrainingOptions:
+        if not self.step_in_backward or self.optimizer == "mezo":
+            return self
+        needs = {"accumulation": self.accumulation > 1, "clip": self.clip is not None,
+                 "precision: float16": self.precision == "float16"}  # fmt: skip
+        if wrong := [name for name, given in needs.items() if given]:
+            raise ValueError(
+                f"step_in_backward frees each gradient in the backward pass, and {' and '.join(wrong)} "
+                f"need{'s' * (len(wrong) == 1)} all of them: leave out one or the other"
+            )
+        kind: type[Optimizer] = registry.get("optimizer", self.optimizer_name)
+        if not (kind.elementwise or kind.parameterwise):
+            raise ValueError(
+                f"step_in_backward updates one parameter at a time, but optimizer {self.optimizer_name} may look at "
+                "several; set optimizer: sgd, adam or adamw"
+            )
+        return self
+
     @property
     def optimizer_name(self) -> str:
         """The registered name of the optimizer."""
@@ -203,6 +234,8 @@ class TrainingOptions(Fields):
             settings["accumulation"] = self.accumulation
         if self.clip is not None:
             settings["clip"] = self.clip
+        if self.step_in_backward:
+            settings["step_in_backward"] = True
         return settings
 
     def scalars_of(self, round: int, pattern: str = "") -> dict[str, Scalar]:

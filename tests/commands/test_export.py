@@ -17,7 +17,7 @@ import pytest
 
 import edgefl
 from edgefl.commands import export as trackers
-from edgefl.errors import RunError
+from edgefl.errors import MethodError, RunError, ScenarioError
 from edgefl.runs import Run
 
 Tiny = Callable[..., dict[str, Any]]
@@ -250,3 +250,56 @@ def test_bad_requests_are_one_line(layerwise_run: Run, tmp_path: Path) -> None:
         edgefl.export(layerwise_run.path, "csv", tmp_path / "file")
     with pytest.raises(RunError, match="there is no run at"):
         edgefl.export(tmp_path / "none", "csv", tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_towers_leave_for_peft_and_transformers_and_start_another_run(tiny: Tiny, tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModel
+
+    from edgefl.commands.compose import compose
+    from edgefl.scenario import load
+
+    small = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    towers: dict[str, Any] = {
+        "image": {"tower": "hf-vit", "blocks": 1, "width": 16, "heads": 2, "patch": 8},
+        "text": {"tower": "hf-causal", "tokens": 12, "config": {"model_type": "llama", **small}},
+    }
+    scenario = tiny(model=towers, adapter={"name": "lora", "rank": 2, "also": ["head", "norm"]})
+    scenario["data"] = {**scenario["data"], "clients": {"image": 2, "text": 1}}
+    run = edgefl.run(scenario, output=tmp_path / "run")
+    facts = edgefl.export(run.path, "peft", tmp_path / "peft")
+    assert {Path(file) for file in facts["files"]} == {p for p in (tmp_path / "peft").rglob("*") if p.is_file()}
+    for kind, tower in towers.items():
+        tower["weights"] = str(tmp_path / "peft" / kind / kind / "base")
+    weights = {kind: str(tmp_path / "peft" / kind / kind) for kind in towers}
+    again = {**scenario, "seed": 9, "adapter": {**scenario["adapter"], "weights": weights}}
+    state = compose(load(again), lambda message: None).method.initial(9).tensors
+    trained = {name: value for name, value in run.weights().items() if ".pooler." not in name}
+    assert len(trained) > 40 and all(torch.equal(state[name], value) for name, value in trained.items())
+
+    edgefl.export(run.path, "transformers", tmp_path / "whole")
+    model: Any = run.model("text")
+    found = AutoModel.from_pretrained(tmp_path / "whole" / "text" / "text")
+    x = torch.arange(24).reshape(2, 12)
+    with torch.no_grad():
+        found = found(input_ids=x, attention_mask=torch.ones_like(x)).last_hidden_state
+        torch.testing.assert_close(found, model.tower("text")(x), atol=1e-6, rtol=1e-6)
+
+    (run.path / "result.json").rename(tmp_path / "result.json")
+    with pytest.raises(RunError, match=r"the run at .* isn't finished"):
+        edgefl.export(run.path, "peft", tmp_path / "out")
+
+
+def test_towers_of_no_library_stay(layerwise_run: Run, tmp_path: Path) -> None:
+    with pytest.raises(MethodError, match=r"^no tower of .* is a model of transformers: it has transformer, vit$"):
+        edgefl.export(layerwise_run.path, "transformers", tmp_path / "out")
+
+
+def test_a_folder_of_peft_is_of_one_tower(tiny: Tiny, tmp_path: Path) -> None:
+    for weights in ("adapter", {"audio": "adapter"}):
+        scenario = tiny(adapter={"name": "lora", "weights": weights})
+        with pytest.raises(ScenarioError, match=r"one tower: write \{MODALITY: DIR\}, with image or text"):
+            edgefl.run(scenario, output=tmp_path / "run")
+    with pytest.raises(ScenarioError, match="weights are factors of LoRA, not of bitfit: set name: lora"):
+        edgefl.run(tiny(adapter={"name": "bitfit", "weights": "adapter"}), output=tmp_path / "run")

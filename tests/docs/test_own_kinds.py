@@ -275,7 +275,7 @@ def test_what_is_wrong_with_an_adapter_is_told() -> None:
         ("bottlenek", "adapter.name: unknown adapter 'bottlenek'; did you mean 'bottleneck'"),
         (
             {"name": "bottleneck", "rank": 3},
-            "adapter.rank: unknown key 'rank'; allowed: also, deliver_base, name, width",
+            "adapter.rank: unknown key 'rank'; allowed: also, deliver_base, dtype, name, width",
         ),
         ({"name": "bottleneck", "width": 0}, "adapter.width: must be 1 or more"),
     ):

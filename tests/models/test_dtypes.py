@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,27 @@ def test_an_adapter_trains_in_float32_over_a_half_precision_base(tiny: Make, tmp
     tokens = torch.randint(0, 200, (2, 8), generator=torch.Generator().manual_seed(1))
     kept = read_run(tmp_path / "run").model("text", merged=False)
     torch.testing.assert_close(merged(tokens).float(), kept(tokens).float(), rtol=0.1, atol=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["processes", "ray"])
+def test_a_run_in_workers_that_was_cut_off_has_the_bytes_of_one_that_was_not(
+    tiny: Make, tmp_path: Path, executor: str
+) -> None:
+    pytest.importorskip("ray" if executor == "ray" else "edgefl")
+    scenario = llama(tiny, "bfloat16", {"name": "lora", "rank": 4, "also": ["embedding"], "dtype": "float32"})
+    whole = edgefl.run(scenario, output=tmp_path / "whole")
+
+    def stop(event: str, facts: Mapping[str, Any]) -> None:
+        if event == "record" and facts["round"] == 2:
+            raise KeyboardInterrupt
+
+    workers = {"executor": {"name": executor, "workers": 2, "device": "cpu"}}
+    with pytest.raises(KeyboardInterrupt):
+        edgefl.run({**scenario, **workers}, output=tmp_path / "cut", on_progress=stop)
+    resumed = edgefl.run(resume=tmp_path / "cut")
+    for name in ("rounds.jsonl", "clients.jsonl", "result.json", "weights.safetensors"):
+        assert (resumed.path / name).read_bytes() == (whole.path / name).read_bytes()
 
 
 def test_lora_over_bfloat16_is_computed_as_peft_does(tiny: Make) -> None:

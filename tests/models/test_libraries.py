@@ -136,6 +136,13 @@ BUILT: dict[str, tuple[str, dict[str, Any], Callable[[], Any]]] = {
             transformers.LlamaConfig(vocab_size=VOCABULARY, **SMALL, bos_token_id=None, eos_token_id=None)
         ),
     ),
+    "phi": (
+        "text",
+        {"tower": "hf-causal", "tokens": TOKENS, "config": {"model_type": "phi", **SMALL}},
+        lambda: transformers.PhiModel(
+            transformers.PhiConfig(vocab_size=VOCABULARY, **SMALL, bos_token_id=None, eos_token_id=None)
+        ),
+    ),
     "ast": (
         "audio",
         {"tower": "ast", **FIELDS},

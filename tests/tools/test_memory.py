@@ -17,6 +17,7 @@ import torch
 from edgefl import models
 from edgefl.commands.compose import planner_of, scenario_of
 from edgefl.models import quantised
+from edgefl.models.towers.vision import import_torchvision
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "memory.py"
 MANY = 500
@@ -62,13 +63,19 @@ def test_every_choice_is_drawn(drawing: ModuleType, drawn: list[dict[str, Any]])
     towers = [t for c in drawn for t in drawing.towers_of(c["scenario"]["model"]).values()]
     assert {t.get("tower", "multiway") for t in towers} == {
         "vit", "timm-vit", "hf-vit", "resnet", "transformer", "gru", "bert", "distilbert", "ast", "multiway",
-        "timm",
+        "timm", "hf-causal",
     }  # fmt: skip
+    decoders = [t["config"] for t in towers if "config" in t]
+    assert {c["model_type"] for c in decoders} == set(drawing.DECODERS)
+    assert {c["tie_word_embeddings"] for c in decoders} == {True, False}
+    chunks = {bool(t["loss_chunk"]) for t in trainings if "loss_chunk" in t}
+    assert chunks == {True, False}
     assert {(t["optimizer"], t["implementation"]) for t in trainings} == {
         (o, i) for o in ("sgd", "adam", "adamw") for i in ("for-loop", "foreach", "fused")
     }
     for field, values in {
         "clip": {None, 1.0}, "checkpointing": {True, False}, "accumulation": {1, 2, 3, 4},
+        "step_in_backward": {True, False},
         "precision": {"float32", "bfloat16"}, "attention": {"device", "math", "flash"}, "epochs": {1, 2},
     }.items():  # fmt: skip
         assert {t[field] for t in trainings} == values
@@ -82,7 +89,7 @@ def test_every_choice_is_drawn(drawing: ModuleType, drawn: list[dict[str, Any]])
     assert {min(t["batch"], 33) for t in trainings} == set(range(1, 33))
     assert {t.get("quantize") for t in towers} == {None, "nf4", "nf4-double", "int8"}
     tasks = {task for c in drawn for task in c["scenario"]["data"]["tasks"].values()}
-    assert tasks == {"classify", "retrieve"}
+    assert tasks == {"classify", "retrieve", "next-token"}
     methods = [c["scenario"]["method"] for c in drawn]
     for name, field, values in (
         ("fedprox", "norm", {"squared", "tensor"}),
@@ -124,11 +131,12 @@ def test_text_that_is_no_id_is_refused(tool: ModuleType, name: str, capsys: pyte
     assert f"{name!r} is no id of a configuration" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("count", [6, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [7, pytest.param(60, marks=pytest.mark.slow)])
 def test_both_sides_mean_the_same_model(drawing: ModuleType, count: int) -> None:
     """Parameters, and those that train, of the module written by hand are as many as those of edgefl's."""
     from memory.steps import make_model  # type: ignore[import-not-found]
 
+    import_torchvision()
     for index in range(count):
         c = drawing.draw(8, index)
         planner = planner_of(scenario_of(c["scenario"]))

@@ -80,6 +80,17 @@ CASES: dict[str, tuple[Work, Toy]] = {
     "bfloat16": (small(precision="bfloat16"), Toy()),
     "bfloat16 with gates": (small(gate="trainable", precision="bfloat16"), Toy()),
     "checkpointing": (small(model=described(blocks=1, checkpointing=True)), Toy()),
+    "step in backward": (small(optimizer=optimizer(step_in_backward=True)), Toy()),
+    "step in backward, for-loop, checkpointing": (
+        small(model=described(checkpointing=True), optimizer=optimizer("adam", "for-loop", step_in_backward=True)),
+        Toy(),
+    ),
+    "step in backward, foreach, bfloat16, gates": (
+        small(gate="trainable", precision="bfloat16",
+              optimizer=optimizer("sgd", "foreach", momentum=0.9, step_in_backward=True)),
+        Toy(),
+    ),
+    "step in backward, pair": (small(PAIR, optimizer=optimizer("sgd", step_in_backward=True)), Toy()),
     "drop path": (small(model=described(blocks=2, drop_path=0.2)), Toy()),
     "a received table": (received_table(), Toy()),
     "two batches an update": (small(optimizer=optimizer(accumulation=2)), Toy()),
@@ -117,7 +128,7 @@ RARE = {
     "accumulation in one place, foreach, clip", "adam with decay", "bfloat16 with gates", "flash attention",
     "more batches an update than there are", "two batches an update", "clip, foreach", "clip, for-loop",
     "no full batch", "one step an epoch", "pair with projections", "proximal of tensors",
-    "second stage of layer-wise", "sgd", "sgd fused",
+    "second stage of layer-wise", "sgd", "sgd fused", "step in backward, pair",
 }  # fmt: skip
 
 

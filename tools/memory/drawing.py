@@ -38,6 +38,9 @@ NETS = {
 """Nets of timm, with the stages by which they are cut; 1 where they can't be."""
 EVERY_NET = 5
 """Every so many configurations one is of a net of timm."""
+EVERY_DECODER, DECODER = 10, 6
+"""Every so many configurations, and at which of them, one is of a decoder that predicts the next token."""
+DECODERS = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
 QUANTISED = ("nf4", "nf4-double", "int8")
 """How frozen layers under an adapter are held."""
 SIZES = (16, 20, 24, 28, 32, 32, 40, 48, 56, 64)
@@ -85,6 +88,8 @@ def draw(seed: int, index: int) -> Json:
         scenario["adapter"] = {"name": "lora", "rank": apart.between(1, 4)}
         for tower in towers:
             tower["quantize"] = apart.one_of(QUANTISED)
+    alone = Draw(np.random.default_rng([seed, index, 2])).chance(0.3)
+    training["step_in_backward"] = alone and training["accumulation"] == 1 and not training["clip"]
     return configuration
 
 
@@ -98,6 +103,8 @@ def _drawn(seed: int, index: int) -> Json:
     d = Draw(np.random.default_rng([seed, index]))
     if index % EVERY_NET == EVERY_NET - 1:
         return {"id": f"{seed}-{index}", **_net(d)}
+    if index % EVERY_DECODER == DECODER:
+        return {"id": f"{seed}-{index}", **_decoder(d)}
     method = d.weighed(METHODS)
     kinds = _kinds(d, method)
     kind = str(d.one_of(kinds))
@@ -171,6 +178,52 @@ def _net(d: Draw) -> Json:
     return {
         "kind": "image", "stage": stage, "round": 2 * stage - d.between(0, 1), "work": "train", "scenario": scenario,
     }  # fmt: skip
+
+
+def _decoder(d: Draw) -> Json:
+    """A client that predicts tokens, of whose loss some are computed in chunks."""
+    facts, kind = _facts(d), str(d.one_of(DECODERS))
+    facts["text"]["vocabulary"] = d.between(32, 6000)
+    tower = {"tower": "hf-causal", "config": _decoder_config(d, kind), "tokens": d.between(2, 24)}
+    model = {"text": tower}
+    training = _training(d, {"text": {"dropout": tower["config"].get("attn_pdrop", 0.0)}})
+    training["batch"] = d.between(1, 16)
+    whole = training["batch"] * tower["tokens"]
+    training["loss_chunk"] = d.one_of([None, 1, d.between(1, whole), d.between(1, whole), whole + 1])
+    stages, stage, schedule = _schedule(d, model, "fedavg")
+    scored = d.between(1, 24)
+    scenario = {
+        "edgefl": 1, "name": "memory",
+        "data": {
+            "source": "declared", "clients": {"text": 1}, "samples": {"text": _samples(d, training, 1)},
+            "shapes": facts, "tasks": {"text": "next-token"}, "validation": 0, "test": _near(d, scored, 3), "public": 2,
+        },
+        "model": model, "training": training, "schedule": {**schedule, "rounds": 2 * stages},
+        "method": _method(d, d.one_of(["fedavg", "fedavg", "fedprox"]), {}),
+        "evaluation": {"batch": scored}, "executor": {"device": "cpu"},
+    }  # fmt: skip
+    return {
+        "kind": "text", "stage": stage, "round": 2 * stage - d.between(0, 1),
+        "work": "evaluate" if d.chance(0.2) else "train", "scenario": scenario,
+    }  # fmt: skip
+
+
+def _decoder_config(d: Draw, kind: str) -> Json:
+    """A configuration in transformers' words."""
+    heads, blocks = d.between(1, 4), d.between(1, 4)
+    width, tied = heads * d.one_of([8, 12, 16, 24, 32]), d.chance(0.6)
+    if kind == "gpt2":
+        drop = d.one_of([0.0, 0.0, 0.1])
+        return {
+            "model_type": kind, "n_embd": width, "n_layer": blocks, "n_head": heads, "n_positions": d.between(24, 60),
+            "embd_pdrop": drop, "resid_pdrop": drop, "attn_pdrop": drop, "tie_word_embeddings": tied,
+        }  # fmt: skip
+    shared = d.one_of([n for n in range(1, heads + 1) if heads % n == 0])
+    config = {
+        "model_type": kind, "hidden_size": width, "num_hidden_layers": blocks, "num_attention_heads": heads,
+        "num_key_value_heads": shared, "intermediate_size": d.between(8, 4 * width), "tie_word_embeddings": tied,
+    }  # fmt: skip
+    return config if kind == "qwen2" else {**config, "head_dim": width // heads}
 
 
 def identified(name: str) -> Json:
@@ -321,6 +374,8 @@ def width_of(tower: Json) -> int:
     """Width of a tower's pooled tokens."""
     if tower["tower"] == "resnet":
         return 512 if tower["layers"] < 50 else 2048
+    if tower["tower"] == "hf-causal":
+        return int(tower["config"].get("hidden_size") or tower["config"]["n_embd"])
     return int(2 * tower["hidden"] if tower["tower"] == "gru" else tower["width"])
 
 
@@ -328,6 +383,8 @@ def blocks_of(tower: Json) -> int:
     """Blocks of a tower at full depth."""
     if tower.get("tower") == "timm":
         return NETS[tower["variant"]]
+    if tower.get("tower") == "hf-causal":
+        return int(tower["config"].get("num_hidden_layers") or tower["config"]["n_layer"])
     return 4 if tower.get("tower") == "resnet" else int(tower["blocks"])
 
 
@@ -432,6 +489,8 @@ def described(configuration: Json) -> str:
             size = f"{tower['layers']}" if "layers" in tower else tower.get("variant", "")
             if "blocks" in tower:
                 size = f"{tower['blocks']}x{width_of({'tower': '', **tower})}"
+            if "config" in tower:
+                size = f"{tower['config']['model_type']} {blocks_of(tower)}x{width_of(tower)}"
             size += f" {tower['dtype']}" if "dtype" in tower else ""
             size += f" LoRA over {tower['quantize']}" if "quantize" in tower else ""
             towers.append(f"{tower.get('tower', name)} {size}")
@@ -443,8 +502,10 @@ def described(configuration: Json) -> str:
         f"{training['optimizer']} {training['implementation']}",
         training["precision"] if training["precision"] != "float32" else "",
         "checkpointing" if training["checkpointing"] else "",
+        f"loss of {training['loss_chunk']} tokens at a time" if training.get("loss_chunk") else "",
         f"accumulation {training['accumulation']}" if training["accumulation"] > 1 else "",
-        "clip" if training["clip"] else "", f"attention {training['attention']}",
+        "clip" if training["clip"] else "", "step in backward" if training["step_in_backward"] else "",
+        f"attention {training['attention']}",
         f"{method['name']} round {configuration['round']}",
         f"{schedule['name']} {configuration['stage']}" if schedule["name"] != "end-to-end" else "",
     ]  # fmt: skip

@@ -44,7 +44,8 @@ def import_libraries() -> torch.library.Library | None:
     import timm  # noqa: F401
     import transformers
 
-    for name in ("ViTModel", "BertModel", "DistilBertModel", "ASTModel"):
+    decoders = ("GPT2Model", "LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
+    for name in ("ViTModel", "BertModel", "DistilBertModel", "ASTModel", *decoders):
         getattr(transformers, name)
         getattr(transformers, name.replace("Model", "Config"))
     return library

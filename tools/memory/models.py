@@ -59,6 +59,8 @@ class TowerModel(nn.Module):
         elif task == "classify":
             fusion = model["fusion"]
             self.head = perceptron(sum(widths), fusion["hidden"], classes, fusion["dropout"], True, False)
+        elif task == "next-token" and not tower.tied:
+            self.head = nn.Linear(widths[0], shapes["text"]["vocabulary"], bias=False)
         self.widths = dict(zip(modalities, widths, strict=True))
         self.fused_width = sum(widths)
 
@@ -98,6 +100,13 @@ class TowerModel(nn.Module):
         """Class scores of samples with all modalities."""
         features = list(self.features(batch).values())
         return self.scores(features[0] if len(features) == 1 else self.fuse(*features))
+
+    @property
+    def words(self) -> nn.Parameter:
+        """Rows ``[vocabulary, width]`` that score the next token: a head's, or the embedding's own."""
+        tower: Any = self.towers["text"]
+        rows: nn.Parameter = tower.word.weight if self.head is None else self.head.weight  # type: ignore[assignment]
+        return rows
 
     def stacks(self) -> Iterator[tuple[str, Any]]:
         """Towers by modality."""

@@ -113,7 +113,7 @@ def make_model(configuration: Json) -> TowerModel | MultiwayModel:
         model = MultiwayModel(options["multiway"], shapes, depth["multiway"], recompute)
     else:
         kind = configuration["kind"]
-        task = scenario["data"]["tasks"][kind] if "-" in kind else "classify"
+        task = scenario["data"]["tasks"].get(kind, "classify")
         with without_weights() if "adapter" in scenario else nullcontext():
             model = TowerModel(options, shapes, kind.split("-"), task, depth, recompute)
     if configuration["work"] == "evaluate":
@@ -136,9 +136,8 @@ def make_model(configuration: Json) -> TowerModel | MultiwayModel:
     return model
 
 
-def make_optimizer(training: Json, model: nn.Module) -> torch.optim.Optimizer:
-    """torch's optimizer for what trains."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
+def make_optimizer(training: Json, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """torch's optimizer of these parameters."""
     how = training["implementation"]
     common = {
         "lr": training["lr"], "weight_decay": training["weight_decay"],
@@ -161,6 +160,8 @@ def make_batch(r: Round, fields: list[str], size: int) -> Batch:
             batch[name] = torch.randn(size, shapes["image"]["channels"], side, side)
         elif name == "text":
             batch[name] = torch.randint(0, shapes["text"]["vocabulary"], (size, r.tokens))
+        elif name == "next":
+            batch[name] = torch.randint(-1, shapes["text"]["vocabulary"], (size, r.tokens))
         elif name == "audio":
             batch[name] = torch.randn(size, shapes["audio"]["frames"], shapes["audio"]["bins"])
         else:
@@ -185,6 +186,60 @@ def proximal(r: Round) -> Tensor | float:
 def classify(r: Round, batch: Batch) -> Tensor:
     """Cross-entropy."""
     return F.cross_entropy(r.model.classify(batch).float(), batch["label"]) + proximal(r)
+
+
+class InChunks(torch.autograd.Function):
+    """Sum of the next tokens' cross-entropies, and its gradients, for some rows at a time.
+
+    By hand: of ``l = -log softmax(W h)[word]`` the gradient of the scores is ``softmax(W h) - onehot(word)``.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, words: Tensor, target: Tensor, chunk: int) -> Tensor:
+        """The sum; gradients wait to be scaled."""
+        total, of_words = torch.zeros(()), None
+        of_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        half = torch.is_autocast_enabled("cpu")
+        used = words.to(torch.bfloat16) if half else words
+        for start in range(0, len(hidden), chunk):
+            rows, word = hidden[start : start + chunk], target[start : start + chunk, None]
+            if half:
+                rows = rows.to(torch.bfloat16)
+            logs = F.linear(rows, used).float().log_softmax(1)
+            real = (word >= 0).float()
+            total -= (logs.gather(1, word.clamp_min(0)) * real).sum()
+            hits = torch.zeros_like(logs).scatter_(1, word.clamp_min(0), real)
+            given = logs.exp().mul_(real).sub_(hits)
+            del logs, hits
+            given = given.to(used.dtype)
+            with torch.autocast("cpu", enabled=False):
+                if ctx.needs_input_grad[1]:
+                    first, second = given.T.to(words.dtype), rows.to(words.dtype)
+                    of_words = first @ second if of_words is None else of_words.addmm_(first, second)
+                    del first, second
+                if of_hidden is not None:
+                    of_hidden[start : start + chunk] = given @ used
+            del given
+        ctx.waiting = [of_hidden, of_words]
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, factor: Tensor) -> Any:
+        """The gradients that waited."""
+        of_hidden, of_words = (None if each is None else each.mul_(factor) for each in ctx.waiting)
+        ctx.waiting = None
+        return of_hidden, of_words, None, None
+
+
+def predict(r: Round, batch: Batch) -> Tensor:
+    """Cross-entropy of the next tokens, of all at once or in chunks."""
+    after = batch["next"].masked_fill(batch["label"][:, None] == -1, -1).flatten()
+    hidden = r.model.towers["text"](batch["text"])
+    if chunk := r.training["loss_chunk"]:
+        lost = InChunks.apply(hidden.flatten(0, 1), r.model.words, after, chunk)
+        return lost / (after >= 0).sum().clamp_min(1) + proximal(r)
+    scores = F.linear(hidden, r.model.words).float().flatten(0, 1)
+    return F.cross_entropy(scores, after, ignore_index=-1) + proximal(r)
 
 
 def contrast(r: Round, batch: Batch) -> Tensor:
@@ -370,6 +425,30 @@ def scoring(r: Round) -> Sweep:
     )  # fmt: skip
 
 
+def scoring_tokens(r: Round) -> Sweep:
+    """Sums of cross-entropies, hits and tokens."""
+
+    def start(r: Round) -> None:
+        r.outputs["sums"] = torch.zeros(3)
+
+    def loss(r: Round, batch: Batch) -> None:
+        after = batch["next"].masked_fill(batch["label"][:, None] == -1, -1).flatten()
+        hidden = r.model.towers["text"](batch["text"]).flatten(0, 1)
+        chunk = r.training["loss_chunk"] or len(hidden)
+        for begin in range(0, len(hidden), chunk):
+            score(r, hidden[begin : begin + chunk], after[begin : begin + chunk])
+
+    def score(r: Round, hidden: Tensor, after: Tensor) -> None:
+        scores = F.linear(hidden, r.model.words).float()
+        real = (after >= 0).float()
+        r.outputs["sums"][0] += F.cross_entropy(scores, after, ignore_index=-1, reduction="sum")
+        r.outputs["sums"][1] += ((scores.argmax(1) == after) * real).sum()
+        r.outputs["sums"][2] += real.sum()
+
+    size, samples = r.scenario["evaluation"]["batch"], r.scenario["data"]["test"]
+    return Sweep(loss, ["text", "label", "next"], size, -(-samples // size), train=False, start=start)
+
+
 # rounds ---------------------------------------------------------------------------------------------------------------
 
 
@@ -379,8 +458,11 @@ def sweeps_of(r: Round) -> Iterator[Sweep]:
     samples = r.scenario["data"]["samples"][kind]
     size = min(training["batch"], samples)
     fields = [*r.modalities, "label"]
-    retrieves = "-" in kind and r.scenario["data"]["tasks"][kind] == "retrieve"
-    private = Sweep(contrast if retrieves else classify, fields, size, samples // size)
+    task = r.scenario["data"]["tasks"].get(kind, "classify")
+    if task == "next-token":
+        fields.append("next")
+    losses = {"classify": classify, "retrieve": contrast, "next-token": predict}
+    private = Sweep(losses[task], fields, size, samples // size)
     pairs = r.scenario["data"]["public"]
     public = min(training["batch"], pairs)
     dimension = r.model.dimension
@@ -436,8 +518,8 @@ def work(configuration: Json) -> None:
     r = Round(configuration, model)
     with attention:
         if configuration["work"] == "evaluate":
-            for sweep in [scoring(r)]:
-                look(r, sweep, nullcontext)
+            predicts = "next-token" in configuration["scenario"]["data"]["tasks"].values()
+            look(r, scoring_tokens(r) if predicts else scoring(r), nullcontext)
         else:
             train(r)
 
@@ -456,13 +538,16 @@ def train(r: Round) -> None:
 
     taken = next(r.model.parameters()).dtype
     sweeps = list(sweeps_of(r))
-    optimizer = make_optimizer(training, r.model)
+    trained = [p for p in r.model.parameters() if p.requires_grad]
+    if training["step_in_backward"]:
+        for parameter in trained:
+            step_alone(parameter, make_optimizer(training, [parameter]))
+    optimizer = make_optimizer(training, trained)
     every, total = training["accumulation"], torch.zeros(())
 
     def update() -> None:
         if training["clip"]:
             several = training["implementation"] != "for-loop"
-            trained = [p for p in r.model.parameters() if p.requires_grad]
             nn.utils.clip_grad_norm_(trained, training["clip"], foreach=several)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -486,6 +571,16 @@ def train(r: Round) -> None:
                 pending = 0
             total.add_(loss.detach())
             del given, batch, loss
+
+
+def step_alone(parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> None:
+    """Let a parameter take its step when its gradient is whole, and lose the gradient."""
+
+    def step(_: Tensor) -> None:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    parameter.register_post_accumulate_grad_hook(step)
 
 
 def look(r: Round, sweep: Sweep, precision: Callable[[], AbstractContextManager[Any]]) -> None:

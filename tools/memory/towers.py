@@ -37,9 +37,14 @@ class Tower(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Tokens after the last block and the norm."""
         x = self.embed(x)
+        more = self.beside(x)
         for block in self.blocks:
-            x = apply(block, x, self.recompute)
+            x = apply(block, x, self.recompute, **more)
         return x if self.norm is None else self.norm(x)
+
+    def beside(self, tokens: Tensor) -> Json:
+        """Further arguments of every block."""
+        return {}
 
     def pool(self, tokens: Tensor) -> Tensor:
         """One feature for each sample: the first token."""
@@ -52,16 +57,16 @@ class Tower(nn.Module):
         return (p for p in self.parameters() if id(p) not in later)
 
 
-def _first(block: nn.Module, x: Any) -> Any:
-    out = block(x)
+def _first(block: nn.Module, x: Any, **more: Any) -> Any:
+    out = block(x, **more)
     return out[0] if isinstance(out, tuple) else out
 
 
-def apply(block: nn.Module, x: Any, recompute: bool) -> Any:
+def apply(block: nn.Module, x: Any, recompute: bool, **more: Any) -> Any:
     """A block's tokens, recomputed in the backward pass if asked for."""
     if recompute and torch.is_grad_enabled():
-        return checkpoint(_first, block, x, use_reentrant=False)
-    return _first(block, x)
+        return checkpoint(_first, block, x, use_reentrant=False, **more)
+    return _first(block, x, **more)
 
 
 def rates(last: float, blocks: int, depth: int) -> list[float]:
@@ -259,6 +264,48 @@ class DistilBert(Tower):
         return self.embedding(x, position_ids=positions)
 
 
+class Decoder(Tower):
+    """A causal decoder of transformers: its embeddings, layers and final norm.
+
+    Rotary positions (Su et al. 2021) are computed in every forward pass.
+    """
+
+    def __init__(self, options: Json, shape: Json, depth: int, norm: bool):
+        super().__init__()
+        import transformers
+
+        given = dict(options["config"])
+        name = {"gpt2": "GPT2"}.get(given["model_type"], given.pop("model_type").capitalize())
+        given.pop("model_type", None)
+        config = getattr(transformers, f"{name}Config")(
+            **given, vocab_size=shape["vocabulary"], attn_implementation="sdpa",
+            bos_token_id=None, eos_token_id=None, pad_token_id=None,
+        )  # fmt: skip
+        config.num_hidden_layers = depth
+        model: Any = getattr(transformers, f"{name}Model")(config)
+        self.width, self.tied, self.turned = config.hidden_size, config.tie_word_embeddings, name != "GPT2"
+        if self.turned:
+            self.word, self.blocks, self.norm = model.embed_tokens, model.layers, model.norm
+            self.each = config.hidden_size // config.num_attention_heads
+        else:
+            self.word, self.position, self.drop = model.wte, model.wpe, model.drop
+            self.blocks, self.norm = model.h, model.ln_f
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Word vectors, GPT-2's with learned positions."""
+        if self.turned:
+            return self.word(x)
+        return self.drop(self.word(x) + self.position(torch.arange(x.shape[1])[None]))
+
+    def beside(self, tokens: Tensor) -> Json:
+        """Cosines and sines ``[1, tokens, width of a head]`` by which queries and keys are turned."""
+        if not self.turned:
+            return {}
+        speed = 1 / 10000.0 ** (torch.arange(0, self.each, 2) / self.each)
+        angles = torch.cat([torch.arange(tokens.shape[1])[:, None] * speed] * 2, 1)[None]
+        return {"position_embeddings": (angles.cos().to(tokens.dtype), angles.sin().to(tokens.dtype))}
+
+
 # others -----------------------------------------------------------------------------------------------------------
 
 
@@ -382,5 +429,5 @@ class Net(Tower):
 TOWERS: dict[str, type[Tower]] = {
     "vit": Vit, "transformer": TextTransformer, "timm-vit": TimmVit, "hf-vit": HuggingFaceVision,
     "ast": HuggingFaceVision, "bert": Bert, "distilbert": DistilBert, "resnet": ResNet, "gru": Gru,
-    "timm": Net,
+    "timm": Net, "hf-causal": Decoder,
 }  # fmt: skip

@@ -37,6 +37,15 @@ WAYS: dict[str, list[str]] = {
     "zeroth order (MeZO)": ["method=mezo", "training.optimizer=mezo"],
     "zeroth order, LoRA": ["method=mezo", "training.optimizer=mezo", "adapter={name: lora, rank: 8}"],
 }
+OF_TOKENS: dict[str, list[str]] = {
+    "LoRA, loss of 64 tokens at a time": ["adapter={name: lora, rank: 8}", "training.loss_chunk=64"],
+    "LoRA, checkpointing, loss of 64 tokens at a time": [
+        "adapter={name: lora, rank: 8}",
+        "training.checkpointing=true",
+        "training.loss_chunk=64",
+    ],
+}
+"""Ways for clients that predict tokens."""
 DEVICES = ("raspberry-pi-5-8gb", "jetson-orin-nano-8gb", "phone-mid")
 HEAD = (
     "way", "peak, MiB", "parameters", "gradients", "optimizer", "activations", "the rest", "TFLOP", "MB down", "MB up",
@@ -75,6 +84,11 @@ def of_towers(scenario: str, sets: Sequence[str]) -> list[str]:
     return [each.replace("*", tower) for each in sets for tower in (towers if "*" in each else ("",))]
 
 
+def ways(kind: str) -> dict[str, list[str]]:
+    """The ways for a kind of client."""
+    return WAYS | OF_TOKENS if kind == "text" else WAYS
+
+
 def mean(stages: Sequence[Mapping[str, Any]], of: Any) -> float:
     """The mean of a figure over the rounds of all stages."""
     return float(sum(stage["rounds"] * of(stage) for stage in stages) / sum(stage["rounds"] for stage in stages))
@@ -87,7 +101,7 @@ def fine_tune_blocks() -> dict[str, str]:
             HEAD,
             [
                 [way, *row(scenario, kind, of_towers(scenario, sets), smallest=way == SMALLEST)]
-                for way, sets in WAYS.items()
+                for way, sets in ways(kind).items()
             ],
             align=["---", *["---:"] * (len(HEAD) - 1)],
         )

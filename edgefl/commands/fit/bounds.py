@@ -5,7 +5,7 @@ memory and computation are bounded from below by the predictions of similar cand
 
 - the same operators on smaller tensors hold no more: a larger batch peaks no lower, if the same moments occur;
 - recomputing adds operators, and as many samples in smaller batches are no fewer operations, each with its overhead;
-- parameters and the gradients of those that train are alive together.
+- parameters and the gradients of those that train are alive together, or one at a time if each takes its step alone.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from edgefl.commands.fit.changes import Axis, Levels, compares, plain, sets_of, 
 from edgefl.cost import NO_COMPUTE, ClientCost, ComputeCost, Predictor, Traffic
 from edgefl.devices import Device, FleetOptions, Link
 from edgefl.devices.budgets import BUDGETS, budget_named
+from edgefl.errors import EdgeflError
 from edgefl.planning import Planner, Setup, stale
 from edgefl.scenario import Scenario, load
 from edgefl.schedules import Stage
@@ -151,8 +152,8 @@ class Pricer:
         return tuple(level if axis.computes else 0 for axis, level in zip(self.axes, levels, strict=True))
 
     def _scheduled(self, levels: Levels) -> Levels:
-        """The candidate without any change but those of what trains, and how: schedule, adapter and optimizer."""
-        chosen = ("schedule", "adapter", "optimizer")
+        """The candidate without any change but those of what trains, and how: schedule, adapter, optimizer and step."""
+        chosen = ("schedule", "adapter", "optimizer", "step")
         return tuple(level * (axis.name in chosen) for axis, level in zip(self.axes, levels, strict=True))
 
     def setup(self, levels: Levels) -> Setup:
@@ -269,19 +270,23 @@ class Pricer:
         return self._shapes[cell_key]
 
     def floor(self, levels: Levels, span: Span, stage: Stage) -> int:
-        """Bytes of attached parameters and of the gradients of those that train, which depend on what trains only."""
+        """Bytes of attached parameters and of the gradients of those that train, which depend on what trains only.
+
+        Of gradients that are freed in the backward pass it is the largest.
+        """
         scheduled = self._scheduled(levels)
         cell_key = (scheduled, stage.index)
         if cell_key not in self._floors:
             setup = self.setup(scheduled)
             full = setup.method.client_work(self.kind, span.first, setup.variant_of(self.client))
             work = setup.staged(full, stage)
-            gradients = any(p.train for p in work.passes) and setup.method.setting.training.optimizer != "mezo"
-            trains = set(work.trainable) if gradients else set()
+            training = setup.method.setting.training
+            gradients = any(p.train for p in work.passes) and training.optimizer != "mezo"
             specs = replace(setup.method.setting.kinds[self.kind], model=work.model).parameters()
-            self._floors[cell_key] = sum(
-                (1 + (name in trains)) * spec.bytes for name, spec in specs.items() if stage.attached(name)
-            )
+            attached = {name: spec.bytes for name, spec in specs.items() if stage.attached(name)}
+            trained = [attached.get(name, 0) for name in work.trainable] if gradients else []
+            together = max(trained, default=0) if training.step_in_backward else sum(trained)
+            self._floors[cell_key] = sum(attached.values()) + together
         return self._floors[cell_key]
 
     def smaller(self, levels: Levels, span: Span, stage: Stage) -> list[tuple[int, Levels]]:
@@ -294,7 +299,10 @@ class Pricer:
             other_span = next((s for s in self.spans(other) if s.first == span.first), None)
             if other_span is None:
                 continue
-            other_shape = self._shape(other, other_span, stage)
+            try:
+                other_shape = self._shape(other, other_span, stage)
+            except EdgeflError:  # no accumulation beside a step in the backward pass
+                continue
             if other_shape.moments() == shape.moments() and sum(other_shape.batches) < sum(shape.batches):
                 candidates.append((sum(other_shape.batches), other_shape.accumulation, other))
         # of equal batches the candidate with the fewest to an update is predicted

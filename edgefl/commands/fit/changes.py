@@ -28,6 +28,8 @@ along random directions.
 COMPUTATION, NUMERICS, PAYLOAD, SCHEDULE, PARAMETERS, BATCH_LOSS, EFFECTIVE_BATCH, EPOCHS, GRADIENTS = range(len(TIERS))
 
 MOST_ACCUMULATION = 64
+CHUNKS = 8
+"""Parts of a batch's tokens whose loss is proposed to be computed at a time, as torchtune's."""
 MOST_PARTS = 4
 """Most stages of a proposed elastic schedule: each part that it offers takes a prediction."""
 NARROWER = ("float32", "bfloat16", "float16", "int8")
@@ -113,12 +115,15 @@ def axes_of(scenario: Scenario, setup: Setup, kind: str, samples: int, *, growin
         Axis("checkpointing", () if training.checkpointing else (Step("checkpointing", COMPUTATION, 1,
                                                                        {"training.checkpointing": True}),)),
         Axis("batch", _batches(scenario, setup, kind, samples)),
+        Axis("loss", _chunks(scenario, setup, kind)),
         Axis("precision", _precisions(training.precision)),
         Axis("download", _transfers("download", scenario.payload.down, "payload.down"), computes=False),
         Axis("upload", _transfers("upload", scenario.payload.up, "payload.up"), computes=False),
         Axis("schedule", _schedules(scenario, setup, growing)),
         Axis("adapter", _adapters(scenario)),
         Axis("epochs", _epochs(training.epochs) if epochs else ()),
+        Axis("step", () if training.step_in_backward else (Step("step in backward", COMPUTATION, 1,
+                                                                 {"training.step_in_backward": True}),)),
         Axis("optimizer", _optimizers(scenario)),
     ]  # fmt: skip
     data = plain(scenario)
@@ -138,6 +143,18 @@ def _valid(data: dict[str, object], step: Step) -> bool:
     except EdgeflError:
         return False
     return True
+
+
+def _chunks(scenario: Scenario, setup: Setup, kind: str) -> tuple[Step, ...]:
+    """The loss of an eighth of a batch's tokens at a time, for a kind that predicts tokens."""
+    described = setup.method.setting.kinds[kind]
+    if described.like != "next-token":
+        return ()
+    tokens = scenario.training.batch_of(described.pattern) * scenario.model.towers[described.pattern].tokens
+    chunk = max(tokens // CHUNKS, 1)
+    if chunk >= (scenario.training.loss_chunk or tokens):
+        return ()
+    return (Step(f"loss of {chunk} tokens at a time", COMPUTATION, 1, {"training.loss_chunk": chunk}),)
 
 
 def _precisions(current: str) -> tuple[Step, ...]:

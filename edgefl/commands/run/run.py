@@ -33,6 +33,7 @@ from edgefl.commands.run.needs import (
 from edgefl.commands.run.resume import check_models, check_plug_in_files, keep_scratch, reopened, sets_of
 from edgefl.data import Federation
 from edgefl.errors import DataError, DivergedError, RunError
+from edgefl.models import peft_folder
 from edgefl.planning import Setup
 from edgefl.records.rounds import Round
 from edgefl.report.charts import draw_curves
@@ -180,6 +181,9 @@ def check(scenario: Scenario, on_message: Callable[[str], None], folder: Path = 
                 with errors_at(scenario, "model", tower, "weights"):
                     models.check_weights(kind.model, tower, source)
                 checked.add(key)
+        for tower, source in kind.adapter_weights.items():
+            with errors_at(scenario, "adapter", "weights"):
+                peft_folder.read(models.on_meta(kind.model), kind.model, tower, source)
     return setup
 
 

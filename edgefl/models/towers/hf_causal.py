@@ -1,9 +1,10 @@
-"""The text tower ``hf-causal``: decoders of transformers by configuration (GPT-2, Llama, Qwen2 and their kin)."""
+"""The text tower ``hf-causal``: decoders of transformers by configuration (GPT-2, Llama, Phi, Qwen2 and their kin)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -19,8 +20,8 @@ from edgefl.models.tower import Tower, TowerFields, chosen, initialise, through
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.models.weights import PARTS, PRETRAINED, Spelling, fill, locate
 
-ARCHITECTURES = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
-"""Model types whose parts this tower knows.  SmolLM2 is a Llama."""
+ARCHITECTURES = ("gpt2", "llama", "mistral", "phi", "qwen2", "qwen3")
+"""Model types whose parts this tower knows.  SmolLM2 is a Llama; phi are Phi-1, Phi-1.5 and Phi-2."""
 IRRELEVANT = (
     "architectures", "bos_token_id", "dtype", "eos_token_id", "layer_types", "max_window_layers", "pad_token_id",
     "torch_dtype", "transformers_version", "use_cache", "vocab_size", "_name_or_path",
@@ -32,7 +33,7 @@ SPELLING: Spelling = (
     (r"^wpe\.", "embedding.positions."),
     (r"^embed_tokens\.", "embedding."),
     (r"^(h|layers)\.", "blocks."),
-    (r"^ln_f\.", "norm."),
+    (r"^(ln_f|final_layernorm)\.", "norm."),
     (r"^lm_head\.", "head."),
 )
 """Maps the tensor names of transformers' decoders to the tower's names."""
@@ -91,6 +92,8 @@ class CausalOptions(TowerFields):
             raise ValueError(f"{self.tokens} tokens exceed sliding_window: {window}, which this tower doesn't apply")
         if config.hidden_size % config.num_attention_heads and not getattr(config, "head_dim", None):
             raise ValueError(f"width {config.hidden_size} can't be split over {config.num_attention_heads} heads")
+        if config.model_type == "phi" and (config.tie_word_embeddings or config.embd_pdrop):
+            raise ValueError("phi is known with its own head and embd_pdrop: 0 only")
         return self
 
     @computed_field(description="transformer blocks at full depth")  # type: ignore[prop-decorator]
@@ -126,7 +129,8 @@ def of_folder(given: Any) -> dict[str, object]:
 def known_fields(kind: str) -> list[str]:
     """The fields of a model type, under their own names and transformers' common ones."""
     config = configuration({"model_type": kind})
-    return [*config.to_dict(), *config.attribute_map, "rope_theta", "rope_scaling"]
+    rotary = {"partial_rotary_factor"} & (getattr(config, "rope_parameters", None) or {}).keys()
+    return [*config.to_dict(), *config.attribute_map, "rope_theta", "rope_scaling", *rotary]
 
 
 def configuration(fields: Mapping[str, object], **more: Any) -> Any:
@@ -140,6 +144,24 @@ def configuration(fields: Mapping[str, object], **more: Any) -> Any:
     except Exception as error:  # the library raises many classes
         said = " ".join(str(error).split())
         raise ValueError(f"transformers refuses this configuration: {said[:200]}") from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Let transformers neither log nor show progress."""
+    import_torchvision()
+    from transformers.utils import logging as library_logging
+
+    logging: Any = library_logging
+    level, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if shown:
+            logging.enable_progress_bar()
 
 
 class TokensAndPositions(nn.Module):
@@ -194,12 +216,12 @@ class CausalTower(Tower):
 
 
 class HFCausal:
-    """Decoders of transformers by configuration: GPT-2, Llama (SmolLM2 too), Mistral, Qwen2 and Qwen3.
+    """Decoders of transformers by configuration: GPT-2, Llama (SmolLM2 too), Mistral, Phi, Qwen2 and Qwen3.
 
     ``config`` is transformers' configuration, written out or a folder's ``config.json`` (GPT-2: 124,439,808
     parameters).  Each token sees those before it, and padding, which comes last, is seen by no other token.  Scores
     equal the library's to the bit.  Those of the next token are read by the embedding's own rows, unless
-    ``tie_word_embeddings: false`` gives them a head; a class is read from the mean of the tokens.
+    ``tie_word_embeddings: false`` gives them a head, Phi's with biases; a class is read from the mean of the tokens.
     """
 
     modality = "text"
@@ -240,12 +262,13 @@ class HFCausal:
             embedding = TokensAndPositions(model.wte, model.wpe, model.drop)
             parts, final, rotary = model.h, model.ln_f, None
         else:
-            embedding, parts, final = model.embed_tokens, model.layers, model.norm
+            embedding, parts = model.embed_tokens, model.layers
+            final = model.final_layernorm if config.model_type == "phi" else model.norm
             rotary = partial(cast(Callable[[Any], Any], type(model.rotary_emb)), config)
         tower = CausalTower(embedding, parts, final, config.hidden_size, description.get("checkpointing", False))
         tower.rotary = rotary
         if description.get("predicts") and not config.tie_word_embeddings:
-            tower.head = nn.Linear(config.hidden_size, description["vocabulary"], bias=False)
+            tower.head = nn.Linear(config.hidden_size, description["vocabulary"], bias=config.model_type == "phi")
             initialise(tower.head)
         return tower
 
@@ -255,4 +278,5 @@ class HFCausal:
         raises MethodError for ``pretrained``."""
         if weights == PRETRAINED:
             raise MethodError("weights 'pretrained': a configuration names no published file; give a folder instead")
-        fill(module, locate(weights, ""), SPELLING, parts=(*PARTS, "head"))
+        scores = ("head",) if description.get("predicts") else ()  # else a classifier, which no file has
+        fill(module, locate(weights, ""), SPELLING, parts=(*PARTS, *scores))

@@ -15,7 +15,7 @@ from edgefl.errors import MethodError, suggestion
 from edgefl.models.layers import BlockLayers
 from edgefl.models.model import TowerDescription
 from edgefl.models.tower import TowerFields, chosen
-from edgefl.models.towers.hf_causal import IRRELEVANT, configuration, known_fields, of_folder, with_dtype
+from edgefl.models.towers.hf_causal import IRRELEVANT, configuration, known_fields, of_folder, quiet, with_dtype
 from edgefl.models.towers.hugging_face import VISION_BLOCK, Bert, DistilBert
 from edgefl.models.towers.vision import import_torchvision
 
@@ -275,23 +275,14 @@ class HFEncoder:
         if not (folder / "config.json").is_file():
             raise MethodError(f"weights {weights!r}: a folder with config.json and model.safetensors is needed")
         made: Any = _model(options, description, empty=True)
-        from transformers.utils import logging as library_logging
-
-        logging: Any = library_logging
-        level, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
-        logging.set_verbosity_error()  # its report is told below in a line
-        logging.disable_progress_bar()
         try:
-            whole, said = type(made).from_pretrained(
-                folder, config=made.config, local_files_only=True, output_loading_info=True,
-                ignore_mismatched_sizes=True,
-            )  # fmt: skip
+            with quiet():  # its report is told below in a line
+                whole, said = type(made).from_pretrained(
+                    folder, config=made.config, local_files_only=True, output_loading_info=True,
+                    ignore_mismatched_sizes=True,
+                )  # fmt: skip
         except Exception as error:  # the library raises many classes
             raise MethodError(f"weights {weights!r}: {' '.join(str(error).split())[:200]}") from error
-        finally:
-            logging.set_verbosity(level)
-            if shown:
-                logging.enable_progress_bar()
         unused = ("pooler.", "decoder.")
         if missing := [n for n in said["missing_keys"] if not n.startswith(unused)]:
             raise MethodError(f"weights {weights!r}: there is no tensor for {min(missing)}; is it another model's?")

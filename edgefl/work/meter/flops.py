@@ -60,6 +60,7 @@ def _of_fused() -> dict[Any, Callable[..., int]]:
 FORMULAS: dict[Any, Callable[..., int]] = {
     **{packet: (lambda *a, _f=formula, **k: int(_f(*a, **k))) for packet, formula in flop_registry.items()},
     **_of_fused(),
+    aten.addmm_: lambda *a, out_val=None, **k: int(flop_registry[aten.addmm](*a, **k, out_val=out_val)),
     # torch's own formula for the gradient of a weight ignores groups
     aten.convolution: _convolution,
     aten.convolution_backward: lambda *a, out_val=None, **k: _convolution_backward(*a, **k),

@@ -209,6 +209,14 @@ class Meter(_Mode):
         self._phase, self._backward_scope = phase, ""
 
     @contextmanager
+    def aside(self, phase: str) -> Iterator[None]:
+        """Assign the operators within the context to a phase, and those after it to the phase before."""
+        before = self._part, self._backward, self._phase, self._backward_scope
+        self.enter(phase)
+        yield
+        self._part, self._backward, self._phase, self._backward_scope = before
+
+    @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
         """Attribute MACs to the parts of the model (``image.blocks.3``, ``joint.norm``) while inside.
 
@@ -286,6 +294,11 @@ class Meter(_Mode):
             return False
         return sys.getrefcount(first) < _references_of_a_product()
 
+    @property
+    def _in_backward(self) -> bool:
+        """Whether a backward pass runs: the step's, or one within a loss."""
+        return self._backward or torch._C._current_autograd_node() is not None
+
     def _accumulates(self, args: Any) -> bool:
         """Whether this addition is autograd's, of another gradient to one that nothing else refers to.
 
@@ -293,7 +306,7 @@ class Meter(_Mode):
         (``accumulate`` in ``torch/csrc/autograd/input_buffer.cpp``).
         """
         first, second = args[:2]
-        if not self._backward or torch.is_grad_enabled() or not isinstance(second, Tensor):
+        if not self._in_backward or torch.is_grad_enabled() or not isinstance(second, Tensor):
             return False
         held = first._use_count(), torch._C._storage_Use_Count(first.untyped_storage()._cdata)
         return held == self._unshared and bool(aten.is_non_overlapping_and_dense(first))
@@ -316,7 +329,7 @@ class Meter(_Mode):
             raise UncountedOperator(
                 f"operator {packet} is of matmul class and has no FLOP formula; counting it as 0 would be wrong"
             )
-        if self._backward:
+        if self._in_backward:
             self._step.backward_flops += flops
         else:
             self._step.forward_flops += flops

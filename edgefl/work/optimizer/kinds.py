@@ -33,6 +33,9 @@ class Optimizer:
     """Fields of ``training`` that it reads beside the rate: numbers that may change with the round."""
     elementwise: ClassVar[bool] = False
     """Whether each number's update depends on its own gradients alone, so that clients may be trained at once."""
+    parameterwise: ClassVar[bool] = False
+    """Whether each parameter's update depends on its own gradients alone, as every elementwise one's does, so that it
+    may be taken in the backward pass."""
 
     @classmethod
     def build(cls, parameters: list[Any], settings: OptimizerSettings, implementation: str) -> torch.optim.Optimizer:

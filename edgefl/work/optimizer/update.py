@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.graph import increment_version
 
 from edgefl import registry
 from edgefl.errors import MethodError
@@ -64,7 +66,8 @@ class Update:
 
     ``every`` batches make one update of their mean loss; ``pending`` counts those not used yet.  In float16 the loss
     is scaled, and an update that overflows is skipped and not counted.  ``before`` is called before each update, with
-    the unscaled gradients.
+    the unscaled gradients.  With ``step_in_backward`` a parameter is updated in the backward pass, as soon as its
+    gradient is whole, and the gradient is freed.
     """
 
     before: Callable[[], None] | None = None
@@ -76,15 +79,50 @@ class Update:
         self.every = work.accumulation
         self.pending = 0
         self.scaler = torch.amp.GradScaler(ctx.device.type) if work.precision == "float16" else None
+        groups = self.optimizer.param_groups if self.settings.get("step_in_backward") else ()
+        self._alone = [(p, {**group, "params": [p]}) for group in groups for p in group["params"]]
 
-    def backward(self, loss: Tensor) -> None:
-        """Accumulate a batch's gradients."""
+    def backward(self, loss: Tensor, meter: Meter | None) -> None:
+        """Accumulate a batch's gradients, or apply each in the backward pass (``step_in_backward``).
+
+        Raises MethodError if a gradient needs a parameter's value from before its step.
+        """
+        if self._alone:
+            self._step_in_backward(loss, meter)
+            return
         self.pending += 1
         if self.every > 1:
             loss = loss / self.every
         if self.scaler is not None:
             loss = self.scaler.scale(loss)
         loss.backward()
+
+    def _step_in_backward(self, loss: Tensor, meter: Meter | None) -> None:
+        # hooks run in the order in which they were made: a meter's, which sees the gradient, is older
+        hooks = [p.register_post_accumulate_grad_hook(partial(self._step, group, meter)) for p, group in self._alone]
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            if "modified by an inplace operation" not in str(error):
+                raise
+            raise MethodError(
+                "a parameter took its step in the backward pass before all that reads its value was differentiated; "
+                "set training.step_in_backward: false"
+            ) from error
+        finally:
+            for hook in hooks:
+                hook.remove()
+        self.ctx.updates += 1
+
+    def _step(self, group: dict[str, Any], meter: Meter | None, parameter: Tensor) -> None:
+        """Update the one parameter of a group, whose gradient is whole, and free the gradient."""
+        self.optimizer.param_groups = [group]
+        with meter.aside("optimizer") if meter else nullcontext():
+            self.optimizer.step()
+            increment_version(parameter)  # an optimizer of a library may write past autograd's eyes
+        if meter:
+            meter.adopt((v for v in self.optimizer.state[parameter].values() if isinstance(v, Tensor)), "optimizer")
+        parameter.grad = None
 
     def apply_metered(self, index: int, meter: Meter | None) -> None:
         """Apply the gradients of several batches, metered as a separate step."""

@@ -23,7 +23,7 @@ from edgefl.work.optimizer.update import make_optimizer
 from edgefl.work.optimizer.zeroth_order import without_gradients
 from edgefl.work.paired_batches import batches
 from edgefl.work.stacking.traced import CantStack, Compute, Tensors, traced
-from edgefl.work.steps import Step, Wrapper
+from edgefl.work.steps import Step, Wrapper, says
 
 MOST_GRAPHS = 32
 """Graphs that are remembered, the latest."""
@@ -35,6 +35,8 @@ def why_alone(work: Description) -> str | None:
         return "not all of its passes train on the client's own samples"
     if without_gradients(work):
         return "it trains without gradients"
+    if work.optimizer.get("step_in_backward"):
+        return "its optimizer steps in the backward pass"
     if work.keep:
         return "its clients keep values for themselves"
     if work.edits:
@@ -73,12 +75,7 @@ def _stacks(step: Step) -> bool:
     base = Wrapper if isinstance(step, Wrapper) else Step
     if any(getattr(type(step), name) is not getattr(base, name) for name in ("start", "gradient", "finish")):
         return False
-    for kind in type(step).__mro__:
-        if "stacks" in vars(kind):
-            return bool(vars(kind)["stacks"])
-        if "loss" in vars(kind):
-            return False
-    return False
+    return says(type(step), "stacks")
 
 
 @dataclass

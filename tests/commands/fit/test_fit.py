@@ -74,8 +74,8 @@ def lattice(scenario: dict[str, Any]) -> Trials:
     for levels in candidates(axes):
         try:
             found[levels] = costs_of(scenario, sets_of(steps_of(axes, levels)))
-        except EdgeflError as error:  # zeroth order has no backward pass whose memory could be saved
-            assert axes[-1].name == "optimizer" and levels[-1] and "optimizer mezo" in str(error)
+        except EdgeflError as error:  # what zeroth order, or a step in the backward pass, can't go with
+            assert any(name in str(error) for name in ("optimizer mezo", "step_in_backward frees"))
     return axes, found
 
 
@@ -186,7 +186,7 @@ def test_the_minimal_ones_among_adapters(
 ) -> None:
     causal = causal if training is None else {**causal, "training": training}
     axes, costs = lattice(causal)
-    changed = {"checkpointing", "schedule", "adapter", "optimizer"} | ({"batch"} if training is None else set())
+    changed = {"checkpointing", "loss", "schedule", "adapter", "optimizer"} | ({"batch"} if training is None else set())
     assert {a.name for a in axes if a.steps} == changed
     said = set()
     for allowed in grid(costs, names, (0.0, 0.1, 0.5)):
@@ -209,7 +209,8 @@ def nearest(costs: Mapping[Levels, Turns], allowed: Mapping[str, float]) -> floa
 @pytest.mark.slow
 def test_the_whole_lattice_of_a_scenario(texts: dict[str, Any]) -> None:
     axes, costs = lattice(texts)
-    assert len(costs) == 2 * 7 * 3 * 3 * 3 * 4
+    # no batch in parts and no float16 beside a step in the backward pass
+    assert len(costs) == 2 * (7 * 3 + 4 * 2) * 3 * 3 * 4
     predictions = []
     for allowed in [*grid(costs, ("memory",), (0.0, 0.1, 0.3, 0.5, 0.8, 0.95)),
                     *grid(costs, ("memory", "seconds"), (0.2, 0.5, 0.9))]:  # fmt: skip
@@ -217,8 +218,8 @@ def test_the_whole_lattice_of_a_scenario(texts: dict[str, Any]) -> None:
         expected = [sets_of(steps_of(axes, levels)) for levels in minimal(axes, costs, allowed)]
         assert [s["sets"] for s in found["solutions"]] == expected
         predictions.append(found["predictions"])
-    # of 168 computations, of which some have two stages or parts
-    assert max(predictions) <= 200 and min(predictions) <= 10
+    # of 232 computations, of which some have two stages or parts
+    assert max(predictions) <= 280 and min(predictions) <= 10
 
 
 @pytest.mark.slow
@@ -228,7 +229,7 @@ def test_no_bound_is_above_what_it_bounds(texts: dict[str, Any], samples: int) -
     whole = load(texts | {"data": TEXTS | {"samples": samples}, "training": {"batch": 8, "epochs": 2}})
     setup, predictor = compose(whole), predictor_of(whole)
     axes = axes_of(whole, setup, "text", samples, growing=True, epochs=True)
-    cells = [c for c in candidates(axes) if not c[3] and not c[4]]
+    cells = [c for c in candidates(axes) if not c[3] and not c[4] and is_valid(whole, sets_of(steps_of(axes, c)))]
 
     question = Question(
         whole,
@@ -265,6 +266,15 @@ def test_no_bound_is_above_what_it_bounds(texts: dict[str, Any], samples: int) -
                 assert all(least[name] <= costs[name] * (1 + 1e-12) for name in costs), (known, levels)
                 bounded += levels != known and least["memory"] > some.floor(levels, span, span.stages[0])
     assert bounded
+
+
+def is_valid(scenario: Any, sets: list[str]) -> bool:
+    try:
+        load(scenario.resolved(), sets)
+    except ScenarioError as error:
+        assert "step_in_backward frees" in str(error)
+        return False
+    return True
 
 
 # --- what an answer says ---------------------------------------------------------------------------------------------
@@ -407,6 +417,8 @@ def test_batches_in_parts_and_smaller_ones(tiny: Tiny, texts: dict[str, Any]) ->
 def test_other_changes(texts: dict[str, Any]) -> None:
     found = axes(texts, "text", epochs=True)
     assert tried(found["checkpointing"]) == [["training.checkpointing=true"]]
+    assert tried(found["step"]) == [["training.step_in_backward=true"]]
+    assert axes(texts | {"training": {"batch": 8, "accumulation": 2}}, "text")["step"] == []
     assert tried(found["precision"]) == [["training.precision=bfloat16"], ["training.precision=float16"]]
     assert tried(found["upload"]) == [["payload.up=float16"], ["payload.up=int8"]]
     assert tried(found["schedule"]) == [

@@ -30,6 +30,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "qwen2": {"model_type": "qwen2", **SMALL, "num_key_value_heads": 2, "tie_word_embeddings": True},
     "qwen3": {"model_type": "qwen3", **SMALL, "num_key_value_heads": 2, "head_dim": 8},
     "mistral": {"model_type": "mistral", **SMALL, "num_key_value_heads": 2, "sliding_window": None},
+    "phi": {"model_type": "phi", **SMALL, "partial_rotary_factor": 0.5},
 }
 VOCABULARY = 50
 
@@ -75,10 +76,12 @@ def test_checkpointing_changes_no_gradient() -> None:
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [
-        ("gpt2", 124_439_808),  # model cards: 124M, 135M, 0.49B, 1.23B
+        ("gpt2", 124_439_808),  # model cards: 124M, 135M, 0.49B, 1.23B, 3.21B, 1.3B
         ("smollm2-135m", 134_515_008),
         ("qwen2.5-0.5b", 494_032_768),
         ("llama-3.2-1b", 1_235_814_400),
+        ("llama-3.2-3b", 3_212_749_824),
+        ("phi-1.5", 1_418_270_720),
     ],
 )
 def test_published_numbers_of_parameters(name: str, parameters: int) -> None:
@@ -89,6 +92,13 @@ def test_published_numbers_of_parameters(name: str, parameters: int) -> None:
     module = models.on_meta(described(text["config"], scenario["data"]["shapes"]["text"]["vocabulary"]))
     assert sum(p.numel() for p in module.parameters()) == parameters
     assert not list(module.buffers())
+    import_torchvision()
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    given = {**text["config"], "vocab_size": scenario["data"]["shapes"]["text"]["vocabulary"]}
+    with torch.device("meta"):
+        library: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model(**given))
+    assert library.num_parameters() == parameters
 
 
 @pytest.mark.parametrize(
@@ -100,6 +110,8 @@ def test_published_numbers_of_parameters(name: str, parameters: int) -> None:
         ({"model_type": "llama", "hidden_size": 30, "num_attention_heads": 4}, r"heads"),
         ({"model_type": "gpt2", "n_positions": 8}, "20 tokens don't fit into 8 positions"),
         ({"model_type": "mistral", "sliding_window": 8}, "20 tokens exceed sliding_window: 8"),
+        ({"model_type": "phi", "embd_pdrop": 0.1}, "phi is known with its own head and embd_pdrop: 0 only"),
+        ({"model_type": "llama", "partial_rotary_factor": 0.5}, "llama has no field 'partial_rotary_factor'"),
         ("nowhere", "nowhere can't be read"),
         (7, "write a mapping with model_type, or a folder"),
     ],

@@ -1,0 +1,157 @@
+"""Memory of training as others measured it, for docs/papers/estimates.md: facts from the sources that are named.
+
+A source whose repository has no licence is cited, and nothing but the figures is taken from it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Source(NamedTuple):
+    """Where figures were read."""
+
+    where: str
+    licence: str
+    conditions: str
+
+
+class PeftRun(NamedTuple):
+    """A run of PEFT's comparison: what trained, its file, and memory in MiB (``allocated`` is after a step)."""
+
+    name: str
+    adapter: str
+    parameters: int
+    file_bytes: int
+    allocated: float
+    reserved: float
+
+
+PEFT = Source(
+    "huggingface/peft, method_comparison/MetaMathQA, results of commit 5d602fd",
+    "Apache-2.0",
+    "Llama 3.2 3B in bfloat16, adapters in float32, batch 4, at most 768 tokens with dynamic padding, AdamW, torch 2.13, "
+    "one L40S, 5,000 steps",
+)
+PEFT_RUNS = (
+    PeftRun("full", "none", 3_212_749_824, 6_425_499_648, 24_856.9, 37_068),
+    PeftRun(
+        "LoRA r 32, q and v", "{name: lora, rank: 32, parts: [q_proj, v_proj], also: []}",
+        9_175_040, 36_715_216, 6_603.7, 21_260,
+    ),
+    PeftRun(
+        "LoRA r 10, MLP", "{name: lora, rank: 10, parts: [gate_proj, up_proj, down_proj], also: []}",
+        9_461_760, 37_868_984, 6_607.8, 23_554,
+    ),
+)  # fmt: skip
+
+
+class Window(NamedTuple):
+    """250 steps of a run: tokens of its batches without padding, and bytes allocated after a step as their mean."""
+
+    tokens: int
+    allocated: int
+
+
+PEFT_WINDOWS_SOURCE = Source(
+    "huggingface/peft, method_comparison/MetaMathQA/results/lora--llama-3.2-3B-rank32.json, commit 0a179c1",
+    "Apache-2.0",
+    "an earlier run of LoRA r 32 (torch 2.7.1): its tokens are the product of its tokens a second and its seconds",
+)
+PEFT_WINDOWS = (
+    Window(211_720, 6_925_580_958), Window(207_995, 6_918_363_699), Window(214_401, 6_929_003_135),
+    Window(208_331, 6_919_503_567), Window(208_538, 6_919_763_681), Window(209_331, 6_920_362_314),
+    Window(209_355, 6_922_653_980), Window(207_697, 6_919_747_647), Window(214_946, 6_930_711_804),
+    Window(205_967, 6_916_224_055), Window(211_881, 6_926_273_599), Window(208_733, 6_921_910_313),
+    Window(210_901, 6_923_552_774), Window(209_750, 6_922_457_063), Window(216_703, 6_932_064_410),
+    Window(204_373, 6_914_480_900), Window(211_391, 6_925_075_550), Window(207_820, 6_919_328_848),
+    Window(209_939, 6_921_498_724), Window(208_282, 6_918_408_684),
+)  # fmt: skip
+WINDOW_STEPS = 250
+
+
+class TorchtuneStep(NamedTuple):
+    """A row of torchtune's table: what is added to the row before it, and the peak of active memory in GiB."""
+
+    name: str
+    peak: float
+
+
+TORCHTUNE = Source(
+    "pytorch/torchtune, README, Optimization flags",
+    "BSD-3-Clause",
+    "Llama 3.2 3B in bfloat16, batch 2 of 4,096 tokens, one A100; LoRA and QLoRA (rank 64, all but keys and head) take "
+    "AdamW after the backward pass again",
+)
+TORCHTUNE_STEPS = (
+    TorchtuneStep("packed", 60.0),
+    TorchtuneStep("compiled", 51.0),
+    TorchtuneStep("loss in chunks", 42.9),
+    TorchtuneStep("checkpointing", 24.9),
+    TorchtuneStep("step in backward", 23.1),
+    TorchtuneStep("activations offloaded", 21.8),
+    TorchtuneStep("8-bit AdamW", 17.6),
+    TorchtuneStep("LoRA", 8.5),
+    TorchtuneStep("QLoRA", 4.6),
+)
+
+
+class LitgptRun(NamedTuple):
+    """A run of litgpt: its micro-batch, how its frozen weights are held, and the peak in GB (10^9 bytes)."""
+
+    batch: int
+    quantize: str
+    peak: float
+
+
+LITGPT = Source(
+    "Lightning-AI/litgpt, tutorials/resource-tables.md",
+    "Apache-2.0",
+    "phi-1.5 with LoRA of rank 8 on queries and values (1,572,864 parameters), all in bfloat16, longest sample 1,044 "
+    "tokens, torch 2.1, bitsandbytes 0.41, one A100",
+)
+LITGPT_RUNS = (
+    LitgptRun(1, "null", 4.82), LitgptRun(2, "null", 6.76), LitgptRun(4, "null", 10.68), LitgptRun(1, "nf4", 3.78),
+)  # fmt: skip
+
+
+class NetRun(NamedTuple):
+    """A net of timm: MiB of the process at batch 64 and at 128, and per image what FakeTensor alone says."""
+
+    name: str
+    variant: str
+    at_64: int
+    at_128: int
+    fake_tensor: float
+
+
+NETS = Source(
+    "itu-rad/GPUMemNet, Assets/Related_works/FakeTensor",
+    "none: cited",
+    "224 x 224; precision and optimizer aren't stated",
+)
+NET_RUNS = (
+    NetRun("ViT-Tiny/16", "vit_tiny_patch16_224", 3_911, 5_959, 29.6),
+    NetRun("ViT-B/16", "vit_base_patch16_224", 10_197, 17_601, 115.0),
+    NetRun("ResNet-50", "resnet50", 8_465, 15_169, 83.3),
+)
+
+
+class PhoneRun(NamedTuple):
+    """A net on a phone at batch 1, 4 and 16: milliseconds of a step, and resident memory in MB."""
+
+    name: str
+    milliseconds: tuple[int, int, int]
+    memory: tuple[int, int, int]
+
+
+PHONES = Source(
+    "UbiquitousLearning/Benchmark-On-Device-Training, commit 752659f",
+    "none: cited",
+    "MNN 1.x on a Snapdragon 855 (Xiaomi MI 9), 224 x 224",
+)
+PHONE_BATCHES = (1, 4, 16)
+PHONE_RUNS = (
+    PhoneRun("MobileNetV2", (403, 1_139, 4_525), (245, 745, 2_764)),
+    PhoneRun("SqueezeNet", (150, 608, 2_704), (245, 773, 2_867)),
+)
