@@ -465,6 +465,17 @@ def test_other_changes(texts: dict[str, Any]) -> None:
     assert [s.sets["schedule"]["stages"] for s in parts if s.family == "elastic"] == [3]
 
 
+def test_layers_in_4_bits_are_proposed_where_there_are_some(causal: dict[str, Any]) -> None:
+    lora = "adapter={name: lora, rank: 8}"
+    assert tried(axes(causal, "text")["adapter"])[-1] == [lora, "model.text.quantize=nf4"]
+    adapted = {**causal, "adapter": {"name": "bitfit"}}
+    assert tried(axes(adapted, "text")["adapter"]) == [["model.text.quantize=nf4"]]
+    held = {"text": {**causal["model"]["text"], "quantize": "int8"}}
+    assert axes({**adapted, "model": held}, "text")["adapter"] == []
+    recurrent = {"text": {"tower": "gru", "tokens": 12}}
+    assert axes({**adapted, "model": recurrent, "data": TEXTS}, "text")["adapter"] == []
+
+
 def test_gravest_last() -> None:
     def axis(name: str, *tiers: int) -> Axis:
         return Axis(name, tuple(Step(f"{name}{i}", tier, i + 1, {name: i}) for i, tier in enumerate(tiers)))
