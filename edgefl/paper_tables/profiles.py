@@ -10,7 +10,8 @@ from edgefl.commands.compose import compose, planner_of
 from edgefl.commands.profile.profile import profile
 from edgefl.commands.profile.subjects import largest, shown_round
 from edgefl.commands.progress import OnProgress, silent
-from edgefl.cost import timeline
+from edgefl.cost import storage_events, timeline
+from edgefl.paper_tables.caching_allocator import CachingAllocator
 from edgefl.planning import Planner
 from edgefl.records.profile import Profile, ProfileRow, Tables
 from edgefl.scenario import load
@@ -56,6 +57,16 @@ class Profiles:
         moments = timeline(work, source, planner.predictor.device).moments
         updates = [dict(zip(PARTS, moment.totals, strict=True)) for moment in moments if moment.phase == "optimizer"]
         return max(updates, key=lambda parts: (parts["optimizer"], parts["gradients"], -sum(parts.values())))
+
+    def reserved(self, name: str, kind: str, *overrides: str) -> int:
+        """The most bytes that torch's CUDA caching allocator reserves in the steps that are predicted, replayed."""
+        key = (name, overrides, "reserved")
+        if key not in self._known:
+            planner, work, source = self._shown(name, kind, 1, overrides)
+            allocator = CachingAllocator()
+            allocator.add(storage_events(work, source, planner.predictor.device))
+            self._known[key] = allocator.peak
+        return int(self._known[key])
 
     def _shown(self, name: str, kind: str, stage: int, overrides: tuple[str, ...]) -> tuple[Planner, Work, Source]:
         """The work and the data of the kind's client that a row of the profile is of."""

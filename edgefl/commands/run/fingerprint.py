@@ -66,9 +66,9 @@ def fixed_part(scenario: Scenario) -> dict[str, object]:
             del resolved[section]
     for path, without in NEWER.items():
         *sections, name = path.split(".")
-        for section in _sections(resolved, sections):
-            if section.get(name) == without:
-                del section[name]
+        for part in _sections(resolved, sections):
+            if part.get(name) == without:
+                del part[name]
     rates = resolved["training"]["lr_schedule"]  # as runs of a time when every rate schedule had the fields of all
     resolved["training"]["lr_schedule"] = {"every": None, "factor": None, "floor": None, **rates}
     return resolved
