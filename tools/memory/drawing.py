@@ -76,8 +76,10 @@ def draw(seed: int, index: int) -> Json:
     if simple and not wrong and apart.chance(0.3):
         for tower in towers_of(scenario["model"]).values():
             tower["dtype"] = "bfloat16"
-    alone = Draw(np.random.default_rng([seed, index, 2])).chance(0.3)
-    training["step_in_backward"] = alone and training["accumulation"] == 1 and not training["clip"]
+    apart = Draw(np.random.default_rng([seed, index, 2]))
+    training["step_in_backward"] = apart.chance(0.3) and training["accumulation"] == 1 and not training["clip"]
+    if training["optimizer"] == "adamw" and not training["step_in_backward"] and apart.chance(0.3):
+        training["optimizer"] = "adamw-8bit"
     return configuration
 
 
