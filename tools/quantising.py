@@ -32,18 +32,18 @@ KINDS: tuple[Quantiser | None, ...] = (None, "nf4", "nf4-double", "int8")
 EMOJI: dict[str, Any] = {
     "edgefl": 1,
     "name": "emoji-minilm",
-    "data": {"source": "emoji", "clients": {"text": 6}, "vocabulary": "minilm"},
+    "data": {"source": "emoji", "clients": {"text": 4}, "samples": 120, "vocabulary": "minilm"},
     "model": {
         "text": {
             "tower": "bert", "weights": "minilm", "blocks": 6, "width": 384, "heads": 12, "read": "mean",
-            "tokens": 16, "positions": 512,
+            "tokens": 12, "positions": 512,
         }
     },
     "adapter": {"name": "lora", "rank": 8},
-    "training": {"optimizer": "adamw", "lr": 1e-3, "batch": 32, "epochs": 2},
-    "schedule": {"name": "end-to-end", "rounds": 4},
+    "training": {"optimizer": "adamw", "lr": 1e-3, "batch": 16, "epochs": 2},
+    "schedule": {"name": "end-to-end", "rounds": 3},
     "round": {"cohort": 1.0},
-    "evaluation": {"every": 4},
+    "evaluation": {"every": 3},
 }  # fmt: skip
 BASES: dict[str, tuple[Any, list[str], str]] = {
     "Llama, names": ("finetune/names-lora", ["adapter=none"], "perplexity"),

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from edgefl import registry
+from edgefl.models import quantised
 from edgefl.models.model import Model, TowerDescription
 
 
@@ -20,6 +21,7 @@ def as_library(model: Model, modality: str, description: TowerDescription) -> nn
     part = library_part(description)
     if part is None:
         return None
+    model = quantised.restored(model)
     tower = model.get_submodule(modality)
     names = library_names(model, modality, description)
     given = {names[name]: value for name, value in model.state_dict().items() if name in names}

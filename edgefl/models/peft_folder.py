@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from edgefl.errors import MethodError
 from edgefl.files import read_regular
-from edgefl.models import adapters
+from edgefl.models import adapters, quantised
 from edgefl.models.libraries import as_library, library_names, library_part
 from edgefl.models.model import AdapterDescription, Model, ModelDescription, TowerDescription, dtype_of
 from edgefl.models.towers.hf_causal import quiet
@@ -49,9 +49,11 @@ def write_model(model: Model, modality: str, folder: Path) -> None:
 def write_adapter(model: Model, modality: str, folder: Path, weights: str | None) -> None:
     """Write a tower's LoRA as a folder of PEFT, and what a task adds beside it.
 
-    ``weights`` are those that its base began with; where these aren't a folder of the whole base, the base is written
-    to ``folder/base``.  Raises MethodError for another adapter, and where PEFT can't hold what trains beside it.
+    ``weights`` are those that its base began with; where these aren't a folder of the whole base, or where the base is
+    quantised, it is written to ``folder/base``.  Raises MethodError for another adapter, and where PEFT can't hold what
+    trains beside it.
     """
+    given, model = model, quantised.restored(model)
     adapter, tower = model.description.get("adapter"), _tower(model, modality)
     if adapter is None or adapter["name"] != "lora":
         name = adapter["name"] if adapter else "none"
@@ -63,7 +65,7 @@ def write_adapter(model: Model, modality: str, folder: Path, weights: str | None
     for layer in saved:
         for name, value in whole.get_submodule(layer).state_dict().items():
             tensors[f"{BEFORE}{layer}.{name}"] = value.to(dtype_of(adapter)) if value.is_floating_point() else value
-    base = _base_of(tower, weights, whole)
+    base = _base_of(tower, weights, whole) if model is given else None
     if base is None:
         _save(whole, tower, folder / "base")
     alpha = adapters.scale(adapter) * adapter["rank"]
@@ -93,6 +95,7 @@ def adapter_bytes(model: Model, modality: str) -> int:
     """Size of the file that PEFT writes of a tower's LoRA alone; the model may be on the meta device."""
     from safetensors.torch import save
 
+    model = quantised.restored(model)
     state, names = model.state_dict(), _names(model, modality, _tower(model, modality))
     layers = _layers(model, model.description["adapter"], names)
     zeros = {theirs: torch.zeros(state[own].shape, dtype=state[own].dtype) for theirs, own in _factors(layers)}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.util import find_spec
@@ -24,7 +25,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from edgefl.errors import MethodError, install_hint
 from edgefl.models import adapters
-from edgefl.models.model import ModelDescription, QuantisedDescription, Quantiser
+from edgefl.models.model import Model, ModelDescription, QuantisedDescription, Quantiser
 
 BLOCK, SCALES = 64, 256
 """Weights that share a magnitude, and magnitudes that share one of theirs."""
@@ -102,6 +103,17 @@ def restore(module: nn.Module) -> None:
                 layer._parameters.pop(name, None)
             layer.__class__ = type(layer).__mro__[2]
             layer.register_parameter("weight", nn.Parameter(weight))
+    if isinstance(module, Model):
+        module.description = without(module.description)
+
+
+def restored(module: Any) -> Any:
+    """A model whose layers are in the dtypes of their towers: itself, or a copy if some are quantised."""
+    if not any(isinstance(layer, Quantised) for layer in module.modules()):
+        return module
+    copied = deepcopy(module)
+    restore(copied)
+    return copied
 
 
 def _layers(module: nn.Module, tower: str) -> Iterator[tuple[str, nn.Module]]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
-from pydantic import BaseModel, Field, PositiveInt, model_serializer, model_validator
+from pydantic import BaseModel, Field, PositiveInt, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -32,12 +32,6 @@ class TowerFields(Fields):
         description="how frozen linear layers of the blocks are held, under an adapter or in a frozen prefix: nf4 (4 "
         "bits, in blocks of 64), nf4-double (whose constants are quantised too) or int8; null: in dtype",
     )
-
-    @model_serializer(mode="wrap")
-    def _where_it_says_something(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-        """As scenarios of a time when nothing was quantised."""
-        fields = handler(self)
-        return {name: value for name, value in fields.items() if (name, value) != ("quantize", None)}
 
 
 class EncoderOptions(TowerFields):

@@ -19,6 +19,7 @@ from edgefl import models
 from edgefl.commands.compose import compose
 from edgefl.errors import MethodError, ScenarioError
 from edgefl.models import quantised
+from edgefl.models.peft_folder import adapter_bytes, write_adapter
 from edgefl.runs import read_run
 from edgefl.scenario import load
 
@@ -171,6 +172,9 @@ def test_a_run_takes_the_memory_that_was_predicted(
     tokens = torch.randint(0, 200, (2, 8), generator=torch.Generator().manual_seed(1))
     near = {"rtol": 1e-3, "atol": 1e-4} if dtype == "float32" else {"rtol": 0.1, "atol": 0.05}
     torch.testing.assert_close(whole(tokens).float(), kept(tokens).float(), **near)
+    for model in (whole, kept):  # as another process gets it
+        make, given = model.__reduce__()
+        assert torch.equal(make(*given)(tokens), model(tokens))
 
 
 def test_flops_are_those_of_the_dense_model_and_the_base_travels_once_as_it_is_packed(
@@ -195,6 +199,21 @@ def test_flops_are_those_of_the_dense_model_and_the_base_travels_once_as_it_is_p
     (sent,) = setup.method.client_work("text", 1, None).down
     stored = {item.name: start[item.source] for item in sent.items}
     assert sent.serialised_bytes == len(safetensors.torch.save(stored))
+
+
+def test_an_adapter_leaves_for_peft_with_the_dequantised_base(tiny: Make, tmp_path: Path) -> None:
+    module: Any = models.build(compose(load(llama(tiny, "nf4"))).method.setting.kinds["text"].model)
+    write_adapter(module, "text", tmp_path / "adapter", "no/folder/of/weights")
+    base = safetensors.torch.load_file(tmp_path / "adapter" / "base" / "model.safetensors")
+    for name, layer in module.named_modules():
+        if isinstance(layer, quantised.Quantised):
+            there = name.replace("text.blocks.", "model.layers.")
+            assert torch.equal(base[f"{there}.weight"], layer.weight)
+    factors = safetensors.torch.load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    assert len(factors) == 2 * 14 and not (tmp_path / "adapter" / "read_out.safetensors").exists()
+    assert adapter_bytes(module, "text") == (tmp_path / "adapter" / "adapter_model.safetensors").stat().st_size
+    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert (config["base_model_name_or_path"], len(config["target_modules"])) == ("base", 7)
 
 
 @pytest.mark.parametrize(
@@ -240,8 +259,8 @@ def test_without_the_package_it_is_told_how_to_install_it(tiny: Make, monkeypatc
 
 
 def test_a_scenario_that_quantises_nothing_is_what_it_was(tiny: Make) -> None:
-    resolved = load(llama(tiny, None)).resolved()
-    assert "quantize" not in resolved["model"]["text"]
-    assert "quantize" not in compose(load(llama(tiny, None))).method.setting.kinds["text"].model
+    assert load(llama(tiny, None)).resolved()["model"]["text"]["quantize"] is None
+    (plain,) = compose(load(llama(tiny, None))).method.setting.kinds.values()
+    assert "quantize" not in json.dumps(plain.model)
     again = load(llama(tiny, "nf4")).resolved()
     assert again["model"]["text"]["quantize"] == "nf4" and load(again).resolved() == again

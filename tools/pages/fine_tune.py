@@ -10,6 +10,7 @@ from typing import Any
 
 import edgefl
 from edgefl.commands.devices.check_devices import check_devices
+from edgefl.scenario import load
 from tools.pages.markdown import table
 
 SCENARIOS = {"finetune/vit-s-bert": "image-text", "finetune/qwen2.5-0.5b": "text"}
@@ -19,6 +20,11 @@ SMALLEST = "elastic, 3 stages: its smallest part"
 WAYS: dict[str, list[str]] = {
     "full": [],
     "LoRA, rank 8, all linear layers": ["adapter={name: lora, rank: 8}"],
+    "LoRA, rank 8, over nf4 and bfloat16": [
+        "adapter={name: lora, rank: 8}",
+        "model.*.dtype=bfloat16",
+        "model.*.quantize=nf4",
+    ],
     "BitFit": ["adapter=bitfit"],
     "layer-wise, 3 stages": ["schedule={name: layerwise, stages: 3, rounds: 100}"],
     "layer-wise, 3 stages, LoRA": [
@@ -72,6 +78,12 @@ def row(scenario: str, kind: str, sets: Sequence[str], *, smallest: bool = False
     return [*cells, f"{len(fits)} of {len({r['device'] for r in rows})}"]
 
 
+def of_towers(scenario: str, sets: Sequence[str]) -> list[str]:
+    """A way's changes; one of ``model.*`` is made of every tower."""
+    towers = load(scenario).model.towers
+    return [each.replace("*", tower) for each in sets for tower in (towers if "*" in each else ("",))]
+
+
 def ways(kind: str) -> dict[str, list[str]]:
     """The ways for a kind of client."""
     return WAYS | OF_TOKENS if kind == "text" else WAYS
@@ -87,7 +99,10 @@ def fine_tune_blocks() -> dict[str, str]:
     return {
         scenario: table(
             HEAD,
-            [[way, *row(scenario, kind, sets, smallest=way == SMALLEST)] for way, sets in ways(kind).items()],
+            [
+                [way, *row(scenario, kind, of_towers(scenario, sets), smallest=way == SMALLEST)]
+                for way, sets in ways(kind).items()
+            ],
             align=["---", *["---:"] * (len(HEAD) - 1)],
         )
         for scenario, kind in SCENARIOS.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from itertools import product
 from typing import Any
 
@@ -188,18 +189,34 @@ def _epochs(current: int) -> tuple[Step, ...]:
 
 
 def _adapters(scenario: Scenario) -> tuple[Step, ...]:
-    """LoRA, then BitFit, for models that don't begin with random weights."""
-    if scenario.adapter_name != "none" or not _pretrained(scenario):
+    """LoRA, BitFit, LoRA over layers in nf4, for models that don't begin with random weights; under an adapter nf4."""
+    plain = [m for m, tower in _towers(scenario).items() if not getattr(tower, "quantize", None)]
+    nf4: dict[str, object] = {f"model.{modality}.quantize": "nf4" for modality in plain}
+    if scenario.adapter_name != "none":
+        return (Step("frozen layers in nf4", NUMERICS, 4, nf4, "nf4"),) if nf4 else ()
+    if not _pretrained(scenario):
         return ()
-    lora = Step("LoRA of rank 8", PARAMETERS, 1, {"adapter": {"name": "lora", "rank": 8}})
-    return lora, Step("BitFit", PARAMETERS, 2, {"adapter": {"name": "bitfit"}})
+    lora = {"adapter": {"name": "lora", "rank": 8}}
+    return (
+        Step("LoRA of rank 8", PARAMETERS, 1, lora),
+        Step("BitFit", PARAMETERS, 2, {"adapter": {"name": "bitfit"}}),
+        Step("LoRA of rank 8 over nf4", PARAMETERS, 3, {**lora, **nf4}, "nf4"),
+    )
+
+
+def _towers(scenario: Scenario) -> dict[str, Any]:
+    """Options of the encoders by name."""
+    return {"multiway": scenario.model.multiway} if scenario.model.multiway else scenario.model.towers
 
 
 def _optimizers(scenario: Scenario) -> tuple[Step, ...]:
-    """Zeroth order, for models that don't begin with random weights."""
-    if scenario.training.optimizer == "mezo" or not _pretrained(scenario):
-        return ()
-    return (Step("zeroth order (MeZO)", GRADIENTS, 1, {"training.optimizer": "mezo"}, "mezo"),)
+    """AdamW's states in 8 bits; zeroth order, for models that don't begin with random weights."""
+    steps = []
+    if scenario.training.optimizer == "adamw" and find_spec("bitsandbytes") is not None:
+        steps.append(Step("8-bit AdamW", NUMERICS, 1, {"training.optimizer": "adamw-8bit"}))
+    if scenario.training.optimizer != "mezo" and _pretrained(scenario):
+        steps.append(Step("zeroth order (MeZO)", GRADIENTS, 1, {"training.optimizer": "mezo"}, "mezo"))
+    return tuple(steps)
 
 
 def _pretrained(scenario: Scenario) -> bool:

@@ -33,7 +33,7 @@ from edgefl.commands.run.needs import (
 from edgefl.commands.run.resume import check_models, check_plug_in_files, keep_scratch, reopened, sets_of
 from edgefl.data import Federation
 from edgefl.errors import DataError, DivergedError, RunError
-from edgefl.models import peft_folder
+from edgefl.models import peft_folder, quantised
 from edgefl.planning import Setup
 from edgefl.records.rounds import Round
 from edgefl.report.charts import draw_curves
@@ -182,8 +182,9 @@ def check(scenario: Scenario, on_message: Callable[[str], None], folder: Path = 
                     models.check_weights(kind.model, tower, source)
                 checked.add(key)
         for tower, source in kind.adapter_weights.items():
+            described = quantised.without(kind.model)
             with errors_at(scenario, "adapter", "weights"):
-                peft_folder.read(models.on_meta(kind.model), kind.model, tower, source)
+                peft_folder.read(models.on_meta(described), described, tower, source)
     return setup
 
 
