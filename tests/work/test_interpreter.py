@@ -154,8 +154,8 @@ def test_fused_sgd_that_meets_a_parameter_late_says_what_to_do() -> None:
     first, second = (nn.Parameter(torch.ones(2)) for _ in range(2))
     work = make_work(optimizer={"name": "sgd", "lr": 0.1, "momentum": 0.9, "implementation": "fused"})
     update = Update(Context(work, nn.Module(), Toy(), CPU, trained={"first": first, "second": second}))
-    update.backward(first.sum())
+    update.backward(first.sum(), None)
     update(None)
-    update.backward(first.sum() + second.sum())
+    update.backward(first.sum() + second.sum(), None)
     with pytest.raises(MethodError, match=r"set training.implementation to foreach or for-loop"):
         update(None)
