@@ -28,6 +28,7 @@ from edgefl.records.run import Result
 from edgefl.report.console import csv_cell
 from edgefl.runs import Run, is_comparison, read_run
 from edgefl.runs.changed import guarded
+from edgefl.runs.contents import read_bytes, read_json
 from edgefl.runs.durable import append_file, writing
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _towers(run: Run, target: Path, to: str) -> list[str]:
     """Write the towers of a finished run that are models of transformers; return the files."""
     from safetensors import SafetensorError
 
-    from edgefl.models import peft_folder
+    from edgefl.models import peft_folder, quantised
 
     weights, moved = run.weights(), run.scenario.get("pretrain") or {}
     if run.scenario.get("adapter", {}).get("weights"):  # whose layers may have changed what doesn't train here
@@ -121,6 +122,7 @@ def _towers(run: Run, target: Path, to: str) -> list[str]:
             )
         place = target if len(found) == 1 else target / kind / modality
         model: Any = run.model(kind, merged=to == "transformers")
+        quantised.restore(model)
         with writing(place):
             place.mkdir(parents=True, exist_ok=True)
             with TemporaryDirectory(dir=place, prefix=".partial-") as partial:
@@ -130,6 +132,9 @@ def _towers(run: Run, target: Path, to: str) -> list[str]:
                     else:
                         source = None if moved.get(modality) else run.scenario["model"][modality].get("weights")
                         peft_folder.write_adapter(model, modality, Path(partial), source)
+                    if modality == "text" and run.tokenizer_path is not None:
+                        tokens = run.models[kind]["towers"][modality]["tokens"]
+                        _write_tokenizer(run.tokenizer_path, tokens, Path(partial))
                 except SafetensorError as error:  # of a full disk, too
                     raise RunError(f"can't write {place}: {error}") from error
                 for file in sorted(path for path in Path(partial).rglob("*") if path.is_file()):
@@ -138,6 +143,14 @@ def _towers(run: Run, target: Path, to: str) -> list[str]:
                     os.replace(file, final)
                     files.append(str(final))
     return files
+
+
+def _write_tokenizer(file: Path, tokens: int, folder: Path) -> None:
+    """Write a run's tokenizer for ``AutoTokenizer``, which with ``padding="max_length"`` gives what the run read."""
+    padding = read_json(file).get("padding") or {}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": tokens}
+    (folder / "tokenizer.json").write_bytes(read_bytes(file))
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"pad_token": padding.get("pad_token")}))
 
 
 def _check_pyarrow() -> None:

@@ -15,12 +15,22 @@ from edgefl.cost.client_cost import (
     traffic,
 )
 from edgefl.cost.phases import Phases, carried, joules_of, numbers_of, priced
-from edgefl.cost.predict import Predictor, cost_key, metric_names, passes_key, predict, shortened, timeline, work_key
+from edgefl.cost.predict import (
+    Predictor,
+    cost_key,
+    metric_names,
+    passes_key,
+    predict,
+    shortened,
+    storage_events,
+    timeline,
+    work_key,
+)
 from edgefl.cost.scratch import ScratchRow, ScratchTable
 
 __all__ = [
     "NO_COMPUTE", "NO_TRAFFIC", "TRAFFIC_PARTS", "ClientCost", "ComputeCost", "Duration", "Phases", "Predictor",
     "ScratchRow", "ScratchTable", "Traffic", "amounts_of", "carried", "compute_cost", "cost_key", "duration",
     "joules_of", "metric_names", "numbers_of", "passes_key", "predict", "priced", "round_numbers", "shortened",
-    "timeline", "traffic", "work_key",
+    "storage_events", "timeline", "traffic", "work_key",
 ]  # fmt: skip

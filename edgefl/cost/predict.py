@@ -36,6 +36,7 @@ from edgefl.work import (
     execute,
     metered_steps,
 )
+from edgefl.work.meter.allocator_peak import MemoryEvent
 
 # Where an operator fails on fake tensors, torch logs the traceback of the error that it raises.
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
@@ -199,9 +200,16 @@ def timeline(work: Work, source: Source, device: str = "cpu") -> Timeline:
     return Timeline(moments)
 
 
+def storage_events(work: Work, source: Source, device: str = "cpu") -> list[MemoryEvent]:
+    """Predict the storages that come and go, in order, for the steps that a prediction runs."""
+    events: list[MemoryEvent] = []
+    _predict(work, source, device, None, events)
+    return events
+
+
 def metric_names(work: Work, source: Source) -> tuple[str, ...]:
     """The names of the metrics that the steps of ``work`` write, found out without computing it."""
-    return tuple(_executed(work, source, "cpu", torch.device("cpu"), None)[1].metrics)
+    return tuple(_executed(work, source, "cpu", torch.device("cpu"))[1].metrics)
 
 
 def _fake_device(device: str) -> str:
@@ -209,11 +217,13 @@ def _fake_device(device: str) -> str:
     return device if device == "cpu" or torch.cuda.is_available() else "cpu"
 
 
-def _predict(work: Work, source: Source, device: str, moments: list[Moment] | None) -> Meter:
+def _predict(
+    work: Work, source: Source, device: str, moments: list[Moment] | None, events: list[MemoryEvent] | None = None
+) -> Meter:
     torch_device = torch.device(_fake_device(device))
     gc.freeze()  # a collection would look through all that torch and transformers have imported, again and again
     try:
-        return _metered(work, source, device, torch_device, moments)
+        return _executed(work, source, device, torch_device, moments, events)[0]
     except (RuntimeError, OverflowError) as error:
         if isinstance(error, OverflowError) or "overflow" in str(error).lower():
             raise MethodError(
@@ -228,20 +238,19 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0]
 
 
-def _metered(
-    work: Work, source: Source, device: str, torch_device: torch.device, moments: list[Moment] | None
-) -> Meter:
-    return _executed(work, source, device, torch_device, moments)[0]
-
-
 def _executed(
-    work: Work, source: Source, device: str, torch_device: torch.device, moments: list[Moment] | None
+    work: Work,
+    source: Source,
+    device: str,
+    torch_device: torch.device,
+    moments: list[Moment] | None = None,
+    events: list[MemoryEvent] | None = None,
 ) -> tuple[Meter, Context]:
     module = models.on_meta(work.model)
     mode = CpuNormFakeMode()
     with mode:
         module = replaced(module, lambda old: torch.empty(old.shape, dtype=old.dtype, device=torch_device))
-    meter = Meter(CUDA_ROUNDING if device == "cuda" else 1, moments=moments, calls=True)
+    meter = Meter(CUDA_ROUNDING if device == "cuda" else 1, moments=moments, calls=True, events=events)
     model_tensors = {n for n, _ in module.named_parameters()} | {n for n, _ in module.named_buffers()}
     with torch.random.fork_rng([torch_device] if torch_device.type == "cuda" else []), mode:
         inputs = {i.name: i.spec.empty() for p in work.down for i in p.items if i.name not in model_tensors}

@@ -10,9 +10,13 @@ from edgefl.commands.compose import compose, planner_of
 from edgefl.commands.profile.profile import profile
 from edgefl.commands.profile.subjects import largest, shown_round
 from edgefl.commands.progress import OnProgress, silent
+from edgefl.cost import storage_events, timeline
+from edgefl.paper_tables.caching_allocator import CachingAllocator
 from edgefl.planning import Planner
 from edgefl.records.profile import Profile, ProfileRow, Tables
 from edgefl.scenario import load
+from edgefl.work import Source, Work
+from edgefl.work.meter.trace import PARTS
 
 LIVE = "live_memory_bytes"
 """The memory of all tables: live tensors, as published tables count.
@@ -44,6 +48,28 @@ class Profiles:
 
     def live_parts(self, name: str, kind: str, stage: int, *overrides: str) -> dict[str, int]:
         """Bytes by part at the peak of live memory, of the kind's client that a row of the profile is of."""
+        planner, work, source = self._shown(name, kind, stage, overrides)
+        return dict(planner.predictor.trace(work, source).live_parts)
+
+    def after_step(self, name: str, kind: str, *overrides: str) -> dict[str, int]:
+        """Bytes of live memory by part at the end of a step in the first stage, before gradients are freed."""
+        planner, work, source = self._shown(name, kind, 1, overrides)
+        moments = timeline(work, source, planner.predictor.device).moments
+        updates = [dict(zip(PARTS, moment.totals, strict=True)) for moment in moments if moment.phase == "optimizer"]
+        return max(updates, key=lambda parts: (parts["optimizer"], parts["gradients"], -sum(parts.values())))
+
+    def reserved(self, name: str, kind: str, *overrides: str) -> int:
+        """The most bytes that torch's CUDA caching allocator reserves in the steps that are predicted, replayed."""
+        key = (name, overrides, "reserved")
+        if key not in self._known:
+            planner, work, source = self._shown(name, kind, 1, overrides)
+            allocator = CachingAllocator()
+            allocator.add(storage_events(work, source, planner.predictor.device))
+            self._known[key] = allocator.peak
+        return int(self._known[key])
+
+    def _shown(self, name: str, kind: str, stage: int, overrides: tuple[str, ...]) -> tuple[Planner, Work, Source]:
+        """The work and the data of the kind's client that a row of the profile is of."""
         key = (name, overrides, "planner")
         if key not in self._known:
             self._known[key] = planner_of(load(f"papers/{name}", list(overrides)))
@@ -51,7 +77,7 @@ class Profiles:
         setup, offered = planner.setup, planner.setup.schedule.offered[stage - 1]
         work, _ = planner.work(kind, shown_round(setup, offered, kind), offered)
         source = setup.clients.client(largest(setup, kind))
-        return dict(planner.predictor.trace(work.fitted(source.size), source).live_parts)
+        return planner, work.fitted(source.size), source
 
     def combinations(self, name: str, override: str) -> Mapping[str, Tables]:
         """The profiles of what a scenario compares with this override, by label."""

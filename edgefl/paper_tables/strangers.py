@@ -30,8 +30,8 @@ class PeftRun(NamedTuple):
 PEFT = Source(
     "huggingface/peft, method_comparison/MetaMathQA, results of commit 5d602fd",
     "Apache-2.0",
-    "Llama 3.2 3B in bfloat16, adapters in float32, batch 4, at most 768 tokens with dynamic padding, AdamW, torch 2.13, "
-    "one L40S, 5,000 steps",
+    "Llama 3.2 3B in bfloat16, adapters in float32, batch 4, at most 768 tokens with dynamic padding, AdamW, torch "
+    "2.13, one L40S, 5,000 steps",
 )
 PEFT_RUNS = (
     PeftRun("full", "none", 3_212_749_824, 6_425_499_648, 24_856.9, 37_068),

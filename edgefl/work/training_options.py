@@ -60,9 +60,10 @@ class TrainingOptions(Fields):
     )
     optimizer: Annotated[Any, BeforeValidator(parse_optimizer), _OPTIMIZER] = Field(
         "adamw",
-        description="the clients' optimizer: adamw, adam, sgd, mezo, or another registered one, also as a mapping with "
-        "its fields; its state starts anew in every round. mezo trains without gradients, by the losses of two forward "
-        "passes (Malladi et al. 2023)",
+        description="the clients' optimizer: adamw, adam, sgd, adamw-8bit, mezo, or another registered one, also as a "
+        "mapping with its fields; its state starts anew in every round. adamw-8bit has states of 8 bits (Dettmers et "
+        "al. 2022; the extra quant); mezo trains without gradients, by the losses of two forward passes (Malladi et "
+        "al. 2023)",
     )
     epsilon: PositiveFloat = Field(1e-3, description="distance at which mezo evaluates both losses, in parameters")
     lr: PositiveFloat = Field(1e-3, description="learning rate of round 1")
@@ -159,6 +160,12 @@ class TrainingOptions(Fields):
     def _scaled(self) -> TrainingOptions:
         if self.precision == "float64" and self.optimizer == "mezo":
             raise ValueError("optimizer mezo draws and sends float32 numbers: set precision: float32")
+        kind: type[Optimizer] = registry.get("optimizer", self.optimizer_name)
+        if self.precision not in kind.precisions:
+            raise ValueError(
+                f"optimizer {self.optimizer_name} has no step in precision {self.precision}; allowed: "
+                f"{', '.join(kind.precisions)}"
+            )
         if self.precision == "float16" and self.implementation != "fused":
             raise ValueError(
                 f"float16 scales its loss, which implementation {self.implementation} can't do without waiting for "

@@ -255,7 +255,7 @@ def test_bad_requests_are_one_line(layerwise_run: Run, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_towers_leave_for_peft_and_transformers_and_start_another_run(tiny: Tiny, tmp_path: Path) -> None:
     import torch
-    from transformers import AutoModel
+    from transformers import AutoModel, AutoTokenizer
 
     from edgefl.commands.compose import compose
     from edgefl.scenario import load
@@ -285,6 +285,11 @@ def test_towers_leave_for_peft_and_transformers_and_start_another_run(tiny: Tiny
     with torch.no_grad():
         found = found(input_ids=x, attention_mask=torch.ones_like(x)).last_hidden_state
         torch.testing.assert_close(found, model.tower("text")(x), atol=1e-6, rtol=1e-6)
+
+    texts = ["a red circle", "two squares"]
+    given = AutoTokenizer.from_pretrained(tmp_path / "peft" / "text" / "text")
+    ids = given(texts, padding="max_length", truncation=True, return_tensors="pt").input_ids
+    assert torch.equal(ids, run.preprocessing("text").text(texts))
 
     (run.path / "result.json").rename(tmp_path / "result.json")
     with pytest.raises(RunError, match=r"the run at .* isn't finished"):

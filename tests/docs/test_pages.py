@@ -59,7 +59,6 @@ def read(shelf: Shelf, page: str, *, slow: bool) -> None:
 
 
 @as_recorded
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # PEFT asks for it
 @pytest.mark.parametrize("page", [pytest.param(p, marks=pytest.mark.slow) if p in DEAR else p for p in READ])
 def test_what_a_page_shows_is_what_happens(shelf: Shelf, page: str) -> None:
     read(shelf, page, slow=False)
@@ -67,6 +66,7 @@ def test_what_a_page_shows_is_what_happens(shelf: Shelf, page: str) -> None:
 
 @as_recorded
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # PEFT asks for it
 @pytest.mark.parametrize("page", LONG)
 def test_what_takes_long_is_what_happens_too(shelf: Shelf, page: str) -> None:
     read(shelf, page, slow=True)

@@ -54,6 +54,13 @@ def test_settings_of_training_are_predicted(tmp_path: Path, setting: str) -> Non
     assert run.clients.memory_error.abs().max() < TOLERANCE
 
 
+def test_a_loss_in_chunks_is_predicted(tmp_path: Path) -> None:
+    """A vocabulary that trains, whose gradient is added up in one buffer, beside adapters."""
+    overrides = [*TINY, "training.loss_chunk=32", "schedule.rounds=1", "executor.device=cuda"]
+    run = edgefl.run("finetune/names-lora", output=tmp_path / "run", overrides=overrides)
+    assert run.clients.memory_error.abs().max() < TOLERANCE
+
+
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_gpu_is_predicted_alike_where_there_is_none(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     work = make_work(("image", "text"), precision=precision)

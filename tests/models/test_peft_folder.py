@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from edgefl.errors import MethodError, ScenarioError
-from edgefl.models import adapters, build, dtypes, peft_folder
+from edgefl.models import adapters, build, dtypes, load_weights, peft_folder, quantised
 from edgefl.models.client import describe
 from edgefl.models.options import ModelOptions
 from edgefl.models.towers.vision import import_torchvision
+from edgefl.models.weights import minilm_folder
 
 import_torchvision()
 
@@ -176,6 +177,21 @@ def test_a_base_in_bfloat16_stays_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("to", ["nf4", "int8"])
+def test_a_quantised_base_leaves_with_the_values_that_it_computes_with(to: str, tmp_path: Path) -> None:
+    plain = made(LLAMA, "next-token", ())
+    described: Any = {**plain.description, "quantize": {"text": {"to": to, "blocks": [0, 1]}}}
+    quantised.quantise(plain, described)
+    x = inputs("text")
+    ours = own(plain, "text", x)
+    quantised.restore(plain)
+    peft_folder.write_adapter(plain, "text", tmp_path, None)
+    loaded = peft.PeftModel.from_pretrained(library(tmp_path / "base"), tmp_path).eval()
+    torch.testing.assert_close(forward(loaded, "text", x), ours, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(own(made(LLAMA, "next-token", ()), "text", x), ours, atol=1e-3)
+
+
+@pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("stabilised", [False, True])
 def test_an_adapter_of_peft_gives_the_same_outputs(tmp_path: Path, stabilised: bool) -> None:
     config = transformers.LlamaConfig(vocab_size=VOCABULARY, **SMALL, num_key_value_heads=2, tie_word_embeddings=True)
@@ -197,8 +213,6 @@ def test_an_adapter_of_peft_gives_the_same_outputs(tmp_path: Path, stabilised: b
     fields = {"rank": 4, "alpha": 12.0 if stabilised else 6.0, "parts": ["q_proj", "v_proj"], "also": ["norm"]}
     described["adapter"] = adapters.description(adapters.LoraOptions.model_validate({"name": "lora", **fields}))
     model: Any = build(described).eval()
-    from edgefl.models import load_weights
-
     load_weights(model, described, {"text": str(tmp_path / "base")})
     peft_folder.load(model, described, "text", str(tmp_path / "adapter"))
     x = inputs("text")
@@ -270,6 +284,28 @@ def test_the_base_is_named_where_a_folder_has_all_of_it(tmp_path: Path) -> None:
     shallow = made(causal("llama", tie_word_embeddings=True, num_hidden_layers=1), "next-token", ())
     peft_folder.write_adapter(shallow, "text", tmp_path / "second", base)  # of the folder's base one block alone
     assert (tmp_path / "second" / "base").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quiet")
+def test_minilm_is_the_base_that_its_repository_names(tmp_path: Path) -> None:
+    tower = {"tower": "bert", "read": "mean", "tokens": TOKENS}
+    facts = {"text": {**FACTS["text"], "vocabulary": 30_522}}
+    described: Any = describe(ModelOptions.model_validate({"text": tower}), ("text",), "classify", facts)
+    described["adapter"] = adapters.description(adapters.LoraOptions.model_validate({"name": "lora", "rank": 4}))
+    model: Any = build(described).eval()
+    load_weights(model, described, {"text": "minilm"})
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if name.endswith("lora_b"):
+                value.normal_(std=0.05, generator=torch.Generator().manual_seed(1))
+    peft_folder.write_adapter(model, "text", tmp_path, "minilm")
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "sentence-transformers/all-MiniLM-L6-v2"
+    assert not (tmp_path / "base").exists()
+    loaded = peft.PeftModel.from_pretrained(transformers.AutoModel.from_pretrained(minilm_folder()), tmp_path).eval()
+    x = inputs("text")
+    torch.testing.assert_close(forward(loaded, "text", x), own(model, "text", x), atol=1e-5, rtol=1e-5)
 
 
 Edit = Callable[[dict[str, Any]], object]

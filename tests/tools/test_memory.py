@@ -71,7 +71,7 @@ def test_every_choice_is_drawn(drawing: ModuleType, drawn: list[dict[str, Any]])
     chunks = {bool(t["loss_chunk"]) for t in trainings if "loss_chunk" in t}
     assert chunks == {True, False}
     assert {(t["optimizer"], t["implementation"]) for t in trainings} == {
-        (o, i) for o in ("sgd", "adam", "adamw") for i in ("for-loop", "foreach", "fused")
+        (o, i) for o in ("sgd", "adam", "adamw", "adamw-8bit") for i in ("for-loop", "foreach", "fused")
     }
     for field, values in {
         "clip": {None, 1.0}, "checkpointing": {True, False}, "accumulation": {1, 2, 3, 4},

@@ -90,6 +90,12 @@ CASES: dict[str, tuple[Work, Toy]] = {
               optimizer=optimizer("sgd", "foreach", momentum=0.9, step_in_backward=True)),
         Toy(),
     ),
+    "8-bit states": (small(model=described(blocks=1, width=48), optimizer=optimizer("adamw-8bit")), Toy()),
+    "8-bit states, autocast, step in backward": (
+        small(model=described(width=48), precision="bfloat16",
+              optimizer=optimizer("adamw-8bit", weight_decay=0.1, step_in_backward=True)),
+        Toy(),
+    ),
     "step in backward, pair": (small(PAIR, optimizer=optimizer("sgd", step_in_backward=True)), Toy()),
     "drop path": (small(model=described(blocks=2, drop_path=0.2)), Toy()),
     "a received table": (received_table(), Toy()),

@@ -63,6 +63,26 @@ def test_a_call_on_lists_is_cut_to_its_largest_entry() -> None:
     assert [t.shape for t in operator(first, second, **kwargs)] == [(7,)]
 
 
+def test_equal_parts_of_a_large_tensor_are_one_call() -> None:
+    x, y = torch.ones(1000), torch.ones(1000)
+    calls = {call_of(aten.add.Tensor, (x[i : i + 32], y[i : i + 32]), {}) for i in (0, 32, 320)}
+    (call,) = calls
+    assert call.argument_bytes == 2 * 4 * 32
+    assert call_of(aten.add.Tensor, (x[3:35], y[3:35]), {}) not in calls  # not aligned as the others
+    _, (first, second), _ = call_of(aten.add.Tensor, (x[160:170], x[165:175]), {}).make("cpu")
+    assert first.storage_offset() == 0 and second.storage_offset() == 5
+    assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+
+
+def test_a_call_element_by_element_is_made_shorter() -> None:
+    values = [torch.ones(40, 10) for _ in range(3)]
+    call = call_of(aten._foreach_addcdiv.Scalar, ([values[0]], [values[1]], [values[2]]), {"value": 0.5})
+    short, factor = call.shorter(600)
+    _, args, _ = short.make("cpu")
+    assert [tensor.shape for (tensor,) in args] == [(50,)] * 3
+    assert short.argument_bytes == 600 and factor == 8
+
+
 def test_an_operator_of_another_torch_is_named() -> None:
     with pytest.raises(LookupError, match="has no operator aten.no_such_thing.default"):
         Call("aten.no_such_thing.default", "[[],[],{}]").make("cpu")

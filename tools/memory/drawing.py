@@ -88,8 +88,10 @@ def draw(seed: int, index: int) -> Json:
         scenario["adapter"] = {"name": "lora", "rank": apart.between(1, 4)}
         for tower in towers:
             tower["quantize"] = apart.one_of(QUANTISED)
-    alone = Draw(np.random.default_rng([seed, index, 2])).chance(0.3)
-    training["step_in_backward"] = alone and training["accumulation"] == 1 and not training["clip"]
+    apart = Draw(np.random.default_rng([seed, index, 2]))
+    training["step_in_backward"] = apart.chance(0.3) and training["accumulation"] == 1 and not training["clip"]
+    if training["optimizer"] == "adamw" and not training["step_in_backward"] and apart.chance(0.3):
+        training["optimizer"] = "adamw-8bit"
     return configuration
 
 

@@ -136,8 +136,36 @@ def make_model(configuration: Json) -> TowerModel | MultiwayModel:
     return model
 
 
+class EightBit(torch.optim.Optimizer):
+    """bitsandbytes' AdamW, which gets large parameters in pieces of 2^18 numbers."""
+
+    def __init__(self, parameters: list[nn.Parameter], lr: float, weight_decay: float):
+        from bitsandbytes.optim import AdamW8bit
+
+        super().__init__(parameters, {})
+        self.pieces = {p: [nn.Parameter(piece) for piece in p.detach().view(-1).split(2**18)] for p in parameters}
+        options = {"lr": lr, "weight_decay": weight_decay}
+        self.inner = {
+            p: AdamW8bit(pieces, min_8bit_size=4096 if p.numel() < 4096 else 1, **options)
+            for p, pieces in self.pieces.items()
+        }
+        for inner in self.inner.values():  # one pair of maps
+            inner.name2qmap = self.inner[parameters[0]].name2qmap
+
+    def step(self, closure: Any = None) -> None:
+        """Hand each gradient on to the pieces."""
+        for parameter, pieces in self.pieces.items():
+            if parameter.grad is not None:
+                for piece, gradient in zip(pieces, parameter.grad.view(-1).split(2**18), strict=True):
+                    piece.grad = gradient
+                self.inner[parameter].step()
+                self.inner[parameter].zero_grad(set_to_none=True)
+
+
 def make_optimizer(training: Json, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """torch's optimizer of these parameters."""
+    """torch's optimizer of these parameters, or bitsandbytes'."""
+    if training["optimizer"] == "adamw-8bit":
+        return EightBit(parameters, training["lr"], training["weight_decay"])
     how = training["implementation"]
     common = {
         "lr": training["lr"], "weight_decay": training["weight_decay"],

@@ -24,7 +24,7 @@ EXIT_CODES = {
     "figures": ("the figures are written", "", "those that are drawn are kept"),
     "explain": ("the round is explained", "", ""),
     "trace": ("the file is written", "", ""),
-    "export": ("the tables or logs are written", "", "the folder may be incomplete; the same command writes it anew"),
+    "export": ("tables, logs or towers are written", "", "the folder may be incomplete; the same command renews it"),
     "profile": ("the profile was made", "", ""),
     "cost-diff": ("no cost grew by more than `--fail-above`", "a cost grew by more than `--fail-above`", ""),
     "sweep": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from itertools import product
 from typing import Any
 
@@ -209,10 +210,13 @@ def _towers(scenario: Scenario) -> dict[str, Any]:
 
 
 def _optimizers(scenario: Scenario) -> tuple[Step, ...]:
-    """Zeroth order, for models that don't begin with random weights."""
-    if scenario.training.optimizer == "mezo" or not _pretrained(scenario):
-        return ()
-    return (Step("zeroth order (MeZO)", GRADIENTS, 1, {"training.optimizer": "mezo"}, "mezo"),)
+    """AdamW's states in 8 bits; zeroth order, for models that don't begin with random weights."""
+    steps = []
+    if scenario.training.optimizer == "adamw" and find_spec("bitsandbytes") is not None:
+        steps.append(Step("8-bit AdamW", NUMERICS, 1, {"training.optimizer": "adamw-8bit"}))
+    if scenario.training.optimizer != "mezo" and _pretrained(scenario):
+        steps.append(Step("zeroth order (MeZO)", GRADIENTS, 1, {"training.optimizer": "mezo"}, "mezo"))
+    return tuple(steps)
 
 
 def _pretrained(scenario: Scenario) -> bool:

@@ -182,8 +182,8 @@ def check(scenario: Scenario, on_message: Callable[[str], None], folder: Path = 
                     models.check_weights(kind.model, tower, source)
                 checked.add(key)
         for tower, source in kind.adapter_weights.items():
+            described = quantised.without(kind.model)
             with errors_at(scenario, "adapter", "weights"):
-                described = quantised.without(kind.model)
                 peft_folder.read(models.on_meta(described), described, tower, source)
     return setup
 

@@ -36,7 +36,7 @@ _MARK = 1_000_003
 
 
 class MemoryEvent(NamedTuple):
-    """An allocation, or the freeing of one, on the CPU."""
+    """An allocation, or the freeing of one."""
 
     address: int
     size: int  # bytes, negative for what was freed

@@ -22,6 +22,8 @@ from edgefl.models import quantised
 _EXACT = frozenset((0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 3.0, -3.0, float("inf"), -float("inf")))
 """Floats that may select another kernel, such as exponents; all others are described by sign and size alone."""
 
+ALIGNED = 64
+"""Kernels may take another way for memory that begins elsewhere than at a multiple of so many bytes."""
 LIBRARY = "bitsandbytes."
 """How the names of the operators begin that quantise and dequantise."""
 _TYPES = (torch.dtype, torch.layout, torch.memory_format)
@@ -32,7 +34,8 @@ class Call:
     """A call of an operator: its name (``aten.addmm.default``) and its arguments as JSON text.
 
     The text is ``[storages, args, kwargs]``.  ``storages`` are sizes in bytes.  A tensor is
-    ``{"t": [storage, dtype, shape, strides, offset]}``, with the index of its storage and the offset in elements.
+    ``{"t": [storage, dtype, shape, strides, offset]}``, with the index of its storage and the offset in elements, both
+    of what the arguments use of it.
     """
 
     operator: str
@@ -124,7 +127,7 @@ def call_of(operator: Any, args: Any, kwargs: Any) -> Call:
         _described(args, storages, sizes),
         {name: _described(value, storages, sizes) for name, value in kwargs.items()},
     ]
-    return Call(str(operator), json.dumps([sizes, *described], separators=(",", ":")))
+    return Call(str(operator), _dumped(*described))
 
 
 def _described(value: Any, storages: dict[int, int], sizes: list[int]) -> Any:
@@ -184,11 +187,19 @@ def _tensors(value: Any) -> Iterator[list[Any]]:
 
 
 def _dumped(args: list[Any], kwargs: Mapping[str, object]) -> str:
-    """The text of described arguments, with only the storages that they use."""
+    """The text of described arguments, with only what they use of storages, from a multiple of ``ALIGNED`` bytes on.
+
+    So equal parts of one large tensor, at whatever offset, are equal calls.
+    """
+    starts: dict[int, int] = {}
+    for storage, dtype, _, _, offset in _tensors([args, kwargs]):
+        start = offset * getattr(torch, dtype).itemsize // ALIGNED * ALIGNED
+        starts[storage] = min(start, starts.get(storage, start))
     sizes: list[int] = []
     index: dict[int, int] = {}
     for tensor in _tensors([args, kwargs]):
         storage = tensor[0]
+        tensor[4] -= starts[storage] // getattr(torch, tensor[1]).itemsize
         new = index.setdefault(storage, len(sizes))
         if new == len(sizes):
             sizes.append(0)

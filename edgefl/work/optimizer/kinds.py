@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from pydantic import BaseModel, create_model
 
 from edgefl import registry
-from edgefl.errors import MethodError
+from edgefl.errors import MethodError, install_hint
 from edgefl.registry.part_fields import Fields
 from edgefl.work.description import OptimizerSettings
 
@@ -36,6 +37,9 @@ class Optimizer:
     parameterwise: ClassVar[bool] = False
     """Whether each parameter's update depends on its own gradients alone, as every elementwise one's does, so that it
     may be taken in the backward pass."""
+
+    precisions: ClassVar[tuple[str, ...]] = ("float64", "float32", "bfloat16", "float16")
+    """Values of ``training.precision`` that it goes with."""
 
     @classmethod
     def build(cls, parameters: list[Any], settings: OptimizerSettings, implementation: str) -> torch.optim.Optimizer:
@@ -111,6 +115,32 @@ class AdamW(Adam):
     paper = "Loshchilov and Hutter 2019"
 
     made = torch.optim.AdamW
+
+
+class AdamW8bit(AdamW):
+    """AdamW with states in 8 bits, a quarter of their memory, by bitsandbytes (the extra ``quant``)."""
+
+    paper = "Dettmers et al. 2022"
+
+    elementwise = False  # numbers share the scale of their block
+    parameterwise = True
+    precisions = ("float32", "bfloat16")
+
+    @classmethod
+    def build(cls, parameters: list[Any], settings: OptimizerSettings, implementation: str) -> torch.optim.Optimizer:
+        """With the operators of bitsandbytes, whatever the ``implementation``.
+
+        Raises MethodError if it isn't installed.
+        """
+        if find_spec("bitsandbytes") is None:
+            raise MethodError(
+                "training.optimizer: adamw-8bit needs a package that isn't installed: pip install bitsandbytes (or, "
+                f"{install_hint('quant')})"
+            )
+        from edgefl.work.optimizer import eight_bit
+
+        betas, decay = settings.get("betas", (0.9, 0.999)), settings.get("weight_decay", 0.0)
+        return eight_bit.AdamW8bit(parameters, settings["lr"], betas, decay)
 
 
 class MeZO(Optimizer):

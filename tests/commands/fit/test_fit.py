@@ -36,6 +36,10 @@ TEXTS = {"source": "declared", "clients": {"text": 2}, "samples": 40, "shapes": 
 THREE = {"source": "declared", "clients": {"image": 2, "text": 2, "image-text": 1}, "samples": 40, "shapes": SHAPES}
 
 
+REFUSED = ("optimizer mezo", "step_in_backward frees", "optimizer adamw-8bit has no step in precision float16")
+"""What errors say of changes that can't go together."""
+
+
 @pytest.fixture(scope="module")
 def texts(tiny: Tiny) -> dict[str, Any]:
     """Two text clients of 40 samples: nothing compares samples, so a batch in parts is the same update."""
@@ -74,8 +78,8 @@ def lattice(scenario: dict[str, Any]) -> Trials:
     for levels in candidates(axes):
         try:
             found[levels] = costs_of(scenario, sets_of(steps_of(axes, levels)))
-        except EdgeflError as error:  # what zeroth order, or a step in the backward pass, can't go with
-            assert any(name in str(error) for name in ("optimizer mezo", "step_in_backward frees"))
+        except EdgeflError as error:
+            assert any(text in str(error) for text in REFUSED)
     return axes, found
 
 
@@ -198,6 +202,21 @@ def test_the_minimal_ones_among_adapters(
     assert "adapter={name: bitfit}" in said and ("seconds" in names or "adapter={name: lora, rank: 8}" in said)
 
 
+def test_an_eighth_of_the_tokens_is_proposed_where_they_are_predicted(
+    causal: dict[str, Any], texts: dict[str, Any]
+) -> None:
+    """Two texts of twelve tokens; not again if the scenario has so few at a time."""
+
+    def proposed(scenario: dict[str, Any]) -> list[list[str]]:
+        whole = load(scenario)
+        axes = axes_of(whole, compose(whole), "text", 40, growing=False, epochs=False)
+        return [sets_of([step]) for axis in axes if axis.name == "loss" for step in axis.steps]
+
+    assert proposed(causal) == [["training.loss_chunk=3"]]
+    assert proposed(causal | {"training": {"batch": 2, "loss_chunk": 3}}) == []
+    assert proposed(texts) == []
+
+
 def nearest(costs: Mapping[Levels, Turns], allowed: Mapping[str, float]) -> float:
     """The least that any candidate exceeds its tightest budget by."""
     return min(
@@ -208,9 +227,10 @@ def nearest(costs: Mapping[Levels, Turns], allowed: Mapping[str, float]) -> floa
 
 @pytest.mark.slow
 def test_the_whole_lattice_of_a_scenario(texts: dict[str, Any]) -> None:
+    texts = texts | {"training": {"batch": 2}}
     axes, costs = lattice(texts)
-    # no batch in parts and no float16 beside a step in the backward pass
-    assert len(costs) == 2 * (7 * 3 + 4 * 2) * 3 * 3 * 4
+    # no batch in parts and no float16 beside a step in the backward pass, no float16 with 8-bit states
+    assert len(costs) == 2 * (3 * (3 + 2) + 2 * (2 + 2)) * 3 * 3 * 4
     predictions = []
     for allowed in [*grid(costs, ("memory",), (0.0, 0.1, 0.3, 0.5, 0.8, 0.95)),
                     *grid(costs, ("memory", "seconds"), (0.2, 0.5, 0.9))]:  # fmt: skip
@@ -218,8 +238,8 @@ def test_the_whole_lattice_of_a_scenario(texts: dict[str, Any]) -> None:
         expected = [sets_of(steps_of(axes, levels)) for levels in minimal(axes, costs, allowed)]
         assert [s["sets"] for s in found["solutions"]] == expected
         predictions.append(found["predictions"])
-    # of 232 computations, of which some have two stages or parts
-    assert max(predictions) <= 280 and min(predictions) <= 10
+    # of 184 computations, of which some have two stages or parts
+    assert max(predictions) <= 220 and min(predictions) <= 20
 
 
 @pytest.mark.slow
@@ -272,7 +292,7 @@ def is_valid(scenario: Any, sets: list[str]) -> bool:
     try:
         load(scenario.resolved(), sets)
     except ScenarioError as error:
-        assert "step_in_backward frees" in str(error)
+        assert any(text in str(error) for text in REFUSED)
         return False
     return True
 
@@ -417,6 +437,8 @@ def test_batches_in_parts_and_smaller_ones(tiny: Tiny, texts: dict[str, Any]) ->
 def test_other_changes(texts: dict[str, Any]) -> None:
     found = axes(texts, "text", epochs=True)
     assert tried(found["checkpointing"]) == [["training.checkpointing=true"]]
+    assert tried(found["optimizer"]) == [["training.optimizer=adamw-8bit"]]
+    assert axes(texts | {"training": {"batch": 8, "optimizer": "sgd"}}, "text")["optimizer"] == []
     assert tried(found["step"]) == [["training.step_in_backward=true"]]
     assert axes(texts | {"training": {"batch": 8, "accumulation": 2}}, "text")["step"] == []
     assert tried(found["precision"]) == [["training.precision=bfloat16"], ["training.precision=float16"]]

@@ -1,0 +1,97 @@
+"""What torch's CUDA caching allocator reserves, replayed from allocations and frees without a GPU.
+
+The rules are those of ``c10/cuda/CUDACachingAllocator.cpp`` with its default settings, on one stream: requests are
+rounded up to 512 bytes; the smallest free block that is large enough is taken, else a segment is reserved; what is left
+of a block is split off, of a large one if it is more than 1 MiB; a freed block joins its free neighbours.  Kernels'
+workspaces aren't among the events.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from edgefl.work import CUDA_ROUNDING
+from edgefl.work.meter.allocator_peak import MemoryEvent
+
+MIB = 2**20
+SMALL, LEAST_LARGE = MIB, 10 * MIB
+"""Requests up to ``SMALL`` share segments of 2 MiB; those below ``LEAST_LARGE`` share segments of 20 MiB."""
+
+
+def segment_bytes(request: int) -> int:
+    """Bytes of the segment that is reserved for a rounded request: larger ones are rounded up to 2 MiB."""
+    if request <= SMALL:
+        return 2 * MIB
+    return 20 * MIB if request < LEAST_LARGE else -(-request // (2 * MIB)) * 2 * MIB
+
+
+@dataclass(order=True)
+class Block:
+    """A part of a segment, ordered as the allocator's free blocks are: by size, then by address."""
+
+    size: int
+    address: int
+    small: bool = field(compare=False)
+    free: bool = field(default=False, compare=False)
+    before: Block | None = field(default=None, compare=False, repr=False)
+    after: Block | None = field(default=None, compare=False, repr=False)
+
+
+class CachingAllocator:
+    """``reserved`` and ``allocated`` are bytes now; ``peak`` is the most that was reserved."""
+
+    def __init__(self) -> None:
+        self.reserved = self.allocated = self.peak = 0
+        self._free: dict[bool, list[Block]] = {True: [], False: []}
+        self._used: dict[int, Block] = {}
+
+    def add(self, events: Iterable[MemoryEvent]) -> None:
+        """Replay events, in order."""
+        for address, size in events:
+            if size > 0:
+                self._used[address] = self._taken(-(-size // CUDA_ROUNDING) * CUDA_ROUNDING)
+                self.allocated += self._used[address].size
+            else:
+                block = self._used.pop(address)
+                self.allocated -= block.size
+                self._release(block)
+
+    def _taken(self, request: int) -> Block:
+        small = request <= SMALL
+        free = self._free[small]
+        place = bisect_left(free, request, key=lambda block: block.size)
+        block = free.pop(place) if place < len(free) else self._segment(request, small)
+        block.free = False
+        left = block.size - request
+        if left >= CUDA_ROUNDING if small else left > SMALL:
+            rest = Block(left, block.address + request, small, True, block, block.after)
+            if block.after:
+                block.after.before = rest
+            block.size, block.after = request, rest
+            insort(free, rest)
+        return block
+
+    def _segment(self, request: int, small: bool) -> Block:
+        size = segment_bytes(request)
+        block = Block(size, self.reserved, small)
+        self.reserved += size
+        self.peak = max(self.peak, self.reserved)
+        return block
+
+    def _release(self, block: Block) -> None:
+        free = self._free[block.small]
+        block.free = True
+        if (before := block.before) and before.free:
+            free.pop(bisect_left(free, before))
+            before.size, before.after = before.size + block.size, block.after
+            if block.after:
+                block.after.before = before
+            block = before
+        if (after := block.after) and after.free:
+            free.pop(bisect_left(free, after))
+            block.size, block.after = block.size + after.size, after.after
+            if after.after:
+                after.after.before = block
+        insort(free, block)
