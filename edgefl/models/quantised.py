@@ -229,7 +229,7 @@ def _quantise(layer: nn.Module, to: Quantiser) -> None:
     made.to_kind, made.dtype, made.transposed = to, weight.dtype, not isinstance(layer, nn.Linear)
     values = weight.detach().T.contiguous() if made.transposed else weight.detach()
     made.shape = tuple(values.shape)
-    layer.__class__ = _quantised(type(layer))
+    layer.__class__ = _quantised(cast(Any, type(layer)))
     packed = _shapes(values, to) if values.is_meta else _packed(values, to)
     for name, value in zip(PARTS, packed, strict=False):
         layer.register_parameter(name, nn.Parameter(value, requires_grad=False))
