@@ -52,7 +52,7 @@ def fixed_part(scenario: Scenario) -> dict[str, object]:
         else:
             del resolved[section]
     # fields without effect, as in runs of a time before there were any
-    for name, without in (("stack", "off"), ("step_in_backward", False)):
+    for name, without in (("stack", "off"), ("step_in_backward", False), ("offload_states", False)):
         if resolved["training"][name] == without:
             del resolved["training"][name]
     if not resolved["evaluation"]["metrics"]:
