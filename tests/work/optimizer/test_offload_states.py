@@ -56,7 +56,7 @@ def test_the_device_holds_the_states_of_one_parameter() -> None:
     sizes = [4 * p.numel() for p in models.build(work.model).parameters()]
     here, there = (predict(each, Toy(), "cuda") for each in (work, offloaded(work)))
     assert here.host_bytes == 0 and there.host_bytes == sum(sizes)
-    assert here.peak_memory_bytes - there.peak_memory_bytes > 0.9 * sum(sizes)
+    assert here.peak_memory_bytes - there.peak_memory_bytes > sum(sizes) - max(sizes)
     assert there.memory_bytes["optimizer"] <= max(sizes) + 512
     measured = do(offloaded(work), meter=Meter(512)).trace
     assert measured is not None and measured.host_bytes == sum(sizes)
