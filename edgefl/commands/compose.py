@@ -408,10 +408,16 @@ def at_most(scenarios: Iterable[Scenario]) -> list[str]:
 def predictor_of(scenario: Scenario) -> Predictor:
     """A memoised predictor for the type of device that the scenario trains on, even if this machine lacks it.
 
-    What kernels take is measured on this machine; for a GPU that it lacks it is assumed.
+    What kernels take is measured on this machine; for a GPU that it lacks it is assumed.  Raises MethodError if states
+    are to be offloaded from a CPU.
     """
     name = scenario.executor.device_type
     device = device_of("auto").type if name == "auto" else name
+    if scenario.training.offload_states and device == "cpu":
+        raise MethodError(
+            "training.offload_states: a CPU computes in its host's memory, so that there is nowhere to offload to; set "
+            "executor.device: cuda, or leave it out"
+        )
     return Predictor(cache_folder() / "costs", device, ScratchTable(kernels(device), partial(probe, device=device)))
 
 

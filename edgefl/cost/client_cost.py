@@ -28,7 +28,8 @@ class ComputeCost:
     """The device-independent cost of a round on a client or the server: memory in bytes, FLOPs, and its operators.
 
     ``peak_memory_bytes`` is the peak of live storage and kernels' scratch, ``live_memory_bytes`` that of live storage.
-    ``memory_assumed`` is true if the scratch at the peak is the upper end of a range.
+    ``memory_assumed`` is true if the scratch at the peak is the upper end of a range.  ``host_memory_bytes`` lie in the
+    memory of a GPU's host, beside the peak.
     ``operators`` is ``[n, 3]`` float64: FLOPs, bytes read and written, and how often that operator runs in the round.
     ``fvcore_macs_per_sample`` counts one sample in one local epoch, forward and backward, by the papers' convention:
     the backward pass has twice the forward MACs of the parts that train, and none for frozen parts.  In a part of which
@@ -47,6 +48,7 @@ class ComputeCost:
     precision: str = "float32"
     live_memory_bytes: int = 0
     memory_assumed: bool = False
+    host_memory_bytes: int = 0
 
     @property
     def loaded_bytes(self) -> int:
@@ -100,7 +102,7 @@ def compute_cost(work: Description, source: Source, trace: Trace, without: str |
     table = np.array([[*o, n] for o, n in operators.items()], dtype=np.float64).reshape(-1, 3)
     return ComputeCost(
         trace.peak_memory_bytes, trace.memory_bytes, forward, backward, per_sample, table, macs, work.precision,
-        trace.live_memory_bytes, trace.assumed,
+        trace.live_memory_bytes, trace.assumed, trace.host_bytes,
     )  # fmt: skip
 
 

@@ -187,6 +187,8 @@ class ProfileRow(OnDevice, Spent, Traffic, Computed, Process, OfStage):
     """Time of the upload"""
     memory_assumed: bool
     """Whether the scratch at the peak is assumed; the lower end of the range is then `live_memory_bytes`"""
+    host_memory_bytes: int | Maybe = UNSET
+    """Optimizer's states in the memory of the GPU's host, beside the peak; absent unless they are offloaded"""
     available_memory_bytes: int
     """What the device can give to tensors: its usable memory less the overhead, at least 0"""
     samples: Samples

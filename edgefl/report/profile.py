@@ -126,6 +126,8 @@ def _overhead(row: ProfileRow | ServerRow) -> str:
 def _memory_note(rows: Sequence[ProfileRow]) -> str:
     """What the memory of these rows holds and leaves out."""
     note = f"{_overhead(rows[0])}; {units.show_bytes(rows[0].available_memory_bytes)} are left for tensors"
+    if hosts := [row.host_memory_bytes for row in rows if row.host_memory_bytes is not UNSET]:
+        note += f"\nstates in the memory of the GPU's host, not included above: at most {units.show_bytes(max(hosts))}"
     if any(row.memory_assumed for row in rows):
         note += (
             "\nscratch isn't measured on this machine: the peak is the upper end of a range (scratch of twice the "

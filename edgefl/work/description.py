@@ -276,6 +276,7 @@ class OptimizerSettings(TypedDict, total=False):
     accumulation: int
     clip: float
     step_in_backward: bool
+    offload_states: bool
     epsilon: float
     directions: int
     lr: float

@@ -41,7 +41,7 @@ _OPTIMIZER = WithJsonSchema(
 
 NO_GRADIENTS = (
     "weight_decay", "rates", "betas", "momentum", "implementation", "accumulation", "clip", "checkpointing", "stack",
-    "step_in_backward",
+    "step_in_backward", "offload_states",
 )  # fmt: skip
 """Fields that mean nothing, or aren't built, where no gradient is computed (optimizer mezo)."""
 
@@ -129,6 +129,11 @@ class TrainingOptions(Fields):
         "gradient (as LOMO, Lv et al. 2023): the same updates in less memory; not with accumulation, clip or "
         "precision: float16, which need all gradients",
     )
+    offload_states: bool = Field(
+        False,
+        description="keep the optimizer's states in pinned memory of a GPU's host, and bring those of one parameter at "
+        "a time to the GPU for its step; only with executor.device: cuda, and not with precision: float16",
+    )
     measure: Literal["first", "all"] = Field(
         "first", description="works that are metered while they train: the first of each distinct cost, or all"
     )
@@ -190,11 +195,15 @@ class TrainingOptions(Fields):
 
     @model_validator(mode="after")
     def _each_alone(self) -> TrainingOptions:
-        if not self.step_in_backward or self.optimizer == "mezo":
+        if not (self.step_in_backward or self.offload_states) or self.optimizer == "mezo":
             return self
         needs = {"accumulation": self.accumulation > 1, "clip": self.clip is not None,
                  "precision: float16": self.precision == "float16"}  # fmt: skip
-        if wrong := [name for name, given in needs.items() if given]:
+        if self.offload_states and needs["precision: float16"]:
+            raise ValueError(
+                "offload_states takes a step for each parameter, which float16 would skip all at once: leave out one"
+            )
+        if self.step_in_backward and (wrong := [name for name, given in needs.items() if given]):
             raise ValueError(
                 f"step_in_backward frees each gradient in the backward pass, and {' and '.join(wrong)} "
                 f"need{'s' * (len(wrong) == 1)} all of them: leave out one or the other"
@@ -202,8 +211,8 @@ class TrainingOptions(Fields):
         kind: type[Optimizer] = registry.get("optimizer", self.optimizer_name)
         if not (kind.elementwise or kind.parameterwise):
             raise ValueError(
-                f"step_in_backward updates one parameter at a time, but optimizer {self.optimizer_name} may look at "
-                "several; set optimizer: sgd, adam or adamw"
+                f"{'step_in_backward' if self.step_in_backward else 'offload_states'} updates one parameter at a time, "
+                f"but optimizer {self.optimizer_name} may look at several; set optimizer: sgd, adam or adamw"
             )
         return self
 
@@ -243,6 +252,8 @@ class TrainingOptions(Fields):
             settings["clip"] = self.clip
         if self.step_in_backward:
             settings["step_in_backward"] = True
+        if self.offload_states:
+            settings["offload_states"] = True
         return settings
 
     def scalars_of(self, round: int, pattern: str = "") -> dict[str, Scalar]:

@@ -39,6 +39,9 @@ SETTINGS = {
     "float16": ["training.precision=float16", "training.clip=1"],
     "accumulation": ["training.accumulation=2"],
     "checkpointing": ["training.checkpointing=true"],
+    "step in backward": ["training.step_in_backward=true"],
+    "states in the host's memory": ["training.offload_states=true"],
+    "8-bit states": ["training.optimizer=adamw-8bit"],
     "library towers": [
         "model={image: {tower: timm-vit, variant: tiny, blocks: 2, patch: 8}, "
         "text: {tower: distilbert, width: 192, heads: 3, blocks: 2, tokens: 16}}",

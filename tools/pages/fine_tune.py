@@ -19,6 +19,9 @@ SMALLEST = "elastic, 3 stages: its smallest part"
 """The way of which the figures are those of the cheapest part that a client may train."""
 WAYS: dict[str, list[str]] = {
     "full": [],
+    "full, step in the backward pass": ["training.step_in_backward=true"],
+    "full, 8-bit AdamW": ["training.optimizer=adamw-8bit"],
+    "full, both": ["training.step_in_backward=true", "training.optimizer=adamw-8bit"],
     "LoRA, rank 8, all linear layers": ["adapter={name: lora, rank: 8}"],
     "LoRA, rank 8, over nf4 and bfloat16": [
         "adapter={name: lora, rank: 8}",

@@ -125,6 +125,8 @@ def axes_of(scenario: Scenario, setup: Setup, kind: str, samples: int, *, growin
         Axis("epochs", _epochs(training.epochs) if epochs else ()),
         Axis("step", () if training.step_in_backward else (Step("step in backward", COMPUTATION, 1,
                                                                  {"training.step_in_backward": True}),)),
+        Axis("states", () if training.offload_states or scenario.executor.device_type != "cuda" else (
+            Step("states offloaded", COMPUTATION, 2, {"training.offload_states": True}),)),
         Axis("optimizer", _optimizers(scenario)),
     ]  # fmt: skip
     data = plain(scenario)

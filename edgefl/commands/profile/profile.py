@@ -188,6 +188,7 @@ def _row(planner: Planner, stage: Stage, subject: Subject, device: Device, link:
         live_memory_bytes=computed.live_memory_bytes,
         memory_bytes=computed.memory_bytes,
         memory_assumed=computed.memory_assumed,
+        host_memory_bytes=computed.host_memory_bytes or UNSET,
         runtime_overhead_bytes=device.runtime_overhead_bytes,
         process_memory_bytes=computed.peak_memory_bytes + device.runtime_overhead_bytes,
         available_memory_bytes=available_memory_bytes(device),

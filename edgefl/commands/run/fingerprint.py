@@ -25,6 +25,7 @@ NEWER = MappingProxyType(
     {
         "training.stack": "off",
         "training.step_in_backward": False,
+        "training.offload_states": False,
         "evaluation.metrics": [],
         "adapter.dtype": "float32",
         "model.*.dtype": "float32",

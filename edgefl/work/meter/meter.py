@@ -149,6 +149,8 @@ class Meter(_Mode):
         self._position, self._phase, self._backward_scope = (0, "", 0), "", ""
         self._seen: Counter[tuple[int, str]] = Counter()
         self.steps: dict[tuple[int, str], StepCost] = {}
+        self.host = 0
+        """The most bytes of a GPU's states that lay in its host's memory."""
         self._product: int | None = None
         self._unshared = _references_of_a_gradient()
 
@@ -366,7 +368,7 @@ class Meter(_Mode):
         """The peak and the step costs so far, and the calls whose scratch could move the peak."""
         calls = tuple(held for held in (self._calls or {}).values() if _may_move(held, self.peak))
         parts = dict(self._peak_parts)
-        return Trace(self.peak, parts, dict(self.steps), self.peak, calls, live_parts=parts)
+        return Trace(self.peak, parts, dict(self.steps), self.peak, calls, live_parts=parts, host_bytes=self.host)
 
 
 def _may_move(held: Held, peak: int) -> bool:

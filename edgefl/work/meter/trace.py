@@ -78,6 +78,7 @@ class StoredTrace(TypedDict):
     """A Trace as plain data: ``calls`` and ``steps`` are rows of their fields, in order."""
 
     live: int
+    host: int
     memory: dict[str, int]
     calls: list[tuple[str, str, int, int, tuple[int, ...]]]
     steps: list[tuple[int, str, int, int, dict[str, int], list[tuple[int, int, int]], dict[str, int]]]
@@ -91,7 +92,8 @@ class Trace:
     ``live_memory_bytes`` is the peak of live storage, ``peak_memory_bytes`` that of live storage and scratch; without
     scratch (``with_scratch``) they are equal.  ``live_parts`` are the bytes by part at the former.
     ``assumed`` is true if the scratch at the peak is assumed: the peak is then between ``live_memory_bytes`` and
-    ``peak_memory_bytes``.  ``calls`` are those whose scratch could move the peak.
+    ``peak_memory_bytes``.  ``calls`` are those whose scratch could move the peak.  ``host_bytes`` lie in the memory of
+    a GPU's host, beside the peak.
     """
 
     peak_memory_bytes: int
@@ -101,6 +103,7 @@ class Trace:
     calls: tuple[Held, ...] = field(default=(), compare=False)
     assumed: bool = False
     live_parts: Mapping[str, int] = field(default_factory=dict)
+    host_bytes: int = 0
 
     def with_scratch(self, insides: Sequence[Inside]) -> Trace:
         """The trace with the kernels' scratch, given for each of ``calls``."""
@@ -116,6 +119,7 @@ class Trace:
         """Plain data from which ``from_json`` makes an equal Trace, without the scratch."""
         return {
             "live": self.live_memory_bytes,
+            "host": self.host_bytes,
             "memory": dict(self.live_parts),
             "calls": [(h.call.operator, h.call.arguments, h.before, h.outputs, h.after) for h in self.calls],
             "steps": [
@@ -144,7 +148,8 @@ class Trace:
             Held(Call(operator, arguments), before, outputs, tuple(after))
             for operator, arguments, before, outputs, after in raw["calls"]
         )
-        return cls(raw["live"], raw["memory"], steps, raw["live"], calls, live_parts=raw["memory"])
+        live, parts = raw["live"], raw["memory"]
+        return cls(live, parts, steps, live, calls, live_parts=parts, host_bytes=raw["host"])
 
 
 @dataclass(frozen=True)

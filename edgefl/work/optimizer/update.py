@@ -16,7 +16,7 @@ from torch.autograd.graph import increment_version
 from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.work.description import OptimizerSettings, Work
-from edgefl.work.meter.meter import Meter
+from edgefl.work.meter.meter import Meter, unmetered
 from edgefl.work.meter.trace import UPDATE
 from edgefl.work.optimizer.kinds import Optimizer
 from edgefl.work.optimizer.learning_rates import grouped
@@ -67,7 +67,8 @@ class Update:
     ``every`` batches make one update of their mean loss; ``pending`` counts those not used yet.  In float16 the loss
     is scaled, and an update that overflows is skipped and not counted.  ``before`` is called before each update, with
     the unscaled gradients.  With ``step_in_backward`` a parameter is updated in the backward pass, as soon as its
-    gradient is whole, and the gradient is freed.
+    gradient is whole, and the gradient is freed.  With ``offload_states`` the states that are as large as parameters
+    lie in the memory of a GPU's host, and those of one parameter at a time are on the GPU, for its step.
     """
 
     before: Callable[[], None] | None = None
@@ -79,15 +80,18 @@ class Update:
         self.every = work.accumulation
         self.pending = 0
         self.scaler = torch.amp.GradScaler(ctx.device.type) if work.precision == "float16" else None
-        groups = self.optimizer.param_groups if self.settings.get("step_in_backward") else ()
+        self.in_backward = bool(self.settings.get("step_in_backward"))
+        self.offloads = bool(self.settings.get("offload_states"))
+        groups = self.optimizer.param_groups if self.in_backward or self.offloads else ()
         self._alone = [(p, {**group, "params": [p]}) for group in groups for p in group["params"]]
+        self._hosts: dict[tuple[Tensor, str], Tensor] = {}
 
     def backward(self, loss: Tensor, meter: Meter | None) -> None:
         """Accumulate a batch's gradients, or apply each in the backward pass (``step_in_backward``).
 
         Raises MethodError if a gradient needs a parameter's value from before its step.
         """
-        if self._alone:
+        if self.in_backward:
             self._step_in_backward(loss, meter)
             return
         self.pending += 1
@@ -118,11 +122,40 @@ class Update:
         """Update the one parameter of a group, whose gradient is whole, and free the gradient."""
         self.optimizer.param_groups = [group]
         with meter.aside("optimizer") if meter else nullcontext():
+            if self.offloads:
+                self._bring(parameter)
             self.optimizer.step()
             increment_version(parameter)  # an optimizer of a library may write past autograd's eyes
         if meter:
             meter.adopt((v for v in self.optimizer.state[parameter].values() if isinstance(v, Tensor)), "optimizer")
         parameter.grad = None
+        if self.offloads:
+            self._send(parameter)
+            if meter:
+                meter.host = max(meter.host, sum(host.nbytes for host in self._hosts.values()))
+
+    def _offloaded(self, parameter: Tensor) -> list[tuple[str, Tensor]]:
+        """The states of a parameter that are as large as it, by name."""
+        state = self.optimizer.state[parameter].items()
+        return [(name, v) for name, v in state if isinstance(v, Tensor) and v.shape == parameter.shape]
+
+    def _bring(self, parameter: Tensor) -> None:
+        """Copy the states of a parameter from the host."""
+        for name, host in self._offloaded(parameter):
+            value = self.optimizer.state[parameter][name] = torch.empty_like(host, device=parameter.device)
+            with unmetered():
+                value.copy_(host, non_blocking=True)
+
+    def _send(self, parameter: Tensor) -> None:
+        """Copy the states of a parameter to the host, into pinned memory, so that the device needn't be waited for."""
+        for name, value in self._offloaded(parameter):
+            with unmetered():
+                if (parameter, name) not in self._hosts:
+                    pinned = value.is_cuda and not isinstance(value, FakeTensor)
+                    host = torch.empty(value.shape, dtype=value.dtype, device="cpu", pin_memory=pinned)
+                    self._hosts[parameter, name] = host
+                host = self.optimizer.state[parameter][name] = self._hosts[parameter, name]
+                host.copy_(value, non_blocking=True)
 
     def apply_metered(self, index: int, meter: Meter | None) -> None:
         """Apply the gradients of several batches, metered as a separate step."""
@@ -149,6 +182,10 @@ class Update:
                 self.scaler.step(self.optimizer)
                 skipped = self._overflowed(self.scaler)
                 self.scaler.update()
+            elif self.offloads:
+                with torch.no_grad():
+                    for parameter, group in self._alone:
+                        self._step(group, meter, parameter)
             else:
                 self.optimizer.step()
         except TypeError as error:
@@ -158,7 +195,7 @@ class Update:
                 "torch's fused SGD with momentum can't train a parameter that had no gradient in the update before; "
                 "set training.implementation to foreach or for-loop"
             ) from error
-        if meter:
+        if meter and not self.offloads:
             state = (v for s in self.optimizer.state.values() for v in s.values() if isinstance(v, Tensor))
             meter.adopt(state, "optimizer")
         self.optimizer.zero_grad(set_to_none=True)

@@ -37,6 +37,8 @@ def why_alone(work: Description) -> str | None:
         return "it trains without gradients"
     if work.optimizer.get("step_in_backward"):
         return "its optimizer steps in the backward pass"
+    if work.optimizer.get("offload_states"):
+        return "its optimizer's states are offloaded"
     if work.keep:
         return "its clients keep values for themselves"
     if work.edits:

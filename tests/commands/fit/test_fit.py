@@ -292,6 +292,28 @@ def test_no_bound_is_above_what_it_bounds(texts: dict[str, Any], samples: int) -
     assert bounded
 
 
+def test_gradients_are_alive_together_or_one_at_a_time(texts: dict[str, Any]) -> None:
+    """Under every peak; with a step in the backward pass a peak may be lower than all gradients."""
+    whole = load(texts | {"training": {"batch": 1, "optimizer": "sgd"}})
+    setup, predictor = compose(whole), predictor_of(whole)
+    axes = axes_of(whole, setup, "text", 40, growing=False, epochs=False)
+    question = Question(
+        whole, setup, predictor, load_device(PI), load_link(WIFI), {}, False, any_stage=True, epochs=False, most=9,
+        first=1,
+    )  # fmt: skip
+    pricer = Pricer(question, axes, "text", 0, lambda *_: None)
+    sizes = [spec.bytes for spec in setup.method.setting.kinds["text"].parameters().values()]
+    unchanged = (0,) * len(axes)
+    alone = tuple(int(axis.name == "step") for axis in axes)
+    for levels, gradients in ((unchanged, sum(sizes)), (alone, max(sizes))):
+        (span,) = pricer.spans(levels)
+        floor = pricer.floor(levels, span, span.stages[0])
+        assert floor == sum(sizes) + gradients
+        peak = pricer.cost(levels, span, span.stages[0]).compute.peak_memory_bytes
+        assert floor <= peak
+    assert peak < 2 * sum(sizes)
+
+
 def is_valid(scenario: Any, sets: list[str]) -> bool:
     try:
         load(scenario.resolved(), sets)
