@@ -63,7 +63,7 @@ STEPS = {
     "checkpointing": Step(SMALL_LOSS[1:]),
     "step in backward": Step(("training.step_in_backward=true",)),
     "activations offloaded": Step(lacks="not predicted: no such option"),
-    "8-bit AdamW": Step(lacks="not predicted: no such option"),
+    "8-bit AdamW": Step(("training.optimizer=adamw-8bit",)),
     "LoRA": Step((*SETTING, *SMALL_LOSS, LORA), after=False),
     "QLoRA": Step((*SETTING, *SMALL_LOSS, LORA, "model.text.quantize=nf4"), after=False),
 }
@@ -121,10 +121,10 @@ def held_per_token() -> tuple[int, int]:
 
     PEFT's script keeps the output until the next step's takes its name.
     """
-    import transformers
+    text = load(f"papers/{LLAMA}").model.towers["text"]
+    import transformers  # after the scenario, which imports torchvision in its way
 
     library: Any = transformers
-    text = load(f"papers/{LLAMA}").model.towers["text"]
     tokens = 64
     with quiet(), torch.device("meta"), torch.no_grad():
         config = library.AutoConfig.for_model(**text.config, vocab_size=128256, attn_implementation="sdpa")
