@@ -55,7 +55,7 @@ def test_neighbours_join_and_other_segments_dont() -> None:
     assert allocator.reserved == allocator.peak == 20 * MIB
 
 
-@given(st.lists(st.tuples(st.integers(1, 40 * MIB), st.booleans()), max_size=60))
+@given(st.lists(st.tuples(st.integers(1, 40 * MIB), st.booleans()), max_size=16))
 def test_what_is_reserved_holds_what_is_allocated_and_serves_again(requests: list[tuple[int, bool]]) -> None:
     """Requests after which some are freed at once; then all, after which the same requests reserve nothing new."""
     events: list[MemoryEvent] = []
