@@ -100,7 +100,7 @@ def _towers(run: Run, target: Path, to: str) -> list[str]:
     """Write the towers of a finished run that are models of transformers; return the files."""
     from safetensors import SafetensorError
 
-    from edgefl.models import peft_folder, quantised
+    from edgefl.models import peft_folder
 
     weights, moved = run.weights(), run.scenario.get("pretrain") or {}
     if run.scenario.get("adapter", {}).get("weights"):  # whose layers may have changed what doesn't train here
@@ -122,7 +122,6 @@ def _towers(run: Run, target: Path, to: str) -> list[str]:
             )
         place = target if len(found) == 1 else target / kind / modality
         model: Any = run.model(kind, merged=to == "transformers")
-        quantised.restore(model)
         with writing(place):
             place.mkdir(parents=True, exist_ok=True)
             with TemporaryDirectory(dir=place, prefix=".partial-") as partial:

@@ -49,11 +49,11 @@ def write_model(model: Model, modality: str, folder: Path) -> None:
 def write_adapter(model: Model, modality: str, folder: Path, weights: str | None) -> None:
     """Write a tower's LoRA as a folder of PEFT, and what a task adds beside it.
 
-    ``weights`` are those that its base began with; where these aren't a folder of the whole base, or where the base is
-    quantised, it is written to ``folder/base``.  Raises MethodError for another adapter, and where PEFT can't hold what
-    trains beside it.
+    ``weights`` are those that its base began with; where these aren't a folder of the whole base, the base is written
+    to ``folder/base``, dequantised if it is quantised.  Raises MethodError for another adapter, and where PEFT can't
+    hold what trains beside it.
     """
-    given, model = model, quantised.restored(model)
+    model = quantised.restored(model)
     adapter, tower = model.description.get("adapter"), _tower(model, modality)
     if adapter is None or adapter["name"] != "lora":
         name = adapter["name"] if adapter else "none"
@@ -65,7 +65,7 @@ def write_adapter(model: Model, modality: str, folder: Path, weights: str | None
     for layer in saved:
         for name, value in whole.get_submodule(layer).state_dict().items():
             tensors[f"{BEFORE}{layer}.{name}"] = value.to(dtype_of(adapter)) if value.is_floating_point() else value
-    base = _base_of(tower, weights, whole) if model is given else None
+    base = _base_of(tower, weights, whole)
     if base is None:
         _save(whole, tower, folder / "base")
     alpha = adapters.scale(adapter) * adapter["rank"]

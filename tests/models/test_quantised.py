@@ -203,7 +203,7 @@ def test_flops_are_those_of_the_dense_model_and_the_base_travels_once_as_it_is_p
 
 def test_an_adapter_leaves_for_peft_with_the_dequantised_base(tiny: Make, tmp_path: Path) -> None:
     module: Any = models.build(compose(load(llama(tiny, "nf4"))).method.setting.kinds["text"].model)
-    write_adapter(module, "text", tmp_path / "adapter", "no/folder/of/weights")
+    write_adapter(module, "text", tmp_path / "adapter", None)
     base = safetensors.torch.load_file(tmp_path / "adapter" / "base" / "model.safetensors")
     for name, layer in module.named_modules():
         if isinstance(layer, quantised.Quantised):
