@@ -10,13 +10,10 @@ from pathlib import Path
 
 import pytest
 
-QLORA = ("adapter={name: lora, rank: 8, parts: [q_proj, v_proj]}", "model.text.quantize=nf4")
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama-3.2-3b", "phi-1.5", "qwen2.5-0.5b"])
-@pytest.mark.parametrize("overrides", [(), QLORA], ids=["bfloat16", "nf4"])
-def test_a_large_model_takes_less_than_15_seconds(name: str, overrides: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_large_model_takes_less_than_15_seconds(name: str, tmp_path: Path) -> None:
     """Of processor time, the imports and the measurement of kernels included: a shared machine's clock says less."""
 
     def spent() -> float:
@@ -25,8 +22,7 @@ def test_a_large_model_takes_less_than_15_seconds(name: str, overrides: tuple[st
 
     before = spent()
     environment = {**os.environ, "EDGEFL_CACHE": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    sets = [word for override in overrides for word in ("--set", override)]
-    command = [sys.executable, "-m", "edgefl.cli", "devices", "check", f"finetune/{name}", *sets]
+    command = [sys.executable, "-m", "edgefl.cli", "devices", "check", f"finetune/{name}"]
     out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
     assert f"of 30 devices fit {name}" in out
     assert any(tmp_path.rglob("*.sealed"))  # what is remembered now wasn't before
