@@ -132,11 +132,18 @@ def _block(name: str) -> int:
 
 @cache
 def library() -> Any:
-    """bitsandbytes' operators.  Its first import takes seconds: it imports torch's compiler."""
+    """bitsandbytes' operators, which its import registers.
+
+    It has torch compile its own fallbacks, for which an import of torch's compiler would take seconds in each process:
+    they stay as they are written.
+    """
     # it warns of a kernel for inference in bfloat16 that comes from a hub
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
-    import bitsandbytes  # noqa: F401  # registers the operators
-
+    compiler, torch.compile = torch.compile, lambda model=None, **options: model or (lambda each: each)
+    try:
+        import bitsandbytes  # noqa: F401
+    finally:
+        torch.compile = compiler
     return torch.ops.bitsandbytes
 
 
