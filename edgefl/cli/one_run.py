@@ -100,7 +100,7 @@ def trace(
 
 
 @app.command(
-    epilog=examples("edgefl export runs/mine --to csv -o tables", "edgefl export runs/mine --to peft -o adapter")
+    epilog=examples("edgefl export runs/mine --to csv -o tables", "edgefl export runs/mine --to parquet -o tables")
 )
 def export(
     run: Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run or of a comparison, finished or not.")],

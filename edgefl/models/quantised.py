@@ -139,11 +139,12 @@ def library() -> Any:
     """
     # it warns of a kernel for inference in bfloat16 that comes from a hub
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
-    compiler, torch.compile = torch.compile, lambda model=None, **options: model or (lambda each: each)
+    module: Any = torch
+    compiler, module.compile = torch.compile, lambda model=None, **options: model or (lambda each: each)
     try:
         import bitsandbytes  # noqa: F401
     finally:
-        torch.compile = compiler
+        module.compile = compiler
     return torch.ops.bitsandbytes
 
 

@@ -112,8 +112,11 @@ class Search:
         return stage, gate(costs[stage.index], self.allowed, self.pricer.question.memory_of_device)[0]
 
     def bound(self, levels: Levels) -> Bound:
-        """The bound of a candidate that is known without a prediction."""
-        return self._bound(levels, self.pricer.at_least)
+        """The bound of a candidate that is known without a prediction, infinite if its steps don't go together."""
+        try:
+            return self._bound(levels, self.pricer.at_least)
+        except EdgeflError:
+            return Bound(inf, frozenset(self.allowed))
 
     def _floors(self, levels: Levels, span: Span, stage: Stage) -> dict[str, float]:
         return {"memory": self.pricer.floor(levels, span, stage)}

@@ -44,7 +44,7 @@ class AdamW8bit(torch.optim.Optimizer):
         self._maps = [torch.tensor(values, device=first.device) for values in maps()]
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """Update each parameter that has a gradient."""
         for group in self.param_groups:
             for parameter in group["params"]:
