@@ -18,6 +18,7 @@ from edgefl.commands.fit.changes import Axis, Levels, Step, axes_of, candidates,
 from edgefl.commands.fit.fit import allowances_of
 from edgefl.cost import ClientCost, duration
 from edgefl.devices import load_device, load_link
+from edgefl.devices.budgets import BUDGETS
 from edgefl.errors import EdgeflError, ScenarioError, UnitError, UnknownName
 from edgefl.planning.eligibility import gate
 from edgefl.records.fit import BudgetLimit
@@ -245,7 +246,7 @@ def test_the_whole_lattice_of_a_scenario(texts: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("samples", [40, 13])
 def test_no_bound_is_above_what_it_bounds(texts: dict[str, Any], samples: int) -> None:
-    """Whatever was predicted before: of any two candidates one may be priced first."""
+    """Whatever was predicted before: of any two candidates (of a fifth of all) one may be priced first."""
     whole = load(texts | {"data": TEXTS | {"samples": samples}, "training": {"batch": 8, "epochs": 2}})
     setup, predictor = compose(whole), predictor_of(whole)
     axes = axes_of(whole, setup, "text", samples, growing=True, epochs=True)
@@ -253,7 +254,7 @@ def test_no_bound_is_above_what_it_bounds(texts: dict[str, Any], samples: int) -
     cells = [
         c for c in candidates(axes)
         if not any(c[i] for i in payloads) and is_valid(whole, sets_of(steps_of(axes, c)))
-    ]  # fmt: skip
+    ][::5]  # fmt: skip
 
     question = Question(
         whole,
@@ -261,7 +262,7 @@ def test_no_bound_is_above_what_it_bounds(texts: dict[str, Any], samples: int) -
         predictor,
         load_device(PI),
         load_link(WIFI),
-        {},
+        dict.fromkeys(BUDGETS, inf),
         False,
         any_stage=True,
         epochs=True,
@@ -279,7 +280,7 @@ def test_no_bound_is_above_what_it_bounds(texts: dict[str, Any], samples: int) -
         for span in exact.spans(levels)
     }
     bounded = 0
-    for known in cells[::47]:
+    for known in cells[::9]:
         some = pricer()
         for span in some.spans(known):
             some.cost(known, span, span.stages[0])
