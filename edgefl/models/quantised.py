@@ -57,11 +57,7 @@ def describe(
     found: dict[str, QuantisedDescription] = {}
     for tower, to in asked.items():
         field = f"model.{tower}.quantize"
-        if find_spec("bitsandbytes") is None:
-            raise MethodError(
-                f"{field}: {to} needs a package that isn't installed: pip install bitsandbytes (or, "
-                f"{install_hint('quant')})"
-            )
+        check_installed(f"{field}: {to}")
         if tower not in description["towers"]:
             continue
         layers = [name for name, _ in _layers(module, tower)]
@@ -128,6 +124,14 @@ def _block(name: str) -> int:
 
 
 # --- a layer ---------------------------------------------------------------------------------------------------------
+
+
+def check_installed(what: str) -> None:
+    """Raise MethodError, which says ``what`` needs it, if bitsandbytes isn't installed."""
+    if find_spec("bitsandbytes") is None:
+        raise MethodError(
+            f"{what} needs a package that isn't installed: pip install bitsandbytes (or, {install_hint('quant')})"
+        )
 
 
 @cache

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from pydantic import BaseModel, create_model
 
 from edgefl import registry
-from edgefl.errors import MethodError, install_hint
+from edgefl.errors import MethodError
+from edgefl.models import quantised
 from edgefl.registry.part_fields import Fields
 from edgefl.work.description import OptimizerSettings
 
@@ -132,11 +132,7 @@ class AdamW8bit(AdamW):
 
         Raises MethodError if it isn't installed.
         """
-        if find_spec("bitsandbytes") is None:
-            raise MethodError(
-                "training.optimizer: adamw-8bit needs a package that isn't installed: pip install bitsandbytes (or, "
-                f"{install_hint('quant')})"
-            )
+        quantised.check_installed("training.optimizer: adamw-8bit")
         from edgefl.work.optimizer import eight_bit
 
         betas, decay = settings.get("betas", (0.9, 0.999)), settings.get("weight_decay", 0.0)
