@@ -167,8 +167,8 @@ def _kinds(scenario: Scenario, federation: Federation) -> dict[str, Kind]:
 
 def _quantised(scenario: Scenario, kinds: dict[str, Kind], schedule: Schedule) -> dict[str, Kind]:
     """The client kinds with their frozen layers quantised, where towers ask for it."""
-    towers = {"multiway": scenario.model.multiway} if scenario.model.multiway else scenario.model.towers
-    asked = {tower: to for tower, options in towers.items() if (to := getattr(options, "quantize", None))}
+    encoders = scenario.model.encoders.items()
+    asked = {name: to for name, options in encoders if (to := getattr(options, "quantize", None))}
     if not asked:
         return kinds
     if scenario.training.precision == "float64":

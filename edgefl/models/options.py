@@ -113,15 +113,17 @@ class ModelOptions(Fields):
     @property
     def shared_dtype(self) -> str:
         """The dtype of what a task adds to towers, without an adapter."""
-        towers = (self.multiway,) if self.multiway is not None else self.towers.values()
-        return self.dtype or widest(getattr(tower, "dtype", "float32") for tower in towers)
+        return self.dtype or widest(getattr(tower, "dtype", "float32") for tower in self.encoders.values())
+
+    @property
+    def encoders(self) -> dict[str, Any]:
+        """Options of the towers by modality, or of the one encoder that stands for them."""
+        return {"multiway": self.multiway} if self.multiway is not None else self.towers
 
     @property
     def blocks(self) -> dict[str, int]:
         """Number of blocks of each tower at full depth, which a schedule divides into stages."""
-        if self.multiway is not None:
-            return {"multiway": self.multiway.blocks}
-        return {modality: tower.blocks for modality, tower in self.towers.items()}
+        return {name: encoder.blocks for name, encoder in self.encoders.items()}
 
     @property
     def weights(self) -> dict[str, str]:

@@ -192,7 +192,7 @@ def _epochs(current: int) -> tuple[Step, ...]:
 
 def _adapters(scenario: Scenario) -> tuple[Step, ...]:
     """LoRA, BitFit, LoRA over layers in nf4, for models that don't begin with random weights; under an adapter nf4."""
-    plain = [m for m, tower in _towers(scenario).items() if not getattr(tower, "quantize", None)]
+    plain = [m for m, tower in scenario.model.encoders.items() if not getattr(tower, "quantize", None)]
     nf4: dict[str, object] = {f"model.{modality}.quantize": "nf4" for modality in plain}
     if scenario.adapter_name != "none":
         return (Step("frozen layers in nf4", NUMERICS, 4, nf4, "nf4"),) if nf4 else ()
@@ -204,11 +204,6 @@ def _adapters(scenario: Scenario) -> tuple[Step, ...]:
         Step("BitFit", PARAMETERS, 2, {"adapter": {"name": "bitfit"}}),
         Step("LoRA of rank 8 over nf4", PARAMETERS, 3, {**lora, **nf4}, "nf4"),
     )
-
-
-def _towers(scenario: Scenario) -> dict[str, Any]:
-    """Options of the encoders by name."""
-    return {"multiway": scenario.model.multiway} if scenario.model.multiway else scenario.model.towers
 
 
 def _optimizers(scenario: Scenario) -> tuple[Step, ...]:
