@@ -167,15 +167,16 @@ def print_by_part(
 
 def _print_seconds(console: Console, rows: Sequence[ProfileRow]) -> None:
     """Print by class of operator where the seconds of a client's computing go."""
+    spent = [row.compute_seconds_by_class or {} for row in rows]
     order = [*OPERATOR_NAMES, "launches", "loading"]
-    names = sorted({name for row in rows for name in row.compute_seconds_by_class}, key=order.index)
+    names = sorted({name for each in spent for name in each}, key=order.index)
     table = new_table("stage", "kind", "seconds", *(SHORT.get(name, name) for name in names), left=(1,))
-    for row in rows:
-        spent = row.compute_seconds_by_class
-        whole = sum(spent.values())
-        shares = (percent(spent.get(name, 0) / whole) if whole else "–" for name in names)
+    for row, by_class in zip(rows, spent, strict=True):
+        whole = sum(by_class.values())
+        shares = (percent(by_class.get(name, 0) / whole) if whole else "–" for name in names)
         table.add_row(row.stage_and_part, row.whose, units.show_seconds(whole), *shares)
-    print_section(console, f"Where the seconds of computing go on {rows[0].device}", table)
+    if names:
+        print_section(console, f"Where the seconds of computing go on {rows[0].device}", table)
 
 
 def _print_traffic(console: Console, rows: Sequence[ProfileRow]) -> None:
