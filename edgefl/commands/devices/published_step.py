@@ -17,7 +17,7 @@ from edgefl.cost import ComputeCost
 from edgefl.cost.client_cost import operator_table
 from edgefl.cost.predict import CpuNormFakeMode, replaced
 from edgefl.devices.measurements import Measurement
-from edgefl.devices.profile import library_folder
+from edgefl.devices.written_facts import library_folder
 from edgefl.errors import DeviceError, UnknownName
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.registry.part_fields import Fields
