@@ -121,7 +121,7 @@ def _print_device_list(console: Console, rows: Sequence[DeviceProfile]) -> None:
             )  # fmt: skip
     print_section(
         console, "Devices", table,
-        "Training: float32 rate of matrix products. Usable: RAM that is free on an idle system. Power: while computing.",
+        "Training: float32 rate of products. Usable: RAM that is free on an idle system. Power: while computing.",
     )  # fmt: skip
 
 
