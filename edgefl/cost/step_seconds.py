@@ -17,6 +17,8 @@ from edgefl.devices.profile import Hardware
 from edgefl.operator_classes import OPERATOR_CLASSES
 
 Floats = NDArray[np.float64]
+PRICED_BY = "by class of operator"
+"""The formula in words, which a run's checkpoint holds: no run goes on at other prices."""
 
 
 @dataclass(frozen=True)
