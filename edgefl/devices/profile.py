@@ -503,7 +503,7 @@ def _by_class(facts: dict[str, Fact], named: str, name: str) -> tuple[Processor,
             said = source_of(entry, of_peak, peak)
             derived[number] = Fact(value, value / entry.error, value * entry.error, "fitted", said)
     below = {peak: number for number, (peak, _) in rates.items() if number in derived}
-    placed = {}
+    placed: dict[str, Fact] = {}
     for number, fact in facts.items():
         placed |= {number: fact} | ({below[number]: derived[below[number]]} if number in below else {})
     return processor_of(kind_of(named), entry.efficiency), placed
