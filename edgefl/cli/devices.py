@@ -90,11 +90,11 @@ def show(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Show every number of one profile with its range, source and confidence, and what a device was held against."""
-    from edgefl.commands.devices.factors import described
+    """Show every number of a profile with range, source and confidence, and what the seconds of a device rest on."""
+    from edgefl.devices.browsing import describe
     from edgefl.report.devices import print_devices
 
-    result = described(name)
+    result = describe(name)
     print_json(result) if as_json else print_devices(result)
 
 

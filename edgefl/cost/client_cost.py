@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.cost.phases import Phases, numbers_of
-from edgefl.devices import Device, Link
+from edgefl.cost.step_seconds import StepSeconds, step_seconds
+from edgefl.devices import Device, Hardware, Link
 from edgefl.devices.budgets import BUDGETS, Rounds, amounts
 from edgefl.work import FINISH, START, UPDATE, Address, Description, Item, Payload, Source, StepCost, Trace, distinct
 from edgefl.work.optimizer.zeroth_order import without_gradients
@@ -30,7 +31,8 @@ class ComputeCost:
     ``peak_memory_bytes`` is the peak of live storage and kernels' scratch, ``live_memory_bytes`` that of live storage.
     ``memory_assumed`` is true if the scratch at the peak is the upper end of a range.  ``host_memory_bytes`` lie in the
     memory of a GPU's host, beside the peak.
-    ``operators`` is ``[n, 3]`` float64: FLOPs, bytes read and written, and how often that operator runs in the round.
+    ``operators`` is ``[n, 4]`` float64: FLOPs, bytes read and written, how often that operator runs in the round, and
+    its class (``OperatorClass``).
     ``fvcore_macs_per_sample`` counts one sample in one local epoch, forward and backward, by the papers' convention:
     the backward pass has twice the forward MACs of the parts that train, and none for frozen parts.  In a part of which
     only some parameters train (adapters), it has those of each product once for every operand that a gradient reaches.
@@ -59,14 +61,18 @@ class ComputeCost:
         """Seconds of reading the model from a device's storage."""
         return self.loaded_bytes / device.storage_bytes_per_second
 
-    def seconds(self, device: Device) -> float:
-        """Roofline time on a device: per operator max(FLOPs / rate, bytes / bandwidth), plus a fixed overhead.
+    def seconds(self, device: Hardware) -> float:
+        """Seconds of all operators on a device, by the formula of its processor, in the precision of training."""
+        return step_seconds(self.operators, device, self.precision).total
 
-        The rate is the device's sustained rate in the precision of training.
-        """
-        flops, bytes_moved, times = self.operators.T
-        roofline = np.maximum(flops / device.rate(self.precision), bytes_moved / device.memory_bytes_per_second)
-        return float(((roofline + device.seconds_per_operator) * times).sum())
+    def seconds_by_class(self, device: Hardware) -> StepSeconds:
+        """The same by class of operator."""
+        return step_seconds(self.operators, device, self.precision)
+
+
+def operator_table(operators: Mapping[tuple[int, int, int], int]) -> NDArray[np.float64]:
+    """``ComputeCost.operators`` from how often each (FLOPs, bytes, class) runs."""
+    return np.array([(f, b, n, c) for (f, b, c), n in operators.items()], dtype=np.float64).reshape(-1, 4)
 
 
 def compute_cost(work: Description, source: Source, trace: Trace, without: str | None = None) -> ComputeCost:
@@ -77,7 +83,7 @@ def compute_cost(work: Description, source: Source, trace: Trace, without: str |
     """
     order = distinct(work)
     occurrences = Counter(order.index(p) for p in work.passes)
-    operators: Counter[tuple[int, int]] = Counter()
+    operators: Counter[tuple[int, int, int]] = Counter()
     forward = backward = 0
     macs = per_sample = 0.0
     # The meter names a part by the first two components of a parameter name, or three for a block.
@@ -99,7 +105,7 @@ def compute_cost(work: Description, source: Source, trace: Trace, without: str |
         macs += times * step_macs
         if pass_.train and not once:
             per_sample += step_macs / pass_.batch
-    table = np.array([[*o, n] for o, n in operators.items()], dtype=np.float64).reshape(-1, 3)
+    table = operator_table(operators)
     return ComputeCost(
         trace.peak_memory_bytes, trace.memory_bytes, forward, backward, per_sample, table, macs, work.precision,
         trace.live_memory_bytes, trace.assumed, trace.host_bytes,
@@ -172,7 +178,7 @@ def traffic(down: tuple[Payload, ...], up: tuple[Payload, ...], buffers: Contain
     )
 
 
-NO_COMPUTE = ComputeCost(0, {}, 0, 0, 0.0, np.empty((0, 3)))
+NO_COMPUTE = ComputeCost(0, {}, 0, 0, 0.0, np.empty((0, 4)))
 """The cost of a node that computes nothing."""
 NO_TRAFFIC = traffic((), ())
 """The traffic of a node that sends and receives nothing."""

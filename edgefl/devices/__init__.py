@@ -14,10 +14,10 @@ from edgefl.devices.profile import (
     PRECISIONS,
     Device,
     DeviceKind,
+    Hardware,
     Link,
     device_names,
     is_file_name,
-    library_folder,
     link_names,
     load_device,
     load_link,
@@ -36,12 +36,12 @@ from edgefl.devices.runtime import (
     show_runtime,
     with_runtime,
 )
-from edgefl.devices.written_facts import Fact, Source, profile_keys
+from edgefl.devices.written_facts import Fact, Source, library_folder, profile_keys
 
 __all__ = [
     "Availability", "AvailabilityOptions", "Batteries", "BatteryOptions", "Budget", "BudgetOptions", "DEVICE_KINDS",
-    "Device", "DeviceKind", "Fact", "FailureOptions", "Failures", "Fleet", "FleetOptions", "FleetProfile", "Link",
-    "PRECISIONS", "PYTORCH", "Rounds", "Runtime", "RuntimeChoice", "ServerLinkOptions", "Source", "apportion",
+    "Device", "DeviceKind", "Fact", "FailureOptions", "Failures", "Fleet", "FleetOptions", "FleetProfile", "Hardware",
+    "Link", "PRECISIONS", "PYTORCH", "Rounds", "Runtime", "RuntimeChoice", "ServerLinkOptions", "Source", "apportion",
     "availability_of", "available_memory_bytes", "derived_of_device", "derived_of_link", "load_device",
     "device_names", "draw_failures", "fleet_names", "fleet_profile", "free_memory_bytes", "is_file_name",
     "library_folder", "load_link", "load_runtime", "link_names", "profile_keys", "read_device", "read_fleet",

@@ -13,6 +13,7 @@ from edgefl import units
 from edgefl.devices.derived import derived_of_device, derived_of_link
 from edgefl.devices.fleet_profile import FleetProfile, fleet_names, fleet_profile
 from edgefl.devices.options import FleetOptions
+from edgefl.devices.processors import efficiency_of
 from edgefl.devices.profile import (
     DEVICE_KINDS,
     BrokenLibrary,
@@ -36,6 +37,7 @@ from edgefl.records.devices import (
     Library,
     LinkProfile,
     Number,
+    RestsOn,
     Sourced,
 )
 from edgefl.records.record import UNSET, Maybe
@@ -163,7 +165,18 @@ def _sourced(source: Source) -> Sourced:
 def _device(device: Device) -> DeviceProfile:
     return DeviceProfile(
         profile="device", name=device.name, title=device.title, kind=device.kind, twin=device.twin, modes=device.modes,
-        values=numbers_of(device), derived=derived_of_device(device),
+        values=numbers_of(device), derived=derived_of_device(device), rests_on=rests_on(device),
+    )  # fmt: skip
+
+
+def rests_on(device: Device) -> RestsOn | None:
+    """What the seconds of a device rest on; None for a profile that names no class of processors."""
+    if device.processor_class is None:
+        return None
+    entry = efficiency_of(device.processor_class, split_mode(device.name)[0])
+    return RestsOn(
+        processor=device.processor_class, of=entry.of, runtime=entry.runtime, rows=entry.rows, devices=entry.devices,
+        error=entry.error,
     )  # fmt: skip
 
 
@@ -202,3 +215,13 @@ def _shares(amounts: Mapping[str, float | int]) -> dict[str, float]:
 
 def _mean(amounts: Mapping[str, float | int], values: Mapping[str, float]) -> float:
     return sum(share * values[name] for name, share in _shares(amounts).items())
+
+
+ENOUGH_ROWS = 3
+"""Published rows from which the residuals of a device or a class are taken as known."""
+
+
+def residual_factor(device: Device) -> float | None:
+    """By how much the seconds of a device are off on rows that a fit hasn't seen; None where too few rows say it."""
+    known = rests_on(device)
+    return known.error if known is not None and known.rows >= ENOUGH_ROWS else None

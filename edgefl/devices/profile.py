@@ -13,15 +13,28 @@ from typing import Any, Literal, TypeVar, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from edgefl import registry, units
-from edgefl.devices.written_facts import Fact, Faults, Written, read_written
+from edgefl.devices.processors import (
+    OWN_SHAPE,
+    ROOFLINE,
+    OwnProcessor,
+    Processor,
+    Reduced,
+    efficiency_of,
+    kind_of,
+    processor_of,
+    source_of,
+)
+from edgefl.devices.written_facts import Fact, Faults, Written, library_folder, read_written
 from edgefl.errors import UnknownName, suggestion
 
 DeviceKind = Literal["microcomputer", "accelerator-board", "mini-pc", "laptop", "desktop", "phone", "server"]
 DEVICE_KINDS: tuple[DeviceKind, ...] = get_args(DeviceKind)
 MODES = "modes"
 """The key of power modes in a device's file."""
+_REDUCED: tuple[Reduced, ...] = get_args(Reduced)
 PRECISIONS = ("float64", "float32", "float16", "bfloat16")
 Profile = TypeVar("Profile")
 
@@ -31,40 +44,74 @@ def _no_facts() -> Mapping[str, Fact]:
 
 
 @dataclass(frozen=True)
-class Device:
-    """A class of device that trains, in base units."""
+class Hardware:
+    """What makes the seconds and joules of a step: a processor with its rates, its memory and its power, in base units.
+
+    Published measurements are held against hardware that is no device of the library, too (``profiles/hardware``).
+    """
 
     name: str
     """That of its file, without the ending."""
     title: str
     """What the device is."""
-    ram_bytes: int
-    """Memory that tensors live in; of a graphics card, its own."""
-    usable_memory_bytes: int
-    """What an idle system leaves of it to processes.  A trainer never has all of the RAM."""
     flops_per_second: float
-    """float32 rate that training sustains; compute time is charged at this rate.  Peak and sustained rate differ by a
-    factor of two to ten."""
+    """float32 rate of products of matrices, which training sustains; other operators reach a share of it, by the
+    processor.  Peak and sustained rate differ by a factor of two to ten."""
     peak_flops_per_second: float
-    """float32 rate of the data sheet, for comparison only."""
+    """float32 rate of the data sheet, without matrix units."""
     memory_bytes_per_second: float
-    """Sustained memory bandwidth, the other side of the roofline."""
+    """Sustained memory bandwidth; by the processor each class of operators reaches a share of it."""
     seconds_per_operator: float
-    """Fixed time of each operator."""
-    runtime_overhead_bytes: int
-    """What Python with torch takes of the usable memory before any tensor exists."""
+    """Fixed time of each operator; on a GPU, in which the core beside it launches a kernel."""
     compute_watts: float
     """Power of the whole device while it computes."""
     idle_watts: float
     """Power of the whole device while it does nothing."""
+    processor: Processor = field(default=ROOFLINE, kw_only=True)
+    """What share of the rates each class of operators reaches."""
+    processor_class: str | None = field(default=None, kw_only=True)
+    """The class of processors whose efficiencies it has; None if it names none."""
+    peak_tf32_flops_per_second: float | None = field(default=None, kw_only=True)
+    """Rate of the data sheet for products whose float32 operands are rounded to 10 bits."""
+    peak_float16_flops_per_second: float | None = field(default=None, kw_only=True)
+    """Rate of the data sheet in float16 with sums in float32."""
+    peak_bfloat16_flops_per_second: float | None = field(default=None, kw_only=True)
+    """Rate of the data sheet in bfloat16."""
+    tf32_flops_per_second: float | None = field(default=None, kw_only=True)
+    """Sustained rate in tf32; if absent, the float32 rate."""
+    float16_flops_per_second: float | None = field(default=None, kw_only=True)
+    """Sustained training rate under autocast to float16; if absent, the float32 rate."""
+    bfloat16_flops_per_second: float | None = field(default=None, kw_only=True)
+    """Sustained training rate under autocast to bfloat16; if absent, the float32 rate."""
+    facts: Mapping[str, Fact] = field(default_factory=_no_facts, repr=False, compare=False, kw_only=True)
+    """Range, confidence and source of each number."""
+
+    def rate(self, precision: str) -> float:
+        """Sustained training FLOP/s of products in a precision; the float32 rate if the profile has none for it.
+
+        No profile has one for float64: seconds of products in it are at least those.  Raises UnknownName for a
+        precision other than "float64", "float32", "tf32", "float16" and "bfloat16".
+        """
+        if precision not in (*PRECISIONS, "tf32"):
+            raise UnknownName("precision", precision, PRECISIONS)
+        reduced = getattr(self, f"{precision}_flops_per_second", None)
+        return self.flops_per_second if reduced is None else float(reduced)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device(Hardware):
+    """A class of device that trains, in base units."""
+
+    ram_bytes: int
+    """Memory that tensors live in; of a graphics card, its own."""
+    usable_memory_bytes: int
+    """What an idle system leaves of it to processes.  A trainer never has all of the RAM."""
+    runtime_overhead_bytes: int
+    """What Python with torch takes of the usable memory before any tensor exists."""
     jitter: float
     """Sigma of a lognormal factor with median 1 on the duration of computing."""
     storage_bytes_per_second: float = inf
     """Sequential read rate of the storage that holds models and data."""
-    float16_flops_per_second: float | None = None
-    """Sustained training rate under autocast to float16; if absent, the float32 rate."""
-    bfloat16_flops_per_second: float | None = None
-    """Sustained training rate under autocast to bfloat16; if absent, the float32 rate."""
     throttle_after_seconds: float = inf
     """After so many seconds under load, ``throttled_share`` of the rate is left; both or neither."""
     throttled_share: float = 1.0
@@ -77,19 +124,6 @@ class Device:
     """A published list or data sheet that prints the same numbers."""
     modes: tuple[str, ...] = ()
     """Power modes, each a device ``NAME@MODE``, with the numbers that differ; one in a mode has none."""
-    facts: Mapping[str, Fact] = field(default_factory=_no_facts, repr=False, compare=False)
-    """Range, confidence and source of each number."""
-
-    def rate(self, precision: str) -> float:
-        """Sustained training FLOP/s in a precision; the float32 rate if the profile has none for it.
-
-        No profile has one for float64: seconds of products in it are at least those.  Raises UnknownName for a
-        precision other than "float64", "float32", "float16" and "bfloat16".
-        """
-        if precision not in PRECISIONS:
-            raise UnknownName("precision", precision, PRECISIONS)
-        autocast_rate = getattr(self, f"{precision}_flops_per_second", None)
-        return self.flops_per_second if autocast_rate is None else float(autocast_rate)
 
     def throttled(self, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
         """Seconds of uninterrupted computing with throttling, from the seconds that it takes without: `[n]`."""
@@ -148,19 +182,25 @@ class Link:
 
 _SIGMA = units.Quantity("sigma", "0.1", {"": units.SECONDS.factors[""]})
 
-_DEVICE_NUMBERS = {
-    "ram_bytes": units.BYTES,
-    "usable_memory_bytes": units.BYTES,
+_HARDWARE_NUMBERS = {
     "flops_per_second": units.RATE,
     "peak_flops_per_second": units.RATE,
+    "peak_tf32_flops_per_second": units.RATE,
+    "peak_float16_flops_per_second": units.RATE,
+    "peak_bfloat16_flops_per_second": units.RATE,
     "float16_flops_per_second": units.RATE,
     "bfloat16_flops_per_second": units.RATE,
     "memory_bytes_per_second": units.BYTES_PER_SECOND,
-    "storage_bytes_per_second": units.BYTES_PER_SECOND,
     "seconds_per_operator": units.SECONDS,
-    "runtime_overhead_bytes": units.BYTES,
     "compute_watts": units.WATTS,
     "idle_watts": units.WATTS,
+}
+_DEVICE_NUMBERS = {
+    "ram_bytes": units.BYTES,
+    "usable_memory_bytes": units.BYTES,
+    **_HARDWARE_NUMBERS,
+    "storage_bytes_per_second": units.BYTES_PER_SECOND,
+    "runtime_overhead_bytes": units.BYTES,
     "battery_joules": units.JOULES,
     "throttle_after_seconds": units.SECONDS,
     "throttled_share": units.SHARE,
@@ -175,7 +215,12 @@ _LINK_NUMBERS = {
     "upload_watts": units.WATTS,
     "jitter": _SIGMA,
 }
+_OF_PROCESSOR = "flops_per_second"
+"""The number that the class of a processor has for a profile without it."""
 _OPTIONAL = (
+    "peak_tf32_flops_per_second",
+    "peak_float16_flops_per_second",
+    "peak_bfloat16_flops_per_second",
     "float16_flops_per_second",
     "bfloat16_flops_per_second",
     "battery_joules",
@@ -195,13 +240,6 @@ _MOST_JITTER = 3.0
 """Above this sigma, factors of a thousand would be common, so the number is surely a mistake."""
 _MOST_GAIN = 64
 """Half precision on matrix units reaches about 16 times the float32 peak of its chip; above 64 times is a mistake."""
-
-
-def library_folder() -> Path:
-    """The folder with ``devices/``, ``networks/``, ``fleets/`` and ``runtimes/``: installed, or in the checkout."""
-    package = Path(__file__).resolve().parents[1]
-    shipped = package / "shipped" / "profiles"
-    return shipped if shipped.is_dir() else package.parent / "profiles"
 
 
 def library_folders() -> list[Path]:
@@ -355,8 +393,7 @@ def _numbers_of_mode(written: Written, name: str) -> Mapping[str, object]:
 def _device(written: Written, name: str) -> Device:
     """The device that is written.  Raises DeviceError for everything that is wrong."""
     faults = Faults()
-    with faults.noting():
-        written.check_keys(["title", "kind", *_needed(_DEVICE_NUMBERS)], [*_OPTIONAL, "twin", MODES], "a device")
+    own, facts = _hardware(written, name, _DEVICE_NUMBERS, ["kind"], ["twin", MODES], "a device", faults)
 
     def refuse(field: str, message: str) -> None:
         faults.note(written.error(message, field))
@@ -364,20 +401,116 @@ def _device(written: Written, name: str) -> Device:
     kind = written.data.get("kind")
     if "kind" in written.data and kind not in DEVICE_KINDS:
         refuse("kind", f"kind: {kind!r} is not one of {', '.join(DEVICE_KINDS)}")
-    title, twin = "", None
-    with faults.noting():
-        title = written.text("title")
+    twin = None
     with faults.noting():
         twin = written.text("twin") if "twin" in written.data else None
-    facts = _facts(written, _DEVICE_NUMBERS, faults)
-    value = {number: fact.value for number, fact in facts.items()}
+    for number in ("usable_memory_bytes", "runtime_overhead_bytes"):
+        if number in facts and "ram_bytes" in facts and facts[number].value > facts["ram_bytes"].value:
+            refuse(number, f"{number} can't be more than ram_bytes")
+    throttling = [number for number in ("throttle_after_seconds", "throttled_share") if number in written.data]
+    if len(throttling) == 1:
+        (given,) = throttling
+        refuse(given, f"{given} is given alone: give both throttle_after_seconds and throttled_share, or neither")
+    faults.raise_all()
+    return Device(**own, kind=cast("DeviceKind", kind), twin=twin)
 
+
+def read_hardware(path: Path) -> Hardware:
+    """Read hardware that was measured from a YAML file; its name is the file's stem.
+
+    Raises DeviceError with file, line and field of everything that is wrong.
+    """
+    written = read_written(path, _shape("machine", _HARDWARE_NUMBERS))
+    faults = Faults()
+    own, _ = _hardware(written, path.stem, _HARDWARE_NUMBERS, [], [], "hardware", faults)
+    faults.raise_all()
+    return Hardware(**own)
+
+
+@cache
+def hardware(name: str) -> Hardware:
+    """The library's device of this name, or the hardware that was measured beside those.
+
+    Raises UnknownName if there is none, and DeviceError if its file is invalid.
+    """
+    if name in library_files("hardware"):
+        return look_up("hardware", "hardware", name, read_hardware)
+    return look_up("device", "devices", name, read_device, also=library_files("hardware"))
+
+
+def _hardware(
+    written: Written,
+    name: str,
+    quantities: Mapping[str, units.Quantity],
+    needed: list[str],
+    optional: list[str],
+    noun: str,
+    faults: Faults,
+) -> tuple[dict[str, Any], dict[str, Fact]]:
+    """The keywords of what is written, with the rates of its processor where it has none; faults are noted."""
+    of_class = isinstance(written.data.get("processor"), str)
+    numbers = [number for number in _needed(quantities) if number != _OF_PROCESSOR or not of_class]
+    with faults.noting():
+        written.check_keys(["title", *needed, *numbers], [*_OPTIONAL, *optional, "processor", _OF_PROCESSOR], noun)
+    title, named, processor = "", None, ROOFLINE
+    with faults.noting():
+        title = written.text("title")
+    facts = _facts(written, quantities, faults)
+    with faults.noting():
+        if isinstance(written.data.get("processor"), Mapping):
+            processor = _own_processor(written)
+        elif "processor" in written.data:
+            named = _processor_class(written)
+            if "peak_flops_per_second" in facts:
+                processor, facts = _by_class(facts, named, name)
+    _check_rates(written, {number: fact.value for number, fact in facts.items()}, faults)
+    own = {"name": name, "title": title, "processor": processor, "processor_class": named}
+    return {**own, **_values(facts, quantities)}, facts
+
+
+def _processor_class(written: Written) -> str:
+    named = written.text("processor")
+    try:
+        kind_of(named)
+    except UnknownName as error:
+        raise written.error(f"processor: {error}", "processor") from None
+    return named
+
+
+def _own_processor(written: Written) -> Processor:
+    """The processor of a profile that writes its efficiencies itself, as ``edgefl calibrate`` does."""
+    try:
+        own = OwnProcessor.model_validate(written.data["processor"])
+    except ValidationError as error:
+        raise written.invalid(error, ("processor",), OWN_SHAPE) from None
+    return processor_of(own.kind, own)
+
+
+def _by_class(facts: dict[str, Fact], named: str, name: str) -> tuple[Processor, dict[str, Fact]]:
+    """The processor of this class, and the facts with its rates where a profile has none of its own."""
+    entry = efficiency_of(named, split_mode(name)[0])
+    share = entry.efficiency.arithmetic["product"]
+    rates = {"flops_per_second": ("peak_flops_per_second", share)}
+    for reduced in _REDUCED:
+        peak = f"peak_{reduced}_flops_per_second"
+        if peak in facts:
+            rates[f"{reduced}_flops_per_second"] = peak, share * entry.efficiency.reduced.get(reduced, 1.0)
+    derived = {}
+    for number, (peak, of_peak) in rates.items():
+        if number not in facts:
+            value = of_peak * facts[peak].value
+            said = source_of(entry, of_peak, peak)
+            derived[number] = Fact(value, value / entry.error, value * entry.error, "fitted", said)
+    return processor_of(kind_of(named), entry.efficiency), {**facts, **derived}
+
+
+def _check_rates(written: Written, value: Mapping[str, float], faults: Faults) -> None:
     def exceeds(number: str, limit: str, times: float = 1.0) -> bool:
         return number in value and limit in value and value[number] > times * value[limit]
 
-    for number in ("usable_memory_bytes", "runtime_overhead_bytes"):
-        if exceeds(number, "ram_bytes"):
-            refuse(number, f"{number} can't be more than ram_bytes")
+    def refuse(field: str, message: str) -> None:
+        faults.note(written.error(message, field))
+
     if exceeds("flops_per_second", "peak_flops_per_second"):
         refuse("flops_per_second", "flops_per_second is above peak_flops_per_second")
     for number in ("float16_flops_per_second", "bfloat16_flops_per_second"):
@@ -385,18 +518,6 @@ def _device(written: Written, name: str) -> Device:
             refuse(number, f"{number} is more than {_MOST_GAIN} times peak_flops_per_second; check the unit of both")
     if exceeds("idle_watts", "compute_watts"):
         refuse("idle_watts", "idle_watts is above compute_watts")
-    throttling = [number for number in ("throttle_after_seconds", "throttled_share") if number in written.data]
-    if len(throttling) == 1:
-        (given,) = throttling
-        refuse(given, f"{given} is given alone: give both throttle_after_seconds and throttled_share, or neither")
-    faults.raise_all()
-    return Device(
-        name=name,
-        title=title,
-        kind=cast("DeviceKind", kind),
-        twin=twin,
-        **_values(facts, _DEVICE_NUMBERS),
-    )
 
 
 def read_link(path: Path) -> Link:
@@ -441,5 +562,6 @@ def _facts(written: Written, numbers: Mapping[str, units.Quantity], faults: Faul
 
 def _values(facts: Mapping[str, Fact], numbers: Mapping[str, units.Quantity]) -> dict[str, Any]:
     """Keyword arguments for Device or Link: the value of each number, and ``facts``."""
-    values = {name: int(fact.value) if numbers[name].whole else fact.value for name, fact in facts.items()}
+    whole = {name for name, quantity in numbers.items() if quantity.whole}
+    values = {name: int(fact.value) if name in whole else fact.value for name, fact in facts.items()}
     return {**values, "facts": MappingProxyType(facts)}

@@ -17,7 +17,7 @@ from edgefl.files import read_regular
 from edgefl.registry.part_fields import Fields
 from edgefl.yaml_lines import KeyPath, Place, spell
 
-Confidence = Literal["measured", "datasheet", "estimated"]
+Confidence = Literal["measured", "datasheet", "estimated", "fitted"]
 SHAPE = "a number is {value, range, confidence, source: {title, date, quote}}"
 SOURCE_SHAPE = "a source is {title, url, date, quote}"
 
@@ -53,7 +53,7 @@ class Fact:
 
     The confidence is ``measured`` if the source measured this quantity on this device. It is ``datasheet`` if the
     manufacturer states the number, or if it follows from stated figures. It is ``estimated`` if the quote gives only
-    a reasoning.
+    a reasoning, and ``fitted`` if it is a share of a stated number that was fitted to published measurements of others.
     """
 
     value: float
@@ -205,6 +205,13 @@ def read_written(path: Path, shape: str) -> Written:
     if not isinstance(data, dict) or not isinstance(data.get("title"), str):
         raise DeviceError(f"{path}: {shape}")
     return Written(path, data, {where: place for where, place in places.items() if where})
+
+
+def library_folder() -> Path:
+    """The folder of edgefl's profiles (``devices/``, ``networks/`` and others): installed, or in the checkout."""
+    package = Path(__file__).resolve().parents[1]
+    shipped = package / "shipped" / "profiles"
+    return shipped if shipped.is_dir() else package.parent / "profiles"
 
 
 def profile_keys(path: Path) -> set[str]:

@@ -199,19 +199,21 @@ class ProfileHead(Record):
     """What it is"""
 
 
-class HeldAgainst(Record):
-    """What published seconds say of predictions, as predicted / measured."""
+class RestsOn(Record):
+    """What the seconds of a device rest on."""
 
+    processor: str
+    """The class of its processor"""
+    of: str
+    """The device, if it has published rows; else the class, or `cpu` or `gpu` if the class has none"""
+    runtime: str | None
+    """Runtime of the published rows (`pytorch 1.13`); `null`: of several"""
     rows: int
-    """Published measurements"""
-    median: float
-    """The ratio in the median"""
-    low: float
-    """The smallest"""
-    high: float
-    """The largest"""
+    """Published rows of seconds"""
+    devices: int
+    """Devices that the rows are of"""
     error: float
-    """The factor exp(sqrt(mean(log(ratio)²))), which bias and spread enter alike"""
+    """The factor exp(sqrt(mean(log(predicted / measured)²))) of rows that a fit without them predicts"""
 
 
 class DeviceKinds(Record):
@@ -241,9 +243,8 @@ class LinkProfile(Figures, ProfileHead):
 class DeviceProfile(Figures, DeviceKinds, ProfileHead):
     """A device of the library or of a file."""
 
-    held_against: HeldAgainst | Maybe | None = UNSET
-    """What published measurements say of it, `null` where nothing was found; only if a device of the library is
-    shown, in its default mode"""
+    rests_on: RestsOn | None
+    """What its seconds rest on; `null` for a profile that names no class of processors"""
 
 
 class FleetSheet(ProfileHead):

@@ -16,9 +16,9 @@ from edgefl.records.devices import (
     DeviceProfile,
     DeviceRow,
     FleetSheet,
-    HeldAgainst,
     Library,
     LinkProfile,
+    RestsOn,
     Sourced,
 )
 from edgefl.records.record import UNSET
@@ -161,8 +161,8 @@ def _print_profile(console: Console, profile: DeviceProfile | LinkProfile) -> No
             about.append(f"same numbers in: {profile.twin}")
         if profile.modes:
             about.append("power modes: " + ", ".join(f"{profile.name}@{mode}" for mode in profile.modes))
-        if profile.held_against is not UNSET:
-            about.append(_held_against(profile.held_against))
+        if profile.rests_on is not None:
+            about.append(_rests_on(profile.rests_on))
     print_section(console, f"{profile.name}: {profile.title}", table, "\n".join(about))
     _print_derived(console, profile.derived)
     by_source: dict[str, list[str]] = {}
@@ -174,12 +174,12 @@ def _print_profile(console: Console, profile: DeviceProfile | LinkProfile) -> No
     console.print()
 
 
-def _held_against(known: HeldAgainst | None) -> str:
-    if known is None:
-        return "held against: nothing published was found"
-    rows = f"{known.rows} published measurement{'s' if known.rows > 1 else ''}"
-    ratios = f"{known.median:g} in the median, {known.low:g} to {known.high:g}"
-    return f"held against: {rows} of seconds; predicted / measured {ratios}"
+def _rests_on(known: RestsOn) -> str:
+    if not known.rows:
+        return f"seconds: mean of all {known.of.upper()}s, no published rows of {known.processor}"
+    runtime = f" with {known.runtime}" if known.runtime else ""
+    rows = f"{known.rows} published rows of {known.of}{runtime}"
+    return f"seconds: {rows}; rows that a fit hasn't seen are off by a factor of {known.error:.2f}"
 
 
 def _print_fleet(console: Console, fleet: FleetSheet) -> None:

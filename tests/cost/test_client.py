@@ -21,9 +21,14 @@ from edgefl.cost import (
     traffic,
 )
 from edgefl.devices import Device, Link
+from edgefl.operator_classes import OperatorClass
 from edgefl.work import Edit, Item, Payload, Work
 
-DEVICE = Device("toy", "Toy", 2**30, 2**29, 1e9, 2e9, 1e8, 1e-5, 2**20, 4.0, 1.0, 0.0)
+DEVICE = Device(
+    name="toy", title="Toy", ram_bytes=2**30, usable_memory_bytes=2**29, flops_per_second=1e9,
+    peak_flops_per_second=2e9, memory_bytes_per_second=1e8, seconds_per_operator=1e-5, runtime_overhead_bytes=2**20,
+    compute_watts=4.0, idle_watts=1.0, jitter=0.0,
+)  # fmt: skip
 LINK = Link("toy", "Toy", 8e6, 4e6, 0.05, 0.5, 0.8, 0.0)
 
 
@@ -33,7 +38,12 @@ def computed(work: Work, source: Toy) -> ComputeCost:
 
 def of(operators: list[tuple[float, float, float]], **more: int) -> ComputeCost:
     numbers = {"peak_memory_bytes": 100, "forward_flops": 30, "backward_flops": 60, **more}
-    return ComputeCost(memory_bytes={}, fvcore_macs_per_sample=0.0, operators=np.array(operators), **numbers)  # type: ignore[arg-type]
+    return ComputeCost(
+        memory_bytes={},
+        fvcore_macs_per_sample=0.0,
+        operators=np.array([(*each, OperatorClass.PRODUCT) for each in operators]),
+        **numbers,
+    )  # type: ignore[arg-type]
 
 
 def test_flops_grow_with_batches_and_epochs() -> None:
@@ -48,7 +58,7 @@ def test_flops_grow_with_batches_and_epochs() -> None:
 
 @given(epochs=st.integers(2, 9), batches=st.integers(2, 9))
 def test_operators_are_counted_in_proportion(epochs: int, batches: int) -> None:
-    assert OPERATORS[2, 2].shape[1] == 3
+    assert OPERATORS[2, 2].shape[1] == 4
     source = Toy(8 * batches)
     found = compute_cost(make_work(passes=(training_pass(),) * epochs), source, TRACE)
     assert found.operators[:, 2].sum() * 4 == OPERATORS[2, 2][:, 2].sum() * epochs * batches
@@ -128,12 +138,12 @@ def test_a_frozen_weight_in_a_block_leaves_out_its_own_gradient() -> None:
     assert macs(names) - macs(tuple(name for name in names if name not in frozen)) == 4 * 17 * 16 * 16
 
 
-def test_roofline_seconds() -> None:
+def test_roofline_seconds_of_a_profile_without_a_processor() -> None:
     # bound by arithmetic (3 s, twice), by memory (2 s, once)
     cost = of([(3e9, 1e6, 2), (1e9, 2e8, 1)])
     assert cost.seconds(DEVICE) == pytest.approx(3 * 2 + 2 + 3 * 1e-5)
     assert cost.seconds(replace(DEVICE, flops_per_second=6e9)) == pytest.approx(0.5 * 2 + 2 + 3e-5)
-    assert ComputeCost(0, {}, 0, 0, 0.0, np.empty((0, 3))).seconds(DEVICE) == 0
+    assert ComputeCost(0, {}, 0, 0, 0.0, np.empty((0, 4))).seconds(DEVICE) == 0
 
 
 MODEL = Payload("model", (Item("a", (1000,), "float32", "k/a"),))

@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 from edgefl.cost.phases import NUMBERS, Phases, carried, joules_of, numbers_of, priced
 from edgefl.devices import Device, Link
 
-DEVICE = Device("toy", "Toy", 2**30, 2**29, 1e9, 2e9, 1e8, 1e-5, 2**20, 4.0, 1.0, 0.0)
+DEVICE = Device(
+    name="toy", title="Toy", ram_bytes=2**30, usable_memory_bytes=2**29, flops_per_second=1e9,
+    peak_flops_per_second=2e9, memory_bytes_per_second=1e8, seconds_per_operator=1e-5, runtime_overhead_bytes=2**20,
+    compute_watts=4.0, idle_watts=1.0, jitter=0.0,
+)  # fmt: skip
 LINK = Link("toy", "Toy", 8e6, 4e6, 0.05, 0.5, 0.8, 0.0)
 
 

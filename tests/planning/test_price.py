@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,17 +14,24 @@ from hypothesis import strategies as st
 from edgefl.commands.compose import planner_of
 from edgefl.cost import NO_COMPUTE, NO_TRAFFIC, ClientCost, ComputeCost, Traffic
 from edgefl.devices import Device, Link, load_device, load_link
+from edgefl.devices.processors import ROOFLINE
+from edgefl.operator_classes import OperatorClass
 from edgefl.planning import Planner, stale
 from edgefl.scenario import load
 
-DEVICES = [load_device(name) for name in ("raspberry-pi-4-4gb", "phone-mid", "jetson-orin-nano-8gb")]
+_LOADED = [load_device(name) for name in ("raspberry-pi-4-4gb", "phone-mid", "jetson-orin-nano-8gb")]
+DEVICES = [*_LOADED, replace(_LOADED[0], processor=ROOFLINE)]
 LINKS = [load_link(name) for name in ("wifi-5", "lte")]
-BUSY = st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 10**9), st.integers(1, 1000)), max_size=4)
+Operators = list[tuple[int, int, int, OperatorClass]]
+BUSY = st.lists(
+    st.tuples(st.integers(0, 10**12), st.integers(0, 10**9), st.integers(1, 1000), st.sampled_from(OperatorClass)),
+    max_size=4,
+)
 
 
-def computing(operators: list[tuple[int, int, int]], parameters: int = 0) -> ComputeCost:
+def computing(operators: Operators, parameters: int = 0) -> ComputeCost:
     return ComputeCost(
-        5000, {"parameters": parameters, "activations": 7}, 30, 60, 0.0, np.array(operators, float).reshape(-1, 3)
+        5000, {"parameters": parameters, "activations": 7}, 30, 60, 0.0, np.array(operators, float).reshape(-1, 4)
     )
 
 
@@ -35,10 +43,20 @@ def seconds_by_hand(
     operators: Any, parameters: int, down: int, up: int, device: Device, link: Link
 ) -> tuple[float, float, float]:
     """Download, loading and computing, and upload, without throttling."""
-    busy = parameters / device.storage_bytes_per_second
-    for flops, touched, times in operators:
-        arithmetic, memory = flops / device.flops_per_second, touched / device.memory_bytes_per_second
-        busy += times * (max(arithmetic, memory) + device.seconds_per_operator)
+    busy = launches = 0.0
+    processor = device.processor
+    fixed = processor.launch * device.seconds_per_operator
+    for flops, touched, times, kind in operators:
+        arithmetic = flops / (device.flops_per_second * processor.arithmetic[kind])
+        memory = touched / (device.memory_bytes_per_second * processor.memory[kind])
+        if processor.kind == "cpu":
+            busy += times * (arithmetic + memory + fixed)
+        elif processor.kind == "gpu":
+            busy += times * (max(arithmetic, memory) + processor.kernel_seconds)
+            launches += times * fixed
+        else:
+            busy += times * (max(arithmetic, memory) + fixed)
+    busy = max(busy, launches) + parameters / device.storage_bytes_per_second
     ways = []
     for moved, rate in ((down, link.download_bits_per_second), (up, link.upload_bits_per_second)):
         ways.append(link.latency_seconds + 8 * moved / (rate * (1 - link.loss)) if moved else 0.0)
@@ -50,7 +68,12 @@ def seconds_by_hand(
     st.sampled_from(DEVICES), st.sampled_from(LINKS),
 )  # fmt: skip
 def test_seconds_and_joules_by_hand(
-    operators: list[tuple[int, int, int]], parameters: int, down: int, up: int, device: Device, link: Link
+    operators: Operators,
+    parameters: int,
+    down: int,
+    up: int,
+    device: Device,
+    link: Link,
 ) -> None:
     found = ClientCost.on(computing(operators, parameters), travelling(down, up), device, link).budgets()
     receiving, busy, sending = seconds_by_hand(operators, parameters, down, up, device, link)
@@ -62,9 +85,7 @@ def test_seconds_and_joules_by_hand(
 
 
 @given(BUSY, st.integers(0, 10**9), st.integers(0, 10**9), st.booleans())
-def test_computing_and_travelling_add_up(
-    operators: list[tuple[int, int, int]], down: int, up: int, throttling: bool
-) -> None:
+def test_computing_and_travelling_add_up(operators: Operators, down: int, up: int, throttling: bool) -> None:
     """What a sweep stands on: neither changes what the other costs."""
     compute, moved = computing(operators), travelling(down, up)
     for device in DEVICES:

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from edgefl.commands.devices.factors import Against, classes, corrected, fitted
 from edgefl.commands.devices.published_step import step_cost
 from edgefl.commands.progress import OnProgress, silent
 from edgefl.commands.sweep.sensitivity import tau_of_signs
 from edgefl.cost import ComputeCost
 from edgefl.devices.measurements import Measurement, measurements
-from edgefl.devices.profile import Device, device_names, load_device
+from edgefl.devices.profile import Hardware, device_names, hardware, load_device
 from edgefl.errors import DeviceError, EdgeflError, UnknownName
 from edgefl.report import FIGURE_FORMS, check_figure, draw_figure
 from edgefl.report.charts.devices import predicted_over_published
@@ -63,8 +62,8 @@ def validate_devices(
     rows: list[dict[str, Any]] = []
     for index, row in enumerate(wanted):
         on_progress("combination", {"label": f"{row.device}, {row.model}", "index": index, "of": len(wanted)})
-        rows += [plain(one, factors_in_use()) for one in held([row])]
-    result = {"rows": rows, "summary": summary(rows), "factors": factors_in_use(), "loss": fitted().loss}
+        rows += [plain(one) for one in held([row])]
+    result = {"rows": rows, "summary": summary(rows)}
     if plot is not None:
         draw_figure(predicted_over_published(result), Path(plot))
     return result
@@ -75,7 +74,7 @@ class Held:
     """A measurement with the cost of its step on its device; ``reason`` says why there is none."""
 
     row: Measurement
-    device: Device
+    device: Hardware
     cost: ComputeCost | None
     reason: str | None = None
 
@@ -89,11 +88,11 @@ class Held:
         """The measured value, of a duration the seconds of a step."""
         return self.row.seconds_per_step or self.row.value
 
-    def predicted(self, factors: dict[Any, float] | None = None) -> float | None:
-        """The predicted value, with the device's numbers times ``factors``; None if the step has no cost."""
+    def predicted(self) -> float | None:
+        """The predicted value; None if the step has no cost."""
         if self.cost is None:
             return None
-        device = corrected(self.device, self.row.precision, factors or {})
+        device = self.device
         if self.quantity == "peak_memory":
             return float(self.cost.peak_memory_bytes)
         if self.quantity == "power":
@@ -108,9 +107,8 @@ def held(rows: Iterable[Measurement]) -> list[Held]:
     """The measurements with their predicted costs."""
     result = []
     for row in rows:
-        device = load_device(row.device)
-        known = classes().of(row.device)
-        gpu = known is not None and classes().by_name[known].gpu
+        device = hardware(row.device)
+        gpu = device.processor.kind == "gpu"
         try:
             if row.measured == "energy" and row.samples is None:
                 raise EdgeflError("the energy is of an epoch, and its samples aren't said")
@@ -120,33 +118,30 @@ def held(rows: Iterable[Measurement]) -> list[Held]:
     return result
 
 
-def plain(one: Held, factors: dict[str, dict[Any, float]]) -> dict[str, Any]:
-    """A row of ``edgefl devices validate``; ``fitted_ratio`` has the factors of the device's class."""
-    row = one.row
-    before, after = one.predicted(), one.predicted(factors.get(classes().of(row.device) or "", {}))
+def plain(one: Held) -> dict[str, Any]:
+    """A row of ``edgefl devices validate``."""
+    row, predicted = one.row, one.predicted()
     return {
-        "device": row.device, "class": classes().of(row.device), "model": row.model, "trained": row.trained,
+        "device": row.device, "class": one.device.processor_class, "model": row.model, "trained": row.trained,
         "batch": row.batch, "precision": row.precision, "quantity": one.quantity, "measured": one.measured,
-        "predicted": before, "ratio": before and before / one.measured, "fitted_predicted": after,
-        "fitted_ratio": after and after / one.measured, "half": row.half, "includes": list(row.includes),
-        "reason": one.reason, "source": row.source.model_dump(mode="json"),
+        "predicted": predicted, "ratio": predicted and predicted / one.measured, "half": row.half,
+        "includes": list(row.includes), "reason": one.reason, "source": row.source.model_dump(mode="json"),
     }  # fmt: skip
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Median relative error and Kendall's tau-b of the seconds of each half, before and after the factors."""
+    """Median relative error and Kendall's tau-b of the seconds of each half."""
     result = []
     for half in ("fitted", "held-out"):
         mine = [row for row in rows if row["half"] == half and row["quantity"] == "seconds" and row["ratio"]]
-        for factors, name in ((False, ""), (True, "fitted_")):
-            errors = [abs(row[f"{name}ratio"] - 1) for row in mine]
-            measured, predicted = [r["measured"] for r in mine], [r[f"{name}predicted"] for r in mine]
-            result.append({
-                "half": half, "factors": factors, "rows": len(mine),
-                "median_error": median(errors) if errors else None,
-                "worst_error": max(errors, default=None),
-                "tau": kendall_tau(measured, predicted) if len(mine) > 1 else None,
-            })  # fmt: skip
+        errors = [abs(row["ratio"] - 1) for row in mine]
+        measured, predicted = [r["measured"] for r in mine], [r["predicted"] for r in mine]
+        result.append({
+            "half": half, "rows": len(mine),
+            "median_error": median(errors) if errors else None,
+            "worst_error": max(errors, default=None),
+            "tau": kendall_tau(measured, predicted) if len(mine) > 1 else None,
+        })  # fmt: skip
     return result
 
 
@@ -154,23 +149,3 @@ def kendall_tau(first: ArrayLike, second: ArrayLike) -> float:
     """Kendall's tau-b of two lists of numbers."""
     arrays = (np.asarray(values, dtype=np.float64) for values in (first, second))
     return tau_of_signs(*(np.sign(each[:, None] - each[None, :]).astype(np.int8) for each in arrays))
-
-
-def against(ratios: Sequence[float]) -> Against:
-    """How far predicted seconds are from measured ones; ``ratios`` are predicted / measured, of one row or more."""
-    return Against(
-        rows=len(ratios),
-        median=_rounded(median(ratios)),
-        low=_rounded(min(ratios)),
-        high=_rounded(max(ratios)),
-        error=_rounded(float(np.exp(np.sqrt(np.mean(np.log(ratios) ** 2))))),
-    )
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.3g}")
-
-
-def factors_in_use() -> dict[str, dict[Any, float]]:
-    """The fitted factors by class and number."""
-    return {name: dict(numbers) for name, numbers in fitted().factors.items()}

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from edgefl.cost import ComputeCost
+from edgefl.cost.client_cost import operator_table
 from edgefl.cost.predict import CpuNormFakeMode, replaced
 from edgefl.devices.measurements import Measurement
-from edgefl.devices.profile import library_folder
+from edgefl.devices.written_facts import library_folder
 from edgefl.errors import DeviceError, UnknownName
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.registry.part_fields import Fields
@@ -119,7 +120,7 @@ def _predicted(row: Measurement, gpu: bool) -> ComputeCost:
             with meter.step(0, "all"):
                 _step(row, built, module, optimizer, meter, batch)
     step = meter.steps[0, "all"]
-    table = np.array([[*o, n] for o, n in step.operators.items()], dtype=np.float64).reshape(-1, 3)
+    table = operator_table(step.operators)
     trace = meter.trace()
     return ComputeCost(
         trace.peak_memory_bytes, trace.memory_bytes, step.forward_flops, step.backward_flops, 0.0, table,

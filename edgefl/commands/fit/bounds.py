@@ -23,12 +23,13 @@ from edgefl.cost import NO_COMPUTE, ClientCost, ComputeCost, Predictor, Traffic
 from edgefl.devices import Device, FleetOptions, Link
 from edgefl.devices.budgets import BUDGETS, budget_named
 from edgefl.errors import EdgeflError
+from edgefl.operator_classes import OperatorClass
 from edgefl.planning import Planner, Setup, stale
 from edgefl.scenario import Scenario, load
 from edgefl.schedules import Stage
 from edgefl.work import Form, Work, distinct
 
-LEAST_COMPUTE = replace(NO_COMPUTE, operators=np.array([[1.0, 0.0, 1.0]]))
+LEAST_COMPUTE = replace(NO_COMPUTE, operators=np.array([[1.0, 0.0, 1.0, OperatorClass.POINTWISE]]))
 """The least that a work with a pass computes: one operator."""
 
 

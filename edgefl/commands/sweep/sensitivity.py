@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl import seeds
-from edgefl.commands.devices.factors import residual_factor
 from edgefl.commands.progress import OnProgress, silent
 from edgefl.commands.sweep.cell_row import merits
 from edgefl.commands.sweep.perturbed_fleets import LARGER_IS_BETTER, numbers_of, profiles_of, scaled
 from edgefl.devices import Device, FleetOptions, Link
+from edgefl.devices.browsing import residual_factor
 from edgefl.errors import UnitError
 from edgefl.planning.workload import Workload, evaluated
 from edgefl.records.record import UNSET
@@ -80,14 +80,14 @@ class Errors:
         return max((self.of(*key) for key in keys), default=self.factor)
 
 
-def errors_of(text: str, devices: Iterable[str]) -> Errors:
+def errors_of(text: str, profiles: Mapping[str, Device | Link]) -> Errors:
     """The errors of ``2x``, or of ``residuals``: what published measurements say of the devices, 2 elsewhere.
 
     Raises UnitError for text in another form, and for a factor of 1 or less.
     """
     if text.strip() != RESIDUALS:
         return Errors(factor_of(text))
-    known = {name: residual_factor(name) for name in devices}
+    known = {name: residual_factor(device) for name, device in profiles.items() if isinstance(device, Device)}
     return Errors(UNKNOWN, {name: factor for name, factor in known.items() if factor is not None})
 
 

@@ -1,4 +1,4 @@
-"""FLOPs of operators: torch's formulas, and those that torch lacks or has wrong."""
+"""FLOPs of operators, by torch's formulas and those that torch lacks or has wrong, and the class of each operator."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
+
+from edgefl.operator_classes import OperatorClass
 
 aten = torch.ops.aten
 
@@ -105,3 +107,33 @@ def is_matmul(packet: Any) -> bool:
     """Whether an operator, by its name, multiplies matrices."""
     words = packet.__name__.split("_")
     return any(word in _MATMUL_WORDS or word.startswith("conv") for word in words)
+
+
+_BATCHED = frozenset({aten.bmm, aten.baddbmm})
+_NORMS = ("batch_norm", "layer_norm", "group_norm", "rms_norm")
+GATHERS = frozenset({aten.embedding, aten.index_select, aten.gather, aten.index})
+_EMBEDDINGS = GATHERS | {aten.embedding_dense_backward, aten.index_put, aten.index_put_, aten._index_put_impl_}
+
+
+def class_of(packet: Any, args: Any) -> OperatorClass:
+    """The class of an operator that updates no weights, from its name, and of a convolution from its arguments."""
+    if packet is aten.convolution:
+        return _class_of_convolution(args[0], args[1], args[8], args[6])
+    if packet is aten.convolution_backward:
+        return _class_of_convolution(args[1], args[2], args[9], args[7])
+    if packet in _BATCHED or "attention" in packet.__name__:
+        return OperatorClass.ATTENTION
+    if packet in FORMULAS and is_matmul(packet):
+        return OperatorClass.PRODUCT
+    if any(norm in packet.__name__ for norm in _NORMS):
+        return OperatorClass.NORMALISATION
+    return OperatorClass.EMBEDDING if packet in _EMBEDDINGS else OperatorClass.POINTWISE
+
+
+def _class_of_convolution(x: Tensor, weight: Tensor, groups: int, transposed: bool) -> OperatorClass:
+    if groups > 1:
+        each = (weight.shape[0] if transposed else x.shape[1]) // groups
+        return OperatorClass.DEPTHWISE_CONVOLUTION if each == 1 else OperatorClass.GROUPED_CONVOLUTION
+    if all(size == 1 for size in weight.shape[2:]):
+        return OperatorClass.CONVOLUTION_1X1
+    return OperatorClass.CONVOLUTION

@@ -23,8 +23,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from edgefl.errors import UncountedOperator
+from edgefl.operator_classes import OperatorClass
 from edgefl.work.meter.allocator_peak import MemoryEvent
-from edgefl.work.meter.flops import FORMULAS, gradient_macs, is_matmul
+from edgefl.work.meter.flops import FORMULAS, GATHERS, class_of, gradient_macs, is_matmul
 from edgefl.work.meter.operator_calls import LIBRARY, Call, call_of
 from edgefl.work.meter.trace import FINISH, METERED, PARTS, START, Held, Moment, StepCost, Trace
 
@@ -45,7 +46,6 @@ aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
 
 
-_GATHERS = frozenset({aten.embedding, aten.index_select, aten.gather, aten.index})
 _FREE = frozenset({aten._unsafe_view, aten.lift_fresh, aten.empty, aten.empty_like, aten.empty_strided, aten.detach})
 
 
@@ -357,12 +357,13 @@ class Meter(_Mode):
                 self._step.macs[WITHOUT_GRADIENT if without_gradient else self._scope[0]] += macs
                 if macs and self._trains and not without_gradient and self._scope[0] in self._partial:
                     self._step.gradient_macs[self._scope[0]] += gradient_macs(packet, args, macs)
-        if packet in _GATHERS:
+        if packet in GATHERS:
             touched = 2 * sum(t.numel() * t.element_size() for t in outs)
         else:
             tensors = {id(t): t for t in (*_tensors(args), *_tensors(kwargs.values()), *outs)}
             touched = sum(t.numel() * t.element_size() for t in tensors.values())
-        self._step.operators[flops, touched] += 1
+        of_class = OperatorClass.OPTIMIZER if self._phase == "optimizer" else class_of(packet, args)
+        self._step.operators[flops, touched, of_class] += 1
 
     def trace(self) -> Trace:
         """The peak and the step costs so far, and the calls whose scratch could move the peak."""

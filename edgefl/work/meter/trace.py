@@ -39,13 +39,13 @@ class StepCost:
     FLOPs are 2 x MAC of matmul-class operators as executed; ``macs`` are forward MACs by part of the model in
     fvcore's convention (LayerNorm 5 per element); ``gradient_macs`` are the backward MACs of the parts that train in
     part (adapters beside frozen weights), of each product once for every operand that a gradient reaches; ``operators``
-    counts equal pairs (FLOPs, bytes touched).
+    counts equal triples (FLOPs, bytes touched, class of operator).
     """
 
     forward_flops: int = 0
     backward_flops: int = 0
     macs: Counter[str] = field(default_factory=Counter)
-    operators: Counter[tuple[int, int]] = field(default_factory=Counter)
+    operators: Counter[tuple[int, int, int]] = field(default_factory=Counter)
     gradient_macs: Counter[str] = field(default_factory=Counter)
 
 
@@ -81,7 +81,7 @@ class StoredTrace(TypedDict):
     host: int
     memory: dict[str, int]
     calls: list[tuple[str, str, int, int, tuple[int, ...]]]
-    steps: list[tuple[int, str, int, int, dict[str, int], list[tuple[int, int, int]], dict[str, int]]]
+    steps: list[tuple[int, str, int, int, dict[str, int], list[tuple[int, int, int, int]], dict[str, int]]]
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Trace:
                     s.forward_flops,
                     s.backward_flops,
                     dict(s.macs),
-                    [(*o, n) for o, n in s.operators.items()],
+                    [(f, b, n, int(c)) for (f, b, c), n in s.operators.items()],
                     dict(s.gradient_macs),
                 )
                 for key, s in self.steps.items()
@@ -140,7 +140,11 @@ class Trace:
         """The Trace that ``to_json`` wrote."""
         steps = {
             (index, pattern): StepCost(
-                forward, backward, Counter(macs), Counter({(f, b): n for f, b, n in operators}), Counter(gradient_macs)
+                forward,
+                backward,
+                Counter(macs),
+                Counter({(f, b, c): n for f, b, n, c in operators}),
+                Counter(gradient_macs),
             )
             for index, pattern, forward, backward, macs, operators, gradient_macs in raw["steps"]
         }

@@ -1,0 +1,53 @@
+"""The one formula of a step's computing: seconds of its operators on a processor.
+
+On a CPU an operator takes the time of its FLOPs and that of its bytes and a fixed time, one after the other.  A GPU
+computes while it reads, so a kernel takes the larger of the two and a fixed time; and the core that launches kernels
+works beside it, so a step takes no less than the seconds of all launches.  A profile that names no processor has the
+plain roofline: the larger of the two and a fixed time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.devices.profile import Hardware
+from edgefl.operator_classes import OPERATOR_CLASSES
+
+Floats = NDArray[np.float64]
+PRICED_BY = "by class of operator"
+"""The formula in words, which a run's checkpoint holds: no run goes on at other prices."""
+
+
+@dataclass(frozen=True)
+class StepSeconds:
+    """Seconds of operators by class, `[operator classes]`, and those in which a GPU waits for launches."""
+
+    by_class: Floats
+    waiting: float
+
+    @property
+    def total(self) -> float:
+        """Seconds of all."""
+        return float(self.by_class.sum()) + self.waiting
+
+
+def step_seconds(operators: Floats, hardware: Hardware, precision: str = "float32") -> StepSeconds:
+    """Seconds of ``operators`` `[n, 4]` (FLOPs, bytes, times, class) on this hardware."""
+    flops, moved, times, kinds = operators.T
+    of_class = kinds.astype(np.intp)
+    processor = hardware.processor
+    fixed = processor.launch * hardware.seconds_per_operator
+    arithmetic = flops / (hardware.rate(precision) * np.array(processor.arithmetic)[of_class])
+    memory = moved / (hardware.memory_bytes_per_second * np.array(processor.memory)[of_class])
+    if processor.kind == "cpu":
+        each = arithmetic + memory + fixed
+    elif processor.kind == "gpu":
+        each = np.maximum(arithmetic, memory) + processor.kernel_seconds
+    else:
+        each = np.maximum(arithmetic, memory) + fixed
+    by_class: Floats = np.bincount(of_class, weights=each * times, minlength=len(OPERATOR_CLASSES)).astype(np.float64)
+    launches = float(times.sum()) * fixed if processor.kind == "gpu" else 0.0
+    return StepSeconds(by_class, max(0.0, launches - float(by_class.sum())))

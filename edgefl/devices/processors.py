@@ -1,0 +1,189 @@
+"""Processors: what share of its peak and bandwidth each class of operator reaches, fitted to published seconds.
+
+``profiles/processors/classes.yaml`` names the classes of processors, ``fitted.yaml`` has their efficiencies, which
+``tools/fit_rates.py`` fits.  A device with published rows has its own, another one those of its class, and a class
+without rows those of all CPUs or all GPUs.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import inf
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, PositiveFloat, TypeAdapter, ValidationError
+
+from edgefl.devices.written_facts import Source, library_folder, read_written
+from edgefl.errors import UnknownName
+from edgefl.operator_classes import OPERATOR_CLASSES, OPERATOR_NAMES, OperatorName
+from edgefl.registry.part_fields import Fields
+
+ProcessorKind = Literal["cpu", "gpu"]
+Reduced = Literal["tf32", "float16", "bfloat16"]
+PYTORCH_NAME = "pytorch"
+
+
+class ProcessorClass(Fields):
+    """Devices whose processors reach like shares of their peaks; a GPU computes beside the core that launches."""
+
+    about: str
+    kind: ProcessorKind
+
+
+def _with_products(shares: Mapping[OperatorName, float]) -> Mapping[OperatorName, float]:
+    if "product" not in shares:
+        raise ValueError("the share of products is missing")
+    return shares
+
+
+class Efficiency(Fields):
+    """Shares of a processor's peak and bandwidth by class of operator, and its fixed times.
+
+    ``arithmetic`` are shares of the float32 peak; operators of a class that it lacks take no time for their FLOPs.
+    ``memory`` are shares of the memory bandwidth; classes that it lacks take none for their bytes.  ``reduced`` are
+    shares of the peaks in reduced precision, of those in float32.  ``kernel`` are seconds of each kernel of a GPU,
+    ``launch`` multiplies the profile's seconds per operator, and ``loading`` are seconds of each value of a sample
+    that is read and prepared.
+    """
+
+    arithmetic: Annotated[Mapping[OperatorName, PositiveFloat], AfterValidator(_with_products)]
+    memory: Mapping[OperatorName, PositiveFloat]
+    reduced: Mapping[Reduced, PositiveFloat] = {}
+    kernel: float = Field(default=0.0, ge=0)
+    launch: PositiveFloat = 1.0
+    loading: float = Field(default=0.0, ge=0)
+
+
+class OwnProcessor(Efficiency):
+    """The efficiencies that a profile writes itself, under ``processor``; its rate of products is written, too."""
+
+    kind: ProcessorKind
+
+
+OWN_SHAPE = "a processor is the name of a class, or {kind: cpu or gpu, arithmetic, memory, kernel, launch}"
+
+
+class FittedEfficiency(Fields):
+    """The efficiency of a device, a class or a kind of processor, and what it rests on.
+
+    ``of`` names it; ``runtime`` is that of the rows (``pytorch 1.13``), None for the mean over all runtimes; ``rows``
+    are the published seconds of it, ``devices`` how many devices have them.  ``error`` is the factor
+    exp(sqrt(mean(log(predicted / measured)^2))) of rows that a fit without them predicts.
+    """
+
+    of: str
+    runtime: str | None
+    rows: int = Field(ge=0)
+    devices: int = Field(ge=0)
+    error: PositiveFloat
+    efficiency: Efficiency
+
+
+class Fitted(Fields):
+    """The content of ``fitted.yaml``."""
+
+    title: str
+    loss: str
+    date: datetime.date
+    entries: tuple[FittedEfficiency, ...]
+
+
+@dataclass(frozen=True)
+class Processor:
+    """How a device's operators use its rate and its bandwidth: the numbers of ``edgefl.cost.step_seconds``.
+
+    ``arithmetic`` is by class of operator the rate of its FLOPs, as a share of the rate of products (inf: they take no
+    time); ``memory`` the same of its bytes and the memory bandwidth.  ``kernel_seconds`` are those of each kernel of a
+    GPU, ``launch`` multiplies the device's seconds per operator, and ``loading_seconds`` are those of each value that a
+    loader prepares.
+    """
+
+    kind: ProcessorKind | Literal["roofline"]
+    arithmetic: tuple[float, ...]
+    memory: tuple[float, ...]
+    kernel_seconds: float = 0.0
+    launch: float = 1.0
+    loading_seconds: float = 0.0
+
+
+ROOFLINE = Processor("roofline", (1.0,) * len(OPERATOR_CLASSES), (1.0,) * len(OPERATOR_CLASSES))
+"""The processor of a profile that names none: operators of all classes reach its rates."""
+
+
+def processor_of(kind: ProcessorKind, efficiency: Efficiency) -> Processor:
+    """The processor with these efficiencies."""
+    product = efficiency.arithmetic["product"]
+    return Processor(
+        kind,
+        tuple(efficiency.arithmetic.get(name, inf) / product for name in OPERATOR_NAMES),
+        tuple(efficiency.memory.get(name, inf) for name in OPERATOR_NAMES),
+        efficiency.kernel,
+        efficiency.launch,
+        efficiency.loading,
+    )
+
+
+@cache
+def classes() -> Mapping[str, ProcessorClass]:
+    """The classes of processors by name.  Raises DeviceError for an invalid file."""
+    result: Mapping[str, ProcessorClass] = _read("classes", TypeAdapter(dict[str, ProcessorClass]), "classes")
+    return result
+
+
+@cache
+def fitted() -> Fitted:
+    """What was fitted.  Raises DeviceError for an invalid file."""
+    result: Fitted = _read("fitted", TypeAdapter(Fitted), None)
+    return result
+
+
+def _read(name: str, shape: TypeAdapter[Any], field: str | None) -> Any:
+    written = read_written(library_folder() / "processors" / f"{name}.yaml", "a file of processors has a title")
+    data = dict(written.data)
+    try:
+        return shape.validate_python(data if field is None else data.get(field))
+    except ValidationError as error:
+        raise written.invalid(error, () if field is None else (field,), "see tools/fit_rates.py") from None
+
+
+def kind_of(name: str) -> ProcessorKind:
+    """Whether processors of this class are CPUs or GPUs.  Raises UnknownName for an unknown class."""
+    if name not in classes():
+        raise UnknownName("processor", name, classes())
+    return classes()[name].kind
+
+
+def efficiency_of(processor: str, device: str | None = None, runtime: str = PYTORCH_NAME) -> FittedEfficiency:
+    """What was fitted for this device, or else its class, or else all processors of its kind.
+
+    Of these the first counts that has rows of the runtime (``pytorch 1.13``), of another version of it, or of any.
+    Raises UnknownName for an unknown class.
+    """
+    kind = kind_of(processor)
+    for of in (device, processor, kind):
+        known = [entry for entry in fitted().entries if entry.of == of]
+        if known:
+            name = runtime.partition(" ")[0]
+
+            def nearness(entry: FittedEfficiency, name: str = name) -> tuple[bool, bool, bool, int]:
+                own = entry.runtime or ""
+                return own == runtime, own.partition(" ")[0] == name, entry.runtime is None, entry.rows
+
+            return max(known, key=nearness)
+    raise AssertionError(f"fitted.yaml has no entry of {kind}")  # tests hold the file to have one
+
+
+def source_of(entry: FittedEfficiency, share: float, of: str) -> Source:
+    """The source of a rate that is ``share`` of a peak (``of``: its name in words)."""
+    rested = "no published seconds of its class" if not entry.rows else (
+        f"{entry.rows} published rows of {entry.of}" + (f" with {entry.runtime}" if entry.runtime else "")
+    )  # fmt: skip
+    return Source(
+        title="Efficiencies fitted to published seconds of training steps (edgefl devices validate)",
+        date=fitted().date,
+        quote=f"{share:.2g} of {of}, from {rested}; predictions of rows that a fit hasn't seen are off by a factor of "
+        f"{entry.error:.2f}.",
+    )
