@@ -55,7 +55,7 @@ def step_cost(row: Measurement, *, gpu: bool) -> ComputeCost:
 class StatedStep(Fields):
     """A training step whose network isn't built here, with its cost; ``network`` says where its layers are from.
 
-    ``operators`` are FLOPs, bytes read and written, and times; ``running_statistics`` are those of batch norms.
+    ``operators`` are FLOPs, bytes read and written, times and class; ``running_statistics`` are those of batch norms.
     """
 
     model: str
@@ -73,7 +73,7 @@ class StatedStep(Fields):
     memory_bytes: Mapping[str, int]
     forward_flops: int
     backward_flops: int
-    operators: tuple[tuple[int, int, int], ...]
+    operators: tuple[tuple[int, int, int, int], ...]
 
 
 @cache
