@@ -187,7 +187,7 @@ def network(row: Measurement) -> Network:
         last = module.default_cfg["classifier"]
         names = last if isinstance(last, tuple) else (last,)  # a distilled network has two heads
         return Network(module, _images(row), _cross_entropy, tuple(f"{name}." for name in names))
-    build = OTHERS.get(row.model, _of_torchvision)
+    build: Callable[[Measurement], Any] = OTHERS.get(row.model, _of_torchvision)
     return Network(build(row), _images(row), _cross_entropy)
 
 
@@ -240,7 +240,7 @@ def _mlp(row: Measurement) -> nn.Module:
     return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(64, 10))
 
 
-OTHERS: dict[str, Callable[[Measurement], nn.Module]] = {
+OTHERS: dict[str, Callable[[Measurement], Any]] = {
     "resnet18-cifar": _resnet_for_32, "resnet50-cifar": _resnet_for_32, "resnet50-v1": _resnet_v1,
     "shufflenet_v2_x1_0-cifar": _shufflenet_for_32, "lenet5": _lenet, "mlp-784-256-128-64-10": _mlp,
 }  # fmt: skip
