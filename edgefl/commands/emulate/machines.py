@@ -207,6 +207,8 @@ def at_share(device: Device, core: Device, share: float) -> Device:
         peak_flops_per_second=core.peak_flops_per_second * share,
         memory_bytes_per_second=core.memory_bytes_per_second * share,
         seconds_per_operator=core.seconds_per_operator / share,
+        processor=core.processor,
+        tf32_flops_per_second=None,
         float16_flops_per_second=None,
         bfloat16_flops_per_second=None,
         storage_bytes_per_second=inf,
