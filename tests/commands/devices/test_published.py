@@ -161,8 +161,8 @@ def test_a_stated_step_adds_up_and_another_batch_has_no_cost() -> None:
         assert 4 * step.parameters <= step.memory_bytes["parameters"] < 4 * step.parameters + 512 * 1000
         # no part is larger than the sum of all at the peak
         assert max(step.memory_bytes.values()) <= step.peak_memory_bytes <= sum(step.memory_bytes.values())
-    row = plain(held([replace(a_row("lenet5"), batch=129)])[0], {})
-    assert row["predicted"] is None and "the cost of lenet5 isn't stated for this batch" in row["reason"]
+    row = plain(held([replace(a_row("mb1-ssd"), batch=129)])[0])
+    assert row["predicted"] is None and "the cost of mb1-ssd isn't stated for this batch" in row["reason"]
 
 
 def test_a_network_that_nobody_described_is_listed_with_the_reason() -> None:
