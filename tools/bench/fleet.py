@@ -24,6 +24,9 @@ from typing import Any
 import numpy as np
 import simpy
 from measuring import paired, parser_of, several, table
+from numpy.typing import NDArray
+
+from edgefl.devices import Device
 
 SHARED = {"download": "10 Gbit/s", "upload": "2 Gbit/s"}
 """A server link that is the bottleneck of a cohort."""
@@ -134,8 +137,24 @@ def _rss() -> int:
 # --- the formula ------------------------------------------------------------------------------------------------------
 
 
-_DEVICE = ("flops_per_second", "memory_bytes_per_second", "seconds_per_operator", "storage_bytes_per_second")
 _LINK = ("latency_seconds", "download_bits_per_second", "upload_bits_per_second", "loss")
+
+
+def computing_seconds(operators: NDArray[np.float64], device: Device) -> float:
+    """Seconds of operators ``[n, 4]`` (FLOPs, bytes, times, class) on a device, one after the other."""
+    processor, kernels, launches = device.processor, 0.0, 0.0
+    for flops, touched, times, of_class in operators.tolist():
+        arithmetic = flops / (device.flops_per_second * processor.arithmetic[int(of_class)])
+        memory = touched / (device.memory_bytes_per_second * processor.memory[int(of_class)])
+        fixed = processor.launch * device.seconds_per_operator
+        if processor.kind == "cpu":
+            kernels += times * (arithmetic + memory + fixed)
+        elif processor.kind == "gpu":
+            kernels += times * (max(arithmetic, memory) + processor.kernel_seconds)
+            launches += times * fixed
+        else:
+            kernels += times * (max(arithmetic, memory) + fixed)
+    return max(kernels, launches)
 
 
 def formula(folder: Path) -> tuple[float, float]:
@@ -174,19 +193,18 @@ def formula(folder: Path) -> tuple[float, float]:
         drawn = setup.fleet.jitter(setup.seed, int(round), clients[in_round])
         jitter[:, in_round] = [drawn["download"], drawn["compute"], drawn["upload"]]
     began = time.process_time()
-    device = {n: setup.fleet.of_devices(n)[clients] for n in _DEVICE}
+    storage = setup.fleet.of_devices("storage_bytes_per_second")[clients]
+    device_index = np.asarray(setup.fleet.device_index)[clients]
     link = {n: setup.fleet.of_links(n)[clients] for n in _LINK}
     busy = np.empty(len(clients))
     for group, operations in operators.items():
-        flops, touched, times = operations.T
         in_group = groups == group
-        rate, bandwidth = (device[n][in_group, None] for n in ("flops_per_second", "memory_bytes_per_second"))
-        seconds = np.maximum(flops / rate, touched / bandwidth) + device["seconds_per_operator"][in_group, None]
-        busy[in_group] = (seconds * times).sum(1)
+        by_device = np.array([computing_seconds(operations, device) for device in setup.fleet.devices])
+        busy[in_group] = by_device[device_index[in_group]]
     payload_share = 1 - link["loss"]
     down = link["latency_seconds"] + bits[0] / (link["download_bits_per_second"] * payload_share)
     up = link["latency_seconds"] + bits[1] / (link["upload_bits_per_second"] * payload_share)
-    busy += loads / device["storage_bytes_per_second"]
+    busy += loads / storage
     phases = np.stack([down, busy, up]) * jitter
     ended = dispatched + phases.sum(0)
     spent = time.process_time() - began
