@@ -8,13 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from edgefl import models, registry
+from edgefl.cost.fake_tensors import PredictionMode
 from edgefl.cost.scratch import ScratchTable
 from edgefl.errors import MethodError
 from edgefl.memo import remember, remembered
@@ -132,32 +131,6 @@ def cost_key(work: Work, source: Source, device: str = "cpu") -> str:
     return digest([work_key(work.form), passes_key(work, source), device])
 
 
-class CpuNormFakeMode(FakeTensorMode):
-    """A fake tensor mode that corrects the dtype of norm statistics on the CPU under autocast.
-
-    The CPU kernels save mean and deviation in the dtype of the weights.  The fake kernels of torch 2.13 use the dtype
-    of the input, which would give a wrong size.
-    """
-
-    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """The fake outputs of an operator, with corrected statistics for norms."""
-        out: Any = super().dispatch(func, types, args, kwargs or {})
-        if func not in _NORMS:
-            return out
-        weight = args[_NORMS[func]]
-        if weight is None or weight.dtype == args[0].dtype or out[0].device.type != "cpu":
-            return out
-        with self:
-            statistics = [
-                o if not o.numel() else torch.empty(o.shape, dtype=weight.dtype, device=o.device) for o in out[1:]
-            ]
-        return (out[0], *statistics)
-
-
-_NORMS = {torch.ops.aten.native_layer_norm.default: 2, torch.ops.aten.native_batch_norm.default: 1}
-"""Norm operators, and the index of the weight among their arguments."""
-
-
 def replaced(module: nn.Module, make: Callable[[Tensor], Tensor]) -> nn.Module:
     """Replace every parameter and buffer of a module by ``make(tensor)``, in place; returns the module.
 
@@ -247,7 +220,7 @@ def _executed(
     events: list[MemoryEvent] | None = None,
 ) -> tuple[Meter, Context]:
     module = models.on_meta(work.model)
-    mode = CpuNormFakeMode()
+    mode = PredictionMode()
     with mode:
         module = replaced(module, lambda old: torch.empty(old.shape, dtype=old.dtype, device=torch_device))
     meter = Meter(CUDA_ROUNDING if device == "cuda" else 1, moments=moments, calls=True, events=events)

@@ -15,7 +15,8 @@ from torch.nn import functional
 
 from edgefl.cost import ComputeCost
 from edgefl.cost.client_cost import operator_table
-from edgefl.cost.predict import CpuNormFakeMode, replaced
+from edgefl.cost.fake_tensors import PredictionMode
+from edgefl.cost.predict import replaced
 from edgefl.devices.measurements import Measurement
 from edgefl.devices.written_facts import library_folder
 from edgefl.errors import DeviceError, UnknownName
@@ -97,7 +98,7 @@ def _stated(row: Measurement, gpu: bool, steps: Sequence[StatedStep]) -> Compute
 def _predicted(row: Measurement, gpu: bool) -> ComputeCost:
     with torch.device("meta"):
         built = network(row)
-    mode = CpuNormFakeMode()
+    mode = PredictionMode()
     with mode:
         module = replaced(built.module, lambda old: torch.empty(old.shape, dtype=old.dtype)).train()
     trained = [p for n, p in module.named_parameters() if p.requires_grad and _is_trained(row, built, n)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from math import prod
 from typing import Any
@@ -122,40 +122,64 @@ def _made(value: Any, memory: Sequence[Any], device: torch.device | str) -> Any:
 def call_of(operator: Any, args: Any, kwargs: Any) -> Call:
     """The call of a torch operator (``OpOverload``) with these arguments, which may be fake tensors."""
     storages: dict[int, int] = {}
-    sizes: list[int] = []
-    described = [
-        _described(args, storages, sizes),
-        {name: _described(value, storages, sizes) for name, value in kwargs.items()},
-    ]
-    return Call(str(operator), _dumped(*described))
+    described = tuple([_described(value, storages) for value in args])
+    return _call(operator, described, tuple([(name, _described(value, storages)) for name, value in kwargs.items()]))
 
 
-def _described(value: Any, storages: dict[int, int], sizes: list[int]) -> Any:
-    """The argument as plain data; ``storages`` (their places by identity) and ``sizes`` get those of new tensors."""
+@lru_cache(maxsize=8192)
+def _call(operator: Any, args: Any, kwargs: Any) -> Call:
+    """The call with arguments as ``_described`` has them: writing its text takes longer than finding it here."""
+    return Call(str(operator), _dumped([_plain(value) for value in args], {n: _plain(value) for n, value in kwargs}))
+
+
+def _described(value: Any, storages: dict[int, int]) -> Any:
+    """The argument as something that can be hashed, equal for equal texts; ``storages`` (their places by identity)
+    gets those of new tensors.
+
+    A tensor is a tuple that begins with the index of its storage, all else that isn't an integer or a string one that
+    begins with its type.
+    """
     if isinstance(value, Tensor):
-        storage = value.untyped_storage()
-        index = storages.setdefault(storage._cdata, len(sizes))
-        if index == len(sizes):
-            sizes.append(storage.nbytes())
-        shape, strides = list(value.shape), list(value.stride())
-        return {"t": [index, str(value.dtype).removeprefix("torch."), shape, strides, value.storage_offset()]}
+        index = storages.setdefault(value.untyped_storage()._cdata, len(storages))
+        return index, value.dtype, value.shape, value.stride(), value.storage_offset()
     if isinstance(value, list | tuple):
-        return [_described(item, storages, sizes) for item in value]
+        return (list, *[_described(item, storages) for item in value])
     if isinstance(value, float):
-        return _described_float(value)
-    if value is None or isinstance(value, bool | int | str):
+        return float, _described_float(value)
+    if isinstance(value, bool):
+        return bool, value
+    if value is None or isinstance(value, int | str):
         return value
     if isinstance(value, torch.device):
-        return {"d": value.type}
+        return torch.device, value.type
     if isinstance(value, _TYPES):
-        return {"s": str(value).removeprefix("torch.")}
+        return torch.dtype, value
     return None  # a generator: random numbers take no memory beside the output
 
 
-def _described_float(value: float) -> Any:
+def _described_float(value: float) -> float:
     if value not in _EXACT:
         value = (0.5 if abs(value) < 1 else 3.0) * (-1 if value < 0 else 1)
-    return value if abs(value) < 4 else {"f": str(value)}
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """A described argument as plain data."""
+    if not isinstance(value, tuple):
+        return value
+    first, *rest = value
+    if first is list:
+        return [_plain(item) for item in rest]
+    if first is torch.device:
+        return {"d": rest[0]}
+    if first is torch.dtype:
+        return {"s": str(rest[0]).removeprefix("torch.")}
+    if first is float:
+        return rest[0] if abs(rest[0]) < 4 else {"f": str(rest[0])}
+    if first is bool:
+        return rest[0]
+    dtype, shape, strides, offset = rest
+    return {"t": [first, str(dtype).removeprefix("torch."), list(shape), list(strides), offset]}
 
 
 def _is_list_of_tensors(value: Any) -> bool:

@@ -1,0 +1,205 @@
+"""The fake tensor mode of predictions: torch's, with a correction for norms, and quick where a call comes again.
+
+torch's ``FakeTensorMode`` keeps the outputs of operators by their arguments; comparing arguments and making outputs
+takes most of a prediction's time.  What it answers from what it kept is kept here once more, under a key with the same
+facts that costs a fifth.  So an answer is one that torch itself would give, and whatever torch computes anew each time
+(operators of libraries, outputs that depend on values) is asked of torch each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+aten = torch.ops.aten
+
+_NORMS = {aten.native_layer_norm.default: 2, aten.native_batch_norm.default: 1}
+"""Norm operators, and the index of the weight among their arguments."""
+
+_UNSAFE_VIEW = aten._unsafe_view.default
+"""A view of its argument that doesn't say so, for which torch keeps no answer."""
+
+_PLAIN = frozenset({str, bool, int, float, type(None), torch.dtype, torch.layout, torch.device, torch.memory_format})
+"""Types of arguments that are no tensors and on whose values alone outputs depend."""
+
+MOST_ANSWERS = 50_000
+"""So many answers are kept; then all are forgotten.  A decoder of 24 blocks has a few hundred."""
+
+Key = tuple[Any, ...]
+
+
+class _UnknownArgument(Exception):
+    """An argument of a kind that no key describes."""
+
+
+@dataclass(frozen=True)
+class _NewTensor:
+    """An output that is a new tensor, with a storage of its own or (``shares``) that of an argument.
+
+    ``attributes`` are those of the fake tensor, without its mode.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    offset: int
+    device: torch.device
+    attributes: Mapping[str, Any]
+    shares: int | None
+
+    def make(self, mode: FakeTensorMode, args: Sequence[Any]) -> FakeTensor:
+        """The output, made as torch makes it; its modes are off while they dispatch."""
+        if self.shares is None:
+            elements = torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device="meta")
+        else:
+            elements = torch.empty(0, dtype=self.dtype, device="meta")
+            elements.set_(args[self.shares].untyped_storage(), self.offset, self.shape, self.strides)
+        made: Any = Tensor._make_subclass(
+            FakeTensor, elements, False, dispatch_device=True, device_for_backend_keys=self.device
+        )
+        if mode._allow_unsafe_data_ptr_access:
+            torch._C._set_warn_deprecated_on_mutable_data_ptr(made)
+        else:
+            torch._C._set_throw_on_mutable_data_ptr(made)
+        made.__dict__.update(self.attributes, fake_mode=mode)
+        return made  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class _Argument:
+    """An output that is an argument, of an operator that works in place."""
+
+    index: int
+
+    def make(self, _: FakeTensorMode, args: Sequence[Any]) -> Any:
+        """The argument."""
+        return args[self.index]
+
+
+@dataclass(frozen=True)
+class _Constant:
+    """An output that is no tensor."""
+
+    value: Any
+
+    def make(self, _: FakeTensorMode, __: Sequence[Any]) -> Any:
+        """The value."""
+        return self.value
+
+
+_Output = _NewTensor | _Argument | _Constant
+_answers: dict[Key, _Output | tuple[_Output, ...]] = {}
+
+
+class PredictionMode(FakeTensorMode):
+    """A fake tensor mode that answers at once what it has answered before.
+
+    It corrects the dtype of norm statistics on the CPU under autocast.  The CPU kernels save mean and deviation in the
+    dtype of the weights.  The fake kernels of torch 2.13 use the dtype of the input, which would give a wrong size.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would guard each call against its compiler, and nothing here is compiled
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """The fake outputs of an operator."""
+        kwargs = kwargs or {}
+        try:
+            key = self._key(func, args, kwargs)
+        except _UnknownArgument:
+            return self._asked(func, types, args, kwargs)
+        known = _answers.get(key)
+        if known is not None:
+            return tuple([o.make(self, args) for o in known]) if isinstance(known, tuple) else known.make(self, args)
+        hits, *others = _counts()
+        out = self._asked(func, types, args, kwargs)
+        if (func is _UNSAFE_VIEW or _counts() == (hits + 1, *others)) and (answer := _answer(func, args, out)):
+            if len(_answers) >= MOST_ANSWERS:
+                _answers.clear()
+            _answers[key] = answer
+        return out
+
+    def _asked(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """torch's outputs, with corrected statistics of norms."""
+        out: Any = super().__torch_dispatch__(func, types, args, kwargs)
+        if func not in _NORMS:
+            return out
+        weight = args[_NORMS[func]]
+        if weight is None or weight.dtype == args[0].dtype or out[0].device.type != "cpu":
+            return out
+        with self:
+            statistics = [
+                o if not o.numel() else torch.empty(o.shape, dtype=weight.dtype, device=o.device) for o in out[1:]
+            ]
+        return (out[0], *statistics)
+
+    def _key(self, func: Any, args: Any, kwargs: Any) -> Key:
+        """What an answer depends on: the facts of torch's own key.  Raises _UnknownArgument."""
+        facts = [func, torch.get_default_dtype(), torch._C._get_default_device(), torch.is_inference_mode_enabled()]
+        self._describe(args, facts.append)
+        if kwargs:
+            facts.append(tuple(kwargs))
+            self._describe(kwargs.values(), facts.append)
+        return tuple(facts)
+
+    def _describe(self, values: Any, add: Callable[[Any], None]) -> None:
+        for value in values:
+            kind = type(value)
+            if kind is FakeTensor:
+                if value.fake_mode is not self or value.constant is not None:
+                    raise _UnknownArgument
+                add(value.shape)
+                add(value.stride())
+                add(value.dtype)
+                add(value.storage_offset())
+                add(value.untyped_storage().nbytes())
+                add(value.requires_grad)
+                add(value.fake_device)
+                add(torch._C._dispatch_keys(value).raw_repr())  # layout, conjugation, negation, quantisation, inference
+            elif kind in _PLAIN:
+                add(kind)  # 1, 1.0 and True are equal
+                add(value)
+            elif kind is list or kind is tuple:
+                add(len(value))
+                self._describe(value, add)
+            else:
+                raise _UnknownArgument
+
+
+def _counts() -> tuple[int, int, int]:
+    """How often torch's mode has answered from what it kept, has kept an answer, and has done neither.
+
+    An operator that is computed from others counts them too, so that only an answer from what was kept adds 1, 0, 0.
+    """
+    mode = FakeTensorMode
+    return mode.cache_hits, mode.cache_misses, sum(mode.cache_bypasses.values())
+
+
+def _answer(func: Any, args: Sequence[Any], out: Any) -> _Output | tuple[_Output, ...] | None:
+    """How to make these outputs again; None for one of another kind."""
+    if not isinstance(out, tuple):
+        return _output(func, args, out)
+    outputs = [made for each in out if (made := _output(func, args, each))]
+    return tuple(outputs) if len(outputs) == len(out) else None
+
+
+def _output(func: Any, args: Sequence[Any], out: Any) -> _Output | None:
+    if out is None or isinstance(out, int):
+        return _Constant(out)
+    for index, value in enumerate(args):
+        if value is out:
+            return _Argument(index)
+    if type(out) is not FakeTensor or out.requires_grad or out.is_conj() or out.is_neg() or out.layout != torch.strided:
+        return None
+    views = func.is_view or func is _UNSAFE_VIEW
+    shares = next(index for index, value in enumerate(args) if isinstance(value, Tensor)) if views else None
+    attributes = {name: value for name, value in vars(out).items() if name != "fake_mode"}
+    return _NewTensor(
+        tuple(out.shape), out.stride(), out.dtype, out.storage_offset(), out.fake_device, attributes, shares
+    )

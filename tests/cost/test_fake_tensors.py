@@ -1,0 +1,178 @@
+"""The fake tensors of predictions are torch's own: by operator, and in the predictions of works of many towers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from edgefl_toys import FACTS, Toy, described, make_work, scoring_pass, training_pass
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from edgefl import models
+from edgefl.cost import fake_tensors
+from edgefl.cost.fake_tensors import PredictionMode
+from edgefl.cost.predict import _predict
+from edgefl.models import ModelOptions
+from edgefl.work import Moment, Work
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 32, "max_position_embeddings": 8,
+}  # fmt: skip
+
+LORA = {"name": "lora", "rank": 2, "alpha": 4.0, "parts": ["q_proj"], "also": ["head"], "dtype": "float32"}
+
+
+def work_of(modality: str, tower: Mapping[str, Any], *, trained: str = "", adapter: Any = None, **more: Any) -> Work:
+    """A classifier's work on this tower; only parameters with ``trained`` in their names train."""
+    model = models.describe(ModelOptions(**{modality: tower}), (modality,), "classify", FACTS)
+    if adapter:
+        model["adapter"] = adapter
+    work = make_work((modality,), (training_pass((modality,), 4),) * 2, model=model, **more)
+    return replace(work, trainable=tuple(name for name in work.trainable if trained in name))
+
+
+CASES: dict[str, Callable[[], Work]] = {
+    "convolutions": lambda: work_of("image", {"tower": "resnet", "layers": 18}),
+    "a recurrent net": lambda: work_of("text", {"tower": "gru", "hidden": 8, "embedding": 4, "tokens": 6}),
+    "a decoder": lambda: work_of("text", {"tower": "hf-causal", "config": LLAMA, "tokens": 6}),
+    "a decoder in bfloat16 with LoRA": lambda: work_of(
+        "text", {"tower": "hf-causal", "config": LLAMA, "tokens": 6, "dtype": "bfloat16"},
+        adapter=LORA, trained="lora",
+    ),
+    "a depthwise net": lambda: work_of("image", {"tower": "timm", "variant": "mobilenetv3_small_050"}),
+    "checkpoints, clipped gradients": lambda: make_work(
+        model=described(checkpointing=True, drop_path=0.1),
+        optimizer={"name": "adamw", "lr": 1e-3, "implementation": "foreach", "clip": 1.0},
+    ),
+    "pairs, a step in the backward pass": lambda: make_work(
+        ("image", "text"), (training_pass(("image", "text")), scoring_pass(("image", "text"))),
+        optimizer={"name": "sgd", "lr": 1e-3, "implementation": "for-loop", "step_in_backward": True},
+    ),
+    "gates, several batches an update": lambda: make_work(
+        gate="frozen", optimizer={"name": "adam", "lr": 1e-3, "implementation": "fused", "accumulation": 2}
+    ),
+}  # fmt: skip
+LARGE = {"convolutions", "a depthwise net", "a decoder", "a recurrent net", "pairs, a step in the backward pass"}
+
+
+def seen(work: Work, device: str) -> list[Any]:
+    """All that a prediction says of a work: its costs with the calls of operators, and live bytes after each."""
+    moments: list[Moment] = []
+    trace = _predict(work, Toy(), device, moments).trace()
+    return [trace.to_json(), moments]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("case", [pytest.param(c, marks=[pytest.mark.slow] if c in LARGE else []) for c in CASES])
+def test_a_prediction_is_that_on_torchs_own_fake_tensors(
+    case: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = CASES[case]()
+    answered = seen(work, device)
+    assert seen(work, device) == answered
+    with monkeypatch.context() as patch:
+        patch.setitem(_predict.__globals__, "PredictionMode", FakeTensorMode)
+        assert seen(work, device) == answered
+
+
+class Log(TorchDispatchMode):
+    """What is known of the outputs of every operator, with the number of the storage that each lies in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[Any] = []
+        self._storages: list[torch.UntypedStorage] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for each in tree_leaves(out):
+            self.lines.append((str(func), self._described(each) if isinstance(each, Tensor) else type(each)))
+        return out
+
+    def _described(self, tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        known = [s._cdata for s in self._storages]
+        if storage._cdata not in known:
+            self._storages.append(storage)  # held, so that no other gets its address
+            known.append(storage._cdata)
+        attributes = {n: v for n, v in vars(tensor).items() if n not in ("fake_mode", "_is_param")}
+        return (
+            tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.storage_offset(), storage.nbytes(),
+            known.index(storage._cdata), tensor.requires_grad, torch._C._dispatch_keys(tensor).raw_repr(), attributes,
+        )  # fmt: skip
+
+
+def steps() -> None:
+    """Two steps of a net with views, splits, operators in place, mixed dtypes, lists and outputs without a tensor."""
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Flatten(2))
+    attention, table = nn.MultiheadAttention(36, 4, batch_first=True), nn.Embedding(5, 36)
+    parameters = [*net.parameters(), *attention.parameters(), *table.parameters()]
+    chosen = torch.optim.AdamW(parameters, foreach=True)
+    for _ in range(2):
+        x = net(torch.randn(4, 3, 8, 8)) + table(torch.randint(0, 5, (4, 8)))
+        first, second = attention(x, x, x, need_weights=False)[0].chunk(2, -1)
+        y = torch.cat([first.transpose(1, 2), second.mT.to(torch.bfloat16).float()]).expand(2, -1, -1, -1)
+        mean = y.square().mul_(2).sum((-1, -2))[:, :, None].as_strided((2, 4), (2, 1))
+        loss = (
+            F.cross_entropy(mean, torch.zeros(2, dtype=torch.int64)) + mean[mean.new_zeros(2, dtype=torch.int64)].std()
+        )
+        loss.backward()
+        chosen.step()
+        chosen.zero_grad()
+
+
+def logged(mode: FakeTensorMode) -> list[Any]:
+    with mode, Log() as log:  # type: ignore[no-untyped-call]
+        steps()
+    return log.lines
+
+
+def test_outputs_are_torchs_own_and_torch_is_not_asked_for_them_again() -> None:
+    expected = logged(FakeTensorMode())
+    fake_tensors._answers.clear()
+    for _ in range(3):  # torch makes them, gives what it kept, and isn't asked
+        before = FakeTensorMode.cache_info().hits
+        assert logged(PredictionMode()) == expected
+        asked = FakeTensorMode.cache_info().hits - before
+    assert len(expected) > 400 and asked < 20
+
+
+def test_numbers_that_are_equal_but_of_other_types_are_other_arguments() -> None:
+    mode = PredictionMode()
+    with mode:
+        x = torch.ones(3, dtype=torch.int64)
+        for _ in range(3):
+            assert [(x * factor).dtype for factor in (1, 1.0, True)] == [torch.int64, torch.float32, torch.int64]
+            assert torch.full((2,), True).dtype == torch.bool and torch.full((2,), 1).dtype == torch.int64
+
+
+def test_what_was_answered_in_one_mode_belongs_to_the_other() -> None:
+    for _ in range(3):
+        mode = PredictionMode()
+        with mode:
+            x: Any = torch.ones(3).exp()
+            assert x.fake_mode is mode and x.view(3, 1).untyped_storage()._cdata == x.untyped_storage()._cdata
+
+
+def test_a_value_that_is_known_stays_known() -> None:
+    """torch keeps the value of a scalar that a number was made to, and computes with it."""
+    with PredictionMode():
+        for value in (2, 3, 2):
+            assert torch.tensor(value).add(1).item() == value + 1
+
+
+def test_answers_that_become_many_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake_tensors, "MOST_ANSWERS", 10)
+    with PredictionMode():
+        for size in range(1, 40):
+            for _ in range(3):
+                torch.ones(size).exp()
+    assert 0 < len(fake_tensors._answers) <= 10
