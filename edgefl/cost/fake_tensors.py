@@ -201,5 +201,5 @@ def _output(func: Any, args: Sequence[Any], out: Any) -> _Output | None:
     shares = next(index for index, value in enumerate(args) if isinstance(value, Tensor)) if views else None
     attributes = {name: value for name, value in vars(out).items() if name != "fake_mode"}
     return _NewTensor(
-        tuple(out.shape), out.stride(), out.dtype, out.storage_offset(), out.fake_device, attributes, shares
+        tuple(out.shape), out.stride(), out.dtype, int(out.storage_offset()), out.fake_device, attributes, shares
     )

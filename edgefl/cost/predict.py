@@ -98,11 +98,18 @@ def work_key(form: Form) -> str:
     )  # fmt: skip
 
 
+ROOMS = ("cost", "methods", "schedules", "work", *models.ROOMS)
+"""The rooms whose code decides the cost of a work.  Methods and schedules have steps and edits."""
+
+
 def _code(work: Description) -> list[str]:
-    """Versions and digests of the packages whose code determines the cost of a work."""
+    """Versions and digests of the code that determines the cost of a work: edgefl's rooms, and packages of plug-ins."""
     entry_points = {("step", name) for p in work.passes for name in p.steps} | {("edit", e.name) for e in work.edits}
-    digests = sorted({registry.fingerprint(*entry) for entry in entry_points})
-    return [*models.versions(), *models.code(work.model), *digests]
+    entry_points |= {("metric", str(m["name"])) for p in work.passes for m in p.args.get("metrics", ())}
+    if name := work.optimizer.get("name"):
+        entry_points.add(("optimizer", name))
+    digests = sorted({registry.fingerprint(*entry, ROOMS) for entry in entry_points})
+    return [*models.versions(), *models.code(work.model), *digests, registry.package_digest("edgefl", ROOMS)]
 
 
 def passes_key(work: Description, source: Source) -> str:
@@ -241,7 +248,8 @@ def _rows_of_table(raw: Mapping[str, Sequence[tuple[str, int, bool]]]) -> list[t
 class Predictor:
     """Memoised ``predict``: in memory by ``cost_key``, and on disk under ``folder`` if given.
 
-    The name of a file on disk depends on the code of edgefl and of plug-ins, so a changed step is predicted again.
+    The name of a file on disk depends on the code that prices, edgefl's and that of plug-ins, so a changed step is
+    predicted again, and a changed report isn't.
     So is a cost whose file can't be read, with a warning.  ``predicted`` counts the predictions that were computed.
     ``scratch`` is the table of what kernels take; without it peaks are those of live storage.
     """

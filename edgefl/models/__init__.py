@@ -62,14 +62,18 @@ _FILLS = frozenset({"normal_", "uniform_", "bernoulli_", "erfinv_", "clamp_", "f
 
 
 def code(description: ModelDescription) -> list[str]:
-    """Digests of the packages whose code builds the described model: edgefl and any plug-ins, sorted."""
+    """Digests of the code that builds the described model, sorted: edgefl's ``ROOMS`` and the packages of plug-ins."""
     entry_points = {("model", description["name"])}
     if adapter := description.get("adapter"):
         entry_points.add(("adapter", adapter["name"]))
     entry_points |= {("tower", t["tower"]) for t in description.get("towers", {}).values() if "tower" in t}
     library = [f"bitsandbytes {_version('bitsandbytes')}"] if description.get("quantize") else []
-    parts = (registry.fingerprint(*entry) for entry in entry_points)
-    return sorted({registry.package_digest("edgefl"), *parts, *library})
+    parts = (registry.fingerprint(*entry, ROOMS) for entry in entry_points)
+    return sorted({registry.package_digest("edgefl", ROOMS), *parts, *library})
+
+
+ROOMS = ("models", "operator_classes", "registry", "seeds", "units")
+"""The rooms whose code decides what a model's tensors are."""
 
 
 def versions() -> list[str]:

@@ -232,25 +232,31 @@ def origin(noun: str, name: str) -> Origin:
     return Origin(faults.top_package(point), point.dist.version if point.dist else None)
 
 
-def fingerprint(noun: str, name: str) -> str:
+def fingerprint(noun: str, name: str, rooms: tuple[str, ...] = ()) -> str:
     """A hash of all Python sources of the package, the plug-in file or the notebook's code that ``name`` comes from.
 
-    Raises UnknownName with the nearest name.
+    Of a part of edgefl itself it is that of these ``rooms``.  Raises UnknownName with the nearest name.
     """
     points = _points(noun)
     if name not in points:
         raise UnknownName(noun, name, points)
     point = points[name]
     own = point.digest() if isinstance(point, Registered) else None
-    return own or package_digest(faults.top_package(point))
+    package = faults.top_package(point)
+    return own or package_digest(package, rooms if package == "edgefl" else ())
 
 
 @cache
-def package_digest(package: str) -> str:
-    """A hash of the Python sources of a package or module; of its name alone if it has no sources."""
+def package_digest(package: str, rooms: tuple[str, ...] = ()) -> str:
+    """A hash of the Python sources of a package or module; of its name alone if it has no sources.
+
+    With ``rooms``, subpackages and modules of a package, it is that of these alone.
+    """
     spec = find_spec(package)
     roots = list(spec.submodule_search_locations or ()) if spec else []
-    files = sorted(path for root in roots for path in Path(root).rglob("*.py"))
+    places = [Path(root, room) for root in roots for room in rooms or ("",)]
+    modules = [path for place in places if rooms and (path := place.with_suffix(".py")).is_file()]
+    files = sorted([*modules, *(path for place in places for path in place.rglob("*.py"))])
     if spec and spec.origin and not files and Path(spec.origin).is_file():
         files = [Path(spec.origin)]
     hashed = hashlib.blake2b(package.encode(), digest_size=12)

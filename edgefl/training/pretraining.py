@@ -19,7 +19,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 
-from edgefl import models, seeds
+from edgefl import models, registry, seeds
 from edgefl.cost import compute_cost
 from edgefl.data import Federation
 from edgefl.data.sample_ids import SeenSamples, check_unseen, decode, encode, public_samples
@@ -278,7 +278,8 @@ class Pretraining:
         works = self._works(modality, options)
         stop = self.options.stop.model_dump() if self.options.stop else None
         made_of = [self.federation.public_made_of(modality), stop, self.seed]
-        key = [[w.encode() for w in works], *made_of, *models.versions(), *models.code(description)]
+        code = [registry.package_digest("edgefl"), *models.code(description)]
+        key = [[w.encode() for w in works], *made_of, *models.versions(), *code]
         if self.cache is None:
             values, self.told[modality] = self._train(modality, works)
             return values

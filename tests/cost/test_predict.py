@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,10 @@ import torch
 from edgefl_toys import Toy, described, make_work, scoring_pass, training_pass
 from torch import nn
 
+import edgefl
+from edgefl import registry
 from edgefl.cost import Predictor, cost_key, predict, shortened
-from edgefl.cost.predict import replaced
+from edgefl.cost.predict import ROOMS, replaced
 from edgefl.memo import remembered
 from edgefl.work import Item, Payload, Trace, Work
 
@@ -147,3 +151,55 @@ def test_a_tensor_at_two_places_stays_one() -> None:
     module = replaced(nn.Sequential(first, second), lambda old: torch.zeros_like(old, device="cpu"))
     assert first.weight is second.weight
     assert [p.device.type for p in module.parameters()] == ["cpu"] * 3
+
+
+def test_a_cost_lasts_through_a_change_of_what_does_not_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = Path(edgefl.__file__).parent
+    copy = tmp_path / "edgefl"
+    for path in sources.rglob("*.py"):
+        (to := copy / path.relative_to(sources)).parent.mkdir(parents=True, exist_ok=True)
+        to.write_bytes(path.read_bytes())
+    spec = ModuleSpec("edgefl", None, is_package=True)
+    spec.submodule_search_locations = [str(copy)]
+    monkeypatch.setattr(registry, "find_spec", lambda _: spec)
+
+    def predicted() -> int:
+        registry.package_digest.cache_clear()
+        predictor = Predictor(tmp_path / "costs")
+        predictor.trace(BASE, Toy())
+        return predictor.predicted
+
+    def edited(path: str) -> int:
+        (copy / path).write_text((copy / path).read_text() + "\n# another comment\n")
+        return predicted()
+
+    try:
+        assert (predicted(), predicted()) == (1, 0)
+        for priced in ("work/steps.py", "cost/fake_tensors.py", "models/towers/vit.py", "operator_classes.py"):
+            assert edited(priced) == 1
+        for other in ("report/figures.py", "cli/app.py", "commands/compose.py", "devices/fleet.py", "memo.py"):
+            assert edited(other) == 0
+    finally:
+        registry.package_digest.cache_clear()
+
+
+def test_the_code_that_prices_lies_in_the_rooms_that_name_a_cost() -> None:
+    """The files of all functions that a prediction calls: the interpreter, steps and edits, towers, optimizers."""
+    package = Path(edgefl.__file__).parent
+    called: set[str] = set()
+    pair, small = ("image", "text"), described(blocks=1)
+    works = [
+        make_work(pair, (training_pass(pair), scoring_pass(pair)), gate="frozen", model=described(pair, blocks=1)),
+        make_work(passes=(training_pass(proximal=0.1),), reference=True, model=small, optimizer={**ADAM, "clip": 1.0}),
+        make_work(optimizer={"name": "mezo", "lr": 1e-3, "epsilon": 1e-3}, model=small),
+    ]
+    predict(BASE, Toy())  # imports
+    sys.setprofile(lambda frame, event, _: called.add(frame.f_code.co_filename) if event == "call" else None)
+    try:
+        for work in works:
+            predict(work, Toy())
+    finally:
+        sys.setprofile(None)
+    own = [Path(file).relative_to(package) for file in called if Path(file).is_relative_to(package)]
+    assert len(own) > 15 and {path.parts[0] for path in own} >= {"methods", "models", "work"}
+    assert {path.with_suffix("").parts[0] for path in own} <= set(ROOMS)
