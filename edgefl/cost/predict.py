@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -106,9 +106,9 @@ def _code(work: Description) -> list[str]:
     """Versions and digests of the code that determines the cost of a work: edgefl's rooms, and packages of plug-ins."""
     entry_points = {("step", name) for p in work.passes for name in p.steps} | {("edit", e.name) for e in work.edits}
     entry_points |= {("metric", str(m["name"])) for p in work.passes for m in p.args.get("metrics", ())}
-    if name := work.optimizer.get("name"):
-        entry_points.add(("optimizer", name))
-    digests = sorted({registry.fingerprint(*entry, ROOMS) for entry in entry_points})
+    if optimizer := work.optimizer.get("name"):
+        entry_points.add(("optimizer", optimizer))
+    digests = sorted({registry.fingerprint(noun, name, ROOMS) for noun, name in entry_points})
     return [*models.versions(), *models.code(work.model), *digests, registry.package_digest("edgefl", ROOMS)]
 
 
@@ -258,6 +258,11 @@ class Predictor:
         self.folder, self.device, self.scratch = folder, device, scratch
         self._traces: dict[str, Trace] = {}
         self.predicted = 0
+
+    @property
+    def keys(self) -> Set[str]:
+        """The cost keys of the works whose traces were asked for."""
+        return self._traces.keys()
 
     def trace(self, work: Work, source: Source, key: str | None = None) -> Trace:
         """The trace of this work, predicted at most once; pass ``key`` if its cost key is computed already."""

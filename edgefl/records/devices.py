@@ -148,6 +148,8 @@ class DeviceCheck(Record):
     """Whether times have throttling: `fleet.throttling`"""
     rows: Sequence[DeviceRow]
     """A device and a kind, smallest memory first"""
+    predictions: int
+    """Different works that were priced, each once for all devices"""
 
 
 # --- the library -----------------------------------------------------------------------------------------------------

@@ -83,7 +83,13 @@ def check_devices(
     ]
     order = {device.name: index for index, device in enumerate(library)}
     rows.sort(key=lambda row: order[row.device])
-    result = DeviceCheck(scenario=whole.name, link=over.name, throttling=setup.fleet.throttling, rows=rows)
+    result = DeviceCheck(
+        scenario=whole.name,
+        link=over.name,
+        throttling=setup.fleet.throttling,
+        rows=rows,
+        predictions=len(planner.predictor.keys),
+    )
     if figure is not None:
         draw_figure(devices_that_fit(result), Path(figure))
     return result

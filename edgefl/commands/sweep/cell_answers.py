@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -59,6 +59,12 @@ class Answers:
             nodes = Nodes(address, scenarios, [store.folder] if store and train else [], train)
         self._outcomes = run_cells(_computed, wanted, jobs, on_progress, nodes) if self.beside else None
         self._latest: Outcome | None = None
+        self._of_workers: set[str] = set()
+
+    @property
+    def works(self) -> Set[str]:
+        """The cost keys of the works that were priced, here and by workers."""
+        return self._of_workers | self._workloads.works
 
     def priced(self, label: str, scenario: Scenario) -> CellCosts:
         """The costs of a cell's row; raises what refuses it."""
@@ -87,6 +93,7 @@ class Answers:
         if self._latest.error is not None:
             raise self._latest.error
         answer: Answered = self._latest.answer
+        self._of_workers |= answer.works
         return answer
 
     def close(self) -> None:
@@ -103,8 +110,10 @@ class CellRun(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """A cell's costs, unless they are known, and its run or the error that ended it."""
+    """A cell's costs, unless they are known, its run or the error that ended it, and the cost keys of works that the
+    worker priced since its last answer."""
 
+    works: frozenset[str]
     priced: CellCosts | None = None
     trained: CellRun | None = None
     error: EdgeflError | None = None
@@ -113,13 +122,15 @@ class Answered(NamedTuple):
 def _computed(argument: tuple[str, Scenario, Path | None, bool], on_progress: OnProgress) -> Answered:
     """The answer for a cell; in a worker process."""
     label, scenario, folder, unpriced = argument
-    priced = row_of(_shared_workloads().of(scenario), library()) if unpriced else None
+    workloads = _shared_workloads()
+    priced = row_of(workloads.of(scenario), library()) if unpriced else None
+    works = workloads.untold()
     if folder is None:
-        return Answered(priced)
+        return Answered(works, priced)
     try:
-        return Answered(priced, trained(label, scenario, folder, on_progress))
+        return Answered(works, priced, trained(label, scenario, folder, on_progress))
     except EdgeflError as error:
-        return Answered(priced, error=error)
+        return Answered(works, priced, error=error)
 
 
 @cache
@@ -136,6 +147,18 @@ class Workloads:
         self._predictors: dict[str, Predictor] = {}
         self._known: dict[int, Workload] = {}
         self._latest: tuple[str, Workload] | None = None
+        self._told: set[str] = set()
+
+    @property
+    def works(self) -> Set[str]:
+        """The cost keys of the works that were priced."""
+        return {key for predictor in self._predictors.values() for key in predictor.keys}
+
+    def untold(self) -> frozenset[str]:
+        """Those that this function hasn't returned yet."""
+        works = frozenset(self.works - self._told)
+        self._told |= works
+        return works
 
     def of(self, scenario: Scenario) -> Workload:
         """The workload of this scenario object."""

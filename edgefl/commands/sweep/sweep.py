@@ -161,7 +161,9 @@ def sweep(
         if whole_rows is None:
             left = "the table of all rows: the same command without --shard, when all shards have ended"
             on_progress("prepare", {"what": f"shard {shard} has ended; {left}"})
-            return Sweep(scenario=whole.name, axes=list(expanded.paths), rows=rows, frontier={})
+            return Sweep(
+                scenario=whole.name, axes=list(expanded.paths), rows=rows, frontier={}, predictions=len(answers.works)
+            )
         rows = whole_rows
         refused = {row.label: row.refused for row in rows if isinstance(row, RefusedCell)}
     if store:
@@ -180,6 +182,7 @@ def sweep(
         axes=list(expanded.paths),
         rows=rows,
         frontier=frontiers([row for row in rows if isinstance(row, CellRow)]),
+        predictions=len(answers.works),
         sensitivity=order,
     )
     if figure is not None:

@@ -160,7 +160,9 @@ def test_a_hot_device_is_said_and_its_time_added_where_the_fleet_throttles(scena
     extra = (row["compute_seconds"] - device.throttle_after_seconds) * (1 / device.throttled_share - 1)
     assert row["throttling_seconds"] == pytest.approx(extra) and not row["throttling_included"]
     assert cold["throttling_seconds"] == pytest.approx(extra)
-    text = shown(print_device_check, DeviceCheck(scenario="s", link="wifi-5", throttling=True, rows=[warm]))
+    text = shown(
+        print_device_check, DeviceCheck(scenario="s", link="wifi-5", throttling=True, rows=[warm], predictions=1)
+    )
     assert "~: the device gets hot in this round and slows down; the time has that" in text
 
 

@@ -96,6 +96,25 @@ def test_combinations_multiply_and_declared_data_have_no_classes(declared: dict[
     assert by_label["layerwise,batch=8"]["download_bytes"] < by_label["end-to-end,batch=8"]["download_bytes"]
 
 
+def test_what_changes_no_step_is_priced_once(declared: dict[str, Any], tmp_path: Path) -> None:
+    alone = edgefl.sweep(declared).predictions
+    assert alone == 2 * 2  # kinds and stages
+    for axes in (
+        [
+            "fleet.devices=raspberry-pi-5-8gb,jetson-nano-4gb",
+            "fleet.links=wifi-5,lte",
+            "fleet.budgets.memory=4MiB,1GiB",
+        ],
+        ["training.lr=1e-3,2e-3", "training.epochs=2,3", "data.samples.image=40,80", "schedule.rounds=4,6"],
+    ):
+        swept = edgefl.sweep(declared, axes, overrides=["training.epochs=2"])
+        assert len(swept.rows) == 2 ** len(axes) and swept.as_json()["predictions"] == alone
+    assert edgefl.sweep(declared, ["training.batch=2,4,8"], output=tmp_path).predictions == 3 * alone
+    assert edgefl.sweep(declared, ["training.batch=2,4,8"], output=tmp_path).predictions == 0
+    checked = edgefl.check_devices(declared)
+    assert checked.predictions == alone and len(checked.rows) == 2 * len(device_names())
+
+
 def test_known_rows_are_kept_and_new_ones_added(declared: dict[str, Any], tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     (row,) = rows_of(declared, ["training.batch=4"], output=folder)
