@@ -436,11 +436,11 @@ class Sweep(OfScenario):
     """A row for each combination"""
     frontier: Annotated[Mapping[str, MethodFrontier], Keys("METHOD")]
     """The rows that no other row beats; empty for a shard"""
-    predictions: int
-    """Different works that were priced for rows that weren't there already: combinations that differ only in devices,
-    links, budgets, learning rates or the number of batches have the same"""
     sensitivity: Sensitivity | Maybe = UNSET
     """With `--sensitivity`: whether the order of the rows stays when device and link numbers are wrong"""
+    predictions: int | Maybe = UNSET
+    """Different works that were priced for rows that weren't there already: combinations that differ only in devices,
+    links, budgets, learning rates or the number of batches have the same; absent in answers of earlier versions"""
 
     @property
     def costed(self) -> list[CellRow]:

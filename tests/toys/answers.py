@@ -27,7 +27,7 @@ def recorded_sweep(name: str = "sweep") -> Sweep:
         method: decode(MethodFrontier, json.dumps(value).encode(), name) for method, value in given["frontier"].items()
     }
     rows = [read_cell(row, name) for row in given["rows"]]
-    sweep = Sweep(scenario=given["scenario"], axes=given["axes"], rows=rows, frontier=frontier, predictions=1)
+    sweep = Sweep(scenario=given["scenario"], axes=given["axes"], rows=rows, frontier=frontier)
     if "sensitivity" not in given:
         return sweep
     order = decode(Sensitivity, json.dumps(given["sensitivity"]).encode(), name)
