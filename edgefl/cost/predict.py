@@ -281,9 +281,9 @@ class Predictor:
         known = remembered(self.folder, name, _rows_of_table, "kernels' scratch")
         if known is not None:
             self.scratch.add(known)
-        insides = self.scratch.of(trace.calls)
+        insides = self.scratch.of(trace.calls, trace.live_memory_bytes)
         if known is None:
-            rows = [[held.call.key, i.bytes, i.assumed] for held, i in zip(trace.calls, insides, strict=True)]
+            rows = [[held.call.key, i.bytes, i.assumed] for held, i in zip(trace.calls, insides, strict=True) if i]
             remember(self.folder, name, {"scratch": rows})
         return trace.with_scratch(insides)
 

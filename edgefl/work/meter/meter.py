@@ -26,18 +26,8 @@ from edgefl.errors import UncountedOperator
 from edgefl.operator_classes import OperatorClass
 from edgefl.work.meter.allocator_peak import MemoryEvent
 from edgefl.work.meter.flops import FORMULAS, GATHERS, class_of, gradient_macs, is_matmul
-from edgefl.work.meter.operator_calls import LIBRARY, Call, call_of
+from edgefl.work.meter.operator_calls import Call, call_of
 from edgefl.work.meter.trace import FINISH, METERED, PARTS, START, Held, Moment, StepCost, Trace
-
-COPIES = 2
-LEAST_SCRATCH = 2 * 2**20
-"""Bounds on a kernel's scratch: a call is kept for the trace if its kernel could move the peak by taking so many times
-the bytes that it reads and writes, and ``LEAST_SCRATCH`` bytes more.
-
-The most that was measured on small tensors is 865,408 bytes (a matrix product in bfloat16), whatever their size.
-Convolutions have no bound, and are always kept: in bfloat16 one with 1 input channel took 65 times its operands.
-Nor have bitsandbytes' operators: an update of 8-bit states in bfloat16 took 4 times its operands.
-"""
 
 WITHOUT_GRADIENT = "without gradient"
 """Used in place of a model part for what a training step runs without gradient."""
@@ -367,16 +357,9 @@ class Meter(_Mode):
 
     def trace(self) -> Trace:
         """The peak and the step costs so far, and the calls whose scratch could move the peak."""
-        calls = tuple(held for held in (self._calls or {}).values() if _may_move(held, self.peak))
+        calls = tuple(held for held in (self._calls or {}).values() if held.most > self.peak)
         parts = dict(self._peak_parts)
         return Trace(self.peak, parts, dict(self.steps), self.peak, calls, live_parts=parts, host_bytes=self.host)
-
-
-def _may_move(held: Held, peak: int) -> bool:
-    """Whether the kernel of a call might take so much that the peak is higher."""
-    touched = held.call.argument_bytes + held.outputs
-    unbounded = "conv" in held.call.operator or held.call.operator.startswith(LIBRARY)
-    return unbounded or held.before + held.outputs + COPIES * touched + LEAST_SCRATCH > peak
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
