@@ -24,6 +24,7 @@ from edgefl.errors import DataError, MethodError
 from edgefl.machine.kernel_scratch import kernels, probe
 from edgefl.memo import cache_folder
 from edgefl.methods import ClientFacts, Kind, Method, Setting
+from edgefl.methods.setting import tensors_of
 from edgefl.models import adapters, dtypes, quantised
 from edgefl.models.model import ModelDescription
 from edgefl.planning import Planner, Setup
@@ -35,7 +36,7 @@ from edgefl.schedules import Schedule
 from edgefl.training import Attack
 from edgefl.training.pretraining import Pretraining, descriptions_of
 from edgefl.work import Work
-from edgefl.work.description import DTYPE_NAMES, digest
+from edgefl.work.description import DTYPE_NAMES, DTYPES, digest
 from edgefl.work.optimizer.update import wrong_step
 from edgefl.work.optimizer.zeroth_order import without_gradients
 from edgefl.work.steps import says
@@ -158,10 +159,10 @@ def _kinds(scenario: Scenario, federation: Federation) -> dict[str, Kind]:
         kinds[name] = Kind(name, modalities, task, model, scenario.model.weights, patterns, extras, delivers, factors)
     if adapter:
         with errors_at(scenario, "adapter"):
-            plain = {name: models.on_meta(adapters.without(kind.model)) for name, kind in kinds.items()}
+            plain = {name: models.blueprint(adapters.without(kind.model)) for name, kind in kinds.items()}
             adapters.check(plain, adapter, given=scenario.adapter_options.also is not None)
             for kind in kinds.values():
-                adapters.check_trains(kind.name, models.on_meta(kind.model), adapter)
+                adapters.check_trains(kind.name, models.blueprint(kind.model), adapter)
     return kinds
 
 
@@ -183,7 +184,7 @@ def _quantised(scenario: Scenario, kinds: dict[str, Kind], schedule: Schedule) -
             return parameter in trainable and any(stage.active(parameter) for stage in played)
 
         with errors_at(scenario, "model"):
-            model = quantised.describe(kind.model, models.on_meta(kind.model), asked, trains)
+            model = quantised.describe(kind.model, models.blueprint(kind.model), asked, trains)
         found[name] = replace(kind, model=model)
     return found
 
@@ -256,8 +257,9 @@ def _method(scenario: Scenario, setting: Setting) -> Method:
 def _check_trained(scenario: Scenario, works: Sequence[Work]) -> None:
     """Raise ScenarioError for parameters in float16 that train, and for a dtype that the optimizer lacks on the CPU."""
     for work in works:
-        tensors = {n: p for n, p in models.on_meta(work.model).named_parameters() if n in work.trainable}
-        trained = {p.dtype: n for n, p in tensors.items() if p.dtype not in (torch.float32, torch.float64)}
+        specs, trainable = tensors_of(work.model)[0], set(work.trainable)
+        named = {DTYPES[spec.dtype]: name for name, spec in specs.items() if name in trainable}
+        trained = {dtype: name for dtype, name in named.items() if dtype not in (torch.float32, torch.float64)}
         if (name := trained.get(torch.float16)) and not without_gradients(work):
             tower = name.partition(".")[0]
             raise scenario.error(

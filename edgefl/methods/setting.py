@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgefl import models, registry
+from edgefl import models
 from edgefl.devices import Device, Link
 from edgefl.memo import cache_folder, remember, remembered
 from edgefl.methods.aggregation.options import MEAN, AggregationOptions
-from edgefl.models import ModelOptions, adapters
+from edgefl.models import Frozen, ModelOptions, adapters
 from edgefl.models.model import ModelDescription
 from edgefl.models.quantised import is_part
 from edgefl.work import Address, TensorSpec, digest
@@ -70,17 +70,17 @@ class Kind:
 
     def trainable(self) -> tuple[str, ...]:
         """Names of the parameters, with an adapter of those that it lets train; buffers can't train; cached."""
-        return _trained(_Frozen(self.model))[0]
+        return _trained(Frozen(self.model))[0]
 
     def fixed(self) -> frozenset[str]:
         """Names of the parameters that no client trains at any stage: those of the model under an adapter, and what is
         quantised."""
-        return _trained(_Frozen(self.model))[1]
+        return _trained(Frozen(self.model))[1]
 
     @property
     def dimension(self) -> int:
         """Width of the model's representations (its ``embed``)."""
-        return _dimension(_Frozen(self.model))
+        return _dimension(Frozen(self.model))
 
 
 @dataclass(frozen=True)
@@ -99,36 +99,22 @@ class ClientFacts:
     """Its link."""
 
 
-class _Frozen:
-    """A model's description as a hashable cache key."""
-
-    def __init__(self, description: ModelDescription):
-        self.description = description
-        self._text = f"{registry.changes()} {description!r}"
-
-    def __hash__(self) -> int:
-        return hash(self._text)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Frozen) and self._text == other._text
-
-
 Specs = dict[str, TensorSpec]
 
 
 @cache
-def _dimension(key: _Frozen) -> int:
+def _dimension(key: Frozen) -> int:
     with torch.device("meta"):
         return int(models.build(key.description).dimension)  # type: ignore[arg-type]
 
 
 def tensors_of(model: ModelDescription) -> tuple[Specs, Specs]:
     """Parameters and buffers of a described model by name, in order; cached."""
-    return _tensors(_Frozen(model))
+    return _tensors(Frozen(model))
 
 
 @cache
-def _tensors(key: _Frozen) -> tuple[Specs, Specs]:
+def _tensors(key: Frozen) -> tuple[Specs, Specs]:
     """Parameters and buffers of a description; cached on disk, since building a large model takes time."""
     folder, name = (
         cache_folder() / "shapes",
@@ -146,7 +132,7 @@ def _tensors(key: _Frozen) -> tuple[Specs, Specs]:
 
 
 @cache
-def _trained(key: _Frozen) -> tuple[tuple[str, ...], frozenset[str]]:
+def _trained(key: Frozen) -> tuple[tuple[str, ...], frozenset[str]]:
     """Names of the parameters that train and that don't, of a description; asked once a round."""
     names, adapter = _tensors(key)[0], key.description.get("adapter")
     own = tuple(name for name in names if not is_part(name) and (adapter is None or adapters.trains(adapter, name)))

@@ -7,7 +7,7 @@ A model's description is plain data, so that a Work can carry it.  ``build`` mak
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -24,8 +24,8 @@ from edgefl.models.model import ModelDescription, TowerDescription
 from edgefl.models.options import MODALITIES, ModelOptions
 
 __all__ = [
-    "MODALITIES", "ModelOptions", "at_depth", "blocks", "build", "check_weights", "describe", "load_weights",
-    "on_meta", "versions",
+    "MODALITIES", "Frozen", "ModelOptions", "at_depth", "blocks", "blueprint", "build", "check_weights", "describe",
+    "load_weights", "on_meta", "versions",
 ]  # fmt: skip
 
 
@@ -94,6 +94,30 @@ def on_meta(description: ModelDescription) -> nn.Module:
     # Random initialisation of meta tensors would import torch's compiler, which takes seconds.
     with torch.device("meta"), _SkipInitialisation():
         return build(description)
+
+
+def blueprint(description: ModelDescription) -> nn.Module:
+    """The described module on the meta device, one for all who ask for it: nothing of it may be changed."""
+    return _blueprint(Frozen(description))
+
+
+class Frozen:
+    """A model's description as a hashable cache key, while no part is registered anew."""
+
+    def __init__(self, description: ModelDescription):
+        self.description = description
+        self._text = f"{registry.changes()} {description!r}"
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Frozen) and self._text == other._text
+
+
+@lru_cache(maxsize=8)
+def _blueprint(key: Frozen) -> nn.Module:
+    return on_meta(key.description)
 
 
 def load_weights(module: nn.Module, description: ModelDescription, weights: Mapping[str, str]) -> None:
