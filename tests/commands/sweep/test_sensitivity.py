@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgefl
-from edgefl.commands.devices.factors import fitted
 from edgefl.commands.sweep.perturbed_fleets import LARGER_IS_BETTER, numbers_of, scaled
 from edgefl.commands.sweep.sensitivity import FIGURES, _signs, factor_of, tau_of_signs
 from edgefl.devices import Fleet, FleetOptions, load_device, load_link
+from edgefl.devices.processors import efficiency_of
 from edgefl.errors import ScenarioError, UnitError
 from edgefl.records.sweep import Change, Sweep
 
@@ -106,8 +106,7 @@ def test_residuals_give_the_seconds_of_a_device_their_own_factor(tiny: Tiny) -> 
     scenario = tiny(data=DECLARED, fleet={"devices": {"raspberry-pi-4-4gb": 0.5, "phone-mid": 0.5}, "links": "lte"})
     axes = ["payload.up=float32,int8", "training.epochs=1,3"]
     found = edgefl.sweep(scenario, axes, sensitivity_to="residuals")["sensitivity"]
-    known = fitted().classes["cortex-a72"].error
-    assert known > 2
+    known = efficiency_of("cortex-a72", "raspberry-pi-4-4gb").error
     assert (found["factor"], found["residuals"]) == (2.0, {"raspberry-pi-4-4gb": known})
     tried = {(one["number"], one["where"]) for one in found["numbers"] if one["factor"] == known}
     assert tried == {
