@@ -17,23 +17,29 @@ its device and source: a table of 71 rows counts as eight.
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from math import prod
+from math import exp, sqrt
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
-from edgefl.commands.devices.published import Held, held
+from edgefl.commands.devices.published import KEY, Held, held, key_of, source_of
 from edgefl.devices.measurements import measurements
 from edgefl.devices.processors import OPERATOR_NAMES, ProcessorKind
+from edgefl.devices.profile import library_folder
 
+KINDS: tuple[ProcessorKind, ...] = ("cpu", "gpu")
 Floats = NDArray[np.float64]
 Node = tuple[str, ...]
+Residuals = tuple[Floats, Floats, Floats, Floats]
 
 GROUPS: Mapping[ProcessorKind, tuple[Mapping[str, tuple[str, ...]], Mapping[str, tuple[str, ...]]]] = {
     "cpu": (
@@ -68,18 +74,23 @@ GROUPS: Mapping[ProcessorKind, tuple[Mapping[str, tuple[str, ...]], Mapping[str,
 START: Mapping[ProcessorKind, Mapping[str, float]] = {
     "cpu": {
         "product": 0.5, "convolution": 0.4, "convolution 1x1": 0.3, "grouped convolution": 0.05,
-        "memory of depthwise convolution": 0.05, "memory of pointwise": 0.4, "launch": 1.0, "loading": 6e-8,
+        "memory of depthwise convolution": 0.05, "memory of pointwise": 0.4, "launch": 1.0, "loading": 6e-8, "sample": 1e-4,
     },
     "gpu": {
         "product": 0.5, "convolution": 0.5, "convolution 1x1": 0.5, "grouped convolution": 0.2,
         "memory of convolution": 0.6, "memory of pointwise": 0.6, "tf32": 0.6, "float16": 0.6, "bfloat16": 0.6,
-        "kernel": 5e-6, "launch": 1.0, "loading": 8e-9,
+        "kernel": 5e-6, "launch": 1.0, "loading": 8e-9, "sample": 3e-5,
     },
 }  # fmt: skip
 """Where the numbers of a kind are drawn to: shares that kernels in their best shape reach, halved."""
 
 WIDTH_OF_START = 0.7
 NOISE = 0.1
+PRIOR_ROWS = 3
+"""Rows that the error of a device or class counts as beside its own, with that of what is farther away: of all rows of
+the kind by a fit without the device, or the class.  So one row that happens to agree doesn't say that all would."""
+LOSS = "sum over rows of soft_l1(log(predicted seconds / measured seconds) / 0.1) / sqrt(rows of its device and source)"
+TITLE = "Efficiencies of processors, fitted to published seconds of training steps; written by tools/fit_rates.py"
 
 
 @dataclass(frozen=True)
@@ -90,28 +101,17 @@ class Widths:
     runtime: float
     device: float
     speed: float
+    times: float
 
 
-WIDTHS = Widths(0.3, 0.3, 0.15, 0.3)
-
-
-def runtime_of(one: Held) -> str:
-    """Name, version and whether operators were compiled: ``pytorch 1.13``."""
-    software = one.row.software
-    version = "" if software.version is None else " {}.{}".format(*software.version)
-    return software.name + version + (" compiled" if software.compiled else "")
-
-
-def values_loaded(one: Held) -> int:
-    """Values of a batch, for a row that includes loading."""
-    return one.row.batch * prod(one.row.input) if "data loading" in one.row.includes else 0
+WIDTHS = Widths(0.3, 0.2, 0.1, 0.2, 2.0)
 
 
 def chain(one: Held) -> tuple[Node, ...]:
     """The links whose summands make the numbers of a row, from the kind down."""
     hardware = one.device
     assert hardware.processor_class is not None
-    kind, of_class, runtime = hardware.processor.kind, hardware.processor_class, runtime_of(one)
+    kind, of_class, runtime = hardware.processor.kind, hardware.processor_class, one.row.software.key
     return (kind,), (kind, of_class), (kind, of_class, runtime), (kind, of_class, runtime, hardware.name)
 
 
@@ -134,6 +134,7 @@ class Table:
     share_of_memory: NDArray[np.intp]
     launches: Floats
     loaded: Floats
+    samples: Floats
     reduced: NDArray[np.intp]
 
     @classmethod
@@ -159,10 +160,11 @@ class Table:
                           arithmetic[group], memory[group]))  # fmt: skip
         row, flops, moved, times, share, of_memory = (np.concatenate(part) for part in zip(*parts, strict=True))
         host = np.array([one.device.seconds_per_operator for one in mine])
-        loaded = [values_loaded(one) for one in mine]
+        loaded = np.array([one.values_loaded for one in mine], float)
+        samples = np.array([one.samples_loaded for one in mine], float)
         return cls(
             kind, mine, row.astype(np.intp), flops, moved, times, share.astype(np.intp), of_memory.astype(np.intp),
-            np.bincount(row.astype(np.intp), times, len(mine)) * host, np.array(loaded, float), np.array(reduced),
+            np.bincount(row.astype(np.intp), times, len(mine)) * host, loaded, samples, np.array(reduced),
         )  # fmt: skip
 
     @property
@@ -207,7 +209,11 @@ class Table:
             more = other[0] > one
             return np.where(more, other[0], one), np.where(more[:, None], other[1], own)
 
-        launches, loading = fixed("launch", self.launches), fixed("loading", self.loaded)
+        launches, loading, of_samples = (
+            fixed(name, amount)
+            for name, amount in (("launch", self.launches), ("loading", self.loaded), ("sample", self.samples))
+        )
+        loading = loading[0] + of_samples[0], loading[1] + of_samples[1]
         if self.kind == "cpu":
             total = busy + launches[0] + loading[0]
             slope = slope + launches[1] + loading[1]
@@ -249,7 +255,7 @@ def shares(kind: ProcessorKind) -> Floats:
 
 def weights(rows: Sequence[Held]) -> Floats:
     """The weight of each row's loss."""
-    keys = [(one.row.device, one.row.source.url or one.row.source.title) for one in rows]
+    keys = [(one.row.device, source_of(one.row)) for one in rows]
     count = Counter(keys)
     return np.array([count[key] ** -0.5 for key in keys])
 
@@ -262,45 +268,55 @@ def fit(table: Table, of: NDArray[np.bool_], widths: Widths = WIDTHS) -> Fit:
     nodes = {node: index for index, node in enumerate(dict.fromkeys(node for links in chains for node in links))}
     links = np.array([[nodes[node] for node in of_row] for of_row in chains])
     own = (WIDTH_OF_START, widths.of_class, widths.runtime, widths.device)
-    width = np.array([[own[len(node) - 1 if len(node) < 4 else 3]] * count + [widths.speed] for node in nodes])
+    each = np.append(np.where(speed > 0, 1.0, widths.times), 0.0)
+    width = np.array([own[len(node) - 1] * each for node in nodes])
+    width[:, -1] = widths.speed
     width[0, -1] = 1e-3  # START moves as a whole by its numbers
     weight, measured = np.sqrt(weights([one for one, used in zip(table.rows, of, strict=True) if used])), table.measured[of]
-    which = np.flatnonzero(of)
     part = subset(table, of)
-    del which
 
-    def both(flat: Floats) -> tuple[Floats, Floats]:
+    def residuals(flat: Floats) -> Residuals:
         summands = flat.reshape(len(nodes), count + 1)
         total = summands[links].sum(axis=1)
         seconds, slope = part.log_seconds(start(table.kind) + total[:, :-1] + total[:, -1:] * speed)
         slope = np.hstack([slope, slope @ speed[:, None]])
-        off = (seconds - measured) / NOISE
-        loss = 2 * (np.sqrt(1 + off**2) - 1)
-        residual = np.sign(off) * np.sqrt(loss)
-        # d residual / d off = off / sqrt(1 + off^2) / |residual|, 1 at 0
-        steep = np.where(np.abs(off) < 1e-6, 1.0, off / np.sqrt(1 + off**2) / np.where(residual == 0, 1.0, residual))
-        wide = np.zeros((len(off), len(nodes), count + 1))
+        residual, steep = softened((seconds - measured) / NOISE)
+        own, own_steep = softened(flat / width.ravel())
+        wide = np.zeros((len(residual), len(nodes), count + 1))
         for depth in range(links.shape[1]):
-            wide[np.arange(len(off)), links[:, depth]] = (weight * steep / NOISE)[:, None] * slope
-        return np.concatenate([weight * residual, flat / width.ravel()]), np.vstack(
-            [wide.reshape(len(off), -1), np.diag(1 / width.ravel())]
-        )
+            wide[np.arange(len(residual)), links[:, depth]] = (weight * steep / NOISE)[:, None] * slope
+        return weight * residual, wide.reshape(len(residual), -1), own, own_steep / width.ravel()
 
-    found = marquardt(both, np.zeros(width.size))
+    found = marquardt(residuals, np.zeros(width.size))
     return Fit(table.kind, dict(zip(nodes, found.reshape(len(nodes), count + 1), strict=True)))
 
 
-def marquardt(of: Callable[[Floats], tuple[Floats, Floats]], x: Floats) -> Floats:
-    """The least squares of residuals `[m]` with derivatives `[m, n]`, by the method of Levenberg and Marquardt."""
-    damping, (residual, slope) = 1e-3, of(x)
-    loss = float(residual @ residual)
-    for _ in range(200):
-        square, gradient = slope.T @ slope, slope.T @ residual
-        step = np.linalg.solve(square + damping * np.diag(np.diag(square)), -gradient)
+def softened(off: Floats) -> tuple[Floats, Floats]:
+    """What has soft_l1 of ``off`` as its square, 2 (sqrt(1 + off^2) - 1), and its derivative."""
+    root = np.sqrt(1 + off**2)
+    softer = np.sign(off) * np.sqrt(2 * (root - 1))
+    small = np.abs(off) < 1e-6
+    return softer, np.where(small, 1.0, off / root / np.where(small, 1.0, softer))
+
+
+def marquardt(of: Callable[[Floats], Residuals], x: Floats) -> Floats:
+    """The least squares of residuals by the method of Levenberg and Marquardt.
+
+    ``of`` gives those of rows `[m]` with their derivatives `[m, n]`, and those of priors with theirs, which have one
+    number each `[n]`.  So a step needs the solution of m equations, not of n.
+    """
+    damping, (residual, slope, own, own_slope) = 1e-3, of(x)
+    loss = float(residual @ residual + own @ own)
+    for _ in range(300):
+        diagonal = own_slope**2 + damping * (own_slope**2 + (slope**2).sum(axis=0))
+        gradient = slope.T @ residual + own_slope * own
+        scaled = slope / diagonal
+        inner = np.eye(len(residual)) + scaled @ slope.T
+        step = scaled.T @ np.linalg.solve(inner, scaled @ gradient) - gradient / diagonal
         tried = of(x + step)
-        less = loss - float(tried[0] @ tried[0])
+        less = loss - float(tried[0] @ tried[0] + tried[2] @ tried[2])
         if less > 0:
-            x, (residual, slope), loss, damping = x + step, tried, loss - less, damping / 5
+            x, (residual, slope, own, own_slope), loss, damping = x + step, tried, loss - less, damping / 5
         if 0 <= less < 1e-7 * loss or damping > 1e8:
             return x
         if less <= 0:
@@ -316,5 +332,100 @@ def subset(table: Table, of: NDArray[np.bool_]) -> Table:
         table, rows=tuple(one for one, used in zip(table.rows, of, strict=True) if used),
         row=number[table.row[operators]], arithmetic=table.arithmetic[operators], memory=table.memory[operators],
         times=table.times[operators], share=table.share[operators], share_of_memory=table.share_of_memory[operators],
-        launches=table.launches[of], loaded=table.loaded[of], reduced=table.reduced[of],
+        launches=table.launches[of], loaded=table.loaded[of], samples=table.samples[of], reduced=table.reduced[of],
     )  # fmt: skip
+
+
+UNSEEN: Mapping[str, Callable[[Held], str]] = {
+    "model": lambda one: one.row.half,
+    "device": lambda one: one.row.device,
+    "source": lambda one: source_of(one.row),
+    "class": lambda one: str(one.device.processor_class),
+}
+"""What a fit that predicts a row hasn't seen: rows with the same key are left out together."""
+
+
+def unseen(table: Table, key: Callable[[Held], str]) -> Floats:
+    """Seconds of each row by a fit without all rows of its key."""
+    keys, seconds = np.array([key(one) for one in table.rows]), np.zeros(len(table.rows))
+    for left_out in sorted(set(keys)):
+        of = keys == left_out
+        seconds[of] = fit(table, ~of).predicted(table, of)
+    return seconds
+
+
+def rounded(number: float) -> float:
+    """Three significant digits."""
+    return float(f"{number:.3g}")
+
+
+def efficiency(numbers: Floats, kind: ProcessorKind) -> dict[str, object]:
+    """An ``Efficiency`` as it is written."""
+    value = {name: rounded(exp(number)) for name, number in zip(START[kind], numbers, strict=True)}
+    arithmetic, memory = (
+        {name: value[prefix + group] for group, members in groups.items() for name in members}
+        for groups, prefix in zip(GROUPS[kind], ("", "memory of "), strict=True)
+    )
+    one: dict[str, object] = {"arithmetic": arithmetic, "memory": memory}
+    if kind == "gpu":
+        one["reduced"] = {name: value[name] for name in ("tf32", "float16", "bfloat16")}
+    return one | {name: value[name] for name in ("kernel", "launch", "loading", "sample") if name in value}
+
+
+def entries(table: Table, held_out: Mapping[str, Floats]) -> list[dict[str, object]]:
+    """What is written of a kind: itself, its classes, these with a runtime, and devices with a runtime."""
+    shipped = fit(table, np.ones(len(table.rows), bool))
+    chains = [chain(one) for one in table.rows]
+    square = {by: (np.log(seconds) - table.measured) ** 2 for by, seconds in held_out.items()}
+    found: list[dict[str, object]] = []
+    for node in sorted({node for links in chains for node in links}, key=lambda node: (len(node), node)):
+        mine = [index for index, links in enumerate(chains) if links[len(node) - 1] == node]
+        by, farther = (("class", None), ("device", "class"), ("device", "class"), ("model", "device"))[len(node) - 1]
+        error = float(square[by][mine].mean())
+        if farther is not None:
+            error = (len(mine) * error + PRIOR_ROWS * float(square[farther].mean())) / (len(mine) + PRIOR_ROWS)
+        links = chains[mine[0]][: len(node)]
+        found.append({
+            "of": node[{1: 0, 2: 1, 3: 1, 4: 3}[len(node)]], "runtime": node[2] if len(node) > 2 else None,
+            "rows": len(mine), "devices": len({table.rows[index].row.device for index in mine}),
+            "error": rounded(exp(sqrt(error))), "efficiency": efficiency(shipped.numbers(links), table.kind),
+        })  # fmt: skip
+    return found
+
+
+def written() -> dict[str, str]:
+    """The texts of the files by name."""
+    rows = [one for one in held(measurements()) if one.quantity == "seconds" and one.cost is not None]
+    tables = [Table.of(kind, rows) for kind in KINDS]
+    predicted = [{by: unseen(table, key) for by, key in UNSEEN.items()} for table in tables]
+    content = {
+        "title": TITLE, "loss": LOSS, "date": max(one.row.source.date for one in rows).isoformat(),
+        "entries": [entry for table, seconds in zip(tables, predicted, strict=True) for entry in entries(table, seconds)],
+    }  # fmt: skip
+    by_row = {
+        id(one): [f"{seconds[by][index]:.4g}" for by in UNSEEN]
+        for table, seconds in zip(tables, predicted, strict=True) for index, one in enumerate(table.rows)
+    }  # fmt: skip
+    lines = [[*key_of(one.row), *by_row[id(one)]] for one in rows]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([[*KEY, *(f"unseen_{by}" for by in UNSEEN)], *dict.fromkeys(map(tuple, lines))])
+    return {"fitted.yaml": yaml.safe_dump(content, sort_keys=False, width=120, default_flow_style=None), "held_out.csv": text.getvalue()}
+
+
+def main() -> int:
+    """Write the files, or compare them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare with the files, write nothing")
+    check, same = parser.parse_args().check, True
+    for name, text in written().items():
+        path = library_folder() / "processors" / name
+        if not check:
+            path.write_text(text, encoding="utf-8")
+        elif path.read_text(encoding="utf-8") != text:
+            same = False
+            print(f"{name} is out of date: python tools/fit_rates.py")
+    return 0 if same else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
