@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
+from hashlib import sha256
 from math import exp, sqrt
 
 import numpy as np
@@ -48,24 +48,19 @@ GROUPS: Mapping[ProcessorKind, tuple[Mapping[str, tuple[str, ...]], Mapping[str,
             "convolution": ("convolution",),
             "convolution 1x1": ("convolution 1x1",),
             "grouped convolution": ("grouped convolution",),
-        },
-        {
             "depthwise convolution": ("depthwise convolution",),
-            "pointwise": ("pointwise", "attention", "normalisation", "embedding", "optimizer"),
         },
+        {"pointwise": ("pointwise", "normalisation", "attention", "depthwise convolution", "embedding", "optimizer")},
     ),
     "gpu": (
         {
-            "product": ("product", "attention"),
-            "convolution": ("convolution",),
-            "convolution 1x1": ("convolution 1x1",),
+            "product": ("product", "attention", "convolution", "convolution 1x1"),
             "grouped convolution": ("grouped convolution", "depthwise convolution"),
         },
         {
-            "convolution": (
-                "product", "convolution", "convolution 1x1", "grouped convolution", "depthwise convolution", "attention",
-            ),
-            "pointwise": ("normalisation", "pointwise", "embedding", "optimizer"),
+            "pointwise": ("pointwise", "normalisation", "embedding", "optimizer",
+                          "product", "attention", "convolution", "convolution 1x1"),
+            "grouped convolution": ("grouped convolution", "depthwise convolution"),
         },
     ),
 }  # fmt: skip
@@ -74,17 +69,15 @@ GROUPS: Mapping[ProcessorKind, tuple[Mapping[str, tuple[str, ...]], Mapping[str,
 START: Mapping[ProcessorKind, Mapping[str, float]] = {
     "cpu": {
         "product": 0.5, "convolution": 0.4, "convolution 1x1": 0.3, "grouped convolution": 0.05,
-        "memory of depthwise convolution": 0.05, "memory of pointwise": 0.4, "launch": 1.0, "loading": 6e-8, "sample": 1e-4,
+        "depthwise convolution": 0.01, "memory of pointwise": 0.4, "launch": 1.0, "loading": 6e-8, "sample": 1e-4,
     },
     "gpu": {
-        "product": 0.5, "convolution": 0.5, "convolution 1x1": 0.5, "grouped convolution": 0.2,
-        "memory of convolution": 0.6, "memory of pointwise": 0.6, "tf32": 0.6, "float16": 0.6, "bfloat16": 0.6,
-        "kernel": 5e-6, "launch": 1.0, "loading": 8e-9, "sample": 3e-5,
+        "product": 0.5, "grouped convolution": 0.2, "memory of pointwise": 0.6, "memory of grouped convolution": 0.4,
+        "tf32": 0.6, "float16": 0.6, "bfloat16": 0.6, "kernel": 5e-6, "launch": 1.0, "loading": 8e-9, "sample": 3e-5,
     },
 }  # fmt: skip
 """Where the numbers of a kind are drawn to: shares that kernels in their best shape reach, halved."""
 
-WIDTH_OF_START = 0.7
 NOISE = 0.1
 PRIOR_ROWS = 3
 """Rows that the error of a device or class counts as beside its own, with that of what is farther away: of all rows of
@@ -95,8 +88,12 @@ TITLE = "Efficiencies of processors, fitted to published seconds of training ste
 
 @dataclass(frozen=True)
 class Widths:
-    """Standard deviations of the logarithms at the links below the kind, and of ``speed`` beside the numbers."""
+    """Widths of the priors of logarithms at each link, of ``speed`` beside the numbers, and by how much ``times`` are wider.
 
+    ``times`` are seconds of kernels, launches and loading, which depend on the computer beside the processor.
+    """
+
+    kind: float
     of_class: float
     runtime: float
     device: float
@@ -104,7 +101,12 @@ class Widths:
     times: float
 
 
-WIDTHS = Widths(0.3, 0.2, 0.1, 0.2, 2.0)
+WIDTHS = Widths(0.7, 0.15, 0.2, 0.1, 0.1, 1.0)
+CANDIDATES: Mapping[str, tuple[float, ...]] = {
+    "kind": (0.35, 0.7, 1.4), "of_class": (0.1, 0.15, 0.3, 0.6), "runtime": (0.1, 0.2, 0.4),
+    "device": (0.05, 0.1, 0.2), "speed": (0.05, 0.1, 0.2, 0.4), "times": (0.5, 1.0, 2.0, 4.0),
+}  # fmt: skip
+"""What --choose tries for each."""
 
 
 def chain(one: Held) -> tuple[Node, ...]:
@@ -267,7 +269,7 @@ def fit(table: Table, of: NDArray[np.bool_], widths: Widths = WIDTHS) -> Fit:
     chains = [chain(one) for one, used in zip(table.rows, of, strict=True) if used]
     nodes = {node: index for index, node in enumerate(dict.fromkeys(node for links in chains for node in links))}
     links = np.array([[nodes[node] for node in of_row] for of_row in chains])
-    own = (WIDTH_OF_START, widths.of_class, widths.runtime, widths.device)
+    own = (widths.kind, widths.of_class, widths.runtime, widths.device)
     each = np.append(np.where(speed > 0, 1.0, widths.times), 0.0)
     width = np.array([own[len(node) - 1] * each for node in nodes])
     width[:, -1] = widths.speed
@@ -345,13 +347,45 @@ UNSEEN: Mapping[str, Callable[[Held], str]] = {
 """What a fit that predicts a row hasn't seen: rows with the same key are left out together."""
 
 
-def unseen(table: Table, key: Callable[[Held], str]) -> Floats:
+def unseen(table: Table, key: Callable[[Held], str], widths: Widths = WIDTHS) -> Floats:
     """Seconds of each row by a fit without all rows of its key."""
     keys, seconds = np.array([key(one) for one in table.rows]), np.zeros(len(table.rows))
     for left_out in sorted(set(keys)):
         of = keys == left_out
-        seconds[of] = fit(table, ~of).predicted(table, of)
+        seconds[of] = fit(table, ~of, widths).predicted(table, of)
     return seconds
+
+
+def crossed(tables: Sequence[Table], widths: Widths) -> float:
+    """The error of the fitted half, predicted by fits to other parts of that half.
+
+    It is the mean of |log(predicted / measured)|, with the weights of the loss, over kinds and over three ways of
+    leaving out: a fifth of the models of each device by hash, a device, a source.
+    """
+    ways: tuple[Callable[[Held], str], ...] = (
+        lambda one: str(sha256(f"{one.row.device} {one.row.model} fold".encode()).digest()[0] % 5),
+        UNSEEN["device"],
+        UNSEEN["source"],
+    )
+    errors = []
+    for table in tables:
+        half = subset(table, np.array([one.row.half == "fitted" for one in table.rows]))
+        weight = weights(half.rows)
+        for way in ways:
+            off = np.log(unseen(half, way, widths)) - half.measured
+            errors.append(float(weight @ np.abs(off) / weight.sum()))
+    return float(np.mean(errors))
+
+
+def choose(tables: Sequence[Table]) -> None:
+    """Print the widths of least ``crossed`` error: one after the other is tried, twice around."""
+    best, least = WIDTHS, crossed(tables, WIDTHS)
+    for name, values in 2 * list(CANDIDATES.items()):
+        for value in values:
+            tried = replace(best, **{name: value})
+            if tried != best and (error := crossed(tables, tried)) < least:
+                best, least = tried, error
+        print(f"{least:.4f} {best}", flush=True)
 
 
 def rounded(number: float) -> float:
@@ -393,10 +427,9 @@ def entries(table: Table, held_out: Mapping[str, Floats]) -> list[dict[str, obje
     return found
 
 
-def written() -> dict[str, str]:
+def written(tables: Sequence[Table]) -> dict[str, str]:
     """The texts of the files by name."""
-    rows = [one for one in held(measurements()) if one.quantity == "seconds" and one.cost is not None]
-    tables = [Table.of(kind, rows) for kind in KINDS]
+    rows = [one for table in tables for one in table.rows]
     predicted = [{by: unseen(table, key) for by, key in UNSEEN.items()} for table in tables]
     content = {
         "title": TITLE, "loss": LOSS, "date": max(one.row.source.date for one in rows).isoformat(),
@@ -416,8 +449,15 @@ def main() -> int:
     """Write the files, or compare them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare with the files, write nothing")
-    check, same = parser.parse_args().check, True
-    for name, text in written().items():
+    parser.add_argument("--choose", action="store_true", help="print the widths of priors by cross-validation")
+    arguments, same = parser.parse_args(), True
+    check = arguments.check
+    rows = [one for one in held(measurements()) if one.quantity == "seconds" and one.cost is not None]
+    tables = [Table.of(kind, rows) for kind in KINDS]
+    if arguments.choose:
+        choose(tables)
+        return 0
+    for name, text in written(tables).items():
         path = library_folder() / "processors" / name
         if not check:
             path.write_text(text, encoding="utf-8")
