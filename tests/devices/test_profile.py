@@ -354,6 +354,13 @@ def test_a_value_outside_its_range_is_refused(tmp_path, profile):
     assert "outside its range" in _refused(tmp_path, profile)
 
 
+def test_no_file_calls_a_number_fitted(tmp_path, profile):
+    profile["compute_watts"]["confidence"] = "fitted"
+    assert "compute_watts.confidence: Input should be 'measured', 'datasheet' or 'estimated'" in _refused(
+        tmp_path, profile
+    )
+
+
 def test_a_wrong_unit_is_refused(tmp_path, profile):
     profile["compute_watts"]["value"] = "7 GB"
     assert "compute_watts" in _refused(tmp_path, profile)

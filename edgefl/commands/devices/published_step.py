@@ -38,8 +38,8 @@ def step_cost(row: Measurement, *, gpu: bool) -> ComputeCost:
     """The cost of one training step of a measurement: FLOPs, operators and the peak of live storage.
 
     On a GPU the optimizer updates all parameters in a few operators where the row's software does, and memory is
-    rounded as its allocator does.  Attention is one operator where the row's software has it, and products and a softmax elsewhere.  With ``tf32``, the rate is that of float32, as profiles have none for it.  A network of no
-    library has the cost that ``profiles/measurements/costs.json`` states.
+    rounded as its allocator does.  Attention is one operator where the row's software has it, and products and a
+    softmax elsewhere.  A network of no library has the cost that ``profiles/measurements/costs.json`` states.
     Raises UnknownName for a network or an optimizer that isn't known, DeviceError for a step whose cost isn't stated.
     """
     r = row
@@ -90,13 +90,9 @@ def _stated(row: Measurement, gpu: bool, steps: Sequence[StatedStep]) -> Compute
         if (s.batch, s.input, s.classes, s.precision, s.optimizer, s.gpu) == asked and row.trained == "all":
             return ComputeCost(
                 s.peak_memory_bytes, s.memory_bytes, s.forward_flops, s.backward_flops, 0.0,
-                np.array(s.operators, dtype=np.float64), precision=_rate_of(row), live_memory_bytes=s.live_memory_bytes,
+                np.array(s.operators, dtype=np.float64), precision=row.precision, live_memory_bytes=s.live_memory_bytes,
             )  # fmt: skip
     raise DeviceError(f"the cost of {row.model} isn't stated for this batch, input, precision and optimizer")
-
-
-def _rate_of(row: Measurement) -> str:
-    return row.precision if row.precision in AUTOCAST else "float32"
 
 
 def _predicted(row: Measurement, gpu: bool) -> ComputeCost:
@@ -125,7 +121,7 @@ def _predicted(row: Measurement, gpu: bool) -> ComputeCost:
     trace = meter.trace()
     return ComputeCost(
         trace.peak_memory_bytes, trace.memory_bytes, step.forward_flops, step.backward_flops, 0.0, table,
-        precision=_rate_of(row), live_memory_bytes=trace.live_memory_bytes,
+        precision=row.precision, live_memory_bytes=trace.live_memory_bytes,
     )  # fmt: skip
 
 
@@ -192,45 +188,44 @@ def network(row: Measurement) -> Network:
         last = module.default_cfg["classifier"]
         names = last if isinstance(last, tuple) else (last,)  # a distilled network has two heads
         return Network(module, _images(row), _cross_entropy, tuple(f"{name}." for name in names))
-    build = OTHERS.get(row.model, _of_torchvision)
+    build: Callable[[Measurement], Any] = OTHERS.get(row.model, _of_torchvision)
     return Network(build(row), _images(row), _cross_entropy)
 
 
 def _of_timm(row: Measurement) -> Any:
-    from timm import create_model
-    from timm.layers import set_fused_attn, use_fused_attn
+    import timm
 
-    before = use_fused_attn(), use_fused_attn(experimental=True)
-    set_fused_attn(row.fuses_attention)
+    layers: Any = timm.layers
+    before = layers.use_fused_attn(), layers.use_fused_attn(experimental=True)
+    layers.set_fused_attn(row.fuses_attention)
     try:
-        return create_model(row.model, num_classes=row.classes, pretrained=False)
+        return timm.create_model(row.model, num_classes=row.classes, pretrained=False)
     finally:
-        set_fused_attn(*before)
+        layers.set_fused_attn(*before)
 
 
-def _of_torchvision(row: Measurement) -> nn.Module:
+def _of_torchvision(row: Measurement) -> Any:
     import torchvision
 
-    module: nn.Module = torchvision.models.get_model(row.model.partition("-")[0], num_classes=row.classes)
-    return module
+    return torchvision.models.get_model(row.model.partition("-")[0], num_classes=row.classes)
 
 
-def _resnet_for_32(row: Measurement) -> nn.Module:
-    module: Any = _of_torchvision(row)
+def _resnet_for_32(row: Measurement) -> Any:
+    module = _of_torchvision(row)
     module.conv1, module.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
     return module
 
 
-def _resnet_v1(row: Measurement) -> nn.Module:
+def _resnet_v1(row: Measurement) -> Any:
     """The ResNet of 2015, and Keras': the first layer of a block has the stride, not the second."""
-    module: Any = _of_torchvision(row)
+    module = _of_torchvision(row)
     for stage in (module.layer2, module.layer3, module.layer4):
         stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
     return module
 
 
-def _shufflenet_for_32(row: Measurement) -> nn.Module:
-    module: Any = _of_torchvision(row)
+def _shufflenet_for_32(row: Measurement) -> Any:
+    module = _of_torchvision(row)
     module.conv1[0].stride, module.maxpool = (1, 1), nn.Identity()
     return module
 
@@ -246,7 +241,7 @@ def _mlp(row: Measurement) -> nn.Module:
     return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(64, 10))
 
 
-OTHERS: dict[str, Callable[[Measurement], nn.Module]] = {
+OTHERS: dict[str, Callable[[Measurement], Any]] = {
     "resnet18-cifar": _resnet_for_32, "resnet50-cifar": _resnet_for_32, "resnet50-v1": _resnet_v1,
     "shufflenet_v2_x1_0-cifar": _shufflenet_for_32, "lenet5": _lenet, "mlp-784-256-128-64-10": _mlp,
 }  # fmt: skip
@@ -262,7 +257,7 @@ def _cross_entropy(module: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 
 
 def _of_transformers(row: Measurement) -> Network:
-    """BERT without classes answers questions, as in NVIDIA's examples; others classify.  Their attention isn't fused."""
+    """BERT without classes answers questions, as in NVIDIA's examples; others classify.  Attention isn't fused."""
     import_torchvision()
     import transformers
 
