@@ -6,24 +6,26 @@ import datetime
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 
 import torch
 
 from edgefl import units
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
-from edgefl.devices import DEVICE_KINDS, read_device, read_link
+from edgefl.devices import DEVICE_KINDS, Hardware, read_device, read_link
 from edgefl.devices.browsing import numbers_of
+from edgefl.devices.processors import OPERATOR_NAMES
 from edgefl.devices.writing import Entry, profile_text
 from edgefl.devices.written_facts import Confidence
 from edgefl.errors import DeviceError, UnknownName
 from edgefl.machine import host
 from edgefl.machine.link_speed import measure_link
-from edgefl.machine.microbenchmarks import step_overheads, threads_of
-from edgefl.machine.throughput import SLOWED, Spread, stopwatch, sustained, sustained_run, throttling
+from edgefl.machine.microbenchmarks import small_layers, threads_of
+from edgefl.machine.throughput import SLOWED, Spread, sustained, sustained_run, throttling
 from edgefl.records.devices import CalibratedProfile, Calibration
 from edgefl.runs.durable import write_output
 from edgefl.work.torch_device import device_of
@@ -119,7 +121,8 @@ def calibrate(
     if address is not None:
         link = measure_link(address, quick=quick, like=like, on_message=on_message)
     measurement = _Measurement(options, on_message)
-    text = profile_text({"title": title or measurement.title, "kind": options.kind}, measurement.entries)
+    texts = {"title": title or measurement.title, "kind": options.kind, "processor": measurement.processor}
+    text = profile_text(texts, measurement.entries)
     return Calibration(
         device=_write_profile(text, device_path, "device"),
         link=None if link is None else _write_profile(link, link_path, "link"),
@@ -173,22 +176,23 @@ class _Measurement:
                 f"other processes used {units.show_share(company.others)} of the processor during the measurement: "
                 "calibrate again when nothing else runs"
             )
-        sets = "one set" if rates.turns == 1 else f"{rates.turns} sets"
-        repeats = f"{rates.flops_per_second.times} repetitions of {sets} of operands"
-        block = f"the operators of a transformer block at widths {', '.join(map(str, rates.widths))}"
+        repeats = f"median of {rates.flops_per_second.times} repetitions, wall time"
         self.entries |= memory
         self._add("flops_per_second", rates.flops_per_second, units.show_rate,
-                  f"float32 products, forward and backward, of {block}: median of {repeats}, wall time")  # fmt: skip
+                  "FLOPs of dense layers, forward and backward, without the time of their bytes: fitted to training "
+                  f"steps of single layers, {repeats}")  # fmt: skip
         self._add("peak_flops_per_second", rates.peak_flops_per_second, units.show_rate,
-                  "the fastest single product: a square one, run five times, or one of the block's")  # fmt: skip
+                  "the fastest square product, which ran five times, or the rate of dense layers")  # fmt: skip
         for name, rate in rates.halves.items():
             if rate is None:
                 self.notes.append(f"{name}: autocast can't train in it on this machine; the field is left out")
             else:
                 self._add(f"{name}_flops_per_second", rate, units.show_rate,
-                          f"the same products with {name} operands: median of {rate.times} repetitions")  # fmt: skip
+                          f"the dense layers under autocast to {name}: median of {rate.times} repetitions")  # fmt: skip
         self._add("memory_bytes_per_second", rates.memory_bytes_per_second, units.show_bytes_per_second,
-                  f"bytes over seconds of {block} that don't multiply: median of {repeats}, wall time")  # fmt: skip
+                  "bytes of pointwise operators over their seconds, fitted to training steps of single layers, "
+                  f"{repeats}")  # fmt: skip
+        self.processor = written_processor(rates.rates, rates.peak_flops_per_second.value)
         self._storage()
         self._add("seconds_per_operator", rates.seconds_per_operator, units.show_seconds,
                   "a training step of a model of width 8, divided by its operators: median of "
@@ -198,7 +202,7 @@ class _Measurement:
         if options.throttle_seconds:
             self._throttling()
         self._add("jitter", rates.jitter, lambda sigma: f"{sigma:.3g}",
-                  f"sigma of the log seconds of {rates.jitter.times} steps, a set of operands each")  # fmt: skip
+                  f"sigma of the log seconds of {rates.jitter.times} repetitions of all these steps")  # fmt: skip
 
     @property
     def _gpu(self) -> bool:
@@ -227,8 +231,8 @@ class _Measurement:
         return power.value
 
     def _overhead(self) -> dict[str, Entry]:
-        with threads_of(self.options.threads):
-            step_overheads(0.0, stopwatch(self.options.device, 1), self.options.device)
+        with threads_of(self.options.threads), torch.enable_grad():
+            small_layers(self.options.device)(None)
         alone, resident = host.overhead_bytes()
         quote = (
             f"Resident set of this process after importing torch and edgefl and a few training steps of a tiny model; "
@@ -326,6 +330,18 @@ class _Measurement:
         after, share = units.show_seconds(seen.after_seconds), f"{100 * seen.share:.3g} %"
         for name, text in (("throttle_after_seconds", after), ("throttled_share", share)):
             self.entries[name] = Entry(text, text, text, "measured", self.source, self.today, quote)
+
+
+def written_processor(rates: Hardware, peak: float) -> Mapping[str, object]:
+    """The efficiencies of a profile with these rates and this peak, as its file has them (``OwnProcessor``)."""
+    processor, product = rates.processor, rates.flops_per_second / peak
+    arithmetic = {name: share * product for name, share in zip(OPERATOR_NAMES, processor.arithmetic, strict=True)}
+    own: dict[str, object] = {
+        "kind": processor.kind,
+        "arithmetic": {name: float(f"{share:.3g}") for name, share in arithmetic.items() if isfinite(share)},
+        "memory": {n: float(f"{share:.3g}") for n, share in zip(OPERATOR_NAMES, processor.memory, strict=True)},
+    }
+    return own | ({"kernel": float(f"{processor.kernel_seconds:.3g}")} if processor.kernel_seconds else {})
 
 
 def _output_path(output: str | os.PathLike[str] | None, force: bool) -> Path | None:

@@ -41,8 +41,8 @@ def lent_watts(link: Link, why: str) -> dict[str, Entry]:
     return entries
 
 
-def profile_text(texts: Mapping[str, str], entries: Mapping[str, Entry]) -> str:
-    """The YAML text of a device or link: first the plain texts (title, kind), then the numbers in the given order."""
+def profile_text(texts: Mapping[str, object], entries: Mapping[str, Entry]) -> str:
+    """The YAML text of a device or link: first what has no source (title, kind, processor), then the numbers."""
     document: dict[str, object] = dict(texts)
     for name, entry in entries.items():
         source: dict[str, object] = {"title": entry.title}

@@ -30,7 +30,7 @@ from edgefl.emulation import frames
 from edgefl.emulation.kernel import enter
 from edgefl.emulation.links import PORT, SERVER
 from edgefl.errors import EdgeflError, text_of
-from edgefl.machine.microbenchmarks import CPU, Stopwatch, calibrate_here, step_overheads, threads_of
+from edgefl.machine.microbenchmarks import CPU, calibrate_here, small_layers, threads_of
 from edgefl.training import Node, Report, Task
 from edgefl.training.task import ReportFacts, TaskFacts, serialised
 from edgefl.training.worker import open_node
@@ -83,6 +83,8 @@ class Answer(TypedDict, total=False):
     flops_per_second: float
     memory_bytes_per_second: float
     seconds_per_operator: float
+    arithmetic: tuple[float, ...]
+    memory: tuple[float, ...]
     times: Times
     facts: ReportFacts
 
@@ -114,8 +116,8 @@ def main(pipe: Connection, namespace: str, path: list[str], data: Data) -> None:
         node = open_node(data.data, data.seed, data.tokens, data.cache, data.held_out, data.registered, "cpu")
         stream = socket.create_connection((SERVER, PORT))
         frames.tune(stream)
-        with threads_of(1):  # what the first training step imports and reserves belongs to the runtime
-            step_overheads(0.0, Stopwatch(time.process_time, 1), CPU)
+        with threads_of(1), torch.enable_grad():  # what the first step imports and reserves belongs to the runtime
+            small_layers(CPU)(None)
         tell(pipe, {})
         client = _Client(pipe, stream, node)
         while True:
@@ -156,6 +158,7 @@ class _Client:
             "share": share, "flops_per_second": device.flops_per_second,
             "memory_bytes_per_second": device.memory_bytes_per_second,
             "seconds_per_operator": device.seconds_per_operator,
+            "arithmetic": device.processor.arithmetic, "memory": device.processor.memory,
         }, b""  # fmt: skip
 
     def timed(self, form: str, facts: TaskFacts, body: list[bytes]) -> tuple[Answer, bytes]:

@@ -1,23 +1,22 @@
-"""Microbenchmarks: the rates of this machine, from a few seconds of operators that training consists of.
+"""Microbenchmarks: what this machine reaches with each class of operator, from short training steps of single layers.
 
-The operators are those of one transformer block, forward and backward, at three widths; they don't depend on a
-scenario.  ``calibrate_here`` measures CPU seconds on one thread, as works are trained, so that other processes on the
-same cores have little influence.  ``throughput.sustained`` measures wall seconds on all threads.  As in training, an
-operator uses an operand again only after several other operators: operands that are still in a cache would make every
-rate too high.
+A probe is a training step of a few layers of one class: forward, backward, or an optimizer's update.  The meter counts
+its operators as it does those of a work, and ``fitted_rates.rates_of`` finds the rates with which the formula of
+``edgefl.cost.step_seconds`` makes its seconds.  Probes don't depend on a scenario or on a network of the library.
+``calibrate_here`` measures CPU seconds on one thread, as works are trained, so that other processes on the same cores
+have little influence.  ``throughput.sustained`` measures wall seconds on all threads.  All probes take turns, so that
+an operand is used again only after all others: operands that are still in a cache would make every rate too high.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
 
 import numpy as np
 import psutil
@@ -26,237 +25,325 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from edgefl.cost.client_cost import operator_table
 from edgefl.devices import Device
 from edgefl.machine import host
+from edgefl.machine.fitted_rates import TimedStep, rates_of
 from edgefl.work import Meter
 from edgefl.work.torch_device import threads
+
+Floats = NDArray[np.float64]
+Step = Callable[[Meter | None], None]
+Clock = Callable[[Callable[[], object]], float]
 
 NAME = "this-machine"
 SECONDS = 3.5
 """Approximate CPU seconds of a calibration."""
-WIDTHS = (64, 192, 384)
-HEAD, TOKENS, ROWS = 32, 64, 1024
-TURNS = 8
-"""Sets of operands that each operator cycles through, at most."""
-CACHES = 4
-"""The sets together are this many times as large as the processor's last cache, so that no operand is still in it."""
-FLOATS_OF_A_TURN = 39 * ROWS
-"""Numbers in one set of operands of all operators per unit of width, without the weights (8 width^2)."""
+LEAST_SCALE, CUDA_SCALE = 1 / 16, 16.0
+"""Batches are at least and, on a GPU, at most multiplied by this; there, kernels of batches for a CPU would take less
+time than their launches."""
+SCALED_BYTES, FIXED_BYTES = 450e6, 200e6
+"""Memory of all probes that grows with their scale, and that of their weights and of what kernels take."""
+WORTH = 1e11
+"""A round of all probes takes about as long as so many FLOPs of dense layers."""
 
 CPU = torch.device("cpu")
-
-aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Dtype and device of operands, and the number of sets of operands (``turns``) that an operator cycles through."""
+    """The device of probes, what their batches are multiplied with, and the dtype of autocast (None: float32)."""
 
-    turns: int = TURNS
-    dtype: torch.dtype = torch.float32
+    scale: float = 1.0
     device: torch.device = CPU
+    dtype: torch.dtype | None = None
+
+    def scaled(self, size: int) -> int:
+        """A batch, or the size of a table."""
+        return max(1, int(size * self.scale))
 
     def filled(self, *shape: int) -> Tensor:
         """An operand of this shape, filled with 0.5.
 
         Zeros may share one page of memory, and random numbers take longer to draw.
         """
-        return torch.full(shape, 0.5, dtype=self.dtype, device=self.device)
+        return torch.full(shape, 0.5, device=self.device)
 
 
 @dataclass(frozen=True)
-class Act:
-    """A benchmarked operator: FLOPs and bytes of one call, and a call for each set of operands.
+class Layers:
+    """Layers of a probe: what makes them, the shape of their input, and whether it is data, without a gradient.
 
-    ``times`` is how often a transformer block contains the operator.
+    The first number of the shape is a batch, which the scale of a ``Bench`` multiplies.
     """
 
-    times: int
-    flops: float
-    bytes: float
-    calls: list[Callable[[], Any]]
+    make: Callable[[Bench], nn.Module]
+    shape: tuple[int, ...]
+    data: bool = False
 
 
-def set_bytes(widths: Sequence[int]) -> int:
-    """Bytes of one set of operands of all operators, in float32."""
-    return 4 * sum(FLOATS_OF_A_TURN * width + 8 * width**2 for width in widths)
+@dataclass(frozen=True)
+class Probe:
+    """A step that is measured, and its operators ``[n, 4]`` as in ``ComputeCost.operators``."""
+
+    name: str
+    step: Step
+    operators: Floats
 
 
-def turns_beyond(cache: float, widths: Sequence[int] = WIDTHS) -> int:
-    """Sets of operands that together are ``CACHES`` times as large as a ``cache`` (bytes), at most ``TURNS``."""
-    return math.ceil(min(TURNS, CACHES * cache / set_bytes(widths)))
+class _Function(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor]):
+        super().__init__()
+        self._function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._function(x)
 
 
-def _act(bench: Bench, times: int, flops: float, touched: float, make: Callable[[], Callable[[], Any]]) -> Act:
-    return Act(times, flops, touched, [make() for _ in range(bench.turns)])
+class _Lookup(nn.Module):
+    """Rows of a table that are far from each other."""
+
+    def __init__(self, rows: int, width: int, tokens: int):
+        super().__init__()
+        self.table, self._tokens = nn.Parameter(torch.empty(rows, width)), tokens
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.embedding(torch.arange(self._tokens, device=x.device) * 97 % len(self.table), self.table)
 
 
-def products(width: int, bench: Bench) -> Iterator[Act]:
-    """The compute-bound operators of a block: matrix products and attention, forward and backward.
-
-    A layer ``width -> 4 width`` with its two gradients, three times, stands for the 12 width^2 weights of a block.
-    """
-    wide, filled = 4 * width, bench.filled
-    flops = 2.0 * ROWS * width * wide
-    touched = 4.0 * (ROWS * width + width * wide + ROWS * wide)
-
-    def forward() -> Callable[[], Any]:
-        bias, x, w = filled(wide), filled(ROWS, width), filled(wide, width)
-        return lambda: torch.addmm(bias, x, w.t())
-
-    def to_input() -> Callable[[], Any]:
-        g, w = filled(ROWS, wide), filled(wide, width)
-        return lambda: g.mm(w)
-
-    def to_weight() -> Callable[[], Any]:
-        g, x = filled(ROWS, wide), filled(ROWS, width)
-        return lambda: g.t().mm(x)
-
-    for make in (forward, to_input, to_weight):
-        yield _act(bench, 3, flops, touched, make)
-    groups, heads = ROWS // TOKENS, width // HEAD
-    attention_flops, on_cpu = 4.0 * groups * heads * TOKENS**2 * HEAD, bench.device.type == "cpu"
-
-    def operands() -> list[Tensor]:
-        return [filled(groups, heads, TOKENS, HEAD) for _ in range(3)]
-
-    def attend() -> Callable[[], Any]:
-        q, k, v = operands()
-        if on_cpu:  # call the kernel directly
-            return lambda: aten._scaled_dot_product_flash_attention_for_cpu(q, k, v)
-        return lambda: F.scaled_dot_product_attention(q, k, v)
-
-    def attend_back() -> Callable[[], Any]:
-        q, k, v = operands()
-        if on_cpu:
-            out, norms = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v)
-            backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
-            return lambda: backward(out, q, k, v, out, norms, 0.0, False)
-        with torch.enable_grad():
-            leaves = [x.requires_grad_() for x in (q, k, v)]
-            output = F.scaled_dot_product_attention(q, k, v)
-        return lambda: torch.autograd.grad(output, leaves, torch.ones_like(output), retain_graph=True)
-
-    yield _act(bench, 1, attention_flops, 16.0 * ROWS * width, attend)
-    yield _act(bench, 1, 2.5 * attention_flops, 32.0 * ROWS * width, attend_back)
+def _dense(*widths: int) -> Callable[[Bench], nn.Module]:
+    return lambda _: nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(widths)))
 
 
-def movements(width: int, bench: Bench) -> Iterator[Act]:
-    """The memory-bound operators of a block: norms, GELU, residuals, gradients of biases, rearranging of heads."""
-    activation_bytes, filled = 4.0 * ROWS * width, bench.filled
+def _convolutions(*layers: tuple[int, int, int, int, int]) -> Callable[[Bench], nn.Module]:
+    """Convolutions of (input channels, output channels, kernel, stride, groups); patches aren't padded."""
 
-    def on_rows(operator: Callable[..., Any], operands: int, columns: int) -> Callable[[], Callable[[], Any]]:
-        def make() -> Callable[[], Any]:
-            tensors = [filled(ROWS, columns) for _ in range(operands)]
-            return lambda: operator(*tensors)
+    def make(_: Bench) -> nn.Module:
+        return nn.Sequential(
+            *(nn.Conv2d(i, o, k, s, 0 if k == s else k // 2, groups=g, bias=False) for i, o, k, s, g in layers)
+        )
 
-        return make
-
-    def norm() -> Callable[[], Any]:
-        x, w, b = filled(ROWS, width), filled(width), filled(width)
-        return lambda: torch.native_layer_norm(x, [width], w, b, 1e-6)
-
-    def norm_back() -> Callable[[], Any]:
-        x, w, b = filled(ROWS, width), filled(width), filled(width)
-        out, mean, rstd = torch.native_layer_norm(x, [width], w, b, 1e-6)
-        return lambda: aten.native_layer_norm_backward(out, x, [width], mean, rstd, w, b, [True] * 3)
-
-    def rearrange() -> Callable[[], Any]:
-        x = filled(ROWS // TOKENS, TOKENS, 3 * width // HEAD, HEAD)
-        return lambda: x.transpose(1, 2).contiguous()
-
-    yield _act(bench, 2, 0, 2 * activation_bytes, norm)
-    yield _act(bench, 2, 0, 3 * activation_bytes, norm_back)
-    yield _act(bench, 1, 0, 8 * activation_bytes, on_rows(F.gelu, 1, 4 * width))
-    yield _act(bench, 1, 0, 12 * activation_bytes, on_rows(aten.gelu_backward, 2, 4 * width))
-    yield _act(bench, 4, 0, 3 * activation_bytes, on_rows(torch.add, 2, width))
-    yield _act(bench, 4, 0, 2 * activation_bytes, on_rows(lambda x: x.sum(0), 1, 2 * width))
-    yield _act(bench, 2, 0, 6 * activation_bytes, rearrange)
+    return make
 
 
-class Stopwatch:
-    """Measures calls with a CPU clock.  The last ``keep`` results stay in memory, as activations do in training."""
-
-    def __init__(self, now: Callable[[], float], keep: int = TURNS):
-        self.now = now
-        self._kept: deque[Any] = deque(maxlen=keep)
-
-    def forget(self) -> None:
-        """Release the stored results."""
-        self._kept.clear()
-
-    def each(self, calls: Sequence[Callable[[], Any]]) -> list[float]:
-        """Run the calls one after another and return the seconds of each."""
-        seconds = []
-        for call in calls:
-            started = self.now()
-            self._kept.append(call())
-            seconds.append(self.now() - started)
-        return seconds
+def _depthwise(channels: int, kernel: int, stride: int = 1) -> Callable[[Bench], nn.Module]:
+    return _convolutions((channels, channels, kernel, stride, channels))
 
 
-class CudaStopwatch(Stopwatch):
-    """Measures calls on a GPU with CUDA events, since kernels run asynchronously: the mean over all calls."""
-
-    def __init__(self, keep: int = TURNS):
-        super().__init__(time.perf_counter, keep)
-
-    def each(self, calls: Sequence[Callable[[], Any]]) -> list[float]:
-        """Run the calls and return their mean seconds, repeated for each call."""
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        for call in calls:
-            self._kept.append(call())
-        end.record()
-        torch.cuda.synchronize()
-        return [begin.elapsed_time(end) / 1000 / len(calls)] * len(calls)
+def _pointwise(function: Callable[[Tensor], Tensor], times: int = 2) -> Callable[[Bench], nn.Module]:
+    return lambda _: nn.Sequential(*(_Function(function) for _ in range(times)))
 
 
-def rounds(acts: list[Act], budget: float, watch: Stopwatch, least: int = 1) -> NDArray[np.float64]:
-    """Run all operators repeatedly for ``budget`` seconds, at least ``least`` times.
+def _fused_attention(causal: bool) -> Callable[[Bench], nn.Module]:
+    def attend(qkv: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(*qkv.unbind(1), is_causal=causal)
 
-    Returns the seconds of each call: ``[rounds, acts, turns]``.
-    """
-    seconds: list[list[list[float]]] = []
-    began = watch.now()
-    while len(seconds) < least or watch.now() - began < budget:
-        seconds.append([watch.each(act.calls) for act in acts])
-    return np.array(seconds)
+    return lambda _: _Function(attend)
 
 
-def drop(acts: list[Act], watch: Stopwatch) -> None:
-    """Release the operands and the results, so that the next measurement has their memory."""
-    for act in acts:
-        act.calls.clear()
-    watch.forget()
-    host.release_memory()
+def _unfused_attention(qkv: Tensor) -> Tensor:
+    query, key, value = qkv.unbind(1)
+    return (query @ key.transpose(-1, -2)).softmax(-1) @ value
 
 
-def step_overheads(budget: float, watch: Stopwatch, device: torch.device) -> NDArray[np.float64]:
-    """Overhead of an operator (Python, autograd and dispatch), from training steps of a tiny model.
+def _loss(x: Tensor) -> Tensor:
+    return F.cross_entropy(x, torch.zeros(len(x), dtype=torch.long, device=x.device))
 
-    Returns the mean seconds per operator of each step: ``[steps]``.
-    """
+
+_MAPS = (4, 64, 56, 56)
+_TOKENS = (4, 197, 768)
+
+PRODUCTS = {
+    "layers of 384": Layers(_dense(384, 1536, 384), (512, 384)),
+    "layers of 768": Layers(_dense(768, 768, 768), (384, 768)),
+    "layers of 192": Layers(_dense(192, 768, 192), (1024, 192)),
+    "layers of 64": Layers(_dense(64, 256, 64), (4096, 64)),
+    "few rows": Layers(_dense(2048, 1000), (16, 2048)),
+    "vocabulary": Layers(_dense(256, 8192), (128, 256)),
+}
+OTHERS = {
+    "convolutions of 64": Layers(_convolutions((64, 64, 3, 1, 1)), _MAPS),
+    "convolutions of 128": Layers(_convolutions((128, 128, 3, 1, 1)), (4, 128, 28, 28)),
+    "convolutions of 512": Layers(_convolutions((512, 512, 3, 1, 1)), (4, 512, 7, 7)),
+    "strided convolution": Layers(_convolutions((128, 256, 3, 2, 1)), (4, 128, 28, 28)),
+    "first 7x7": Layers(_convolutions((3, 64, 7, 2, 1)), (4, 3, 224, 224), data=True),
+    "first 3x3": Layers(_convolutions((3, 32, 3, 2, 1)), (8, 3, 224, 224), data=True),
+    "patches": Layers(_convolutions((3, 192, 16, 16, 1)), (8, 3, 224, 224), data=True),
+    "1x1 64": Layers(_convolutions((64, 256, 1, 1, 1), (256, 64, 1, 1, 1)), (2, 64, 56, 56)),
+    "1x1 16": Layers(_convolutions((16, 96, 1, 1, 1), (96, 24, 1, 1, 1)), (4, 16, 56, 56)),
+    "1x1 256": Layers(_convolutions((256, 1024, 1, 1, 1), (1024, 256, 1, 1, 1)), (2, 256, 14, 14)),
+    "1x1 96, large batch": Layers(_convolutions((96, 576, 1, 1, 1), (576, 96, 1, 1, 1)), (16, 96, 14, 14)),
+    "groups of 4": Layers(_convolutions((128, 128, 3, 1, 32)), (4, 128, 28, 28)),
+    "groups of 8, strided": Layers(_convolutions((256, 256, 3, 2, 32)), (4, 256, 28, 28)),
+    "groups of 16": Layers(_convolutions((256, 256, 3, 1, 16)), (4, 256, 14, 14)),
+    "depthwise 3x3 32": Layers(_depthwise(32, 3), (4, 32, 112, 112)),
+    "depthwise 3x3 144": Layers(_depthwise(144, 3), (4, 144, 56, 56)),
+    "depthwise 3x3 384": Layers(_depthwise(384, 3), (4, 384, 14, 14)),
+    "depthwise 3x3 960": Layers(_depthwise(960, 3), (8, 960, 7, 7)),
+    "depthwise 3x3, strided": Layers(_depthwise(96, 3, 2), (4, 96, 56, 56)),
+    "depthwise 5x5 120": Layers(_depthwise(120, 5), (4, 120, 28, 28)),
+    "depthwise 5x5 480": Layers(_depthwise(480, 5), (4, 480, 14, 14)),
+    "depthwise 5x5, strided": Layers(_depthwise(72, 5, 2), (4, 72, 56, 56)),
+    "depthwise 7x7 96": Layers(_depthwise(96, 7), (1, 96, 56, 56)),
+    "depthwise 7x7 384": Layers(_depthwise(384, 7), (2, 384, 14, 14)),
+    "attention": Layers(_fused_attention(causal=False), (4, 3, 6, 197, 64)),
+    "causal attention": Layers(_fused_attention(causal=True), (2, 3, 12, 256, 64)),
+    "unfused attention": Layers(lambda _: _Function(_unfused_attention), (4, 3, 12, 128, 64)),
+    "attention in windows": Layers(lambda _: _Function(_unfused_attention), (64, 3, 3, 49, 32)),
+    "batch norm": Layers(lambda _: nn.Sequential(nn.BatchNorm2d(64), nn.BatchNorm2d(64)), _MAPS),
+    "batch norm, small": Layers(lambda _: nn.Sequential(nn.BatchNorm2d(512), nn.BatchNorm2d(512)), (8, 512, 14, 14)),
+    "layer norm": Layers(lambda _: nn.Sequential(nn.LayerNorm(192), nn.LayerNorm(192)), (16, 197, 192)),
+    "layer norm, wide": Layers(lambda _: nn.Sequential(nn.LayerNorm(768), nn.LayerNorm(768)), (4, 197, 768)),
+    "ReLU in place": Layers(_pointwise(lambda x: (x + x).relu_()), _MAPS),
+    "GELU": Layers(_pointwise(F.gelu), _TOKENS),
+    "SiLU": Layers(_pointwise(F.silu), _MAPS),
+    "GELU of tanh": Layers(_pointwise(lambda x: 0.5 * x * (1 + torch.tanh(0.8 * (x + 0.045 * x.pow(3)))), 1), _TOKENS),
+    "residual": Layers(_pointwise(torch.square, 3), _TOKENS),
+    "scaled maps": Layers(_pointwise(lambda x: x * x.mean((2, 3), keepdim=True).sigmoid(), 1), _MAPS),
+    "dropout": Layers(_pointwise(lambda x: F.dropout(x, 0.1), 1), _TOKENS),
+    "softmax": Layers(_pointwise(lambda x: x.softmax(-1), 1), (4, 12, 128, 128)),
+    "heads": Layers(_pointwise(lambda x: x.transpose(1, 2).contiguous(), 3), (4, 197, 12, 64)),
+    "maximum pooling": Layers(lambda _: nn.MaxPool2d(3, 2, 1), (2, 64, 112, 112)),
+    "mean pooling": Layers(lambda _: nn.AdaptiveAvgPool2d(1), (8, 512, 14, 14)),
+    "loss": Layers(lambda _: _Function(_loss), (256, 8192)),
+    "large table": Layers(lambda bench: _Lookup(bench.scaled(16384), 512, 512), (1,)),
+    "table": Layers(lambda bench: _Lookup(bench.scaled(8192), 256, bench.scaled(2048)), (1,)),
+}
+SMALL = "small layers"
+"""The probe whose seconds are those of its operators' fixed times."""
+_UPDATED, _TABLE = ((384, 384), (384,), (768, 384), (768,)), 9_000_000
+"""Weights that optimizers update; AdamW updates a table, too, whose results have new memory at every allocation."""
+
+
+def _stepped(layers: Layers, bench: Bench) -> Step:
+    module = layers.make(bench).to(bench.device)
+    with torch.no_grad():
+        for tensor in (*module.parameters(), *module.buffers()):
+            tensor.fill_(0.01)
+    first, *rest = layers.shape
+    x = bench.filled(bench.scaled(first), *rest).requires_grad_(not layers.data)
+    leaves = [x, *module.parameters()]
+    half = nullcontext() if bench.dtype is None else torch.autocast(bench.device.type, dtype=bench.dtype)
+
+    def step(meter: Meter | None = None) -> None:
+        with half:
+            out = module(x)
+        if meter is not None:
+            meter.enter("backward")
+        out.backward(torch.ones_like(out))
+        for leaf in leaves:
+            leaf.grad = None
+
+    return step
+
+
+def _updated(make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], bench: Bench, table: int = 0) -> Step:
+    shapes: list[tuple[int, ...]] = [*_UPDATED, *[(bench.scaled(table),)] * (table > 0)]
+    parameters = [nn.Parameter(bench.filled(*shape)) for shape in shapes]
+    for parameter in parameters:
+        parameter.grad = bench.filled(*parameter.shape)
+    optimizer = make(parameters)
+    optimizer.step()  # makes its state
+
+    def step(meter: Meter | None = None) -> None:
+        if meter is not None:
+            meter.enter("optimizer")
+        optimizer.step()
+
+    return step
+
+
+def small_layers(device: torch.device) -> Step:
+    """A training step whose operators take their fixed time alone (Python, autograd and dispatch)."""
     layers = (nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)) for _ in range(6))
     model, x = nn.Sequential(*layers).to(device), torch.full((2, 8), 0.5, device=device)
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()  # makes its state
 
-    def step() -> None:
-        model(x).square().mean().backward()
+    def step(meter: Meter | None = None) -> None:
+        loss = model(x).square().mean()
+        if meter is not None:
+            meter.enter("backward")
+        loss.backward()
+        if meter is not None:
+            meter.enter("optimizer")
         optimizer.step()
         optimizer.zero_grad()
 
-    with torch.enable_grad():
-        step()
-        meter = Meter()
-        with meter.step(0, ""):
-            step()
-        operators = sum(meter.steps[0, ""].operators.values())
-        seconds: list[float] = []
-        began = watch.now()
-        while len(seconds) < 5 or watch.now() - began < budget:
-            seconds += watch.each([step])
-    return np.array(seconds) / operators
+    return step
+
+
+def _probe(name: str, step: Step) -> Probe:
+    """A probe of this step, which runs once: what is made at a first use isn't timed."""
+    meter = Meter()
+    with torch.enable_grad(), meter.step(0, ""):
+        step(meter)
+    return Probe(name, step, operator_table(meter.steps[0, ""].operators))
+
+
+def products(bench: Bench) -> list[Probe]:
+    """The probes of matrix products."""
+    return [_probe(name, _stepped(layers, bench)) for name, layers in PRODUCTS.items()]
+
+
+def probes(bench: Bench) -> list[Probe]:
+    """All probes; those of products are first."""
+    adamw: Callable[[list[nn.Parameter]], torch.optim.Optimizer] = torch.optim.AdamW
+    updates = {
+        "AdamW": _updated(adamw, bench, _TABLE),
+        "AdamW, small": _updated(adamw, bench),
+        "fused AdamW": _updated(lambda p: torch.optim.AdamW(p, fused=True), bench),
+        "SGD": _updated(lambda p: torch.optim.SGD(p, momentum=0.9), bench),
+        "fused SGD": _updated(lambda p: torch.optim.SGD(p, momentum=0.9, fused=True), bench),
+    }
+    return [
+        *products(bench),
+        *(_probe(name, _stepped(layers, bench)) for name, layers in OTHERS.items()),
+        *(_probe(name, step) for name, step in updates.items()),
+        _probe(SMALL, small_layers(bench.device)),
+    ]
+
+
+def scale_for(seconds: float, free_bytes: float, clock: Clock, device: torch.device) -> float:
+    """The scale with which probes take about half of ``seconds`` for three rounds, and half of the free memory."""
+    dense = _probe("", _stepped(next(iter(PRODUCTS.values())), Bench(device=device)))
+    flops = float(dense.operators[:, 0] @ dense.operators[:, 2])
+    rate = flops / float(rounds([dense], 0.0, clock, 3).min())
+    by_time, by_memory = seconds * rate / (6 * WORTH), (0.5 * free_bytes - FIXED_BYTES) / SCALED_BYTES
+    most = CUDA_SCALE if device.type == "cuda" else 1.0
+    return max(LEAST_SCALE, min(by_time, by_memory, most))
+
+
+def by_clock(now: Callable[[], float]) -> Clock:
+    """What measures the seconds of a call with a clock such as ``time.process_time``."""
+
+    def seconds(call: Callable[[], object]) -> float:
+        began = now()
+        call()
+        return now() - began
+
+    return seconds
+
+
+def by_events(call: Callable[[], object]) -> float:
+    """The seconds of a call on a GPU, whose kernels run asynchronously."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    call()
+    end.record()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end)) / 1000
+
+
+def rounds(measured: Sequence[Probe], budget: float, clock: Clock, least: int = 1) -> Floats:
+    """Run all probes in turn for ``budget`` seconds, at least ``least`` times; the seconds: ``[rounds, probes]``."""
+    seconds: list[list[float]] = []
+    while len(seconds) < least or sum(map(sum, seconds)) < budget:
+        with torch.enable_grad():
+            seconds.append([clock(lambda step=probe.step: step(None)) for probe in measured])  # type: ignore[misc]
+    return np.array(seconds)
 
 
 @contextmanager
@@ -266,40 +353,36 @@ def threads_of(count: int) -> Iterator[None]:
         yield
 
 
-def rate(acts: list[Act], seconds: NDArray[np.float64], quantity: str) -> Any:
-    """A block's ``quantity`` (flops or bytes) per second.  ``seconds`` is ``[..., acts]``, the result ``[...]``."""
-    times = np.array([act.times for act in acts], dtype=np.float64)
-    amounts = np.array([getattr(act, quantity) for act in acts])
-    return (times * amounts).sum() / (seconds * times).sum(axis=-1)
+def timed_steps(measured: Sequence[Probe], seconds: Floats) -> list[TimedStep]:
+    """The probes with their seconds, ``[probes]``."""
+    return [TimedStep(probe.operators, float(each)) for probe, each in zip(measured, seconds, strict=True)]
 
 
 def calibrate_here(seconds: float = SECONDS) -> Device:
     """This machine as a device, with its CPU on one thread, measured in about ``seconds`` of CPU time.
 
-    ``flops_per_second`` is the FLOPs of a block over the seconds of its products; ``peak_flops_per_second`` is the rate
-    of the fastest single product.  ``memory_bytes_per_second`` is the bytes that the other operators read and write
-    over their seconds.  Power isn't measured; the watts are 0.
+    Its rates are those of ``rates_of`` with the median seconds of each probe.  Power isn't measured; the watts are 0.
     """
     overhead_bytes = psutil.Process().memory_info().rss
-    bench, watch = Bench(turns_beyond(host.last_cache_bytes())), Stopwatch(time.process_time)
+    clock, began = by_clock(time.process_time), time.process_time()
     with threads_of(1):
-        computing = [act for width in WIDTHS for act in products(width, bench)]
-        moving = [act for width in WIDTHS for act in movements(width, bench)]
-        # the fastest repetition of each set of operands
-        best = rounds([*computing, *moving], 0.8 * seconds, watch).min(axis=0).mean(axis=1)
-        drop([*computing, *moving], watch)
-        overhead = float(step_overheads(0.1 * seconds, watch, bench.device).min())
-    of_products, of_movements = best[: len(computing)], best[len(computing) :]
+        measured = probes(Bench(scale_for(seconds, host.free_bytes(), clock, CPU)))
+        left = seconds - (time.process_time() - began)
+        *steps, small = timed_steps(measured, np.median(rounds(measured, left, clock), axis=0))
+    rates = rates_of("cpu", steps, small)
+    del measured
+    host.release_memory()
     memory = psutil.virtual_memory()
     return Device(
         name=NAME,
         title=f"{platform.machine()}, one of {os.cpu_count()} CPUs, calibrated",
         ram_bytes=memory.total,
         usable_memory_bytes=memory.available,
-        flops_per_second=float(rate(computing, of_products, "flops")),
-        peak_flops_per_second=max(a.flops / float(s) for a, s in zip(computing, of_products, strict=True)),
-        memory_bytes_per_second=float(rate(moving, of_movements, "bytes")),
-        seconds_per_operator=overhead,
+        flops_per_second=rates.flops_per_second,
+        peak_flops_per_second=rates.flops_per_second,
+        memory_bytes_per_second=rates.memory_bytes_per_second,
+        seconds_per_operator=rates.seconds_per_operator,
+        processor=rates.processor,
         runtime_overhead_bytes=overhead_bytes,
         compute_watts=0.0,
         idle_watts=0.0,

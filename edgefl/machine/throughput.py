@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -14,30 +13,32 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from edgefl.devices import Hardware
+from edgefl.devices.processors import ProcessorKind
 from edgefl.machine import host
+from edgefl.machine.fitted_rates import nearest, rates_of
 from edgefl.machine.microbenchmarks import (
-    ROWS,
-    WIDTHS,
-    Act,
+    LEAST_SCALE,
+    PRODUCTS,
     Bench,
-    CudaStopwatch,
-    Stopwatch,
-    drop,
-    movements,
+    Clock,
+    Probe,
+    by_clock,
+    by_events,
+    probes,
     products,
-    rate,
     rounds,
-    set_bytes,
-    step_overheads,
+    scale_for,
     threads_of,
-    turns_beyond,
+    timed_steps,
 )
+from edgefl.operator_classes import OperatorClass
 
 Floats = NDArray[np.float64]
 
 HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 SPARE = 0.5
-"""Share of the free memory that operands may use."""
+"""Share of the free memory that the operands of the peak's product may use."""
 LEAST_ROUNDS = 3
 SIZES = (256, 512, 1024, 2048, 4096, 8192)
 """Sizes of the square matrix product that measures the peak rate."""
@@ -73,20 +74,20 @@ class Throttling:
 
 @dataclass(frozen=True)
 class Sustained:
-    """Measured rates in base units.
+    """What was measured, in base units.
 
-    ``halves`` are FLOP/s in float16 and bfloat16, None if autocast can't train in them.  ``widths`` and ``turns``
-    say which operands were used.
+    ``rates`` has the rates by class of operator.  ``halves`` are FLOP/s in float16 and bfloat16, None if autocast can't
+    train in them.  ``scale`` is that of the probes' batches.
     """
 
+    rates: Hardware
     flops_per_second: Spread
     peak_flops_per_second: Spread
     memory_bytes_per_second: Spread
     seconds_per_operator: Spread
     jitter: Spread
     halves: dict[str, Spread | None]
-    widths: tuple[int, ...]
-    turns: int
+    scale: float
 
 
 def spread(values: Floats | list[float]) -> Spread:
@@ -97,100 +98,74 @@ def spread(values: Floats | list[float]) -> Spread:
 def sustained(
     seconds: float, threads: int, device: torch.device, free_bytes: float, on_message: Callable[[str], object]
 ) -> Sustained:
-    """Measure for about ``seconds`` of wall time; operands use at most half of ``free_bytes``.
+    """Measure for about ``seconds`` of wall time; probes use about half of ``free_bytes``.
 
-    Each repetition runs all operators on all sets of operands.  Jitter is the standard deviation of the log of the
-    seconds of one set of operands, which corresponds to a training step.
+    The rates are fitted to the median seconds of each probe.  Their range is that of the repetitions: a repetition in
+    which the probes of products take a tenth longer than usual has a rate of products that is a tenth lower.
     """
-    widths, turns = fitting(free_bytes, _cache_of(device))
-    watch = stopwatch(device, turns)
+    clock = clock_of(device)
+    kind: ProcessorKind = "gpu" if device.type == "cuda" else "cpu"
     with threads_of(threads):
-        on_message("float32: a transformer block's operators")
-        bench, computing, moving = _block(widths, turns, device, watch, 0.55 * seconds)
-        measured = rounds([*computing, *moving], 0.55 * seconds, watch, LEAST_ROUNDS)
-        drop([*computing, *moving], watch)
+        on_message("float32: steps of single layers")
+        scale = scale_for(0.55 * seconds, free_bytes, clock, device)
+        measured = probes(Bench(scale, device))
+        taken = rounds(measured, 0.55 * seconds, clock, LEAST_ROUNDS)
+        median = np.median(taken, axis=0)
+        *steps, small = timed_steps(measured, median)
+        rates = rates_of(kind, steps, small)
+        pointwise = [index for index, probe in enumerate(measured) if _is_pointwise(probe)]
+        del measured
+        host.release_memory()
         on_message("peak: one large product")
-        peak = _peak(bench, watch, free_bytes)
-        on_message("seconds per operator: training steps of a tiny model")
-        overheads = step_overheads(0.05 * seconds, watch, device)
-        halves = {name: _half(name, widths, turns, device, 0.15 * seconds, on_message) for name in HALVES}
-    means = measured.mean(axis=2)
-    rates = rate(computing, means[:, : len(computing)], "flops")
-    single = max(a.flops / s for a, s in zip(computing, measured.min(axis=(0, 2)), strict=False))
-    best = max(peak.high, float(single), float(rates.max()))
+        peak = _peak(device, clock, free_bytes)
+        halves = {name: _half(name, rates, scale, device, 0.15 * seconds, on_message) for name in HALVES}
+    speeds = median / taken
+    of_products = _ranged(rates.flops_per_second, speeds[:, : len(PRODUCTS)])
+    best = max(peak.high, of_products.high)
     return Sustained(
-        spread(rates),
+        rates,
+        of_products,
         Spread(best, min(peak.value, best), best, peak.times),
-        spread(rate(moving, means[:, len(computing) :], "bytes")),
-        spread(overheads),
-        _jitter([*computing, *moving], measured),
+        _ranged(rates.memory_bytes_per_second, speeds[:, pointwise]),
+        spread(taken[:, -1] * (rates.seconds_per_operator / median[-1])),
+        _jitter(taken),
         halves,
-        widths,
-        bench.turns,
+        scale,
     )
 
 
-def stopwatch(device: torch.device, keep: int) -> Stopwatch:
-    """A wall-time stopwatch for this device that keeps the last ``keep`` results in memory."""
-    return CudaStopwatch(keep) if device.type == "cuda" else Stopwatch(time.perf_counter, keep)
+def _is_pointwise(probe: Probe) -> bool:
+    return bool((probe.operators[:, 3] == OperatorClass.POINTWISE).all())
 
 
-def fitting(free_bytes: float, cache: float = math.inf) -> tuple[tuple[int, ...], int]:
-    """(widths, sets of operands) that are beyond a cache of so many bytes and fit ``SPARE`` of the free memory.
-
-    The number of sets is reduced first, then the number of widths.
-    """
-    for widths in (WIDTHS, WIDTHS[:-1], WIDTHS[:-2]):
-        enough = turns_beyond(cache, widths)
-        # results kept in memory are at most as large as the widest gradients
-        needed = set_bytes(widths) + 16 * ROWS * widths[-1]
-        for turns in (enough, *(fewer for fewer in (4, 2, 1) if fewer < enough)):
-            if needed * turns <= SPARE * free_bytes:
-                return widths, turns
-    return WIDTHS[:1], 1
+def _ranged(value: float, speeds: Floats) -> Spread:
+    """The value with the range that it has by the speeds of some probes, as shares of the median: ``[rounds, n]``."""
+    each = speeds.mean(axis=1)
+    return Spread(value, value * min(1.0, float(each.min())), value * max(1.0, float(each.max())), len(each))
 
 
-def _cache_of(device: torch.device) -> float:
-    return host.last_cache_bytes() if device.type == "cpu" else math.inf
+def clock_of(device: torch.device) -> Clock:
+    """What measures the seconds of a call on this device: wall time, on a GPU that between two events."""
+    return by_events if device.type == "cuda" else by_clock(time.perf_counter)
 
 
-def _block(
-    widths: tuple[int, ...], turns: int, device: torch.device, watch: Stopwatch, budget: float
-) -> tuple[Bench, list[Act], list[Act]]:
-    """The operands' maker, a block's products and its other operators.
-
-    There are as many sets of operands (at most ``turns``) as ``LEAST_ROUNDS`` repetitions can run within the budget.
-    """
-
-    def make(bench: Bench) -> tuple[Bench, list[Act], list[Act]]:
-        computing = [act for width in widths for act in products(width, bench)]
-        return bench, computing, [act for width in widths for act in movements(width, bench)]
-
-    single = make(Bench(1, device=device))
-    # of two repetitions the second is timed: in the first, threads start and pages are mapped
-    seconds = float(rounds([*single[1], *single[2]], 0.0, watch, 2)[1].sum())
-    sets = max(1, min(turns, int(budget / (LEAST_ROUNDS * seconds))))
-    return single if sets == 1 else make(Bench(sets, device=device))
-
-
-def _jitter(acts: list[Act], seconds: Floats) -> Spread:
-    """Jitter over all steps; its range comes from the first and the second half of the run."""
-    times = np.array([act.times for act in acts], dtype=np.float64)
-    steps = np.log((seconds * times[:, None]).sum(axis=1).ravel())
+def _jitter(seconds: Floats) -> Spread:
+    """Jitter over all repetitions, ``[rounds, probes]``; its range comes from the first and the second half."""
+    steps = np.log(seconds.sum(axis=1))
     sigmas = [float(part.std(ddof=1)) for part in (steps, *np.array_split(steps, 2)) if len(part) > 1]
     return Spread(sigmas[0], min(sigmas), max(sigmas), len(steps))
 
 
-def _peak(bench: Bench, watch: Stopwatch, free_bytes: float) -> Spread:
+def _peak(device: torch.device, clock: Clock, free_bytes: float) -> Spread:
     """FLOP/s of a large square product, measured five times, at the fastest size that fits memory and time."""
     best: list[float] = []
     for size in SIZES:
         if 12 * size * size > SPARE * free_bytes:
             break
-        x = bench.filled(size, size)
-        calls = [partial(torch.mm, x, x)]
-        watch.each(calls)
-        seconds = [watch.each(calls)[0] for _ in range(5)]
+        x = Bench(device=device).filled(size, size)
+        call = partial(torch.mm, x, x)
+        call()
+        seconds = [clock(call) for _ in range(5)]
         rates = [2.0 * size**3 / s for s in seconds]
         if not best or max(rates) > max(best):
             best = rates
@@ -215,52 +190,42 @@ def autocast_trains(name: str, device: torch.device) -> bool:
 
 
 def _half(
-    name: str,
-    widths: tuple[int, ...],
-    turns: int,
-    device: torch.device,
-    budget: float,
-    on_message: Callable[[str], object],
+    name: str, rates: Hardware, scale: float, device: torch.device, budget: float, on_message: Callable[[str], object]
 ) -> Spread | None:
     """FLOP/s of the products in a half precision, or None if it can't be used for training.
 
-    Larger widths are left out if they wouldn't fit the budget.
+    The rest of the rates are those in float32.  Batches are small if larger ones wouldn't fit the budget.
     """
     on_message(f"{name}: the products")
     if not autocast_trains(name, device):
         return None
-    bench, watch = Bench(1, HALVES[name], device), stopwatch(device, turns)
+    clock = clock_of(device)
     try:
-        used_widths: list[int] = []
-        used_seconds = 0.0
-        for width in widths:
-            probe = rounds(list(products(width, bench)), 0.0, watch, 2)[1].sum()
-            if used_widths and (used_seconds + probe) * LEAST_ROUNDS > budget:
-                break
-            used_widths.append(width)
-            used_seconds += float(probe)
-            if 9 * probe * LEAST_ROUNDS > budget:  # products of the next width take four to nine times as long
-                break
-        sets = turns if used_seconds * turns * LEAST_ROUNDS <= budget else 1
-        bench = Bench(sets, HALVES[name], device)
-        acts = [act for width in used_widths for act in products(width, bench)]
-        return spread(rate(acts, rounds(acts, budget, watch, LEAST_ROUNDS).mean(axis=2), "flops"))
+        small = products(Bench(LEAST_SCALE, device, HALVES[name]))
+        share = budget / (LEAST_ROUNDS * float(rounds(small, 0.0, clock).sum()))
+        measured = products(Bench(min(scale, LEAST_SCALE * share), device, HALVES[name])) if share > 1 else small
+        taken = rounds(measured, budget, clock, LEAST_ROUNDS)
     except (RuntimeError, NotImplementedError):  # this build has no kernel for the dtype
         return None
+    median = np.median(taken, axis=0)
+    number = f"{name}_flops_per_second"
+    found = nearest(
+        lambda x: replace(rates, **{number: float(x[0])}), [rates.flops_per_second], timed_steps(measured, median), name
+    )
+    return _ranged(found.rate(name), median / taken)
 
 
 def sustained_run(seconds: float, threads: int, device: torch.device, free_bytes: float) -> tuple[Floats, Floats]:
-    """Run at full load for ``seconds``.
+    """Run the products at full load for ``seconds``.
 
     Returns (seconds since the start, FLOP/s) of every repetition: ``[repetitions]`` each.
     """
-    widths, turns = fitting(free_bytes, _cache_of(device))
-    bench, watch = Bench(turns, device=device), stopwatch(device, turns)
+    clock = clock_of(device)
     with threads_of(threads):
-        acts = [act for width in widths for act in products(width, bench)]
-        measured = rounds(acts, seconds, watch, LEAST_ROUNDS)
-    at = np.cumsum(measured.sum(axis=(1, 2)))
-    return at, np.asarray(rate(acts, measured.mean(axis=2), "flops"))
+        acts = products(Bench(scale_for(seconds, free_bytes, clock, device), device))
+        measured = rounds(acts, seconds, clock, LEAST_ROUNDS).sum(axis=1)
+    flops = sum(float(act.operators[:, 0] @ act.operators[:, 2]) for act in acts)
+    return np.cumsum(measured), flops / measured
 
 
 def throttling(at: Floats, rates: Floats) -> Throttling:

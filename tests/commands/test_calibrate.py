@@ -5,20 +5,26 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from math import inf
 from pathlib import Path
 from queue import Queue
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import yaml
 from edgefl_toys import Toy, described, make_work, training_pass
 
 import edgefl
 from edgefl.commands import calibrate as calibrating
 from edgefl.cost import compute_cost, predict
-from edgefl.devices import load_link, read_device, read_link
+from edgefl.cost.step_seconds import step_seconds
+from edgefl.devices import Hardware, load_link, read_device, read_link
+from edgefl.devices.processors import Processor
+from edgefl.devices.written_facts import library_folder
 from edgefl.errors import DeviceError, EdgeflError
-from edgefl.machine import link_speed
+from edgefl.machine import link_speed, microbenchmarks
 from edgefl.machine.microbenchmarks import threads_of
 from edgefl.machine.observed_work import RandomBatches
 from edgefl.report.calibration import print_calibration
@@ -30,6 +36,8 @@ def swift(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrating, "QUICK_SECONDS", 0.2)
     monkeypatch.setattr(calibrating, "QUICK_READ_BYTES", 2**20)
     monkeypatch.setattr(calibrating.host, "free_bytes", lambda: 60_000_000)
+    few = ("convolutions of 512", "depthwise 3x3 960", "layer norm", "GELU")
+    monkeypatch.setattr(microbenchmarks, "OTHERS", {name: microbenchmarks.OTHERS[name] for name in few})
     monkeypatch.setattr(link_speed, "QUICK_SECONDS", 0.4)
     monkeypatch.setattr(link_speed, "PIECE", 0.05)
 
@@ -56,6 +64,7 @@ def test_what_is_written_is_read_back(tmp_path: Path, capsys: Any) -> None:
     assert 1e8 < mine.flops_per_second <= mine.peak_flops_per_second < 1e13
     assert mine.storage_bytes_per_second < 1e12 and mine.runtime_overhead_bytes < mine.usable_memory_bytes
     assert mine.facts["flops_per_second"].confidence == "measured"
+    assert mine.processor.kind == "cpu" and mine.processor.memory[7] == 1
     assert mine.facts["compute_watts"].confidence == "datasheet"
     assert "repetitions" in mine.facts["flops_per_second"].source.quote
     assert mine.facts["idle_watts"].confidence in ("estimated", "measured")
@@ -67,6 +76,24 @@ def test_what_is_written_is_read_back(tmp_path: Path, capsys: Any) -> None:
     print_calibration(found)
     said = capsys.readouterr().out
     assert f"written: {out}" in said and "My board" in said and max(map(len, said.splitlines()[:-2])) <= 100
+
+
+def test_a_profile_has_the_seconds_of_the_rates_that_were_measured(tmp_path: Path) -> None:
+    arithmetic, memory = (1.0, 1.4, 0.8, 0.3, 0.04, 0.6, *[inf] * 4), tuple(np.linspace(0.2, 1.0, 10).tolist())
+    processor = Processor("gpu", arithmetic, memory, kernel_seconds=3e-6)
+    rates = Hardware("", "", 1e11, 1.6e11, 8e9, 1e-6, 0.0, 0.0, processor=processor)
+    library = yaml.safe_load((library_folder() / "devices" / "n100-mini-pc.yaml").read_text())
+    numbers = {name: library[name] | {"value": text, "range": text} for name, text in (
+        ("peak_flops_per_second", "160 GFLOP/s"), ("memory_bytes_per_second", "8 GB/s"),
+        ("seconds_per_operator", "1 us"),
+    )}  # fmt: skip
+    numbers["flops_per_second"] = numbers["peak_flops_per_second"] | {"value": "100 GFLOP/s", "range": "100 GFLOP/s"}
+    own = {"processor": calibrating.written_processor(rates, rates.peak_flops_per_second)}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(library | numbers | own))
+    read = read_device(tmp_path / "mine.yaml")
+    for kind in range(10):
+        table = np.array([[1e9 * (kind < 6), 1e6, 3.0, kind]])
+        assert step_seconds(table, read).total == pytest.approx(step_seconds(table, rates).total, rel=0.01)
 
 
 @pytest.mark.parametrize(

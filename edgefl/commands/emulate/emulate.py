@@ -201,6 +201,9 @@ def _by_operators(
             flops_per_second=measured["flops_per_second"],
             memory_bytes_per_second=measured["memory_bytes_per_second"],
             seconds_per_operator=measured["seconds_per_operator"],
+            processor=replace(
+                here.processor, arithmetic=tuple(measured["arithmetic"]), memory=tuple(measured["memory"])
+            ),
         )
         found[index] = core, measured["share"]
     return found
@@ -229,11 +232,11 @@ def _by_works(
             break
         at_of = {client: (setup.kind_of(client), setup.variant_of(client), stage) for client in clients}
         mine = {client: timed for client, at in at_of.items() if (timed := works.get(at))}
-        longest = max(timed.cpu_seconds / shares[device_of[client]] for client, timed in mine.items())
+        longest = max(timed.seconds / shares[device_of[client]] for client, timed in mine.items())
         on_message(f"timing the works of stage {stage} under the quotas, {units.show_seconds(longest)}")
         orders = {client: (" ".join(map(str, at_of[client])), timed.task) for client, timed in mine.items()}
         for client, seconds in emulator.timed(orders).items():
-            remains[device_of[client]].append(mine[client].cpu_seconds / seconds)
+            remains[device_of[client]].append(mine[client].seconds / seconds)
     core = fitted(here, list(works.values()))
     return {index: (core, float(np.median(found))) for index, found in remains.items()}
 

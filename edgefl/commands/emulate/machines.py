@@ -208,6 +208,7 @@ def at_share(device: Device, core: Device, share: float) -> Device:
         memory_bytes_per_second=core.memory_bytes_per_second * share,
         seconds_per_operator=core.seconds_per_operator / share,
         processor=core.processor,
+        processor_class=None,
         tf32_flops_per_second=None,
         float16_flops_per_second=None,
         bfloat16_flops_per_second=None,

@@ -1,4 +1,4 @@
-"""Rates of this machine, from works of the scenario itself: three numbers fitted to the CPU seconds of all of them.
+"""Rates of this machine, from works of the scenario itself: three factors fitted to the CPU seconds of all of them.
 
 Microbenchmarks time operators alone.  A step of a small model takes up to twice as long: it makes its batch, and
 Python's part of an operator depends on the operator.
@@ -11,27 +11,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from edgefl import seeds
 from edgefl.data import Federation
 from edgefl.devices import Device
+from edgefl.machine.fitted_rates import TimedStep, nearest
 from edgefl.planning import Plan, Planner, Setup, WorkKey
 from edgefl.training import Inline, Task
 
 TIMES = 3
 """How often a work is timed; its median counts.  A run before them isn't timed."""
-_FITTED = ("flops_per_second", "memory_bytes_per_second", "seconds_per_operator")
 
 
 @dataclass(frozen=True)
-class Timed:
-    """A work as a task, its operators (``ComputeCost.operators``), and its CPU seconds on a core of this machine."""
+class Timed(TimedStep):
+    """A work as a task, its operators, and its CPU seconds on a core of this machine."""
 
     task: Task
-    operators: NDArray[np.float64]
-    cpu_seconds: float
 
 
 def timed_works(
@@ -63,31 +60,24 @@ def timed_works(
                 began = time.process_time()
                 inline.submit(task).result()
                 seconds.append(time.process_time() - began)
-            works[kind, variant, stage.index] = Timed(task, plan.cost.compute.operators, float(np.median(seconds[1:])))
+            works[kind, variant, stage.index] = Timed(plan.cost.compute.operators, float(np.median(seconds[1:])), task)
     return works
 
 
-def fitted(here: Device, works: Sequence[Timed]) -> Device:
-    """The device with the rates whose predictions have the least squared log errors on these works.
+def fitted(here: Device, works: Sequence[TimedStep]) -> Device:
+    """The device with its rate, bandwidth and fixed times multiplied so that they make the seconds of these works.
 
-    Where works leave a rate open it stays near that of ``here``.
+    What works leave open stays as it is ``here``, and so do the shares of the classes of operators.
     """
-    start = torch.tensor([np.log(getattr(here, name)) for name in _FITTED], dtype=torch.float64)
-    x = start.clone().requires_grad_()
-    tables = [torch.as_tensor(each.operators) for each in works]
-    measured = torch.tensor([each.cpu_seconds for each in works], dtype=torch.float64)
-    fit = torch.optim.LBFGS([x], max_iter=200, line_search_fn="strong_wolfe")
 
-    def loss() -> torch.Tensor:
-        fit.zero_grad()
-        flops, bytes_, overhead = x.exp()
-        seconds = torch.stack(
-            [((torch.maximum(t[:, 0] / flops, t[:, 1] / bytes_) + overhead) * t[:, 2]).sum() for t in tables]
+    def made(factors: NDArray[np.float64]) -> Device:
+        rate, bandwidth, fixed = factors.tolist()
+        return replace(
+            here,
+            flops_per_second=here.flops_per_second * rate,
+            peak_flops_per_second=here.peak_flops_per_second * max(rate, 1.0),
+            memory_bytes_per_second=here.memory_bytes_per_second * bandwidth,
+            seconds_per_operator=here.seconds_per_operator * fixed,
         )
-        off = ((seconds / measured).log() ** 2).mean() + 1e-6 * ((x - start) ** 2).sum()
-        off.backward()
-        return off
 
-    fit.step(loss)
-    values = dict(zip(_FITTED, x.detach().exp().tolist(), strict=True))
-    return replace(here, **values, peak_flops_per_second=max(here.peak_flops_per_second, values["flops_per_second"]))
+    return nearest(made, np.ones(3), works)

@@ -18,7 +18,7 @@ from edgefl.cost import ClientCost, ComputeCost, traffic
 from edgefl.cost import timeline as trace_timeline
 from edgefl.devices import Device, Link, available_memory_bytes, load_device, load_link, with_runtime
 from edgefl.errors import EdgeflError, RunError, ScenarioError, UnknownName
-from edgefl.operator_classes import OPERATOR_CLASSES
+from edgefl.operator_classes import OPERATOR_NAMES
 from edgefl.planning import Planner, Setup
 from edgefl.planning.client_evaluation import ScoringPlanner
 from edgefl.records.profile import ClientEvaluationRow, PeakMoment, Profile, ProfileRow, Tables
@@ -222,8 +222,8 @@ def _row(planner: Planner, stage: Stage, subject: Subject, device: Device, link:
 def seconds_by_class(computed: ComputeCost, device: Device) -> dict[str, float]:
     """Seconds of a client's computing by class of operator, of loading its model and of waiting for launches."""
     spent = computed.seconds_by_class(device)
-    named = {each.title: float(seconds) for each, seconds in zip(OPERATOR_CLASSES, spent.by_class, strict=True)}
-    every = {**named, "launches": spent.waiting, "loading": computed.load_seconds(device)}
+    every: dict[str, float] = dict(zip(OPERATOR_NAMES, spent.by_class.tolist(), strict=True))
+    every |= {"launches": spent.waiting, "loading": computed.load_seconds(device)}
     return {name: seconds for name, seconds in every.items() if seconds}
 
 

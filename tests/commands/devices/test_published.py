@@ -12,11 +12,11 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from edgefl.commands.devices.factors import classes, corrected, described, fitted, residual_factor
 from PIL import Image
 from scipy.stats import kendalltau
 
 from edgefl.cli import main
-from edgefl.commands.devices.factors import classes, corrected, described, fitted, residual_factor
 from edgefl.commands.devices.published import Held, against, held, kendall_tau, plain, summary
 from edgefl.commands.devices.published_step import network, stated_steps, step_cost
 from edgefl.devices.measurements import Measurement, measurements

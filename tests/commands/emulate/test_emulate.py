@@ -16,17 +16,17 @@ import edgefl
 from edgefl.commands.compose import compose
 from edgefl.commands.emulate.emulate import PhasesOfFlight, errors_of, rows_of
 from edgefl.commands.emulate.machines import at_share, check_scope, cores_of, shares_of
-from edgefl.commands.emulate.rates import Timed, fitted
+from edgefl.commands.emulate.rates import fitted
 from edgefl.commands.verify.verify import verify
 from edgefl.cost.step_seconds import step_seconds
 from edgefl.devices import load_device
-from edgefl.devices.processors import ROOFLINE
+from edgefl.devices.processors import ROOFLINE, Processor
 from edgefl.emulation.kernel import missing
 from edgefl.errors import EmulationError
+from edgefl.machine.fitted_rates import TimedStep
 from edgefl.operator_classes import OPERATOR_CLASSES
 from edgefl.records.emulated import PhaseError
 from edgefl.scenario import load
-from edgefl.training import Task
 
 Scenario = Callable[..., dict[str, Any]]
 
@@ -89,18 +89,17 @@ def test_more_clients_than_the_cores_bear_are_refused(tiny: Scenario) -> None:
 
 
 def test_fitted_rates_are_those_that_the_works_were_made_of() -> None:
-    here = load_device(DEVICE)
+    arithmetic, memory = np.linspace(1.0, 0.1, 10), np.linspace(0.3, 1.2, 10)
+    here = replace(load_device(DEVICE), processor=Processor("cpu", tuple(arithmetic), tuple(memory)))
     true = {"flops_per_second": 5e9, "memory_bytes_per_second": 3e9, "seconds_per_operator": 4e-5}
     draw, works = np.random.default_rng(0), []
     for _ in range(12):
-        table = np.stack(
-            [10 ** draw.uniform(3, 6.5, 30), 10 ** draw.uniform(2, 6, 30), draw.integers(1, 50, 30)], axis=1
-        )
-        flops, moved, times = table.T
-        roofline = np.maximum(flops / true["flops_per_second"], moved / true["memory_bytes_per_second"])
-        seconds = float(((roofline + true["seconds_per_operator"]) * times).sum())
-        works.append(Timed(Task.__new__(Task), np.stack([flops, moved, times], axis=1), seconds))
+        flops, moved = 10 ** draw.uniform(3, 6.5, 30), 10 ** draw.uniform(2, 6, 30)
+        times, of_class = draw.integers(1, 50, 30), draw.integers(0, 10, 30)
+        each = flops / (5e9 * arithmetic[of_class]) + moved / (3e9 * memory[of_class]) + 4e-5
+        works.append(TimedStep(np.stack([flops, moved, times, of_class], axis=1), float(each @ times)))
     found = fitted(here, works)
+    assert found.processor == here.processor
     for name, value in true.items():
         assert getattr(found, name) == pytest.approx(value, rel=0.02)
 

@@ -62,7 +62,7 @@ def test_every_number_that_costs_time_or_energy_is_tried() -> None:
     tried = set(LARGER_IS_BETTER)
     for profile in (load_device("raspberry-pi-4-4gb"), load_device("server-a5000"), load_link("lte")):
         held = {name for name, fact in profile.facts.items() if fact.value}
-        # data sheets' peaks, tf32 (no precision of training), the spread of a round and a battery are in no round's cost
+        # data sheets' peaks, tf32 (in which nothing trains), the spread of a round and a battery are in no round's cost
         others = {name for name in held if name.startswith(("peak_", "tf32_"))}
         assert held - tried <= others | {"jitter", "battery_joules"}
         assert set(numbers_of(profile)) <= tried
