@@ -17,7 +17,7 @@ from edgefl.devices.profile import Hardware
 from edgefl.operator_classes import OPERATOR_CLASSES
 
 Floats = NDArray[np.float64]
-PRICED_BY = "by class of operator"
+PRICED_BY = "by class of operator, watts by the share in which kernels run"
 """The formula in words, which a run's checkpoint holds: no run goes on at other prices."""
 
 
@@ -31,7 +31,12 @@ class StepSeconds:
     @property
     def total(self) -> float:
         """Seconds of all."""
-        return float(self.by_class.sum()) + self.waiting
+        return self.busy + self.waiting
+
+    @property
+    def busy(self) -> float:
+        """Seconds in which operators run; the rest of them a GPU has nothing to do."""
+        return float(self.by_class.sum())
 
 
 def step_seconds(operators: Floats, hardware: Hardware, precision: str = "float32") -> StepSeconds:
