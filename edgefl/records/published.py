@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from edgefl.records.devices import Sourced
-from edgefl.records.record import Maybe, Record, UNSET, Share
+from edgefl.records.record import UNSET, Maybe, Record, Share
 
 Unseen = Literal["model", "device", "source", "class"]
 
@@ -63,7 +63,7 @@ class Group(Record):
 
 
 class Foretold(Record):
-    """Seconds of a row by fits that haven't seen it."""
+    """What fits that haven't seen a row predict: seconds of its step, or joules."""
 
     unseen_model: float
     """By a fit to the other half of models by device"""
@@ -93,7 +93,8 @@ class PublishedRow(Record):
     runtime: str
     """What trained, by name and version"""
     quantity: str
-    """What is compared: `seconds` of a step, `peak_memory`, `power`, or `energy` of an epoch"""
+    """What is compared: `seconds` of a step, `power` during it, `joules` of it, `peak_memory`, or `energy` of an
+    epoch"""
     measured: float
     """The measured value in its base unit"""
     predicted: float | None
@@ -107,7 +108,7 @@ class PublishedRow(Record):
     reason: str | None
     """Why nothing is predicted"""
     foretold: Foretold | None
-    """Seconds by fits that haven't seen the row; `null` for another quantity, or a row that is newer than the fit"""
+    """By fits that haven't seen the row; `null` for another quantity, or a row that is newer than the fit"""
     source: Sourced
     """Where the value is from"""
 
@@ -121,6 +122,8 @@ class Published(Record):
     """Agreement of seconds that fits without the rows predict"""
     shipped: Agreement | Maybe = UNSET
     """Agreement of seconds with the shipped efficiencies, which were fitted to these rows; absent without rows"""
+    joules: Agreement | Maybe = UNSET
+    """Agreement of joules of a step, with the seconds of fits without the device; absent without rows"""
     by_device: Sequence[Group]
     """Rows of seconds by device"""
     by_source: Sequence[Group]

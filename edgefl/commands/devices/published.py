@@ -75,22 +75,25 @@ def validate_devices(
 
 @dataclass(frozen=True)
 class Held:
-    """A measurement with the cost of its step on its device; ``reason`` says why there is none."""
+    """What a measurement says of one quantity, with the cost of its step on its hardware.
+
+    ``quantity`` is ``seconds`` of a step, ``power`` while it was timed, ``joules`` of a step, ``peak_memory``, or
+    ``energy`` of an epoch; ``reason`` says why there is no cost.
+    """
 
     row: Measurement
     device: Hardware
     cost: ComputeCost | None
+    quantity: str
     reason: str | None = None
 
     @property
-    def quantity(self) -> str:
-        """``seconds`` of a step, ``peak_memory``, ``power`` or ``energy``: what is compared."""
-        return "seconds" if self.row.seconds_per_step is not None else self.row.measured
-
-    @property
     def measured(self) -> float:
-        """The measured value, of a duration the seconds of a step."""
-        return self.row.seconds_per_step or self.row.value
+        """The measured value."""
+        row = self.row
+        if self.quantity == "power":
+            return row.watts or row.value
+        return {"seconds": row.seconds_per_step, "joules": row.joules_per_step}.get(self.quantity) or row.value
 
     @property
     def samples_loaded(self) -> int:
@@ -106,32 +109,40 @@ class Held:
         """The predicted value; None if the step has no cost."""
         if self.cost is None:
             return None
-        device = self.device
         if self.quantity == "peak_memory":
             return float(self.cost.peak_memory_bytes)
-        if self.quantity == "power":
-            return device.compute_watts
-        seconds = self.cost.seconds(device)
+        seconds, watts = self.seconds_and_watts(self.cost)
+        epoch = -(-(self.row.samples or 0) // self.row.batch)
+        return {
+            "seconds": seconds, "power": watts, "joules": seconds * watts, "energy": seconds * watts * epoch,
+        }[self.quantity]  # fmt: skip
+
+    def seconds_and_watts(self, cost: ComputeCost) -> tuple[float, float]:
+        """Predicted seconds of a step, with loading if the row includes it, and the mean power during them."""
+        device, spent = self.device, cost.seconds_by_class(self.device)
         processor = device.processor
         loading = processor.loading_seconds * self.values_loaded + processor.sample_seconds * self.samples_loaded
-        seconds = max(seconds, loading) if processor.kind == "gpu" else seconds + loading
-        if self.quantity == "seconds":
-            return seconds
-        return seconds * device.compute_watts * -(-(self.row.samples or 0) // self.row.batch)
+        beside = processor.kind == "gpu"
+        seconds = max(spent.total, loading) if beside else spent.total + loading
+        busy = (spent.busy + (0.0 if beside else loading)) / seconds
+        return seconds, device.idle_watts + (device.compute_watts - device.idle_watts) * busy
 
 
 def held(rows: Iterable[Measurement]) -> list[Held]:
-    """The measurements with their predicted costs."""
+    """The quantities of the measurements with the costs of their steps."""
     result = []
     for row in rows:
         device = in_runtime(hardware(row.device), row.software.key)
-        gpu = device.processor.kind == "gpu"
+        cost, reason = None, None
         try:
             if row.measured == "energy" and row.samples is None:
                 raise EdgeflError("the energy is of an epoch, and its samples aren't said")
-            result.append(Held(row, device, step_cost(row, gpu=gpu)))
+            cost = step_cost(row, gpu=device.processor.kind == "gpu")
         except EdgeflError as error:
-            result.append(Held(row, device, None, str(error)))
+            reason = str(error)
+        quantities = ["seconds" if row.seconds_per_step is not None else row.measured]
+        quantities += ["power", "joules"] if row.joules_per_step is not None else []
+        result += [Held(row, device, cost, quantity, reason) for quantity in quantities]
     return result
 
 
@@ -173,36 +184,44 @@ def foretold() -> Mapping[tuple[str, ...], Foretold]:
 def published_row(one: Held) -> PublishedRow:
     """A row of ``edgefl devices validate``."""
     row, predicted = one.row, one.predicted()
+    seen = foretold().get(key_of(row)) if one.cost is not None and one.quantity in ("seconds", "joules") else None
+    if seen is not None and one.quantity == "joules":
+        _, watts = one.seconds_and_watts(one.cost)
+        seen = Foretold(**{name: watts * seconds for name, seconds in vars(seen).items()})
     return PublishedRow(
         device=row.device, processor=one.device.processor_class, model=row.model, trained=row.trained, batch=row.batch,
         precision=row.precision, runtime=row.framework, quantity=one.quantity, measured=one.measured,
         predicted=predicted, ratio=None if predicted is None else predicted / one.measured, half=row.half,
         includes=row.includes, reason=one.reason,
-        foretold=foretold().get(key_of(row)) if one.quantity == "seconds" else None,
-        source=Sourced(**row.source.model_dump(mode="json")),
+        foretold=seen, source=Sourced(**row.source.model_dump(mode="json")),
     )  # fmt: skip
 
 
 def judged(rows: Sequence[PublishedRow]) -> Published:
     """These rows with what their seconds say: agreement by question, by device and by source."""
     seconds = [row for row in rows if row.quantity == "seconds" and row.ratio is not None]
-    told = [(row, row.foretold) for row in seconds if row.foretold is not None]
     questions = []
     for unseen in get_args(Unseen):
-        asked = [
-            (row, float(getattr(seen, f"unseen_{unseen}")))
-            for row, seen in told
-            if unseen != "model" or row.half == "held-out"
-        ]
-        if asked:
-            known = _agreement([row for row, _ in asked], [predicted for _, predicted in asked])
+        known = _agreement(*_foretold(seconds, unseen))
+        if known is not None:
             questions.append(Question(**vars(known), unseen=unseen))
     shipped = _agreement(seconds, [row.ratio * row.measured for row in seconds if row.ratio is not None])
+    joules = _agreement(*_foretold([row for row in rows if row.quantity == "joules"], "device"))
     return Published(
-        rows=rows, questions=questions, shipped=shipped or UNSET,
+        rows=rows, questions=questions, shipped=shipped or UNSET, joules=joules or UNSET,
         by_device=_groups(seconds, lambda row: row.device, "device"),
         by_source=_groups(seconds, lambda row: repository_of(row.source.url or row.source.title), "source"),
     )  # fmt: skip
+
+
+def _foretold(rows: Sequence[PublishedRow], unseen: Unseen) -> tuple[list[PublishedRow], list[float]]:
+    """The rows that fits without them predict, of ``model`` those of the held-out half, and what they predict."""
+    asked = [
+        (row, float(getattr(row.foretold, f"unseen_{unseen}")))
+        for row in rows
+        if row.foretold is not None and (unseen != "model" or row.half == "held-out")
+    ]
+    return [row for row, _ in asked], [predicted for _, predicted in asked]
 
 
 def _agreement(rows: Sequence[PublishedRow], predicted: Sequence[float]) -> Agreement | None:
