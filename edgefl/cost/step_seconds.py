@@ -23,20 +23,19 @@ PRICED_BY = "by class of operator, watts by the share in which kernels run"
 
 @dataclass(frozen=True)
 class StepSeconds:
-    """Seconds of operators by class, `[operator classes]`, and those in which a GPU waits for launches."""
+    """Seconds of operators by class, `[operator classes]`, and those in which a GPU waits for launches.
+
+    ``busy`` are the seconds in which the processor works.  A GPU doesn't in the fixed time of a kernel.
+    """
 
     by_class: Floats
     waiting: float
+    busy: float
 
     @property
     def total(self) -> float:
         """Seconds of all."""
-        return self.busy + self.waiting
-
-    @property
-    def busy(self) -> float:
-        """Seconds in which operators run; the rest of them a GPU has nothing to do."""
-        return float(self.by_class.sum())
+        return float(self.by_class.sum()) + self.waiting
 
 
 def step_seconds(operators: Floats, hardware: Hardware, precision: str = "float32") -> StepSeconds:
@@ -55,4 +54,6 @@ def step_seconds(operators: Floats, hardware: Hardware, precision: str = "float3
         each = np.maximum(arithmetic, memory) + fixed
     by_class: Floats = np.bincount(of_class, weights=each * times, minlength=len(OPERATOR_CLASSES)).astype(np.float64)
     launches = float(times.sum()) * fixed if processor.kind == "gpu" else 0.0
-    return StepSeconds(by_class, max(0.0, launches - float(by_class.sum())))
+    spent = float(by_class.sum())
+    busy = float(np.maximum(arithmetic, memory) @ times) if processor.kind == "gpu" else spent
+    return StepSeconds(by_class, max(0.0, launches - spent), busy)

@@ -42,8 +42,8 @@ def travelling(down: int, up: int) -> Traffic:
 def seconds_by_hand(
     operators: Any, parameters: int, down: int, up: int, device: Device, link: Link
 ) -> tuple[float, float, float, float]:
-    """Download, loading and computing, and upload, without throttling; and what of computing waits for launches."""
-    busy = launches = 0.0
+    """Download, loading and computing, and upload, without throttling; and what of it a GPU waits."""
+    busy = launches = gaps = 0.0
     processor = device.processor
     fixed = processor.launch * device.seconds_per_operator
     for flops, touched, times, kind in operators:
@@ -54,6 +54,7 @@ def seconds_by_hand(
         elif processor.kind == "gpu":
             busy += times * (max(arithmetic, memory) + processor.kernel_seconds)
             launches += times * fixed
+            gaps += times * processor.kernel_seconds
         else:
             busy += times * (max(arithmetic, memory) + fixed)
     waits = max(0.0, launches - busy)
@@ -61,7 +62,7 @@ def seconds_by_hand(
     ways = []
     for moved, rate in ((down, link.download_bits_per_second), (up, link.upload_bits_per_second)):
         ways.append(link.latency_seconds + 8 * moved / (rate * (1 - link.loss)) if moved else 0.0)
-    return ways[0], busy, ways[1], waits
+    return ways[0], busy, ways[1], waits + gaps
 
 
 @given(
