@@ -6,8 +6,9 @@
 
 The seconds are those of ``edgefl.cost.step_seconds``.  The logarithm of each number (a share of the peak or of the
 bandwidth by class of operators, seconds of a kernel, ...) is a sum down a chain: all processors of a kind, then the
-class, then the class with a runtime, then the device with that runtime.  Each summand is drawn towards zero by a normal
-prior, that of the kind towards ``START``; so a device with many rows has numbers of its own, and one without has those
+class, then the class with a runtime, then the device with that runtime.  Each summand is drawn towards zero by a prior,
+and the kind's towards ``START``; the priors are soft_l1, too, normal near zero but not against a class that is unlike
+all others; so a device with many rows has numbers of its own, and one without has those
 of its class.  At every link ``speed`` moves all shares together, since one or two rows tell no more of a device.
 
 The loss of a row is soft_l1 of log(predicted / measured) / NOISE, weighted by 1 / sqrt(n) where n rows of seconds have
@@ -91,9 +92,9 @@ TITLE = "Efficiencies of processors, fitted to published seconds of training ste
 
 @dataclass(frozen=True)
 class Widths:
-    """Widths of the priors of logarithms at each link, of ``speed`` beside the numbers, and by how much ``times`` are wider.
+    """Widths of the priors of logarithms at each link, and of ``speed``; ``times`` multiplies those of fixed times.
 
-    ``times`` are seconds of kernels, launches and loading, which depend on the computer beside the processor.
+    Seconds of kernels, launches and loading depend on the computer beside the processor, too.
     """
 
     kind: float
@@ -106,7 +107,7 @@ class Widths:
 
 WIDTHS: Mapping[ProcessorKind, Widths] = {
     "cpu": Widths(1.4, 0.15, 0.1, 0.05, 0.05, 0.5),
-    "gpu": Widths(0.7, 0.1, 0.4, 0.2, 0.4, 1.0),
+    "gpu": Widths(0.7, 0.1, 0.4, 0.2, 0.4, 2.0),
 }
 """What --choose found."""
 CANDIDATES: Mapping[str, tuple[float, ...]] = {
@@ -187,7 +188,7 @@ class Table:
         return np.log([one.measured for one in self.rows])
 
     def log_seconds(self, numbers: Floats) -> tuple[Floats, Floats]:
-        """Logarithms of seconds `[rows]` and their derivatives `[rows, numbers]`, at logarithms of numbers `[rows, numbers]`."""
+        """Logarithms of seconds `[rows]`, and their derivatives by ``numbers``, logarithms too, `[rows, numbers]`."""
         n, names = len(self.rows), self.names
         at, operators = numbers[self.row], np.arange(len(self.row))
 
@@ -282,7 +283,10 @@ def fit(table: Table, of: NDArray[np.bool_], widths: Widths | None = None) -> Fi
     width = np.array([own[len(node) - 1] * each for node in nodes])
     width[:, -1] = widths.speed
     width[0, -1] = 1e-3  # START moves as a whole by its numbers
-    weight, measured = np.sqrt(weights([one for one, used in zip(table.rows, of, strict=True) if used])), table.measured[of]
+    weight, measured = (
+        np.sqrt(weights([one for one, used in zip(table.rows, of, strict=True) if used])),
+        table.measured[of],
+    )
     part = subset(table, of)
 
     def residuals(flat: Floats) -> Residuals:
@@ -367,8 +371,8 @@ def unseen(table: Table, key: Callable[[Held], str], widths: Widths | None = Non
 def crossed(table: Table, widths: Widths) -> float:
     """The error of the fitted half, predicted by fits to other parts of that half.
 
-    It is the mean of |log(predicted / measured)|, with the weights of the loss, over two ways of leaving out: a fifth of
-    the models of each device by hash, and a device.
+    It is the mean of |log(predicted / measured)|, with the weights of the loss, over two ways of leaving out: a fifth
+    of the models of each device by hash, and a device.
     """
     ways: tuple[Callable[[Held], str], ...] = (
         lambda one: str(sha256(f"{one.row.device} {one.row.model} fold".encode()).digest()[0] % 5),
@@ -437,16 +441,18 @@ def written(tables: Sequence[Table]) -> dict[str, str]:
     predicted = [{by: unseen(table, key) for by, key in UNSEEN.items()} for table in tables]
     content = {
         "title": TITLE, "loss": LOSS, "date": max(one.row.source.date for one in rows).isoformat(),
-        "entries": [entry for table, seconds in zip(tables, predicted, strict=True) for entry in entries(table, seconds)],
+        "entries": [entry for of, seconds in zip(tables, predicted, strict=True) for entry in entries(of, seconds)],
     }  # fmt: skip
-    by_row = {
-        id(one): [f"{seconds[by][index]:.4g}" for by in UNSEEN]
-        for table, seconds in zip(tables, predicted, strict=True) for index, one in enumerate(table.rows)
-    }  # fmt: skip
-    lines = [[*key_of(one.row), *by_row[id(one)]] for one in rows]
+    seconds = np.hstack([np.stack(list(of_table.values())) for of_table in predicted]).T
+    lines = [[*key_of(one.row), *(f"{each:.4g}" for each in of)] for one, of in zip(rows, seconds, strict=True)]
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([[*KEY, *(f"unseen_{by}" for by in UNSEEN)], *dict.fromkeys(map(tuple, lines))])
-    return {"fitted.yaml": yaml.safe_dump(content, sort_keys=False, width=120, default_flow_style=None), "held_out.csv": text.getvalue()}
+    csv.writer(text, lineterminator="\n").writerows(
+        [[*KEY, *(f"unseen_{by}" for by in UNSEEN)], *dict.fromkeys(map(tuple, lines))]
+    )
+    return {
+        "fitted.yaml": yaml.safe_dump(content, sort_keys=False, width=120, default_flow_style=None),
+        "held_out.csv": text.getvalue(),
+    }
 
 
 def main() -> int:

@@ -73,7 +73,7 @@ def check_runtime(runtime: RuntimeChoice, device: Device) -> None:
 
 
 def with_runtime(device: Device, runtime: RuntimeChoice) -> Device:
-    """The device with the overhead of this runtime, and its efficiencies if they are known; the same object for PYTORCH.
+    """The device with the overhead of this runtime, and its efficiencies if known; the same object for PYTORCH.
 
     An overhead in bytes has no source, so the result has no fact for it.  Raises as ``load_runtime`` does.
     """

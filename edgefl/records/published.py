@@ -1,4 +1,4 @@
-"""The answer of ``devices validate``: predictions beside published measurements of training, and how far off they are."""
+"""The answer of ``devices validate``: predictions beside published measurements of training."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from edgefl.records.devices import Sourced
-from edgefl.records.record import UNSET, Maybe, Record, Share
+from edgefl.records.record import UNSET, Maybe, Record
 
 Unseen = Literal["model", "device", "source", "class"]
 
@@ -31,18 +31,18 @@ class Agreement(Record):
     """Devices that they are of"""
     median_error: Estimate
     """Median of |predicted / measured - 1|"""
-    within_half: Estimate
+    within_factor: Estimate
     """Share of rows whose predicted seconds are within a factor of 1.5"""
     worst_error: float
     """The largest |predicted / measured - 1|"""
     tau: Estimate | None
-    """Kendall's tau-b of the order of seconds; `null` for a single row"""
+    """Kendall's tau-b of the order of seconds; `null` for a single row, or where all are equal"""
 
 
 class Question(Agreement):
     """The agreement of predictions by fits that hadn't seen what is asked for."""
 
-    unseen: Unseen
+    unseen: str
     """What the fit hasn't seen: the device's models of the other half (`model`; only the held-out half is counted),
     the device, the source, or the class of processors"""
 

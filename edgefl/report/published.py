@@ -10,7 +10,7 @@ from rich.text import Text
 from edgefl import units
 from edgefl.records.published import Agreement, Estimate, Group, Published, PublishedRow
 from edgefl.records.record import UNSET
-from edgefl.report.console import new_table, or_dash, percent, print_section, screen
+from edgefl.report.console import NOTHING, new_table, or_dash, percent, print_section, screen
 
 _QUANTITIES: dict[str, tuple[str, Callable[[float], str]]] = {
     "seconds": ("Seconds of a training step", units.show_seconds),
@@ -53,9 +53,10 @@ def _print_agreement(console: Console, result: Published) -> None:
     table = new_table("the fit hasn't seen", "rows", "devices", "median error", "within 1.5x", "worst", "tau")
 
     def add(words: str, of: Agreement) -> None:
+        order = NOTHING if of.tau is None else _estimate(of.tau, "{:.2f}".format)
         table.add_row(
-            words, str(of.rows), str(of.devices), _estimate(of.median_error, percent), _estimate(of.within_half, percent),
-            percent(of.worst_error), "-" if of.tau is None else _estimate(of.tau, "{:.2f}".format),
+            words, str(of.rows), str(of.devices), _estimate(of.median_error, percent),
+            _estimate(of.within_factor, percent), percent(of.worst_error), order,
         )  # fmt: skip
 
     for question in result.questions:
@@ -87,7 +88,9 @@ def _print_groups(console: Console, title: str, groups: Sequence[Group], unseen:
 
 
 def _print_rows(console: Console, title: str, rows: Sequence[PublishedRow], show: Callable[[float], str]) -> None:
-    table = new_table("device", "model", "batch", "measured", "shipped", "ratio", "unseen", "ratio", "half", left=(0, 1, 8))
+    table = new_table(
+        "device", "model", "batch", "measured", "shipped", "ratio", "unseen", "ratio", "half", left=(0, 1, 8)
+    )
     for row in rows:
         model = row.model + ("" if row.trained == "all" else ", last layer")
         precision = "" if row.precision == "float32" else f", {row.precision}"

@@ -32,14 +32,14 @@ def agreement(
     drawn = generator(SEED, "agreement", len(ratio)).integers(len(index), size=(draws, len(index)))
     times = np.stack([np.bincount(draw, minlength=len(index))[of_row] for draw in drawn])
     signs = [np.sign(np.subtract.outer(each, each)) for each in (np.asarray(measured), np.asarray(predicted))]
-    taus = kendall_taus(*signs, times)
+    taus = kendall_taus(*signs, np.vstack([np.ones_like(times[:1]), times]))
     return Agreement(
         rows=len(ratio),
         devices=devices,
         median_error=_estimate(lambda of: np.median(errors[of]), times),
-        within_half=_estimate(lambda of: within[of].mean(), times),
+        within_factor=_estimate(lambda of: within[of].mean(), times),
         worst_error=float(errors.max()),
-        tau=None if len(ratio) < 2 else _interval(kendall_taus(*signs, np.ones((1, len(ratio))))[0], taus),
+        tau=None if np.isnan(taus[0]) else _interval(taus[0], taus[1:]),
     )
 
 
