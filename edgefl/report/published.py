@@ -87,7 +87,9 @@ def _print_groups(console: Console, title: str, groups: Sequence[Group], unseen:
 
 
 def _print_rows(console: Console, title: str, rows: Sequence[PublishedRow], show: Callable[[float], str]) -> None:
-    table = new_table("device", "model", "batch", "measured", "shipped", "ratio", "unseen", "ratio", "half", left=(0, 1, 8))
+    table = new_table(
+        "device", "model", "batch", "measured", "shipped", "ratio", "unseen", "ratio", "half", left=(0, 1, 8)
+    )
     for row in rows:
         model = row.model + ("" if row.trained == "all" else ", last layer")
         precision = "" if row.precision == "float32" else f", {row.precision}"
