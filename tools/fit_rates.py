@@ -367,13 +367,12 @@ def unseen(table: Table, key: Callable[[Held], str], widths: Widths | None = Non
 def crossed(table: Table, widths: Widths) -> float:
     """The error of the fitted half, predicted by fits to other parts of that half.
 
-    It is the mean of |log(predicted / measured)|, with the weights of the loss, over three ways of leaving out: a fifth
-    of the models of each device by hash, a device, a source.
+    It is the mean of |log(predicted / measured)|, with the weights of the loss, over two ways of leaving out: a fifth of
+    the models of each device by hash, and a device.
     """
     ways: tuple[Callable[[Held], str], ...] = (
         lambda one: str(sha256(f"{one.row.device} {one.row.model} fold".encode()).digest()[0] % 5),
         UNSEEN["device"],
-        UNSEEN["source"],
     )
     half = subset(table, np.array([one.row.half == "fitted" for one in table.rows]))
     weight = weights(half.rows)

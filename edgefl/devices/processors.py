@@ -163,21 +163,26 @@ def kind_of(name: str) -> ProcessorKind:
 def efficiency_of(processor: str, device: str | None = None, runtime: str = PYTORCH_NAME) -> FittedEfficiency:
     """What was fitted for this device, or else its class, or else all processors of its kind.
 
-    Of these the first counts that has rows of the runtime (``pytorch 1.13``), of another version of it, or of any.
+    The first counts that has rows of the runtime (``pytorch 1.13``) or of another version of it, and of its versions
+    the runtime's own or else the one with most rows; if none has, the class or else the kind over all runtimes.
     Raises UnknownName for an unknown class.
     """
     kind = kind_of(processor)
     for of in (device, processor, kind):
-        known = [entry for entry in fitted().entries if entry.of == of]
+        known = [entry for entry in fitted().entries if entry.of == of and same_runtime(entry.runtime, runtime)]
         if known:
-            name = runtime.partition(" ")[0]
-
-            def nearness(entry: FittedEfficiency, name: str = name) -> tuple[bool, bool, bool, int]:
-                own = entry.runtime or ""
-                return own == runtime, own.partition(" ")[0] == name, entry.runtime is None, entry.rows
-
-            return max(known, key=nearness)
+            return max(known, key=lambda entry: (entry.runtime == runtime, entry.rows))
+    for of in (processor, kind):
+        for entry in fitted().entries:
+            if entry.of == of and entry.runtime is None:
+                return entry
     raise AssertionError(f"fitted.yaml has no entry of {kind}")  # tests hold the file to have one
+
+
+def same_runtime(one: str | None, other: str) -> bool:
+    """Whether two runtimes differ in their version at most: ``pytorch 1.13`` and ``pytorch 2.7``."""
+    first, second = ([word for word in (name or "").split() if not word[0].isdigit()] for name in (one, other))
+    return first == second
 
 
 def source_of(entry: FittedEfficiency, share: float, of: str) -> Source:
