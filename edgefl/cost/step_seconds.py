@@ -17,7 +17,7 @@ from edgefl.devices.profile import Hardware
 from edgefl.operator_classes import OPERATOR_CLASSES
 
 Floats = NDArray[np.float64]
-PRICED_BY = "by class of operator, watts by the share in which kernels run"
+PRICED_BY = "by class of operator, watts by utilisation"
 """The formula in words, which a run's checkpoint holds: no run goes on at other prices."""
 
 
