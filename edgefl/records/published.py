@@ -16,9 +16,9 @@ class Estimate(Record):
 
     value: float
     """The figure"""
-    low: float
-    """The 2.5th percentile"""
-    high: float
+    low: float | None
+    """The 2.5th percentile; `null` with fewer than five (device, source), which say too little of an interval"""
+    high: float | None
     """The 97.5th"""
 
 

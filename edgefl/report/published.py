@@ -67,12 +67,14 @@ def _print_agreement(console: Console, result: Published) -> None:
         add("(as shipped: fitted to these rows)", result.shipped)
     print_section(
         console, "Seconds of a step, predicted over measured", table,
-        "Median of |predicted / measured - 1|, share of rows within a factor of 1.5, Kendall's tau-b of the order; in\n"
+        "Median of |predicted / measured - 1|, share of rows within a factor of 1.5, Kendall's tau-b of the order; in "
         "brackets what holds 95 % of the draws of a bootstrap over (device, source).",
     )  # fmt: skip
 
 
 def _estimate(one: Estimate, show: Callable[[float], str]) -> str:
+    if one.low is None or one.high is None:
+        return show(one.value)
     low, high = (show(each).removesuffix(" %") for each in (one.low, one.high))
     return f"{show(one.value)} [{low}..{high}]"
 
