@@ -30,11 +30,11 @@ def agreement(
     errors, within = np.abs(ratio - 1), np.abs(np.log(ratio)) <= np.log(FACTOR)
     index = {cluster: number for number, cluster in enumerate(dict.fromkeys(clusters))}
     of_row = np.array([index[cluster] for cluster in clusters])
-    draws = draws if len(index) >= FEWEST_CLUSTERS else 0
-    drawn = generator(SEED, "agreement", len(ratio)).multinomial(len(index), [1 / len(index)] * len(index), size=draws)
-    times = drawn[:, of_row]
+    shape = (draws if len(index) >= FEWEST_CLUSTERS else 0, len(index))
+    drawn = generator(SEED, "agreement", len(ratio)).integers(len(index), size=shape)
+    times = (drawn[:, :, None] == of_row).sum(axis=1)
     signs = [np.sign(np.subtract.outer(each, each)) for each in (np.asarray(measured), np.asarray(predicted))]
-    taus = kendall_taus(*signs, np.vstack([np.ones_like(times[:1]), times]))
+    taus = kendall_taus(*signs, np.vstack([np.ones((1, len(ratio))), times]))
     return Agreement(
         rows=len(ratio),
         devices=devices,
