@@ -56,7 +56,7 @@ def _print_agreement(console: Console, result: Published) -> None:
         order = NOTHING if of.tau is None else _estimate(of.tau, "{:.2f}".format)
         table.add_row(
             words, str(of.rows), str(of.devices), _estimate(of.median_error, percent),
-            _estimate(of.within_factor, percent), percent(of.worst_error), order,
+            _estimate(of.within_factor, percent), f"{of.worst_factor:.1f}x", order,
         )  # fmt: skip
 
     for question in result.questions:

@@ -40,7 +40,7 @@ def agreement(
         devices=devices,
         median_error=_estimate(lambda of: np.median(errors[of]), times),
         within_factor=_estimate(lambda of: within[of].mean(), times),
-        worst_error=float(errors.max()),
+        worst_factor=float(np.exp(np.abs(np.log(ratio)).max())),
         tau=None if np.isnan(taus[0]) else _interval(taus[0], taus[1:]),
     )
 

@@ -24,7 +24,7 @@ def test_figures_are_those_of_a_hand() -> None:
     assert (known.rows, known.devices) == (4, 2)
     assert known.median_error.value == pytest.approx(0.5)  # of 0.1, 0.5, 0.5, 1.5
     assert known.within_factor.value == 0.5  # 1.5 itself is within; 0.5 is a factor of 2
-    assert known.worst_error == pytest.approx(1.5)
+    assert known.worst_factor == pytest.approx(2.5)
     assert known.tau is not None and known.tau.value == pytest.approx(4 / 6)  # one pair of six is the wrong way
 
 
