@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from edgefl.commands.devices.published import KEY, Held, held, key_of, source_of
 from edgefl.devices.measurements import measurements
 from edgefl.devices.processors import OPERATOR_NAMES, ProcessorKind
-from edgefl.devices.profile import library_folder
+from edgefl.devices.written_facts import library_folder
 
 KINDS: tuple[ProcessorKind, ...] = ("cpu", "gpu")
 Floats = NDArray[np.float64]

@@ -488,7 +488,7 @@ def _own_processor(written: Written) -> Processor:
     return processor_of(own.kind, own)
 
 
-FITTED = "fitted"
+FITTED: Literal["fitted"] = "fitted"
 """The confidence of a number that is a fitted share of a peak."""
 MachineT = TypeVar("MachineT", bound=Hardware)
 
@@ -502,7 +502,7 @@ def in_runtime(machine: MachineT, runtime: str) -> MachineT:
         return machine
     own = {number: fact for number, fact in machine.facts.items() if fact.confidence != FITTED}
     processor, facts = _by_class(own, machine.processor_class, machine.name, runtime)
-    rates = {number: fact.value for number, fact in facts.items() if fact.confidence == FITTED}
+    rates: dict[str, Any] = {number: fact.value for number, fact in facts.items() if fact.confidence == FITTED}
     return replace(machine, processor=processor, facts=MappingProxyType(facts), **rates)
 
 

@@ -13,7 +13,8 @@ from edgefl.commands.devices.published import Held, held
 from edgefl.cost import ComputeCost
 from edgefl.devices.measurements import Measurement, measurements
 from edgefl.devices.processors import OPERATOR_NAMES, ProcessorKind, efficiency_of, fitted, processor_of
-from edgefl.devices.profile import Hardware, library_folder
+from edgefl.devices.profile import Hardware
+from edgefl.devices.written_facts import library_folder
 from tools import fit_rates
 from tools.fit_rates import GROUPS, START, Table, Widths, chain, fit, unseen
 

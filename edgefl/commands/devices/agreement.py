@@ -33,8 +33,8 @@ def agreement(
     shape = (draws if len(index) >= FEWEST_CLUSTERS else 0, len(index))
     drawn = generator(SEED, "agreement", len(ratio)).integers(len(index), size=shape)
     times = (drawn[:, :, None] == of_row).sum(axis=1)
-    signs = [np.sign(np.subtract.outer(each, each)) for each in (np.asarray(measured), np.asarray(predicted))]
-    taus = kendall_taus(*signs, np.vstack([np.ones((1, len(ratio))), times]))
+    first, second = (np.sign(np.subtract.outer(each, each)) for each in (np.asarray(measured), np.asarray(predicted)))
+    taus = kendall_taus(first, second, np.vstack([np.ones((1, len(ratio))), times]))
     return Agreement(
         rows=len(ratio),
         devices=devices,
@@ -66,7 +66,7 @@ def kendall_taus(first: Floats, second: Floats, times: ArrayLike) -> Floats:
     weights = np.asarray(times, np.float64)
 
     def pairs(signs: Floats) -> Floats:
-        return np.einsum("di,ij,dj->d", weights, signs, weights, optimize=True)
+        return np.asarray(np.einsum("di,ij,dj->d", weights, signs, weights, optimize=True))
 
     with np.errstate(invalid="ignore"):
-        return pairs(first * second) / np.sqrt(pairs(np.abs(first)) * pairs(np.abs(second)))
+        return np.asarray(pairs(first * second) / np.sqrt(pairs(np.abs(first)) * pairs(np.abs(second))))

@@ -18,7 +18,8 @@ from edgefl.commands.devices.published_step import step_cost
 from edgefl.commands.progress import OnProgress, silent
 from edgefl.cost import ComputeCost
 from edgefl.devices.measurements import Measurement, measurements
-from edgefl.devices.profile import Hardware, device_names, hardware, in_runtime, library_folder, load_device
+from edgefl.devices.profile import Hardware, device_names, hardware, in_runtime, library_files, load_device
+from edgefl.devices.written_facts import library_folder
 from edgefl.errors import DeviceError, EdgeflError, UnknownName
 from edgefl.records.devices import Sourced
 from edgefl.records.published import Agreement, Foretold, Group, Published, PublishedRow, Question, Unseen
@@ -52,14 +53,14 @@ def validate_devices(
     if plot is not None:
         check_figure(plot, FIGURE_FORMS)
     every = measurements()
-    measured = sorted({row.device for row in every})
+    measured, names = {row.device for row in every}, sorted({*device_names(), *library_files("hardware")})
     for name in devices:
         if "@" in name:
             load_device(name)  # an unknown mode is said
             own = name.partition("@")[0]
             raise DeviceError(f"{name}: measurements are held against a device without a named mode: --device {own}")
-        if name not in device_names():
-            raise UnknownName("device", name, device_names())
+        if name not in names:
+            raise UnknownName("device", name, names)
         if name not in measured:
             raise DeviceError(f"{name}: nothing published was found, see edgefl devices validate")
     wanted = [row for row in every if not devices or row.device in devices]
@@ -140,7 +141,7 @@ def held(rows: Iterable[Measurement]) -> list[Held]:
             cost = step_cost(row, gpu=device.processor.kind == "gpu")
         except EdgeflError as error:
             reason = str(error)
-        quantities = ["seconds" if row.seconds_per_step is not None else row.measured]
+        quantities: list[str] = ["seconds" if row.seconds_per_step is not None else row.measured]
         quantities += ["power", "joules"] if row.joules_per_step is not None else []
         result += [Held(row, device, cost, quantity, reason) for quantity in quantities]
     return result
@@ -184,8 +185,8 @@ def foretold() -> Mapping[tuple[str, ...], Foretold]:
 def published_row(one: Held) -> PublishedRow:
     """A row of ``edgefl devices validate``."""
     row, predicted = one.row, one.predicted()
-    seen = foretold().get(key_of(row)) if one.cost is not None and one.quantity in ("seconds", "joules") else None
-    if seen is not None and one.quantity == "joules":
+    seen = foretold().get(key_of(row)) if one.quantity in ("seconds", "joules") else None
+    if seen is not None and one.cost is not None and one.quantity == "joules":
         _, watts = one.seconds_and_watts(one.cost)
         seen = Foretold(**{name: watts * seconds for name, seconds in vars(seen).items()})
     return PublishedRow(
