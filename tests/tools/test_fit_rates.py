@@ -21,7 +21,7 @@ from tools.fit_rates import GROUPS, START, Table, Widths, chain, fit, unseen
 PEAK, BANDWIDTH, HOST = 1e11, 1e10, 2e-5
 KNOWN: dict[ProcessorKind, dict[str, float]] = {
     "cpu": {
-        "product": 0.62, "convolution": 0.31, "convolution 1x1": 0.22, "grouped convolution": 0.11,
+        "product": 0.62, "convolution": 0.31, "convolution 1x1": 0.22,
         "depthwise convolution": 0.02, "memory of depthwise convolution": 0.07, "memory of pointwise": 0.33,
         "launch": 1.4, "loading": 9e-8, "sample": 5e-3,
     },
