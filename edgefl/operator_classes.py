@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Literal
+from typing import Literal, get_args
 
 OperatorName = Literal[
     "product", "convolution", "convolution 1x1", "grouped convolution", "depthwise convolution", "attention",
@@ -38,8 +38,8 @@ class OperatorClass(IntEnum):
     @property
     def title(self) -> OperatorName:
         """The class in words: ``depthwise convolution``."""
-        return _TITLES[self]
+        return OPERATOR_NAMES[self]
 
 
-_TITLES: tuple[OperatorName, ...] = OperatorName.__args__  # type: ignore[attr-defined]
+OPERATOR_NAMES: tuple[OperatorName, ...] = get_args(OperatorName)
 OPERATOR_CLASSES = tuple(OperatorClass)

@@ -17,12 +17,12 @@ from math import exp, log, sqrt
 
 import numpy as np
 import yaml
+from edgefl.commands.devices.factors import LOADING_SECONDS, classes
 from scipy.optimize import least_squares
 
-from edgefl.commands.devices.factors import LOADING_SECONDS, classes
 from edgefl.commands.devices.published import Held, against, held
 from edgefl.devices.measurements import measurements
-from edgefl.devices.profile import library_folder
+from edgefl.devices.written_facts import library_folder
 
 LOSS = "sum over (device, source) of the mean over its rows of log(predicted seconds / measured seconds)^2"
 TITLE = "Factors on profiles' rates, fitted to published measurements of training; written by tools/fit_rates.py"

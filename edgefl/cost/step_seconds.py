@@ -17,6 +17,8 @@ from edgefl.devices.profile import Hardware
 from edgefl.operator_classes import OPERATOR_CLASSES
 
 Floats = NDArray[np.float64]
+PRICED_BY = "by class of operator"
+"""The formula in words, which a run's checkpoint holds: no run goes on at other prices."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,6 @@ def step_seconds(operators: Floats, hardware: Hardware, precision: str = "float3
         each = np.maximum(arithmetic, memory) + processor.kernel_seconds
     else:
         each = np.maximum(arithmetic, memory) + fixed
-    by_class = np.bincount(of_class, weights=each * times, minlength=len(OPERATOR_CLASSES))
+    by_class: Floats = np.bincount(of_class, weights=each * times, minlength=len(OPERATOR_CLASSES)).astype(np.float64)
     launches = float(times.sum()) * fixed if processor.kind == "gpu" else 0.0
     return StepSeconds(by_class, max(0.0, launches - float(by_class.sum())))

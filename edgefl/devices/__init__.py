@@ -18,7 +18,6 @@ from edgefl.devices.profile import (
     Link,
     device_names,
     is_file_name,
-    library_folder,
     link_names,
     load_device,
     load_link,
@@ -37,7 +36,7 @@ from edgefl.devices.runtime import (
     show_runtime,
     with_runtime,
 )
-from edgefl.devices.written_facts import Fact, Source, profile_keys
+from edgefl.devices.written_facts import Fact, Source, library_folder, profile_keys
 
 __all__ = [
     "Availability", "AvailabilityOptions", "Batteries", "BatteryOptions", "Budget", "BudgetOptions", "DEVICE_KINDS",

@@ -6,6 +6,7 @@ half can be judged on the other.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from hashlib import sha256
 from math import ceil
@@ -42,7 +43,9 @@ _SHAPE = (
     "a measurement is {device, model, library, batch, input, precision, framework, measured, value, "
     "source: {title, date, quote}}"
 )
-_FILE = "a file of measurements is a mapping with a title and a list, measurements"
+_FILE = "a file of measurements is a mapping with a title, the licence of its source, and a list, measurements"
+_SOFTWARE = re.compile(r"([A-Za-z]+)(?: (\d+)\.(\d+))?")
+_KEYS = ("title", "licence", "measurements")
 
 
 class _Row(BaseModel):
@@ -61,6 +64,7 @@ class _Row(BaseModel):
     framework: str = Field(min_length=1)
     measured: Measured
     value: float | str
+    watts: float | str | None = None
     samples: PositiveInt | None = None
     includes: list[Literal["data loading", "validation"]] = []
     notes: str | None = Field(default=None, min_length=1)
@@ -68,14 +72,28 @@ class _Row(BaseModel):
 
 
 @dataclass(frozen=True)
+class Software:
+    """What trained: ``name`` is pytorch, tensorflow or mnn, ``version`` is None where the source doesn't say it.
+
+    ``compiled``: operators were fused by XLA or torch.compile before they ran.
+    """
+
+    name: str
+    version: tuple[int, int] | None
+    compiled: bool
+
+
+@dataclass(frozen=True)
 class Measurement:
     """One published figure of training on a device, in the base unit of ``QUANTITIES[measured]``.
 
-    ``model`` is the name in ``library``; of a model of another library, ``architecture`` describes it.  ``input`` is
-    the shape of one sample: channels, height and width of an image, or the number of tokens of a text.  With the
-    precision ``tf32``, matrix multiplications and convolutions of float32 tensors round their inputs to 10 bits, the
-    default of cuDNN on Ampere and later; ``float16`` and ``bfloat16`` are autocast.  ``samples`` is the number in an
-    epoch.  ``includes`` lists what was measured beside the steps.  ``notes`` says what had to be assumed.
+    ``device`` names a device of the library, or a processor of `profiles/hardware/`.  ``model`` is the name in
+    ``library``; of a model of another library, ``architecture`` describes it.  ``input`` is the shape of one sample:
+    channels, height and width of an image, or the number of tokens of a text.  With the precision ``tf32``, matrix
+    multiplications and convolutions of float32 tensors round their inputs to 10 bits, the default of cuDNN on Ampere
+    and later; ``float16`` and ``bfloat16`` are autocast.  ``watts`` is the power while it was timed.  ``samples`` is
+    the number in an epoch.  ``includes`` lists what was measured beside the steps.  ``notes`` says what had to be
+    assumed.  ``licence`` is that of the source, if the file says it.
     """
 
     device: str
@@ -91,9 +109,11 @@ class Measurement:
     framework: str
     measured: Measured
     value: float
+    watts: float | None
     samples: int | None
     includes: tuple[str, ...]
     notes: str | None
+    licence: str | None
     source: Source
 
     @property
@@ -109,6 +129,24 @@ class Measurement:
             assert self.samples is not None  # read_measurements refuses such a row
             return self.value / ceil(self.samples / self.batch)
         return None
+
+    @property
+    def joules_per_step(self) -> float | None:
+        """Joules of one training step: its seconds times its watts; None where one of them wasn't measured."""
+        seconds = self.seconds_per_step
+        return None if seconds is None or self.watts is None else seconds * self.watts
+
+    @property
+    def software(self) -> Software:
+        """What trained, from the first words of ``framework``: "PyTorch 1.13.1, timm 0.9.10" is pytorch 1.13."""
+        name, major, minor = _SOFTWARE.match(self.framework).groups()  # type: ignore[union-attr]
+        compiled = "XLA" in self.framework or "torch.compile" in self.framework
+        return Software(name.lower(), (int(major), int(minor)) if major else None, compiled)
+
+    @property
+    def fuses_attention(self) -> bool:
+        """Whether attention was one operator: PyTorch has it since 2.0, TensorFlow and MNN multiply and normalise."""
+        return self.software.name == "pytorch" and (self.software.version or (2, 0)) >= (2, 0)
 
     @property
     def half(self) -> Half:
@@ -138,16 +176,16 @@ def read_measurements(path: Path) -> list[Measurement]:
     """
     written = read_written(path, _FILE)
     for key in written.data:
-        if key not in ("title", "measurements"):
-            near = suggestion(key, ("title", "measurements"))
-            raise written.error(f"{key} is not a field of a file of measurements{near}", key)
+        if key not in _KEYS:
+            raise written.error(f"{key} is not a field of a file of measurements{suggestion(key, _KEYS)}", key)
+    licence = written.text("licence") if "licence" in written.data else None
     rows = written.data.get("measurements")
     if not isinstance(rows, list) or not rows:
         raise written.error(f"measurements: must be a list of measurements, not {rows!r}; {_FILE}", "measurements")
-    return [_measurement(written, i) for i in range(len(rows))]
+    return [_measurement(written, i, licence) for i in range(len(rows))]
 
 
-def _measurement(written: Written, i: int) -> Measurement:
+def _measurement(written: Written, i: int, licence: str | None) -> Measurement:
     where = ("measurements", i)
     data = cast(list[object], written.data["measurements"])[i]
     if isinstance(data, dict) and "source" not in data:
@@ -160,20 +198,28 @@ def _measurement(written: Written, i: int) -> Measurement:
     def refuse(field: str, message: str) -> Exception:
         return written.error(f"measurements[{i}].{field}: {message}", *where, field)
 
-    names = device_names()
+    names = [*device_names(), *library_files("hardware")]
     if row.device not in names:
         raise refuse("device", f"unknown device {row.device!r}{suggestion(row.device, names)}")
-    if not row.source.read:
-        raise refuse("source", "a measurement requires a source that was read; leave out read: false")
+    if not row.source.read and row.source.url is None:
+        raise refuse("source", "a measurement from a source that wasn't read requires its url")
+    if not _SOFTWARE.match(row.framework):
+        raise refuse("framework", f"must begin with a name, such as PyTorch 2.4, not {row.framework!r}")
     if row.library == "other" and row.architecture is None:
         raise refuse("library", f"{row.model!r} is of no library, so its architecture must be described")
     if row.measured == "seconds_per_epoch" and row.samples is None:
         raise refuse("measured", "seconds per epoch require samples, the number of samples in an epoch")
-    try:
-        value = QUANTITIES[row.measured].parse(row.value)
-    except UnitError as error:
-        raise refuse("value", str(error)) from None
-    if value == 0:
-        raise refuse("value", f"must be positive, not {row.value}")
-    fields = dict(row) | {"value": value, "input": tuple(row.input), "includes": tuple(row.includes)}
-    return Measurement(**fields)
+
+    def parsed(field: str, quantity: units.Quantity, text: float | str) -> float:
+        try:
+            number = quantity.parse(text)
+        except UnitError as error:
+            raise refuse(field, str(error)) from None
+        if number == 0:
+            raise refuse(field, f"must be positive, not {text}")
+        return number
+
+    value = parsed("value", QUANTITIES[row.measured], row.value)
+    watts = None if row.watts is None else parsed("watts", units.WATTS, row.watts)
+    fields = dict(row) | {"input": tuple(row.input), "includes": tuple(row.includes)}
+    return Measurement(**{**fields, "value": value, "watts": watts, "licence": licence})

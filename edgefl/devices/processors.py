@@ -12,18 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import inf
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PositiveFloat, TypeAdapter, ValidationError
 
 from edgefl.devices.written_facts import Source, library_folder, read_written
 from edgefl.errors import UnknownName
-from edgefl.operator_classes import OPERATOR_CLASSES, OperatorName
+from edgefl.operator_classes import OPERATOR_CLASSES, OPERATOR_NAMES, OperatorName
 from edgefl.registry.part_fields import Fields
 
 ProcessorKind = Literal["cpu", "gpu"]
 Reduced = Literal["tf32", "float16", "bfloat16"]
-OPERATOR_NAMES: tuple[OperatorName, ...] = get_args(OperatorName)
 PYTORCH_NAME = "pytorch"
 
 

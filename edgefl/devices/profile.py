@@ -68,7 +68,8 @@ class Hardware:
     idle_watts: float
     """Power of the whole device while it does nothing."""
     processor: Processor = field(default=ROOFLINE, kw_only=True)
-    """What share of the rates each class of operators reaches."""
+    """What share of the rates each class of operators reaches; in a file the name of a class of processors, or the
+    shares themselves."""
     processor_class: str | None = field(default=None, kw_only=True)
     """The class of processors whose efficiencies it has; None if it names none."""
     peak_tf32_flops_per_second: float | None = field(default=None, kw_only=True)
@@ -501,7 +502,11 @@ def _by_class(facts: dict[str, Fact], named: str, name: str) -> tuple[Processor,
             value = of_peak * facts[peak].value
             said = source_of(entry, of_peak, peak)
             derived[number] = Fact(value, value / entry.error, value * entry.error, "fitted", said)
-    return processor_of(kind_of(named), entry.efficiency), {**facts, **derived}
+    below = {peak: number for number, (peak, _) in rates.items() if number in derived}
+    placed: dict[str, Fact] = {}
+    for number, fact in facts.items():
+        placed |= {number: fact} | ({below[number]: derived[below[number]]} if number in below else {})
+    return processor_of(kind_of(named), entry.efficiency), placed
 
 
 def _check_rates(written: Written, value: Mapping[str, float], faults: Faults) -> None:

@@ -17,7 +17,7 @@ from edgefl.files import read_regular
 from edgefl.registry.part_fields import Fields
 from edgefl.yaml_lines import KeyPath, Place, spell
 
-Confidence = Literal["measured", "datasheet", "estimated", "fitted"]
+Confidence = Literal["measured", "datasheet", "estimated"]
 SHAPE = "a number is {value, range, confidence, source: {title, date, quote}}"
 SOURCE_SHAPE = "a source is {title, url, date, quote}"
 
@@ -59,7 +59,7 @@ class Fact:
     value: float
     low: float
     high: float
-    confidence: Confidence
+    confidence: Confidence | Literal["fitted"]
     source: Source
 
 

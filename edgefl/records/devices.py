@@ -178,7 +178,7 @@ class Number(Record):
     high: float
     """The most"""
     confidence: str
-    """`measured` on this device, `datasheet` of the manufacturer, or `estimated`"""
+    """`measured` on this device, `datasheet` of the manufacturer, `fitted` to published seconds, or `estimated`"""
     source: Sourced
     """Its source"""
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from edgefl.records.record import UNSET, ByKind, Keys, Maybe, Record, Rounds, Samples, Share, Unit
 
 ByPart = Annotated[Mapping[str, int], Keys("PART")]
+ByClass = Annotated[Mapping[str, float], Keys("CLASS"), Unit("s")]
 ByPayload = Annotated[Mapping[str, int], Keys("PAYLOAD")]
 Refused = Annotated[Mapping[str, str], Keys("LABEL")]
 
@@ -183,6 +184,10 @@ class ProfileRow(OnDevice, Spent, Traffic, Computed, Process, OfStage):
     """Time of the download"""
     compute_seconds: float
     """Time of reading the model from storage and computing"""
+    compute_seconds_by_class: ByClass | Maybe = UNSET
+    """The same without throttling by class of operator (`product`, `convolution`, `attention`, ...), and `loading` the
+    model and `launches` that a GPU waits for; classes that take no time are left out. Absent in profiles
+    of earlier versions"""
     upload_seconds: float
     """Time of the upload"""
     memory_assumed: bool

@@ -38,6 +38,10 @@ SHOWN_NUMBERS = {
     "runtime_overhead_bytes": units.show_bytes,
     "flops_per_second": units.show_rate,
     "peak_flops_per_second": units.show_rate,
+    "peak_tf32_flops_per_second": units.show_rate,
+    "peak_float16_flops_per_second": units.show_rate,
+    "peak_bfloat16_flops_per_second": units.show_rate,
+    "tf32_flops_per_second": units.show_rate,
     "float16_flops_per_second": units.show_rate,
     "bfloat16_flops_per_second": units.show_rate,
     "memory_bytes_per_second": units.show_bytes_per_second,
@@ -92,7 +96,9 @@ def print_devices(result: Library | DeviceProfile | LinkProfile | FleetSheet, co
         _print_link_list(console, result.links)
     if result.fleets is not UNSET:
         _print_fleet_list(console, result.fleets)
-    console.print(Text("m/d/e: how many numbers are measured, from a data sheet, estimated."))
+    console.print(
+        Text("m/d/f/e: how many numbers are measured, from a data sheet, fitted to published seconds, estimated.")
+    )
     console.print(Text("edgefl devices show NAME: every number with its range, source and confidence."))
 
 
@@ -100,7 +106,7 @@ def _print_device_list(console: Console, rows: Sequence[DeviceProfile]) -> None:
     if not rows:
         print_section(console, "No device matches")
         return
-    table = new_table("device", "RAM", "usable", "training", "bandwidth", "power", "battery", "m/d/e")
+    table = new_table("device", "RAM", "usable", "training", "bandwidth", "power", "battery", "m/d/f/e")
     order = list(KINDS)
     by_kind = sorted(rows, key=lambda device: order.index(device.kind))
     for kind, group in groupby(by_kind, key=lambda device: device.kind):
@@ -115,7 +121,7 @@ def _print_device_list(console: Console, rows: Sequence[DeviceProfile]) -> None:
             )  # fmt: skip
     print_section(
         console, "Devices", table,
-        "Training: sustained float32 rate. Usable: RAM that is free on an idle system. Power: while computing.",
+        "Training: float32 rate of products. Usable: RAM that is free on an idle system. Power: while computing.",
     )  # fmt: skip
 
 
@@ -123,7 +129,7 @@ def _print_link_list(console: Console, rows: Sequence[LinkProfile]) -> None:
     if not rows:
         print_section(console, "No link matches")
         return
-    table = new_table("link", "down", "up", "latency", "loss", "watts down", "up", "m/d/e")
+    table = new_table("link", "down", "up", "latency", "loss", "watts down", "up", "m/d/f/e")
     for link in sorted(rows, key=lambda link: link.values["download_bits_per_second"].value):
         v = _values(link)
         table.add_row(
@@ -214,7 +220,7 @@ def _values(profile: DeviceProfile | LinkProfile) -> dict[str, float]:
 
 def _confidence_counts(profile: DeviceProfile | LinkProfile) -> str:
     counts = Counter(fact.confidence for fact in profile.values.values())
-    return "/".join(str(counts[confidence]) for confidence in ("measured", "datasheet", "estimated"))
+    return "/".join(str(counts[confidence]) for confidence in ("measured", "datasheet", "fitted", "estimated"))
 
 
 def _source(source: Sourced) -> str:

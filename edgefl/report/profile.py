@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
+from edgefl.operator_classes import OPERATOR_NAMES
 from edgefl.records.devices import DeviceCheck, FleetClients
 from edgefl.records.profile import (
     ByPart,
@@ -27,6 +28,7 @@ from edgefl.report.console import (
     csv_text,
     mib,
     new_table,
+    percent,
     print_at_most,
     print_section,
     print_table,
@@ -36,11 +38,17 @@ from edgefl.report.console import (
 SHORT = {
     "parameters": "param.",
     "gradients": "grad.",
-    "optimizer": "optim.",
     "activations": "activ.",
     "temporaries": "temp.",
+    "convolution": "conv.",
+    "convolution 1x1": "1x1",
+    "grouped convolution": "grouped",
+    "depthwise convolution": "depth-\nwise",
+    "normalisation": "norms",
+    "embedding": "embed.",
+    "optimizer": "optim.",
 }
-"""Short names of parts of memory, so that a table with all parts fits a terminal."""
+"""Short names of parts of memory and classes of operators, so that a table with all fits a terminal."""
 
 
 R = TypeVar("R", bound=OfStage)
@@ -70,6 +78,7 @@ def print_detail(result: Profile, console: Console | None = None) -> None:
         console.print()
         if rows:
             _print_rows(console, rows)
+            _print_seconds(console, rows)
             _print_traffic(console, rows)
         _print_server(console, profile.server_rows)
         _print_client_evaluation(console, profile.client_evaluation_rows)
@@ -154,6 +163,20 @@ def print_by_part(
             table.add_row(*head, *[word] * several, *(mib(of(row).get(n, 0)) for n in names))
             head = "", ""
     print_section(console, title, table, note)
+
+
+def _print_seconds(console: Console, rows: Sequence[ProfileRow]) -> None:
+    """Print by class of operator where the seconds of a client's computing go."""
+    spent = [row.compute_seconds_by_class or {} for row in rows]
+    order = [*OPERATOR_NAMES, "launches", "loading"]
+    names = sorted({name for each in spent for name in each}, key=order.index)
+    table = new_table("stage", "kind", "seconds", *(SHORT.get(name, name) for name in names), left=(1,))
+    for row, by_class in zip(rows, spent, strict=True):
+        whole = sum(by_class.values())
+        shares = (percent(by_class.get(name, 0) / whole) if whole else "–" for name in names)
+        table.add_row(row.stage_and_part, row.whose, units.show_seconds(whole), *shares)
+    if names:
+        print_section(console, f"Where the seconds of computing go on {rows[0].device}", table)
 
 
 def _print_traffic(console: Console, rows: Sequence[ProfileRow]) -> None:

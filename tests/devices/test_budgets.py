@@ -19,6 +19,7 @@ from edgefl.devices import Budget, Rounds, load_device, load_link
 from edgefl.devices.budgets import BUDGETS
 from edgefl.devices.options import BudgetOptions
 from edgefl.errors import DeviceError, PluginError, ScenarioError
+from edgefl.operator_classes import OperatorClass
 from edgefl.records.fit import BudgetLimit
 from edgefl.registry.registered import PARTS
 from edgefl.report.page.told import asked
@@ -62,7 +63,7 @@ def watts_by_hand(device: str, link: str) -> float:
 @given(st.sampled_from(NAMES), st.sampled_from(["wifi-5", "lte"]), *[st.sampled_from([0, 10**6])] * 3)
 def test_power_is_that_of_the_phases_that_take_time(device: str, link: str, flops: int, down: int, up: int) -> None:
     at, over = load_device(device), load_link(link)
-    compute = ComputeCost(5, {}, flops, 0, 0.0, np.array([[flops, 0.0, 1.0 if flops else 0.0]]))
+    compute = ComputeCost(5, {}, flops, 0, 0.0, np.array([[flops, 0.0, 1.0 if flops else 0.0, OperatorClass.PRODUCT]]))
     cost = ClientCost.on(compute, Traffic({}, {}, {}, {}, down, up), at, over)
     drawn = [at.compute_watts] * bool(flops)
     drawn += [at.idle_watts + over.download_watts] * bool(down) + [at.idle_watts + over.upload_watts] * bool(up)

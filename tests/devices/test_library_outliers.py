@@ -20,56 +20,65 @@ NAMED = """raspberry-pi-zero-2w raspberry-pi-3b-plus raspberry-pi-4-2gb raspberr
 """The devices that the library promises."""
 
 
+NAMED_AND_MODES = [*NAMED, *(f"{name}@{mode}" for name in NAMED for mode in devices.load_device(name).modes)]
+
+
 def library() -> list[Device]:
     """All devices; plug-ins' aren't among them in a test run."""
     return [devices.load_device(name) for name in devices.device_names()]
 
 
 def engine(device: Device) -> str:
-    """What trains: a GPU has a rate of its own in half precision, CPU cores have none here."""
-    return "cores" if device.float16_flops_per_second is None else "graphics"
+    """What trains."""
+    return {"cpu": "cores", "gpu": "graphics"}[device.processor.kind]
+
+
+def over_float32(device: Device, precision: str) -> float | None:
+    """The peak in a precision over that in float32; None if the device has none of its own."""
+    peak = getattr(device, f"peak_{precision}_flops_per_second")
+    return None if peak is None else round(peak / device.peak_flops_per_second, 2)
 
 
 DERIVED = {
-    "FLOP per joule": lambda d: d.flops_per_second / d.compute_watts,
-    "bytes per FLOP": lambda d: d.memory_bytes_per_second / d.flops_per_second,
-    "sustained over peak": lambda d: d.flops_per_second / d.peak_flops_per_second,
+    "peak FLOP per joule": lambda d: d.peak_flops_per_second / d.compute_watts,
+    "bytes per FLOP": lambda d: d.memory_bytes_per_second / d.peak_flops_per_second,
     "usable over RAM": lambda d: d.usable_memory_bytes / d.ram_bytes,
     "overhead over usable": lambda d: d.runtime_overhead_bytes / d.usable_memory_bytes,
-    "FLOPs lost in an operator": lambda d: d.seconds_per_operator * d.flops_per_second,
+    "FLOPs lost in an operator": lambda d: d.seconds_per_operator * d.peak_flops_per_second,
     "idle over compute watts": lambda d: d.idle_watts / d.compute_watts,
     "seconds to fill the RAM from storage": lambda d: d.ram_bytes / d.storage_bytes_per_second,
     "storage over memory": lambda d: d.storage_bytes_per_second / d.memory_bytes_per_second,
-    "float16 over float32": lambda d: d.rate("float16") / d.flops_per_second,
-    "bfloat16 over float32": lambda d: d.rate("bfloat16") / d.flops_per_second,
+    "tf32 over float32": lambda d: over_float32(d, "tf32"),
+    "float16 over float32": lambda d: over_float32(d, "float16"),
+    "bfloat16 over float32": lambda d: over_float32(d, "bfloat16"),
     "hours of battery": lambda d: d.battery_joules / d.compute_watts / 3600 if d.battery_joules else None,
-    "rate left when hot over peak": lambda d: d.throttled_share * d.flops_per_second / d.peak_flops_per_second,
+    "share left when hot": lambda d: d.throttled_share,
     "seconds to a hot device": lambda d: d.throttle_after_seconds if d.throttle_after_seconds < 1e9 else None,
 }
 
 BY_ENGINE = {
-    # Cores: the best board of the Linpack list has 4.9 double-precision GFLOP/J, so 9.8 in float32, the worst (in-order
-    # cores on narrow memory) 0.18. Graphics: the memory-starved Maxwell of 20 nm at the low end, 5 nm laptops above.
-    "FLOP per joule": {"cores": (0.36e9, 9.8e9), "graphics": (5e9, 80e9)},
+    # The best board of the Linpack list has 4.9 double-precision GFLOP/J, so 9.8 in float32, at a half of its peak; a
+    # desktop of which the cores are a part of the draw the least, 4 nm the most. Graphics: the memory-starved Maxwell
+    # of 20 nm at the low end, 5 nm laptops above.
+    "peak FLOP per joule": {"cores": (3e9, 65e9), "graphics": (20e9, 250e9)},
     # A product of two 64 x 64 matrices needs 0.1 bytes per FLOP, an elementwise operator 4 to 12. Cores are built for
-    # 0.2 to 1 of what they sustain; graphics for much less, only HBM comes near.
-    "bytes per FLOP": {"cores": (0.15, 1.0), "graphics": (0.025, 0.3)},
-    # Half is "considered a win" for large matrices on any machine; little cores that do nothing for training count in
-    # a phone's peak, hence a twentieth.
-    "sustained over peak": {"cores": (0.05, 0.35), "graphics": (0.2, 0.5)},
+    # 0.05 to 0.15; graphics for less, only old ones and HBM come near.
+    "bytes per FLOP": {"cores": (0.045, 0.15), "graphics": (0.01, 0.09)},
     # An operator costs some ten thousand cycles of a core; a GPU's is launched by such a core while thousands wait.
-    "FLOPs lost in an operator": {"cores": (0.2e6, 1e6), "graphics": (3e6, 130e6)},
-    # Doubled lanes give 1 to 2, matrix units of GeForce and Orin 2, of data-centre cards 4 to 15 of which half arrives.
-    "float16 over float32": {"cores": (1, 1), "graphics": (1, 8)},
-    "bfloat16 over float32": {"cores": (1, 1), "graphics": (1, 8)},
+    "FLOPs lost in an operator": {"cores": (1.2e6, 5e6), "graphics": (12e6, 400e6)},
+    # Matrix units that add up in float32, over cores: those of GeForce cards have twice the float32 rate, of other
+    # Ampere cards 4, of Orin and Volta boards 8, of Hopper 15; tf32 half as much.
+    "tf32 over float32": {"graphics": (1, 7.5)},
+    "float16 over float32": {"graphics": (2, 15)},
+    "bfloat16 over float32": {"graphics": (2, 15)},
     # A storage as fast as a tenth of the memory would be no storage.
     "storage over memory": {"cores": (0.001, 0.1), "graphics": (0.001, 0.1)},
-    "rate left when hot over peak": {"cores": (0.04, 0.35), "graphics": (0.15, 0.5)},
+    "share left when hot": {"cores": (0.65, 1), "graphics": (0.75, 1)},
 }
 BY_KIND = {
-    "FLOP per joule": {
-        "microcomputer": (0.36e9, 9.8e9), "accelerator-board": (5e9, 60e9), "mini-pc": (1e9, 5e9),
-        "laptop": (20e9, 80e9), "desktop": (0.5e9, 60e9), "phone": (1.5e9, 15e9), "server": (10e9, 60e9),
+    "peak FLOP per joule": {
+        "microcomputer": (7e9, 20e9), "accelerator-board": (20e9, 100e9), "mini-pc": (5e9, 12e9),
+        "laptop": (60e9, 250e9), "desktop": (3e9, 120e9), "phone": (25e9, 70e9), "server": (50e9, 110e9),
     },
     # What an idle system leaves: Android most for itself, a card nearly all; 512 MB boards a third for the system.
     "usable over RAM": {
@@ -121,8 +130,9 @@ def test_derived_figures_lie_in_their_bands(name):
 
 
 @pytest.mark.parametrize("number", [
-    "flops_per_second", "peak_flops_per_second", "memory_bytes_per_second", "storage_bytes_per_second",
-    "seconds_per_operator", "compute_watts", "idle_watts", "usable_memory_bytes", "battery_joules",
+    "peak_flops_per_second", "peak_tf32_flops_per_second", "peak_float16_flops_per_second",
+    "peak_bfloat16_flops_per_second", "memory_bytes_per_second", "storage_bytes_per_second", "seconds_per_operator",
+    "compute_watts", "idle_watts", "usable_memory_bytes", "battery_joules",
 ])  # fmt: skip
 def test_a_slip_of_a_prefix_is_an_outlier(number):
     for device, slip in product(library(), (1e-3, 1e3)):
@@ -132,7 +142,7 @@ def test_a_slip_of_a_prefix_is_an_outlier(number):
 
 def test_most_errors_of_ten_are_outliers():
     # Not all: the bands of a kind are as wide as its devices differ.
-    numbers = ["flops_per_second", "memory_bytes_per_second", "seconds_per_operator", "compute_watts"]
+    numbers = ["peak_flops_per_second", "memory_bytes_per_second", "seconds_per_operator", "compute_watts"]
     cases = list(product(library(), numbers, (0.1, 10)))
     seen = sum(bool(outliers(replace(d, **{n: getattr(d, n) * slip}))) for d, n, slip in cases)
     assert seen >= 0.9 * len(cases)
@@ -155,28 +165,27 @@ def test_cards_and_drives_have_a_speed_and_phones_and_laptops_a_battery():
 
 # ---- What quotes state must agree with what the profile holds
 
-_PEAK = re.compile(r"(\d+)(?: (?:cores?|shaders))? x (\d+(?:\.\d+)?) GHz x (\d+)")
-_SHARE_OF_PEAK = re.compile(r"(\d+(?:\.\d+)?) % of the peak")
+_PEAK = re.compile(
+    r"(\d+)(?: (?:(?:tensor )?cores?|shaders))?(?: of the TPCs that the mask leaves)?"
+    r" x (\d+(?:\.\d+)?) ([GM])Hz x (\d+)"
+)
 _BUS = re.compile(r"(?:(\d) x )?(\d+) MT/s x (\d+) bytes = (\d+(?:\.\d+)?) GB/s")
 _SHARE_OF_BUS = re.compile(r"(\d+(?:\.\d+)?) ([GT])B/s[^;]*; (\d+) % of it")
-_LINPACK = re.compile(r"The upper end is twice the (\d+(?:\.\d+)?) Gflops")
 _COPY = re.compile(r"memcpy (\d+(?:\.\d+)?) ([GM])B/s.*; a copy reads and writes each byte")
 _CELL = re.compile(r"(\d+) mAh x (\d+\.\d+) V")
+
+
+PEAKS = {f"peak_{precision}flops_per_second" for precision in ("", "tf32_", "float16_", "bfloat16_")}
 
 
 def stated(device: Device) -> list[tuple[str, float, float]]:
     """(number, what its quote works out to, what the profile holds) wherever a quote states a product or a share."""
     quotes = {number: fact.source.quote for number, fact in device.facts.items()}
     found = []
-    if terms := _PEAK.findall(quotes["peak_flops_per_second"]):
-        peak = sum(float(units) * float(clock) * 1e9 * float(flop) for units, clock, flop in terms)
-        found.append(("peak_flops_per_second", peak, device.peak_flops_per_second))
-    if share := _SHARE_OF_PEAK.search(quotes["flops_per_second"]):
-        found.append(
-            ("flops_per_second", float(share[1]) / 100 * device.peak_flops_per_second, device.flops_per_second)
-        )
-    if linpack := _LINPACK.search(quotes["flops_per_second"]):
-        found.append(("range of flops_per_second", 2e9 * float(linpack[1]), device.facts["flops_per_second"].high))
+    for number in PEAKS & set(quotes):
+        if terms := _PEAK.findall(quotes[number]):
+            worked = sum(float(n) * float(clock) * {"M": 1e6, "G": 1e9}[m] * float(flop) for n, clock, m, flop in terms)
+            found.append((number, worked, getattr(device, number)))
     memory = quotes["memory_bytes_per_second"]
     for channels, transfers, width, bus in _BUS.findall(memory):
         found.append(("memory bus", float(channels or 1) * float(transfers) * 1e6 * float(width), float(bus) * 1e9))
@@ -200,17 +209,29 @@ def wrong(device: Device) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", devices.device_names())
+@pytest.mark.parametrize("name", NAMED_AND_MODES)
 def test_products_in_quotes_work_out(name):
     assert wrong(devices.load_device(name)) == []
 
 
 def test_nearly_all_peaks_are_worked_out_and_a_wrong_one_is_found():
-    worked = [d for d in library() if any(number == "peak_flops_per_second" for number, _, _ in stated(d))]
-    assert len(worked) >= len(library()) - 1  # Apple states the M1's without its clock
+    every = list(map(devices.load_device, NAMED_AND_MODES))
+    peaks = [(device, number) for device in every for number in PEAKS & set(device.facts)]
+    worked = [(device, number) for device in every for number, _, _ in stated(device) if number in PEAKS]
+    assert len(worked) >= len(peaks) - 1  # Apple states the M1's without its clock
     assert sum(len(stated(d)) for d in library()) > 2.5 * len(library())
-    for device in worked:
-        assert wrong(replace(device, peak_flops_per_second=1.1 * device.peak_flops_per_second)), device.name
+    for device, number in worked:
+        assert wrong(replace(device, **{number: 1.1 * getattr(device, number)})), f"{device.name}: {number}"
+
+
+def test_matrix_units_take_both_halves_at_one_rate_and_tf32_at_half_of_it():
+    for device in map(devices.load_device, NAMED_AND_MODES):
+        tf32, half, brain = (getattr(device, f"peak_{p}_flops_per_second") for p in ("tf32", "float16", "bfloat16"))
+        assert (tf32 is None) == (brain is None), device.name
+        if tf32 is not None:
+            assert half == pytest.approx(2 * tf32, rel=0.01) and half == pytest.approx(brain, rel=0.01), device.name
+    alone = {d.name for d in library() if d.peak_float16_flops_per_second and not d.peak_bfloat16_flops_per_second}
+    assert alone == {"jetson-xavier-nx-8gb"}  # Volta
 
 
 # ---- Twins
@@ -222,14 +243,45 @@ LINPACK_WATTS = {
 }  # fmt: skip
 """Column Wattage of the results in geerlingguy/top500-benchmark, README, as read on 2026-11-21."""
 
-PUBLISHED_PEAKS = {
-    "macbook-air-m1": 2.62, "macbook-air-m2": 3.58,  # 10-core M2 and 8-core M1 GPU compared, HMC
-    "desktop-rtx-3050": 9.1,  # GeForce RTX 3050 and RTX 2060 12GB compared, HMC
-    "desktop-rtx-3060": 12.74,  # GeForce RTX 3060 and RTX A6000 compared, sysrqmts.com
-    "desktop-rtx-4070": 29.1,  # complete specifications, Club386
-    "jetson-agx-orin-64gb": 5.3,  # notes on the technical brief, mzph.cn
+PUBLISHED_PEAKS = [
+    ("macbook-air-m1", "", 2.62), ("macbook-air-m2", "", 3.58),  # 10-core M2 and 8-core M1 GPU compared, HMC
+    ("desktop-rtx-3050", "", 9.1),  # GeForce RTX 3050 and RTX 2060 12GB compared, HMC
+    ("desktop-rtx-3050", "float16_", 291.14 / 16),  # there: sparse TOPS INT4 tensor, 8 and 2 times those dense in FP16
+    ("desktop-rtx-3060", "", 12.74),  # GeForce RTX 3060 and RTX A6000 compared, sysrqmts.com
+    ("desktop-rtx-4070", "", 29.1),  # complete specifications, Club386
+    ("desktop-rtx-4070", "float16_", 165.2 * 29.15 / 82.58),  # RTX 4090 in the Ada whitepaper, FP32 accumulate
+    ("desktop-rtx-4070", "tf32_", 82.6 * 29.15 / 82.58),
+    ("laptop-rtx-3050", "", 7.13 * 1500 / 1740),  # RTX 4050 Laptop 30W and RTX 3050 Laptop 80W compared, HMC
+    ("laptop-rtx-3050", "float16_", 14.25 * 1500 / 1740), ("laptop-rtx-3050", "tf32_", 7.13 * 1500 / 1740),
+    ("laptop-rtx-3060", "", 11.75 * 1425 / 1530),  # RTX 4070 Max-Q and RTX 3060 Laptop 90W compared, HMC
+    ("laptop-rtx-3060", "float16_", 23.5 * 1425 / 1530), ("laptop-rtx-3060", "bfloat16_", 23.5 * 1425 / 1530),
+    ("laptop-rtx-4070", "", 11.34 * 2175 / 1230), ("laptop-rtx-4070", "float16_", 22.67 * 2175 / 1230),
+    ("server-a5000", "", 27.8), ("server-a5000", "float16_", 222.2 / 2),  # NVIDIA's data sheet; tensor, sparse
+    ("server-a5000", "bfloat16_", 154.8 * 8192 * 1695 / (10752 * 1800)),  # RTX A6000 in the GA102 whitepaper
+    ("server-a5000", "tf32_", 77.4 * 8192 * 1695 / (10752 * 1800)),
+    ("server-h200", "", 67), ("server-h200", "tf32_", 989 / 2), ("server-h200", "float16_", 1979 / 2),
+    ("server-h200", "bfloat16_", 1979 / 2),  # NVIDIA's data sheet, with sparsity
+    ("jetson-agx-orin-64gb", "", 5.3), ("jetson-agx-orin-64gb", "float16_", 170 / 4),  # technical brief, sparse INT8
+    ("jetson-orin-nx-16gb", "", 1.88), ("jetson-orin-nx-16gb", "float16_", 60 / 4),  # 100 TOPS less 40 of its DLA
+    ("jetson-orin-nano-8gb", "", 1.28),
+    ("jetson-xavier-nx-8gb", "", 0.8448),  # TechPowerUp
+    ("jetson-xavier-nx-8gb", "float16_", 125 * 48 * 1100 / (640 * 1530)),  # V100: 640 tensor cores at 1530 MHz
+    ("jetson-tx2-8gb", "", 0.6656 * 1.12 / 1.3),  # TechPowerUp, at the clock of Max-N
+    ("jetson-nano-4gb", "", 0.472 / 2),  # NVIDIA's 472 GFLOPS are float16
+    ("jetson-orin-nano-8gb@25W", "float16_", 67 / 4 * 918 / 1020),  # the Super's 67 TOPS, sparse INT8, at 1020 MHz
+    ("jetson-agx-orin-64gb@30W", "float16_", 170 / 4 * 1024 / 2048 * 612 / 1300),
+    ("jetson-orin-nx-16gb@10W", "float16_", 15 / 2 * 612 / 918),
+]  # fmt: skip
+"""TFLOP/s dense as tables print them, most of them not the profile's own source, at the profile's clock.
+
+Whitepapers and data sheets of NVIDIA by memory.
+"""
+
+REACHED = {
+    "desktop-rtx-3060": (12.44, 24.80, 25.47), "laptop-rtx-3060": (11.04, 22.03, 21.73),
+    "jetson-orin-nano-8gb": (4.92, 10.18, 10.91), "server-h200": (None, 759.40, 790.29),
 }  # fmt: skip
-"""TFLOP/s in float32 as tables print them that were read on 2026-11-21, most of them not the profile's own source."""
+"""TFLOP/s of large products in tf32, float16 and bfloat16 with PyTorch, zzc0721/torch-performance-test-data."""
 
 
 def stray_twin(device: Device) -> bool:
@@ -247,8 +299,17 @@ def test_a_twin_is_a_source_of_the_profile():
 def test_numbers_equal_their_published_twins():
     for name, watts in LINPACK_WATTS.items():
         assert devices.load_device(name).compute_watts == watts, name
-    for name, peak in PUBLISHED_PEAKS.items():
-        assert devices.load_device(name).peak_flops_per_second == pytest.approx(peak * 1e12, rel=0.01), name
+    for name, precision, peak in PUBLISHED_PEAKS:
+        held = getattr(devices.load_device(name), f"peak_{precision}flops_per_second")
+        assert held == pytest.approx(peak * 1e12, rel=0.02), (name, precision)
+
+
+def test_pytorch_comes_near_the_peaks_of_matrix_units():
+    # Were the peaks those of sums in float16, twice as high on GeForce cards, or sparse, it would reach half of them.
+    for name, reached in REACHED.items():
+        for precision, tflops in zip(("tf32", "float16", "bfloat16"), reached, strict=True):
+            peak = getattr(devices.load_device(name), f"peak_{precision}_flops_per_second")
+            assert tflops is None or 0.75 * peak < tflops * 1e12 < 1.08 * peak, (name, precision)
 
 
 def test_linpack_does_not_beat_the_peak():
@@ -261,8 +322,7 @@ def test_linpack_does_not_beat_the_peak():
 
 # ---- Honesty of ranges and sources
 
-WIDE = {"flops_per_second": 2.0, "float16_flops_per_second": 2.0, "bfloat16_flops_per_second": 2.0,
-        "seconds_per_operator": 2.0, "memory_bytes_per_second": 1.2, "throttle_after_seconds": 2.0, "jitter": 2.0,
+WIDE = {"seconds_per_operator": 2.0, "memory_bytes_per_second": 1.2, "throttle_after_seconds": 2.0, "jitter": 2.0,
         "idle_watts": 1.3, "storage_bytes_per_second": 1.2}  # fmt: skip
 """The least width (highest over lowest) of a range of a number that is only estimated."""
 
@@ -274,16 +334,13 @@ def test_estimates_have_wide_ranges():
                 assert fact.high >= WIDE[number] * fact.low, f"{device.name}: {number} {fact.low:g}..{fact.high:g}"
 
 
-def test_ranges_of_rates_stay_below_the_peak():
-    for device in library():
-        assert device.facts["flops_per_second"].high <= 0.75 * device.facts["peak_flops_per_second"].high, device.name
-
-
 def read_shares() -> dict[str, Counter[str]]:
     """Of each number: how many profiles have it from a source that was read, from one that wasn't, or estimate it."""
     shares: dict[str, Counter[str]] = defaultdict(Counter)
     for device in library():
         for number, fact in device.facts.items():
+            if fact.confidence == "fitted":
+                continue
             own = fact.source.title == "Own estimate"
             shares[number]["own estimate" if own else "read" if fact.source.read else "not read"] += 1
     return shares

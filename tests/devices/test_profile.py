@@ -33,18 +33,23 @@ def test_every_number_of_a_power_mode_has_a_source(name):
     assert (device.name, device.kind, device.modes, device.twin) == (name, base.kind, (), None)
     assert device.ram_bytes == base.ram_bytes and device.facts["jitter"] == base.facts["jitter"]
     gain = device.peak_flops_per_second / base.peak_flops_per_second
-    for precision in ("float32", "float16", "bfloat16"):
+    for precision in ("float32", "tf32", "float16", "bfloat16"):
         assert device.rate(precision) == pytest.approx(gain * base.rate(precision), rel=2e-3)
+    assert {n for n in device.facts if "peak" in n} == {n for n in base.facts if "peak" in n}
     watts = name.partition("@")[2].replace("Max-Q", "7.5W")
     assert device.compute_watts == float(watts.removesuffix("W"))
 
 
 def test_modes_that_vendors_publish():
-    """The Orin Nano's 7 W leave two of four TPCs: 512 cores at 408 MHz, launched by a core at 960 MHz."""
+    """The Orin Nano's 7 W leave two of four TPCs: 512 cores at 408 MHz, launched by a core at 960 MHz.
+
+    A TPC has eight tensor cores, each with 256 multiply-adds of halves a cycle.
+    """
     assert len(MODES) == 10
     slow, usual = (devices.load_device(f"jetson-orin-nano-8gb{mode}") for mode in ("@7W", ""))
     assert slow.peak_flops_per_second == pytest.approx(512 * 408e6 * 2, rel=1e-3)
-    assert slow.flops_per_second == pytest.approx(450e9 * (512 * 408) / (1024 * 625), rel=1e-3)
+    assert slow.peak_float16_flops_per_second == pytest.approx(2 * 8 * 256 * 408e6 * 2, rel=1e-3)
+    assert slow.flops_per_second == pytest.approx(usual.flops_per_second * (512 * 408) / (1024 * 625), rel=1e-3)
     assert slow.seconds_per_operator == pytest.approx(25e-6 * 1510 / 960, rel=1e-3)
     assert (slow.compute_watts, slow.memory_bytes_per_second) == (7, usual.memory_bytes_per_second)
     fast = devices.load_device("jetson-orin-nano-8gb@25W")
@@ -86,8 +91,8 @@ def test_a_mode_that_is_wrong(tmp_path, profile, modes, line, said):
 def test_all_errors_of_a_device_are_told_at_once(tmp_path, profile):
     del profile["ram_bytes"]
     entry = {name: value for name, value in profile["jitter"].items() if name not in ("confidence", "source")}
-    faster = {**profile["flops_per_second"], "value": "900 TFLOPS", "range": "900 TFLOPS"}
-    profile |= {"kind": "toaster", "wats": 3, "jitter": entry, "idle_watts": "2 W", "flops_per_second": faster}
+    profile |= {"kind": "toaster", "wats": 3, "jitter": entry, "idle_watts": "2 W"}
+    profile["flops_per_second"] = _estimated(profile, "900 TFLOPS")
     profile["modes"] = {"slow": {"compute_wats": 3, "peak_wats": 3}, "fast": {}}
     path = _written(tmp_path, profile)
     lines = path.read_text().splitlines()
@@ -137,7 +142,8 @@ def test_every_number_of_a_link_has_a_source(name):
 
 
 def _check(profile):
-    numbers = {f.name for f in dataclasses.fields(profile)} - {"name", "title", "kind", "twin", "modes", "facts"}
+    texts = {"name", "title", "kind", "twin", "modes", "facts", "processor", "processor_class"}
+    numbers = {f.name for f in dataclasses.fields(profile)} - texts
     assert set(profile.facts) <= numbers
     for absent in numbers - set(profile.facts):
         assert getattr(profile, absent) in (None, math.inf, 1.0, 0.0)
@@ -154,9 +160,20 @@ def _check(profile):
             assert fact.confidence == "estimated"
 
 
-def test_a_sustained_rate_of_training_is_never_called_measured():
-    for name in devices.device_names():
-        assert devices.load_device(name).facts["flops_per_second"].confidence == "estimated"
+RATES = {f"{precision}flops_per_second" for precision in ("", "tf32_", "float16_", "bfloat16_")}
+
+
+@pytest.mark.parametrize("name", devices.device_names())
+def test_a_rate_of_training_is_its_class_share_of_a_peak(name):
+    device = devices.load_device(name)
+    written = devices.profile_keys(devices.library_folder() / "devices" / f"{name}.yaml")
+    assert "processor" in written and not written & RATES and device.processor_class
+    peaks = {f"peak_{rate}" for rate in RATES} & written
+    assert "peak_flops_per_second" in peaks and {f"peak_{rate}" for rate in RATES & set(device.facts)} == peaks
+    for rate in RATES & set(device.facts):
+        fact = device.facts[rate]
+        assert fact.confidence == "fitted"
+        assert 0 < fact.low < fact.value < fact.high and fact.value <= getattr(device, f"peak_{rate}")
 
 
 def test_the_library_spans_the_edge():
@@ -180,12 +197,33 @@ def test_a_fleet_of_the_library_is_one_that_can_be_drawn(name):
 
 def test_rates_by_precision(tmp_path, profile):
     plain = devices.load_device("raspberry-pi-4-4gb")
-    assert plain.rate("float16") == plain.rate("bfloat16") == plain.rate("float32") == plain.flops_per_second
-    profile["bfloat16_flops_per_second"] = profile["flops_per_second"] | {"value": "20 GFLOP/s"}
+    assert {plain.rate(precision) for precision in (*devices.PRECISIONS, "tf32")} == {plain.flops_per_second}
+    profile["bfloat16_flops_per_second"] = _estimated(profile, "20 GFLOP/s")
     half = devices.read_device(_written(tmp_path, profile))
     assert (half.rate("float16"), half.rate("bfloat16")) == (half.flops_per_second, 20e9)
+    card = devices.load_device("server-h200")
+    assert card.rate("float32") < card.rate("tf32") < card.rate("float16")
     with pytest.raises(UnknownName, match="did you mean 'float16'"):
         half.rate("flot16")
+
+
+def test_a_rate_of_ones_own_replaces_that_of_the_class(tmp_path, profile):
+    profile["flops_per_second"] = _estimated(profile, "9 GFLOP/s")
+    own = devices.read_device(_written(tmp_path, profile))
+    assert (own.flops_per_second, own.facts["flops_per_second"].confidence) == (9e9, "estimated")
+    assert own.processor_class == "cortex-a72"
+    del profile["processor"]
+    classless = devices.read_device(_written(tmp_path, profile))
+    assert (classless.flops_per_second, classless.processor_class) == (9e9, None)
+    del profile["flops_per_second"]
+    assert "flops_per_second is missing" in _refused(tmp_path, profile)
+
+
+def test_an_unknown_processor_is_refused(tmp_path, profile):
+    said = _refused(tmp_path, profile | {"processor": "cortex-a7"})
+    assert "processor: unknown processor 'cortex-a7'; did you mean 'cortex-a7" in said
+    assert int(said.removeprefix(str(tmp_path / "broken.yaml")).split(":")[1]) == list(profile).index("processor") + 1
+    assert "processor" in _refused(tmp_path, profile | {"processor": 3})
 
 
 @given(
@@ -209,8 +247,9 @@ def test_a_device_that_never_gets_hot_takes_what_it_takes():
     assert np.array_equal(never.throttled(seconds), seconds)
 
 
-def test_derived_figures():
-    board = devices.load_device("raspberry-pi-4-4gb")
+def test_derived_figures(tmp_path, profile):
+    profile["flops_per_second"] = _estimated(profile, "14.4 GFLOP/s")
+    board = devices.read_device(_written(tmp_path, profile))
     found = devices.derived_of_device(board)
     assert found["flops_per_joule"] == 14.4e9 / 7.2
     assert found["bytes_per_flop"] == pytest.approx(5.56e9 / 14.4e9)
@@ -273,6 +312,11 @@ def _written(tmp_path, profile):
     return path
 
 
+def _estimated(profile, rate):
+    """An own number of this rate, with the peak's source."""
+    return profile["peak_flops_per_second"] | {"value": rate, "range": rate, "confidence": "estimated"}
+
+
 def _refused(tmp_path, profile, read=devices.read_device):
     path = _written(tmp_path, profile)
     with pytest.raises(DeviceError) as caught:
@@ -310,13 +354,20 @@ def test_a_value_outside_its_range_is_refused(tmp_path, profile):
     assert "outside its range" in _refused(tmp_path, profile)
 
 
+def test_no_file_calls_a_number_fitted(tmp_path, profile):
+    profile["compute_watts"]["confidence"] = "fitted"
+    assert "compute_watts.confidence: Input should be 'measured', 'datasheet' or 'estimated'" in _refused(
+        tmp_path, profile
+    )
+
+
 def test_a_wrong_unit_is_refused(tmp_path, profile):
     profile["compute_watts"]["value"] = "7 GB"
     assert "compute_watts" in _refused(tmp_path, profile)
 
 
 def test_zero_is_refused_where_something_divides_by_it(tmp_path, profile):
-    profile["flops_per_second"] |= {"value": 0, "range": "0..1"}
+    profile["memory_bytes_per_second"] |= {"value": 0, "range": "0..1"}
     assert "must be positive" in _refused(tmp_path, profile)
 
 
@@ -326,7 +377,7 @@ def test_unread_is_not_measured(tmp_path, profile):
 
 
 def test_faster_than_the_peak_is_refused(tmp_path, profile):
-    profile["flops_per_second"] |= {"value": "1 TFLOP/s", "range": "1 TFLOP/s"}
+    profile["flops_per_second"] = _estimated(profile, "1 TFLOP/s")
     assert "peak" in _refused(tmp_path, profile)
 
 

@@ -19,14 +19,15 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import simpy
 from measuring import paired, parser_of, several, table
 from numpy.typing import NDArray
 
-from edgefl.devices import Device
+if TYPE_CHECKING:
+    from edgefl.devices import Device
 
 SHARED = {"download": "10 Gbit/s", "upload": "2 Gbit/s"}
 """A server link that is the bottleneck of a cohort."""
@@ -140,28 +141,11 @@ def _rss() -> int:
 _LINK = ("latency_seconds", "download_bits_per_second", "upload_bits_per_second", "loss")
 
 
-def computing_seconds(operators: NDArray[np.float64], device: Device) -> float:
-    """Seconds of operators ``[n, 4]`` (FLOPs, bytes, times, class) on a device, one after the other."""
-    processor, kernels, launches = device.processor, 0.0, 0.0
-    for flops, touched, times, of_class in operators.tolist():
-        arithmetic = flops / (device.flops_per_second * processor.arithmetic[int(of_class)])
-        memory = touched / (device.memory_bytes_per_second * processor.memory[int(of_class)])
-        fixed = processor.launch * device.seconds_per_operator
-        if processor.kind == "cpu":
-            kernels += times * (arithmetic + memory + fixed)
-        elif processor.kind == "gpu":
-            kernels += times * (max(arithmetic, memory) + processor.kernel_seconds)
-            launches += times * fixed
-        else:
-            kernels += times * (max(arithmetic, memory) + fixed)
-    return max(kernels, launches)
-
-
 def formula(folder: Path) -> tuple[float, float]:
     """Largest relative error of a run's client records to start + download + compute + upload; rows/s of the formula.
 
-    The formula reads profiles and the work's operators, and computes all rows at once in NumPy.  Compared are the
-    seconds of each phase and the time at which the client ended.
+    The formula reads profiles and the work's operators, and computes all rows of a device at once in NumPy.  Compared
+    are the seconds of each phase and the time at which the client ended.
     """
     from edgefl.commands.compose import compose, predictor_of
     from edgefl.planning import Planner
@@ -193,24 +177,35 @@ def formula(folder: Path) -> tuple[float, float]:
         drawn = setup.fleet.jitter(setup.seed, int(round), clients[in_round])
         jitter[:, in_round] = [drawn["download"], drawn["compute"], drawn["upload"]]
     began = time.process_time()
-    storage = setup.fleet.of_devices("storage_bytes_per_second")[clients]
-    device_index = np.asarray(setup.fleet.device_index)[clients]
+    device = np.asarray(setup.fleet.device_index)[clients]
     link = {n: setup.fleet.of_links(n)[clients] for n in _LINK}
     busy = np.empty(len(clients))
-    for group, operations in operators.items():
-        in_group = groups == group
-        by_device = np.array([computing_seconds(operations, device) for device in setup.fleet.devices])
-        busy[in_group] = by_device[device_index[in_group]]
+    for group, index in set(zip(groups.tolist(), device.tolist(), strict=True)):
+        busy[(groups == group) & (device == index)] = _seconds(operators[group], setup.fleet.devices[index])
     payload_share = 1 - link["loss"]
     down = link["latency_seconds"] + bits[0] / (link["download_bits_per_second"] * payload_share)
     up = link["latency_seconds"] + bits[1] / (link["upload_bits_per_second"] * payload_share)
-    busy += loads / storage
+    busy += loads / setup.fleet.of_devices("storage_bytes_per_second")[clients]
     phases = np.stack([down, busy, up]) * jitter
     ended = dispatched + phases.sum(0)
     spent = time.process_time() - began
     names = ("download_seconds", "compute_seconds", "upload_seconds", "ended_virtual_seconds")
     recorded = np.array([[r[name] for name in names] for r in records]).T
     return float(np.abs(np.vstack([phases, ended]) / recorded - 1).max()), len(records) / spent
+
+
+def _seconds(operators: NDArray[np.float64], device: Device) -> float:
+    """Seconds of ``operators`` `[n, 4]` in float32: sums on a CPU, the larger and the launches on a GPU, a roofline."""
+    processor, fixed = device.processor, device.processor.launch * device.seconds_per_operator
+    total = 0.0
+    for flops, touched, times, kind in operators:
+        computing = flops / (device.flops_per_second * processor.arithmetic[int(kind)])
+        moving = touched / (device.memory_bytes_per_second * processor.memory[int(kind)])
+        if processor.kind == "cpu":
+            total += times * (computing + moving + fixed)
+        else:
+            total += times * (max(computing, moving) + (processor.kernel_seconds if processor.kind == "gpu" else fixed))
+    return max(total, operators[:, 2].sum() * fixed) if processor.kind == "gpu" else total
 
 
 # --- what is printed --------------------------------------------------------------------------------------------------

@@ -96,8 +96,11 @@ def _field_type(statement: ast.AnnAssign) -> str:
     if value is None:
         return annotation
     if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
+        given = {each.arg: ast.unparse(each.value) for each in value.keywords}
+        if "default" in given:
+            return f"{annotation} = {given['default']}"
         factory = {"dict": "{}", "list": "[]", "Scalars": "{}"}
-        made = ast.unparse(next(each.value for each in value.keywords if each.arg == "default_factory"))
+        made = given["default_factory"]
         return f"{annotation} = {factory.get(made, f'{made}()')}"
     return f"{annotation} = {ast.unparse(value)}"
 

@@ -7,12 +7,15 @@ from types import FunctionType
 from typing import Any
 
 from edgefl.devices import Device, Link, device_names, link_names, load_device, load_link
+from edgefl.devices.processors import classes
 from edgefl.devices.written_facts import Fact
 from edgefl.report.devices import SHOWN_NUMBERS
 from tools.pages.classes import members
 from tools.pages.markdown import oneline, table
 
-CONFIDENCES = ("measured", "datasheet", "estimated")
+DERIVED = ("name", "facts", "processor_class", "tf32_flops_per_second")
+"""Fields of a profile that its file doesn't write."""
+CONFIDENCES = ("measured", "datasheet", "fitted", "estimated")
 
 
 def device_blocks() -> dict[str, str]:
@@ -22,6 +25,7 @@ def device_blocks() -> dict[str, str]:
     links = sorted(map(load_link, link_names()), key=lambda link: link.download_bits_per_second)
     return {
         "numbers of a device": _meanings(Device, devices),
+        "processors": _processors(devices),
         "numbers of a link": _meanings(Link, links),
         "devices": "\n\n".join([_device_list(devices), *(part for each in devices for part in _device(each))]),
         "links": "\n\n".join([_link_list(links), *(part for each in links for part in _profile(each))]),
@@ -29,14 +33,25 @@ def device_blocks() -> dict[str, str]:
 
 
 def _meanings(of: type[Any], profiles: Sequence[Device | Link]) -> str:
-    """What each number of a profile is; those that every profile has are needed."""
-    needed = {"title", "kind"}.union(set.intersection(*(set(each.facts) for each in profiles)))
+    """What each number of a profile is; those that every file has are needed."""
+    written = ({name for name, fact in each.facts.items() if fact.confidence != "fitted"} for each in profiles)
+    needed = dict.fromkeys({"title", "kind"}.union(set.intersection(*written)), "yes")
+    needed |= dict.fromkeys(("processor", "flops_per_second"), "one of them")
     rows = [
-        (f"`{each.name}`", oneline(each.text).removesuffix("."), "yes" if each.name in needed else "")
+        (f"`{each.name}`", oneline(each.text).removesuffix("."), needed.get(each.name, ""))
         for each in members(of)
-        if not isinstance(getattr(of, each.name, None), property | FunctionType) and each.name not in ("name", "facts")
+        if not isinstance(getattr(of, each.name, None), property | FunctionType) and each.name not in DERIVED
     ]
     return table(("Number", "Meaning", "Needed"), rows)
+
+
+def _processors(devices: Sequence[Device]) -> str:
+    """The classes of processors, with the devices of each."""
+    rows = [
+        (f"`{name}`", each.about, ", ".join(sorted(d.name for d in devices if d.processor_class == name)) or "–")
+        for name, each in classes().items()
+    ]
+    return table(("Class", "Processors", "Devices"), rows)
 
 
 def _device_list(devices: list[Device]) -> str:
@@ -51,7 +66,7 @@ def _device_list(devices: list[Device]) -> str:
         )
         for device in devices
     ]
-    head = ("Device", "What it is", "RAM", "Usable", "Training", "Bandwidth", "Power", "Battery", "m/d/e")
+    head = ("Device", "What it is", "RAM", "Usable", "Training", "Bandwidth", "Power", "Battery", "m/d/f/e")
     return table(head, rows)
 
 
@@ -61,7 +76,7 @@ def _link_list(links: list[Link]) -> str:
         (f"[`{link.name}`](#{link.name})", link.title, *(_shown(name, link) for name in numbers), _counts(link.facts))
         for link in links
     ]
-    return table(("Link", "What it is", "Down", "Up", "Latency", "Loss", "m/d/e"), rows)
+    return table(("Link", "What it is", "Down", "Up", "Latency", "Loss", "m/d/f/e"), rows)
 
 
 def _shown(number: str, profile: Device | Link) -> str:
@@ -70,14 +85,15 @@ def _shown(number: str, profile: Device | Link) -> str:
 
 
 def _counts(facts: Mapping[str, Fact]) -> str:
-    """How many numbers are measured, from a data sheet, and estimated."""
+    """How many numbers are measured, from a data sheet, fitted, and estimated."""
     return "/".join(str(sum(fact.confidence == each for fact in facts.values())) for each in CONFIDENCES)
 
 
 def _device(device: Device) -> Iterator[str]:
     """The section of a device, with the numbers that differ in its power modes."""
     heading, text, numbers = _profile(device)
-    kind = f"{text} Kind: {device.kind}." + (f" Same numbers in: {device.twin}." if device.twin else "")
+    kind = f"{text} Kind: {device.kind}. Processor: {device.processor_class}."
+    kind += f" Same numbers in: {device.twin}." if device.twin else ""
     yield from (heading, kind)
     rows = []
     for mode in device.modes:

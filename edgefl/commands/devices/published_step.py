@@ -17,7 +17,7 @@ from edgefl.cost import ComputeCost
 from edgefl.cost.client_cost import operator_table
 from edgefl.cost.predict import CpuNormFakeMode, replaced
 from edgefl.devices.measurements import Measurement
-from edgefl.devices.profile import library_folder
+from edgefl.devices.written_facts import library_folder
 from edgefl.errors import DeviceError, UnknownName
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.registry.part_fields import Fields
@@ -26,7 +26,7 @@ from edgefl.work import CUDA_ROUNDING, METERED, Meter
 AUTOCAST = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 OPTIMIZERS = {
     "SGD": torch.optim.SGD, "MuSGD": torch.optim.SGD, "Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW,
-    "BertAdam": torch.optim.AdamW,
+    "BertAdam": torch.optim.AdamW, "Adadelta": torch.optim.Adadelta,
 }  # fmt: skip
 """By the first word of ``Measurement.optimizer``; a measurement that doesn't say it counts as SGD with momentum."""
 
@@ -38,12 +38,14 @@ def step_cost(row: Measurement, *, gpu: bool) -> ComputeCost:
     """The cost of one training step of a measurement: FLOPs, operators and the peak of live storage.
 
     On a GPU the optimizer updates all parameters in a few operators (torch's default there), and memory is rounded as
-    its allocator does.  With ``tf32``, the rate is that of float32, as profiles have none for it.  A network of no
-    library has the cost that ``profiles/measurements/costs.json`` states.
+    its allocator does.  Attention is one operator where the row's software has it, and products and a softmax
+    elsewhere.  A network of no library has the cost that ``profiles/measurements/costs.json`` states.
     Raises UnknownName for a network or an optimizer that isn't known, DeviceError for a step whose cost isn't stated.
     """
     r = row
-    key = (r.library, r.model, r.trained, r.batch, r.input, r.classes, r.precision, r.optimizer, gpu)
+    key = (
+        r.library, r.model, r.trained, r.batch, r.input, r.classes, r.precision, r.optimizer, r.fuses_attention, gpu
+    )  # fmt: skip
     if key not in _COSTS:
         stated = [step for step in stated_steps() if step.model == r.model]
         _COSTS[key] = _stated(row, gpu, stated) if r.library == "other" and stated else _predicted(row, gpu)
@@ -53,7 +55,7 @@ def step_cost(row: Measurement, *, gpu: bool) -> ComputeCost:
 class StatedStep(Fields):
     """A training step whose network isn't built here, with its cost; ``network`` says where its layers are from.
 
-    ``operators`` are FLOPs, bytes read and written, and times; ``running_statistics`` are those of batch norms.
+    ``operators`` are FLOPs, bytes read and written, times and class; ``running_statistics`` are those of batch norms.
     """
 
     model: str
@@ -71,7 +73,7 @@ class StatedStep(Fields):
     memory_bytes: Mapping[str, int]
     forward_flops: int
     backward_flops: int
-    operators: tuple[tuple[int, int, int], ...]
+    operators: tuple[tuple[int, int, int, int], ...]
 
 
 @cache
@@ -87,13 +89,9 @@ def _stated(row: Measurement, gpu: bool, steps: Sequence[StatedStep]) -> Compute
         if (s.batch, s.input, s.classes, s.precision, s.optimizer, s.gpu) == asked and row.trained == "all":
             return ComputeCost(
                 s.peak_memory_bytes, s.memory_bytes, s.forward_flops, s.backward_flops, 0.0,
-                np.array(s.operators, dtype=np.float64), precision=_rate_of(row), live_memory_bytes=s.live_memory_bytes,
+                np.array(s.operators, dtype=np.float64), precision=row.precision, live_memory_bytes=s.live_memory_bytes,
             )  # fmt: skip
     raise DeviceError(f"the cost of {row.model} isn't stated for this batch, input, precision and optimizer")
-
-
-def _rate_of(row: Measurement) -> str:
-    return row.precision if row.precision in AUTOCAST else "float32"
 
 
 def _predicted(row: Measurement, gpu: bool) -> ComputeCost:
@@ -122,7 +120,7 @@ def _predicted(row: Measurement, gpu: bool) -> ComputeCost:
     trace = meter.trace()
     return ComputeCost(
         trace.peak_memory_bytes, trace.memory_bytes, step.forward_flops, step.backward_flops, 0.0, table,
-        precision=_rate_of(row), live_memory_bytes=trace.live_memory_bytes,
+        precision=row.precision, live_memory_bytes=trace.live_memory_bytes,
     )  # fmt: skip
 
 
@@ -161,43 +159,92 @@ def _optimizer(row: Measurement, trained: list[nn.Parameter], gpu: bool) -> torc
     return made
 
 
-SMALL_RESNETS = ("resnet18-cifar", "resnet50-cifar")
-"""ResNets of torchvision whose first layer is a 3 x 3 convolution, without pooling."""
-
-
 @dataclass(frozen=True)
 class Network:
     """A module, a function that makes a batch of its size, and the loss of a batch: ``loss(module, batch)``.
 
-    ``last`` is the start of the names of the last layer's parameters.
+    ``last`` are the starts of the names of the last layer's parameters.
     """
 
     module: nn.Module
     batch: Callable[[], dict[str, Tensor]]
     loss: Callable[[nn.Module, dict[str, Tensor]], Tensor]
-    last: str = ""
+    last: tuple[str, ...] = ("",)
 
 
 def network(row: Measurement) -> Network:
     """Build the network of a measurement on the current device, from timm, torchvision or transformers.
 
-    Raises UnknownName for another, unless it is a ResNet of torchvision with CIFAR's first layer.
+    Raises UnknownName for another, unless it is in ``OTHERS``.
     """
     if row.library == "transformers":
         return _of_transformers(row)
+    if row.library == "other" and row.model not in OTHERS:
+        raise UnknownName("model", row.model, sorted({*OTHERS, *(step.model for step in stated_steps())}))
     import_torchvision()
     if row.library == "timm":
-        import timm
+        module = _of_timm(row)
+        last = module.default_cfg["classifier"]
+        names = last if isinstance(last, tuple) else (last,)  # a distilled network has two heads
+        return Network(module, _images(row), _cross_entropy, tuple(f"{name}." for name in names))
+    build: Callable[[Measurement], Any] = OTHERS.get(row.model, _of_torchvision)
+    return Network(build(row), _images(row), _cross_entropy)
 
-        module: Any = timm.create_model(row.model, num_classes=row.classes, pretrained=False)
-        return Network(module, _images(row), _cross_entropy, f"{module.default_cfg['classifier']}.")
-    if row.library == "torchvision":
-        import torchvision
 
-        return Network(torchvision.models.get_model(row.model, num_classes=row.classes), _images(row), _cross_entropy)
-    if row.model in SMALL_RESNETS:
-        return _small_resnet(row)
-    raise UnknownName("model", row.model, sorted({*SMALL_RESNETS, *(step.model for step in stated_steps())}))
+def _of_timm(row: Measurement) -> Any:
+    import timm
+
+    layers: Any = timm.layers
+    before = layers.use_fused_attn(), layers.use_fused_attn(experimental=True)
+    layers.set_fused_attn(row.fuses_attention)
+    try:
+        return timm.create_model(row.model, num_classes=row.classes, pretrained=False)
+    finally:
+        layers.set_fused_attn(*before)
+
+
+def _of_torchvision(row: Measurement) -> Any:
+    import torchvision
+
+    return torchvision.models.get_model(row.model.partition("-")[0], num_classes=row.classes)
+
+
+def _resnet_for_32(row: Measurement) -> Any:
+    module = _of_torchvision(row)
+    module.conv1, module.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
+    return module
+
+
+def _resnet_v1(row: Measurement) -> Any:
+    """The ResNet of 2015, and Keras': the first layer of a block has the stride, not the second."""
+    module = _of_torchvision(row)
+    for stage in (module.layer2, module.layer3, module.layer4):
+        stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
+    return module
+
+
+def _shufflenet_for_32(row: Measurement) -> Any:
+    module = _of_torchvision(row)
+    module.conv1[0].stride, module.maxpool = (1, 1), nn.Identity()
+    return module
+
+
+def _lenet(row: Measurement) -> nn.Module:
+    convolutions = nn.Conv2d(1, 6, 5), nn.Tanh(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.Tanh(), nn.MaxPool2d(2)
+    dense = nn.Linear(400, 120), nn.Tanh(), nn.Linear(120, 84), nn.Tanh(), nn.Linear(84, 10)
+    return nn.Sequential(*convolutions, nn.Flatten(), *dense)
+
+
+def _mlp(row: Measurement) -> nn.Module:
+    hidden = (layer for i, o in ((784, 256), (256, 128), (128, 64)) for layer in (nn.Linear(i, o, False), nn.ReLU()))
+    return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(64, 10))
+
+
+OTHERS: dict[str, Callable[[Measurement], Any]] = {
+    "resnet18-cifar": _resnet_for_32, "resnet50-cifar": _resnet_for_32, "resnet50-v1": _resnet_v1,
+    "shufflenet_v2_x1_0-cifar": _shufflenet_for_32, "lenet5": _lenet, "mlp-784-256-128-64-10": _mlp,
+}  # fmt: skip
+"""Networks of no library: those of torchvision with changes, and two short ones."""
 
 
 def _images(row: Measurement) -> Callable[[], dict[str, Tensor]]:
@@ -208,37 +255,25 @@ def _cross_entropy(module: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     return functional.cross_entropy(module(batch["image"]).float(), batch["label"])
 
 
-def _small_resnet(row: Measurement) -> Network:
-    import torchvision
-
-    module = torchvision.models.get_model(row.model.removesuffix("-cifar"), num_classes=row.classes)
-    module.conv1, module.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
-    return Network(module, _images(row), _cross_entropy)
-
-
 def _of_transformers(row: Measurement) -> Network:
-    """BERT answers questions, as in NVIDIA's examples; RoBERTa classifies.  Their attention is not fused."""
+    """BERT without classes answers questions, as in NVIDIA's examples; others classify.  Attention isn't fused."""
     import_torchvision()
     import transformers
 
     kinds: Any = transformers
-    config: Any
+    told: dict[str, Any] = {"num_labels": row.classes} if row.classes else {}
     if row.model.startswith("roberta"):
-        config = kinds.RobertaConfig(
-            vocab_size=50265, max_position_embeddings=514, type_vocab_size=1, num_labels=row.classes,
-            attn_implementation="eager",
-        )  # fmt: skip
-        module: Any = kinds.RobertaForSequenceClassification(config)
-    else:
-        large = "large" in row.model
-        config = kinds.BertConfig(
-            hidden_size=1024 if large else 768, num_hidden_layers=24 if large else 12,
-            num_attention_heads=16 if large else 12, intermediate_size=4096 if large else 3072,
-            attn_implementation="eager",
-        )  # fmt: skip
-        module = kinds.BertForQuestionAnswering(config)
+        told |= {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
+    elif "large" in row.model:
+        told |= {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+    kind = next(kind for kind in ("Roberta", "DistilBert", "Bert") if row.model.startswith(kind.lower()))
+    config = getattr(kinds, f"{kind}Config")(attn_implementation="eager", **told)
+    task = "SequenceClassification" if row.classes else "QuestionAnswering"
+    module: Any = getattr(kinds, f"{kind}For{task}")(config)
     tokens = (row.batch, row.input[0])
-    ids = {"input_ids": tokens, "attention_mask": tokens, "token_type_ids": tokens}
+    ids = {"input_ids": tokens, "attention_mask": tokens}
+    if kind != "DistilBert":
+        ids["token_type_ids"] = tokens
     answers = {"labels": tokens[:1]} if row.classes else {"start_positions": tokens[:1], "end_positions": tokens[:1]}
 
     def batch() -> dict[str, Tensor]:

@@ -14,10 +14,11 @@ from edgefl.commands.compose import Given, at_most, commonest_device, commonest_
 from edgefl.commands.profile.schedule_totals import evaluation_totals, followed, round_totals, server_rows, stretches
 from edgefl.commands.profile.subjects import Subject, rounds_of, shown_round, subjects
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
-from edgefl.cost import ClientCost, traffic
+from edgefl.cost import ClientCost, ComputeCost, traffic
 from edgefl.cost import timeline as trace_timeline
 from edgefl.devices import Device, Link, available_memory_bytes, load_device, load_link, with_runtime
 from edgefl.errors import EdgeflError, RunError, ScenarioError, UnknownName
+from edgefl.operator_classes import OPERATOR_NAMES
 from edgefl.planning import Planner, Setup
 from edgefl.planning.client_evaluation import ScoringPlanner
 from edgefl.records.profile import ClientEvaluationRow, PeakMoment, Profile, ProfileRow, Tables
@@ -206,6 +207,7 @@ def _row(planner: Planner, stage: Stage, subject: Subject, device: Device, link:
         serialised_upload_bytes=moved.serialised_upload_bytes,
         download_seconds=spent.download_seconds,
         compute_seconds=spent.compute_seconds,
+        compute_seconds_by_class=seconds_by_class(computed, device),
         upload_seconds=spent.upload_seconds,
         virtual_seconds=spent.virtual_seconds,
         energy_joules=spent.energy_joules,
@@ -215,6 +217,14 @@ def _row(planner: Planner, stage: Stage, subject: Subject, device: Device, link:
         throttling_seconds=hot.compute_seconds - cold.compute_seconds,
         throttling_included=throttling,
     )
+
+
+def seconds_by_class(computed: ComputeCost, device: Device) -> dict[str, float]:
+    """Seconds of a client's computing by class of operator, of loading its model and of waiting for launches."""
+    spent = computed.seconds_by_class(device)
+    every: dict[str, float] = dict(zip(OPERATOR_NAMES, spent.by_class.tolist(), strict=True))
+    every |= {"launches": spent.waiting, "loading": computed.load_seconds(device)}
+    return {name: seconds for name, seconds in every.items() if seconds}
 
 
 def _timeline(planner: Planner, rows: Sequence[ProfileRow], wanted: Wanted) -> tuple[Timeline, PeakMoment]:

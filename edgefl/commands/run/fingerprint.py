@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from edgefl import registry
+from edgefl.cost.step_seconds import PRICED_BY
 from edgefl.data import Federation
 from edgefl.files import read_regular
 from edgefl.planning import Setup
@@ -50,6 +51,7 @@ def made_of(scenario: Scenario, setup: Setup, device: str) -> dict[str, object]:
     return {
         "scenario": fixed_part(scenario),
         "device": device,
+        "seconds": PRICED_BY,
         "profiles": profiles | {link.name: _digest(repr(link)) for link in fleet.links},
         "trace": None if trace is None else _digest(read_regular(trace)),
         "plug_ins": dict(sorted(plug_ins(scenario, setup))),

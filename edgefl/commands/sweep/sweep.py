@@ -105,7 +105,7 @@ def sweep(
             else "a shard has only some rows: leave out --figure and --sensitivity, and sweep again without --shard"
         )
     if sensitivity_to is not None:
-        errors_of(sensitivity_to, ())  # refuses it before anything is predicted
+        errors_of(sensitivity_to, {})  # refuses it before anything is predicted
     check_value(value, train=train)
     if figure is not None:
         check_figure(figure, SWEEP_FORMS)

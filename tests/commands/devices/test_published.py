@@ -12,11 +12,11 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from edgefl.commands.devices.factors import classes, corrected, described, fitted, residual_factor
 from PIL import Image
 from scipy.stats import kendalltau
 
 from edgefl.cli import main
-from edgefl.commands.devices.factors import classes, corrected, described, fitted, residual_factor
 from edgefl.commands.devices.published import Held, against, held, kendall_tau, plain, summary
 from edgefl.commands.devices.published_step import network, stated_steps, step_cost
 from edgefl.devices.measurements import Measurement, measurements
@@ -161,8 +161,8 @@ def test_a_stated_step_adds_up_and_another_batch_has_no_cost() -> None:
         assert 4 * step.parameters <= step.memory_bytes["parameters"] < 4 * step.parameters + 512 * 1000
         # no part is larger than the sum of all at the peak
         assert max(step.memory_bytes.values()) <= step.peak_memory_bytes <= sum(step.memory_bytes.values())
-    row = plain(held([replace(a_row("lenet5"), batch=129)])[0], {})
-    assert row["predicted"] is None and "the cost of lenet5 isn't stated for this batch" in row["reason"]
+    row = plain(held([replace(a_row("mb1-ssd"), batch=129)])[0])
+    assert row["predicted"] is None and "the cost of mb1-ssd isn't stated for this batch" in row["reason"]
 
 
 def test_a_network_that_nobody_described_is_listed_with_the_reason() -> None:

@@ -15,14 +15,16 @@ import torch
 import edgefl
 from edgefl.commands.compose import compose
 from edgefl.commands.emulate.emulate import PhasesOfFlight, errors_of, rows_of
-from edgefl.commands.emulate.machines import check_scope, cores_of, shares_of
+from edgefl.commands.emulate.machines import at_share, check_scope, cores_of, shares_of
 from edgefl.commands.emulate.rates import fitted
 from edgefl.commands.verify.verify import verify
+from edgefl.cost.step_seconds import step_seconds
 from edgefl.devices import load_device
-from edgefl.devices.processors import Processor
+from edgefl.devices.processors import ROOFLINE, Processor
 from edgefl.emulation.kernel import missing
 from edgefl.errors import EmulationError
 from edgefl.machine.fitted_rates import TimedStep
+from edgefl.operator_classes import OPERATOR_CLASSES
 from edgefl.records.emulated import PhaseError
 from edgefl.scenario import load
 
@@ -59,7 +61,18 @@ def test_a_device_faster_than_a_core_is_refused(tiny: Scenario) -> None:
     with pytest.raises(EmulationError, match="a client gets at most 95 % of a core"):
         shares_of(setup, range(7), load_device(DEVICE))
     (share,) = shares_of(setup, range(7), load_device("server-a5000")).values()
-    assert share == 650e9 / 11000e9
+    assert share == load_device("macbook-air-m1").flops_per_second / load_device("server-a5000").flops_per_second
+
+
+def test_a_share_of_a_core_takes_the_core_s_seconds_over_it_whatever_the_profile_s_processor() -> None:
+    core = replace(load_device(DEVICE), processor=ROOFLINE)
+    table = np.array([(1e9 * (1 + kind), 1e7, 3.0, kind) for kind in OPERATOR_CLASSES])
+    for name in (DEVICE, "server-h200"):
+        emulated = at_share(load_device(name), core, 0.25)
+        for precision in ("float32", "bfloat16"):
+            seconds = step_seconds(table, emulated, precision).total
+            assert seconds == pytest.approx(4 * step_seconds(table, core).total)
+        assert emulated.compute_watts == load_device(name).compute_watts
 
 
 def test_more_clients_than_the_cores_bear_are_refused(tiny: Scenario) -> None:

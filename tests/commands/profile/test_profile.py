@@ -50,6 +50,9 @@ def test_rows_and_totals_have_the_documented_fields_and_are_json(tiny: Tiny) -> 
     for row in found["rows"]:
         assert row.as_json().keys() >= ROW
         assert sum(row["memory_bytes"].values()) == row["peak_memory_bytes"]
+        by_class = row["compute_seconds_by_class"]
+        assert sum(by_class.values()) == pytest.approx(row["compute_seconds"])  # without throttling
+        assert {"product", "attention", "normalisation", "optimizer", "loading"} <= by_class.keys()
         assert (
             row["process_memory_bytes"] == row["peak_memory_bytes"] + load_device(row["device"]).runtime_overhead_bytes
         )
