@@ -141,7 +141,8 @@ def _pointwise(function: Callable[[Tensor], Tensor], times: int = 2) -> Callable
 
 def _fused_attention(causal: bool) -> Callable[[Bench], nn.Module]:
     def attend(qkv: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(*qkv.unbind(1), is_causal=causal)
+        query, key, value = qkv.unbind(1)
+        return F.scaled_dot_product_attention(query, key, value, is_causal=causal)
 
     return lambda _: _Function(attend)
 
@@ -345,12 +346,14 @@ def by_events(call: Callable[[], object]) -> float:
 def rounds(measured: Sequence[Probe], budget: float, clock: Clock, least: int = 1) -> Floats:
     """Run all probes in turn for ``budget`` seconds, at least ``least`` times; the seconds: ``[rounds, probes]``."""
     seconds: list[list[float]] = []
+    spent = 0.0
     with torch.enable_grad():
-        while len(seconds) < least or sum(map(sum, seconds)) < budget:
+        while len(seconds) < least or spent < budget:
             seconds.append([])
             for probe in measured:
-                torch.full((REUSED_BYTES // 4,), 0.5)
+                spent += clock(partial(torch.full, (REUSED_BYTES // 4,), 0.5))
                 seconds[-1].append(clock(partial(probe.step, None)))
+            spent += sum(seconds[-1])
     return np.array(seconds)
 
 
