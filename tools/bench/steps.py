@@ -1,13 +1,13 @@
 """Predicted against measured seconds of a training step on this machine, of networks and of works that it never saw.
 
-    python tools/bench.py steps [--steps 5] [--only TEXT] [--works] [--profile FILE]
+    python tools/bench.py steps [--steps 5] [--only TEXT] [--works] [--profile FILE [--threads N]]
 
 The machine is calibrated with steps of single layers, without any of these networks.  Then all predictions are printed,
 and only then twelve networks of timm and transformers are measured: a bare loop of PyTorch (``networks.py``), the
 median step, in CPU seconds of one thread, which other processes disturb less.  Beside them stand the errors of the
 roofline of three numbers that calibration measured before, and after them those of a second calibration: machines
-drift.  With ``--profile FILE`` (written by ``edgefl calibrate``) wall seconds on all cores are held against that
-profile; with ``--works`` works of edgefl are measured instead of networks, the best step.
+drift.  With ``--profile FILE`` (written by ``edgefl calibrate``) wall seconds are held against that profile, on all
+cores or ``--threads``; with ``--works`` works of edgefl are measured instead of networks, the best step.
 """
 
 from __future__ import annotations
@@ -199,9 +199,10 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--repeat", type=int, default=3, help="runs of each work")
     parser.add_argument("--only", default="", metavar="TEXT", help="only those whose name contains TEXT")
     parser.add_argument("--works", action="store_true", help="works of edgefl instead of networks")
-    parser.add_argument("--profile", metavar="FILE", help="a profile to hold wall seconds on all cores against")
+    parser.add_argument("--profile", metavar="FILE", help="a profile to hold wall seconds against")
+    parser.add_argument("--threads", type=int, default=host.physical_cores(), help="threads of that profile")
     chosen = parser.parse_args(arguments)
-    torch.set_num_threads(host.physical_cores() if chosen.profile else 1)
+    torch.set_num_threads(chosen.threads if chosen.profile else 1)
     if chosen.works:
         show_works(calibrated(), chosen.only, chosen.steps, chosen.repeat)
     else:
