@@ -17,16 +17,20 @@ from edgefl.devices.profile import Hardware
 from edgefl.operator_classes import OPERATOR_CLASSES
 
 Floats = NDArray[np.float64]
-PRICED_BY = "by class of operator"
+PRICED_BY = "by class of operator, watts by utilisation"
 """The formula in words, which a run's checkpoint holds: no run goes on at other prices."""
 
 
 @dataclass(frozen=True)
 class StepSeconds:
-    """Seconds of operators by class, `[operator classes]`, and those in which a GPU waits for launches."""
+    """Seconds of operators by class, `[operator classes]`, and those in which a GPU waits for launches.
+
+    ``busy`` are the seconds in which the processor works.  A GPU doesn't in the fixed time of a kernel.
+    """
 
     by_class: Floats
     waiting: float
+    busy: float
 
     @property
     def total(self) -> float:
@@ -50,4 +54,6 @@ def step_seconds(operators: Floats, hardware: Hardware, precision: str = "float3
         each = np.maximum(arithmetic, memory) + fixed
     by_class: Floats = np.bincount(of_class, weights=each * times, minlength=len(OPERATOR_CLASSES)).astype(np.float64)
     launches = float(times.sum()) * fixed if processor.kind == "gpu" else 0.0
-    return StepSeconds(by_class, max(0.0, launches - float(by_class.sum())))
+    spent = float(by_class.sum())
+    busy = float(np.maximum(arithmetic, memory) @ times) if processor.kind == "gpu" else spent
+    return StepSeconds(by_class, max(0.0, launches - spent), busy)

@@ -45,8 +45,8 @@ class Efficiency(Fields):
     ``arithmetic`` are shares of the float32 peak; operators of a class that it lacks take no time for their FLOPs.
     ``memory`` are shares of the memory bandwidth; classes that it lacks take none for their bytes.  ``reduced`` are
     shares of the peaks in reduced precision, of those in float32.  ``kernel`` are seconds of each kernel of a GPU,
-    ``launch`` multiplies the profile's seconds per operator, and ``loading`` are seconds of each value of a sample
-    that is read and prepared.
+    ``launch`` multiplies the profile's seconds per operator.  ``loading`` are seconds of each value of a sample that
+    is read and prepared, and ``sample`` those of each sample beside; simulations charge neither.
     """
 
     arithmetic: Annotated[Mapping[OperatorName, PositiveFloat], AfterValidator(_with_products)]
@@ -55,6 +55,7 @@ class Efficiency(Fields):
     kernel: float = Field(default=0.0, ge=0)
     launch: PositiveFloat = 1.0
     loading: float = Field(default=0.0, ge=0)
+    sample: float = Field(default=0.0, ge=0)
 
 
 class OwnProcessor(Efficiency):
@@ -71,7 +72,8 @@ class FittedEfficiency(Fields):
 
     ``of`` names it; ``runtime`` is that of the rows (``pytorch 1.13``), None for the mean over all runtimes; ``rows``
     are the published seconds of it, ``devices`` how many devices have them.  ``error`` is the factor
-    exp(sqrt(mean(log(predicted / measured)^2))) of rows that a fit without them predicts.
+    exp(sqrt(mean(log(predicted / measured)^2))) of rows that a fit without them predicts: for a device without the half
+    of its models that they are in, for a class without the device, for a kind without the class.
     """
 
     of: str
@@ -98,7 +100,7 @@ class Processor:
     ``arithmetic`` is by class of operator the rate of its FLOPs, as a share of the rate of products (inf: they take no
     time); ``memory`` the same of its bytes and the memory bandwidth.  ``kernel_seconds`` are those of each kernel of a
     GPU, ``launch`` multiplies the device's seconds per operator, and ``loading_seconds`` are those of each value that a
-    loader prepares.
+    loader prepares, beside ``sample_seconds`` of each sample.
     """
 
     kind: ProcessorKind | Literal["roofline"]
@@ -107,6 +109,7 @@ class Processor:
     kernel_seconds: float = 0.0
     launch: float = 1.0
     loading_seconds: float = 0.0
+    sample_seconds: float = 0.0
 
 
 ROOFLINE = Processor("roofline", (1.0,) * len(OPERATOR_CLASSES), (1.0,) * len(OPERATOR_CLASSES))
@@ -123,6 +126,7 @@ def processor_of(kind: ProcessorKind, efficiency: Efficiency) -> Processor:
         efficiency.kernel,
         efficiency.launch,
         efficiency.loading,
+        efficiency.sample,
     )
 
 
@@ -159,21 +163,26 @@ def kind_of(name: str) -> ProcessorKind:
 def efficiency_of(processor: str, device: str | None = None, runtime: str = PYTORCH_NAME) -> FittedEfficiency:
     """What was fitted for this device, or else its class, or else all processors of its kind.
 
-    Of these the first counts that has rows of the runtime (``pytorch 1.13``), of another version of it, or of any.
+    The first counts that has rows of the runtime (``pytorch 1.13``) or of another version of it, and of its versions
+    the runtime's own or else the one with most rows; if none has, the class or else the kind over all runtimes.
     Raises UnknownName for an unknown class.
     """
     kind = kind_of(processor)
     for of in (device, processor, kind):
-        known = [entry for entry in fitted().entries if entry.of == of]
+        known = [entry for entry in fitted().entries if entry.of == of and same_runtime(entry.runtime, runtime)]
         if known:
-            name = runtime.partition(" ")[0]
-
-            def nearness(entry: FittedEfficiency, name: str = name) -> tuple[bool, bool, bool, int]:
-                own = entry.runtime or ""
-                return own == runtime, own.partition(" ")[0] == name, entry.runtime is None, entry.rows
-
-            return max(known, key=nearness)
+            return max(known, key=lambda entry: (entry.runtime == runtime, entry.rows))
+    for of in (processor, kind):
+        for entry in fitted().entries:
+            if entry.of == of and entry.runtime is None:
+                return entry
     raise AssertionError(f"fitted.yaml has no entry of {kind}")  # tests hold the file to have one
+
+
+def same_runtime(one: str | None, other: str) -> bool:
+    """Whether two runtimes differ in their version at most: ``pytorch 1.13`` and ``pytorch 2.7``."""
+    first, second = ([word for word in (name or "").split() if not word[0].isdigit()] for name in (one, other))
+    return first == second
 
 
 def source_of(entry: FittedEfficiency, share: float, of: str) -> Source:

@@ -37,14 +37,15 @@ _COSTS: dict[tuple[object, ...], ComputeCost] = {}
 def step_cost(row: Measurement, *, gpu: bool) -> ComputeCost:
     """The cost of one training step of a measurement: FLOPs, operators and the peak of live storage.
 
-    On a GPU the optimizer updates all parameters in a few operators (torch's default there), and memory is rounded as
-    its allocator does.  Attention is one operator where the row's software has it, and products and a softmax
-    elsewhere.  A network of no library has the cost that ``profiles/measurements/costs.json`` states.
+    On a GPU the optimizer updates all parameters in a few operators where the row's software does, and memory is
+    rounded as its allocator does.  Attention is one operator where the row's software has it, and products and a
+    softmax elsewhere.  A network of no library has the cost that ``profiles/measurements/costs.json`` states.
     Raises UnknownName for a network or an optimizer that isn't known, DeviceError for a step whose cost isn't stated.
     """
     r = row
     key = (
-        r.library, r.model, r.trained, r.batch, r.input, r.classes, r.precision, r.optimizer, r.fuses_attention, gpu
+        r.library, r.model, r.trained, r.batch, r.input, r.classes, r.precision, r.optimizer, r.fuses_attention,
+        r.updates_together, gpu,
     )  # fmt: skip
     if key not in _COSTS:
         stated = [step for step in stated_steps() if step.model == r.model]
@@ -155,7 +156,7 @@ def _optimizer(row: Measurement, trained: list[nn.Parameter], gpu: bool) -> torc
     if name not in OPTIMIZERS:
         raise UnknownName("optimizer", name, sorted(OPTIMIZERS))
     momentum = {"momentum": 0.9} if "momentum" in rest else {}
-    made: torch.optim.Optimizer = OPTIMIZERS[name](trained, lr=0.01, foreach=gpu, **momentum)
+    made: torch.optim.Optimizer = OPTIMIZERS[name](trained, lr=0.01, foreach=gpu and row.updates_together, **momentum)
     return made
 
 
