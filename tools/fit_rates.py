@@ -415,7 +415,8 @@ def efficiency(numbers: Floats, kind: ProcessorKind) -> dict[str, object]:
     )
     one: dict[str, object] = {"arithmetic": arithmetic, "memory": memory}
     if kind == "gpu":
-        one["reduced"] = {name: value[name] for name in ("tf32", "float16", "bfloat16")}
+        most = int(1000 / value["product"]) / 1000  # no product is above its peak
+        one["reduced"] = {name: min(value[name], most) for name in ("tf32", "float16", "bfloat16")}
     return one | {name: value[name] for name in ("kernel", "launch", "loading", "sample") if name in value}
 
 
