@@ -227,11 +227,7 @@ def _mean(amounts: Mapping[str, float | int], values: Mapping[str, float]) -> fl
     return sum(share * values[name] for name, share in _shares(amounts).items())
 
 
-ENOUGH_ROWS = 3
-"""Published rows from which the residuals of a device or a class are taken as known."""
-
-
 def residual_factor(device: Device) -> float | None:
-    """By how much the seconds of a device are off on rows that a fit hasn't seen; None where too few rows say it."""
+    """By how much seconds are off on rows that a fit hasn't seen; None for a device without a class of processors."""
     known = rests_on(device)
-    return known.error if known is not None and known.rows >= ENOUGH_ROWS else None
+    return None if known is None else known.error

@@ -16,9 +16,9 @@ class Estimate(Record):
 
     value: float
     """The figure"""
-    low: float
-    """The 2.5th percentile"""
-    high: float
+    low: float | None
+    """The 2.5th percentile; `null` with fewer than five (device, source), which say too little of an interval"""
+    high: float | None
     """The 97.5th"""
 
 
@@ -33,8 +33,8 @@ class Agreement(Record):
     """Median of |predicted / measured - 1|"""
     within_factor: Estimate
     """Share of rows whose predicted seconds are within a factor of 1.5"""
-    worst_error: float
-    """The largest |predicted / measured - 1|"""
+    worst_factor: float
+    """The largest factor between predicted and measured seconds, either way"""
     tau: Estimate | None
     """Kendall's tau-b of the order of seconds; `null` for a single row, or where all are equal"""
 

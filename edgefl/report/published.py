@@ -56,7 +56,7 @@ def _print_agreement(console: Console, result: Published) -> None:
         order = NOTHING if of.tau is None else _estimate(of.tau, "{:.2f}".format)
         table.add_row(
             words, str(of.rows), str(of.devices), _estimate(of.median_error, percent),
-            _estimate(of.within_factor, percent), percent(of.worst_error), order,
+            _estimate(of.within_factor, percent), f"{of.worst_factor:.1f}x", order,
         )  # fmt: skip
 
     for question in result.questions:
@@ -67,12 +67,14 @@ def _print_agreement(console: Console, result: Published) -> None:
         add("(as shipped: fitted to these rows)", result.shipped)
     print_section(
         console, "Seconds of a step, predicted over measured", table,
-        "Median of |predicted / measured - 1|, share of rows within a factor of 1.5, Kendall's tau-b of the order; in\n"
+        "Median of |predicted / measured - 1|, share of rows within a factor of 1.5, Kendall's tau-b of the order; in "
         "brackets what holds 95 % of the draws of a bootstrap over (device, source).",
     )  # fmt: skip
 
 
 def _estimate(one: Estimate, show: Callable[[float], str]) -> str:
+    if one.low is None or one.high is None:
+        return show(one.value)
     low, high = (show(each).removesuffix(" %") for each in (one.low, one.high))
     return f"{show(one.value)} [{low}..{high}]"
 

@@ -12,6 +12,7 @@ from edgefl.seeds import generator
 
 DRAWS = 1000
 SEED = 42
+FEWEST_CLUSTERS = 5
 FACTOR = 1.5
 Floats = NDArray[np.float64]
 
@@ -23,22 +24,23 @@ def agreement(
 
     Intervals are from a bootstrap that draws whole ``clusters`` (one of each row): rows of one device and source are
     off together, so that drawing rows would make the intervals too narrow.  Efron and Tibshirani, An Introduction to
-    the Bootstrap (1993), percentile intervals.
+    the Bootstrap (1993), percentile intervals.  There are none of fewer than FEWEST_CLUSTERS clusters.
     """
     ratio = np.asarray(predicted, np.float64) / np.asarray(measured, np.float64)
     errors, within = np.abs(ratio - 1), np.abs(np.log(ratio)) <= np.log(FACTOR)
     index = {cluster: number for number, cluster in enumerate(dict.fromkeys(clusters))}
     of_row = np.array([index[cluster] for cluster in clusters])
-    drawn = generator(SEED, "agreement", len(ratio)).integers(len(index), size=(draws, len(index)))
-    times = np.stack([np.bincount(draw, minlength=len(index))[of_row] for draw in drawn])
+    shape = (draws if len(index) >= FEWEST_CLUSTERS else 0, len(index))
+    drawn = generator(SEED, "agreement", len(ratio)).integers(len(index), size=shape)
+    times = (drawn[:, :, None] == of_row).sum(axis=1)
     signs = [np.sign(np.subtract.outer(each, each)) for each in (np.asarray(measured), np.asarray(predicted))]
-    taus = kendall_taus(*signs, np.vstack([np.ones_like(times[:1]), times]))
+    taus = kendall_taus(*signs, np.vstack([np.ones((1, len(ratio))), times]))
     return Agreement(
         rows=len(ratio),
         devices=devices,
         median_error=_estimate(lambda of: np.median(errors[of]), times),
         within_factor=_estimate(lambda of: within[of].mean(), times),
-        worst_error=float(errors.max()),
+        worst_factor=float(np.exp(np.abs(np.log(ratio)).max())),
         tau=None if np.isnan(taus[0]) else _interval(taus[0], taus[1:]),
     )
 
@@ -49,6 +51,8 @@ def _estimate(of: Callable[[NDArray[np.intp]], float], times: NDArray[np.intp]) 
 
 
 def _interval(value: float, drawn: Floats) -> Estimate:
+    if not len(drawn):
+        return Estimate(value=float(value), low=None, high=None)
     low, high = np.nanpercentile(drawn, (2.5, 97.5))
     return Estimate(value=float(value), low=float(low), high=float(high))
 

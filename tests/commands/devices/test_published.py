@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from edgefl.cli import main
-from edgefl.commands.devices.published import held, judged, published_row, repository_of
+from edgefl.commands.devices.published import foretold, held, judged, key_of, published_row, repository_of
 from edgefl.commands.devices.published_step import network, stated_steps, step_cost
 from edgefl.devices.measurements import Measurement, measurements
 from edgefl.records.devices import Sourced
@@ -103,7 +103,7 @@ def test_models_are_judged_on_the_held_out_half_and_devices_and_sources_on_all_r
     known = {question.unseen: question for question in found.questions}
     assert [known[unseen].rows for unseen in ("model", "device", "source", "class")] == [2, 3, 3, 3]
     assert known["model"].median_error.value == pytest.approx(0.35)  # of 0.2 and 0.5
-    assert known["device"].worst_error == pytest.approx(7.2 / 2.0 - 1)
+    assert known["device"].worst_factor == pytest.approx(7.2 / 2.0)
     assert known["device"].devices == 2
     assert found.shipped is not UNSET and found.shipped.median_error.value == pytest.approx(0.25)
     assert found.joules is UNSET
@@ -184,3 +184,27 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path: Path, capsys: pytest.Ca
     ):
         assert code_of("devices", "validate", *arguments) == 2
         assert said in capsys.readouterr().err
+
+
+def test_the_page_has_the_figures_of_the_file() -> None:
+    """Those that need no step's cost: of predictions by fits that lack the row."""
+    rows = [row for row in measurements() if row.seconds_per_step is not None]
+    known = judged(
+        [
+            a_published(
+                row.half, row.device, row.seconds_per_step or 0.0, 1.0, 1.0, foretold=foretold().get(key_of(row)),
+                source=Sourced(**row.source.model_dump(mode="json")),
+            )
+            for row in rows
+        ]
+    )  # fmt: skip
+    page = (Path(__file__).parents[3] / "docs/explanation/accuracy.md").read_text(encoding="utf-8")
+    for question in known.questions:
+        median, within, tau = question.median_error, question.within_factor, question.tau
+        assert tau is not None and tau.low is not None and tau.high is not None
+        figures = [
+            f"{100 * one.value:.0f} % [{100 * (one.low or 0):.0f}..{100 * (one.high or 0):.0f}]"
+            for one in (median, within)
+        ]
+        line = f"| {question.rows} | {question.devices} | {' | '.join(figures)} | {question.worst_factor:.1f} | "
+        assert f"{line}{tau.value:.2f} [{tau.low:.2f}..{tau.high:.2f}] |" in page, question.unseen
