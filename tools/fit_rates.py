@@ -7,9 +7,9 @@
 The seconds are those of ``edgefl.cost.step_seconds``.  The logarithm of each number (a share of the peak or of the
 bandwidth by class of operators, seconds of a kernel, ...) is a sum down a chain: all processors of a kind, then the
 class, then the class with a runtime, then the device with that runtime.  Each summand is drawn towards zero by a prior,
-and the kind's towards ``START``; the priors are soft_l1, too, normal near zero but not against a class that is unlike
-all others; so a device with many rows has numbers of its own, and one without has those
-of its class.  At every link ``speed`` moves all shares together, since one or two rows tell no more of a device.
+that of the kind towards ``START``.  The priors are soft_l1, too: normal near zero, but not against a class that is
+unlike all others.  So a device with many rows has numbers of its own, and one without has those of its class.  At
+every link ``speed`` moves all shares together, since one or two rows tell no more of a device.
 
 The loss of a row is soft_l1 of log(predicted / measured) / NOISE, weighted by 1 / sqrt(n) where n rows of seconds have
 its device and source: a table of 71 rows counts as eight.
@@ -132,8 +132,8 @@ class Table:
     """Rows of one kind of processors, ready for the formula.
 
     Of operators `[n]`: their row, seconds of their FLOPs at the peak and of their bytes at the bandwidth, times, and
-    the numbers that divide these (-1: none).  Of rows: launches' seconds, kernels, values loaded, the number of a
-    reduced precision (-1: none).
+    the numbers that divide these (-1: none).  Of rows: seconds of launches by the profile, values and samples that a
+    loader prepares, the number of a reduced precision (-1: none).
     """
 
     kind: ProcessorKind
@@ -286,12 +286,8 @@ def fit(table: Table, of: NDArray[np.bool_], widths: Widths | None = None) -> Fi
     width = np.array([own[len(node) - 1] * each for node in nodes])
     width[:, -1] = widths.speed
     width[0, -1] = 1e-3  # START moves as a whole by its numbers
-    weight, measured = (
-        np.sqrt(weights([one for one, used in zip(table.rows, of, strict=True) if used])),
-        table.measured[of],
-    )
     part = subset(table, of)
-
+    weight, measured = np.sqrt(weights(part.rows)), table.measured[of]
     starts = np.array([start(table.kind, of_row[1][1]) for of_row in chains])
 
     def residuals(flat: Floats) -> Residuals:
