@@ -1,6 +1,6 @@
 """Fit the efficiencies of processors to the published seconds of training steps.
 
-    python tools/fit_rates.py           # writes profiles/processors/fitted.yaml and held_out.csv
+    python tools/fit_rates.py           # writes profiles/processors/fitted.json and held_out.csv
     python tools/fit_rates.py --check   # exit code 1 if they aren't what would be written
     python tools/fit_rates.py --choose  # the widths of the priors, by cross-validation within the fitted half
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +30,6 @@ from hashlib import sha256
 from math import exp, sqrt
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from edgefl.commands.devices.published import KEY, Held, held, key_of, source_of
@@ -452,7 +452,7 @@ def written(tables: Sequence[Table]) -> dict[str, str]:
         [[*KEY, *(f"unseen_{by}" for by in UNSEEN)], *dict.fromkeys(map(tuple, lines))]
     )
     return {
-        "fitted.yaml": yaml.safe_dump(content, sort_keys=False, width=120, default_flow_style=None),
+        "fitted.json": json.dumps(content, indent=1) + "\n",
         "held_out.csv": text.getvalue(),
     }
 

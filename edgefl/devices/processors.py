@@ -1,6 +1,6 @@
 """Processors: what share of its peak and bandwidth each class of operator reaches, fitted to published seconds.
 
-``profiles/processors/classes.yaml`` names the classes of processors, ``fitted.yaml`` has their efficiencies, which
+``profiles/processors/classes.yaml`` names the classes of processors, ``fitted.json`` has their efficiencies, which
 ``tools/fit_rates.py`` fits.  A device with published rows has its own, another one those of its class, and a class
 without rows those of all CPUs or all GPUs.
 """
@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import inf
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PositiveFloat, TypeAdapter, ValidationError
 
 from edgefl.devices.written_facts import Source, library_folder, read_written
-from edgefl.errors import UnknownName
+from edgefl.errors import DeviceError, UnknownName
 from edgefl.operator_classes import OPERATOR_CLASSES, OPERATOR_NAMES, OperatorName
 from edgefl.registry.part_fields import Fields
 
@@ -85,7 +85,7 @@ class FittedEfficiency(Fields):
 
 
 class Fitted(Fields):
-    """The content of ``fitted.yaml``."""
+    """The content of ``fitted.json``."""
 
     title: str
     loss: str
@@ -133,24 +133,25 @@ def processor_of(kind: ProcessorKind, efficiency: Efficiency) -> Processor:
 @cache
 def classes() -> Mapping[str, ProcessorClass]:
     """The classes of processors by name.  Raises DeviceError for an invalid file."""
-    result: Mapping[str, ProcessorClass] = _read("classes", TypeAdapter(dict[str, ProcessorClass]), "classes")
-    return result
+    written = read_written(
+        library_folder() / "processors" / "classes.yaml", "a file of classes is a mapping with a title"
+    )
+    try:
+        return TypeAdapter(dict[str, ProcessorClass]).validate_python(written.data.get("classes"))
+    except ValidationError as error:
+        raise written.invalid(error, ("classes",), "a class is {about, kind}") from None
 
 
 @cache
 def fitted() -> Fitted:
     """What was fitted.  Raises DeviceError for an invalid file."""
-    result: Fitted = _read("fitted", TypeAdapter(Fitted), None)
-    return result
-
-
-def _read(name: str, shape: TypeAdapter[Any], field: str | None) -> Any:
-    written = read_written(library_folder() / "processors" / f"{name}.yaml", "a file of processors has a title")
-    data = dict(written.data)
+    path = library_folder() / "processors" / "fitted.json"
     try:
-        return shape.validate_python(data if field is None else data.get(field))
+        return Fitted.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        raise written.invalid(error, () if field is None else (field,), "see tools/fit_rates.py") from None
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise DeviceError(f"{path}: {where}: {first['msg']}; tools/fit_rates.py writes it") from None
 
 
 def kind_of(name: str) -> ProcessorKind:
@@ -176,7 +177,7 @@ def efficiency_of(processor: str, device: str | None = None, runtime: str = PYTO
         for entry in fitted().entries:
             if entry.of == of and entry.runtime is None:
                 return entry
-    raise AssertionError(f"fitted.yaml has no entry of {kind}")  # tests hold the file to have one
+    raise AssertionError(f"fitted.json has no entry of {kind}")  # tests hold the file to have one
 
 
 def same_runtime(one: str | None, other: str) -> bool:
