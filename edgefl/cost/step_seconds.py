@@ -44,16 +44,18 @@ def step_seconds(operators: Floats, hardware: Hardware, precision: str = "float3
     of_class = kinds.astype(np.intp)
     processor = hardware.processor
     fixed = processor.launch * hardware.seconds_per_operator
-    arithmetic = flops / (hardware.rate(precision) * np.array(processor.arithmetic)[of_class])
-    memory = moved / (hardware.memory_bytes_per_second * np.array(processor.memory)[of_class])
+    of_rate, of_bandwidth = processor.shares
+    arithmetic = flops / (hardware.rate(precision) * of_rate)[of_class]
+    memory = moved / (hardware.memory_bytes_per_second * of_bandwidth)[of_class]
     if processor.kind == "cpu":
         each = arithmetic + memory + fixed
     elif processor.kind == "gpu":
         each = np.maximum(arithmetic, memory) + processor.kernel_seconds
     else:
         each = np.maximum(arithmetic, memory) + fixed
-    by_class: Floats = np.bincount(of_class, weights=each * times, minlength=len(OPERATOR_CLASSES)).astype(np.float64)
-    launches = float(times.sum()) * fixed if processor.kind == "gpu" else 0.0
+    by_class = np.bincount(of_class, each * times, len(OPERATOR_CLASSES)).astype(np.float64, copy=False)
     spent = float(by_class.sum())
-    busy = float(np.maximum(arithmetic, memory) @ times) if processor.kind == "gpu" else spent
+    if processor.kind != "gpu":
+        return StepSeconds(by_class, 0.0, spent)
+    launches, busy = float(times.sum()) * fixed, float(np.maximum(arithmetic, memory) @ times)
     return StepSeconds(by_class, max(0.0, launches - spent), busy)

@@ -10,10 +10,12 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from math import inf
 from typing import Annotated, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, PositiveFloat, TypeAdapter, ValidationError
 
 from edgefl.devices.written_facts import Source, library_folder, read_written
@@ -110,6 +112,11 @@ class Processor:
     launch: float = 1.0
     loading_seconds: float = 0.0
     sample_seconds: float = 0.0
+
+    @cached_property
+    def shares(self) -> NDArray[np.float64]:
+        """``arithmetic`` and ``memory`` as an array `[2, operator classes]`."""
+        return np.array([self.arithmetic, self.memory])
 
 
 ROOFLINE = Processor("roofline", (1.0,) * len(OPERATOR_CLASSES), (1.0,) * len(OPERATOR_CLASSES))
