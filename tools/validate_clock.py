@@ -24,7 +24,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 
-from edgefl.cli import one_line
+from edgefl import terminal
 from edgefl.commands.emulate.emulate import emulate, errors_of
 from edgefl.machine import host
 
@@ -155,5 +155,5 @@ def main() -> None:
 if __name__ == "__main__":
     import warnings
 
-    warnings.showwarning = one_line
+    warnings.showwarning = terminal.warn
     main()

@@ -146,6 +146,7 @@ def validate(
     plot: Annotated[
         str | None, typer.Option("--plot", metavar="FILE", help="Draw predicted over measured: .png, .pdf or .svg.")
     ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Every measurement, and its source.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Hold predictions against published measurements of training on devices of the library."""
@@ -155,4 +156,4 @@ def validate(
         from edgefl.commands.devices.published import validate_devices
 
         result = validate_devices(devices=device or (), plot=plot, on_progress=on_progress)
-    print_json(result) if as_json else print_published(result)
+    print_json(result) if as_json else print_published(result, full=full)

@@ -18,7 +18,6 @@ from edgefl import units
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.devices import DEVICE_KINDS, Hardware, read_device, read_link
 from edgefl.devices.browsing import numbers_of
-from edgefl.devices.processors import OPERATOR_NAMES
 from edgefl.devices.writing import Entry, profile_text
 from edgefl.devices.written_facts import Confidence
 from edgefl.errors import DeviceError, UnknownName
@@ -26,6 +25,7 @@ from edgefl.machine import host
 from edgefl.machine.link_speed import measure_link
 from edgefl.machine.microbenchmarks import small_layers, threads_of
 from edgefl.machine.throughput import SLOWED, Spread, sustained, sustained_run, throttling
+from edgefl.operator_classes import OPERATOR_NAMES
 from edgefl.records.devices import CalibratedProfile, Calibration
 from edgefl.runs.durable import write_output
 from edgefl.work.torch_device import device_of

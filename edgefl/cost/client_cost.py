@@ -61,6 +61,12 @@ class ComputeCost:
         """Seconds of reading the model from a device's storage."""
         return self.loaded_bytes / device.storage_bytes_per_second
 
+    def cool(self, device: Device, *, loads: bool = True) -> tuple[float, float]:
+        """Seconds of loading the model (with ``loads``) and computing, and the share of them that isn't waiting."""
+        spent, load = self.seconds_by_class(device), self.load_seconds(device) if loads else 0.0
+        seconds = spent.total + load
+        return seconds, (spent.busy + load) / seconds if seconds else 1.0
+
     def seconds(self, device: Hardware) -> float:
         """Seconds of all operators on a device, by the formula of its processor, in the precision of training."""
         return step_seconds(self.operators, device, self.precision).total
@@ -227,8 +233,8 @@ def _durations(phases: Phases, loads: Sequence[float]) -> list[Duration]:
 
 def round_numbers(compute: ComputeCost, moved: Traffic, device: Device, link: Link | None) -> tuple[float, ...]:
     """The NUMBERS of a round on a device and link (edgefl.cost.phases)."""
-    cool = compute.seconds(device) + (0.0 if link is None else compute.load_seconds(device))
-    return numbers_of(moved.serialised_download_bytes, moved.serialised_upload_bytes, cool, device, link)
+    cool, busy = compute.cool(device, loads=link is not None)
+    return numbers_of(moved.serialised_download_bytes, moved.serialised_upload_bytes, cool, device, link, busy)
 
 
 def amounts_of(computes: Sequence[ComputeCost], moved: Sequence[Traffic]) -> dict[str, NDArray[Any]]:

@@ -1,8 +1,8 @@
 """The one formula of time and energy: the three phases of rounds, as prices say them and the virtual clock plays them.
 
 A round downloads, loads its model and computes, and uploads.  A transfer takes one latency plus bits / rate, and no
-time if there are no bits.  While it computes, a device draws its compute power; while it receives or sends, its idle
-power plus that of its radio.
+time if there are no bits.  While its processor is busy, a device draws its compute power, and while a GPU waits for
+its next kernel its idle power; while it receives or sends, its idle power plus that of its radio.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ Three = tuple[Floats, Floats, Floats]
 
 NUMBERS = (
     "down_bits", "up_bits", "latency", "down_goodput", "up_goodput", "cool_seconds", "throttle_after",
-    "throttled_share", "idle_watts", "download_watts", "upload_watts", "compute_watts",
+    "throttled_share", "idle_watts", "download_watts", "upload_watts", "compute_watts", "busy_share",
 )  # fmt: skip
-"""Numbers of a round; ``cool_seconds`` is the time of loading and computing without throttling."""
-_LATENCY, _COOL, _AFTER, _SHARE, _IDLE, _RECEIVING, _SENDING, _COMPUTING = (2, *range(5, 12))
+"""Numbers of a round; ``cool_seconds`` is the time of loading and computing without throttling, and ``busy_share`` the
+share of it in which the processor is busy."""
+_LATENCY, _COOL, _AFTER, _SHARE, _IDLE, _RECEIVING, _SENDING, _COMPUTING, _BUSY = (2, *range(5, 13))
 
 
 def numbers_of(
@@ -36,6 +37,7 @@ def numbers_of(
     cool_seconds: float | Floats,
     device: Device,
     link: Link | None,
+    busy_share: float | Floats = 1.0,
 ) -> tuple[Any, ...]:
     """The NUMBERS of a round that moves these serialised bytes, or of several that are given as arrays `[rounds]`.
 
@@ -46,7 +48,7 @@ def numbers_of(
     )  # fmt: skip
     return (
         8 * down_bytes, 8 * up_bytes, latency, down, up, cool_seconds, device.throttle_after_seconds,
-        device.throttled_share, device.idle_watts, receiving, sending, device.compute_watts,
+        device.throttled_share, device.idle_watts, receiving, sending, device.compute_watts, busy_share,
     )  # fmt: skip
 
 
@@ -92,9 +94,10 @@ class Phases:
 
     @cached_property
     def watts(self) -> Three:
-        """Power while it receives, computes and sends, each `[rounds]`."""
-        idle = self.numbers[:, _IDLE]
-        return idle + self.numbers[:, _RECEIVING], self.numbers[:, _COMPUTING], idle + self.numbers[:, _SENDING]
+        """Mean power while it receives, computes and sends, each `[rounds]`."""
+        idle, most, busy = self.numbers[:, [_IDLE, _COMPUTING, _BUSY]].T
+        computing = idle + (most - idle) * busy
+        return idle + self.numbers[:, _RECEIVING], computing, idle + self.numbers[:, _SENDING]
 
     def transfer(self, direction: int) -> Floats:
         """Seconds of the whole download (0) or upload (1), `[rounds]`."""
@@ -114,9 +117,8 @@ class Phases:
     @property
     def peak_watts(self) -> Floats:
         """The highest power that a round draws in the phases that take time, `[rounds]`."""
-        down, busy, up = (
-            np.where(spent > 0, power, 0.0) for spent, power in zip(self.seconds, self.watts, strict=True)
-        )
+        most = self.watts[0], self.numbers[:, _COMPUTING], self.watts[2]
+        down, busy, up = (np.where(spent > 0, power, 0.0) for spent, power in zip(self.seconds, most, strict=True))
         return np.asarray(np.maximum(np.maximum(down, busy), up))
 
 

@@ -17,16 +17,20 @@ from edgefl.devices.profile import Hardware
 from edgefl.operator_classes import OPERATOR_CLASSES
 
 Floats = NDArray[np.float64]
-PRICED_BY = "by class of operator"
+PRICED_BY = "by class of operator, watts by utilisation"
 """The formula in words, which a run's checkpoint holds: no run goes on at other prices."""
 
 
 @dataclass(frozen=True)
 class StepSeconds:
-    """Seconds of operators by class, `[operator classes]`, and those in which a GPU waits for launches."""
+    """Seconds of operators by class, `[operator classes]`, and those in which a GPU waits for launches.
+
+    ``busy`` are the seconds in which the processor works.  A GPU doesn't in the fixed time of a kernel.
+    """
 
     by_class: Floats
     waiting: float
+    busy: float
 
     @property
     def total(self) -> float:
@@ -40,14 +44,18 @@ def step_seconds(operators: Floats, hardware: Hardware, precision: str = "float3
     of_class = kinds.astype(np.intp)
     processor = hardware.processor
     fixed = processor.launch * hardware.seconds_per_operator
-    arithmetic = flops / (hardware.rate(precision) * np.array(processor.arithmetic)[of_class])
-    memory = moved / (hardware.memory_bytes_per_second * np.array(processor.memory)[of_class])
+    of_rate, of_bandwidth = processor.shares
+    arithmetic = flops / (hardware.rate(precision) * of_rate)[of_class]
+    memory = moved / (hardware.memory_bytes_per_second * of_bandwidth)[of_class]
     if processor.kind == "cpu":
         each = arithmetic + memory + fixed
     elif processor.kind == "gpu":
         each = np.maximum(arithmetic, memory) + processor.kernel_seconds
     else:
         each = np.maximum(arithmetic, memory) + fixed
-    by_class: Floats = np.bincount(of_class, weights=each * times, minlength=len(OPERATOR_CLASSES)).astype(np.float64)
-    launches = float(times.sum()) * fixed if processor.kind == "gpu" else 0.0
-    return StepSeconds(by_class, max(0.0, launches - float(by_class.sum())))
+    by_class = np.bincount(of_class, each * times, len(OPERATOR_CLASSES)).astype(np.float64, copy=False)
+    spent = float(by_class.sum())
+    if processor.kind != "gpu":
+        return StepSeconds(by_class, 0.0, spent)
+    launches, busy = float(times.sum()) * fixed, float(np.maximum(arithmetic, memory) @ times)
+    return StepSeconds(by_class, max(0.0, launches - spent), busy)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,6 +14,7 @@ from pydantic import ValidationError
 from edgefl import units
 from edgefl.devices.derived import derived_of_device, derived_of_link
 from edgefl.devices.fleet_profile import FleetProfile, fleet_names, fleet_profile
+from edgefl.devices.measurements import measurements
 from edgefl.devices.options import FleetOptions
 from edgefl.devices.processors import efficiency_of
 from edgefl.devices.profile import (
@@ -166,7 +169,14 @@ def _device(device: Device) -> DeviceProfile:
     return DeviceProfile(
         profile="device", name=device.name, title=device.title, kind=device.kind, twin=device.twin, modes=device.modes,
         values=numbers_of(device), derived=derived_of_device(device), rests_on=rests_on(device),
+        metered=_metered()[device.name],
     )  # fmt: skip
+
+
+@cache
+def _metered() -> Counter[str]:
+    """Published figures of watts or joules by device."""
+    return Counter(row.device for row in measurements() if row.watts is not None or row.measured in ("power", "energy"))
 
 
 def rests_on(device: Device) -> RestsOn | None:
@@ -217,11 +227,7 @@ def _mean(amounts: Mapping[str, float | int], values: Mapping[str, float]) -> fl
     return sum(share * values[name] for name, share in _shares(amounts).items())
 
 
-ENOUGH_ROWS = 3
-"""Published rows from which the residuals of a device or a class are taken as known."""
-
-
 def residual_factor(device: Device) -> float | None:
-    """By how much the seconds of a device are off on rows that a fit hasn't seen; None where too few rows say it."""
+    """By how much seconds are off on rows that a fit hasn't seen; None for a device without a class of processors."""
     known = rests_on(device)
-    return known.error if known is not None and known.rows >= ENOUGH_ROWS else None
+    return None if known is None else known.error

@@ -82,6 +82,12 @@ class Software:
     version: tuple[int, int] | None
     compiled: bool
 
+    @property
+    def key(self) -> str:
+        """By which efficiencies are fitted: ``pytorch 1.13``, ``pytorch compiled``."""
+        version = "" if self.version is None else " {}.{}".format(*self.version)
+        return self.name + version + (" compiled" if self.compiled else "")
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -147,6 +153,11 @@ class Measurement:
     def fuses_attention(self) -> bool:
         """Whether attention was one operator: PyTorch has it since 2.0, TensorFlow and MNN multiply and normalise."""
         return self.software.name == "pytorch" and (self.software.version or (2, 0)) >= (2, 0)
+
+    @property
+    def updates_together(self) -> bool:
+        """Whether a GPU's optimizer updates all parameters in a few operators: PyTorch does so since 2.0."""
+        return self.software.name != "pytorch" or (self.software.version or (2, 0)) >= (2, 0)
 
     @property
     def half(self) -> Half:

@@ -1,6 +1,6 @@
 """Processors: what share of its peak and bandwidth each class of operator reaches, fitted to published seconds.
 
-``profiles/processors/classes.yaml`` names the classes of processors, ``fitted.yaml`` has their efficiencies, which
+``profiles/processors/classes.yaml`` names the classes of processors, ``fitted.json`` has their efficiencies, which
 ``tools/fit_rates.py`` fits.  A device with published rows has its own, another one those of its class, and a class
 without rows those of all CPUs or all GPUs.
 """
@@ -10,14 +10,16 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from math import inf
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, PositiveFloat, TypeAdapter, ValidationError
 
 from edgefl.devices.written_facts import Source, library_folder, read_written
-from edgefl.errors import UnknownName
+from edgefl.errors import DeviceError, UnknownName
 from edgefl.operator_classes import OPERATOR_CLASSES, OPERATOR_NAMES, OperatorName
 from edgefl.registry.part_fields import Fields
 
@@ -45,8 +47,8 @@ class Efficiency(Fields):
     ``arithmetic`` are shares of the float32 peak; operators of a class that it lacks take no time for their FLOPs.
     ``memory`` are shares of the memory bandwidth; classes that it lacks take none for their bytes.  ``reduced`` are
     shares of the peaks in reduced precision, of those in float32.  ``kernel`` are seconds of each kernel of a GPU,
-    ``launch`` multiplies the profile's seconds per operator, and ``loading`` are seconds of each value of a sample
-    that is read and prepared.
+    ``launch`` multiplies the profile's seconds per operator.  ``loading`` are seconds of each value of a sample that
+    is read and prepared, and ``sample`` those of each sample beside; simulations charge neither.
     """
 
     arithmetic: Annotated[Mapping[OperatorName, PositiveFloat], AfterValidator(_with_products)]
@@ -55,6 +57,7 @@ class Efficiency(Fields):
     kernel: float = Field(default=0.0, ge=0)
     launch: PositiveFloat = 1.0
     loading: float = Field(default=0.0, ge=0)
+    sample: float = Field(default=0.0, ge=0)
 
 
 class OwnProcessor(Efficiency):
@@ -71,7 +74,8 @@ class FittedEfficiency(Fields):
 
     ``of`` names it; ``runtime`` is that of the rows (``pytorch 1.13``), None for the mean over all runtimes; ``rows``
     are the published seconds of it, ``devices`` how many devices have them.  ``error`` is the factor
-    exp(sqrt(mean(log(predicted / measured)^2))) of rows that a fit without them predicts.
+    exp(sqrt(mean(log(predicted / measured)^2))) of rows that a fit without them predicts: for a device without the half
+    of its models that they are in, for a class without the device, for a kind without the class.
     """
 
     of: str
@@ -83,7 +87,7 @@ class FittedEfficiency(Fields):
 
 
 class Fitted(Fields):
-    """The content of ``fitted.yaml``."""
+    """The content of ``fitted.json``."""
 
     title: str
     loss: str
@@ -98,7 +102,7 @@ class Processor:
     ``arithmetic`` is by class of operator the rate of its FLOPs, as a share of the rate of products (inf: they take no
     time); ``memory`` the same of its bytes and the memory bandwidth.  ``kernel_seconds`` are those of each kernel of a
     GPU, ``launch`` multiplies the device's seconds per operator, and ``loading_seconds`` are those of each value that a
-    loader prepares.
+    loader prepares, beside ``sample_seconds`` of each sample.
     """
 
     kind: ProcessorKind | Literal["roofline"]
@@ -107,6 +111,12 @@ class Processor:
     kernel_seconds: float = 0.0
     launch: float = 1.0
     loading_seconds: float = 0.0
+    sample_seconds: float = 0.0
+
+    @cached_property
+    def shares(self) -> NDArray[np.float64]:
+        """``arithmetic`` and ``memory`` as an array `[2, operator classes]`."""
+        return np.array([self.arithmetic, self.memory])
 
 
 ROOFLINE = Processor("roofline", (1.0,) * len(OPERATOR_CLASSES), (1.0,) * len(OPERATOR_CLASSES))
@@ -123,30 +133,32 @@ def processor_of(kind: ProcessorKind, efficiency: Efficiency) -> Processor:
         efficiency.kernel,
         efficiency.launch,
         efficiency.loading,
+        efficiency.sample,
     )
 
 
 @cache
 def classes() -> Mapping[str, ProcessorClass]:
     """The classes of processors by name.  Raises DeviceError for an invalid file."""
-    result: Mapping[str, ProcessorClass] = _read("classes", TypeAdapter(dict[str, ProcessorClass]), "classes")
-    return result
+    written = read_written(
+        library_folder() / "processors" / "classes.yaml", "a file of classes is a mapping with a title"
+    )
+    try:
+        return TypeAdapter(dict[str, ProcessorClass]).validate_python(written.data.get("classes"))
+    except ValidationError as error:
+        raise written.invalid(error, ("classes",), "a class is {about, kind}") from None
 
 
 @cache
 def fitted() -> Fitted:
     """What was fitted.  Raises DeviceError for an invalid file."""
-    result: Fitted = _read("fitted", TypeAdapter(Fitted), None)
-    return result
-
-
-def _read(name: str, shape: TypeAdapter[Any], field: str | None) -> Any:
-    written = read_written(library_folder() / "processors" / f"{name}.yaml", "a file of processors has a title")
-    data = dict(written.data)
+    path = library_folder() / "processors" / "fitted.json"
     try:
-        return shape.validate_python(data if field is None else data.get(field))
+        return Fitted.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        raise written.invalid(error, () if field is None else (field,), "see tools/fit_rates.py") from None
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise DeviceError(f"{path}: {where}: {first['msg']}; tools/fit_rates.py writes it") from None
 
 
 def kind_of(name: str) -> ProcessorKind:
@@ -159,21 +171,26 @@ def kind_of(name: str) -> ProcessorKind:
 def efficiency_of(processor: str, device: str | None = None, runtime: str = PYTORCH_NAME) -> FittedEfficiency:
     """What was fitted for this device, or else its class, or else all processors of its kind.
 
-    Of these the first counts that has rows of the runtime (``pytorch 1.13``), of another version of it, or of any.
+    The first counts that has rows of the runtime (``pytorch 1.13``) or of another version of it, and of its versions
+    the runtime's own or else the one with most rows; if none has, the class or else the kind over all runtimes.
     Raises UnknownName for an unknown class.
     """
     kind = kind_of(processor)
     for of in (device, processor, kind):
-        known = [entry for entry in fitted().entries if entry.of == of]
+        known = [entry for entry in fitted().entries if entry.of == of and same_runtime(entry.runtime, runtime)]
         if known:
-            name = runtime.partition(" ")[0]
+            return max(known, key=lambda entry: (entry.runtime == runtime, entry.rows))
+    for of in (processor, kind):
+        for entry in fitted().entries:
+            if entry.of == of and entry.runtime is None:
+                return entry
+    raise AssertionError(f"fitted.json has no entry of {kind}")  # tests hold the file to have one
 
-            def nearness(entry: FittedEfficiency, name: str = name) -> tuple[bool, bool, bool, int]:
-                own = entry.runtime or ""
-                return own == runtime, own.partition(" ")[0] == name, entry.runtime is None, entry.rows
 
-            return max(known, key=nearness)
-    raise AssertionError(f"fitted.yaml has no entry of {kind}")  # tests hold the file to have one
+def same_runtime(one: str | None, other: str) -> bool:
+    """Whether two runtimes differ in their version at most: ``pytorch 1.13`` and ``pytorch 2.7``."""
+    first, second = ([word for word in (name or "").split() if not word[0].isdigit()] for name in (one, other))
+    return first == second
 
 
 def source_of(entry: FittedEfficiency, share: float, of: str) -> Source:

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from edgefl import registry, units
 from edgefl.devices.processors import (
     OWN_SHAPE,
+    PYTORCH_NAME,
     ROOFLINE,
     OwnProcessor,
     Processor,
@@ -487,9 +488,29 @@ def _own_processor(written: Written) -> Processor:
     return processor_of(own.kind, own)
 
 
-def _by_class(facts: dict[str, Fact], named: str, name: str) -> tuple[Processor, dict[str, Fact]]:
+FITTED: Literal["fitted"] = "fitted"
+"""The confidence of a number that is a fitted share of a peak."""
+MachineT = TypeVar("MachineT", bound=Hardware)
+
+
+def in_runtime(machine: MachineT, runtime: str) -> MachineT:
+    """The hardware or device with the efficiencies of this runtime (``pytorch 1.13``), the nearest that were fitted.
+
+    One whose profile names no class of processors stays as it is.
+    """
+    if machine.processor_class is None:
+        return machine
+    own = {number: fact for number, fact in machine.facts.items() if fact.confidence != FITTED}
+    processor, facts = _by_class(own, machine.processor_class, machine.name, runtime)
+    rates: dict[str, Any] = {number: fact.value for number, fact in facts.items() if fact.confidence == FITTED}
+    return replace(machine, processor=processor, facts=MappingProxyType(facts), **rates)
+
+
+def _by_class(
+    facts: Mapping[str, Fact], named: str, name: str, runtime: str = PYTORCH_NAME
+) -> tuple[Processor, dict[str, Fact]]:
     """The processor of this class, and the facts with its rates where a profile has none of its own."""
-    entry = efficiency_of(named, split_mode(name)[0])
+    entry = efficiency_of(named, split_mode(name)[0], runtime)
     share = entry.efficiency.arithmetic["product"]
     rates = {"flops_per_second": ("peak_flops_per_second", share)}
     for reduced in _REDUCED:
@@ -501,7 +522,7 @@ def _by_class(facts: dict[str, Fact], named: str, name: str) -> tuple[Processor,
         if number not in facts:
             value = of_peak * facts[peak].value
             said = source_of(entry, of_peak, peak)
-            derived[number] = Fact(value, value / entry.error, value * entry.error, "fitted", said)
+            derived[number] = Fact(value, value / entry.error, value * entry.error, FITTED, said)
     below = {peak: number for number, (peak, _) in rates.items() if number in derived}
     placed: dict[str, Fact] = {}
     for number, fact in facts.items():

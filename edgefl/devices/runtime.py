@@ -1,7 +1,7 @@
 """The runtime that trains on the clients' devices, and the memory that it takes before any tensor exists.
 
-A runtime replaces the runtime overhead of the devices' memory and nothing else: FLOPs, live tensors and seconds stay
-those of PyTorch's operators.
+A runtime replaces the runtime overhead of the devices' memory, and the efficiencies of their processors where some were
+fitted to published seconds of it.  FLOPs, operators and live tensors stay those of PyTorch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from edgefl import units
-from edgefl.devices.profile import Device, is_file_name, library_files, look_up
+from edgefl.devices.processors import efficiency_of, same_runtime
+from edgefl.devices.profile import Device, in_runtime, is_file_name, library_files, look_up, split_mode
 from edgefl.devices.written_facts import Fact, read_written
 from edgefl.errors import DeviceError
 
@@ -72,7 +73,7 @@ def check_runtime(runtime: RuntimeChoice, device: Device) -> None:
 
 
 def with_runtime(device: Device, runtime: RuntimeChoice) -> Device:
-    """The device with the overhead of this runtime; the same object for PYTORCH.
+    """The device with the overhead of this runtime, and its efficiencies if known; the same object for PYTORCH.
 
     An overhead in bytes has no source, so the result has no fact for it.  Raises as ``load_runtime`` does.
     """
@@ -81,7 +82,12 @@ def with_runtime(device: Device, runtime: RuntimeChoice) -> Device:
     facts = {name: fact for name, fact in device.facts.items() if name != "runtime_overhead_bytes"}
     if isinstance(runtime, str):
         facts["runtime_overhead_bytes"] = load_runtime(runtime).fact
-    return replace(device, runtime_overhead_bytes=_overhead(runtime), facts=MappingProxyType(facts))
+    changed = replace(device, runtime_overhead_bytes=_overhead(runtime), facts=MappingProxyType(facts))
+    if isinstance(runtime, int) or device.processor_class is None:
+        return changed
+    name = load_runtime(runtime).name
+    known = efficiency_of(device.processor_class, split_mode(device.name)[0], name)
+    return in_runtime(changed, name) if same_runtime(known.runtime, name) else changed
 
 
 def free_memory_bytes(device: Device) -> int:

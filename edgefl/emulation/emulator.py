@@ -199,10 +199,16 @@ class Emulator:
     # clients --------------------------------------------------------------------------------------------------------
 
     def calibrate(self, client: int, seconds: float) -> Answer:
-        """Rates of a client's process under its quota, by CPU time, and its ``share`` of a processor's time."""
+        """Rates of a client's process under its quota, by CPU time, and its ``share`` of a processor's time.
+
+        Its memory isn't limited meanwhile.
+        """
         running = self._running[client]
+        running.limits.memory(inf)
         tell(running.pipe, {"do": "calibrate", "seconds": seconds})
-        return self._answer(running)[0]
+        answer = self._answer(running)[0]
+        running.limits.memory(running.limits.resident + running.machine.memory_bytes)
+        return answer
 
     def process(self, client: int) -> BaseProcess:
         """The process of a client."""

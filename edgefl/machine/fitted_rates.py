@@ -36,7 +36,11 @@ class TimedStep:
 
 
 def nearest(
-    make: Callable[[Floats], Machine], start: ArrayLike, steps: Sequence[TimedStep], precision: str = "float32"
+    make: Callable[[Floats], Machine],
+    start: ArrayLike,
+    steps: Sequence[TimedStep],
+    precision: str = "float32",
+    hold: float = HOLD,
 ) -> Machine:
     """The machine ``make(numbers)`` whose predictions of the steps have the least deviance.
 
@@ -50,7 +54,7 @@ def nearest(
         predicted = [step_seconds(each.operators, machine, precision).total for each in steps]
         log_ratios = measured - np.log(predicted)
         deviance = np.sqrt(2 * np.maximum(np.expm1(log_ratios) - log_ratios, 0.0))
-        return np.concatenate([np.copysign(deviance, log_ratios), HOLD * (x - began)])
+        return np.concatenate([np.copysign(deviance, log_ratios), hold * (x - began)])
 
     return make(np.exp(least_squares(errors, began).x))
 

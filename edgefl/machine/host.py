@@ -17,7 +17,6 @@ from pathlib import Path
 import psutil
 
 BLOCK = 2**20
-USUAL_CACHE = 32 * 2**20
 SYS = Path("/sys")
 UNLIMITED = 2**60
 """Limits above this count as no limit; control groups report about 2^63 for "unlimited"."""
@@ -42,16 +41,6 @@ def usable_bytes() -> int:
     limit = _limit("memory.max", "memory/memory.limit_in_bytes")
     memory = psutil.virtual_memory()
     return min(memory.available + psutil.Process().memory_info().rss, memory.total, limit)
-
-
-def last_cache_bytes() -> int:
-    """Bytes of the processor's last cache, as the system tells them; ``USUAL_CACHE`` if it doesn't."""
-    caches = [
-        (int(level.read_text()), int(size.removesuffix("K")) * 1024)
-        for level in (SYS / "devices/system/cpu/cpu0/cache").glob("index*/level")
-        if (size := "".join(_words(level.with_name("size")))).endswith("K")
-    ]
-    return max(caches)[1] if caches else USUAL_CACHE
 
 
 def release_memory() -> None:

@@ -208,10 +208,11 @@ def _half(
     except (RuntimeError, NotImplementedError):  # this build has no kernel for the dtype
         return None
     median = np.median(taken, axis=0)
-    number = f"{name}_flops_per_second"
-    found = nearest(
-        lambda x: replace(rates, **{number: float(x[0])}), [rates.flops_per_second], timed_steps(measured, median), name
-    )
+
+    def made(rate: Floats) -> Hardware:
+        return replace(rates, float16_flops_per_second=float(rate[0]), bfloat16_flops_per_second=float(rate[0]))
+
+    found = nearest(made, [rates.flops_per_second], timed_steps(measured, median), name)
     return _ranged(found.rate(name), median / taken)
 
 

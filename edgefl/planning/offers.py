@@ -48,14 +48,15 @@ class Prices:
         self._computes = {id(demand.compute): demand.compute for demand in demands}
         self._compute_of = [id(demand.compute) for demand in demands]
         self._amounts = amounts_of([d.compute for d in demands], [d.traffic for d in demands])
-        self._cool: dict[Device, Floats] = {}
+        self._cool: dict[Device, tuple[Floats, Floats]] = {}
 
     def on(self, pairs: Sequence[tuple[Device, Link]], throttling: bool) -> Priced:
         """The prices on these pairs."""
         costs = {name: np.empty((len(pairs), len(self._compute_of))) for name in self.names}
         down, up = self._amounts["download_bytes"], self._amounts["upload_bytes"]
         for index, (device, link) in enumerate(pairs):
-            columns = numbers_of(down, up, self._cool_seconds(device), device, link)
+            cool, busy = self._computing(device)
+            columns = numbers_of(down, up, cool, device, link, busy)
             phases = Phases(np.stack(np.broadcast_arrays(*columns), axis=1), throttling)
             seconds = dict(zip(("download_seconds", "compute_seconds", "upload_seconds"), phases.seconds, strict=True))
             rounds = Rounds(
@@ -66,12 +67,13 @@ class Prices:
                 costs[name][index] = values
         return Priced(costs)
 
-    def _cool_seconds(self, device: Device) -> Floats:
-        """Seconds of loading and computing each work, without throttling: `[works]`."""
+    def _computing(self, device: Device) -> tuple[Floats, Floats]:
+        """Seconds of loading and computing each work, without throttling, and the share that is busy: `[works]`."""
         key = replace(device, compute_watts=0.0, idle_watts=0.0)  # power doesn't change times
         if key not in self._cool:
-            by = {i: compute.seconds(device) + compute.load_seconds(device) for i, compute in self._computes.items()}
-            self._cool[key] = np.array([by[index] for index in self._compute_of], dtype=float)
+            by = {i: compute.cool(device) for i, compute in self._computes.items()}
+            cool, busy = np.array([by[index] for index in self._compute_of], dtype=float).reshape(-1, 2).T
+            self._cool[key] = cool, busy
         return self._cool[key]
 
 

@@ -247,6 +247,8 @@ class DeviceProfile(Figures, DeviceKinds, ProfileHead):
 
     rests_on: RestsOn | None
     """What its seconds rest on; `null` for a profile that names no class of processors"""
+    metered: int
+    """Published figures of watts or joules while the device trained; 0: it was never held against a meter"""
 
 
 class FleetSheet(ProfileHead):

@@ -15,6 +15,7 @@ from edgefl.records.host import HostWork, Scratch
 from edgefl.records.papers import Papers
 from edgefl.records.parts import Parts
 from edgefl.records.profile import ComparedProfiles, CostDifference, Profile
+from edgefl.records.published import Published
 from edgefl.records.record import Record
 from edgefl.records.rounds import Round
 from edgefl.records.run import Comparison, Environment, Evaluation, Result
@@ -29,7 +30,7 @@ RECORDS: dict[str, type[Record]] = {
     "compare.json": Comparison, "run": Summary, "verify": Verified, "explain": Explanation, "trace": Traced,
     "export": Exported, "emulate": Emulation, "profile": Profile,
     "profile --compare": ComparedProfiles, "cost-diff": CostDifference, "devices check": DeviceCheck,
-    "devices list": Library, "calibrate": Calibration, "methods": Parts,
+    "devices list": Library, "devices validate": Published, "calibrate": Calibration, "methods": Parts,
     "compare": ComparedRuns, "fit": Fit, "tune": Tuning, "bench": Bench, "analyse": Analysis, "validate": ValidScenario,
     "papers": Papers,
 }  # fmt: skip

@@ -169,6 +169,7 @@ def _print_profile(console: Console, profile: DeviceProfile | LinkProfile) -> No
             about.append("power modes: " + ", ".join(f"{profile.name}@{mode}" for mode in profile.modes))
         if profile.rests_on is not None:
             about.append(_rests_on(profile.rests_on))
+        about.append(f"joules: published figures: {profile.metered}" if profile.metered else METERLESS)
     print_section(console, f"{profile.name}: {profile.title}", table, "\n".join(about))
     _print_derived(console, profile.derived)
     by_source: dict[str, list[str]] = {}
@@ -178,6 +179,9 @@ def _print_profile(console: Console, profile: DeviceProfile | LinkProfile) -> No
     for head, quotes in by_source.items():
         console.print(Text("\n".join([head, *quotes])), soft_wrap=True)
     console.print()
+
+
+METERLESS = "joules: never held against a meter"
 
 
 def _rests_on(known: RestsOn) -> str:

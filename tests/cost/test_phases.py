@@ -34,6 +34,13 @@ def test_one_round_by_hand() -> None:
     assert [float(s[0]) for s in phases.seconds] == pytest.approx([2.6, 2 + (18 - 2) / 0.5, 0.0])
 
 
+def test_a_gpu_that_waits_draws_its_idle_power_and_its_peak_stays() -> None:
+    numbers = np.array([numbers_of(0, 1_000_000, 3.0, DEVICE, LINK, busy) for busy in (1.0, 0.25, 0.0)])
+    up = 0.05 + 8e6 / 4e6
+    assert priced(numbers, False)[1] == pytest.approx([3 * 4 + up * 1.8, 3 * (1 + 3 * 0.25) + up * 1.8, 3 + up * 1.8])
+    assert Phases(numbers).peak_watts.tolist() == [4.0] * 3
+
+
 def test_without_a_link_only_computing_takes_time() -> None:
     seconds, spent = priced(np.array([numbers_of(0, 0, 3.0, DEVICE, None)]), throttling=False)
     assert (seconds.tolist(), spent.tolist()) == ([3.0], [12.0])

@@ -46,6 +46,7 @@ def test_one_profile() -> None:
     board = describe("raspberry-pi-4-4gb")
     assert board["derived"]["flops_per_joule"] == pytest.approx(board["values"]["flops_per_second"]["value"] / 7.2)
     assert board["values"]["compute_watts"]["source"]["quote"]
+    assert (board["metered"], describe("server-h200")["metered"]) == (0, 1)
     assert describe("lte")["derived"]["download_goodput_bits_per_second"] == pytest.approx(12.61e6)
     phones = describe("phones")
     assert sum(phones["devices"].values()) == pytest.approx(1) and phones["derived"]["least_ram_bytes"] <= 2**32

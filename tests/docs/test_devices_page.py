@@ -14,7 +14,8 @@ def test_every_number_of_every_file_is_a_row_with_its_confidence_and_source() ->
     for path in [*ROOT.glob("profiles/devices/*.yaml"), *ROOT.glob("profiles/networks/*.yaml")]:
         (section,) = (each for each in PAGE.split("\n### ") if each.startswith(f"{path.stem}\n"))
         rows = [line.split(" | ") for line in section.splitlines() if line.startswith(("| `", "| @"))]
-        found = {row[0].strip("| "): (row[3], row[4].removesuffix(" |")) for row in rows}
+        written = [row for row in rows if row[3] != "fitted"]  # a class's, which no file has
+        found = {row[0].strip("| "): (row[3], row[4].removesuffix(" |")) for row in written}
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
         modes = {f"@{mode}: ": numbers for mode, numbers in data.pop("modes", {}).items()}
         held = {

@@ -12,7 +12,6 @@ import pytest
 from packaging.requirements import Requirement
 
 import edgefl
-from edgefl.commands.devices.published import validate_devices
 from edgefl.commands.doctor import doctor, package_check
 from edgefl.runs import Run, read_run
 from edgefl.work.metrics import TOP
@@ -40,7 +39,6 @@ TABLES = {**rows("records.md"), **rows("json.md")}
 
 ELSEWHERE = {
     "compare.json": {"runs[].sets.PATH"},
-    "published": {"rows[]", "summary[]"},
 }
 """Fields whose own fields are told elsewhere."""
 
@@ -149,9 +147,6 @@ def samples(
             found[table] += run[table] if isinstance(run, dict) else run.records(table)  # type: ignore[arg-type]
         found["result"].append(run["result"] if isinstance(run, dict) else run.result.as_json())
 
-    found["published"] = [validate_devices(devices=["jetson-xavier-nx-8gb"])]
-    for name in ("rows", "summary"):
-        found[f"published.{name}"] = found["published"][0][name]
     over = edgefl.run(small(training="none", fleet={"budgets": {"memory": "1kB"}}), output=folder / "over")
     found["explain"] = [edgefl.explain(layerwise_run.path, 1, client=0), edgefl.explain(over.path, 1, client=0)]
     lacking = package_check(Requirement("torch>=2.11"), None)

@@ -41,9 +41,9 @@ def travelling(down: int, up: int) -> Traffic:
 
 def seconds_by_hand(
     operators: Any, parameters: int, down: int, up: int, device: Device, link: Link
-) -> tuple[float, float, float]:
-    """Download, loading and computing, and upload, without throttling."""
-    busy = launches = 0.0
+) -> tuple[float, float, float, float]:
+    """Download, loading and computing, and upload, without throttling; and what of it a GPU waits."""
+    busy = launches = gaps = 0.0
     processor = device.processor
     fixed = processor.launch * device.seconds_per_operator
     for flops, touched, times, kind in operators:
@@ -54,13 +54,15 @@ def seconds_by_hand(
         elif processor.kind == "gpu":
             busy += times * (max(arithmetic, memory) + processor.kernel_seconds)
             launches += times * fixed
+            gaps += times * processor.kernel_seconds
         else:
             busy += times * (max(arithmetic, memory) + fixed)
-    busy = max(busy, launches) + parameters / device.storage_bytes_per_second
+    waits = max(0.0, launches - busy)
+    busy += waits + parameters / device.storage_bytes_per_second
     ways = []
     for moved, rate in ((down, link.download_bits_per_second), (up, link.upload_bits_per_second)):
         ways.append(link.latency_seconds + 8 * moved / (rate * (1 - link.loss)) if moved else 0.0)
-    return ways[0], busy, ways[1]
+    return ways[0], busy, ways[1], waits + gaps
 
 
 @given(
@@ -76,8 +78,8 @@ def test_seconds_and_joules_by_hand(
     link: Link,
 ) -> None:
     found = ClientCost.on(computing(operators, parameters), travelling(down, up), device, link).budgets()
-    receiving, busy, sending = seconds_by_hand(operators, parameters, down, up, device, link)
-    joules = device.compute_watts * busy
+    receiving, busy, sending, waits = seconds_by_hand(operators, parameters, down, up, device, link)
+    joules = device.compute_watts * (busy - waits) + device.idle_watts * waits
     joules += (device.idle_watts + link.download_watts) * receiving + (device.idle_watts + link.upload_watts) * sending
     assert found["seconds"] == pytest.approx(receiving + busy + sending)
     assert found["joules"] == pytest.approx(joules)

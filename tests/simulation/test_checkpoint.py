@@ -308,6 +308,8 @@ def test_a_run_priced_by_the_roofline_is_not_resumed(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(Path(__file__).parent / "earlier_run", folder)
     written = {table: (folder / f"{table}.jsonl").read_bytes() for table in TABLES}
-    with pytest.raises(RunError, match=r"seconds: None -> 'by class of operator'; undo that, or start a new run$"):
+    with pytest.raises(
+        RunError, match=r"seconds: None -> 'by class of operator, watts by utilisation'; undo that, or start a new run$"
+    ):
         edgefl.run(resume=folder)
     assert written == {table: (folder / f"{table}.jsonl").read_bytes() for table in TABLES}

@@ -16,13 +16,39 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from edgefl.devices import load_device
+
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 
 
 sys.path.append(str(TOOLS))
 
 import measuring  # noqa: E402 - the tools' folder must be on the path
-from bench import bare, contestants, jobs, pairing, parts, peers, plain, rounds  # noqa: E402
+from bench import bare, contestants, jobs, networks, pairing, parts, peers, plain, roofline, rounds  # noqa: E402
+
+# --- predicted steps -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_network_has_its_published_flops() -> None:
+    """torchvision's page says 1.81 and 0.30 billion multiplications for an image; data has no gradient."""
+    rest, of_first = 1_814_073_344, 64 * 3 * 49 * 112**2
+    operators = networks.operators_of("ResNet-18, batch 8")
+    assert operators[:, 0] @ operators[:, 2] == pytest.approx(8 * 2 * (3 * rest - of_first), rel=1e-6)
+    operators = networks.operators_of("MobileNetV2, batch 4")
+    assert operators[:, 0] @ operators[:, 2] == pytest.approx(4 * 2 * 3 * 0.3008e9, rel=0.02)
+
+
+def test_a_roofline_has_the_amounts_of_a_block_over_their_seconds() -> None:
+    """Each call takes a second: a block's FLOPs over those of eleven products, its bytes over those of 16 others."""
+    ticks = iter(range(10**6))
+    found = roofline.roofline(load_device("n100-mini-pc"), lambda: float(next(ticks)), repeat=1)
+    dense = [9 * 2 * 1024 * width * 4 * width for width in (64, 192, 384)]
+    attention = [3.5 * 4 * 16 * (width // 32) * 64**2 * 32 for width in (64, 192, 384)]
+    assert found.flops_per_second == pytest.approx(sum(dense + attention) / (3 * 11))
+    moved = [4 * 1024 * width * (2 * 2 + 2 * 3 + 8 + 12 + 4 * 3 + 4 * 2 + 2 * 6) for width in (64, 192, 384)]
+    assert found.memory_bytes_per_second == pytest.approx(sum(moved) / (3 * 16))
+
 
 # --- arithmetic ------------------------------------------------------------------------------------------------------
 

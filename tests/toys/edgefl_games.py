@@ -11,7 +11,7 @@ from edgefl_toys import Memory
 
 from edgefl import registry
 from edgefl.commands.compose import compose, predictor_of
-from edgefl.commands.verify.conservation import CheckedFlight, CheckedRound, CheckedVerdict, Facts
+from edgefl.commands.verify.conservation import CheckedFlight, CheckedRound, CheckedVerdict, Facts, Three
 from edgefl.commands.verify.conservation import Ledger as Rules
 from edgefl.cost import Predictor
 from edgefl.devices import Fleet, FleetOptions, available_memory_bytes
@@ -96,10 +96,13 @@ def granted(fleet: Fleet, **budgets: Any) -> Fleet:
 def broken_rules(setup: Setup, journal: Memory) -> list[tuple[str, Any]]:
     """The conservation rules that a run's records break, each with its first violation."""
 
-    def watts(device_name: str, link_name: str) -> tuple[float, float, float]:
+    def watts(device_name: str, link_name: str) -> tuple[Three, Three]:
         device = next(d for d in setup.fleet.devices if d.name == device_name)
         link = next(x for x in setup.fleet.links if x.name == link_name)
-        return device.idle_watts + link.download_watts, device.compute_watts, device.idle_watts + link.upload_watts
+        waits = device.processor.kind == "gpu"
+        of = [device.idle_watts if waits else device.compute_watts, device.compute_watts]
+        least, most = ((device.idle_watts + link.download_watts, w, device.idle_watts + link.upload_watts) for w in of)
+        return least, most
 
     line, deadline = setup.fleet.server_link, setup.round.deadline
     inf = float("inf")

@@ -35,6 +35,7 @@ class One:
     download_watts: float = 1.0
     upload_watts: float = 2.0
     compute_watts: float = 8.0
+    busy_share: float = 1.0
     factors: tuple[float, float, float] = (1.0, 1.0, 1.0)
     phase: int = NONE
     fraction: float = 1.0
@@ -48,7 +49,7 @@ class One:
         return (
             8.0 * self.down_bytes, 8.0 * self.up_bytes, self.latency, self.down_goodput, self.up_goodput,
             self.cool_seconds, self.throttle_after, self.throttled_share, self.idle_watts, self.download_watts,
-            self.upload_watts, self.compute_watts,
+            self.upload_watts, self.compute_watts, self.busy_share,
         )  # fmt: skip
 
 

@@ -1,30 +1,45 @@
-"""Predicted against measured seconds of a step, for different works, on this machine.
+"""Predicted against measured seconds of a training step on this machine, of networks and of works that it never saw.
 
-    python tools/bench.py steps [--repeat 5] [--steps 3] [--only TEXT]
+    python tools/bench.py steps [--steps 5] [--only TEXT] [--works] [--profile FILE [--threads N]]
 
-First the machine is calibrated with operators of a transformer block, without any of these works.  Then all predictions
-are printed, and only then the works are measured.  The best repeat counts.  Errors refer to CPU seconds of one thread,
-which other processes disturb less; wall seconds are printed too.
+The machine is calibrated with steps of single layers, without any of these networks.  Then all predictions are printed,
+and only then twelve networks of timm and transformers are measured: a bare loop of PyTorch (``networks.py``), the
+median step, in CPU seconds of one thread, which other processes disturb less.  Beside them stand the errors of the
+roofline of three numbers that calibration measured before, and after them those of a second calibration: machines
+drift.  With ``--profile FILE`` (written by ``edgefl calibrate``) wall seconds are held against that profile, on all
+cores or ``--threads``; with ``--works`` works of edgefl are measured instead of networks, the best step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 from measuring import parser_of, table
 
+from bench.networks import NETWORKS, operators_of, seconds_of_steps
+from bench.roofline import roofline
 from edgefl import models
 from edgefl.commands.compose import compose
 from edgefl.cost import predict
-from edgefl.devices import Device
+from edgefl.cost.step_seconds import step_seconds
+from edgefl.devices import Device, read_device
+from edgefl.machine import host
 from edgefl.machine.microbenchmarks import calibrate_here
-from edgefl.machine.observed_work import RandomBatches, step_seconds
+from edgefl.machine.observed_work import RandomBatches
+from edgefl.machine.observed_work import step_seconds as seconds_of_work
+from edgefl.operator_classes import OPERATOR_CLASSES
 from edgefl.scenario import load
 from edgefl.work import Source, Work, execute
+
+CALIBRATION = 10.0
+"""CPU seconds of a calibration."""
 
 
 def tower(blocks: int, width: int, heads: int | None = None, **more: Any) -> dict[str, Any]:
@@ -95,7 +110,7 @@ def prepared(name: str, machine: Device) -> Case:
     else:
         source, work = setup.clients.server(), setup.method.evaluate(kind, "test")
     work = replace(work, passes=work.passes[:1])
-    seconds = step_seconds(work, source, predict(work, source), machine)
+    seconds = seconds_of_work(work, source, predict(work, source), machine)
     return Case(name, work, source, seconds[0, work.passes[0].patterns[0]])
 
 
@@ -111,26 +126,84 @@ def measured(case: Case, steps: int, repeat: int) -> tuple[float, float]:
     return min(cpu for _, cpu in pairs), min(wall for wall, _ in pairs)
 
 
-def main(arguments: list[str]) -> None:
-    """Calibrate, predict, measure, print."""
-    parser = parser_of(__doc__, "bench.py steps")
-    parser.add_argument("--steps", type=int, default=3, help="steps in a run")
-    parser.add_argument("--repeat", type=int, default=5, help="runs of each work")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only works whose name contains TEXT")
-    chosen = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    machine = calibrate_here()
-    print(
-        f"calibrated: {machine.flops_per_second / 1e9:.1f} GFLOP/s, {machine.memory_bytes_per_second / 1e9:.1f} GB/s, "
-        f"{machine.seconds_per_operator * 1e6:.1f} us an operator\n"
-    )
-    cases = [prepared(name, machine) for name in WORKS if chosen.only in name]
+def show_works(machine: Device, only: str, steps: int, repeat: int) -> None:
+    """Predict, measure and print edgefl's own works."""
+    cases = [prepared(name, machine) for name in WORKS if only in name]
     print(table(("predicted", "ms"), [[case.name, f"{case.predicted * 1e3:.1f}"] for case in cases]), flush=True)
     lines, errors = [], {}
     for case in cases:
-        cpu, wall = measured(case, chosen.steps, chosen.repeat)
+        cpu, wall = measured(case, steps, repeat)
         errors[case.name] = case.predicted / cpu - 1
         lines.append([case.name, f"{cpu * 1e3:.1f}", f"{wall * 1e3:.1f}", f"{errors[case.name]:+.1%}"])
-    print("\n" + table((f"best of {chosen.steps * chosen.repeat}", "CPU ms", "wall ms", "error"), lines))
-    worst = max(errors, key=lambda name: abs(errors[name]))
-    print(f"\nmedian error {median(map(abs, errors.values())):.1%}, worst {errors[worst]:+.1%}: {worst}")
+    print("\n" + table((f"best of {steps * repeat}", "CPU ms", "wall ms", "error"), lines))
+    print("\n" + summed("works", errors))
+
+
+def summed(name: str, errors: Mapping[str, float]) -> str:
+    """Median and worst error in a line."""
+    worst = max(errors, key=lambda each: abs(errors[each]))
+    return f"{name}: median error {median(map(abs, errors.values())):.1%}, worst {errors[worst]:+.1%} ({worst})"
+
+
+def show_networks(profile: Device | None, only: str, steps: int) -> None:
+    """Calibrate, predict, measure and print the networks."""
+    now = time.process_time if profile is None else time.perf_counter
+    machine = calibrated() if profile is None else profile
+    before = roofline(machine, now)
+    print(f"roofline: {_told(before)}\n", flush=True)
+    costs = {name: operators_of(name) for name in NETWORKS if only in name}
+    predicted = {name: (step_seconds(cost, machine).total, step_seconds(cost, before).total)
+                 for name, cost in costs.items()}  # fmt: skip
+    rows = [[name, *(f"{each * 1e3:.0f}" for each in both)] for name, both in predicted.items()]
+    print(table(("predicted, ms", "by class", "roofline"), rows), flush=True)
+    lines, seen = [], {}
+    for name, both in predicted.items():
+        seen[name] = median(seconds_of_steps(name, steps, now))
+        lines.append([name, f"{seen[name] * 1e3:.0f}", *(f"{each / seen[name]:.2f}" for each in both)])
+    what = "CPU" if profile is None else "wall"
+    print("\n" + table((f"median of {steps}, {what} ms", "measured", "by class", "roofline"), lines) + "\n")
+    for column, name in enumerate(("by class", "roofline")):
+        print(summed(name, {each: both[column] / seen[each] - 1 for each, both in predicted.items()}))
+    if profile is None:
+        again = calibrated()
+        drifted = {each: step_seconds(cost, again).total / seen[each] - 1 for each, cost in costs.items()}
+        print(summed("by class, calibrated afterwards", drifted))
+
+
+def calibrated() -> Device:
+    """This machine on one thread; prints its rates by class."""
+    began = time.process_time()
+    machine = calibrate_here(CALIBRATION)
+    print(f"calibrated in {time.process_time() - began:.1f} CPU s: {_told(machine)}")
+    rows = [
+        [each.title, *(f"{rate * share[each] / 1e9:.1f}" if isfinite(share[each]) else "" for rate, share in (
+            (machine.flops_per_second, machine.processor.arithmetic),
+            (machine.memory_bytes_per_second, machine.processor.memory),
+        ))] for each in OPERATOR_CLASSES
+    ]  # fmt: skip
+    print(table(("class", "GFLOP/s", "GB/s"), rows) + "\n", flush=True)
+    return machine
+
+
+def _told(machine: Device) -> str:
+    return (
+        f"{machine.flops_per_second / 1e9:.1f} GFLOP/s, {machine.memory_bytes_per_second / 1e9:.1f} GB/s, "
+        f"{machine.seconds_per_operator * 1e6:.1f} us an operator"
+    )
+
+
+def main(arguments: list[str]) -> None:
+    """Calibrate, predict, measure, print."""
+    parser = parser_of(__doc__, "bench.py steps")
+    parser.add_argument("--steps", type=int, default=5, help="steps that are timed, of works steps in a run")
+    parser.add_argument("--repeat", type=int, default=3, help="runs of each work")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only those whose name contains TEXT")
+    parser.add_argument("--works", action="store_true", help="works of edgefl instead of networks")
+    parser.add_argument("--profile", metavar="FILE", help="a profile to hold wall seconds against")
+    parser.add_argument("--threads", type=int, default=host.physical_cores(), help="threads of that profile")
+    chosen = parser.parse_args(arguments)
+    torch.set_num_threads(chosen.threads if chosen.profile else 1)
+    if chosen.works:
+        show_works(calibrated(), chosen.only, chosen.steps, chosen.repeat)
+    else:
+        show_networks(read_device(Path(chosen.profile)) if chosen.profile else None, chosen.only, chosen.steps)

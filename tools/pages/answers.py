@@ -16,6 +16,7 @@ from edgefl.records.fit import Fit
 from edgefl.records.papers import PaperPages, Papers
 from edgefl.records.parts import Parts
 from edgefl.records.profile import ComparedProfiles, CostDifference, Profile
+from edgefl.records.published import Published
 from edgefl.records.record import Keys, Record, Row, fields_of, meanings, types_of
 from edgefl.records.summary import Summary
 from edgefl.records.sweep import CellHead, Sweep
@@ -31,6 +32,7 @@ ANSWERS: dict[str, type[Record]] = {
     "cost-diff": CostDifference,
     "devices check": DeviceCheck,
     "devices list": Library,
+    "devices validate": Published,
     "calibrate": Calibration,
     "methods": Parts,
     "compare": ComparedRuns,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from edgefl import models
 from edgefl.cost import ComputeCost
 from edgefl.cost.client_cost import operator_table
 from edgefl.cost.fake_tensors import PredictionMode
@@ -20,9 +21,11 @@ from edgefl.cost.predict import replaced
 from edgefl.devices.measurements import Measurement
 from edgefl.devices.written_facts import library_folder
 from edgefl.errors import DeviceError, UnknownName
+from edgefl.memo import cache_folder, remember, remembered
 from edgefl.models.towers.vision import import_torchvision
+from edgefl.registry import package_digest
 from edgefl.registry.part_fields import Fields
-from edgefl.work import CUDA_ROUNDING, METERED, Meter
+from edgefl.work import CUDA_ROUNDING, METERED, Meter, Trace, digest
 
 AUTOCAST = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 OPTIMIZERS = {
@@ -38,18 +41,19 @@ _COSTS: dict[tuple[object, ...], ComputeCost] = {}
 def step_cost(row: Measurement, *, gpu: bool) -> ComputeCost:
     """The cost of one training step of a measurement: FLOPs, operators and the peak of live storage.
 
-    On a GPU the optimizer updates all parameters in a few operators (torch's default there), and memory is rounded as
-    its allocator does.  Attention is one operator where the row's software has it, and products and a softmax
-    elsewhere.  A network of no library has the cost that ``profiles/measurements/costs.json`` states.
+    On a GPU the optimizer updates all parameters in a few operators where the row's software does, and memory is
+    rounded as its allocator does.  Attention is one operator where the row's software has it, and products and a
+    softmax elsewhere.  A network of no library has the cost that ``profiles/measurements/costs.json`` states.
     Raises UnknownName for a network or an optimizer that isn't known, DeviceError for a step whose cost isn't stated.
     """
     r = row
     key = (
-        r.library, r.model, r.trained, r.batch, r.input, r.classes, r.precision, r.optimizer, r.fuses_attention, gpu
+        r.library, r.model, r.trained, r.batch, r.input, r.classes, r.precision, r.optimizer, r.fuses_attention,
+        r.updates_together, gpu,
     )  # fmt: skip
     if key not in _COSTS:
         stated = [step for step in stated_steps() if step.model == r.model]
-        _COSTS[key] = _stated(row, gpu, stated) if r.library == "other" and stated else _predicted(row, gpu)
+        _COSTS[key] = _stated(row, gpu, stated) if r.library == "other" and stated else _predicted(row, gpu, key)
     return _COSTS[key]
 
 
@@ -95,7 +99,21 @@ def _stated(row: Measurement, gpu: bool, steps: Sequence[StatedStep]) -> Compute
     raise DeviceError(f"the cost of {row.model} isn't stated for this batch, input, precision and optimizer")
 
 
-def _predicted(row: Measurement, gpu: bool) -> ComputeCost:
+def _predicted(row: Measurement, gpu: bool, key: tuple[object, ...]) -> ComputeCost:
+    """The cost of a network's step, whose trace is kept on disk as those of works are."""
+    folder, name = cache_folder() / "costs", digest([*key, *models.versions(), package_digest("edgefl")])
+    trace = remembered(folder, name, Trace.from_json, "costs")
+    if trace is None:
+        trace = _trace(row, gpu)
+        remember(folder, name, trace.to_json())
+    step = trace.steps[0, "all"]
+    return ComputeCost(
+        trace.peak_memory_bytes, trace.memory_bytes, step.forward_flops, step.backward_flops, 0.0,
+        operator_table(step.operators), precision=row.precision, live_memory_bytes=trace.live_memory_bytes,
+    )  # fmt: skip
+
+
+def _trace(row: Measurement, gpu: bool) -> Trace:
     with torch.device("meta"):
         built = network(row)
     mode = PredictionMode()
@@ -116,13 +134,7 @@ def _predicted(row: Measurement, gpu: bool) -> ComputeCost:
             meter.adopt(batch.values(), "inputs")
             with meter.step(0, "all"):
                 _step(row, built, module, optimizer, meter, batch)
-    step = meter.steps[0, "all"]
-    table = operator_table(step.operators)
-    trace = meter.trace()
-    return ComputeCost(
-        trace.peak_memory_bytes, trace.memory_bytes, step.forward_flops, step.backward_flops, 0.0, table,
-        precision=row.precision, live_memory_bytes=trace.live_memory_bytes,
-    )  # fmt: skip
+    return meter.trace()
 
 
 def _step(
@@ -156,7 +168,7 @@ def _optimizer(row: Measurement, trained: list[nn.Parameter], gpu: bool) -> torc
     if name not in OPTIMIZERS:
         raise UnknownName("optimizer", name, sorted(OPTIMIZERS))
     momentum = {"momentum": 0.9} if "momentum" in rest else {}
-    made: torch.optim.Optimizer = OPTIMIZERS[name](trained, lr=0.01, foreach=gpu, **momentum)
+    made: torch.optim.Optimizer = OPTIMIZERS[name](trained, lr=0.01, foreach=gpu and row.updates_together, **momentum)
     return made
 
 

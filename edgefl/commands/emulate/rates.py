@@ -22,6 +22,8 @@ from edgefl.training import Inline, Task
 
 TIMES = 3
 """How often a work is timed; its median counts.  A run before them isn't timed."""
+HOLD = 0.03
+"""Weight of a factor's log: a few works alone could be made by any of the three factors."""
 
 
 @dataclass(frozen=True)
@@ -80,4 +82,4 @@ def fitted(here: Device, works: Sequence[TimedStep]) -> Device:
             seconds_per_operator=here.seconds_per_operator * fixed,
         )
 
-    return nearest(made, np.ones(3), works)
+    return nearest(made, np.ones(3), works, hold=HOLD)

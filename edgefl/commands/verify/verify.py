@@ -18,6 +18,7 @@ from edgefl.commands.verify.conservation import (
     CheckedVerdict,
     Facts,
     Ledger,
+    Three,
     check_scored,
 )
 from edgefl.devices import available_memory_bytes, load_device, load_link, with_runtime
@@ -120,11 +121,14 @@ def _facts(scenario: Scenario) -> Facts:
     links = {link.name: link for link in map(load_link, fleet.links)}
 
     @cache
-    def watts(device_name: str, link_name: str) -> tuple[float, float, float] | None:
+    def watts(device_name: str, link_name: str) -> tuple[Three, Three] | None:
         if device_name not in devices or link_name not in links:
             return None
         device, link = devices[device_name], links[link_name]
-        return device.idle_watts + link.download_watts, device.compute_watts, device.idle_watts + link.upload_watts
+        receiving, sending = device.idle_watts + link.download_watts, device.idle_watts + link.upload_watts
+        most = device.compute_watts
+        least = device.idle_watts if device.processor.kind == "gpu" else most
+        return (receiving, least, sending), (receiving, most, sending)
 
     line = fleet.server_link
     return Facts(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from edgefl import units
 from edgefl.records.devices import DeviceCheck
+from edgefl.records.published import Published
 from edgefl.report.charts.chart import QUIET, Axis, Chart, Panel, Series, colour
 
 
@@ -43,37 +41,34 @@ def devices_that_fit(result: DeviceCheck) -> Chart:
     )  # fmt: skip
 
 
-def predicted_over_published(result: Mapping[str, Any]) -> Chart:
-    """Predicted over measured seconds of a step on logarithmic axes; rows of the fitted half are hollow.
+def predicted_over_published(result: Published) -> Chart:
+    """Predicted over measured seconds of a step on logarithmic axes, by fits that haven't seen the row.
 
-    Each class of devices has a colour and a mark.
+    Each class of processors has a colour and a mark.
     """
-    rows = [row for row in result["rows"] if row["quantity"] == "seconds" and row["predicted"]]
+    rows = [(row, row.foretold.unseen_model) for row in result.rows if row.quantity == "seconds" and row.foretold]
     series = []
-    for index, name in enumerate(dict.fromkeys(row["class"] for row in rows)):
-        for half in ("held-out", "fitted"):
-            mine = [row for row in rows if row["class"] == name and row["half"] == half]
-            if mine:
-                series.append(
-                    Series(
-                        f"{name}, {half} ({len(mine)})", [row["measured"] for row in mine],
-                        [row["predicted"] for row in mine], colour(index), symbols=[index] * len(mine),
-                        hollow=half == "fitted",
-                    )
-                )  # fmt: skip
-    every = [row[key] for row in rows for key in ("measured", "predicted")]
+    for index, name in enumerate(dict.fromkeys(row.processor for row, _ in rows)):
+        mine = [(row, predicted) for row, predicted in rows if row.processor == name]
+        series.append(
+            Series(
+                f"{name} ({len(mine)})", [row.measured for row, _ in mine], [predicted for _, predicted in mine],
+                colour(index), symbols=[index] * len(mine),
+            )
+        )  # fmt: skip
+    every = [value for row, predicted in rows for value in (row.measured, predicted)]
     ends = [min(every, default=1.0) / 1.5, max(every, default=1.0) * 1.5]
     for factor, words in ((1.0, "equal"), (0.5, "half"), (2.0, "double")):
         series.append(Series(words, ends, [factor * end for end in ends], QUIET, dashed=factor != 1.0, form="lines"))
-    measured, predicted = (
+    measured, foretold = (
         Axis(title, log=True, bottom=ends[0], top=ends[1])
         for title in ("published seconds of a training step", "predicted seconds; dotted: half and double")
     )
     return Chart(
         "published", "Seconds of a training step: predictions beside published measurements",
-        "One mark for each measurement; those that factors were fitted to are hollow.",
-        [Panel("", "points", measured, predicted, series, legend=True)],
+        "One mark for each measurement, predicted by a fit to the other half of models by device.",
+        [Panel("", "points", measured, foretold, series, legend=True)],
         ["device", "model", "class", "half", "measured_seconds", "predicted_seconds"],
-        [[row[key] for key in ("device", "model", "class", "half", "measured", "predicted")] for row in rows],
+        [[row.device, row.model, row.processor, row.half, row.measured, predicted] for row, predicted in rows],
         size=(6.4, 5.6),
     )  # fmt: skip

@@ -1,37 +1,25 @@
-"""Published training steps: networks against published counts, fitted factors against known ones, the command."""
+"""Published training steps: networks against published counts, what is said of rows against hands, the command."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from edgefl.commands.devices.factors import classes, corrected, described, fitted, residual_factor
 from PIL import Image
-from scipy.stats import kendalltau
 
 from edgefl.cli import main
-from edgefl.commands.devices.published import Held, against, held, kendall_tau, plain, summary
+from edgefl.commands.devices.published import foretold, held, judged, key_of, published_row, repository_of
 from edgefl.commands.devices.published_step import network, stated_steps, step_cost
 from edgefl.devices.measurements import Measurement, measurements
-from edgefl.devices.profile import device_names, load_device
-
-TOOL = Path(__file__).resolve().parents[3] / "tools" / "fit_rates.py"
-
-
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fit_rates", TOOL)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from edgefl.records.devices import Sourced
+from edgefl.records.published import Foretold, PublishedRow
+from edgefl.records.record import UNSET
 
 
 def code_of(*arguments: str) -> object:
@@ -89,100 +77,101 @@ def test_the_last_layer_alone_has_no_backward_through_the_others() -> None:
     assert step_cost(last, gpu=False).backward_flops == 2 * 16 * 2048 * 1000
 
 
-def test_every_device_is_in_at_most_one_class_and_every_measured_one_has_a_class() -> None:
-    listed = [device for one in classes().by_name.values() for device in one.devices]
-    assert len(listed) == len(set(listed))
-    assert set(listed) <= set(device_names())
-    assert {row.device for row in measurements()} <= set(listed)
+def a_published(half: str, device: str, measured: float, ratio: float, unseen: float, **other: Any) -> PublishedRow:
+    return PublishedRow(
+        **{
+            "device": device, "processor": "cortex-a72", "model": "net", "trained": "all", "batch": 1,
+            "precision": "float32", "runtime": "PyTorch", "quantity": "seconds", "measured": measured,
+            "predicted": measured * ratio, "ratio": ratio, "half": half, "includes": (), "reason": None,
+            "foretold": Foretold(
+                unseen_model=unseen, unseen_device=3 * unseen, unseen_source=unseen, unseen_class=unseen
+            ),
+            "source": Sourced(title="Page", url="https://x.org/a", date="2026-11-27", quote="1 s", read=True),
+            **other,
+        }
+    )  # fmt: skip
 
 
-def test_factors_multiply_the_rate_of_the_precision_and_the_seconds_per_operator() -> None:
-    device = load_device("server-a5000")
-    assert corrected(device, "float32", {"float16": 2.0}) is device
-    assert corrected(device, "tf32", {"tf32": 2.0}).flops_per_second == 2 * device.flops_per_second
-    half = corrected(device, "float16", {"float16": 2.0, "tf32": 3.0, "seconds_per_operator": 4.0})
-    assert half.float16_flops_per_second == 2 * device.rate("float16")
-    assert half.flops_per_second == device.flops_per_second
-    assert half.seconds_per_operator == 4 * device.seconds_per_operator
-
-
-def test_the_fit_finds_factors_that_made_the_measurements(tool: ModuleType) -> None:
-    wanted = {"float32": 0.5, "seconds_per_operator": 3.0}
-    rows = [h for h in held([r for r in measurements() if r.device == "jetson-nano-4gb"]) if h.quantity == "seconds"]
-    made = []
-    for h in rows:
-        seconds = h.predicted(wanted)
-        assert seconds is not None
-        row = replace(h.row, measured="seconds_per_step", value=seconds)
-        made.append(Held(row, h.device, h.cost))
-    assert tool.fit(made) == {"jetson": pytest.approx(wanted, rel=2e-3)}
-
-
-@pytest.mark.slow
-def test_the_committed_factors_are_what_the_tool_fits(tool: ModuleType) -> None:
-    assert (TOOL.parents[1] / "profiles" / "factors" / "fitted.yaml").read_text() == tool.written()
-
-
-def test_tau_is_scipys() -> None:
-    rng = np.random.default_rng(1)
-    for _ in range(20):
-        first, second = rng.integers(0, 6, 12), rng.integers(0, 6, 12)
-        assert kendall_tau(first, second) == pytest.approx(kendalltau(first, second).statistic)
-
-
-def test_the_error_of_a_class_is_the_root_mean_square_of_its_logarithms() -> None:
-    known = against([0.5, 2.0, 1.0, 4.0])
-    assert (known.rows, known.low, known.high, known.median) == (4, 0.5, 4.0, 1.5)
-    assert known.error == pytest.approx(2 ** np.sqrt(6 / 4), rel=5e-3)
-
-
-def test_the_summary_is_by_half_and_leaves_out_what_is_not_seconds() -> None:
+def test_models_are_judged_on_the_held_out_half_and_devices_and_sources_on_all_rows() -> None:
     rows = [
-        {"half": "fitted", "quantity": "seconds", "measured": m, "predicted": p, "ratio": p / m,
-         "fitted_predicted": m, "fitted_ratio": 1.0}
-        for m, p in ((1.0, 1.5), (2.0, 1.0), (3.0, 3.3))
-    ]  # fmt: skip
-    rows.append({**rows[0], "quantity": "power", "ratio": 9.0})
-    before, after, none, _ = summary(rows)
-    assert (before["rows"], before["median_error"], before["worst_error"]) == (
-        3,
-        pytest.approx(0.5),
-        pytest.approx(0.5),
-    )
-    assert before["tau"] == pytest.approx(1 / 3)
-    assert (after["median_error"], after["tau"]) == (0.0, 1.0)
-    assert (none["half"], none["rows"], none["tau"]) == ("held-out", 0, None)
+        a_published("fitted", "one", 1.0, 1.5, 1.1),
+        a_published("held-out", "one", 2.0, 1.0, 2.4),
+        a_published("held-out", "two", 4.0, 1.25, 2.0),
+        a_published("held-out", "two", 4.0, 9.0, 4.0, quantity="power", foretold=None),
+    ]
+    found = judged(rows)
+    known = {question.unseen: question for question in found.questions}
+    assert [known[unseen].rows for unseen in ("model", "device", "source", "class")] == [2, 3, 3, 3]
+    assert known["model"].median_error.value == pytest.approx(0.35)  # of 0.2 and 0.5
+    assert known["device"].worst_factor == pytest.approx(7.2 / 2.0)
+    assert known["device"].devices == 2
+    assert found.shipped is not UNSET and found.shipped.median_error.value == pytest.approx(0.25)
+    assert found.joules is UNSET
+    one, two = found.by_device
+    assert (one.name, one.rows, two.rows) == ("one", 2, 1)
+    assert one.shipped_error == pytest.approx(0.25)
+    assert one.unseen_model_error == pytest.approx(0.15)
+    assert two.unseen_error == pytest.approx(0.5)
+    (source,) = found.by_source
+    assert (source.name, source.rows) == ("https://x.org/a", 3)
+
+
+def test_rows_that_are_newer_than_the_fit_are_shown_but_judge_no_fit() -> None:
+    found = judged([a_published("held-out", "one", 1.0, 1.5, 1.0, foretold=None)])
+    assert found.questions == [] and found.shipped is not UNSET
+    assert found.by_device[0].unseen_model_error is None
+
+
+def test_files_of_one_repository_are_one_source() -> None:
+    folder = "https://github.com/lab/bench/tree/main/results"
+    assert repository_of(folder) == repository_of("https://github.com/lab/bench") == "https://github.com/lab/bench"
+    assert repository_of("https://lab.org/bench") == "https://lab.org/bench"
+
+
+def test_joules_are_seconds_times_watts_between_idle_and_computing() -> None:
+    row = next(row for row in measurements() if row.model == "yolov8n" and row.precision == "float32")
+    watched = replace(row, watts=50.0)
+    seconds, power, joules = held([watched])
+    assert [one.quantity for one in (seconds, power, joules)] == ["seconds", "power", "joules"]
+    assert joules.measured == pytest.approx(50.0 * seconds.measured)
+    assert power.predicted() == pytest.approx(seconds.device.compute_watts)  # a processor without waiting
+    assert joules.predicted() == pytest.approx((seconds.predicted() or 0.0) * seconds.device.compute_watts)
 
 
 def test_a_stated_step_adds_up_and_another_batch_has_no_cost() -> None:
     for step in stated_steps():
-        flops, _, times = np.array(step.operators).T
+        flops, _, times, _ = np.array(step.operators).T
         assert (flops * times).sum() == step.forward_flops + step.backward_flops
         assert 4 * step.parameters <= step.memory_bytes["parameters"] < 4 * step.parameters + 512 * 1000
         # no part is larger than the sum of all at the peak
         assert max(step.memory_bytes.values()) <= step.peak_memory_bytes <= sum(step.memory_bytes.values())
-    row = plain(held([replace(a_row("mb1-ssd"), batch=129)])[0])
-    assert row["predicted"] is None and "the cost of mb1-ssd isn't stated for this batch" in row["reason"]
+    row = published_row(held([replace(a_row("mb1-ssd"), batch=129)])[0])
+    assert row.predicted is None and "the cost of mb1-ssd isn't stated for this batch" in (row.reason or "")
 
 
 def test_a_network_that_nobody_described_is_listed_with_the_reason() -> None:
     unknown = replace(a_row("lenet5"), model="lenet7")
-    row = plain(held([unknown])[0], {})
-    assert row["predicted"] is None and row["ratio"] is None
-    assert "lenet7" in row["reason"] and "lenet5" in row["reason"]
+    row = published_row(held([unknown])[0])
+    assert row.predicted is None and row.ratio is None
+    assert row.reason is not None and "lenet7" in row.reason and "lenet5" in row.reason
 
 
 def test_the_command_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     drawing = tmp_path / "published.png"
-    assert code_of("devices", "validate", "--device", "jetson-xavier-nx-8gb", "--plot", str(drawing)) == 0
+    device = ("devices", "validate", "--device", "jetson-xavier-nx-8gb")
+    assert code_of(*device, "--plot", str(drawing)) == 0
     out = capsys.readouterr().out
-    assert "mb1-ssd" in out and "14.65" not in out and "273 ms" in out  # 4 / 14.65 s a step
+    assert "the class of its processor" in out and "mb1-ssd" not in out
     with Image.open(drawing) as image:
         assert image.width > 600
-    assert code_of("devices", "validate", "--device", "jetson-xavier-nx-8gb", "--json") == 0
+    assert code_of(*device, "--full") == 0
+    assert "273 ms" in capsys.readouterr().out  # 4 / 14.65 s a step
+    assert code_of(*device, "--json") == 0
     result = json.loads(capsys.readouterr().out)
-    assert [row["measured"] for row in result["rows"]] == [4 / 14.65]
-    assert {one["half"]: one["rows"] for one in result["summary"]} == {"fitted": 1, "held-out": 0}
+    (row,) = result["rows"]
+    assert row["measured"] == 4 / 14.65
+    assert row["half"] == "held-out" or [one["unseen"] for one in result["questions"]] == ["device", "source", "class"]
+    assert result["shipped"]["rows"] == 1 and result["shipped"]["tau"] is None
 
 
 def test_the_command_refuses_what_it_cannot_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,18 +186,25 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path: Path, capsys: pytest.Ca
         assert said in capsys.readouterr().err
 
 
-def test_show_says_what_a_device_was_held_against(capsys: pytest.CaptureFixture[str]) -> None:
-    assert code_of("devices", "show", "server-a5000") == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    known = fitted().devices["server-a5000"]
-    assert f"held against: {known.rows} published measurements of seconds" in shown
-    assert f"{known.median:g} in the median, {known.low:g} to {known.high:g}" in shown
-    assert described("phone-mid")["held_against"] is None
-    assert "held_against" not in described("lte")
-
-
-def test_residuals_are_known_where_a_class_has_enough_held_out_rows() -> None:
-    assert residual_factor("raspberry-pi-4-2gb") == fitted().classes["cortex-a72"].error
-    assert residual_factor("jetson-orin-nano-8gb") is None  # one row
-    assert residual_factor("phone-mid") is None
-    assert residual_factor("of-my-own") is None
+def test_the_page_has_the_figures_of_the_file() -> None:
+    """Those that need no step's cost: of predictions by fits that lack the row."""
+    rows = [row for row in measurements() if row.seconds_per_step is not None]
+    known = judged(
+        [
+            a_published(
+                row.half, row.device, row.seconds_per_step or 0.0, 1.0, 1.0, foretold=foretold().get(key_of(row)),
+                source=Sourced(**row.source.model_dump(mode="json")),
+            )
+            for row in rows
+        ]
+    )  # fmt: skip
+    page = (Path(__file__).parents[3] / "docs/explanation/accuracy.md").read_text(encoding="utf-8")
+    for question in known.questions:
+        median, within, tau = question.median_error, question.within_factor, question.tau
+        assert tau is not None and tau.low is not None and tau.high is not None
+        figures = [
+            f"{100 * one.value:.0f} % [{100 * (one.low or 0):.0f}..{100 * (one.high or 0):.0f}]"
+            for one in (median, within)
+        ]
+        line = f"| {question.rows} | {question.devices} | {' | '.join(figures)} | {question.worst_factor:.1f} | "
+        assert f"{line}{tau.value:.2f} [{tau.low:.2f}..{tau.high:.2f}] |" in page, question.unseen

@@ -42,6 +42,7 @@ ones = st.builds(
     download_watts=powers,
     upload_watts=powers,
     compute_watts=powers,
+    busy_share=st.sampled_from([1.0, 0.25]),
     factors=st.tuples(*[st.sampled_from([1.0, 0.731, 2.9])] * 3),
     phase=st.sampled_from([NONE] * 6 + list(FAILURES)),
     fraction=st.sampled_from([0.0, 0.5, 1.0]) | st.floats(0, 1),
@@ -71,7 +72,8 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def _needs(flights: Flights, alone: Landings) -> tuple[Any, Any, Any]:
-    idle, receiving, sending, computing = flights.numbers.T[8:]  # the watts of edgefl.cost.phases.NUMBERS
+    idle, receiving, sending, most, busy = flights.numbers.T[8:]  # the watts of edgefl.cost.phases.NUMBERS
+    computing = idle * (1 - busy) + most * busy
     return (
         alone.download_seconds * (idle + receiving),
         alone.compute_seconds * computing,

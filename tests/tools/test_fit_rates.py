@@ -1,0 +1,171 @@
+"""The fit of efficiencies against rows that a loop by hand made with known ones, and what it leaves out."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from math import exp, log
+
+import numpy as np
+import pytest
+
+from edgefl.commands.devices.published import Held, held
+from edgefl.cost import ComputeCost
+from edgefl.devices.measurements import Measurement, measurements
+from edgefl.devices.processors import OPERATOR_NAMES, ProcessorKind, efficiency_of, fitted, processor_of
+from edgefl.devices.profile import Hardware
+from edgefl.devices.written_facts import library_folder
+from tools import fit_rates
+from tools.fit_rates import GROUPS, START, Table, Widths, chain, fit, unseen
+
+PEAK, BANDWIDTH, HOST = 1e11, 1e10, 2e-5
+KNOWN: dict[ProcessorKind, dict[str, float]] = {
+    "cpu": {
+        "product": 0.62, "convolution": 0.31, "convolution 1x1": 0.22,
+        "depthwise convolution": 0.02, "memory of depthwise convolution": 0.07, "memory of pointwise": 0.33,
+        "launch": 1.4, "loading": 9e-8, "sample": 5e-3,
+    },
+    "gpu": {
+        "product": 0.41, "convolution": 0.35, "convolution 1x1": 0.3, "grouped convolution": 0.15,
+        "memory of convolution": 0.7, "memory of pointwise": 0.8, "memory of grouped convolution": 0.5,
+        "tf32": 0.7, "float16": 0.55, "bfloat16": 0.5, "kernel": 8e-6, "launch": 2.0, "loading": 1e-7, "sample": 2e-3,
+    },
+}  # fmt: skip
+WIDE = Widths(20.0, 0.01, 0.01, 0.01, 0.01, 1.0)
+
+
+def made(kind: ProcessorKind, device: str, seed: int, count: int = 60) -> list[Held]:
+    """Rows of random operators, whose seconds a loop adds up with the KNOWN numbers."""
+    rng = np.random.default_rng(seed)
+    known, (arithmetic, memory) = KNOWN[kind], GROUPS[kind]
+    precisions = ("float32",) if kind == "cpu" else ("float32", "tf32", "float16")
+    row = next(row for row in measurements() if row.seconds_per_step is not None)
+    rows = []
+    for number in range(count):
+        precision, loads = precisions[number % len(precisions)], number % 3 == 0
+        classes = rng.choice(len(OPERATOR_NAMES), size=rng.integers(1, 5), replace=False)
+        operators = [[10 ** rng.uniform(6, 10), 10 ** rng.uniform(5, 9), rng.integers(1, 40), c] for c in classes]
+        peak = PEAK * {"float32": 1.0, "tf32": 2.0, "float16": 4.0}[precision]
+        seconds = launches = 0.0
+        for flops, moved, times, of_class in operators:
+            name = OPERATOR_NAMES[int(of_class)]
+            by = next((known[group] for group, names in arithmetic.items() if name in names), None)
+            computes = 0.0 if by is None else flops / (peak * by * known.get(precision, 1.0))
+            by = next((known[f"memory of {group}"] for group, names in memory.items() if name in names), None)
+            moves = 0.0 if by is None else moved / (BANDWIDTH * by)
+            seconds += times * (computes + moves if kind == "cpu" else max(computes, moves) + known["kernel"])
+            launches += times * HOST * known["launch"]
+        batch, values = 4 * (1 + number % 5), 50_000
+        loading = batch * (values * known["loading"] + known["sample"]) if loads else 0.0
+        seconds = seconds + launches + loading if kind == "cpu" else max(seconds, launches, loading)
+        measured = replace(
+            row, device=device, model=f"net {number}", batch=batch, input=(values,), precision=precision, value=seconds,
+            measured="seconds_per_step", includes=("data loading",) if loads else (), framework="PyTorch 2.4",
+        )  # fmt: skip
+        rows.append(held_row(kind, measured, np.array(operators)))
+    return rows
+
+
+def held_row(kind: ProcessorKind, row: Measurement, operators: np.ndarray) -> Held:
+    hardware = Hardware(
+        row.device, "made", PEAK, PEAK, BANDWIDTH, HOST, 100.0, 10.0, processor_class=f"some-{kind}",
+        processor=processor_of(kind, efficiency_of("x86-cpu" if kind == "cpu" else "discrete-gpu").efficiency),
+        peak_tf32_flops_per_second=2 * PEAK, peak_float16_flops_per_second=4 * PEAK,
+    )  # fmt: skip
+    return Held(row, hardware, ComputeCost(0, {}, 0, 0, 0.0, operators, precision=row.precision), "seconds")
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_the_fit_finds_the_numbers_that_made_the_rows(kind: ProcessorKind) -> None:
+    table = Table.of(kind, made(kind, "one", seed=3))
+    every = np.ones(len(table.rows), bool)
+    found = fit(table, every, WIDE)
+    assert found.predicted(table, every) == pytest.approx(np.exp(table.measured), rel=0.04)
+    numbers = dict(zip(START[kind], np.exp(found.numbers(chain(table.rows[0]))), strict=True))
+    shares = [name for name in numbers if name in GROUPS[kind][0] or name.startswith("memory of")]
+    for name in [*shares, *(name for name in ("tf32", "float16") if name in numbers)]:
+        assert numbers[name] == pytest.approx(KNOWN[kind][name], rel=0.1), name
+    assert numbers.get("bfloat16", 0.0) == pytest.approx(START[kind].get("bfloat16", 0.0))  # no row has it
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_the_derivatives_are_those_of_differences(kind: ProcessorKind) -> None:
+    table = Table.of(kind, made(kind, "one", seed=5, count=12))
+    at = np.log(list(START[kind].values())) + np.random.default_rng(2).normal(0, 0.3, (12, len(START[kind])))
+    _, slope = table.log_seconds(at)
+    for number in range(at.shape[1]):
+        step = np.zeros_like(at)
+        step[:, number] = 1e-6
+        differences = (table.log_seconds(at + step)[0] - table.log_seconds(at - step)[0]) / 2e-6
+        assert slope[:, number] == pytest.approx(differences, abs=1e-4)
+
+
+def test_a_device_without_rows_gets_what_the_others_of_its_class_have_and_few_rows_move_it_little() -> None:
+    rows = made("cpu", "one", seed=7)
+    slow = [replace(h, row=replace(h.row, device="two", value=2 * h.row.value)) for h in made("cpu", "two", 8, 3)]
+    slow = [replace(h, device=replace(h.device, name="two")) for h in slow]
+    table = Table.of("cpu", rows + slow)
+    of_one = np.arange(len(table.rows)) < len(rows)
+    without = fit(table, of_one).predicted(table, ~of_one)
+    both = fit(table, np.ones(len(table.rows), bool)).predicted(table, ~of_one)
+    measured = np.exp(table.measured[~of_one])
+    assert without == pytest.approx(measured / 2, rel=0.15)  # as fast as the other device
+    assert np.all(without < both) and np.all(both < measured)
+
+
+def test_nothing_of_what_is_left_out_is_in_a_prediction() -> None:
+    one, two = made("gpu", "one", seed=1, count=20), made("gpu", "two", seed=2, count=20)
+    changed = [replace(h, row=replace(h.row, value=7 * h.row.value)) for h in one]
+    before, after = (unseen(Table.of("gpu", rows + two), lambda h: h.row.device) for rows in (one, changed))
+    assert after[:20] == pytest.approx(before[:20], rel=1e-9)
+    assert not np.allclose(after[20:], before[20:], rtol=0.1)
+
+
+def test_a_row_counts_by_the_root_of_how_many_its_device_and_source_have() -> None:
+    rows = made("cpu", "one", 1, 9) + made("cpu", "two", 2, 4)
+    assert fit_rates.weights(rows) == pytest.approx([1 / 3] * 9 + [1 / 2] * 4)
+
+
+STATED = ("mb1-ssd", "yolo11m", "yolo11x", "yolov8n", "mlp-784-128-10", "fer-cnn")
+"""Networks whose steps have stated costs, so that no network is built here."""
+
+
+def test_the_command_predicts_by_the_formula_that_was_fitted() -> None:
+    rows = held(row for row in measurements() if row.model in STATED)
+    for kind in ("cpu", "gpu"):
+        table = Table.of(kind, [one for one in rows if one.quantity == "seconds"])
+        for index, one in enumerate(table.rows):
+            assert one.device.processor_class is not None
+            entry = efficiency_of(one.device.processor_class, one.row.device, one.row.software.key)
+            assert (entry.of, entry.runtime) == (one.row.device, one.row.software.key)
+            known = entry.efficiency
+            names = {f"memory of {name}": share for name, share in known.memory.items()}
+            names |= {**known.arithmetic, **known.reduced}
+            names |= {name: getattr(known, name) for name in ("kernel", "launch", "loading", "sample")}
+            numbers = np.array([log(names[name]) for name in START[kind]])
+            expected = exp(table.log_seconds(np.tile(numbers, (len(table.rows), 1)))[0][index])
+            assert one.predicted() == pytest.approx(expected, rel=1e-9)
+
+
+def test_every_kind_and_every_measured_device_has_an_entry_with_an_error() -> None:
+    entries = fitted().entries
+    assert {"cpu", "gpu"} <= {entry.of for entry in entries if entry.runtime is None}
+    timed = {row.device for row in measurements() if row.seconds_per_step is not None}
+    assert timed <= {entry.of for entry in entries}
+    assert all(entry.error > 1 for entry in entries)
+    assert all(0 < share <= 1 for entry in entries for share in entry.efficiency.arithmetic.values())
+
+
+def test_held_out_predictions_name_the_rows_that_there_are() -> None:
+    with (library_folder() / "processors" / "held_out.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["device"] for row in rows} <= {row.device for row in measurements()}
+    for row in rows:
+        for name, value in row.items():
+            assert not name.startswith("unseen_") or float(value) > 0
+
+
+@pytest.mark.slow
+def test_the_committed_files_are_what_the_tool_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["fit_rates.py", "--check"])
+    assert fit_rates.main() == 0
