@@ -13,7 +13,7 @@ import pytest
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama-3.2-3b", "phi-1.5", "qwen2.5-0.5b"])
-def test_a_large_model_takes_less_than_15_seconds(name: str, tmp_path: Path) -> None:
+def test_a_large_model_takes_less_than_12_seconds(name: str, tmp_path: Path) -> None:
     """Of processor time, the imports and the measurement of kernels included: a shared machine's clock says less."""
 
     def spent() -> float:
@@ -27,4 +27,4 @@ def test_a_large_model_takes_less_than_15_seconds(name: str, tmp_path: Path) -> 
     assert f"of 30 devices fit {name}" in out
     assert any(tmp_path.rglob("*.sealed"))  # what is remembered now wasn't before
     taken = spent() - before
-    assert taken < 15, taken
+    assert taken < 12, taken
