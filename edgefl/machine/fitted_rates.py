@@ -41,12 +41,14 @@ def nearest(
     steps: Sequence[TimedStep],
     precision: str = "float32",
     hold: float = HOLD,
+    most: ArrayLike = np.inf,
 ) -> Machine:
     """The machine ``make(numbers)`` whose predictions of the steps have the least deviance.
 
-    ``start`` are positive numbers; those that the steps leave open stay near them.
+    ``start`` are positive numbers; those that the steps leave open stay near them, and none gets above its ``most``.
     """
-    began = np.log(np.asarray(start, dtype=np.float64))
+    bound = np.log(np.broadcast_to(np.asarray(most, dtype=np.float64), np.shape(start)))
+    began = np.minimum(np.log(np.asarray(start, dtype=np.float64)), bound - 1e-6)
     measured = np.log([each.seconds for each in steps])
 
     def errors(x: Floats) -> Floats:
@@ -56,7 +58,7 @@ def nearest(
         deviance = np.sqrt(2 * np.maximum(np.expm1(log_ratios) - log_ratios, 0.0))
         return np.concatenate([np.copysign(deviance, log_ratios), hold * (x - began)])
 
-    return make(np.exp(least_squares(errors, began).x))
+    return make(np.exp(least_squares(errors, began, bounds=(-np.inf, bound)).x))
 
 
 _WITH_FLOPS = (
@@ -66,12 +68,13 @@ _WITH_FLOPS = (
 """The first classes are those with FLOPs."""
 
 
-def rates_of(kind: ProcessorKind, steps: Sequence[TimedStep], small: TimedStep) -> Hardware:
+def rates_of(kind: ProcessorKind, steps: Sequence[TimedStep], small: TimedStep, peak: float = np.inf) -> Hardware:
     """Hardware with the rates of each class of operator, its fixed times, and no power, from measured steps.
 
     The operators of ``small`` take their fixed time alone, on a GPU that of their launches.
     ``flops_per_second`` is the rate of products and ``memory_bytes_per_second`` that of pointwise operators; those of
-    other classes are shares of them.
+    other classes are shares of them.  No rate of FLOPs is above ``peak``: steps that are timed while other processes
+    take the cores leave rates open.
     """
     flops, classes = len(_WITH_FLOPS), len(OPERATOR_CLASSES)
 
@@ -91,7 +94,8 @@ def rates_of(kind: ProcessorKind, steps: Sequence[TimedStep], small: TimedStep) 
     least = np.array([_amounts(each) / each.seconds for each in steps]).max(axis=0)
     least = np.where(least > 0, least, least.max(axis=1, keepdims=True))
     start = [*least[0, :flops], *least[1], 1e-6]
-    return nearest(made, start, steps)
+    most = [*[peak] * flops, *[np.inf] * (classes + 1)]
+    return nearest(made, start, steps, most=most)
 
 
 def _amounts(step: TimedStep) -> Floats:

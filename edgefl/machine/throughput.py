@@ -106,19 +106,19 @@ def sustained(
     clock = clock_of(device)
     kind: ProcessorKind = "gpu" if device.type == "cuda" else "cpu"
     with threads_of(threads):
+        on_message("peak: one large product")
+        peak = _peak(device, clock, free_bytes)
         on_message("float32: steps of single layers")
         scale = scale_for(0.55 * seconds, free_bytes, clock, device)
         measured = probes(Bench(scale, device))
         taken = rounds(measured, 0.55 * seconds, clock, LEAST_ROUNDS)
         median = np.median(taken, axis=0)
         *steps, small = timed_steps(measured, median)
-        rates = rates_of(kind, steps, small)
+        rates = rates_of(kind, steps, small, peak.high or np.inf)
         pointwise = [index for index, probe in enumerate(measured) if _is_pointwise(probe)]
         del measured
         host.release_memory()
-        on_message("peak: one large product")
-        peak = _peak(device, clock, free_bytes)
-        halves = {name: _half(name, rates, scale, device, 0.15 * seconds, on_message) for name in HALVES}
+        halves = {name: _half(name, rates, scale, device, free_bytes, 0.15 * seconds, on_message) for name in HALVES}
     speeds = median / taken
     of_products = _ranged(rates.flops_per_second, speeds[:, : len(PRODUCTS)])
     best = max(peak.high, of_products.high)
@@ -156,13 +156,13 @@ def _jitter(seconds: Floats) -> Spread:
     return Spread(sigmas[0], min(sigmas), max(sigmas), len(steps))
 
 
-def _peak(device: torch.device, clock: Clock, free_bytes: float) -> Spread:
+def _peak(device: torch.device, clock: Clock, free_bytes: float, dtype: torch.dtype = torch.float32) -> Spread:
     """FLOP/s of a large square product, measured five times, at the fastest size that fits memory and time."""
     best: list[float] = []
     for size in SIZES:
         if 12 * size * size > SPARE * free_bytes:
             break
-        x = Bench(device=device).filled(size, size)
+        x = Bench(device=device).filled(size, size).to(dtype)
         call = partial(torch.mm, x, x)
         call()
         seconds = [clock(call) for _ in range(5)]
@@ -190,7 +190,13 @@ def autocast_trains(name: str, device: torch.device) -> bool:
 
 
 def _half(
-    name: str, rates: Hardware, scale: float, device: torch.device, budget: float, on_message: Callable[[str], object]
+    name: str,
+    rates: Hardware,
+    scale: float,
+    device: torch.device,
+    free_bytes: float,
+    budget: float,
+    on_message: Callable[[str], object],
 ) -> Spread | None:
     """FLOP/s of the products in a half precision, or None if it can't be used for training.
 
@@ -205,6 +211,7 @@ def _half(
         share = budget / (LEAST_ROUNDS * float(rounds(small, 0.0, clock).sum()))
         measured = products(Bench(min(scale, LEAST_SCALE * share), device, HALVES[name])) if share > 1 else small
         taken = rounds(measured, budget, clock, LEAST_ROUNDS)
+        most = _peak(device, clock, free_bytes, HALVES[name]).high or np.inf
     except (RuntimeError, NotImplementedError):  # this build has no kernel for the dtype
         return None
     median = np.median(taken, axis=0)
@@ -212,7 +219,7 @@ def _half(
     def made(rate: Floats) -> Hardware:
         return replace(rates, float16_flops_per_second=float(rate[0]), bfloat16_flops_per_second=float(rate[0]))
 
-    found = nearest(made, [rates.flops_per_second], timed_steps(measured, median), name)
+    found = nearest(made, [rates.flops_per_second], timed_steps(measured, median), name, most=most)
     return _ranged(found.rate(name), median / taken)
 
 

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from edgefl.cost.client_cost import operator_table
-from edgefl.cost.predict import CpuNormFakeMode, replaced
+from edgefl.cost.fake_tensors import PredictionMode
+from edgefl.cost.predict import replaced
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.work import METERED, Meter
 
@@ -112,7 +113,7 @@ def _step(
 def operators_of(name: str) -> NDArray[np.float64]:
     """The operators of a step of this network, ``[n, 4]`` as in ``ComputeCost.operators``, counted on fake tensors."""
     import_torchvision()
-    network, meter, mode = NETWORKS[name], Meter(), CpuNormFakeMode()
+    network, meter, mode = NETWORKS[name], Meter(), PredictionMode()
     with torch.device("meta"):
         module = network.module()
     with torch.random.fork_rng([]), mode:
