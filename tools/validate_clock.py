@@ -38,7 +38,8 @@ SCHEDULES: dict[str, Any] = {
     "layerwise": {"name": "layerwise", "stages": 2, "rounds": 2},
     "progressive": {"name": "progressive", "stages": 2, "rounds": 2},
 }
-DEVICES = ("raspberry-pi-3b-plus", "phone-entry", "raspberry-pi-4-4gb", "phone-mid", "raspberry-pi-5-8gb")
+DEVICES = ("raspberry-pi-3b-plus", "coral-dev-board-1gb", "raspberry-pi-4-2gb", "raspberry-pi-4-4gb", "phone-entry")
+"""Devices whose rates are shares of a core here."""
 LINKS = {"lte": 2, "home-dsl": 2, "wifi-4": 1}
 OWN, LINE, BACKGROUND = "own links", "shared line", "background"
 LINES: dict[str, Any] = {

@@ -23,6 +23,7 @@ from edgefl.devices.processors import (
     OwnProcessor,
     Processor,
     Reduced,
+    classes,
     efficiency_of,
     kind_of,
     processor_of,
@@ -450,8 +451,10 @@ def _hardware(
     faults: Faults,
 ) -> tuple[dict[str, Any], dict[str, Fact]]:
     """The keywords of what is written, with the rates of its processor where it has none; faults are noted."""
-    of_class = isinstance(written.data.get("processor"), str)
-    numbers = [number for number in _needed(quantities) if number != _OF_PROCESSOR or not of_class]
+    numbers = [number for number in _needed(quantities) if number != _OF_PROCESSOR]
+    if _OF_PROCESSOR not in written.data and not isinstance(written.data.get("processor"), str):
+        message = f"{_OF_PROCESSOR} is missing from {noun}: give it, or name the class of its processor"
+        faults.note(written.error(f"{message} (processor: {', '.join(classes())})"))
     with faults.noting():
         written.check_keys(["title", *needed, *numbers], [*_OPTIONAL, *optional, "processor", _OF_PROCESSOR], noun)
     title, named, processor = "", None, ROOFLINE

@@ -183,7 +183,9 @@ class Written:
         for each in error.errors():
             # what follows is the name of a union's member; of those the first counts
             keys = (*where, *each["loc"][: 2 if each["loc"][:1] == ("source",) else 1])
-            found.setdefault(keys, self.error(f"{spell(keys)}: {each['msg']}; {shape}", *keys))
+            found.setdefault(
+                keys, self.error(f"{spell(keys)}: {each['msg'].removeprefix('Value error, ')}; {shape}", *keys)
+            )
         return _together(list(found.values()))
 
 

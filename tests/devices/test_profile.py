@@ -224,6 +224,10 @@ def test_an_unknown_processor_is_refused(tmp_path, profile):
     assert "processor: unknown processor 'cortex-a7'; did you mean 'cortex-a7" in said
     assert int(said.removeprefix(str(tmp_path / "broken.yaml")).split(":")[1]) == list(profile).index("processor") + 1
     assert "processor" in _refused(tmp_path, profile | {"processor": 3})
+    without = {name: value for name, value in profile.items() if name not in ("processor", "flops_per_second")}
+    assert "flops_per_second is missing from a device: give it, or name the class of its" in _refused(tmp_path, without)
+    own = {"kind": "cpu", "arithmetic": {"convolution": 0.4}, "memory": {}}
+    assert "processor.arithmetic: the share of products is missing" in _refused(tmp_path, profile | {"processor": own})
 
 
 @given(
