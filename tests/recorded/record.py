@@ -5,8 +5,8 @@
     python tests/recorded/record.py FOLDER --only NAME...      these scenarios and answers alone
     python tests/recorded/record.py --compare OLD NEW          compare bit by bit and print the largest difference
 
-The recordings in this folder were made before the source was reorganised (see CHANGELOG), those of ``priced`` renewed
-when cross-entropy lost an operator.  Two machines may differ in
+The recordings in this folder were renewed when seconds came by class of operator; of what no time decides, prices alone
+differed from those made before the source was reorganised (see CHANGELOG).  Two machines may differ in
 the last digits of trained values, so weights are compared between two recordings from one machine only.
 """
 
