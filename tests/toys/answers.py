@@ -8,6 +8,7 @@ from pathlib import Path
 from edgefl.records.fit import Fit
 from edgefl.records.profile import Profile
 from edgefl.records.reading import decode
+from edgefl.records.record import UNSET
 from edgefl.records.sweep import MethodFrontier, Sensitivity, Sweep, read_cell
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "expected"
@@ -27,7 +28,8 @@ def recorded_sweep(name: str = "sweep") -> Sweep:
         method: decode(MethodFrontier, json.dumps(value).encode(), name) for method, value in given["frontier"].items()
     }
     rows = [read_cell(row, name) for row in given["rows"]]
-    sweep = Sweep(scenario=given["scenario"], axes=given["axes"], rows=rows, frontier=frontier)
+    predictions = given.get("predictions", UNSET)
+    sweep = Sweep(scenario=given["scenario"], axes=given["axes"], rows=rows, frontier=frontier, predictions=predictions)
     if "sensitivity" not in given:
         return sweep
     order = decode(Sensitivity, json.dumps(given["sensitivity"]).encode(), name)
