@@ -69,7 +69,7 @@ class ComputeCost:
 
     def seconds(self, device: Hardware) -> float:
         """Seconds of all operators on a device, by the formula of its processor, in the precision of training."""
-        return step_seconds(self.operators, device, self.precision).total
+        return self.seconds_by_class(device).total
 
     def seconds_by_class(self, device: Hardware) -> StepSeconds:
         """The same by class of operator."""

@@ -246,7 +246,7 @@ class _Resident:
 
 
 def step_seconds(work: Work, source: Source, trace: Trace, device: Device) -> dict[tuple[int, str], float]:
-    """Predicted seconds of a step on ``device``, by distinct pass and pattern: the roofline of ``ComputeCost``."""
+    """Predicted seconds of a step on ``device``, by distinct pass and pattern, as ``ComputeCost.seconds`` has them."""
     every = work.accumulation
     seconds = {}
     for index, pass_ in enumerate(distinct(work)):

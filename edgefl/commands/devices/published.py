@@ -153,7 +153,7 @@ def repository_of(url: str) -> str:
     return repository[0] if repository else url
 
 
-def source_of(row: Measurement) -> str:
+def source_of(row: Measurement | PublishedRow) -> str:
     """The source of a row: its repository or address, or the title of one without."""
     return repository_of(row.source.url or row.source.title)
 
@@ -211,7 +211,7 @@ def judged(rows: Sequence[PublishedRow]) -> Published:
     return Published(
         rows=rows, questions=questions, shipped=shipped or UNSET, joules=joules or UNSET,
         by_device=_groups(seconds, lambda row: row.device, "device"),
-        by_source=_groups(seconds, lambda row: repository_of(row.source.url or row.source.title), "source"),
+        by_source=_groups(seconds, source_of, "source"),
     )  # fmt: skip
 
 
@@ -228,7 +228,7 @@ def _foretold(rows: Sequence[PublishedRow], unseen: Unseen) -> tuple[list[Publis
 def _agreement(rows: Sequence[PublishedRow], predicted: Sequence[float]) -> Agreement | None:
     if not rows:
         return None
-    clusters = [(row.device, repository_of(row.source.url or row.source.title)) for row in rows]
+    clusters = [(row.device, source_of(row)) for row in rows]
     return agreement([row.measured for row in rows], predicted, clusters, len({row.device for row in rows}))
 
 

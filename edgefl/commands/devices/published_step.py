@@ -17,7 +17,7 @@ from edgefl import models
 from edgefl.cost import ComputeCost
 from edgefl.cost.client_cost import operator_table
 from edgefl.cost.fake_tensors import PredictionMode
-from edgefl.cost.predict import replaced
+from edgefl.cost.predict import ROOMS, replaced
 from edgefl.devices.measurements import Measurement
 from edgefl.devices.written_facts import library_folder
 from edgefl.errors import DeviceError, UnknownName
@@ -101,7 +101,8 @@ def _stated(row: Measurement, gpu: bool, steps: Sequence[StatedStep]) -> Compute
 
 def _predicted(row: Measurement, gpu: bool, key: tuple[object, ...]) -> ComputeCost:
     """The cost of a network's step, whose trace is kept on disk as those of works are."""
-    folder, name = cache_folder() / "costs", digest([*key, *models.versions(), package_digest("edgefl")])
+    code = package_digest("edgefl", (*ROOMS, "commands/devices"))
+    folder, name = cache_folder() / "costs", digest([*key, *models.versions(), code])
     trace = remembered(folder, name, Trace.from_json, "costs")
     if trace is None:
         trace = _trace(row, gpu)
