@@ -7,7 +7,6 @@ Latin and Greek letters in another style, so their pictures would contradict the
 from __future__ import annotations
 
 import unicodedata
-from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -74,9 +73,9 @@ def build(size: int | None, on_message: OnMessage) -> Collection:
         on_message(f"drawing glyphs: font {number} of {len(paths)}")
         characters = [chr(code) for code in own if unicodedata.name(chr(code), "")]
         each = drawn(characters, path, round(size * 0.7), size)
-        inked = each.any((1, 2))
+        inked = np.flatnonzero(each.any((1, 2)))
         pictures.append(each[inked])
-        owners += compress(characters, inked)
+        owners += [characters[index] for index in inked]
     return collected(np.concatenate(pictures)[:, None], owners)
 
 
