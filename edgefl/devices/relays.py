@@ -24,7 +24,7 @@ class Relays:
     server.  ``failures`` is the probability that a relay is lost in a round.
     """
 
-    of: NDArray[np.unsignedinteger[Any]]
+    of: NDArray[Any]
     link: Link
     failures: float = 0.0
 

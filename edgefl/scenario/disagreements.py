@@ -137,7 +137,7 @@ def _relay_errors(
     document: Document, aggregation: AggregationOptions, round_: RoundOptions, clients: int, fleet: FleetOptions
 ) -> list[ScenarioError]:
     """What doesn't go with relays: too few clients, rounds that overlap, rules that compare updates, a shared line."""
-    errors = []
+    errors: list[ScenarioError] = []
     if fleet.relays is None:
         return errors
     path: KeyPath = ("fleet", "relays")
