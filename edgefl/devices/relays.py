@@ -35,7 +35,7 @@ class Relays:
         Raises DeviceError for fewer clients than relays.
         """
         if options.count > clients:
-            raise DeviceError(f"fleet.relays: {options.count} relays have no more than {clients} clients to serve")
+            raise DeviceError(f"fleet.relays: {options.count} relays, but there are {clients} clients")
         of = np.arange(clients, dtype=np.int64) % options.count
         of = of.astype(np.min_scalar_type(options.count - 1))
         seeds.generator(seed, "relays").shuffle(of)
