@@ -85,11 +85,17 @@ class Tier:
         distinct: dict[int, int] = {}
         which = np.array([distinct.setdefault(id(payloads), len(distinct)) for payloads in needed], np.int64)
         held = dict(zip(which.tolist(), needed, strict=True))
-        sets: list[list[int]] = [[] for _ in range(relays)]
-        for pair in np.unique(of * max(len(distinct), 1) + which).tolist():
-            relay, number = divmod(pair, len(distinct))
-            sets[relay].append(number)
-        return np.array([self._count(count, [held[number] for number in each]) for each in sets], np.int64)
+        needs = np.zeros((relays, len(distinct)), bool)
+        needs[of, which] = True
+        # few sets are distinct: each is counted once, however many relays have it
+        bits, width = np.packbits(needs, axis=1).tobytes(), -(-len(distinct) // 8)
+        keys = [bits[at : at + width] for at in range(0, relays * width, width or 1)] or [b""] * relays
+        row_of = {key: row for row, key in enumerate(keys)}
+        found = {
+            key: self._count(count, [held[number] for number in np.flatnonzero(needs[row]).tolist()])
+            for key, row in row_of.items()
+        }
+        return np.array([found[key] for key in keys], np.int64)
 
     def _count(self, count: Callable[[Iterable[Payloads]], int], needed: Sequence[Payloads]) -> int:
         key = count, tuple(map(id, needed))

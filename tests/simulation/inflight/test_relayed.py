@@ -251,11 +251,11 @@ def trained(games: Games, setup: Setup) -> tuple[ServerState, ServerState, dict[
 def test_the_mean_of_the_relays_sums_is_the_flat_mean(games: Games, failures: str) -> None:
     """By hand in float64: each relay's weighted sum with its weights, then the server's sum of sums over weights."""
     fleet = {"relays": {"count": 3, "failures": failures}}
-    data = {**games.tiny()["data"], "partition": {"quantity": 1.0}}
+    data = {**games.tiny()["data"], "partition": {"quantity": 0.1}}
     setup = games.setup({}, fleet, data=data, schedule={"name": "end-to-end", "rounds": 1})
     before, after, sent, journal = trained(games, setup)
     clients = journal.tables["clients"]
-    assert len(clients) == 7 and len({c["samples"] for c in clients}) > 2
+    assert len(clients) == 7 and len({c["samples"] for c in clients}) > 1
     outcomes = {c["outcome"] for c in clients}
     assert outcomes == ({"finished"} if failures == "0%" else {"finished", "relay failed"})
     sums: dict[int, dict[str, list[Any]]] = defaultdict(dict)
@@ -292,7 +292,7 @@ def test_without_losses_the_weights_are_those_without_relays(games: Games, tmp_p
     told = explain(runs["relays"].path, 1)
     assert sum(part["seconds"] for part in told["path"]) == pytest.approx(told["virtual_seconds"])
     who = [part["who"] for part in told["path"]]
-    relay = f"relay {list(runs['relays'].records('rounds'))[0]['last_relay']}"
+    relay = f"relay {next(iter(runs['relays'].records('rounds')))['last_relay']}"
     assert who[0] == relay and who.count(relay) == 2 and who[1].startswith("client")
 
 
