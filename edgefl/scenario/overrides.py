@@ -71,10 +71,10 @@ def _with_word(
 
 
 def _with_long_form(document: Document, path: KeyPath, short: str) -> Document:
-    """The document with a bare word at ``path`` written as a mapping with the key ``short``."""
+    """The document with a bare word or number at ``path`` written as a mapping with the key ``short``."""
     section = document.data.get(str(path[0]))
     word = section.get(str(path[1])) if isinstance(section, dict) else None
-    if not isinstance(word, str):
+    if not isinstance(word, str | int) or isinstance(word, bool):
         return document
     place = document.places.get(path, Place(document.file))
     return placed(document, path, {short: word}, {path: place, (*path, short): place})
