@@ -44,6 +44,8 @@ OPENED = 0.3
 """Seconds in which a data set is to open from the cache."""
 RATE = 50_000
 """Client-rounds a second that a million clients are to reach, with and without relays."""
+PATIENCE = 300.0
+"""Seconds after which a command is ended, so that the whole keeps its 20 minutes."""
 HEAD = ("what", "against", "ratio", "it takes", "aim", "reached")
 
 
@@ -131,11 +133,18 @@ class Version:
         return {**variables(self.folder, None), "PYTHONPATH": path, **({"EDGEFL_CACHE": str(cache)} if cache else {})}
 
     def run(self, arguments: Sequence[str], cache: Path | None = None) -> tuple[float, str]:
-        """Seconds and output of its Python with these arguments.  Raises Failed with the last line of a failure."""
+        """Seconds and output of its Python with these arguments.
+
+        Raises Failed with the last line of a failure, or after ``PATIENCE``.
+        """
         began = time.perf_counter()
-        done = subprocess.run(
-            [self.python, *arguments], env=self.environment(cache), cwd=self.folder, capture_output=True, text=True
-        )
+        try:
+            done = subprocess.run(
+                [self.python, *arguments], env=self.environment(cache), cwd=self.folder, capture_output=True, text=True,
+                timeout=PATIENCE,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise Failed(f"it isn't done after {PATIENCE:g} s") from None
         seconds = time.perf_counter() - began
         if done.returncode:
             lines = done.stderr.strip().splitlines() or ["no message"]
@@ -252,9 +261,9 @@ from edgefl.scenario import load
 
 found = {}
 for name, (scenario, *changes) in json.loads(sys.argv[1]).items():
-    data = load(scenario, changes).data
-    began = time.perf_counter()
     try:
+        data = load(scenario, changes).data
+        began = time.perf_counter()
         open_federation(data, seed=1, tokens=16)
     except EdgeflError as error:
         found[name] = str(error).splitlines()[0]
@@ -301,8 +310,8 @@ def data(versions: Sequence[Version], sets: Mapping[str, list[str]] = SETS, turn
                 yield Row(f"open {name}, {what}", "the version before", spread(ratios(ours, taken[1][name])), takes)
 
 
-def fleets(turns: int = 3, rounds: int = 20) -> Found:
-    """Client-rounds a second of processor time of a million clients, with and without relays."""
+def fleets(turns: int = 3) -> Found:
+    """Client-rounds a second of processor time of a million clients over 100 rounds, with and without relays."""
     from bench.fleet import COHORT, bare, measured
     from edgefl.errors import EdgeflError
     from edgefl.scenario import load
@@ -319,9 +328,9 @@ def fleets(turns: int = 3, rounds: int = 20) -> Found:
         print(f"a million clients: turn {turn + 1} of {turns}", file=sys.stderr, flush=True)
         for name in in_turn(list(rates), turn):
             if name == "bare":
-                rates[name].append(COHORT * rounds / seconds_of(lambda: bare(rounds, False)))
+                rates[name].append(COHORT * 20 / seconds_of(lambda: bare(20, False)))
             else:
-                run = measured("million", {**variants[name], "schedule.rounds": rounds}, None)
+                run = measured("million", variants[name], None)
                 rates[name].append(run["client_rounds_per_second"])
     for name in variants:
         rate = median(rates[name])
@@ -371,10 +380,8 @@ def main(arguments: list[str]) -> None:
             print(f"\n**{section}**\n\n{table(HEAD, [row.cells() for row in own], numbers=False)}\n")
             print("\n".join(lines), flush=True)
     aimed = [row for row in rows if row.reached is not None]
-    reached, minutes = sum(row.reached is True for row in aimed), (time.monotonic() - began) / 60
-    print(
-        f"\n{reached} of {len(aimed)} aims are reached.  Ratios are medians and quartiles of turns; {minutes:.0f} minutes."
-    )
+    reached = f"{sum(row.reached is True for row in aimed)} of {len(aimed)} aims are reached"
+    print(f"\n{reached}.  Ratios: medians and quartiles of turns; {(time.monotonic() - began) / 60:.0f} minutes.")
     if chosen.json is not None:
         report = {"machine": machine(), "rows": [asdict(row) for row in rows], "notes": notes}
         chosen.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
