@@ -6,10 +6,10 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 from uuid import uuid4
 
 from edgefl.errors import RunError
@@ -93,6 +93,35 @@ def open_regular(path: Path) -> BinaryIO:
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def locked_file(path: Path, opener: Callable[[str, int], int] | None = None) -> IO[bytes] | None:
+    """A file that this process has locked until it closes it or ends; made if there is none.
+
+    Returns None where nothing can be locked (Windows, a file system without locks).  Raises BlockingIOError while
+    another process has it locked, and another OSError if it can't be opened.
+    """
+    while True:
+        file = open(path, "ab", opener=opener)  # noqa: SIM115 - locked until close
+        try:
+            import fcntl  # not on Windows
+
+            # Forked workers don't inherit a POSIX record lock (lockf), so one that outlives its parent blocks nobody
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:
+            file.close()
+            return None
+        except OSError as error:
+            file.close()
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path)) from error
+            return None
+        mine = os.fstat(file.fileno())
+        with suppress(OSError):
+            there = os.stat(path, follow_symlinks=False)
+            if (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino):
+                return file
+        file.close()  # its holder removed the file before giving the lock back
 
 
 def sync(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 from uuid import uuid4
 
-from edgefl.files import read_regular, replacing
+from edgefl.files import locked_file, read_regular, replacing
 
 Answer = TypeVar("Answer")
 
@@ -109,30 +108,17 @@ def one_at_a_time(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
 def _locked(lock: Path, waiting: Callable[[], None]) -> IO[bytes] | None:
     """The file, locked until it is closed or the process ends; None where it can't be made or locked."""
     told = False
-    try:
-        import fcntl  # not on Windows
-
+    with suppress(OSError):
         lock.parent.mkdir(parents=True, exist_ok=True)
         while True:
-            file = open(lock, "ab")  # noqa: SIM115 - held until close
             try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                there, mine = os.stat(lock, follow_symlinks=False), os.fstat(file.fileno())
-                if (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino):
-                    return file
-            except FileNotFoundError:  # its holder removed it meanwhile
-                pass
-            except OSError as error:
-                if error.errno not in (errno.EACCES, errno.EAGAIN):
-                    file.close()
-                    return None
+                return locked_file(lock)
+            except BlockingIOError:
                 if not told:
                     waiting()
                 told = True
                 time.sleep(0.1)
-            file.close()
-    except (ImportError, OSError):
-        return None
+    return None
 
 
 def remembered(folder: Path | None, key: str, read: Callable[[Any], Answer], what: str) -> Answer | None:

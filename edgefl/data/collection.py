@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from math import prod
@@ -187,8 +188,13 @@ def package_folder(module: str, remedy: str = install_hint("data")) -> Path:
 
 def without(words: Iterable[str], text: str) -> str:
     """``text`` without the words that spell a class, whatever their case, parts of hyphenated words included."""
-    spelled = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})(?!\w)", re.IGNORECASE)
+    spelled = _spelled(tuple(words))
     return " ".join(cleaned for word in text.split() if (cleaned := spelled.sub("", word).strip("-")))
+
+
+@cache
+def _spelled(words: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})(?!\w)", re.IGNORECASE)
 
 
 def numbered(keys: Sequence[str]) -> IntArray:

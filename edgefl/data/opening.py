@@ -31,6 +31,8 @@ from edgefl.errors import DataError
 from edgefl.memo import cache_folder
 from edgefl.work.description import digest
 
+WAITS = "another process builds these data: waiting for it"
+
 
 def open_federation(
     options: DataOptions, *, seed: int, tokens: int, cache: Path | None = None, on_message: OnMessage = lambda _: None
@@ -88,7 +90,7 @@ def _open(
     for name, collection in collections.items():
         own_key = [] if len(collections) == 1 else [name]
         deal = partial(_part, collection, tokenizer, name, options, seed, tokens, on_message)
-        dealt = entry(cache, f"federation-{digest([*part_key, *own_key])}", deal)
+        dealt = entry(cache, f"federation-{digest([*part_key, *own_key])}", deal, partial(on_message, WAITS))
         parts[name] = Part(collection, dealt, tasks)
     return merged(parts, options)
 
@@ -111,7 +113,7 @@ def _collection(
             wanted = Wanted(options.size, folder, on_message, scratch, options.columns)
             return collect(lambda: dataset.build(wanted))
 
-        return key, entry(cache, f"{name}-{digest(key)}", build)
+        return key, entry(cache, f"{name}-{digest(key)}", build, partial(on_message, WAITS))
 
 
 @contextmanager

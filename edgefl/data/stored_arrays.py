@@ -2,8 +2,9 @@
 
 An entry is a folder named by the hash of everything it was made from.  ``meta.json`` has the digest of each of its
 files, and one of itself.  An entry is written under a temporary name and renamed, so that readers never see a partial
-entry and processes can build the same one at once; a damaged one gives way in one step to one that is built again.
-Whoever opens an entry opens all its files, so that it keeps them if the folder gives way then.
+entry, even where nothing can be locked and processes build the same one at once; a damaged one gives way in one step
+to one that is built again.  Whoever opens an entry opens all its files, so that it keeps them if the folder gives way
+then.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import numpy.typing as npt
 from edgefl.data.options import Kind
 from edgefl.errors import DataError
 from edgefl.files import open_regular, read_regular, replacing
-from edgefl.memo import clear, sealed, unsealed
+from edgefl.memo import clear, one_at_a_time, sealed, unsealed
 from edgefl.runs.durable import boot
 
 Array = npt.NDArray[Any]
@@ -109,13 +110,22 @@ class Entry:
         return self.files[name].tobytes().decode()
 
 
-def entry(cache: Path, name: str, build: Callable[[], Built]) -> Entry:
+def entry(cache: Path, name: str, build: Callable[[], Built], waiting: Callable[[], None] = lambda: None) -> Entry:
     """The entry ``name``, memory-mapped; built if it is missing, and with a warning if a file of it is damaged.
 
-    If the cache can't be written, the entry is built in memory, with a warning.  Raises DataError if files can't be
-    opened for a reason of this process, such as its limit of open files.
+    One process at a time builds it; the others wait, after a call of ``waiting``.  If the cache can't be written, the
+    entry is built in memory, with a warning.  Raises DataError if files can't be opened for a reason of this process,
+    such as its limit of open files.
     """
     folder = cache / "data" / name
+    if _identity(folder) is not None:
+        with suppress(Damaged):
+            return _opened(folder)
+    with one_at_a_time(folder, waiting):
+        return _opened_or_built(folder, build)
+
+
+def _opened_or_built(folder: Path, build: Callable[[], Built]) -> Entry:
     built: Built | None = None
     told = False
     for _ in range(_TRIES):
@@ -127,7 +137,7 @@ def entry(cache: Path, name: str, build: Callable[[], Built]) -> Entry:
             if _identity(folder) != seen:
                 continue  # another process put another one there meanwhile
             if not told:
-                warnings.warn(f"{damage}: {name} is built again", stacklevel=2)
+                warnings.warn(f"{damage}: {folder.name} is built again", stacklevel=3)
             told = True
         built = built or build()
         try:
@@ -138,8 +148,10 @@ def entry(cache: Path, name: str, build: Callable[[], Built]) -> Entry:
                 break
     else:
         reason = "what is written there doesn't stay as it was written"
-    message = f"the data cache {folder.parent} can't be written ({reason}): every process builds {name} for itself"
-    warnings.warn(f"{message}; name another folder in EDGEFL_CACHE", stacklevel=2)
+    message = (
+        f"the data cache {folder.parent} can't be written ({reason}): every process builds {folder.name} for itself"
+    )
+    warnings.warn(f"{message}; name another folder in EDGEFL_CACHE", stacklevel=3)
     return _in_memory(folder, built or build())
 
 
@@ -270,7 +282,8 @@ def _mapped(file: BinaryIO) -> Array:
     shape, fortran, dtype = header[version](file)
     if dtype.hasobject:
         raise ValueError("it has objects")
-    return np.memmap(file, dtype, "r", file.tell(), shape, "F" if fortran else "C")
+    whole = np.memmap(file, dtype, "r", file.tell(), shape, "F" if fortran else "C")
+    return whole.view(np.ndarray)  # each access to a memmap makes a memmap, which takes as long as a small batch's copy
 
 
 def _marked(folder: Path) -> dict[str, Mark]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from typing import IO
 import psutil
 
 from edgefl.errors import RunError
-from edgefl.files import output, replacing
+from edgefl.files import locked_file, output, replacing
 from edgefl.runs.contents import not_following
 
 
@@ -107,38 +106,21 @@ def locked(path: Path) -> Lock | None:
     the folder can't be written.
     """
     lock_file = path / LOCK
-    while True:
-        with writing(path), suppress(FileNotFoundError):
-            there = os.stat(lock_file, follow_symlinks=False)
-            if (held := _held.get(key := (os.getpid(), there.st_dev, there.st_ino))) is not None:
-                held.locks += 1
-                return Lock(key)
-        with writing(path):
-            file = open(lock_file, "ab", opener=not_following)  # noqa: SIM115 - held until close
-        try:
-            import fcntl
-        except ImportError:  # Windows has no fcntl
-            file.close()
-            return None
-        try:
-            # Forked workers don't inherit a POSIX record lock (lockf).  A worker that outlives a killed run therefore
-            # can't block its resume.
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            file.close()
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                raise RunError(f"another process is writing the run at {path}") from error
-            return None  # a file system without locks
-        mine = os.fstat(file.fileno())
-        key = os.getpid(), mine.st_dev, mine.st_ino
-        try:
-            now = os.stat(lock_file, follow_symlinks=False)
-        except OSError:
-            now = None
-        if now is not None and (now.st_dev, now.st_ino) == key[1:]:
-            _held[key] = _Held(file)
+    with writing(path), suppress(FileNotFoundError):
+        there = os.stat(lock_file, follow_symlinks=False)
+        if (held := _held.get(key := (os.getpid(), there.st_dev, there.st_ino))) is not None:
+            held.locks += 1
             return Lock(key)
-        file.close()  # its holder removed the file, with all else in the folder, before it gave the lock back
+    with writing(path):
+        try:
+            file = locked_file(lock_file, not_following)
+        except BlockingIOError as error:
+            raise RunError(f"another process is writing the run at {path}") from error
+    if file is None:
+        return None
+    mine = os.fstat(file.fileno())
+    _held[key := (os.getpid(), mine.st_dev, mine.st_ino)] = _Held(file)
+    return Lock(key)
 
 
 def wait_until_free(path: Path, seconds: float) -> None:

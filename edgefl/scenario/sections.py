@@ -22,12 +22,6 @@ from edgefl.training.options import ExecutorOptions, TrackerOptions
 from edgefl.training.pretraining import PretrainOptions
 from edgefl.work.training_options import TrainingOptions
 
-FORMAT = 1
-"""The version of the format that this package reads and writes."""
-
-VERSION, TOP = "edgefl", ("name", "seed", "compare")
-"""The top-level keys that are not sections."""
-
 
 @dataclass(frozen=True)
 class Section:

@@ -206,6 +206,15 @@ from edgefl.data.stored_arrays import Built, entry
 def build():
     return Built({f"a{i}": np.arange(1000) + i for i in range(8)}, {"padding": 7}, {"t.txt": "text" * 500})
 
+def open_once(cache):
+    def slowly():
+        with (cache / "builds").open("a") as file:
+            file.write("built\\n")
+        time.sleep(0.4)
+        return build()
+
+    entry(cache, "once", slowly)
+
 def read(cache, seconds):
     opened, count, until = [], 0, time.monotonic() + seconds
     while time.monotonic() < until or count < 20:
@@ -222,12 +231,13 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     print("ready", flush=True)
     sys.stdin.readline()
+    open_once(Path(sys.argv[1]))
     print(read(Path(sys.argv[1]), 1.0))
 """
 
 
 def test_processes_open_damage_and_rebuild_one_entry_at_once(tmp_path: Path) -> None:
-    """None sees a half entry, and none loses what it has open."""
+    """What is missing is built by one of them; none sees a half entry, and none loses what it has open."""
     folder, own = tmp_path / "data" / "shared", dict[str, Any](__name__="reader")
     exec(READER, own)
     command = [sys.executable, "-c", READER, str(tmp_path)]
@@ -241,6 +251,7 @@ def test_processes_open_damage_and_rebuild_one_entry_at_once(tmp_path: Path) -> 
         assert other.stdout is not None and other.stdin is not None and other.stdout.readline() == "ready\n"
         other.stdin.write("\n")
         other.stdin.flush()
+        own["open_once"](tmp_path)
         here = [threads.submit(own["read"], tmp_path, 1.0) for _ in range(2)]
         while other.poll() is None or not all(each.done() for each in here):
             time.sleep(0.01)
@@ -257,7 +268,8 @@ def test_processes_open_damage_and_rebuild_one_entry_at_once(tmp_path: Path) -> 
         assert min(each.result() for each in here) >= 20 and int(other.stdout.read()) >= 20
         entry(tmp_path, "shared", own["build"])
     assert other.returncode == 0 and damaged > 10
-    assert [path.name for path in (tmp_path / "data").iterdir()] == ["shared"]
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["once", "shared"]
+    assert (tmp_path / "builds").read_text() == "built\n"
 
 
 # --- folders that can't be written -----------------------------------------------------------------------------------

@@ -24,6 +24,9 @@ TOOLS = Path(__file__).resolve().parents[2] / "tools"
 sys.path.append(str(TOOLS))
 
 import measuring  # noqa: E402 - the tools' folder must be on the path
+from bench import (  # noqa: E402
+    all as everything,
+)
 from bench import bare, contestants, jobs, networks, pairing, parts, peers, plain, roofline, rounds  # noqa: E402
 
 # --- predicted steps -------------------------------------------------------------------------------------------------
@@ -130,6 +133,101 @@ def test_rows_of_parts_are_medians_and_shares_of_the_clocked_round() -> None:
     assert rows["the round, without"][0] == "1000.0" and rows["the round, with clocks"][0] == "2000.0"
 
 
+# --- everything, with its aims ---------------------------------------------------------------------------------------
+
+
+def test_a_round_is_held_against_its_loops_and_its_aim() -> None:
+    taken = pairing.Pairing(others=[0.1], reasons={"edgefl-4": "no memory"})
+    for name, seconds in (
+        ("bare-1", [1.0, 2.0]),
+        ("bare-2", [0.5, 1.0]),
+        ("edgefl-1", [1.1, 2.4]),
+        ("edgefl-2", [0.5, 1.0]),
+    ):
+        taken.outcomes[name] = pairing.Outcome(rounds=seconds, whole=10 * seconds[0])
+    told = list(everything.rows_of("vit", taken))
+    rows = {(row.what, row.against): row for row in told if isinstance(row, everything.Row)}
+    inline = rows["vit, a round: edgefl, inline", "bare loop, one process"]
+    assert inline.ratio == measuring.Spread(pytest.approx(1.15), pytest.approx(1.125), pytest.approx(1.175), 2)
+    assert (inline.takes, inline.aim, inline.reached) == ("1.750 s", "at most 1.05", False)
+    two = rows["vit, a round: edgefl, two workers", "bare loop, one process"]
+    assert two.reached and two.cells()[2:] == ["0.50 (0.50 to 0.50)", "0.750 s", "at most 0.55", "yes"]
+    loops = rows["vit, a round: edgefl, two workers", "bare loop, two processes"]
+    assert loops.ratio.median == 1 and loops.reached is None and loops.cells()[-2:] == ["", ""]
+    assert len(rows) == 3  # none of four workers
+    assert told[-2] == "vit, edgefl, four workers: left out, no memory"
+    big = [row for row in everything.rows_of("big", taken) if isinstance(row, everything.Row)][-1]
+    assert big.what == "big, the whole process: edgefl, two workers" and big.ratio.median == 5 / 11 and big.reached
+
+
+def test_what_is_timed_takes_turns_with_the_import_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, Path]] = []
+
+    def taking(what: str, *seconds: float, **more: Any) -> Any:
+        left = {tmp_path / "0": iter(seconds), tmp_path / "1": iter([2 * each for each in seconds])}
+
+        def one(version: everything.Version) -> float:
+            asked.append((what, version.folder))
+            return next(left[version.folder])
+
+        return everything.Timed(what, one, 1.0, **more)
+
+    def fails(version: everything.Version) -> float:
+        raise pairing.Failed("it broke")
+
+    monkeypatch.setattr(everything, "TORCH", taking("torch", 1.0, 1.0, 2.0))
+    versions = [everything.Version(TOOLS.parent, sys.executable, tmp_path / name) for name in "01"]
+    items = [
+        taking("validate", 9.0, 1.5, 3.5, above=True),
+        taking("cold", 4.0, 4.0, warmed=False),
+        everything.Timed("broken", fails, 1.0),
+    ]
+    told = list(everything.timed(items, 2, versions))
+    rows = [row for row in told if isinstance(row, everything.Row)]
+    assert [(row.what, row.against, row.ratio.median, row.reached) for row in rows] == [
+        ("validate", "torch", 1.625, True), ("validate", "the version before", 0.5, None),
+        ("cold", "torch", 3.0, False), ("cold", "the version before", 0.5, None),
+    ]  # fmt: skip
+    assert rows[0].takes == "2.5 s, 1.0 s more" and rows[0].aim == "at most 1 s more"
+    assert told[-1] == "broken: left out, it broke"
+    # the first turn fills the caches; each turn begins with another one
+    names = [what + folder.name for what, folder in asked]
+    assert names[:3] == ["cold1", "torch0", "validate0"] or names[:3] == ["validate1", "torch0", "validate0"]
+    assert names.count("cold0") == 2 and names.count("validate1") == 3
+
+
+@pytest.mark.slow
+def test_data_sets_are_opened_in_processes_of_their_own(tmp_path: Path) -> None:
+    version = everything.Version(TOOLS.parent, sys.executable, tmp_path)
+    sets = {
+        "digits": ["quickstart", "data={source: digits, clients: {image: 4}}"],
+        "none": ["quickstart", "data.source={image: table, text: table}", "data.folders.table=nowhere"],
+    }
+    told = list(everything.data([version, version], sets, turns=1))
+    rows = [row for row in told if isinstance(row, everything.Row)]
+    assert [(row.what, row.against) for row in rows] == [
+        ("open digits, from an empty cache", "the version before"),
+        ("open digits, from the cache", "an empty cache"),
+        ("open digits, from the cache", "the version before"),
+    ]
+    assert rows[1].ratio.median < 1 and rows[1].reached
+    assert len(told) == 4 and isinstance(told[-1], str) and told[-1].startswith("open none: left out, ")
+
+
+def test_a_command_that_fails_says_why(tmp_path: Path) -> None:
+    version = everything.Version(TOOLS.parent, sys.executable, tmp_path)
+    with pytest.raises(pairing.Failed, match="exit status 1: ZeroDivisionError"):
+        version.run(["-c", "1 / 0"])
+    seconds, told = version.run(["-c", "import os; print(os.environ['EDGEFL_CACHE'])"], tmp_path / "own")
+    assert seconds > 0 and told == f"{tmp_path / 'own'}\n"
+
+
+def test_another_checkout_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        everything.main(["--against", str(tmp_path)])
+    assert "isn't a checkout: it has no edgefl/__init__.py" in capsys.readouterr().err
+
+
 # --- the watch on parts ----------------------------------------------------------------------------------------------
 
 
@@ -189,6 +287,48 @@ def test_a_workers_times_are_in_its_file_now_and_then(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "1.json").read_text()) == {"batches": 2.0}  # too soon for another
     spend(parts.FLUSH, "edgefl.work.interpreter")
     assert json.loads((tmp_path / "1.json").read_text()) == pytest.approx({"batches": 2.0, "copy": 1.5 * parts.FLUSH})
+
+
+def test_spans_are_the_times_in_one_part_and_are_written_once(tmp_path: Path) -> None:
+    now = Seconds()
+    watch = parts.Watch(now=now)
+
+    def spend(seconds: float, module: str) -> None:
+        now.at += seconds
+        inside(module, "run", lambda: watch.look(sys._getframe()))()
+
+    for seconds, module in (
+        (2, "edgefl.data.batches"),
+        (1, "edgefl.data.batches"),
+        (1, "numpy"),
+        (3, "edgefl.data.batches"),
+    ):
+        spend(seconds, module)
+    watch.ended_round()
+    watch.write_spans(tmp_path / f"{parts.OWN}{parts.SPANS}")
+    spend(1, "edgefl.work.interpreter")
+    watch.write_spans(tmp_path / f"{parts.OWN}{parts.SPANS}")
+    assert parts.read_spans(tmp_path) == {
+        "own": [("batches", 0, 3), ("batches", 4, 7), ("round", 7, 7), ("copy", 7, 8)],
+    }
+
+
+def test_a_round_of_spans_says_how_many_train_and_draws_its_processes() -> None:
+    span = parts.Span
+    spans = {
+        "own": [span("outside", 0, 10), span("round", 10, 10), span("outside", 10, 12), span("copy", 12, 14),
+                span("waiting for workers", 14, 30), span("aggregate", 30, 32), span("round", 32, 32)],
+        "7": [span("train", 13, 23), span("copy", 23, 25)],
+        "8": [span("train", 11, 30), span("waiting for workers", 30, 40)],
+    }  # fmt: skip
+    (round,) = rounds.rounds_in(spans)
+    (whole,) = round["round"]
+    assert (whole.begin, whole.end) == (12, 32)  # the run waited for its turn until 12
+    assert rounds.training(round)[:3] == [2, 8, 10]
+    assert rounds.line(round["own"], whole) == "c" * 10 + "." * 80 + "a" * 10
+    assert rounds.line(round["7"], whole) == " " * 5 + "T" * 50 + "c" * 10 + " " * 35
+    text = rounds.timeline([round])
+    assert "| 2 | 10000.0 | 50.0% |" in text and "worker 2 " + "T" * 90 + "." * 10 in text
 
 
 WATCHED = """

@@ -40,6 +40,7 @@ ENTRIES = {
     "bare-2": Entry("bare loop, two processes", "bench.bare", ("--processes", "2")),
     "edgefl-1": Entry("edgefl, inline", "bench.edgefl_run"),
     "edgefl-2": Entry("edgefl, two workers", "bench.edgefl_run", ("--processes", "2")),
+    "edgefl-4": Entry("edgefl, four workers", "bench.edgefl_run", ("--processes", "4")),
     "edgefl-ray": Entry("edgefl, two Ray workers", "bench.edgefl_run", ("--processes", "2", "--ray")),
     "pfl-1": Entry("pfl-research, one process", "bench.pfl_run", environment="pfl"),
     "pfl-2": Entry("pfl-research, two torchrun processes", "bench.pfl_run", environment="pfl", launcher=TORCHRUN),

@@ -21,19 +21,15 @@ from edgefl.scenario import load
 from edgefl.work import Meter, run
 
 
-def main(arguments: list[str]) -> None:
-    """Measure and print."""
-    parser = parser_of(__doc__, "bench.py overhead")
-    parser.add_argument("--steps", type=int, default=60, help="steps of the timed loop")
-    parser.add_argument("--repeat", type=int, default=5, help="pairs of runs")
-    chosen = parser.parse_args(arguments)
+def measured(steps: int, repeat: int) -> tuple[str, dict[str, list[float]]]:
+    """What was timed, in words, and by part its processor seconds in each pair; ``bare`` is the loop."""
     torch.set_num_threads(1)
     scenario = load("quickstart", ["compare=null", "schedule=end-to-end", "method=fedavg", "training.epochs=8"])
     setup = compose(scenario)
     source = setup.clients.client(setup.of_kind("image")[0])
     work = setup.schedule.stage(1).cut(setup.method.work("image", 1)).fitted(source.size)
     each = source.counts(work.passes[0])["image"]
-    work = replace(work, passes=work.passes[: max(1, chosen.steps // each)])
+    work = replace(work, passes=work.passes[: max(1, steps // each)])
     inputs = setup.method.initial(scenario.seed).inputs(work)
     module = models.build(work.model)
 
@@ -52,15 +48,23 @@ def main(arguments: list[str]) -> None:
         run(work, inputs, source, module=module, device=torch.device("cpu"), seed=1, meter=meter)
 
     calls = {
+        "bare": bare,
         "interpreter": interpreted,
         "first work metered": lambda: interpreted(Meter()),
         "prediction": lambda: predict(work, source),
     }
     bare()
     interpreted()
-    found = paired({"bare": bare, **calls}, chosen.repeat)
-    print(
-        f"{len(work.passes) * each} steps of batch {work.passes[0].batch}, {chosen.repeat} pairs; the loop takes "
-        f"{median(found['bare']):.2f} s of CPU\n"
-    )
-    print(table(("what", "/ bare loop"), [[name, str(spread(ratios(found[name], found["bare"])))] for name in calls]))
+    return f"{len(work.passes) * each} steps of batch {work.passes[0].batch}", paired(calls, repeat)
+
+
+def main(arguments: list[str]) -> None:
+    """Measure and print."""
+    parser = parser_of(__doc__, "bench.py overhead")
+    parser.add_argument("--steps", type=int, default=60, help="steps of the timed loop")
+    parser.add_argument("--repeat", type=int, default=5, help="pairs of runs")
+    chosen = parser.parse_args(arguments)
+    what, found = measured(chosen.steps, chosen.repeat)
+    bare = found.pop("bare")
+    print(f"{what}, {chosen.repeat} pairs; the loop takes {median(bare):.2f} s of CPU\n")
+    print(table(("what", "/ bare loop"), [[name, str(spread(ratios(each, bare)))] for name, each in found.items()]))

@@ -83,13 +83,13 @@ def groups(names: Sequence[str], job: Job) -> list[list[str]]:
     return [[*references, name] for name in others]
 
 
-def measured(
+def played(
     job: Job, entries: Mapping[str, Entry], pythons: Mapping[str, str], turns: int, in_a_row: int,
     reasons: dict[str, str], folder: Path, unseen: int = 0,
-) -> dict[str, Any]:  # fmt: skip
-    """Measure a job, print its table, and return its figures; ``reasons`` has those that are left out already."""
+) -> list[Pairing]:  # fmt: skip
+    """Let contestants play a job, after a warm-up of each; ``reasons`` gets those that are left out."""
 
-    def played(names: Sequence[str], turns: int, unseen: int) -> Pairing:
+    def pairing(names: Sequence[str], turns: int, unseen: int) -> Pairing:
         rounds = (turns + unseen) * in_a_row + 2
         started = {name: entries[name].started(pythons[name], job.name, rounds, folder) for name in names}
         return play(job, started, turns, in_a_row, folder, unseen)
@@ -97,12 +97,21 @@ def measured(
     folder.mkdir()
     for name in pythons:  # alone and unmeasured, so that data are prepared
         print(f"{job.name}: warming up {name}", file=sys.stderr, flush=True)
-        reasons |= played([name], 0, 0).reasons
+        reasons |= pairing([name], 0, 0).reasons
     pairings = []
     for group in groups([name for name in pythons if name not in reasons], job):
         print(f"{job.name}: {turns} turns of {in_a_row} rounds: {', '.join(group)}", file=sys.stderr, flush=True)
-        pairings.append(played(group, turns, unseen))
+        pairings.append(pairing(group, turns, unseen))
         reasons |= pairings[-1].reasons
+    return pairings
+
+
+def measured(
+    job: Job, entries: Mapping[str, Entry], pythons: Mapping[str, str], turns: int, in_a_row: int,
+    reasons: dict[str, str], folder: Path, unseen: int = 0,
+) -> dict[str, Any]:  # fmt: skip
+    """Measure a job, print its table, and return its figures; ``reasons`` has those that are left out already."""
+    pairings = played(job, entries, pythons, turns, in_a_row, reasons, folder, unseen)
     figures = {name: found for name in pythons if (found := row(name, pairings)) is not None}
     others = spread([cores for pairing in pairings for cores in pairing.others] or [0.0])
     print(f"\n**{job.title}**: {job.cohort} of {job.clients} clients a round, {job.steps} steps of batch {job.batch}\n")

@@ -10,8 +10,10 @@ import unicodedata
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from edgefl.data.collection import Collection, DataSet, OnMessage, check_fits, numbered, without
+from edgefl.data.packages.drawing import drawn
 from edgefl.errors import DataError
 
 SIZE = 32
@@ -59,30 +61,25 @@ def fonts() -> list[Path]:
 def build(size: int | None, on_message: OnMessage) -> Collection:
     """Draw every named character of every font: [n, 1, size, size], white on black."""
     from matplotlib.ft2font import FT2Font
-    from PIL import Image, ImageDraw, ImageFont
 
     size = size or SIZE
-    pictures, owners = [], []
+    pictures: list[npt.NDArray[np.uint8]] = []
+    owners: list[str] = []
     paths = fonts()
-    count = sum(len(FT2Font(str(path)).get_charmap()) for path in paths)
+    codes = [sorted(FT2Font(str(path)).get_charmap()) for path in paths]
+    count = sum(map(len, codes))
     check_fits((count, size, size), f"{count:,} pictures of {size:,} x {size:,} pixels")
-    for number, path in enumerate(paths, 1):
+    for number, (path, own) in enumerate(zip(paths, codes, strict=True), 1):
         on_message(f"drawing glyphs: font {number} of {len(paths)}")
-        font = ImageFont.truetype(str(path), round(size * 0.7), layout_engine=ImageFont.Layout.BASIC)
-        for code in sorted(FT2Font(str(path)).get_charmap()):
-            character = chr(code)
-            if not unicodedata.name(character, ""):
-                continue
-            canvas = Image.new("L", (size, size))
-            # Centred by advance and line, not by ink, so that a dot keeps its position in a braille cell.
-            ImageDraw.Draw(canvas).text((size / 2, size / 2), character, fill=255, font=font, anchor="mm")
-            if canvas.getbbox() is not None:
-                pictures.append(np.asarray(canvas))
-                owners.append(character)
-    return collected(np.stack(pictures)[:, None], owners)
+        characters = [chr(code) for code in own if unicodedata.name(chr(code), "")]
+        each = drawn(characters, path, round(size * 0.7), size)
+        inked = np.flatnonzero(each.any((1, 2)))
+        pictures.append(each[inked])
+        owners += [characters[index] for index in inked]
+    return collected(np.concatenate(pictures)[:, None], owners)
 
 
-def collected(images: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], owners: list[str]) -> Collection:
+def collected(images: npt.NDArray[np.uint8], owners: list[str]) -> Collection:
     """A collection of pictures [n, 1, size, size] and their characters, ``owners`` [n]."""
     letters = {
         character

@@ -11,6 +11,7 @@ import json
 import numpy as np
 
 from edgefl.data.collection import Collection, DataSet, OnMessage, check_fits, numbered, package_folder, without
+from edgefl.data.packages.drawing import drawn
 from edgefl.errors import DataError
 
 SIZE = 32
@@ -22,24 +23,17 @@ STYLES = ("outline", "variant")
 
 def build(size: int | None, on_message: OnMessage) -> Collection:
     """Pictures [n, 1, size, size], white on black, with their names."""
-    from PIL import Image, ImageDraw, ImageFont
-
     size = size or SIZE
     folder = package_folder("qtawesome") / "fonts"
     typefaces, maps = (sorted(folder.glob(f"materialdesignicons6-{part}")) for part in ("*.ttf", "*charmap*.json"))
     if not typefaces or not maps:
         raise DataError("qtawesome has no Material Design Icons 6 among its fonts: pip install 'qtawesome>=1.4'")
-    font = ImageFont.truetype(str(typefaces[-1]), round(size * 0.9), layout_engine=ImageFont.Layout.BASIC)
     codes = json.loads(maps[-1].read_text(encoding="utf-8"))
     on_message(f"drawing {len(codes)} icons")
     names = sorted(codes)
     check_fits((len(names), 1, size, size), f"{len(names):,} pictures of {size:,} x {size:,} pixels")
-    images = np.empty((len(names), 1, size, size), np.uint8)
-    for row, name in enumerate(names):
-        canvas = Image.new("L", (size, size))
-        character = chr(int(codes[name], 16))
-        ImageDraw.Draw(canvas).text((size / 2, size / 2), character, fill=255, font=font, anchor="mm")
-        images[row, 0] = np.asarray(canvas)
+    characters = [chr(int(codes[name], 16)) for name in names]
+    images = drawn(characters, typefaces[-1], round(size * 0.9), size)[:, None]
     texts = tuple(name.replace("-", " ") for name in names)
     class_index = {name: index for index, name in enumerate(CLASSES)}
     plural = [f"{name}s" for name in CLASSES]

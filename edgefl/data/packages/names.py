@@ -28,9 +28,11 @@ def build(size: int | None, on_message: OnMessage) -> Collection:
     texts: list[str] = []
     label: list[int] = []
     for code in range(sys.maxunicode + 1):
-        name = unicode.name(chr(code), "").lower()
-        # The 11,172 syllables of Hangul are named by a rule.
-        index = class_index.get(name.split(" ", 1)[0]) if not name.startswith("hangul syllable") else None
+        name = unicode.name(chr(code), "")
+        if not name or name.startswith("HANGUL SYLLABLE"):  # these 11,172 are named by a rule
+            continue
+        name = name.lower()
+        index = class_index.get(name.split(" ", 1)[0])
         if index is not None and counts[index] < MOST and without(MASKED_WORDS, name):
             counts[index] += 1
             texts.append(name)

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 
 import numpy as np
 import pytest
+from PIL import Image, ImageDraw, ImageFont
 
-from edgefl.data.packages.glyphs import CLASSES, class_of, fonts
+from edgefl.data.packages.drawing import SHEET, drawn
+from edgefl.data.packages.glyphs import CLASSES, class_of, collected, fonts
 
 
 def test_sixteen_fonts():
@@ -45,19 +48,28 @@ def test_classified_texts_spell_no_class(glyph_federation):
 
 def test_a_dot_keeps_its_place_in_a_braille_cell(glyph_federation):
     # Dot 1 is at the top left and dot 6 at the bottom right: centred by ink, both pictures would be the same.
-    import unicodedata
-
-    from PIL import Image, ImageDraw, ImageFont
-
-    from edgefl.data.packages.glyphs import collected
-
-    font = ImageFont.truetype(str(fonts()[3]), 22, layout_engine=ImageFont.Layout.BASIC)
-    pictures = []
-    for code in (0x2801, 0x2820):
-        canvas = Image.new("L", (32, 32))
-        ImageDraw.Draw(canvas).text((16, 16), chr(code), fill=255, font=font, anchor="mm")
-        pictures.append(np.asarray(canvas))
-    made = collected(np.stack(pictures)[:, None], [chr(0x2801), chr(0x2820)])
+    pictures = drawn([chr(0x2801), chr(0x2820)], fonts()[3], 22, 32)
+    made = collected(pictures[:, None], [chr(0x2801), chr(0x2820)])
     assert made.texts == tuple(unicodedata.name(chr(code)).lower() for code in (0x2801, 0x2820))
     assert made.masked == ("pattern dots-1", "pattern dots-6")
     assert not np.array_equal(made.images[0], made.images[1])
+
+
+@pytest.mark.parametrize("size", [8, 17, 32])
+def test_a_sheet_has_what_pillow_draws_on_a_canvas_of_its_own(size: int) -> None:
+    font = ImageFont.truetype(str(fonts()[3]), 22, layout_engine=ImageFont.Layout.BASIC)
+    wide = [
+        "\ufdfa",
+        "\ufb03",
+        "\u01c4",
+        "\u2e3b",
+        "W",
+    ]  # reaches out of its canvas, and into its neighbours' if it may
+    characters = [*wide, *map(chr, range(0x21, 0x21 + 260)), *wide]
+    assert len(characters) > SHEET
+    expected = []
+    for character in characters:
+        canvas = Image.new("L", (size, size))
+        ImageDraw.Draw(canvas).text((size / 2, size / 2), character, fill=255, font=font, anchor="mm")
+        expected.append(np.asarray(canvas))
+    assert np.array_equal(drawn(characters, fonts()[3], 22, size), expected)
