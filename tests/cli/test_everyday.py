@@ -164,23 +164,12 @@ LIGHT = {
     "devices list": NONE - {"numpy"},
     "devices show phone-mid": NONE - {"numpy"},
 }
-LIGHT |= {
-    words: NONE
-    for words in (
-        "methods",
-        "models",
-        "data",
-        "schedules",
-        "selections",
-        "policies",
-        "aggregations",
-        "schema",
-        "new mine --force",
-    )
-}
-MISTAKES = {
-    words: NONE
-    for words in (
+LIGHT |= dict.fromkeys(
+    ("methods", "models", "data", "schedules", "selections", "policies", "aggregations", "schema", "new mine --force"),
+    NONE,
+)
+MISTAKES = dict.fromkeys(
+    (
         "runn quickstart",
         "run quickstart --set foo=1",
         "run quickstart --set training",
@@ -190,8 +179,9 @@ MISTAKES = {
         "sweep quickstart --vary",
         "fit nofile.yaml --device phone-mid",
         "devices check nofile.yaml",
-    )
-}
+    ),
+    NONE,
+)
 """What is typed wrong, which is said before torch is imported."""
 OF_TORCH = {
     "validate {tiny}": {"pandas", "scipy", "transformers", "torchvision", "timm", "ray", "torch._dynamo"},
