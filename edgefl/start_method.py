@@ -30,10 +30,6 @@ READ_AT_IMPORT = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXP
 """Beginnings of environment variables that libraries read while they are imported, or the interpreter when it starts.
 A worker for which one differs from the server's is spawned.  PYTHONPATH isn't one: workers are given ``sys.path``."""
 
-PRELOADED = ("torch", "torch._dynamo")
-"""Libraries that every worker needs.  torch's optimizers and fake tensors import the second, which takes seconds, when
-they are first used."""
-
 _lock = threading.Lock()
 _begun: Mapping[str, str] | None = None
 """Such variables of this process when it started its server."""
@@ -75,7 +71,7 @@ def _serves(module: str) -> bool:
     }
     with _lock:
         if _begun is None:
-            _begin([*PRELOADED, *[module] * module.startswith("edgefl.")])
+            _begin(["torch", *[module] * module.startswith("edgefl.")])
             _begun = now
     return _begun == now
 

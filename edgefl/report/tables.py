@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -12,11 +12,7 @@ from rich.text import Text
 
 from edgefl import units
 from edgefl.records import UNSET
-from edgefl.records.parts import Parts
 from edgefl.records.rounds import CARBON, ClientMetrics, Sums
-from edgefl.records.run import Best
-from edgefl.records.summary import Compared, ComparedRow, CostRow, RunSummary, Stage, Summary
-from edgefl.records.validate import ValidScenario
 from edgefl.report.console import (
     MOST_COLUMNS,
     NOTHING,
@@ -34,6 +30,12 @@ from edgefl.report.console import (
     title_of,
 )
 from edgefl.report.facts import own_metrics, shown_metrics
+
+if TYPE_CHECKING:
+    from edgefl.records.parts import Parts
+    from edgefl.records.run import Best
+    from edgefl.records.summary import Compared, ComparedRow, CostRow, RunSummary, Stage, Summary
+    from edgefl.records.validate import ValidScenario
 
 # --- after a run -----------------------------------------------------------------------------------------------------
 

@@ -168,19 +168,16 @@ LIGHT |= dict.fromkeys(
     ("methods", "models", "data", "schedules", "selections", "policies", "aggregations", "schema", "new mine --force"),
     NONE,
 )
-MISTAKES = dict.fromkeys(
-    (
-        "runn quickstart",
-        "run quickstart --set foo=1",
-        "run quickstart --set training",
-        "validate nofile.yaml",
-        "validate quickstart --set foo.bar=1 --set training.lr=2",
-        "profile nofile.yaml --csv",
-        "sweep quickstart --vary",
-        "fit nofile.yaml --device phone-mid",
-        "devices check nofile.yaml",
-    ),
-    NONE,
+MISTAKES = (
+    "runn quickstart",
+    "run quickstart --set foo=1",
+    "run quickstart --set training",
+    "validate nofile.yaml",
+    "validate quickstart --set foo.bar=1 --set training.lr=2",
+    "profile nofile.yaml --csv",
+    "sweep quickstart --vary",
+    "fit nofile.yaml --device phone-mid",
+    "devices check nofile.yaml",
 )
 """What is typed wrong, which is said before torch is imported."""
 OF_TORCH = {
@@ -210,7 +207,7 @@ def test_what_needs_no_torch_does_not_import_it(words: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("words", MISTAKES)
 def test_a_mistake_that_the_text_shows_is_told_before_torch_is_imported(words: str, tmp_path: Path) -> None:
-    assert imported(words, MISTAKES[words], tmp_path) == (2, "[]")
+    assert imported(words, NONE, tmp_path) == (2, "[]")
 
 
 @pytest.mark.parametrize("words", OF_TORCH)
