@@ -12,9 +12,10 @@ from pydantic_core.core_schema import ErrorType
 from edgefl import registry
 from edgefl.data import DataOptions
 from edgefl.errors import ScenarioError, UnitError
+from edgefl.scenario import load
 from edgefl.scenario.document import read_text
-from edgefl.scenario.problems import ScenarioErrors, sentence, show, validate
 from edgefl.scenario.keys import NAMES, check_overrides, executor_of
+from edgefl.scenario.problems import ScenarioErrors, sentence, show, validate
 from edgefl.scenario.sections import SECTIONS, options_of
 from edgefl.units import JoulesRange, Share
 
