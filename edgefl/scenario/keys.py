@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from edgefl.errors import ScenarioError, suggestion
@@ -90,10 +91,16 @@ def executor_of(scenario: str, overrides: Sequence[str]) -> str | None:
         document = find_document(scenario)
         for override in overrides:
             path, value, places = read_override(override)
-            if path[0] == "executor" and (len(path) == 1 or isinstance(document.data.get("executor"), dict | None)):
-                document = placed(document, path, value, places)
+            if path[0] == "executor":
+                document = placed(_long(document), path, value, places)
+        section = _long(document).data["executor"]
     except ScenarioError:
         return None
-    section = document.data.get("executor")
-    name = section.get("name") if isinstance(section, dict) else section
+    name = section.get("name") if isinstance(section, dict) else None
     return name if isinstance(name, str) else None
+
+
+def _long(document: Document) -> Document:
+    """The document with a bare word for the executor written as its name."""
+    given = document.data.get("executor")
+    return replace(document, data={**document.data, "executor": {"name": given} if isinstance(given, str) else given})

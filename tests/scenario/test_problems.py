@@ -199,7 +199,7 @@ def test_the_keys_that_are_checked_first_are_those_of_the_sections() -> None:
 @pytest.mark.parametrize("override", ["foo=1", "foo.bar=1", "training", "training..lr=1", "training.lr=[1", "edgefl=2"])
 def test_what_is_told_first_of_an_override_is_what_reading_the_scenario_tells(override: str) -> None:
     with pytest.raises(ScenarioError) as whole:
-        load({}, [override])
+        load("quickstart", [override])
     if override == "edgefl=2":  # the version is the document's own
         check_overrides([override])
         return
@@ -211,11 +211,12 @@ def test_what_is_told_first_of_an_override_is_what_reading_the_scenario_tells(ov
 @pytest.mark.parametrize(
     ("overrides", "name"),
     [
-        ([], None),
+        ([], "processes"),
         (["executor=processes"], "processes"),
         (["executor.name=ray", "executor.workers=3"], "ray"),
-        (["executor.workers=3"], None),
+        (["executor.workers=3"], "processes"),
         (["executor=processes", "executor.name=inline"], "inline"),
+        (["executor=null"], None),
         (["executor"], None),
     ],
 )
