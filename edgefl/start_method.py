@@ -42,6 +42,15 @@ def context(module: str, *, gpu: bool = False) -> SpawnContext | ForkServerConte
     return _Context()
 
 
+def begin(module: str) -> None:
+    """Start the server for workers of ``module`` that will be wanted: it imports while this process does other things.
+
+    Where there are GPUs workers may be spawned, and where they are the server would be of no use.
+    """
+    if sys.platform == "linux" and not os.path.exists("/dev/nvidiactl"):
+        _serves(module)
+
+
 def end_with_parent() -> None:
     """End this worker when its parent has ended: a killed parent can't shut it down, and it would wait forever."""
     parent = multiprocessing.parent_process()

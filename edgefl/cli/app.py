@@ -84,17 +84,42 @@ def shipped_and_files(incomplete: str) -> list[str]:
     return [*(name for name in scenario_names() if name.startswith(incomplete)), *sorted(files)]
 
 
+def found(context: typer.Context, given: Any) -> Any:
+    """Raise ScenarioError for a scenario that isn't there or isn't YAML, before torch is imported."""
+    if given and not context.resilient_parsing:  # the shell asks what may follow
+        from edgefl.scenario.library import find_document
+
+        for scenario in [given] if isinstance(given, str) else given:
+            find_document(scenario)
+    return given
+
+
+def _name_sections(context: typer.Context, overrides: list[str] | None) -> list[str] | None:
+    """Raise ScenarioError for overrides that no scenario can take, before torch is imported."""
+    if overrides and not context.resilient_parsing:
+        from edgefl.scenario.keys import check_overrides
+
+        check_overrides(overrides)
+    return overrides
+
+
 ScenarioFile = Annotated[
     str,
     typer.Argument(
         metavar="SCENARIO",
         help="A scenario file, or the name of a shipped one: quickstart.",
         autocompletion=shipped_and_files,
+        callback=found,
     ),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Change a field: training.lr=1e-3. May be repeated."),
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        callback=_name_sections,
+        help="Change a field: training.lr=1e-3. May be repeated.",
+    ),
 ]
 
 

@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, Overrides, Plugins, app, examples, observing, print_json, shipped_and_files
+from edgefl.cli.app import (
+    AsJson,
+    Overrides,
+    Plugins,
+    app,
+    examples,
+    found,
+    observing,
+    print_json,
+    shipped_and_files,
+)
 
 
 @app.command(
@@ -25,6 +35,7 @@ def profile(
             metavar="SCENARIO...",
             help="A scenario file or the name of a shipped one; several: --compare.",
             autocompletion=shipped_and_files,
+            callback=found,
         ),
     ],
     overrides: Overrides = None,

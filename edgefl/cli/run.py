@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,6 +18,7 @@ from edgefl.cli.app import (
     Shard,
     app,
     examples,
+    found,
     interruptible,
     observing,
     print_json,
@@ -49,6 +50,7 @@ def run(
             metavar="SCENARIO",
             help="A scenario file, or the name of a shipped one: quickstart.",
             autocompletion=shipped_and_files,
+            callback=found,
         ),
     ] = None,
     output: Annotated[
@@ -81,6 +83,8 @@ def run(
     if verify and finished is not None:
         _verify(str(finished.path), as_json)
         return
+    if finished is None and jobs == 1:
+        _begin_workers(os.path.join(resume, "scenario.yaml") if resume is not None else scenario, overrides)
     from edgefl.report import make_progress, print_comparison, print_summary, summary
 
     diverged: DivergedError | None = None
@@ -161,6 +165,15 @@ def validate(
         typer.echo(load(dict(result.resolved)).to_yaml(), nl=False)
     else:
         print_validation(result)
+
+
+def _begin_workers(scenario: str | None, overrides: Sequence[str] | None) -> None:
+    """Let worker processes import what they need while this process imports the same, if the scenario asks for some."""
+    from edgefl import start_method
+    from edgefl.scenario.keys import executor_of
+
+    if executor_of(scenario or "", overrides or ()) == "processes":
+        start_method.begin("edgefl.training.worker")
 
 
 def _finished(folder: str, *, check: bool) -> Run | None:

@@ -102,6 +102,7 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
     setting = _setting(scenario, federation, kinds, schedule, on_message, drawn)
     method = _method(scenario, setting)
     _check_method(scenario, method)
+    _check_relays(scenario, method)
     fleet = drawn()
     _check_payload(scenario, method)
     _check_schedule(scenario, method, schedule)
@@ -323,6 +324,27 @@ def _check_method(scenario: Scenario, method: Method) -> None:
             ("round", "policy"),
             f"{scenario.method_name}: {method.together}, but {scenario.round.policy_name} aggregates each update "
             "alone; write policy: buffered",
+        )
+
+
+def _check_relays(scenario: Scenario, method: Method) -> None:
+    """Raise ScenarioError for relays under a method or a schedule whose server needs single updates."""
+    if scenario.fleet.relays is None:
+        return
+    sent = [item for work in _first_works(method) for payload in work.up for item in payload.items]
+    tables = sorted({item.source.removeprefix("table/") for item in sent if not averaged(item.source)})
+    why = ""
+    if method.setting.averages_products:
+        why = f"{scenario.schedule_name} multiplies the factors of each update"
+    elif not method.streams:
+        why = f"{scenario.method_name} reads each update"
+    elif tables:
+        why = f"{scenario.method_name} reads the tables of each update ({tables[0]})"
+    if why:
+        raise scenario.error(
+            ("fleet", "relays"),
+            f"{why}, and a relay sends the sum of its clients' alone: take a method that averages, such as fedavg, "
+            "fedprox or fednova, or leave out fleet.relays",
         )
 
 

@@ -62,7 +62,7 @@ def _explain(run: Run, number: int, client: int | None) -> Explanation:
     path = critical_path(record, flights, window)
     settings = run.settings
     alone = bool(getattr(policy_of(run), "waits_for_all", False)) and not settings.round.over_selection
-    alone &= not settings.fleet.server_link
+    alone &= not (settings.fleet.server_link or settings.fleet.relays)
     under_way = _under_way(run, record)
     absent = _absent(run, record, flights, verdicts, under_way)
     return Explanation(
@@ -283,6 +283,8 @@ def _story(
     )
 
 
+Who = PlayedFlight | int | None
+"""Whose a part of the path is: a flight's, a relay's by its number, or the server's."""
 EPSILON = 1e-9
 """Shortest part of the path, as a share of the round; what is shorter comes from rounding."""
 
@@ -291,26 +293,39 @@ def critical_path(record: PlayedRound, flights: Sequence[PlayedFlight], window: 
     """The parts of the round's critical path in order, without gaps; their seconds add up to the round's.
 
     ``flights`` are those that landed in the round, by their end.  From the last landing the path goes back: through
-    the phases of that flight, and where it was sent off only when another flight had landed, through that one.
+    the phases of that flight, and where it was sent off only when another flight had landed, through that one.  With
+    relays it goes through the last relay's clients, between its download and the upload of its sum.
     Each part has ``who``, ``client``, ``phase``, ``seconds``, ``started_virtual_seconds`` and ``share``.
     """
     started, ended = record.started_virtual_seconds, record.ended
-    last = flights[-1] if flights else None
+    last, relay = flights[-1] if flights else None, record.last_relay
+    if isinstance(relay, int):
+        flights = [flight for flight in flights if flight.relay == relay]
     spans = server_spans(record, None if last is None else last.ended_virtual_seconds, window)
     before = [span for span in spans if span.name.startswith("before")]
     after = spans[len(before) :]
     opened = before[-1].end if before else started
     closed = after[0].start if after else ended
-    parts: list[tuple[PlayedFlight | None, Span]] = []
+    parts: list[tuple[Who, Span]] = []
     at = closed
     for flight in _chain(flights, opened):
         landed = min(flight.ended_virtual_seconds, at)
-        parts.append((None, Span(_wait(record, window, at == closed), landed, at)))
+        if isinstance(relay, int) and at == closed and record.outcome == "completed":
+            parts.append((relay, Span("upload its clients' sum", landed, at)))
+        else:
+            parts.append((None, Span(_wait(record, window, at == closed), landed, at)))
         for phase in reversed(phases_of(flight)):
             parts.append((flight, Span(phase.name, max(phase.start, opened), min(phase.end, landed))))
         at = max(flight.dispatched_virtual_seconds, opened)
-    parts.append((None, Span(_wait(record, window, not flights), opened, at)))
-    path = [*((None, span) for span in before), *reversed(parts), *((None, span) for span in after)]
+    if isinstance(relay, int):
+        parts.append((relay, Span("download what its clients need", opened, at)))
+    else:
+        parts.append((None, Span(_wait(record, window, not flights), opened, at)))
+    path: list[tuple[Who, Span]] = [
+        *((None, span) for span in before),
+        *reversed(parts),
+        *((None, span) for span in after),
+    ]
     length = ended - started
     return [_part(flight, span, length) for flight, span in path if span.end - span.start > EPSILON * (length or 1)]
 
@@ -337,10 +352,11 @@ def _wait(record: PlayedRound, window: float | None, at_the_end: bool) -> str:
     return "wait for clients to be ready"
 
 
-def _part(flight: PlayedFlight | None, span: Span, length: float) -> PathPart:
+def _part(of: Who, span: Span, length: float) -> PathPart:
     seconds = span.end - span.start
+    flight = of if isinstance(of, PlayedFlight) else None
     return PathPart(
-        who="server" if flight is None else f"client {flight.client}",
+        who=f"relay {of}" if isinstance(of, int) else "server" if flight is None else f"client {flight.client}",
         client=None if flight is None else flight.client,
         kind=None if flight is None else flight.kind,
         device=None if flight is None else flight.device,
@@ -391,6 +407,8 @@ def what_shortens(
     evaluated = sum(part.seconds for part in path if part.phase.startswith("evaluate"))
     add("no evaluation in this round (evaluation.every)", evaluated, False)
     for part in path:
+        if part.who.startswith("relay"):
+            add(f"a line of twice the rate for {part.who}: {part.phase}", part.seconds / 2, True)
         if part.who != "server" or part.phase.startswith("evaluate"):
             continue
         if part.phase.startswith("wait for the end of the window"):

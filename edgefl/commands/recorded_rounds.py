@@ -11,7 +11,7 @@ from typing import Any
 from edgefl import registry
 from edgefl.errors import RunError
 from edgefl.planning.round_options import RoundOptions
-from edgefl.records import ByKind, Clients, Record, part_of
+from edgefl.records import UNSET, ByKind, Clients, Maybe, Record, part_of
 from edgefl.records.clients import Flight
 from edgefl.records.eligibility import Verdict
 from edgefl.records.rounds import Round, RoundTimes, ServerWork
@@ -38,6 +38,8 @@ class PlayedRound(RoundTimes):
     selected: int
     unavailable: int
     under_way: int
+    last_relay: int | Maybe | None = UNSET
+    last_sum_virtual_seconds: float | Maybe | None = UNSET
     final_delivery_bytes: int
     server_works: Sequence[PlayedWork]
 
@@ -49,6 +51,7 @@ class PlayedFlight(Record):
     round: int
     base_round: int
     client: int
+    relay: int | Maybe = UNSET
     kind: str
     device: str
     link: str
@@ -127,8 +130,8 @@ def policy_of(run: Run) -> type[Any] | None:
 def server_spans(record: PlayedRound, last_landing: float | None, window: float | None = None) -> list[Span]:
     """The server's works of a round in order, and the delivery of a finished stage, which has no record of its own.
 
-    Works ``before`` the clients begin with the round.  The others begin after the last landing (with a ``window`` no
-    sooner than at its end), and end with the round.
+    Works ``before`` the clients begin with the round.  The others begin after the last landing, or the last relay's sum
+    (with a ``window`` no sooner than at its end), and end with the round.
     """
     now, spans = record.started_virtual_seconds, []
     works = record.server_works
@@ -141,6 +144,7 @@ def server_spans(record: PlayedRound, last_landing: float | None, window: float 
     begins = ended - sum(work.seconds for work in later)
     if record.final_delivery_bytes:
         known = max(now, last_landing or now, now + window if window is not None else now)
+        known = max(known, record.last_sum_virtual_seconds or now)
         begins = min(begins, known)
     for work in later:
         name = work.when if work.when.startswith("evaluate") else f"{work.when} the clients"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from edgefl.commands.compose import Given, scenario_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
-from edgefl.commands.run.run import check
+from edgefl.commands.run.needs import check
 from edgefl.data import Federation
 from edgefl.data.missing import patterns_of
 from edgefl.models import quantised

@@ -282,7 +282,8 @@ def _mapped(file: BinaryIO) -> Array:
     shape, fortran, dtype = header[version](file)
     if dtype.hasobject:
         raise ValueError("it has objects")
-    return np.memmap(file, dtype, "r", file.tell(), shape, "F" if fortran else "C")
+    whole = np.memmap(file, dtype, "r", file.tell(), shape, "F" if fortran else "C")
+    return whole.view(np.ndarray)  # each access to a memmap makes a memmap, which takes as long as a small batch's copy
 
 
 def _marked(folder: Path) -> dict[str, Mark]:

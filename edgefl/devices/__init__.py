@@ -8,7 +8,7 @@ from edgefl.devices.derived import derived_of_device, derived_of_link
 from edgefl.devices.failures import FailureOptions, Failures, draw_failures
 from edgefl.devices.fleet import Fleet, apportion
 from edgefl.devices.fleet_profile import FleetProfile, fleet_names, fleet_profile, read_fleet
-from edgefl.devices.options import BudgetOptions, FleetOptions, ServerLinkOptions
+from edgefl.devices.options import BudgetOptions, FleetOptions, RelayOptions, ServerLinkOptions
 from edgefl.devices.profile import (
     DEVICE_KINDS,
     PRECISIONS,
@@ -24,6 +24,7 @@ from edgefl.devices.profile import (
     read_device,
     read_link,
 )
+from edgefl.devices.relays import Relays
 from edgefl.devices.runtime import (
     PYTORCH,
     Runtime,
@@ -41,7 +42,8 @@ from edgefl.devices.written_facts import Fact, Source, library_folder, profile_k
 __all__ = [
     "Availability", "AvailabilityOptions", "Batteries", "BatteryOptions", "Budget", "BudgetOptions", "DEVICE_KINDS",
     "Device", "DeviceKind", "Fact", "FailureOptions", "Failures", "Fleet", "FleetOptions", "FleetProfile", "Hardware",
-    "Link", "PRECISIONS", "PYTORCH", "Rounds", "Runtime", "RuntimeChoice", "ServerLinkOptions", "Source", "apportion",
+    "Link", "PRECISIONS", "PYTORCH", "RelayOptions", "Relays", "Rounds", "Runtime", "RuntimeChoice",
+    "ServerLinkOptions", "Source", "apportion",
     "availability_of", "available_memory_bytes", "derived_of_device", "derived_of_link", "load_device",
     "device_names", "draw_failures", "fleet_names", "fleet_profile", "free_memory_bytes", "is_file_name",
     "library_folder", "load_link", "load_runtime", "link_names", "profile_keys", "read_device", "read_fleet",

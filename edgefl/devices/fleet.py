@@ -19,6 +19,7 @@ from edgefl.devices.budgets import BUDGETS, FIELDS, budget_named
 from edgefl.devices.failures import FailureOptions
 from edgefl.devices.options import Amount, BudgetOptions, FleetOptions, Mixture, ServerLinkOptions, share_of_device
 from edgefl.devices.profile import Device, Link, load_device, load_link
+from edgefl.devices.relays import Relays
 from edgefl.devices.runtime import PYTORCH, RuntimeChoice, available_memory_bytes, with_runtime
 from edgefl.errors import DeviceError
 
@@ -37,7 +38,8 @@ class Fleet:
     is the server's device, which runs PyTorch. ``battery`` has the levels at time 0; a simulation changes levels, so it
     uses ``battery.fresh()``. ``attackers`` tells which clients attack as ``failures.attack`` says, None for no
     attackers. ``energy_total`` are the clients' joules for all rounds together, inf without a limit; None if no client
-    has one. ``carbon_intensity`` is in grams of CO2 equivalent per kWh.
+    has one. ``carbon_intensity`` is in grams of CO2 equivalent per kWh. ``relays`` are between the clients and the
+    server, None for none.
     """
 
     devices: tuple[Device, ...]
@@ -56,6 +58,7 @@ class Fleet:
     runtime: RuntimeChoice = PYTORCH
     energy_total: Floats | None = None
     carbon_intensity: float | None = None
+    relays: Relays | None = None
 
     @classmethod
     def draw(cls, options: FleetOptions, clients: int, seed: int) -> Fleet:
@@ -90,6 +93,7 @@ class Fleet:
             options.runtime,
             None if total is None else _budget("energy_total", total, False, devices, device_index, seed),
             options.carbon_intensity,
+            None if options.relays is None else Relays.draw(options.relays, clients, seed),
         )
 
     def __len__(self) -> int:

@@ -399,6 +399,47 @@ class ServerLinkOptions(Fields):
         return (0, inf) if self.background is None else (self.background.flows, self.background.rate or inf)
 
 
+class RelayLinkOptions(Fields):
+    """A relay's own link to the server, by its numbers."""
+
+    download: _Limit = Field(
+        default=None, description="Rate from the server to each relay (1 Gbit/s); unlimited if left out."
+    )
+    upload: _Limit = Field(default=None, description="Rate from each relay to the server; unlimited if left out.")
+    latency: units.Seconds = Field(default=0.0, description="Charged once for each transfer (5 ms).")
+
+
+class RelayOptions(Fields):
+    """Edge servers between the clients and the server, which add up what their clients send.
+
+    A bare number is short for the `count`.
+    """
+
+    count: int = Field(ge=1, description="How many there are; the clients are spread evenly over them, by the seed.")
+    link: Annotated[str, _loadable(load_link)] | RelayLinkOptions = Field(
+        default="fibre",
+        description="Each relay's own link to the server: one of the library or a file, or its rates and latency.",
+    )
+    failures: units.Share = Field(
+        default=0.0, description="Share of a round's relays that are lost with the sum of their clients' updates."
+    )
+
+
+def _relays(value: object) -> object:
+    """Read a bare number of relays as their count."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return {"count": value}
+    if value is None or isinstance(value, Mapping | BaseModel | bool):  # a truth value is told with its place
+        return value
+    raise ValueError(f"{value!r} is neither a number of relays (1000) nor a mapping with their count")
+
+
+def _with_count(schema: JsonDict) -> None:
+    """Add the bare count to the JSON Schema."""
+    schema["anyOf"] = [{"type": "integer", "minimum": 1}, *cast(list[JsonValue], schema["anyOf"])]
+    schema["examples"] = [1000, {"count": 1000, "link": "fibre", "failures": "2%"}]
+
+
 class FleetOptions(BaseModel):
     """The `fleet:` section of a scenario: which devices and links the clients have, and what they may use."""
 
@@ -431,6 +472,12 @@ class FleetOptions(BaseModel):
     )
     server_link: ServerLinkOptions | None = Field(
         default=None, description="The server's own link, shared by all transfers; unlimited if left out."
+    )
+    relays: Annotated[RelayOptions | None, BeforeValidator(_relays)] = Field(
+        default=None,
+        description="Edge servers between the clients and the server, which add up what their clients send, or their "
+        "number; none if left out.",
+        json_schema_extra=_with_count,
     )
     availability: Literal["always"] | AvailabilityOptions = Field(
         default="always",

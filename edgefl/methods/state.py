@@ -59,7 +59,8 @@ class ServerState:
         """The inputs by address, in the server's precision; updates are differences to these."""
         inputs = self.inputs(work) if inputs is None else inputs
         sent = ((i.source, inputs[i.name]) for p in work.down for i in p.items if i.like is None)
-        return {address: value.to(self.tensors[address].dtype) for address, value in sent}
+        dtypes = {address: tensor.dtype for address, tensor in self.tensors.items()}
+        return {a: value if value.dtype is dtypes[a] else value.to(dtypes[a]) for a, value in sent}
 
 
 @dataclass(frozen=True)

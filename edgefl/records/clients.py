@@ -143,9 +143,11 @@ class Flown(Record):
     """The round in which the client was sent off"""
     client: int
     """Number of the client, from 0"""
+    relay: int | Maybe = UNSET
+    """Number of the relay that it is behind, from 0; only with [`fleet.relays`](../explanation/fleet.md#relays)"""
     outcome: str
-    """`finished`, `late`, `dropped`, `offline`, `corrupted`, `truncated`, `out of memory`, `battery empty` or
-    `rejected` ([meaning](../explanation/fleet.md#what-a-flight-is))"""
+    """`finished`, `late`, `dropped`, `offline`, `corrupted`, `truncated`, `out of memory`, `battery empty`,
+    `relay failed` or `rejected` ([meaning](../explanation/fleet.md#what-a-flight-is))"""
     phase: str | None
     """Where the flight ended: `start`, `download`, `compute` or `upload`; `null` if its update arrived"""
     staleness: Annotated[int, Unit("versions")]
@@ -163,7 +165,7 @@ class Flown(Record):
     by part are scaled alike; only where
     [`training.lr_schedule`](../explanation/methods/training.md#learning-rates-by-round) varies it"""
     dispatched_virtual_seconds: float
-    """Virtual time at which it was sent off"""
+    """Virtual time at which it was sent off; behind a relay that at which the relay had what the client downloads"""
     ended_virtual_seconds: float
     """Virtual time at which the flight ended"""
     download_seconds: float

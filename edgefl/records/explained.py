@@ -14,9 +14,9 @@ class PathPart(Record):
     """A part of a round's critical path."""
 
     who: str
-    """`server` or `client K`, in the order of the critical path"""
+    """`server`, `relay K` or `client K`, in the order of the critical path"""
     client: int | None
-    """Number of the client; `null` for the server"""
+    """Number of the client; `null` for the server and a relay"""
     kind: str | None
     """Its kind"""
     device: str | None
@@ -24,7 +24,7 @@ class PathPart(Record):
     link: str | None
     """Its link"""
     phase: str
-    """`download`, `compute`, `upload`, a work of the server, or what is waited for"""
+    """`download`, `compute`, `upload`, a work of the server, what a relay moves, or what is waited for"""
     started_virtual_seconds: float
     """When this part began"""
     seconds: float

@@ -80,6 +80,19 @@ class Sums(FlightSums):
     """Flights that ended in any other way"""
     server_seconds: float
     """Virtual time of the server's works"""
+    relays: int | Maybe = UNSET
+    """Relays that had clients to serve; this and the others of relays only with
+    [`fleet.relays`](../explanation/fleet.md#relays)"""
+    relays_failed: int | Maybe = UNSET
+    """Those of them that were lost"""
+    relay_download_bytes: int | Maybe = UNSET
+    """Serialised bytes that crossed the relays' own links down from the server, a final delivery included"""
+    relay_upload_bytes: int | Maybe = UNSET
+    """The same, up to the server: sums of updates"""
+
+
+RELAYED = tuple(name for name, kind in types_of(Sums).items() if name not in types_of(FlightSums) and not always(kind))
+"""Fields of what relays did."""
 
 
 class Excluded(Record):
@@ -217,6 +230,11 @@ class Round(Sums, RoundTimes):
     rejections: Annotated[Mapping[str, Flights], Keys("REASON"), Since(2)] | Maybe = UNSET
     """Those updates by reason: `not finite` (a NaN or an infinity), `wrong shape`, `wrong dtype`, `truncated` (a tensor
     is missing), `oversized` (a tensor too many), `replayed` (the answer to another task)"""
+    last_relay: int | Maybe | None = UNSET
+    """Number of the relay whose sum, or whose last client where it had no sum to send, ended the wait for clients;
+    `null` if none was sent off"""
+    last_sum_virtual_seconds: float | Maybe | None = UNSET
+    """Virtual time at which that was; `null` likewise"""
     final_delivery_bytes: int
     """Tensors of a finished stage sent to all clients (`schedule.deliver_final`)"""
     server_works: Sequence[ServerWork]

@@ -45,6 +45,8 @@ class FleetSettings(Record):
     """Batteries; null without"""
     server_link: Option = None
     """The server's line; null without a limit"""
+    relays: Option = None
+    """Edge servers between the clients and the server; null without"""
 
 
 class RoundSettings(Record):

@@ -92,7 +92,6 @@ def _get(noun: str, name: str) -> Any:
     if name not in points:
         raise UnknownName(noun, name, points)
     point = points[name]
-    where = f"the {noun} {name!r} of the plug-in {faults.titled(point)}"
     try:
         part = point.load()
     except PluginError:  # a worker can't import it
@@ -105,11 +104,17 @@ def _get(noun: str, name: str) -> Any:
             file = f"{error.filename}:{error.lineno}"
         elif (place := plug_ins().place(error)) is not None:
             file = f"{place[0].file}:{place[0].line}"
-        raise PluginError(f"{where} can't be imported: {faults.said(error)} ({file}; {point.value})") from error
+        raise PluginError(
+            f"{_where(noun, name)} can't be imported: {faults.said(error)} ({file}; {point.value})"
+        ) from error
     part, fault = _converted(noun, name, part)
     if fault := fault or _misfit(noun, part):
-        raise PluginError(f"{where} is broken: {point.value} {fault} ({faults.file_of(point)})")
+        raise PluginError(f"{_where(noun, name)} is broken: {point.value} {fault} ({faults.file_of(point)})")
     return part
+
+
+def _where(noun: str, name: str) -> str:
+    return f"the {noun} {name!r} of the plug-in {faults.titled(_points(noun)[name])}"
 
 
 _CONVERTERS = {
@@ -229,7 +234,7 @@ def origin(noun: str, name: str) -> Origin:
     point = points[name]
     if isinstance(point, Registered):
         return Origin(point.title, None)
-    return Origin(faults.top_package(point), point.dist.version if point.dist else None)
+    return Origin(faults.top_package(point), faults.version_of(point))
 
 
 def fingerprint(noun: str, name: str, rooms: tuple[str, ...] = ()) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
-from importlib.metadata import EntryPoint
+from functools import cache
+from importlib.metadata import Distribution, EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
 from traceback import walk_tb
@@ -104,7 +105,19 @@ def titled(point: Point) -> str:
     """The distribution of an entry point with its version; its package if it has none; the file of a plug-in file."""
     if isinstance(point, Registered):
         return point.title
-    return f"{point.dist.name} {point.dist.version}" if point.dist else top_package(point)
+    return " ".join(_distribution(point.dist)) if point.dist else top_package(point)
+
+
+def version_of(point: Point) -> str | None:
+    """The version of the distribution of an entry point; None if it has none."""
+    return _distribution(point.dist)[1] if point.dist else None
+
+
+@cache
+def _distribution(distribution: Distribution) -> tuple[str, str]:
+    """The name and the version of a distribution, for which its whole description is read."""
+    metadata = distribution.metadata
+    return metadata["Name"], metadata["Version"]
 
 
 def file_of(point: Point) -> str:

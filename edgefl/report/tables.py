@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -12,11 +12,7 @@ from rich.text import Text
 
 from edgefl import units
 from edgefl.records import UNSET
-from edgefl.records.parts import Parts
 from edgefl.records.rounds import CARBON, ClientMetrics, Sums
-from edgefl.records.run import Best
-from edgefl.records.summary import Compared, ComparedRow, CostRow, RunSummary, Stage, Summary
-from edgefl.records.validate import ValidScenario
 from edgefl.report.console import (
     MOST_COLUMNS,
     NOTHING,
@@ -34,6 +30,12 @@ from edgefl.report.console import (
     title_of,
 )
 from edgefl.report.facts import own_metrics, shown_metrics
+
+if TYPE_CHECKING:
+    from edgefl.records.parts import Parts
+    from edgefl.records.run import Best
+    from edgefl.records.summary import Compared, ComparedRow, CostRow, RunSummary, Stage, Summary
+    from edgefl.records.validate import ValidScenario
 
 # --- after a run -----------------------------------------------------------------------------------------------------
 
@@ -65,6 +67,7 @@ def _print_run(console: Console, label: str, facts: RunSummary) -> None:
             f"down {units.show_bytes(totals.download_bytes)}, up {units.show_bytes(totals.upload_bytes)}, "
             f"{units.show_flops(totals.forward_flops + totals.backward_flops)}, "
             f"{units.show_joules(totals.energy_joules)}"
+            + (f"\n{relays}" if (relays := relay_words(totals)) else "")
             + (f"\n{carbon}" if (carbon := carbon_words(totals)) else "")
             + (f"\nrounds not completed: {counted(not_completed)}" if not_completed else "")
             + (f"\n{facts.stopped}" if facts.stopped else "")
@@ -78,6 +81,15 @@ def _print_run(console: Console, label: str, facts: RunSummary) -> None:
     _print_metrics(console, facts)
     if facts.client_metrics is not UNSET:
         _print_client_metrics(console, facts, facts.client_metrics)
+
+
+def relay_words(totals: Sums) -> str:
+    """One line: "relays and server: down 1.2 GiB, up 1.2 GiB, 12 of 600 relays lost"; empty without relays."""
+    if totals.relays is UNSET or totals.relay_download_bytes is UNSET or totals.relay_upload_bytes is UNSET:
+        return ""
+    down, up = units.show_bytes(totals.relay_download_bytes), units.show_bytes(totals.relay_upload_bytes)
+    lost = f", {totals.relays_failed:,} of {totals.relays:,} relay-rounds lost" if totals.relays_failed else ""
+    return f"relays and server: down {down}, up {up}{lost}"
 
 
 def carbon_of(totals: Sums) -> dict[str, float]:

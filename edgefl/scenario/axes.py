@@ -9,9 +9,10 @@ from typing import Any
 from edgefl.errors import ScenarioError, suggestion
 from edgefl.scenario.document import Document, KeyPath, Place, read_value, spell
 from edgefl.scenario.fields import plain_section, read_section
-from edgefl.scenario.overrides import key_path, with_value
+from edgefl.scenario.keys import TOP, key_path
+from edgefl.scenario.overrides import with_value
 from edgefl.scenario.problems import raise_all, show
-from edgefl.scenario.sections import SECTIONS, TOP
+from edgefl.scenario.sections import SECTIONS
 
 MOST_COMBINATIONS = 10_000
 

@@ -81,6 +81,7 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
     errors += _metric_errors(document, parts)
     errors += _attack_errors(document, cast(DataOptions, parts["data"]), fleet)
     errors += _aggregation_errors(document, cast(AggregationOptions, parts["aggregation"]), round_, size, fleet)
+    errors += _relay_errors(document, cast(AggregationOptions, parts["aggregation"]), round_, total, fleet)
     try:
         schedule = registry.get("schedule", names["schedule"])(parts["schedule"], model.blocks)
     except EdgeflError as error:
@@ -129,6 +130,35 @@ def _aggregation_errors(
         if aggregation.compensation:
             message = f"compensation needs all updates of a cohort, but {reason}; write compensation: false"
             errors.append(document.error(("aggregation", "compensation"), message))
+    return errors
+
+
+def _relay_errors(
+    document: Document, aggregation: AggregationOptions, round_: RoundOptions, clients: int, fleet: FleetOptions
+) -> list[ScenarioError]:
+    """What doesn't go with relays: too few clients, rounds that overlap, rules that compare updates, a shared line."""
+    errors: list[ScenarioError] = []
+    if fleet.relays is None:
+        return errors
+    path: KeyPath = ("fleet", "relays")
+    if fleet.relays.count > clients:
+        message = f"{fleet.relays.count} relays, but there are {clients} clients: write {clients} or fewer"
+        errors.append(document.error((*path, "count") if (*path, "count") in document.places else path, message))
+    if registry.get("round policy", round_.policy_name).overlapping:
+        message = (
+            f"a relay adds up the updates of a round that waits for its clients, and rounds of {round_.policy_name} "
+            "don't: write policy: synchronous, or leave out fleet.relays"
+        )
+        errors.append(document.error(("round", "policy"), message))
+    if not aggregation.adds_up:
+        message = (
+            f"{aggregation.rule_name} compares single updates, and a relay sends their sum alone: write rule: mean, or "
+            "leave out fleet.relays"
+        )
+        errors.append(document.error(("aggregation", "rule"), message))
+    if fleet.server_link is not None:
+        message = "the server's line isn't shared by relays, each of which has its own: write server_link: null"
+        errors.append(document.error(("fleet", "server_link"), message))
     return errors
 
 

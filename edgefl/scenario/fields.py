@@ -7,11 +7,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from edgefl.errors import EdgeflError, ScenarioError, suggestion
+from edgefl.errors import EdgeflError, ScenarioError
 from edgefl.scenario.disagreements import disagreements
 from edgefl.scenario.document import Document
+from edgefl.scenario.keys import check_keys
 from edgefl.scenario.problems import show, validate
-from edgefl.scenario.sections import FORMAT, SECTIONS, TOP, VERSION
+from edgefl.scenario.sections import SECTIONS
 
 LARGEST_SEED = 2**63 - 1
 
@@ -21,7 +22,7 @@ def read_parts(document: Document) -> tuple[dict[str, Any], list[ScenarioError],
 
     Contradictions are looked for only where every field is valid.
     """
-    errors = _check_keys(document)
+    errors = check_keys(document)
     names: dict[str, str] = {}
     options: dict[str, BaseModel] = {}
     for key in SECTIONS:
@@ -73,24 +74,6 @@ def plain_section(name: str | None, options: BaseModel) -> dict[str, object]:
     if name is None:
         return fields
     return {"name": name, **{k: v for k, v in fields.items() if k != "name"}}
-
-
-def _check_keys(document: Document) -> list[ScenarioError]:
-    """Errors in the top-level keys and in the version of the format."""
-    data = document.data
-    errors = []
-    allowed = [VERSION, *TOP[:2], *SECTIONS, TOP[2]]
-    for key in data:
-        if key not in allowed:
-            errors.append(document.error((key,), f"unknown key {key!r}{suggestion(key, allowed)}", at_key=True))
-    version = data.get(VERSION)
-    if version is None:
-        errors.append(document.error((VERSION,), f"is missing: write `edgefl: {FORMAT}`", at_key=True))
-    elif version != FORMAT or isinstance(version, bool):
-        message = f"this edgefl reads version {FORMAT} of the format, not {show(version)}"
-        newer = isinstance(version, int) and not isinstance(version, bool) and version > FORMAT
-        errors.append(document.error((VERSION,), message + ("; update edgefl" if newer else "")))
-    return errors
 
 
 def _name(document: Document) -> str:

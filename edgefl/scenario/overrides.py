@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
 from edgefl.errors import EdgeflError, ScenarioError
-from edgefl.scenario.document import Document, KeyPath, Place, placed, read_value
+from edgefl.scenario.document import Document, KeyPath, Place, placed
+from edgefl.scenario.keys import key_path, read_override
 from edgefl.scenario.sections import SECTIONS, Section
-
-_INDEX = re.compile("[0-9]{1,9}")
-
-
-def key_path(text: str) -> KeyPath:
-    """``fleet.links.0`` or ``fleet.links[0]`` -> ("fleet", "links", 0).  Raises ScenarioError for an empty part."""
-    parts = [part.strip() for part in re.sub(r"\[([0-9]+)\]", r".\1", text.strip()).split(".")]
-    if not all(parts):
-        raise ScenarioError(f"{text!r} isn't a path; write for example fleet.budgets.memory")
-    return tuple(int(part) if _INDEX.fullmatch(part) else part for part in parts)
 
 
 def with_override(document: Document, override: str) -> Document:
@@ -26,17 +16,8 @@ def with_override(document: Document, override: str) -> Document:
 
     Raises ScenarioError if it is invalid.
     """
-    origin = f"--set {override}"
-    path_text, equals, value_text = override.partition("=")
-    if not equals:
-        raise ScenarioError("an override is path=value, for example training.lr=1e-3", file=origin)
-    try:
-        path = key_path(path_text)
-        value, places = read_value(value_text, origin)
-    except ScenarioError as error:
-        raise ScenarioError(error.message, file=origin) from None
-    moved = {path + inner: place for inner, place in places.items()}
-    return with_value(_without_axis(document, path), path, value, {path: Place(origin), **moved})
+    path, value, places = read_override(override)
+    return with_value(_without_axis(document, path), path, value, places)
 
 
 def _without_axis(document: Document, path: KeyPath) -> Document:
@@ -90,10 +71,10 @@ def _with_word(
 
 
 def _with_long_form(document: Document, path: KeyPath, short: str) -> Document:
-    """The document with a bare word at ``path`` written as a mapping with the key ``short``."""
+    """The document with a bare word or number at ``path`` written as a mapping with the key ``short``."""
     section = document.data.get(str(path[0]))
     word = section.get(str(path[1])) if isinstance(section, dict) else None
-    if not isinstance(word, str):
+    if not isinstance(word, str | int) or isinstance(word, bool):
         return document
     place = document.places.get(path, Place(document.file))
     return placed(document, path, {short: word}, {path: place, (*path, short): place})

@@ -20,11 +20,12 @@ from edgefl.planning.stop_options import StopOptions
 from edgefl.scenario.axes import Axis, check_compare, complete_compare, without_compare
 from edgefl.scenario.document import Document, KeyPath, plain_data, write
 from edgefl.scenario.fields import plain_section, read_parts
+from edgefl.scenario.keys import FORMAT, VERSION
 from edgefl.scenario.labels import folder_name, labels_of
 from edgefl.scenario.library import find_document
 from edgefl.scenario.overrides import long_forms, with_override
 from edgefl.scenario.problems import ScenarioErrors, raise_all, reason, show
-from edgefl.scenario.sections import FORMAT, SECTIONS, VERSION
+from edgefl.scenario.sections import SECTIONS
 from edgefl.training.options import ExecutorOptions, TrackerOptions
 from edgefl.training.pretraining import PretrainOptions
 from edgefl.work.training_options import TrainingOptions

@@ -10,7 +10,8 @@ from pydantic.json_schema import JsonSchemaValue
 
 from edgefl import registry
 from edgefl.errors import EdgeflError
-from edgefl.scenario.sections import FORMAT, SECTIONS, VERSION, Section, options_of
+from edgefl.scenario.keys import FORMAT, VERSION
+from edgefl.scenario.sections import SECTIONS, Section, options_of
 
 PARTS = "x-parts"
 """The key under which the schema lists the parts; validators pass over it."""

@@ -13,7 +13,7 @@ from edgefl.errors import ScenarioError
 from edgefl.scenario.axes import Axis, without_compare
 from edgefl.scenario.document import KeyPath, Place, read_value, spell, write
 from edgefl.scenario.fields import read_parts
-from edgefl.scenario.overrides import key_path
+from edgefl.scenario.keys import key_path
 from edgefl.scenario.problems import raise_all, show
 from edgefl.scenario.scenario import Scenario, combinations_of
 

@@ -22,12 +22,6 @@ from edgefl.training.options import ExecutorOptions, TrackerOptions
 from edgefl.training.pretraining import PretrainOptions
 from edgefl.work.training_options import TrainingOptions
 
-FORMAT = 1
-"""The version of the format that this package reads and writes."""
-
-VERSION, TOP = "edgefl", ("name", "seed", "compare")
-"""The top-level keys that are not sections."""
-
 
 @dataclass(frozen=True)
 class Section:
@@ -36,9 +30,9 @@ class Section:
     ``owner`` is the model of its fields.  Where a name chooses the fields, ``noun`` is the kind of registered object
     and ``default`` its default name.  ``short`` is the field that a bare word sets; with ``whole`` a bare word in an
     override also resets all other fields.  ``inner`` lists fields whose model depends on a name, each with the noun,
-    the key of the name and the default name.  ``words`` lists other fields whose value may be a bare word, each with
-    the key that it sets.  ``deep`` lists fields of fields like ``inner``, by dotted path, each with noun and key;
-    ``*`` stands for the name itself.
+    the key of the name and the default name.  ``words`` lists other fields whose value may be a bare word or
+    number, each with the key that it sets.  ``deep`` lists fields of fields like ``inner``, by dotted path, each with
+    noun and key; ``*`` stands for the name itself.
     """
 
     title: str
@@ -124,6 +118,7 @@ SECTIONS: dict[str, Section] = {
         FleetOptions,
         short="like",
         whole=True,
+        words={"relays": "count"},
         deep={"failures.attack": ("attack", "kind"), "availability.*": ("availability", "")},
     ),
     "round": Section(

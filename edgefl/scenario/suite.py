@@ -16,12 +16,12 @@ from edgefl.errors import ScenarioError, UnitError, suggestion
 from edgefl.scenario.axes import Axis
 from edgefl.scenario.document import Document, KeyPath, Place, read_file
 from edgefl.scenario.fields import LARGEST_SEED
+from edgefl.scenario.keys import FORMAT, VERSION, key_path
 from edgefl.scenario.library import SUITES, find_document, library_folder, suite_names
-from edgefl.scenario.overrides import key_path
 from edgefl.scenario.problems import raise_all, reason, show, validate
 from edgefl.scenario.scenario import Scenario, cells_of, combinations_of, scenario_in
 from edgefl.scenario.search_space import searched_of
-from edgefl.scenario.sections import FORMAT, SECTIONS, VERSION
+from edgefl.scenario.sections import SECTIONS
 
 Fields = dict[str, Any]
 """Fields of a scenario by dotted path, with their values."""

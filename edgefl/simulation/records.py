@@ -138,6 +138,7 @@ class ClientLines:
         own = [
             "round", "base_round", "outcome", "phase", "staleness", "weight_factor", *OF_LANDINGS, "loss",
             *attack_column(setup, np.empty(0, np.int64)), *self._rates([], []),
+            *(["relay"] if setup.fleet.relays is not None else ()),
             *(CARBON if setup.fleet.carbon_intensity is not None else ()),
         ]  # fmt: skip
         self._columns = Columns(written.Flight, own, [written.Learnt, written.Planned])
@@ -156,6 +157,7 @@ class ClientLines:
 
         A line has ``metrics`` if a step of the client's work wrote some.
         """
+        relays = self.setup.fleet.relays
         columns: dict[str, Sequence[bytes]] = {
             "round": [b"%d" % round] * len(plans),
             "base_round": texts(base_rounds),
@@ -166,6 +168,7 @@ class ClientLines:
             **{name: texts(getattr(landings, of)) for name, of in OF_LANDINGS.items()},
             "loss": [b"null" if of.loss is None else orjson.dumps(of.loss) for of in learnt],
             **attack_column(self.setup, landings.client),
+            **({} if relays is None else {"relay": texts(relays.of[landings.client])}),
             **self._rates(plans, base_rounds),
             **{name: texts(grams) for name, grams in carbon(self.setup, landings).items()},
         }

@@ -26,6 +26,7 @@ from edgefl.schedules import Stage
 from edgefl.simulation.inflight.clock import Clock
 from edgefl.simulation.inflight.closed_form import Dispatch, Flights, Landings
 from edgefl.simulation.inflight.events import EventEngine, Flight
+from edgefl.simulation.inflight.relayed import Tier
 from edgefl.simulation.inflight.shared_link import wires_of
 from edgefl.simulation.learning import Arrival, Learning
 from edgefl.simulation.policies import Policy
@@ -89,7 +90,8 @@ class Parts:
     """What a run is made of.
 
     ``scoring`` plans the evaluation on the clients' own samples; None without one.  ``flown`` lands the flights of a
-    synchronous round, whose works have been submitted, with times from elsewhere (an emulation's wall clock).
+    synchronous round, whose works have been submitted, with times from elsewhere (an emulation's wall clock).  ``tier``
+    are the relays between the clients and the server; None without.
     """
 
     setup: Setup
@@ -103,6 +105,7 @@ class Parts:
     journal: Journal
     on_progress: OnProgress
     flown: Callable[[Flights], Landings] | None = None
+    tier: Tier | None = None
 
 
 @dataclass

@@ -18,7 +18,7 @@ from edgefl.simulation.records import server_record
 from edgefl.simulation.run_state import Events, Run
 from edgefl.simulation.tally import Tally
 from edgefl.training import Report
-from edgefl.work import Work
+from edgefl.work import Payload, Work
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,15 @@ def evaluate(run: Run, env: Clock, round: int, split: str, tally: Tally) -> Even
 
 
 def deliver_final(run: Run, env: Clock, round: int) -> Events:
-    """Send a finished stage's blocks once to all eligible clients; return tensor and serialised bytes."""
-    schedule, roster = run.parts.setup.schedule, run.parts.roster
+    """Send a finished stage's blocks once to all eligible clients.
+
+    Return tensor and serialised bytes, and those that went to relays, which pass them on when they have them.
+    """
+    schedule, roster, tier = run.parts.setup.schedule, run.parts.roster, run.parts.tier
     stage = schedule.ends(round)
     if stage is None or not schedule.deliver_final:
-        return 0, 0
-    bytes_ = serialised = 0
+        return 0, 0, 0
+    bytes_ = serialised = relayed = 0
     slowest = 0.0
     holders = np.flatnonzero(roster.eligible & (roster.cell >= 0))
     # group the holders by cell with one sort
@@ -92,13 +95,23 @@ def deliver_final(run: Run, env: Clock, round: int) -> Events:
     order = np.argsort(cells, kind="stable")
     numbers, first = np.unique(cells[order], return_index=True)
     parts = np.split(holders[order], first[1:]) if len(holders) else []
-    for number, clients in zip(numbers, parts, strict=True):
+    distinct: dict[tuple[str, str], tuple[Payload, ...]] = {}
+    finals: dict[int, tuple[Payload, ...]] = {}
+    for number in numbers.tolist():
         plan = roster.cells[number]
-        payload = final_blocks(plan.form, stage)
+        if (key := (plan.kind, plan.form.upload)) not in distinct:
+            distinct[key] = (final_blocks(plan.form, stage),)
+        finals[number] = distinct[key]
+    had = np.zeros(len(roster.cell))
+    if tier is not None:
+        had[holders], relayed = tier.deliver(holders, [finals[number] for number in cells.tolist()])
+    for number, clients in zip(numbers.tolist(), parts, strict=True):
+        plan, (payload,) = roster.cells[number], finals[number]
         bytes_ += payload.tensor_bytes * len(clients)
         serialised += payload.serialised_bytes * len(clients)
         delivery = numbers_of(payload.serialised_bytes, 0, 0.0, plan.device, plan.link)
-        slowest = max(slowest, float(priced(np.array([delivery]), throttling=False)[0][0]))
+        seconds = float(priced(np.array([delivery]), throttling=False)[0][0])
+        slowest = max(slowest, float(had[clients].max()) + seconds)
         roster.client_versions.sent(clients, (payload,), run.state.versions)
     yield from run.pass_until(env, run.at.now + slowest)
-    return bytes_, serialised
+    return bytes_, serialised, relayed

@@ -28,7 +28,7 @@ from edgefl.records import UNSET, Maybe
 from edgefl.records.clients import Flight
 from edgefl.records.reading import decode
 from edgefl.records.record import always, types_of
-from edgefl.records.rounds import CARBON, SUMMED, Excluded, Round, Stopped, Sums
+from edgefl.records.rounds import CARBON, RELAYED, SUMMED, Excluded, Round, Stopped, Sums
 from edgefl.records.run import Result
 from edgefl.records.writing import line
 from edgefl.schedules import Seen, Stage, movement
@@ -36,6 +36,7 @@ from edgefl.simulation.checkpoint import State, checkpoint_of, restore
 from edgefl.simulation.client_evaluation import score_clients
 from edgefl.simulation.inflight.clock import Clock
 from edgefl.simulation.inflight.closed_form import Flights, Landings
+from edgefl.simulation.inflight.relayed import Tier
 from edgefl.simulation.kept import KeptValues
 from edgefl.simulation.learning import Learning, NoTraining, Training
 from edgefl.simulation.learning.part import PartState
@@ -108,6 +109,7 @@ class Simulation:
             journal,
             on_progress,
             flown,
+            None if setup.fleet.relays is None else Tier(setup.fleet.relays, setup.seed),
         )
         progress = Progress(
             ClientLines(setup),
@@ -222,6 +224,7 @@ class Simulation:
         tally.sums["download_bytes"] += final[0]
         tally.sums["serialised_download_bytes"] += final[1]
         tally.sums["carried_download_bytes"] += final[1]
+        tally.sums["relay_download_bytes"] += final[2]
         record = self._record(round, stage, kinds, outcome, started, tally, metrics, final[0], watched)
         if self._asks_to_stop(record):
             watched = watched._replace(stopped=run.progress.asked_to_stop)
@@ -311,6 +314,9 @@ class Simulation:
         added: dict[str, Any] = {name: tally.sums[name] for name in SUMMED}
         if setup.fleet.carbon_intensity is not None:
             added |= {name: float(tally.sums[name]) for name in CARBON}
+        if parts.tier is not None:
+            added |= {name: tally.sums[name] for name in RELAYED}
+            added["last_relay"], added["last_sum_virtual_seconds"] = tally.last_relay or (None, None)
         return Round(
             round=round,
             stage=stage.index,

@@ -32,6 +32,8 @@ class Tally:
     staleness, weight factor and training part.  ``short`` means that places are free and may be filled by clients that
     come back online; ``unfilled_at`` is the virtual time at which nobody could be dispatched, -inf if somebody was.
     ``scored_part`` is the index of the ``offered`` stage that was evaluated, where the schedule chooses one.
+    ``last_relay`` is the relay that the last dispatch waited for, and the virtual time at which it was done; None where
+    no client was sent off behind one.
     """
 
     lines: list[bytes] = field(default_factory=list)
@@ -51,6 +53,7 @@ class Tally:
     arrived: int = 0
     unfilled_at: float = -inf
     short: bool = False
+    last_relay: tuple[int, float] | None = None
     server: list[ServerWork] = field(default_factory=list)
     scored_part: int | Maybe = UNSET
     scored: ScoredClients = field(default_factory=ScoredClients)

@@ -42,7 +42,8 @@ class Slot:
         self._map: Tensor | None = None
 
     def write(self, tensors: Mapping[str, Tensor]) -> Stored:
-        """Put tensors into the slot; returns where they are, as a worker reads them.  Raises OSError."""
+        """Put tensors at the slot's beginning; returns where they are, as a worker reads them.  Raises OSError."""
+        os.lseek(self.descriptor, 0, os.SEEK_SET)
         return Stored(self.path, 0, _written(self.descriptor, tensors), tuple(tensors))
 
     def write_text(self, text: str) -> None:

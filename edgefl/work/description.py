@@ -162,7 +162,8 @@ class Payload:
         """Wire tensors of the items' ``tensors``; ``base`` are the receiver's values, ``held`` items aren't encoded."""
         wire: dict[str, Tensor] = {}
         for item in self.items:
-            value = tensors[item.name].to(DTYPES[item.dtype])
+            value, dtype = tensors[item.name], DTYPES[item.dtype]
+            value = value if value.dtype is dtype else value.to(dtype)
             if self.codec is None or item.name in held:
                 wire[item.name] = value
             else:

@@ -13,6 +13,7 @@ from edgefl.work.description import DTYPES, Address, Payload
 from edgefl.work.packed import Packed, Places, add_change
 from edgefl.work.slices import Cut, covers, take, within
 
+_EXACT = (torch.float32, torch.float64)
 MOST_STARTS = 4
 """Starting values of clients that are kept in one piece."""
 
@@ -27,6 +28,8 @@ Starts = dict[tuple[int, Places], tuple[Mapping[Address, Tensor], Packed]]
 
 def exact(value: Tensor) -> Tensor:
     """A floating tensor in at least float32, in which changes of half precisions are added up."""
+    if value.dtype in _EXACT:  # asked for each tensor of each update
+        return value
     return value.to(torch.promote_types(value.dtype, torch.float32))
 
 

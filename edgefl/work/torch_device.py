@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -69,6 +72,25 @@ def ran_out(error: BaseException) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Numbers of glibc's ``mallopt``."""
+KEPT_BLOCK, KEPT_FREE = 32 << 20, 1 << 30
+"""Bytes of a block that malloc takes from its heap (32 MiB is the most that glibc allows), and bytes that it keeps free
+at the heap's end before it gives them back to the system."""
+
+
+def keep_freed_memory() -> None:
+    """Let malloc keep what a step frees for the next step, which would else get each page anew from the system.
+
+    What the environment says of malloc stays.  Nothing happens without glibc.
+    """
+    set_by_user = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None and not set_by_user:
+        mallopt(_MMAP_THRESHOLD, KEPT_BLOCK)
+        mallopt(_TRIM_THRESHOLD, KEPT_FREE)
 
 
 def warm(device: torch.device) -> None:

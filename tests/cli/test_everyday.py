@@ -155,39 +155,67 @@ def test_words_are_completed(typed: str, completed: list[str], tmp_path: Path, m
 
 # --- quick answers ---------------------------------------------------------------------------------------------------
 
+NONE = {"torch", "pandas", "matplotlib", "numpy", "scipy", "transformers", "torchvision", "timm", "ray", "simpy"}
 LIGHT = {
-    "--help": {"torch", "pandas", "numpy", "matplotlib", "pydantic"},
-    "validate --help": {"torch", "pandas", "numpy", "matplotlib"},
-    "run --help": {"torch", "pandas", "numpy", "matplotlib"},
-    "devices list": {"torch", "pandas", "matplotlib"},
-    "devices show phone-mid": {"torch", "pandas", "matplotlib"},
+    "--help": {*NONE, "pydantic"},
+    "--version": {*NONE, "pydantic", "rich.console"},
+    "validate --help": NONE,
+    "run --help": NONE,
+    "devices list": NONE - {"numpy"},
+    "devices show phone-mid": NONE - {"numpy"},
 }
-LIGHT |= {
-    words: {"torch", "pandas", "matplotlib", "numpy"}
-    for words in (
-        "methods",
-        "models",
-        "data",
-        "schedules",
-        "selections",
-        "policies",
-        "aggregations",
-        "schema",
-        "new mine --force",
+LIGHT |= dict.fromkeys(
+    ("methods", "models", "data", "schedules", "selections", "policies", "aggregations", "schema", "new mine --force"),
+    NONE,
+)
+MISTAKES = (
+    "runn quickstart",
+    "run quickstart --set foo=1",
+    "run quickstart --set training",
+    "validate nofile.yaml",
+    "validate quickstart --set foo.bar=1 --set training.lr=2",
+    "profile nofile.yaml --csv",
+    "sweep quickstart --vary",
+    "fit nofile.yaml --device phone-mid",
+    "devices check nofile.yaml",
+)
+"""What is typed wrong, which is said before torch is imported."""
+OF_TORCH = {
+    "validate {tiny}": {"pandas", "scipy", "transformers", "torchvision", "timm", "ray", "torch._dynamo"},
+    "profile {tiny}": {"pandas", "transformers", "torchvision", "timm", "ray"},
+    "devices check {tiny}": {"pandas", "transformers", "torchvision", "timm", "ray"},
+}
+"""Commands of a scenario whose towers are edgefl's own.  Fake tensors import torch._dynamo, and validate makes none."""
+
+
+def imported(words: str, libraries: set[str], folder: Path) -> tuple[int, str]:
+    """The exit code of a command in a process of its own, and which of these libraries it has imported."""
+    code = (
+        "import sys\nfrom edgefl.cli import main\nended = 0\n"
+        f"try: main({words.split()!r})\nexcept SystemExit as end: ended = end.code or 0\n"
+        f"print(sorted({libraries!r} & set(sys.modules)), file=sys.stderr)\nsys.exit(ended)"
     )
-}
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables, cwd=folder)
+    return done.returncode, done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("words", LIGHT)
 def test_what_needs_no_torch_does_not_import_it(words: str, tmp_path: Path) -> None:
-    code = (
-        "import sys\nfrom edgefl.cli import main\n"
-        f"try: main({words.split()!r})\nexcept SystemExit as ended: assert not ended.code, ended.code\n"
-        f"print(sorted({LIGHT[words]!r} & set(sys.modules)), file=sys.stderr)"
-    )
-    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables, cwd=tmp_path)
-    assert done.returncode == 0 and done.stderr.splitlines()[-1:] == ["[]"], done.stderr
+    assert imported(words, LIGHT[words], tmp_path) == (0, "[]")
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_that_the_text_shows_is_told_before_torch_is_imported(words: str, tmp_path: Path) -> None:
+    assert imported(words, NONE, tmp_path) == (2, "[]")
+
+
+@pytest.mark.parametrize("words", OF_TORCH)
+def test_a_scenario_of_own_towers_imports_no_library_of_models(
+    words: str, tiny: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({"edgefl": 1, **tiny()}))
+    assert imported(words.format(tiny="tiny.yaml"), OF_TORCH[words], tmp_path) == (0, "[]")
 
 
 # --- lists -----------------------------------------------------------------------------------------------------------

@@ -65,6 +65,13 @@ battery = st.fixed_dictionaries(
         "idle": st.booleans(),
     }
 )
+relays = st.fixed_dictionaries(
+    {
+        "count": st.sampled_from([1, 3, 10]),
+        "link": st.sampled_from(["fibre", {"upload": "50 kbit/s", "latency": "0.2 s"}]),
+        "failures": share,
+    }
+)
 fleets = st.fixed_dictionaries(
     {
         "devices": shares(DEVICES),
@@ -74,6 +81,7 @@ fleets = st.fixed_dictionaries(
             st.fixed_dictionaries({"download": rate, "upload": rate, "sharing": st.sampled_from(["fair", "fifo"])})
             | st.fixed_dictionaries({"download": rate, "upload": limit, "background": background})
         ),
+        "relays": maybe(relays),
         "availability": availability,
         "failures": failures,
         "battery": maybe(battery),
@@ -123,7 +131,11 @@ def played(what: dict[str, Any], folder: Path) -> dict[str, bytes]:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(fleet=fleets, round=rounds, schedule=schedules, seed=st.integers(0, 3))
 def test_random_fleets_keep_every_rule(fleet, round, schedule, seed):
-    event(round["policy"])
+    if fleet["relays"] and round["policy"] == "synchronous":
+        fleet = {**fleet, "server_link": None}
+    else:
+        fleet = {**fleet, "relays": None}
+    event(f"{round['policy']}, {'relays' if fleet['relays'] else 'no relays'}")
     what = scenario(fleet=fleet, round=round, schedule=schedule, seed=seed)
     with TemporaryDirectory() as place:
         one = played(what, Path(place) / "one")

@@ -12,7 +12,9 @@ from pydantic_core.core_schema import ErrorType
 from edgefl import registry
 from edgefl.data import DataOptions
 from edgefl.errors import ScenarioError, UnitError
+from edgefl.scenario import load
 from edgefl.scenario.document import read_text
+from edgefl.scenario.keys import NAMES, check_overrides, executor_of
 from edgefl.scenario.problems import ScenarioErrors, sentence, show, validate
 from edgefl.scenario.sections import SECTIONS, options_of
 from edgefl.units import JoulesRange, Share
@@ -185,3 +187,38 @@ def test_bad_values_are_shown_short() -> None:
     assert len(show(list(range(1000)))) < 70
     assert show(None) == "empty"
     assert show({"a": [True, None]}) == '{"a": [true, null]}'
+
+
+# --- before torch is imported ----------------------------------------------------------------------------------------
+
+
+def test_the_keys_that_are_checked_first_are_those_of_the_sections() -> None:
+    assert tuple(SECTIONS) == NAMES
+
+
+@pytest.mark.parametrize("override", ["foo=1", "foo.bar=1", "training", "training..lr=1", "training.lr=[1", "edgefl=2"])
+def test_what_is_told_first_of_an_override_is_what_reading_the_scenario_tells(override: str) -> None:
+    with pytest.raises(ScenarioError) as whole:
+        load({}, [override])
+    if override == "edgefl=2":  # the version is the document's own
+        check_overrides([override])
+        return
+    with pytest.raises(ScenarioError) as first:
+        check_overrides([override])
+    assert str(first.value) == str(whole.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name"),
+    [
+        ([], None),
+        (["executor=processes"], "processes"),
+        (["executor.name=ray", "executor.workers=3"], "ray"),
+        (["executor.workers=3"], None),
+        (["executor=processes", "executor.name=inline"], "inline"),
+        (["executor"], None),
+    ],
+)
+def test_the_executor_is_found_in_the_text(overrides: list[str], name: str | None) -> None:
+    assert executor_of("quickstart", overrides) == name
+    assert executor_of("nofile.yaml", overrides) is None

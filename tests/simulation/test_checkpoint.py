@@ -196,6 +196,14 @@ def test_without_training_a_run_goes_on_from_any_checkpoint(games: Games, policy
         assert any(r["under_way"] for r in told.tables["rounds"][:-1])
 
 
+def test_a_run_behind_relays_goes_on_from_any_checkpoint(games: Games) -> None:
+    of = declared(sections(games, "fedavg", image=4, text=3))
+    made = games.setup(**of, schedule={**SCHEDULES["delivered"], "rounds": 6})
+    behind = {**TROUBLE, "server_link": None, "relays": {"count": 3, "failures": "30%"}}
+    told = assert_resumes(games.none, changed(changed(made, rounds_of("synchronous"), behind), jitter=0.3))
+    assert sum(r["relays_failed"] for r in told.tables["rounds"])
+
+
 @pytest.mark.parametrize(
     "policy", ["asynchronous", *(pytest.param(p, marks=pytest.mark.slow) for p in POLICIES if p != "asynchronous")]
 )

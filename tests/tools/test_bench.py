@@ -291,6 +291,48 @@ def test_a_workers_times_are_in_its_file_now_and_then(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "1.json").read_text()) == pytest.approx({"batches": 2.0, "copy": 1.5 * parts.FLUSH})
 
 
+def test_spans_are_the_times_in_one_part_and_are_written_once(tmp_path: Path) -> None:
+    now = Seconds()
+    watch = parts.Watch(now=now)
+
+    def spend(seconds: float, module: str) -> None:
+        now.at += seconds
+        inside(module, "run", lambda: watch.look(sys._getframe()))()
+
+    for seconds, module in (
+        (2, "edgefl.data.batches"),
+        (1, "edgefl.data.batches"),
+        (1, "numpy"),
+        (3, "edgefl.data.batches"),
+    ):
+        spend(seconds, module)
+    watch.ended_round()
+    watch.write_spans(tmp_path / f"{parts.OWN}{parts.SPANS}")
+    spend(1, "edgefl.work.interpreter")
+    watch.write_spans(tmp_path / f"{parts.OWN}{parts.SPANS}")
+    assert parts.read_spans(tmp_path) == {
+        "own": [("batches", 0, 3), ("batches", 4, 7), ("round", 7, 7), ("copy", 7, 8)],
+    }
+
+
+def test_a_round_of_spans_says_how_many_train_and_draws_its_processes() -> None:
+    span = parts.Span
+    spans = {
+        "own": [span("outside", 0, 10), span("round", 10, 10), span("outside", 10, 12), span("copy", 12, 14),
+                span("waiting for workers", 14, 30), span("aggregate", 30, 32), span("round", 32, 32)],
+        "7": [span("train", 13, 23), span("copy", 23, 25)],
+        "8": [span("train", 11, 30), span("waiting for workers", 30, 40)],
+    }  # fmt: skip
+    (round,) = rounds.rounds_in(spans)
+    (whole,) = round["round"]
+    assert (whole.begin, whole.end) == (12, 32)  # the run waited for its turn until 12
+    assert rounds.training(round)[:3] == [2, 8, 10]
+    assert rounds.line(round["own"], whole) == "c" * 10 + "." * 80 + "a" * 10
+    assert rounds.line(round["7"], whole) == " " * 5 + "T" * 50 + "c" * 10 + " " * 35
+    text = rounds.timeline([round])
+    assert "| 2 | 10000.0 | 50.0% |" in text and "worker 2 " + "T" * 90 + "." * 10 in text
+
+
 WATCHED = """
 import json, sys, time
 from bench import parts

@@ -111,7 +111,9 @@ def broken_rules(setup: Setup, journal: Memory) -> list[tuple[str, Any]]:
     # a fleet of ``granted`` ignores its devices
     has = {device.name: available_memory_bytes(device) for device in setup.fleet.devices}
     available = has if setup.fleet.memory_of_device.any() else None
-    facts = Facts(watts, inf if deadline is None else deadline, setup.round.gate == "eligible", anew, rates, available)
+    relays = 0 if setup.fleet.relays is None else int(setup.fleet.relays.of.max()) + 1
+    deadline = inf if deadline is None else deadline
+    facts = Facts(watts, deadline, setup.round.gate == "eligible", anew, rates, available, relays)
     rules = Rules(facts)
     for verdict in journal.tables.get("eligibility", []):
         rules.verdict(of_data(CheckedVerdict, verdict, "eligibility"), "eligibility")

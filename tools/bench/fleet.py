@@ -45,11 +45,20 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "event by event": {"fleet.server_link": None, "executor.clock": "events"},
     "event by event, failures, deadline": {"fleet.server_link": None, "executor.clock": "events", **TROUBLE},
     "shared link, failures, deadline": {"fleet.server_link": SHARED, **TROUBLE},
+    "behind relays": {"fleet.server_link": None, "fleet.relays": 1000},
+    "behind relays, failures, deadline": {
+        "fleet.server_link": None,
+        **TROUBLE,
+        "fleet.relays": {"count": 1000, "failures": 0.02},
+    },
     "on and off by chance": MARKOV,
     "asynchronous, 200 under way": ONE_BY_ONE,
     "asynchronous, on and off by chance": {**ONE_BY_ONE, **MARKOV},
 }
-NEEDED = {"contention off": 50_000, "shared link": 10_000, "event by event, failures, deadline": 20_000}
+NEEDED = {
+    "contention off": 50_000, "shared link": 10_000, "event by event, failures, deadline": 20_000,
+    "behind relays": 50_000,
+}  # fmt: skip
 """Required client-rounds per second on one core, for the scenario of a million clients."""
 COHORT = 1000
 """Clients of a round of bare SimPy."""

@@ -3,6 +3,8 @@
 A part is a room of edgefl, or some functions of one (``ROOMS``).  The time between two looks counts for the innermost
 function that has a part.  Steps are seen at torch's own functions, and waiting at those of Python, so that a change of
 the engine's inside needs no change here.
+
+Each process writes its spans, in which it was in one part, by the clock that all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import NamedTuple
 
 TRAIN, BATCHES, COPY, METER, AGGREGATE = "train", "batches", "copy", "metering", "aggregate"
 CHECKPOINT, RECORDS, CLOCK, WAIT = "checkpoint", "records", "clock and planning", "waiting for workers"
@@ -75,6 +78,8 @@ EVERY = 0.002
 """Seconds between two looks."""
 FLUSH = 0.1
 """Seconds after which a worker process writes its times."""
+ROUND = "round"
+"""In the place of a part: a moment at which a round ended."""
 
 
 def part_of(name: str) -> str | None:
@@ -86,11 +91,23 @@ def part_of(name: str) -> str | None:
     return None
 
 
+class Span(NamedTuple):
+    """A time in which a thread was in one part, in seconds of the clock; ``ROUND`` for the end of a round."""
+
+    part: str
+    begin: float
+    end: float
+
+
 class Watch:
-    """Seconds of a thread by part, by the clock ``now``; a worker's are written to a ``file``."""
+    """Seconds of a thread by part, by the clock ``now``; a worker's are written to a ``file``.
+
+    ``spans`` are those that ``write_spans`` hasn't written.
+    """
 
     def __init__(self, file: Path | None = None, now: Callable[[], float] = time.perf_counter):
         self.seconds: Counter[str] = Counter()
+        self.spans: list[Span] = []
         # by number, since codes of equal functions are equal; a kept code's number isn't given to another
         self._known: dict[int, tuple[CodeType, str | None]] = {}
         self._file, self._now = file, now
@@ -107,12 +124,41 @@ class Watch:
         now = self._now()
         if part is not None:
             self.seconds[part] += now - self._last
+            before = self.spans[-1] if self.spans else None
+            if before is not None and (before.part, before.end) == (part, self._last):
+                self.spans[-1] = before._replace(end=now)
+            else:
+                self.spans.append(Span(part, self._last, now))
         self._last = now
         if self._file is not None and now - self._written > FLUSH:
             half = self._file.with_suffix(".part")  # a reader never sees half of it
             half.write_text(json.dumps(self.seconds), encoding="utf-8")
             os.replace(half, self._file)
+            self.write_spans(self._file.with_suffix(SPANS))
             self._written = now
+
+    def ended_round(self) -> None:
+        """Note that a round has ended now."""
+        self.spans.append(Span(ROUND, self._now(), self._now()))
+
+    def write_spans(self, file: Path) -> None:
+        """Write the spans since the last call to the end of a file, a line each."""
+        with file.open("a", encoding="utf-8") as lines:
+            lines.writelines(json.dumps(span) + "\n" for span in self.spans)
+        self.spans = []
+
+
+SPANS = ".spans"
+"""The suffix of a process's file of spans, whose name is the number of the process; ``OWN`` is the run's."""
+OWN = "own"
+
+
+def read_spans(folder: Path) -> dict[str, list[Span]]:
+    """The spans of each process that wrote some."""
+    return {
+        file.stem: [Span(*json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
+        for file in sorted(folder.glob(f"*{SPANS}"))
+    }
 
 
 WATCH: Watch | None = None
@@ -147,6 +193,8 @@ class Reading:
     def next(self) -> dict[str, dict[str, float]]:
         """``{"own": {part: seconds}, "workers": {part: seconds}}`` since the last call."""
         assert WATCH is not None
+        WATCH.ended_round()
+        WATCH.write_spans(self._folder / f"{OWN}{SPANS}")
         own = Counter(WATCH.seconds)
         workers: Counter[str] = Counter()
         for file in self._folder.glob("*.json"):

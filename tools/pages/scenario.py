@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from edgefl.scenario import json_schema
-from edgefl.scenario.sections import FORMAT, SECTIONS, Section
+from edgefl.scenario.keys import FORMAT
+from edgefl.scenario.sections import SECTIONS, Section
 from tools.pages.fields import HEAD, QUANTITIES, fields_table, shared_rows
 from tools.pages.markdown import anchor, capital, first_paragraph, listed, page, registered, sentence, table
 

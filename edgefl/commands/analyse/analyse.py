@@ -30,8 +30,8 @@ from edgefl.commands.analyse.trained_federation import (
 from edgefl.commands.cells.cells import check_jobs, shard_of, share_of
 from edgefl.commands.compose import Given, scenario_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
+from edgefl.commands.run.needs import check
 from edgefl.commands.run.resume import check_plug_in_files
-from edgefl.commands.run.run import check
 from edgefl.errors import RunError, UnknownName
 from edgefl.records.analyse import Analysis, ShardOfAnalysis
 from edgefl.records.record import UNSET, Maybe

@@ -18,7 +18,8 @@ from edgefl.commands.cells.cells import check_jobs, kept_workers
 from edgefl.commands.cells.workers import Cell
 from edgefl.commands.compose import compose, predictor_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
-from edgefl.commands.run.run import Executors, check, run_undrawn
+from edgefl.commands.run.needs import check
+from edgefl.commands.run.run import Executors, run_undrawn
 from edgefl.commands.tune.batches import Run
 from edgefl.commands.tune.draws import optuna
 from edgefl.commands.tune.trial_run import Advance, advanced

@@ -29,7 +29,7 @@ from edgefl.commands.emulate.machines import (
 from edgefl.commands.emulate.rates import Timed, fitted, timed_works
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.run.fingerprint import inputs_of, made_of
-from edgefl.commands.run.run import check
+from edgefl.commands.run.needs import check
 from edgefl.cost import joules_of
 from edgefl.data import Federation
 from edgefl.devices import Device

@@ -56,6 +56,8 @@ def _refused(scenario: Scenario, setup: Setup) -> Iterator[str]:
         yield "availability, battery and throttling aren't emulated: leave them out"
     if fleet.failures != FailureOptions():
         yield "fleet.failures aren't emulated: leave them out"
+    if fleet.relays is not None:
+        yield "fleet.relays aren't emulated: leave them out"
     if fleet.server_link is not None and fleet.server_link.sharing != "fair":
         yield "a server's link is emulated with sharing: fair only"
     if fleet.server_link is not None and fleet.server_link.others[0] > MOST_OTHERS:

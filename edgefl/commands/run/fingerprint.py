@@ -47,12 +47,13 @@ def made_of(scenario: Scenario, setup: Setup, device: str) -> dict[str, object]:
     ``device`` is the type of device that costs were predicted for.  A changed part stops a resume.
     """
     fleet, trace = setup.fleet, _trace_file(scenario)
+    links = fleet.links if fleet.relays is None else (*fleet.links, fleet.relays.link)
     profiles = {device.name: _digest(repr(device)) for device in (*fleet.devices, fleet.server)}
     return {
         "scenario": fixed_part(scenario),
         "device": device,
         "seconds": PRICED_BY,
-        "profiles": profiles | {link.name: _digest(repr(link)) for link in fleet.links},
+        "profiles": profiles | {link.name: _digest(repr(link)) for link in links},
         "trace": None if trace is None else _digest(read_regular(trace)),
         "plug_ins": dict(sorted(plug_ins(scenario, setup))),
     }

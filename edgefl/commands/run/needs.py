@@ -1,4 +1,4 @@
-"""What a run needs before it begins: GPUs' memory, room for a round's updates, the metrics that it follows."""
+"""What a run needs before it begins: samples, weights, GPUs' memory, room for updates, the metrics that it follows."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from edgefl import registry
-from edgefl.commands.compose import predictor_of
+from edgefl import models, registry
+from edgefl.commands.compose import compose, errors_at, federation_of, predictor_of
+from edgefl.commands.export import check_tracker
+from edgefl.commands.run.fingerprint import check_importable
 from edgefl.cost import Predictor, metric_names
-from edgefl.errors import RunError, suggestion
+from edgefl.errors import DataError, RunError, suggestion
 from edgefl.machine.host import free_bytes
+from edgefl.models import peft_folder, quantised
 from edgefl.planning import Planner, Setup
 from edgefl.planning.cohort_places import places
 from edgefl.planning.round_options import RoundOptions
@@ -24,7 +27,44 @@ from edgefl.training import Executor, Processes
 from edgefl.training.packing import Memory
 from edgefl.training.pools import Packing
 from edgefl.units import show_bytes
+from edgefl.work.description import digest
 from edgefl.work.torch_device import device_of
+
+
+def check(scenario: Scenario, on_message: Callable[[str], None], folder: Path = Path("runs")) -> Setup:
+    """Compose a scenario, and raise the errors with which ``run`` refuses it before it writes anything.
+
+    Beside those of ``compose``: a device that this machine lacks, data without samples, a tracker that isn't installed,
+    a metric to follow that the evaluation lacks, weights that are missing or belong to another model, and updates that
+    neither the memory nor the disk of the run's ``folder`` holds.
+    """
+    check_tracker(scenario.tracker.name, folder)
+    setup = compose(scenario, on_message)
+    if scenario.training.mode == "none":
+        return setup
+    check_devices(scenario, setup)
+    check_open_files(scenario)
+    check_importable(scenario, setup)
+    if federation_of(scenario, on_message).declared_only:
+        raise DataError(
+            f"{scenario.name} declares the shapes of its data and has no samples to train on: "
+            "edgefl profile and edgefl sweep predict its cost, and --set training.mode=none simulates it"
+        )
+    check_followed(scenario, setup)
+    check_updates(scenario, setup, folder, on_message)
+    checked = set()  # kinds share towers
+    for kind in setup.method.setting.kinds.values():
+        for tower, source in kind.weights.items():
+            key = (tower, digest(kind.model["towers"].get(tower)))
+            if key not in checked:
+                with errors_at(scenario, "model", tower, "weights"):
+                    models.check_weights(kind.model, tower, source)
+                checked.add(key)
+        for tower, source in kind.adapter_weights.items():
+            described = quantised.without(kind.model)
+            with errors_at(scenario, "adapter", "weights"):
+                peft_folder.read(models.on_meta(described), described, tower, source)
+    return setup
 
 
 def peaks_of(planner: Planner, together: int = 1) -> dict[str, int]:

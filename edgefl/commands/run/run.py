@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from edgefl import models
 from edgefl.commands.cells.cells import Nodes, check_jobs, run_cells, shard_of, share_of
 from edgefl.commands.cells.workers import Cell
-from edgefl.commands.compose import Given, compose, errors_at, federation_of, predictor_of, scenario_of
+from edgefl.commands.compose import Given, compose, federation_of, predictor_of, scenario_of
 from edgefl.commands.export import Tracked, check_tracker, log_of
 from edgefl.commands.progress import OnProgress, messages, nothing_left, public_command, silent
 from edgefl.commands.run.fingerprint import (
@@ -22,19 +21,10 @@ from edgefl.commands.run.fingerprint import (
     made_of,
     report_changed_inputs,
 )
-from edgefl.commands.run.needs import (
-    check_devices,
-    check_followed,
-    check_open_files,
-    check_updates,
-    expect_works,
-    memory_for_updates,
-)
+from edgefl.commands.run.needs import check, check_open_files, check_updates, expect_works, memory_for_updates
 from edgefl.commands.run.resume import check_models, check_plug_in_files, keep_scratch, reopened, sets_of
 from edgefl.data import Federation
 from edgefl.errors import DataError, DivergedError, RunError
-from edgefl.models import peft_folder, quantised
-from edgefl.planning import Setup
 from edgefl.records.rounds import Round
 from edgefl.report.charts import draw_curves
 from edgefl.report.facts import evaluation_of
@@ -54,7 +44,6 @@ from edgefl.simulation import OnRound, Simulation
 from edgefl.simulation.watch import best_round
 from edgefl.training import Executor, Processes, make_executor
 from edgefl.training.pretraining import Pretraining
-from edgefl.work.description import digest
 from edgefl.work.torch_device import threads
 
 
@@ -150,42 +139,6 @@ def run(
         draw_curves(finished)
     on_progress("done", {"folder": str(folder)})
     return finished
-
-
-def check(scenario: Scenario, on_message: Callable[[str], None], folder: Path = Path("runs")) -> Setup:
-    """Compose a scenario, and raise the errors with which ``run`` refuses it before it writes anything.
-
-    Beside those of ``compose``: a device that this machine lacks, data without samples, a tracker that isn't installed,
-    a metric to follow that the evaluation lacks, weights that are missing or belong to another model, and updates that
-    neither the memory nor the disk of the run's ``folder`` holds.
-    """
-    check_tracker(scenario.tracker.name, folder)
-    setup = compose(scenario, on_message)
-    if scenario.training.mode == "none":
-        return setup
-    check_devices(scenario, setup)
-    check_open_files(scenario)
-    check_importable(scenario, setup)
-    if federation_of(scenario, on_message).declared_only:
-        raise DataError(
-            f"{scenario.name} declares the shapes of its data and has no samples to train on: "
-            "edgefl profile and edgefl sweep predict its cost, and --set training.mode=none simulates it"
-        )
-    check_followed(scenario, setup)
-    check_updates(scenario, setup, folder, on_message)
-    checked = set()  # kinds share towers
-    for kind in setup.method.setting.kinds.values():
-        for tower, source in kind.weights.items():
-            key = (tower, digest(kind.model["towers"].get(tower)))
-            if key not in checked:
-                with errors_at(scenario, "model", tower, "weights"):
-                    models.check_weights(kind.model, tower, source)
-                checked.add(key)
-        for tower, source in kind.adapter_weights.items():
-            described = quantised.without(kind.model)
-            with errors_at(scenario, "adapter", "weights"):
-                peft_folder.read(models.on_meta(described), described, tower, source)
-    return setup
 
 
 def run_parts(

@@ -14,7 +14,7 @@ from edgefl import registry
 from edgefl.commands.cells.cells import check_jobs, shard_of, share_of
 from edgefl.commands.compose import Given, at_most, federation_of, scenario_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
-from edgefl.commands.run.run import check
+from edgefl.commands.run.needs import check
 from edgefl.commands.sweep.cell_answers import Answers, Workloads
 from edgefl.commands.sweep.sensitivity import MOST_CELLS, Cell, errors_of, sensitivity
 from edgefl.commands.sweep.stored_rows import Rows, check_value, values_of

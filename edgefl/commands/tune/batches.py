@@ -15,7 +15,7 @@ from edgefl import registry
 from edgefl.commands.cells.workers import Cell, Outcome
 from edgefl.commands.compose import predictor_of
 from edgefl.commands.progress import OnProgress, messages
-from edgefl.commands.run.run import check
+from edgefl.commands.run.needs import check
 from edgefl.commands.tune.draws import distributions, drawn, number_at
 from edgefl.commands.tune.halving import batches_of, fitted, going_on
 from edgefl.commands.tune.trial_run import Advance, Reached

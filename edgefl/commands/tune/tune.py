@@ -12,7 +12,8 @@ from edgefl.commands.cells.cells import check_jobs, kept_workers
 from edgefl.commands.compose import Given, federation_of, scenario_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.run.fingerprint import fixed_part
-from edgefl.commands.run.run import Executors, check
+from edgefl.commands.run.needs import check
+from edgefl.commands.run.run import Executors
 from edgefl.commands.tune.batches import Run, Search, Task
 from edgefl.commands.tune.draws import optuna, quiet
 from edgefl.commands.tune.halving import rungs_of

@@ -15,7 +15,7 @@ from typing import Annotated
 from edgefl.records import UNSET, ByKind, Clients, Flights, Keys, Maybe, Record, Samples, Share, part_of
 from edgefl.records.clients import Flight, ScoredClient
 from edgefl.records.eligibility import Verdict
-from edgefl.records.rounds import CARBON, SUMMED, ClientMetrics, Metrics, Round, Stopped, Sums
+from edgefl.records.rounds import CARBON, RELAYED, SUMMED, ClientMetrics, Metrics, Round, Stopped, Sums
 from edgefl.records.run import Result
 from edgefl.records.verified import Broken, CheckedRule
 
@@ -30,6 +30,7 @@ class CheckedFlight(Record):
     round: int
     base_round: int
     client: int
+    relay: int | Maybe = UNSET
     kind: str
     device: str
     link: str
@@ -73,6 +74,8 @@ class CheckedRound(Sums):
     outcomes: Annotated[Mapping[str, Flights], Keys("OUTCOME")]
     rejected: Sequence[int] = ()
     rejections: Annotated[Mapping[str, Flights], Keys("REASON")] | Maybe = UNSET
+    last_relay: int | Maybe | None = UNSET
+    last_sum_virtual_seconds: float | Maybe | None = UNSET
     final_delivery_bytes: int
     losses: ByKind[float | None]
     metrics: Metrics
@@ -141,6 +144,8 @@ RULES = {
     "counts": "outcomes count the clients' records; every flight has landed or is under way",
     "round sums": "a round's bytes, FLOPs and joules are its clients' and a stage's last delivery",
     "server link": "the server's line carried no more than its rate times the time",
+    "relays": "relays download at least the largest of their clients' downloads and at most all of them; one that is "
+    "lost loses every update of its clients; the last sum arrives after the last client",
     "totals": "the result's totals are the sums of its rounds",
     "rejected": "a round names the clients whose updates were rejected, and counts them by reason",
     "scored": "a round's groups sum up the evaluations on its clients' own samples",
@@ -187,6 +192,8 @@ class Facts:
     """Rates of the server's line in bit/s, down to the clients and up from them."""
     available: Mapping[str, float] | None = None
     """Bytes that each device can give to tensors, by name; None if budgets ignore it."""
+    relays: int = 0
+    """Relays of the fleet; 0 without."""
     rounds: int | None = None
     """Rounds of the schedule, all of which a run plays unless a metric ends it early; None if they aren't known."""
 
@@ -299,6 +306,40 @@ class Ledger:
         self._refusals(record, where, [client for client, _ in clients])
         self._sums(record, where, [client for client, _ in clients])
         self._line([client for client, _ in clients], where)
+        if self.facts.relays:
+            self.checks["relays"].count(self._relays(record, [client for client, _ in clients]), where)
+
+    def _relays(self, record: CheckedRound, clients: Sequence[CheckedFlight]) -> Values | None:
+        """The offence if what relays did isn't what their clients' records allow."""
+        relays, failed, down, up = (getattr(record, name) for name in RELAYED)
+        if UNSET in (relays, failed, down, up):
+            return _values(record, "round", *RELAYED)
+        # a relay's clients are sent off at one time, unless they are waited for no longer when it has what they need
+        groups: dict[tuple[object, float], list[CheckedFlight]] = {}
+        for client in clients:
+            groups.setdefault((client.relay, client.dispatched_virtual_seconds), []).append(client)
+        numbers = {client.relay for client in clients}
+        lost = {key for key, group in groups.items() if any(c.outcome == "relay failed" for c in group)}
+        arrived = {key for key, group in groups.items() if any(c.outcome in ARRIVED for c in group)}
+        begun = [group for group in groups.values() if any(c.download_seconds > 0 for c in group)]
+        least = sum(max(client.serialised_download_bytes for client in group) for group in begun)
+        sends = any(client.outcome in ARRIVED and client.upload_bytes for client in clients)
+        rules = {
+            "relay of a client": all(isinstance(n, int) and 0 <= n < self.facts.relays for n in numbers),
+            "relays": len(numbers) <= relays <= len(clients),
+            "relays_failed": len(lost) <= failed <= relays and not lost & arrived,
+            "relay_download_bytes": least <= down <= record.serialised_download_bytes,
+            "relay_upload_bytes": (up > 0) == sends,
+        }
+        last, done = record.last_relay, record.last_sum_virtual_seconds
+        if clients and isinstance(done, float):
+            after = max(client.ended_virtual_seconds for client in clients)
+            rules["last_relay"] = last in numbers and after <= done <= self.now + CLOSE * self.now
+        else:
+            rules["last_relay"] = not clients and last is None and done is None
+        broken = [name for name, kept in rules.items() if not kept]
+        names = ("round", *RELAYED, "last_relay", "last_sum_virtual_seconds")
+        return {"wrong": ", ".join(broken), **_values(record, *names)} if broken else None
 
     def _refusals(self, record: CheckedRound, where: str, clients: Sequence[CheckedFlight]) -> None:
         if record.rejections is UNSET or record.diverged is UNSET:  # written by an earlier version
@@ -356,6 +397,8 @@ class Ledger:
             self.checks["scored"].note = "no such evaluation"
         if self.facts.line == (inf, inf):
             self.checks["server link"].note = "no limit"
+        if not self.facts.relays:
+            self.checks["relays"].note = "no relays"
         return list(self.checks.values())
 
     # a client -------------------------------------------------------------------------------------------------------
@@ -445,8 +488,9 @@ class Ledger:
         wrong = {name: getattr(record, name) for name in summed if not _same(getattr(record, name), sums[name])}
         offence = {"round": record.round, **wrong, "sum of clients": {name: sums[name] for name in wrong}}
         self.checks["round sums"].count(offence if wrong else None, where)
-        for name in summed:
-            self.totals.setdefault(name, []).append(getattr(record, name))
+        for name in (*summed, *RELAYED):
+            if (value := getattr(record, name)) is not UNSET:
+                self.totals.setdefault(name, []).append(value)
         self.server_seconds.append(record.server_seconds)
 
     def _line(self, clients: Sequence[CheckedFlight], where: str) -> None:

@@ -138,6 +138,7 @@ def _facts(scenario: Scenario) -> Facts:
         bool(registry.get("round policy", options.policy_name).at_once) or fleet.budgets.energy_total is not None,
         (inf, inf) if line is None else (line.download or inf, line.upload or inf),
         {n: available_memory_bytes(d) for n, d in devices.items()} if fleet.budgets.within_device else None,
+        0 if fleet.relays is None else fleet.relays.count,
         registry.get("schedule", scenario.schedule_name)(scenario.schedule_options, scenario.model.blocks).rounds,
     )
 

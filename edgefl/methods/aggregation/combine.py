@@ -91,7 +91,8 @@ def _term(source: Source, coefficient: float, changes: Mapping[Address, Tensor])
 
 def moved(value: Tensor, parts: Sequence[Term], lr: float = 1.0) -> Tensor:
     """``value + lr sum_b c_b D_b``; a term of rows changes these alone."""
-    new = value.to(exact(value).dtype, copy=True)
+    new = exact(value)
+    new = new.clone() if new is value else new
     for coefficient, delta, into in parts:
         (new if into is None else new[slice(*into)]).add_(delta, alpha=lr * coefficient)
     return new.to(value.dtype)

@@ -12,7 +12,7 @@ from edgefl.records.summary import Stage
 from edgefl.report.charts import Records
 from edgefl.report.charts.curves import main_metrics
 from edgefl.report.console import title_of
-from edgefl.report.tables import carbon_of
+from edgefl.report.tables import carbon_of, relay_words
 from edgefl.runs import Run
 
 
@@ -28,6 +28,7 @@ def asked(run: Run, edgefl: str, labels: Sequence[str] = ()) -> list[tuple[str, 
         "clients": _words({kind: n for kind, n in (data.clients or {}).items() if n}),
         "devices": _words(_shares(fleet.devices)),
         "links": _words(_shares(fleet.links)),
+        "relays": _words(fleet.relays) if fleet.relays else "",
         "budgets": _budgets(fleet.budgets or {}),
         "rounds": _words(
             {"policy": rounds.policy, "cohort": _share(rounds.cohort),
@@ -144,9 +145,12 @@ def headline(records: Records) -> list[tuple[str, str, str]]:
         if error is not None:
             checked = f"; measured within {abs(error) * 100:.2g} %" if abs(error) >= 5e-4 else "; as measured"
         found.append(("peak memory", units.show_bytes(largest.peak_memory_bytes), f"{largest.kind}{checked}"))
+    moved = "down and up, all clients"
+    if relays := relay_words(totals):
+        moved += f"; {relays}"
     found += [
         ("virtual time", units.show_seconds(facts.virtual_seconds), f"{facts.rounds:,} rounds"),
-        ("traffic", units.show_bytes(totals.download_bytes + totals.upload_bytes), "down and up, all clients"),
+        ("traffic", units.show_bytes(totals.download_bytes + totals.upload_bytes), moved),
         ("energy", units.show_joules(totals.energy_joules), "of all clients"),
     ]
     if carbon := carbon_of(totals):

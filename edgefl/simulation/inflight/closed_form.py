@@ -27,9 +27,11 @@ Integers = NDArray[Any]
 
 OUTCOMES = (
     "finished", "late", "dropped", "offline", "corrupted", "truncated", "out of memory", "battery empty", "rejected",
+    "relay failed",
 )  # fmt: skip
-FINISHED, LATE, DROPPED, OFFLINE, CORRUPT, TRUNCATE, NO_MEMORY, EMPTY, REJECTED = range(len(OUTCOMES))
-"""Outcomes of flights; REJECTED: the update arrived, and the server refused it for what it holds."""
+FINISHED, LATE, DROPPED, OFFLINE, CORRUPT, TRUNCATE, NO_MEMORY, EMPTY, REJECTED, RELAY_LOST = range(len(OUTCOMES))
+"""Outcomes of flights; REJECTED: the update arrived, and was refused for what it holds; RELAY_LOST: the update arrived
+at a relay, which was lost with it."""
 PHASES = ("start", "download", "compute", "upload", None)
 AT_START, AT_DOWNLOAD, AT_COMPUTE, AT_UPLOAD, AT_END = range(len(PHASES))
 """Phase in which a flight ended; AT_END: its update arrived."""
@@ -55,7 +57,8 @@ class Flights:
 
     ``numbers`` `[flights, NUMBERS]` and ``factors`` `[3, flights]` are those of ``Phases``.  ``leaves`` is the virtual
     time at which a client goes offline (inf: never); ``joules`` is the charge of its battery; ``no_memory`` marks works
-    whose peak exceeds the memory budget.
+    whose peak exceeds the memory budget.  ``begins`` is the virtual time at which each begins, after the dispatch where
+    its relay has to download first; None: at the dispatch.
     """
 
     dispatch: Dispatch
@@ -68,9 +71,15 @@ class Flights:
     joules: Floats
     no_memory: NDArray[np.bool_]
     throttling: bool = False
+    begins: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.client)
+
+    @property
+    def start(self) -> Floats:
+        """Virtual time at which each begins."""
+        return np.full(len(self), self.dispatch.at) if self.begins is None else self.begins
 
     @cached_property
     def phases(self) -> Phases:
@@ -174,9 +183,9 @@ def closed(flights: Flights, deadline: float = inf, wanted: int | None = None) -
     """Results of flights that don't share a link, in closed form.
 
     Flights still under way at the virtual time ``deadline`` are late; so are those after the arrival of ``wanted``
-    updates.
+    updates.  One that should have begun later begins and ends at that time.
     """
-    ends, start = flights.ends, np.full(len(flights), flights.dispatch.at)
+    ends, start = flights.ends, flights.start
     down, busy, up = flights.transfer_seconds(0), ends.compute_seconds, flights.transfer_seconds(1)
     fetched = start + down
     computed = fetched + busy
@@ -195,6 +204,7 @@ def closed(flights: Flights, deadline: float = inf, wanted: int | None = None) -
     late = ended > over
     stop[late], outcome[late] = over, LATE
     ended = np.minimum(ended, over)
+    began = np.minimum(start, over)
 
     cut = stop < arrived
     phase = ends.last.copy()
@@ -202,8 +212,8 @@ def closed(flights: Flights, deadline: float = inf, wanted: int | None = None) -
     phase[cut & (stop < computed)] = AT_COMPUTE
     phase[cut & (stop < fetched)] = AT_DOWNLOAD
     spent = [
-        np.where(cut & (phase == step), ended - began, np.where(cut & (phase < step), 0.0, whole))
-        for step, began, whole in ((AT_DOWNLOAD, start, down), (AT_COMPUTE, fetched, busy), (AT_UPLOAD, computed, up))
+        np.where(cut & (phase == step), ended - since, np.where(cut & (phase < step), 0.0, whole))
+        for step, since, whole in ((AT_DOWNLOAD, began, down), (AT_COMPUTE, fetched, busy), (AT_UPLOAD, computed, up))
     ]
     moved, latency, rates = [], flights.phases.latency, flights.phases.rates
     for direction, step in ((0, AT_DOWNLOAD), (1, AT_UPLOAD)):
@@ -213,7 +223,7 @@ def closed(flights: Flights, deadline: float = inf, wanted: int | None = None) -
         flights.client,
         outcome,
         phase,
-        start,
+        began,
         ended,
         spent[0],
         spent[1],

@@ -34,16 +34,20 @@ from edgefl.simulation.inflight.shared_link import SharedLink
 
 
 class Flight:
-    """One client under way, in ``phase`` since ``began``; events with an older ``token`` are outdated."""
+    """One client under way, in ``phase`` since ``began``; events with an older ``token`` are outdated.
+
+    It is ``sent`` off when it is dispatched, or later, when its relay has what it downloads.
+    """
 
     __slots__ = (
         "began", "bits", "carried", "client", "dispatch", "durations", "ended", "flowing", "joules", "last", "latency",
-        "leaves", "outcome", "phase", "plan", "rates", "seconds", "slow", "token", "until", "watts",
+        "leaves", "outcome", "phase", "plan", "rates", "seconds", "sent", "slow", "token", "until", "watts",
     )  # fmt: skip
 
     client: int
     plan: Plan
     dispatch: Dispatch
+    sent: float
     phase: int
     began: float
     durations: tuple[float, float, float]
@@ -79,23 +83,26 @@ class Flight:
         bits: tuple[float, float],
         slow: float,
         watts: tuple[float, float, float],
+        *,
+        sent: float | None = None,
     ):
         self.client, self.plan, self.dispatch = client, plan, dispatch
         self.outcome, self.last = outcome, last
         self.durations, self.latency, self.rates, self.bits = durations, latency, rates, bits
         self.leaves, self.until, self.joules, self.slow, self.watts = leaves, until, joules, slow, watts
-        self.phase, self.began, self.flowing, self.token = AT_DOWNLOAD, dispatch.at, -inf, 0
+        self.sent = dispatch.at if sent is None else sent
+        self.phase, self.began, self.flowing, self.token = AT_DOWNLOAD, self.sent, -inf, 0
         self.ended = inf
         self.seconds, self.carried = [0.0, 0.0, 0.0], [0.0, 0.0]
 
     def row(self) -> dict[str, object]:
-        """All fields except the plan and the dispatch, as plain data."""
+        """All fields except the plan, the dispatch and its time, as plain data."""
         row = {name: getattr(self, name) for name in WRITTEN}
         return {name: None if value in (inf, -inf) else value for name, value in row.items()}
 
 
-WRITTEN = tuple(name for name in Flight.__slots__ if name not in ("plan", "dispatch"))
-"""The fields of a flight that its row has."""
+WRITTEN = tuple(name for name in Flight.__slots__ if name not in ("plan", "dispatch", "sent"))
+"""The fields of a flight that its row has.  No flight behind a relay is under way when a row is written."""
 SPARE = 4096
 """Events that the clock may hold beside those of flights under way."""
 
@@ -115,16 +122,24 @@ class EventEngine:
 
     def launch(self, flights: Flights, until: float = inf) -> None:
         """Begin these flights; those still under way at the virtual time ``until`` are late."""
-        leaves = np.maximum(flights.leaves, flights.dispatch.at).tolist()
-        own = zip(flights.client.tolist(), leaves, flights.joules.tolist(), courses(flights), strict=True)
+        start = flights.start
+        leaves = np.maximum(flights.leaves, start).tolist()
+        own = zip(
+            flights.client.tolist(), leaves, flights.joules.tolist(), start.tolist(), courses(flights), strict=True
+        )
         until = max(until, flights.dispatch.at)
-        for client, left, joules, course in own:
-            self.begin(Flight(client, flights.dispatch, left, until, joules, *course))
+        for client, left, joules, sent, course in own:
+            flight = Flight(client, flights.dispatch, left, until, joules, *course, sent=sent)
+            if flights.begins is None:
+                self.begin(flight)
+            else:
+                self.flying[client] = flight
+                self.env.at(sent, self._begin_now, (flight, flight.token), PHASES)
 
     def begin(self, flight: Flight) -> None:
         """Begin one flight."""
         self.flying[flight.client] = flight
-        self._enter(flight, AT_DOWNLOAD, flight.dispatch.at)
+        self._enter(flight, AT_DOWNLOAD, flight.sent)
 
     def wait(self, arrivals: float, landings: float = inf) -> simpy.Event:
         """An event after so many arrivals or landings since the last ``take``, or when no flight is under way."""
@@ -165,6 +180,11 @@ class EventEngine:
             self._stop(flight, LATE, at)
 
     # one flight -----------------------------------------------------------------------------------------------------
+
+    def _begin_now(self, under_way: tuple[Flight, int]) -> None:
+        flight, token = under_way
+        if token == flight.token:
+            self.begin(flight)
 
     def _enter(self, flight: Flight, phase: int, now: float) -> None:
         flight.phase, flight.began, flight.flowing = phase, now, -inf
@@ -248,6 +268,8 @@ class EventEngine:
             self._stop(flight, outcome, self.env.now)
 
     def _stop(self, flight: Flight, outcome: int, at: float) -> None:
+        if at < flight.sent:  # it hasn't begun
+            flight.sent = flight.began = at
         index = flight.phase - AT_DOWNLOAD
         self._end_phase(flight, index, at - flight.began)
         if index != 1:
@@ -310,7 +332,7 @@ def flight_of(row: Mapping[str, object], plan: Plan, dispatch: Dispatch) -> Flig
         elif name in ("durations", "latency", "rates", "bits", "watts"):
             value = tuple(cast(Sequence[float], value))
         setattr(flight, name, value)
-    flight.plan, flight.dispatch = plan, dispatch
+    flight.plan, flight.dispatch, flight.sent = plan, dispatch, dispatch.at
     return flight
 
 
@@ -378,7 +400,7 @@ def landings(flown: Sequence[Flight]) -> Landings:
         np.array([f.client for f in flown], np.int64),
         outcomes,
         np.where((outcomes == FINISHED) | (outcomes == REJECTED), AT_END, np.array([f.phase for f in flown], np.int8)),
-        np.array([f.dispatch.at for f in flown], dtype=np.float64),
+        np.array([f.sent for f in flown], dtype=np.float64),
         np.array([f.ended for f in flown], dtype=np.float64),
         seconds[0],
         seconds[1],

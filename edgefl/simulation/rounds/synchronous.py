@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edgefl.errors import RunError
 from edgefl.schedules import Stage
@@ -58,8 +62,12 @@ def synchronous(run: Run, env: Clock, round: int, stage: Stage, kinds: Sequence[
 def play_cohort(
     run: Run, env: Clock, clients: Integers, round: int, stage: Stage, kinds: Sequence[str], tally: Tally
 ) -> Events:
-    """Dispatch a cohort and wait for its flights; return the updates that arrived."""
+    """Dispatch a cohort and wait for its flights, and for its relays' sums; return the updates that arrived."""
     parts, flights = run.parts, dispatch_clients(run, clients, round)
+    relayed = None if parts.tier is None else parts.tier.send(flights)
+    kept: NDArray[np.bool_] | bool = True
+    if relayed is not None:
+        flights, kept = replace(flights, begins=relayed.begins), relayed.kept
     wanted = parts.policy.wanted(cohort(run, kinds), len(clients))
     over = parts.policy.over(run.at.now)
     if parts.flown is not None:
@@ -68,10 +76,10 @@ def play_cohort(
     elif run.air is None:
         landed = closed(flights, over, wanted)
         plans = list(flights.plans)
-        parts.learning.send(flights, landed.finished, in_order=True)
+        parts.learning.send(flights, landed.finished & kept, in_order=True)
     else:
         engine = run.air.engine
-        parts.learning.send(flights, may_arrive(flights), in_order=True)
+        parts.learning.send(flights, may_arrive(flights) & kept, in_order=True)
         engine.launch(flights)
         done = engine.wait(wanted if wanted is not None else len(clients))
         yield done if over == inf else done | env.moment(over)
@@ -80,5 +88,13 @@ def play_cohort(
             engine.cut(max(f.ended for f in engine.landed) if enough else over)
         flown = sorted(engine.take(), key=lambda flight: flight.client)
         landed, plans = landings(flown), [flight.plan for flight in flown]
-    yield from run.pass_until(env, float(landed.ended.max()))
+    ended = float(landed.ended.max())
+    if relayed is not None:
+        landed, did = relayed.land(landed, plans)
+        ended, tally.last_relay = did.ended, (did.last, did.ended)
+        tally.sums.update(
+            relays=did.relays, relays_failed=did.lost,
+            relay_download_bytes=did.download_bytes, relay_upload_bytes=did.upload_bytes,
+        )  # fmt: skip
+    yield from run.pass_until(env, ended)
     return land_cohort(run, landed, plans, flights.dispatch, round, stage, tally)

@@ -160,8 +160,10 @@ def test_a_valid_run_keeps_every_rule(tmp_path: Path):
     # of the line: each way in each round; totals: eleven sums, six counts and times, and the end
     others = {"verdicts": 10, "memory": 10, "rounds": 3, "counts": 3, "round sums": 3, "server link": 6, "totals": 18}
     others |= {"rejected": 3, "diverged": 3, "scored": 1, "files": 1, "weights": 1}
+    others |= {"relays": 0}
     assert seen == {**dict.fromkeys(of_flights, 12), **others}
-    assert all(check["first"] is None and check["note"] is None for check in found.values())
+    assert all(check["first"] is None for check in found.values())
+    assert {name: check["note"] for name, check in found.items() if check["note"]} == {"relays": "no relays"}
 
 
 def add(table: str, row: int, name: str, by: float) -> Callable[[Tables], None]:
@@ -245,6 +247,79 @@ def test_each_rule_sees_one_changed_number(rule: str, change: Callable[[Tables],
     assert check["first"]["where"] == where and check["first"]["values"]
 
 
+BEHIND = {"fleet": {"devices": DEVICE, "links": LINK, "relays": {"count": 3, "failures": 0.1}}}
+
+
+def behind_relays() -> Tables:
+    """The same rounds behind three relays, of which each serves a client or two.
+
+    In the first no update arrives; in the second a relay without any is lost.
+    """
+    found = tables()
+    for row in found["clients"]:
+        row["relay"] = row["client"] % 3
+    for round in found["rounds"]:
+        mine = [c for c in found["clients"] if c["round"] == round["round"]]
+        sent = any(c["outcome"] in ("finished", "rejected") for c in mine)
+        last = max(c["ended_virtual_seconds"] for c in mine)
+        round |= {
+            "relays": 3, "relays_failed": int(round["round"] == 2), "relay_download_bytes": 3 * BYTES,
+            "relay_upload_bytes": BYTES * sent, "last_relay": 1, "last_sum_virtual_seconds": last + 2.0,
+        }  # fmt: skip
+    assert [round["relay_upload_bytes"] for round in found["rounds"]] == [0, BYTES, BYTES]
+    found["result"][0]["totals"] |= {
+        name: sum(round[name] for round in found["rounds"])
+        for name in ("relays", "relays_failed", "relay_download_bytes", "relay_upload_bytes")
+    }
+    return found
+
+
+RELAY_CHANGES = [
+    put("rounds", 1, "relays", 2),
+    put("rounds", 1, "relays", 5),
+    put("rounds", 1, "relays_failed", 4),
+    put("rounds", 1, "relay_download_bytes", BYTES - 1),
+    put("rounds", 1, "relay_download_bytes", 4 * BYTES + 1),
+    put("rounds", 1, "relay_upload_bytes", 0),
+    put("rounds", 0, "relay_upload_bytes", 1),
+    put("rounds", 1, "last_relay", None),
+    put("rounds", 1, "last_relay", 3),
+    put("rounds", 1, "last_sum_virtual_seconds", None),
+    add("rounds", 1, "last_sum_virtual_seconds", -3.0),
+    add("rounds", 1, "last_sum_virtual_seconds", 6.0),
+    put("clients", 4, "relay", 3),
+    put("clients", 8, "outcome", "relay failed"),
+    lambda found: found["clients"][4].pop("relay"),
+    lambda found: found["rounds"][1].pop("relays"),
+]
+
+
+def test_a_valid_run_behind_relays_keeps_every_rule(tmp_path: Path):
+    found = checks(written(tmp_path / "run", behind_relays(), BEHIND))
+    assert not [check for check in found.values() if check["broken"]]
+    assert (found["relays"]["records"], found["relays"]["note"]) == (3, None)
+    assert found["totals"]["records"] == 22
+
+
+@pytest.mark.parametrize("change", RELAY_CHANGES, ids=range(len(RELAY_CHANGES)))
+def test_a_changed_number_of_relays_is_seen(change: Callable[[Tables], Any], tmp_path: Path):
+    found = behind_relays()
+    change(found)
+    assert checks(written(tmp_path / "run", found, BEHIND))["relays"]["broken"] >= 1
+
+
+def test_a_lost_relay_loses_all_updates_of_its_clients(tmp_path: Path):
+    found = behind_relays()
+    lost, spared = found["clients"][8], found["clients"][11]
+    assert (lost["outcome"], spared["outcome"], lost["relay"], spared["relay"]) == ("finished", "rejected", 0, 0)
+    found["rounds"][2]["relays_failed"] = 1
+    lost |= {"outcome": "relay failed", "phase": "upload", "lost_upload_bytes": BYTES}
+    assert checks(written(tmp_path / "one", found, BEHIND))["relays"]["broken"] == 1
+    spared |= {"outcome": "relay failed", "phase": "upload", "lost_upload_bytes": BYTES}
+    found["rounds"][2]["relay_upload_bytes"] = 0
+    assert checks(written(tmp_path / "both", found, BEHIND))["relays"]["broken"] == 0
+
+
 def test_an_owner_s_budget_may_be_below_the_device_s_and_not_above(tmp_path: Path):
     found = tables()
     for row in found["eligibility"]:
@@ -269,7 +344,7 @@ def test_a_run_of_an_earlier_version_has_no_memory_limits(tmp_path: Path):
 
 
 def test_every_rule_is_broken_by_some_change():
-    assert {rule for rule, _, _ in CHANGES} == set(RULES)
+    assert {rule for rule, _, _ in CHANGES} | {"relays"} == set(RULES) and RELAY_CHANGES
 
 
 def test_a_run_that_goes_on_is_checked_as_far_as_it_is(tmp_path: Path):
@@ -299,6 +374,7 @@ def test_what_a_rule_doesn_t_apply_to_is_said(tmp_path: Path):
         "refused": "the gate refuses no client",
         "deadline": "no deadline",
         "server link": "no limit",
+        "relays": "no relays",
     }
     for row in found["eligibility"]:
         row["clients"] = 2

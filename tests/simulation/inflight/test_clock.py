@@ -19,7 +19,7 @@ import edgefl
 from edgefl.commands.compose import compose
 from edgefl.commands.verify.conservation import CheckedFlight, CheckedRound, CheckedVerdict, Facts, Ledger, Three
 from edgefl.cost import Predictor
-from edgefl.devices import available_memory_bytes
+from edgefl.devices import RelayOptions, Relays, available_memory_bytes
 from edgefl.devices.availability import availability_of
 from edgefl.devices.availability_options import AvailabilityOptions
 from edgefl.devices.battery import Batteries, BatteryOptions
@@ -137,6 +137,8 @@ def changed(setup: Setup, options: dict[str, Any]) -> Setup:
         fleet = replace(fleet, availability=availability_of(told, len(fleet), setup.seed))
     if "server_link" in options:
         fleet = replace(fleet, server_link=ServerLinkOptions(**options.pop("server_link")))
+    if "relays" in options:
+        fleet = replace(fleet, relays=Relays.draw(RelayOptions(**options.pop("relays")), len(fleet), setup.seed))
     if "memory" in options:
         fleet = granted(fleet, memory=np.full(len(fleet), options.pop("memory")))
     return replace(setup, round=round, fleet=replace(fleet, **options))
@@ -173,6 +175,13 @@ CHANGES: dict[str, dict[str, Any]] = {
         "battery": {"capacity": (20.0, 400.0), "charge_watts": 3.0, "idle": True},
     },
     "out of memory": {"round": {"gate": "everyone"}, "memory": 1000.0},
+    "relays": {
+        "relays": {"count": 3, "link": {"download": 1e5, "upload": 5e4, "latency": 0.1}, "failures": 0.2},
+        "round": {"cohort": 4, "over_selection": 0.5, "quorum": 2, "below_quorum": "skip", "retry": 7.0},
+        "failures": FAILURES,
+        "availability": {"markov": {"on": 30.0, "off": 5.0}},
+        "battery": {"capacity": (20.0, 400.0), "charge_watts": 3.0, "idle": True},
+    },
 }
 
 

@@ -53,13 +53,22 @@ ones = st.builds(
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """Any flights; many leave, or are out of energy, or are cut off exactly when something else happens to them."""
+    """Any flights; many leave, or are out of energy, or are cut off exactly when something else happens to them.
+
+    Half of them begin later than they are dispatched, as behind relays, many after they have left or are waited for no
+    longer.
+    """
     at = draw(st.sampled_from([0.0, 1e5 + 0.1, 3e8]))
     flights = made(draw(st.lists(ones, min_size=1, max_size=6)), at, throttling=draw(st.booleans()))
+    if draw(st.booleans()):
+        waits = draw(st.lists(st.sampled_from([0.0, 1.0, 30.0]), min_size=len(flights), max_size=len(flights)))
+        flights = replace(flights, begins=at + np.array(waits))
     alone = closed(flights)
-    fetched = at + alone.download_seconds
+    fetched = alone.began + alone.download_seconds
     computed = fetched + alone.compute_seconds
-    moments = st.sampled_from([at, *fetched, *computed, *alone.ended]).map(float) | st.floats(at, at + 2e4)
+    moments = st.sampled_from([at, *alone.began, *fetched, *computed, *alone.ended]).map(float) | st.floats(
+        at, at + 2e4
+    )
     down, busy, up = (np.asarray(w) for w in _needs(flights, alone))
     joules = st.sampled_from([0.0, *down, *(down + busy), *(down + busy + up)]).map(float) | st.floats(0, 1e4)
     count = len(flights)
@@ -107,7 +116,8 @@ def conserved(flights: Flights, landed: Landings, over: float = inf) -> None:
     assert np.all((landed.phase == PHASES.index(None)) == landed.finished)
     for place in range(3):  # nothing passes after the phase in which a flight ended
         assert np.all(seconds[place:].sum(0)[landed.phase <= place] == 0)
-    np.testing.assert_allclose(at + landed.virtual_seconds, landed.ended, rtol=1e-15, atol=0)
+    assert np.all(landed.began >= at) and np.all(landed.began <= np.minimum(flights.start, max(over, at)))
+    np.testing.assert_allclose(landed.began + landed.virtual_seconds, landed.ended, rtol=1e-15, atol=0)
     joules = sum(np.asarray(need) for need in _needs(flights, landed))
     np.testing.assert_allclose(landed.energy_joules, joules, rtol=1e-12, atol=0)
     # a second's rounding on a large clock is worth joules
@@ -333,4 +343,5 @@ def reordered(flights: Flights, order: list[int]) -> Flights:
         leaves=flights.leaves[order],
         joules=flights.joules[order],
         no_memory=flights.no_memory[order],
+        begins=None if flights.begins is None else flights.begins[order],
     )

@@ -1,0 +1,99 @@
+"""The keys of a scenario, and the overrides that name them: what a mistake in is told of before torch is imported."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from edgefl.errors import ScenarioError, suggestion
+from edgefl.scenario.document import Document, KeyPath, Place, placed, read_value
+from edgefl.scenario.library import find_document
+from edgefl.scenario.problems import raise_all, show
+
+FORMAT = 1
+"""The version of the format that this package reads and writes."""
+
+VERSION, TOP = "edgefl", ("name", "seed", "compare")
+"""The top-level keys that are not sections."""
+
+NAMES = (
+    "data", "model", "adapter", "pretrain", "method", "schedule", "training", "payload", "aggregation", "fleet",
+    "round", "executor", "tracker", "evaluation", "stop",
+)  # fmt: skip
+"""The keys of the sections (``sections.SECTIONS`` says what each holds)."""
+
+_INDEX = re.compile("[0-9]{1,9}")
+
+
+def key_path(text: str) -> KeyPath:
+    """``fleet.links.0`` or ``fleet.links[0]`` -> ("fleet", "links", 0).  Raises ScenarioError for an empty part."""
+    parts = [part.strip() for part in re.sub(r"\[([0-9]+)\]", r".\1", text.strip()).split(".")]
+    if not all(parts):
+        raise ScenarioError(f"{text!r} isn't a path; write for example fleet.budgets.memory")
+    return tuple(int(part) if _INDEX.fullmatch(part) else part for part in parts)
+
+
+def read_override(override: str) -> tuple[KeyPath, Any, dict[KeyPath, Place]]:
+    """The path that an override ``path=value`` names, its value, and the places of the value and its parts.
+
+    Raises ScenarioError if it isn't written so.
+    """
+    origin = f"--set {override}"
+    path_text, equals, value_text = override.partition("=")
+    if not equals:
+        raise ScenarioError("an override is path=value, for example training.lr=1e-3", file=origin)
+    try:
+        path = key_path(path_text)
+        value, places = read_value(value_text, origin)
+    except ScenarioError as error:
+        raise ScenarioError(error.message, file=origin) from None
+    return path, value, {path: Place(origin), **{path + inner: place for inner, place in places.items()}}
+
+
+def check_keys(document: Document) -> list[ScenarioError]:
+    """Errors in the top-level keys and in the version of the format."""
+    data = document.data
+    errors = []
+    allowed = [VERSION, *TOP[:2], *NAMES, TOP[2]]
+    for key in data:
+        if key not in allowed:
+            errors.append(document.error((key,), f"unknown key {key!r}{suggestion(key, allowed)}", at_key=True))
+    version = data.get(VERSION)
+    if version is None:
+        errors.append(document.error((VERSION,), f"is missing: write `edgefl: {FORMAT}`", at_key=True))
+    elif version != FORMAT or isinstance(version, bool):
+        message = f"this edgefl reads version {FORMAT} of the format, not {show(version)}"
+        newer = isinstance(version, int) and not isinstance(version, bool) and version > FORMAT
+        errors.append(document.error((VERSION,), message + ("; update edgefl" if newer else "")))
+    return errors
+
+
+def check_overrides(overrides: Sequence[str]) -> None:
+    """Raise ScenarioError for overrides that aren't path=value, or that name no section.  What a section may hold is
+    checked where scenarios are read, which takes the seconds of ``import torch``."""
+    errors: list[ScenarioError] = []
+    for override in overrides:
+        try:
+            path, _, _ = read_override(override)
+        except ScenarioError as error:
+            errors.append(error)
+            continue
+        top = (str(path[0]),)
+        errors += check_keys(Document({VERSION: FORMAT, **dict.fromkeys(top)}, {top: Place(f"--set {override}")}))
+    raise_all([error for error in errors if error.key != VERSION])
+
+
+def executor_of(scenario: str, overrides: Sequence[str]) -> str | None:
+    """The executor that a scenario names, or None, as far as its text tells it: nothing is checked."""
+    try:
+        document = find_document(scenario)
+        for override in overrides:
+            path, value, places = read_override(override)
+            if path[0] == "executor" and (len(path) == 1 or isinstance(document.data.get("executor"), dict | None)):
+                document = placed(document, path, value, places)
+    except ScenarioError:
+        return None
+    section = document.data.get("executor")
+    name = section.get("name") if isinstance(section, dict) else section
+    return name if isinstance(name, str) else None
