@@ -147,8 +147,8 @@ class Version:
             raise Failed(f"it isn't done after {PATIENCE:g} s") from None
         seconds = time.perf_counter() - began
         if done.returncode:
-            lines = done.stderr.strip().splitlines() or ["no message"]
-            raise Failed(f"exit status {done.returncode}: {lines[-1].strip()[:200]}")
+            lines = [line.strip("│ ") for line in done.stderr.splitlines() if any(map(str.isalnum, line))]
+            raise Failed(f"exit status {done.returncode}: {(lines or ['no message'])[-1][:200]}")
         return seconds, done.stdout
 
 
@@ -216,7 +216,8 @@ def timed(items: Sequence[Timed], turns: int, versions: Sequence[Version]) -> Fo
             item, version = calls[key]
             if key in reasons or (turn < 0 and not item.warmed):
                 continue
-            print(f"{item.what}: turn {turn + 1} of {turns}", file=sys.stderr, flush=True)
+            moment = f"turn {turn + 1} of {turns}" if turn >= 0 else "warming up"
+            print(f"{item.what}{', the version before' * key[1]}: {moment}", file=sys.stderr, flush=True)
             try:
                 seconds = item.seconds(version)
             except Failed as failure:
