@@ -20,6 +20,10 @@ PROBED_BYTES = 512 * 2**20
 """Calls whose arguments take more are not run; their scratch is assumed, or of calls on lists follows from that of the
 largest entry, with fewer elements if it takes more too."""
 
+SLOW_PRODUCT, TERMS = 1 << 28, 64
+"""Multiplications of a product of matrices beyond which one in a half precision that the processor has no instructions
+for is run with so many terms: torch's own loops take a second for 300 million, and allocate nothing for the terms."""
+
 ASSUMED_FACTOR = 2
 """Upper end of the range of scratch that is assumed: so many times the bytes of the arguments.
 
@@ -59,22 +63,31 @@ def probe(held: Sequence[Held], device: str) -> list[Inside]:
         return [_without_gpu(each) for each in held]
     generators = torch.random.fork_rng([torch.device(device)] if device == "cuda" else [])
     with threads(1), generators, torch.no_grad():
-        calls, factors = zip(*(_probed(each.call) for each in held), strict=True)
+        calls, factors = zip(*(_probed(each.call, device) for each in held), strict=True)
         measured = (_on_cuda if device == "cuda" else _on_cpu)(calls)
     return [_inside(*each) for each in zip(held, measured, factors, strict=True)]
 
 
-def _probed(call: Call) -> tuple[Call | None, float]:
+def _probed(call: Call, device: str) -> tuple[Call | None, float]:
     """The call to run in place of this one, and how many times as many elements its largest tensors lack.
 
     It is the call itself, or of a large call on lists the largest entry or a part of it; None if none is.
     """
     if call.argument_bytes <= PROBED_BYTES:
-        return call, 1.0
+        return (call.with_fewer_terms(TERMS) if device == "cpu" and _is_slow_product(call) else call), 1.0
     if not call.takes_lists:
         return None, 1.0
     entry = call.largest_entry()
     return (entry, 1.0) if entry.argument_bytes <= PROBED_BYTES else entry.shorter(PROBED_BYTES)
+
+
+def _is_slow_product(call: Call) -> bool:
+    """Whether a CPU computes this call by torch's own loops, for longer than one would wait."""
+    if (factors := call.product) is None:
+        return False
+    (_, dtype, (rows, terms), _, _), (_, _, (_, columns), _, _) = factors
+    fast = {"bfloat16": "_is_mkldnn_bf16_supported", "float16": "_is_mkldnn_fp16_supported"}
+    return dtype in fast and rows * terms * columns > SLOW_PRODUCT and not getattr(torch.ops.mkldnn, fast[dtype])()
 
 
 def _inside(held: Held, measured: tuple[int, int] | None, factor: float) -> Inside:

@@ -117,3 +117,38 @@ def test_a_gpu_that_is_not_there_is_assumed() -> None:
 
 def test_the_machine_is_named() -> None:
     assert torch.__version__ in kernels("cpu") and kernels("cpu").endswith("1 thread")
+
+
+def factors(dtype: torch.dtype, layout: str, m: int = 64, k: int = 700, n: int = 300) -> tuple[Tensor, Tensor]:
+    """Factors ``[m, k]`` and ``[k, n]``, each by rows (r) or by columns (c)."""
+    a = torch.zeros(k, m, dtype=dtype).T if layout[0] == "c" else torch.zeros(m, k, dtype=dtype)
+    b = torch.zeros(n, k, dtype=dtype).T if layout[1] == "c" else torch.zeros(k, n, dtype=dtype)
+    return a, b
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("layout", ["rr", "rc", "cr", "cc"])
+def test_a_product_by_torchs_own_loops_takes_as_much_with_fewer_terms(layout: str, dtype: torch.dtype) -> None:
+    a, b = factors(dtype, layout)
+    for operator, args in ((aten.mm.default, [a, b]), (aten.addmm.default, [torch.zeros(300, dtype=dtype), a, b])):
+        *before, left, right = call_of(operator, args, {}).with_fewer_terms(64).make("cpu")[1]
+        assert left.shape == (64, 64) and right.shape == (64, 300)
+        assert (left.stride(), right.stride()) == (a.stride(), b.stride())
+        if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            whole, fewer = seen(lambda: operator(*args)), seen(lambda: operator(*before, left, right))  # noqa: B023
+            assert whole == fewer == 64 * 300 * dtype.itemsize
+
+
+def test_only_slow_products_run_with_fewer_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_scratch, "SLOW_PRODUCT", 64 * 700 * 300 - 1)
+    slow = not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    apart = torch.zeros(64, 1400, dtype=torch.bfloat16)[:, ::2]  # a kernel copies it first
+    for args, fewer in (
+        (factors(torch.bfloat16, "rr"), slow),
+        (factors(torch.bfloat16, "rr", m=63), False),
+        (factors(torch.float32, "rr"), False),
+        ((apart, factors(torch.bfloat16, "rr")[1]), False),
+    ):
+        call = call_of(aten.mm.default, args, {})
+        assert kernel_scratch._probed(call, "cpu") == (call.with_fewer_terms(64) if fewer else call, 1.0)
+        assert kernel_scratch._probed(call, "cuda") == (call, 1.0)

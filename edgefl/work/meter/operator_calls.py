@@ -81,6 +81,25 @@ class Call:
                 tensor[2:] = [fewer], [1], 0
         return Call(self.operator, _dumped(args, kwargs)), elements / fewer
 
+    @property
+    def product(self) -> tuple[list[Any], list[Any]] | None:
+        """The factors ``[m, k]`` and ``[k, n]`` of a product of two matrices, as described; None for other calls, and
+        for factors that a kernel copies first, as neither their rows nor their columns lie one after the other."""
+        if self.operator not in ("aten.mm.default", "aten.addmm.default"):
+            return None
+        left, right = (value["t"] for value in json.loads(self.arguments)[1][-2:])
+        for _, _, (rows, columns), (down, across), _ in (left, right):
+            if not ((across == 1 and down >= columns) or (down == 1 and across >= rows)):
+                return None
+        return left, right
+
+    def with_fewer_terms(self, most: int) -> Call:
+        """The ``product`` with at most so many terms in each sum; rows and columns lie as far apart as before."""
+        _, args, kwargs = json.loads(self.arguments)
+        left, right = (value["t"] for value in args[-2:])
+        left[2][1] = right[2][0] = min(left[2][1], most)
+        return Call(self.operator, _dumped(args, kwargs))
+
     def overload(self) -> Any:
         """The operator (``OpOverload``).  Raises LookupError if this torch doesn't have it."""
         if self.operator.startswith(LIBRARY):
