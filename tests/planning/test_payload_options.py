@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from torch import Tensor
 
 import edgefl
 from edgefl.commands.compose import compose
-from edgefl.cost import Predictor
+from edgefl.cost import Predictor, ScratchTable
 from edgefl.errors import ScenarioError
+from edgefl.machine.kernel_scratch import kernels, probe
 from edgefl.planning import Setup, final_blocks
 from edgefl.planning.payload_options import PayloadOptions, encoded
 from edgefl.scenario import load
@@ -30,7 +32,7 @@ Tiny = Callable[..., dict[str, Any]]
 LAYERWISE = {"name": "layerwise", "stages": 2, "rounds": 4}
 BOTH = {"down": "int8", "up": {"dtype": "int8", "top_k": "10%"}}
 CLIENTS = {"image": 2, "text": 2, "image-text": 1}
-PREDICTOR = Predictor()
+PREDICTOR = Predictor(None, "cpu", ScratchTable(kernels("cpu"), partial(probe, device="cpu")))
 COSTS = ("peak_memory_bytes", "memory_bytes", "forward_flops", "backward_flops", "compute_seconds")
 
 

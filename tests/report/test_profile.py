@@ -104,7 +104,8 @@ def test_a_profile_opens_with_its_hardest_stages(found: Profile) -> None:
     assert len(lines) <= 25 and lines[0].startswith("One client's round of tiny on raspberry-pi-4-4gb")
     total = found["combinations"]["layerwise"]["totals"][0]
     (line,) = [line for line in lines if line.startswith("layerwise")]
-    assert "2 of 2" in line and units.show_bytes(total["traffic_bytes"]) in line
+    hardest = max(found["combinations"]["layerwise"]["rows"], key=lambda row: row["peak_memory_bytes"])
+    assert f"{hardest['stage']} of 2" in line and units.show_bytes(total["traffic_bytes"]) in line
 
 
 def test_six_stages_of_three_kinds_take_25_lines_and_what_stands_out_is_told(found: Profile) -> None:
@@ -191,7 +192,8 @@ def test_the_profile_draws_what_peaks_highest(scenario: dict[str, Any], tmp_path
     facts = found["timeline"]
     hungriest = max(found["rows"], key=lambda row: row["peak_memory_bytes"])
     assert (facts["kind"], facts["stage"]) == (hungriest["kind"], 1)
-    assert facts["peak_memory_bytes"] == hungriest["peak_memory_bytes"]
+    scratch = hungriest["memory_bytes"]["scratch"]  # which the timeline of tensors lacks
+    assert hungriest["peak_memory_bytes"] - scratch <= facts["peak_memory_bytes"] <= hungriest["peak_memory_bytes"]
     assert facts["phase"] in ("forward", "backward", "optimizer") and facts["operator"].startswith("aten.")
     assert 0 <= facts["moment"] < facts["moments"]
     assert (tmp_path / "t.png").stat().st_size

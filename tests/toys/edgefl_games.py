@@ -26,11 +26,14 @@ Played = tuple[Simulation, Memory]
 
 
 class Games:
-    """Run simulations of setups: ``none`` without training, ``real`` with training."""
+    """Run simulations of setups: ``none`` without training, ``real`` with training.
 
-    def __init__(self, tiny: Callable[..., dict[str, Any]]):
+    ``predictor`` is that of commands unless it is given.
+    """
+
+    def __init__(self, tiny: Callable[..., dict[str, Any]], predictor: Predictor | None = None):
         self.tiny = tiny
-        self._predictor: Predictor | None = None
+        self._predictor = predictor
 
     @property
     def predictor(self) -> Predictor:

@@ -48,7 +48,9 @@ def test_everything_is_in_float64_and_costs_follow(tiny: Make, tmp_path: Path, m
         assert ours["client"] == theirs["client"]
         for name in ("download_bytes", "upload_bytes"):
             assert ours[name] == 2 * theirs[name] > 0
-        for part in ("parameters", "gradients", "reference", "received"):
+        # where kernels take scratch, the peak is at another moment, with other gradients
+        same_moment = not any(each["memory_bytes"]["scratch"] for each in (ours, theirs))
+        for part in ("parameters", *["gradients"] * same_moment, "reference", "received"):
             assert ours["memory_bytes"][part] == 2 * theirs["memory_bytes"][part]
         assert ours["forward_flops"] == theirs["forward_flops"]
         assert ours["measured_peak_memory_bytes"] == pytest.approx(ours["peak_memory_bytes"], abs=16)

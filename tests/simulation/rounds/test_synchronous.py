@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl.commands.compose import compose
-from edgefl.cost import Predictor
+from edgefl.cost import Predictor, ScratchTable
+from edgefl.machine.kernel_scratch import kernels, probe
 from edgefl.memo import cache_folder
 from edgefl.planning import RoundOptions, Setup
 from edgefl.scenario import load
@@ -35,7 +37,7 @@ SUMMED = (
 )
 
 
-PREDICTOR = Predictor(cache_folder() / "costs")
+PREDICTOR = Predictor(cache_folder() / "costs", "cpu", ScratchTable(kernels("cpu"), partial(probe, device="cpu")))
 
 
 def play(setup: Setup, *, training: bool = True) -> tuple[Simulation, Memory]:
