@@ -375,7 +375,11 @@ def main(arguments: list[str]) -> None:
             "fleet": fleets,
         }
         for section in chosen.only:
-            told = list(sections[section]())
+            told: list[Row | str] = []
+            for each in sections[section]():  # told at once, too: what was found isn't lost if the tool is stopped
+                told.append(each)
+                said = each if isinstance(each, str) else " | ".join(each.cells())
+                print(said, file=sys.stderr, flush=True)
             rows += (own := [each for each in told if isinstance(each, Row)])
             notes += (lines := [each for each in told if isinstance(each, str)])
             print(f"\n**{section}**\n\n{table(HEAD, [row.cells() for row in own], numbers=False)}\n")
