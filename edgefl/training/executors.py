@@ -14,7 +14,7 @@ from edgefl.training.node import Node, free_memory
 from edgefl.training.options import ExecutorOptions
 from edgefl.training.processes import Processes
 from edgefl.training.task import Report, Task
-from edgefl.work.torch_device import device_of
+from edgefl.work.torch_device import device_of, keep_freed_memory
 
 
 class Executor(Protocol):
@@ -60,6 +60,7 @@ class Inline(_Closing):
     window = 0
 
     def __init__(self, federation: Federation, device: str = "auto"):
+        keep_freed_memory()
         self._node = Node(federation, device_of(device))
 
     def submit(self, task: Task) -> Future[Report]:

@@ -23,7 +23,7 @@ from edgefl.work import CUDA_ROUNDING, AllocatorPeak, Meter, Pass, Source, Work,
 from edgefl.work.meter.allocator_peak import profiling
 from edgefl.work.packed import Buffers, space
 from edgefl.work.stacking import CantStack, Stacked, told_alone
-from edgefl.work.torch_device import keep_freed_memory, ran_out, seeded, threads, warm
+from edgefl.work.torch_device import ran_out, seeded, threads, warm
 
 
 class Sources(Protocol):
@@ -57,7 +57,6 @@ class Node:
         self._stacked = Stacked(device)
         self._buffers = Buffers()
         self._adder = Adder(self._buffers.take)
-        keep_freed_memory()
         warm(device)
 
     def _module(self, task: Task, inputs: Mapping[str, Tensor]) -> nn.Module:

@@ -24,7 +24,7 @@ from edgefl.training.shared import put, room
 from edgefl.training.task import Task
 from edgefl.work import Form
 from edgefl.work.packed import space
-from edgefl.work.torch_device import device_of
+from edgefl.work.torch_device import device_of, keep_freed_memory
 
 MOST_FORMS = 64
 """Forms of works that a worker keeps decoded: clients share them, in all rounds."""
@@ -59,6 +59,7 @@ def start(
     start_method.end_with_parent()
     terminal.guard()
     warnings.showwarning = terminal.warn
+    keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent process ends the workers
     sys.path[:] = path
     try:

@@ -20,6 +20,7 @@ from edgefl.training.task import Task
 from edgefl.training.worker import MOST_FORMS, open_node
 from edgefl.work import Form
 from edgefl.work.description import DTYPE_NAMES, DTYPES
+from edgefl.work.torch_device import keep_freed_memory
 
 Sent = list[tuple[str, str, list[int], Any]]
 """Names, dtypes, shapes and bytes of tensors: Ray moves NumPy's arrays without a copy."""
@@ -52,6 +53,7 @@ class Worker:
         self._inputs: tuple[int, Mapping[str, Tensor]] = (-1, {})
         sys.path[:] = [*path, *(folder for folder in sys.path if folder not in path)]
         try:
+            keep_freed_memory()
             self._node = partial(open_node, cargo=cargo)(*arguments)
         except BaseException as error:  # told by ``hello``, with the name of the node
             self._why_not = text_of(error) or type(error).__name__
