@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from beartype import BeartypeConf
 from beartype.claw import beartype_packages
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # The same examples in every run, so that only a change of the code can fail; HYPOTHESIS=explore draws others.
-settings.register_profile("same", derandomize=True)
+# A machine that is busy while they are drawn isn't a fault of the strategy.
+settings.register_profile("same", derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("same" if os.environ.get("HYPOTHESIS") != "explore" else "default")
 
 ROOT = Path(__file__).resolve().parent.parent
