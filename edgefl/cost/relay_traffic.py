@@ -13,7 +13,7 @@ from edgefl.work.slices import Cut, covers
 from edgefl.work.sums import averaged
 
 Wire = tuple[tuple[str, TensorSpec], ...]
-"""What travels for an item."""
+"""The tensors that travel for an item: name, shape and dtype of each (``Payload.wire``)."""
 
 
 def shared_bytes(downloads: Iterable[tuple[Payload, ...]]) -> int:

@@ -92,7 +92,7 @@ class Sums(FlightSums):
 
 
 RELAYED = tuple(name for name, kind in types_of(Sums).items() if name not in types_of(FlightSums) and not always(kind))
-"""Fields of what relays did."""
+"""Totals that only runs with ``fleet.relays`` have: relays that took part, those that were lost, and their bytes."""
 
 
 class Excluded(Record):
