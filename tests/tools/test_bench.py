@@ -560,7 +560,9 @@ def test_rounds_finds_every_part_of_a_round(tmp_path: Path, workers: str) -> Non
     lines = [line.split("|")[1].strip() for line in done.stdout.split("\n") if line.startswith("|")]
     assert lines == [
         "part", "---", *parts.PARTS, "the rest", "the round, with clocks", "the round, without",
+        *(["processes that train", "---", "0", "1", "2"] if workers == "2" else []),
     ]  # fmt: skip
+    assert ("\nworker 2 " in done.stdout) == (workers == "2")
     found = json.loads((tmp_path / "parts.json").read_text())["tiny"][workers]
     for own, far, whole in zip(found["own"], found["workers"], found["clocked"], strict=True):
         assert sum(own.values()) == pytest.approx(whole)
