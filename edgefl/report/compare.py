@@ -24,18 +24,24 @@ from edgefl.records.compare import (
 )
 from edgefl.report.console import DIVERGED, NOTHING, TITLES, csv_text, new_table, print_table, screen
 from edgefl.report.facts import own_metrics
+from edgefl.report.spread import spread_words
 
 HEADLINE = ("accuracy", "soft_score", "r@10")
 """Metrics that are shown without ``full``."""
 COSTS = {
-    "eligible_share_ever": "eligible",
+    "eligible_share": "eligible",
     "peak_memory_bytes": "peak memory",
     "bytes": "traffic",
     "virtual_seconds": "virtual time",
     "energy_joules": "energy",
 }
 """Costs that are shown without ``full``, and their titles."""
-MORE_COSTS = {"took_part_share": "took part", "updates": "updates", "flops": "FLOP"}
+MORE_COSTS = {
+    "eligible_share_ever": "ever eligible",
+    "took_part_share": "took part",
+    "updates": "updates",
+    "flops": "FLOP",
+}
 AXES = {
     "virtual_seconds": ("virtual time", units.show_seconds),
     "bytes": ("traffic of all clients", units.show_bytes),
@@ -118,8 +124,8 @@ def _heading(rows: Sequence[ComparedRow], confidence: bool) -> str:
         return (
             f"Comparison of runs with {_seeds(seeds[0])}" if _alike(seeds) else "Comparison of runs with one seed each"
         )
-    spread = "± half of the 95 % interval (Student's t)" if confidence else "± standard deviation"
-    return f"Comparison: mean {spread} over {_seeds(seeds[0]) if _alike(seeds) else 'the seeds of each row'}"
+    over = _seeds(seeds[0]) if _alike(seeds) else "the seeds of each row"
+    return f"Comparison: mean ± {spread_words(confidence=confidence)} over {over}"
 
 
 def _alike(seeds: Sequence[Sequence[int]]) -> bool:
@@ -150,11 +156,11 @@ def _metric_column(rows: Sequence[ComparedRow] | Sequence[EqualRow], metric: str
 
 def _cost_column(rows: Sequence[ComparedRow], name: str, title: str) -> Column:
     cells = [row.figures[name] for row in rows]
-    factor, unit, decimals = _scale(name, max((cell.mean or 0.0 for cell in cells), default=0.0))
+    factor, unit, decimals = scale_of(name, max((cell.mean or 0.0 for cell in cells), default=0.0))
     return Column(f"{title}\n{unit}" if unit else title, cells, factor, decimals)
 
 
-def _scale(name: str, largest: float) -> tuple[float, str, int]:
+def scale_of(name: str, largest: float) -> tuple[float, str, int]:
     """Factor and name of the unit for figures up to ``largest``, and the decimals for three digits of it."""
     kind = "share" if "share" in name else name.rpartition("_")[2]
     factor, unit = 1.0, ""

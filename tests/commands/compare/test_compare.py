@@ -20,11 +20,11 @@ import edgefl
 from edgefl.cli import main
 from edgefl.commands.compare.compare import Curve, Evaluation, at_equal, compared_runs
 from edgefl.commands.compare.members import labels_of, members_of
-from edgefl.commands.compare.spread import Spread
 from edgefl.errors import RunError
 from edgefl.records.compare import ComparedRuns
 from edgefl.report import comparison_csv, print_comparison
 from edgefl.report.facts import facts_of
+from edgefl.report.spread import Spread
 
 Tiny = Callable[..., dict[str, Any]]
 
