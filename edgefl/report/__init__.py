@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from edgefl.report.devices import print_device_check, print_devices
     from edgefl.report.facts import compared, facts_of, summary
     from edgefl.report.figures import FIGURE_FORMS, SWEEP_FORMS, TIMELINE_FORMS, check_figure, draw_figure
+    from edgefl.report.latex import comparison_latex
     from edgefl.report.measured import print_counts, print_measured
     from edgefl.report.profile import print_profile, profile_csv
     from edgefl.report.profile_clients import print_clients
     from edgefl.report.progress import Lines, Live, make_progress
     from edgefl.report.sweep import print_sweep
-    from edgefl.report.tables import print_methods, print_parts, print_summary, print_validation
+    from edgefl.report.tables import print_options, print_parts, print_summary, print_validation
 
 __all__ = [
     "FIGURE_FORMS",
@@ -33,6 +34,7 @@ __all__ = [
     "check_figure",
     "compared",
     "comparison_csv",
+    "comparison_latex",
     "draw_figure",
     "facts_of",
     "make_progress",
@@ -46,7 +48,7 @@ __all__ = [
     "print_device_check",
     "print_devices",
     "print_measured",
-    "print_methods",
+    "print_options",
     "print_parts",
     "print_profile",
     "print_summary",
@@ -67,6 +69,7 @@ _MODULES = {
     "check_figure": "figures",
     "compared": "facts",
     "comparison_csv": "compare",
+    "comparison_latex": "latex",
     "draw_figure": "figures",
     "facts_of": "facts",
     "make_progress": "progress",
@@ -80,7 +83,7 @@ _MODULES = {
     "print_device_check": "devices",
     "print_devices": "devices",
     "print_measured": "measured",
-    "print_methods": "tables",
+    "print_options": "tables",
     "print_parts": "tables",
     "print_profile": "profile",
     "print_summary": "tables",

@@ -98,11 +98,10 @@ def print_comparison(
     """
     console = console or screen()
     rows, confidence = result.rows, result.spread != "standard deviation"
-    labels = _labels(rows)
-    console.print(Text(_heading(rows, confidence), style="bold"))
+    labels = labels_of(rows)
+    console.print(Text(heading_of(rows, confidence=confidence), style="bold"))
     metrics = shown_metrics(result.metrics, full=full)
-    columns = [_metric_column(rows, metric, result.chance.get(metric)) for metric in metrics]
-    columns += [_cost_column(rows, name, title) for name, title in (COSTS | (MORE_COSTS if full else {})).items()]
+    columns = columns_of(result, full=full)
     _print_blocks(console, labels, columns, confidence)
     for line in _notes(result, columns):
         console.print(Text(line))
@@ -112,13 +111,24 @@ def print_comparison(
             _print_equal(console, result, part, labels, metrics, confidence)
 
 
+def columns_of(result: ComparedRuns, *, full: bool) -> list[Column]:
+    """The columns of the table of all rows."""
+    metrics = shown_metrics(result.metrics, full=full)
+    costs = COSTS | (MORE_COSTS if full else {})
+    return [
+        *(_metric_column(result.rows, metric, result.chance.get(metric)) for metric in metrics),
+        *(_cost_column(result.rows, name, title) for name, title in costs.items()),
+    ]
+
+
 def shown_metrics(metrics: Sequence[str], *, full: bool) -> list[str]:
     """The metrics that a table shows, of those that the runs have: without ``full`` one or two for each kind."""
     headline = [name for name in metrics if (metric := name.split(".", 1)[1]) in HEADLINE or own_metrics([metric])]
     return list(metrics) if full or not headline else headline
 
 
-def _heading(rows: Sequence[ComparedRow], confidence: bool) -> str:
+def heading_of(rows: Sequence[ComparedRow], *, confidence: bool) -> str:
+    """What is compared, over which seeds, and what the spread is."""
     seeds = [row.seeds for row in rows]
     if max(map(len, seeds)) == 1:
         return (
@@ -138,7 +148,7 @@ def _seeds(seeds: Sequence[int], most: int = 8) -> str:
     return f"seeds {', '.join(map(str, seeds))}" if len(seeds) <= most else f"{len(seeds)} seeds"
 
 
-def _labels(rows: Sequence[ComparedRow]) -> list[str]:
+def labels_of(rows: Sequence[ComparedRow]) -> list[str]:
     """The rows' labels, with their seeds where rows have different ones."""
     if _alike([row.seeds for row in rows]):
         return [row.label for row in rows]
