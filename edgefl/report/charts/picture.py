@@ -52,7 +52,10 @@ def draw(chart: Chart, path: Path, *, dpi: int = 200, title: str = "", measured:
         figure = Figure(figsize=(wide, tall), layout="constrained" if measured else None)
         FigureCanvasAgg(figure)
         if not measured:
-            figure.subplots_adjust(0.58 / wide, 0.45 / tall, 1 - 1.25 / wide, 1 - 0.3 / tall, 0.2, 0.25)
+            names = [fill(series.name, MOST_LETTERS) for panel in chart.panels for series in panel.series]
+            beside = 0.5 + 0.06 * max((len(line) for name in names for line in name.split("\n")), default=0)
+            bottom = 0.65 if chart.spread else 0.5
+            figure.subplots_adjust(0.58 / wide, bottom / tall, 1 - beside / wide, 1 - 0.3 / tall, 0.2, 0.25)
         grid = figure.subplots(
             lines, columns, squeeze=False, sharex=chart.aligned, sharey="row" if chart.aligned else False
         )
@@ -66,7 +69,7 @@ def draw(chart: Chart, path: Path, *, dpi: int = 200, title: str = "", measured:
         if title:
             figure.suptitle(title, fontsize=9, y=None if measured else 1 - 0.06 / tall)
         if chart.spread:
-            figure.supxlabel(chart.spread, fontsize=6, color=QUIET, **({} if measured else {"y": 0.02}))
+            figure.supxlabel(chart.spread, fontsize=6, color=QUIET, **({} if measured else {"y": 0.05 / tall}))
         if not any(panel.legend for panel in chart.panels) and not all(panel.alone for panel in chart.panels):
             _legend(figure, grid, "outside right upper" if measured else "center right", 1 if chart.aligned else 2)
         form = path.suffix.removeprefix(".").lower()
