@@ -11,7 +11,7 @@ from edgefl.cli.app import AsJson, Plugins, app, examples, observing, print_json
 from edgefl.terminal import say
 
 
-@app.command(epilog=examples("edgefl compare runs/mine", "edgefl compare runs/mine --latex > table.tex"))
+@app.command(epilog=examples("edgefl compare runs/mine", "edgefl compare runs/mine --latex"))
 def compare(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders of finished runs, or of comparisons.")],
     full: Annotated[bool, typer.Option("--full", help="Show all metrics and costs.")] = False,
