@@ -112,6 +112,15 @@ ScenarioFile = Annotated[
         callback=found,
     ),
 ]
+ScenarioFiles = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SCENARIO...",
+        help="A scenario file, or the name of a shipped one: quickstart. May be several.",
+        autocompletion=shipped_and_files,
+        callback=found,
+    ),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(

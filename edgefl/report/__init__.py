@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from edgefl.report.compare import comparison_csv, orderings_markdown, print_comparison
     from edgefl.report.compared_profiles import print_compared_profiles, print_cost_difference
     from edgefl.report.console import screen
-    from edgefl.report.devices import print_device_check, print_devices
+    from edgefl.report.device_check import devices_markdown, print_device_check, print_device_checks
+    from edgefl.report.devices import print_devices
     from edgefl.report.facts import compared, facts_of, summary
     from edgefl.report.figures import FIGURE_FORMS, SWEEP_FORMS, TIMELINE_FORMS, check_figure, draw_figure
     from edgefl.report.measured import print_counts, print_measured
@@ -33,6 +34,7 @@ __all__ = [
     "check_figure",
     "compared",
     "comparison_csv",
+    "devices_markdown",
     "draw_figure",
     "facts_of",
     "make_progress",
@@ -44,6 +46,7 @@ __all__ = [
     "print_comparison",
     "print_counts",
     "print_device_check",
+    "print_device_checks",
     "print_devices",
     "print_measured",
     "print_methods",
@@ -67,6 +70,7 @@ _MODULES = {
     "check_figure": "figures",
     "compared": "facts",
     "comparison_csv": "compare",
+    "devices_markdown": "device_check",
     "draw_figure": "figures",
     "facts_of": "facts",
     "make_progress": "progress",
@@ -77,7 +81,8 @@ _MODULES = {
     "print_comparison": "compare",
     "print_cost_difference": "compared_profiles",
     "print_counts": "measured",
-    "print_device_check": "devices",
+    "print_device_check": "device_check",
+    "print_device_checks": "device_check",
     "print_devices": "devices",
     "print_measured": "measured",
     "print_methods": "tables",

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from edgefl import units
 from edgefl.operator_classes import OPERATOR_NAMES
-from edgefl.records.devices import DeviceCheck, FleetClients
+from edgefl.records.devices import DeviceCheck, DeviceChecks, FleetClients
 from edgefl.records.profile import (
     ByPart,
     ClientEvaluationRow,
@@ -383,18 +383,22 @@ def flat(row: Record) -> dict[str, object]:
     return fields
 
 
-def profile_csv(result: Profile | ComparedProfiles | FleetClients | DeviceCheck) -> str:
+def profile_csv(result: Profile | ComparedProfiles | FleetClients | DeviceCheck | DeviceChecks) -> str:
     """The rows as CSV, one line per stage and kind.
 
     The first column names the combination or the scenario if there are several.  Fields that a row doesn't have (such
     as payloads of another method) are empty.
     """
-    parts: Mapping[str, HasRows] = {"": result}
-    first = ""
+    parts: Mapping[str, HasRows]
+    first = "scenario"
     if isinstance(result, ComparedProfiles):
-        parts, first = result.profiles, "scenario"
+        parts = result.profiles
+    elif isinstance(result, DeviceChecks):
+        parts = result.checks
     elif isinstance(result, Profile | FleetClients) and result.combinations:
         parts, first = result.combinations, "combination"
+    else:
+        parts, first = {"": result}, ""
     rows = [({first: label} if first else {}) | flat(row) for label, part in parts.items() for row in part.rows]
     # parts of one quantity are adjacent columns, even if only a later row has some of them
     order = list(dict.fromkeys(name.partition(".")[0] for row in rows for name in row))
