@@ -480,7 +480,8 @@ class FleetOptions(BaseModel):
     )
     devices: DeviceShares = Field(
         default={"raspberry-pi-4-4gb": 1.0},
-        description="Devices by name: one, a list of equal shares, or each with its share (40%) or count of the clients.",
+        description="Devices by name: one, a list with equal shares, or each with its share (40%) or count of the "
+        "clients.",
     )
     links: LinkShares = Field(
         default={"wifi-5": 1.0}, description="Links by name, each with its share (50%) or count of the clients."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
 from edgefl.records.profile import AtStage, OfKind, Refused
 from edgefl.records.record import UNSET, Keys, Maybe, Record, Samples, Share
@@ -130,9 +130,9 @@ class DeviceRow(Turns, Judged, AtHardest, OfKind, Named):
     """The link"""
     samples: Samples
     """Samples of the kind's largest client, which the row is about"""
-    answer: Literal["yes", "no", "depends on scratch"]
-    """Whether the round fits the budgets of every owner; `depends on scratch`: live memory fits, the peak doesn't, and
-    its scratch is assumed"""
+    answer: str
+    """Whether the round fits the budgets of every owner: `yes`, `no`, or `depends on scratch`: live memory fits, the peak
+    doesn't, and its scratch is assumed"""
     owners: int
     """Clients of the kind, with whose owners' budgets the round was compared"""
     fitting_owners: int
@@ -159,6 +159,8 @@ class DeviceCheck(Record):
     """Link of all rows"""
     throttling: bool
     """Whether times have throttling: `fleet.throttling`"""
+    runtime: str | int
+    """What takes memory beside tensors: `fleet.runtime`, a name or bytes"""
     rows: Sequence[DeviceRow]
     """A device and a kind, smallest memory first"""
     predictions: int

@@ -102,6 +102,21 @@ class Process(Peaks):
     """Peak and overhead together"""
 
 
+class RuntimeRange(Record):
+    """What a runtime's overhead rests on."""
+
+    name: str
+    """`pytorch`, or the runtime of `fleet.runtime`"""
+    low_bytes: int
+    """The least that it is believed to take"""
+    high_bytes: int
+    """The most"""
+    confidence: str
+    """`measured`, `datasheet` or `estimated`"""
+    source: str
+    """Title of the source"""
+
+
 class Flops(Record):
     """Computation."""
 
@@ -192,6 +207,9 @@ class ProfileRow(OnDevice, Spent, Traffic, Computed, Process, OfStage):
     """Time of the upload"""
     memory_assumed: bool
     """Whether the scratch at the peak is assumed; the lower end of the range is then `live_memory_bytes`"""
+    runtime: RuntimeRange | Maybe = UNSET
+    """What `runtime_overhead_bytes` rests on; absent if the scenario states the bytes, and in profiles of earlier
+    versions"""
     host_memory_bytes: int | Maybe = UNSET
     """Optimizer's states in the memory of the GPU's host, beside the peak; absent unless they are offloaded"""
     available_memory_bytes: int

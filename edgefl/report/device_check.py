@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
+from edgefl.devices import show_runtime
 from edgefl.records.devices import DeviceCheck, DeviceChecks, DeviceRow
 from edgefl.report.compare import plain_markdown
 from edgefl.report.console import NOTHING, new_table, print_table, screen
@@ -27,7 +28,7 @@ def print_device_check(result: DeviceCheck, console: Console | None = None, *, f
     rows = result.rows
     devices = _by_device(result)
     kinds = list(dict.fromkeys(row.whose for row in rows))
-    console.print(Text(f"{_head(result)}: largest client of each kind, hardest stage", style="bold"))
+    console.print(Text(_head(result), style="bold"))
     for kind in kinds:
         console.print(Text(_limits(kind, [row for row in rows if row.whose == kind])))
     if full or len(kinds) > MOST_KINDS:
@@ -48,7 +49,7 @@ def print_device_checks(result: DeviceChecks, console: Console | None = None) ->
     for device, cells in _matrix(result):
         table.add_row(device, *cells)
     print_table(console, table)
-    console.print(Text("largest client of each kind, hardest stage; %: of the budget that the round takes"))
+    console.print(Text("of each kind's largest client at its hardest stage; %: of the budget that the round takes"))
 
 
 def devices_markdown(result: DeviceChecks) -> str:
@@ -181,7 +182,9 @@ def _print_rows(console: Console, rows: Sequence[DeviceRow]) -> None:
 
 def _notes(result: DeviceCheck, rows: Sequence[DeviceRow]) -> list[str]:
     notes = [
-        "fits: within the device's memory, the round's deadline, and the budgets of every owner",
+        "fits: the round of a kind's largest client, at its hardest stage, is within the device's memory, the "
+        "deadline and every owner's budgets",
+        f"for tensors: usable memory less that of {show_runtime(result.runtime)} (edgefl devices show NAME)",
         "%: of the budget that the round takes; no, 2 of 3: fits 2 of 3 stages",
     ]
     if any(0 < row.fitting_owners < row.owners for row in rows):

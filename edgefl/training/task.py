@@ -284,7 +284,8 @@ def serialised(tensors: Mapping[str, Tensor]) -> bytes:
             whole = whole.clone()
         elif shares and whole.numel() and whole.device.type == "cpu":
             bytes_ = whole.detach().reshape(-1).view(torch.uint8)
-            whole = torch.frombuffer(memoryview(bytes_.numpy()), dtype=whole.dtype).view(whole.shape)
+            memory = memoryview(bytes_.numpy())  # type: ignore[arg-type]
+            whole = torch.frombuffer(memory, dtype=whole.dtype).view(whole.shape)
         seen.add(whole.data_ptr())
         separate[name] = whole
     return safetensors.torch.save(separate)

@@ -98,6 +98,7 @@ def check_devices(
         scenario=whole.name,
         link=over.name,
         throttling=setup.fleet.throttling,
+        runtime=runtime,
         rows=rows,
         predictions=len(planner.predictor.keys),
     )
