@@ -102,7 +102,7 @@ def show(
     "check",
     epilog=examples(
         "edgefl devices check mine.yaml",
-        "edgefl devices check mine.yaml other.yaml --markdown",
+        "edgefl devices check mine.yaml quickstart --markdown",
         "edgefl devices check mine.yaml --csv",
     ),
 )
