@@ -247,7 +247,7 @@ def ended(*arguments: str, folder: Path, stdout: Any, stderr: Any) -> subprocess
         stdout=stdout,
         stderr=stderr,
         text=True,
-        timeout=300,
+        timeout=900,
     )
 
 

@@ -151,7 +151,7 @@ def test_a_killed_check_goes_on_at_its_model(tmp_path: Path) -> None:
         start_new_session=True,
     )
     first = folder / "memory" / "00.json"
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not first.exists() and time.monotonic() < deadline:
         assert process.poll() is None
         time.sleep(0.02)
