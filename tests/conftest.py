@@ -44,6 +44,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Tables in tests and on pages have this width, whatever the tester's terminal.
 os.environ["COLUMNS"] = "100"
 
+# A collection of all that torch and the collected tests hold takes a tenth of a second, and finds nothing.
+gc.set_threshold(1000, 10, 1000)
+
 # Runs wait for the disk until their files lie there; where memory can hold the folders of tests, none waits.
 MEMORY = Path("/dev/shm")
 if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 6 * 2**30:
@@ -95,12 +98,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
-
-
-def pytest_collection_finish() -> None:
-    """Keep the collector of garbage from looking through modules and collected tests again and again."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
