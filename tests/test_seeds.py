@@ -1,4 +1,4 @@
-"""Draws by counter: published vectors of Philox, independence of what else is asked for, moments and how many are drawn at once."""
+"""Draws by counter: published vectors of Philox, independence of what else is asked for, moments, and calls."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_moments():
     assert abs(np.corrcoef(bell[:-1, 0], bell[1:, 0])[0, 1]) < 5 / np.sqrt(len(bell))
 
 
+@pytest.mark.parametrize("draw", [seeds.uniforms, seeds.normals])
 @pytest.mark.parametrize("many", [1000, 1_000_000])
-def test_a_cohort_is_drawn_in_blocks(many):
-    for draw in (seeds.uniforms, seeds.normals):
-        assert calls(lambda: draw(1, "speed", 7, of=np.arange(many))) < 100 + many // 100
+def test_a_cohort_is_drawn_in_blocks(draw, many):
+    assert calls(lambda: draw(1, "speed", 7, of=np.arange(many))) < 100 + many // 100

@@ -22,8 +22,8 @@ def put(root: Path, **files: object) -> Path:
 
 
 def watts(sensor: host.Sensor | None) -> float:
-    assert sensor is not None and (told := sensor.watts) is not None
-    read = Event()
+    assert sensor is not None and sensor.watts is not None
+    told, read = sensor.watts, Event()
 
     def watched() -> float:
         value = told()

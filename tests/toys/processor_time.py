@@ -12,8 +12,8 @@ import pytest
 
 MOST = 0.025
 """Share of the whole quick suite's processor time beyond which one test fails the run.  Seconds would say less: nearly
-the same tests took 629 s on one machine, 986 s on another, and more on a busy one.  Half a percent is the aim: the first
-test of a process also imports libraries."""
+the same tests took 629 s on one machine, 986 s on another, and more on a busy one.  Half a percent is the aim: the
+first test of a process also imports libraries."""
 WHOLE = 3000
 """Tests from which on a run is taken for the whole suite."""
 SHOWN = 3.0

@@ -345,7 +345,11 @@ def test_the_three_nodes_of_the_page(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/many-scenarios.md").read_text(encoding="utf-8")
     commands = next(text for text in page.split("```") if "quickstart" in text and text.startswith("bash\n"))
     done = subprocess.run(
-        ["bash", "-e", "-c", commands.removeprefix("bash\n")], cwd=tmp_path, capture_output=True, text=True, timeout=1800
+        ["bash", "-e", "-c", commands.removeprefix("bash\n")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=1800,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     for way in ("end-to-end", "layerwise", "progressive"):
