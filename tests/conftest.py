@@ -109,6 +109,24 @@ def folder_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     os.chdir(before)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def without_pictures() -> None:
+    """Let runs draw no pictures, where the tests have imported what trains."""
+    if "torch" in sys.modules:
+        from pictures import leave_out
+
+        leave_out()
+
+
+@pytest.fixture(scope="module")
+def with_pictures() -> Iterator[None]:
+    """Let the runs of a module draw theirs."""
+    from pictures import drawn
+
+    with drawn():
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny() -> Callable[..., dict[str, Any]]:
     """A function that makes a scenario of about a second: seven clients of three kinds, two blocks of width 16."""
@@ -141,11 +159,14 @@ def tiny() -> Callable[..., dict[str, Any]]:
 @pytest.fixture(scope="session")
 def layerwise_run(tiny: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A run shared by many tests: FedCola under a layer-wise schedule of two stages with two rounds each."""
+    from pictures import drawn
+
     import edgefl
 
     executor = {"name": "inline", "device": "cpu", "checkpoints": 2}
     scenario = tiny(method="fedcola", schedule={"name": "layerwise", "stages": 2, "rounds": 4}, executor=executor)
-    return edgefl.run(scenario, output=tmp_path_factory.mktemp("layerwise") / "run")
+    with drawn():
+        return edgefl.run(scenario, output=tmp_path_factory.mktemp("layerwise") / "run")
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,8 @@ from edgefl.commands.cells.workers import Cell
 from edgefl.errors import EdgeflError, RunError
 from edgefl.runs import comparison, read_run
 
+pytestmark = pytest.mark.usefixtures("with_pictures")  # workers draw theirs
+
 
 @pytest.fixture(scope="module")
 def serial(tmp_path_factory):
