@@ -28,7 +28,11 @@ if sys.platform != "win32":  # which has neither
 READ_AT_IMPORT = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "TORCH", "ATEN_", "LD_", "MALLOC_",
                   "GLIBC_", "PYTHON", "CUDA_", "NVIDIA_", "HF_", "TRANSFORMERS_", "MPL")  # fmt: skip
 """Beginnings of environment variables that libraries read while they are imported, or the interpreter when it starts.
-A worker for which one differs from the server's is spawned.  PYTHONPATH isn't one: workers are given ``sys.path``."""
+A worker for which one differs from the server's is spawned."""
+
+SET_BY_LIBRARIES = {"PYTHONPATH", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR"}
+"""Such variables that decide nothing here: workers are given ``sys.path``; scikit-learn sets the next two, and
+bitsandbytes the last, in whatever process imports them."""
 
 _lock = threading.Lock()
 _begun: Mapping[str, str] | None = None
@@ -66,9 +70,8 @@ def end_with_parent() -> None:
 def _serves(module: str) -> bool:
     """Whether a server runs whose libraries have read this process's environment; it is started if there is none."""
     global _begun
-    now = {
-        name: value for name, value in os.environ.items() if name.startswith(READ_AT_IMPORT) and name != "PYTHONPATH"
-    }
+    now = {name: each for name, each in os.environ.items() if name.startswith(READ_AT_IMPORT)}
+    now = {name: each for name, each in now.items() if name not in SET_BY_LIBRARIES}
     with _lock:
         if _begun is None:
             _begin(["torch", *[module] * module.startswith("edgefl.")])

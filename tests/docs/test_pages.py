@@ -47,7 +47,7 @@ as_recorded = pytest.mark.skipif(
 OF_PEAKS = {"docs/how-to/own-schedule.md", "docs/how-to/understand-a-run.md"}
 """Pages that show peaks without a unit, or who takes part by them, which the scratch of kernels decides."""
 OF_HALVES = {"docs/how-to/fine-tune.md", "docs/how-to/fit.md"}
-"""Pages that show peaks in half precision, whose kernels differ between processors with AVX-512."""
+"""Pages that show peaks in half precision, whose kernels differ among processors with AVX-512 too: some have AMX."""
 SCENARIOS = [path for path in (ROOT / "scenarios").rglob("*.yaml") if path.parent.name != "suites"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
