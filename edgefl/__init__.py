@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from edgefl import garbage
+
 if TYPE_CHECKING:
     from edgefl.commands.analyse.analyse import analyse
     from edgefl.commands.bench.bench import bench
@@ -88,7 +90,8 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return getattr(import_module(_MODULES[name]), name)
+        with garbage.left_alone():
+            return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'edgefl' has no attribute {name!r}")
 
 

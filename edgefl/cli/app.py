@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 from typer.core import TyperGroup
 
-from edgefl import terminal
+from edgefl import garbage, terminal
 from edgefl.cli.stopping import behind, exit_code, stoppable
 from edgefl.errors import EdgeflError, PluginError, RunError, text_of, visible
 from edgefl.files import full_disk_named
@@ -323,7 +323,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         warnings.showwarning = terminal.warn
         _state["traceback"] = False
         try:
-            with full_disk_named(), _answering(), _named_faults():
+            with garbage.left_alone(), full_disk_named(), _answering(), _named_faults():
                 app(list(arguments) if arguments is not None else None, prog_name="edgefl")
         except EdgeflError as error:
             if _state["traceback"]:

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from edgefl import registry
+from edgefl import garbage, registry
 from edgefl.files import full_disk_named
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def public_command(command: Callable[Arguments, Answer]) -> Callable[Arguments, 
     def public(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
         from edgefl.data import one_look  # here, since edgefl doctor runs where torch can't be imported
 
+        garbage.imported()
         if "observe" in kwargs:
             kwargs["on_progress"] = kwargs.pop("observe")
         with ExitStack() as stack:
