@@ -59,10 +59,17 @@ def public_command(command: Callable[Arguments, Answer]) -> Callable[Arguments, 
         from edgefl.records.profile import Answer as ShownAnswer
 
         if isinstance(answer, ShownAnswer):
-            from edgefl.report import notebook  # noqa: F401  it gives answers their HTML
+            ShownAnswer.html = staticmethod(_html)
         return answer
 
     return public
+
+
+def _html(answer: object) -> str | None:
+    """An answer as a notebook shows it; what draws its figures is imported when one does."""
+    from edgefl.report.notebook import html
+
+    return html(answer)
 
 
 def _with_bar(stack: ExitStack, on_progress: Any) -> OnProgress:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from edgefl.report.profile_clients import print_clients
     from edgefl.report.progress import Lines, Live, make_progress
     from edgefl.report.sweep import print_sweep
-    from edgefl.report.tables import print_methods, print_parts, print_summary, print_validation
+    from edgefl.report.tables import print_methods, print_parts, print_summary
+    from edgefl.report.validation import print_validation
 
 __all__ = [
     "FIGURE_FORMS",
@@ -85,7 +86,7 @@ _MODULES = {
     "print_profile": "profile",
     "print_summary": "tables",
     "print_sweep": "sweep",
-    "print_validation": "tables",
+    "print_validation": "validation",
     "profile_csv": "profile",
     "screen": "console",
     "summary": "facts",
