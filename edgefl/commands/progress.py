@@ -8,6 +8,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from edgefl import garbage, registry
+from edgefl.data import one_look
 from edgefl.files import full_disk_named
 
 if TYPE_CHECKING:
@@ -44,8 +45,6 @@ def public_command(command: Callable[Arguments, Answer]) -> Callable[Arguments, 
 
     @wraps(command)
     def public(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
-        from edgefl.data import one_look  # here, since edgefl doctor runs where torch can't be imported
-
         garbage.imported()
         if "observe" in kwargs:
             kwargs["on_progress"] = kwargs.pop("observe")
