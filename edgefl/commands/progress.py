@@ -58,7 +58,7 @@ def public_command(command: Callable[Arguments, Answer]) -> Callable[Arguments, 
         from edgefl.records.profile import Answer as ShownAnswer
 
         if isinstance(answer, ShownAnswer):
-            ShownAnswer.html = staticmethod(_html)
+            ShownAnswer.html = staticmethod(_html)  # type: ignore[method-assign]
         return answer
 
     return public

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 from edgefl.records.record import UNSET, ByKind, Keys, Maybe, Record, Rounds, Samples, Share, Unit
 
@@ -19,8 +19,10 @@ Refused = Annotated[Mapping[str, str], Keys("LABEL")]
 class Answer(Record):
     """What a command answers.  A notebook shows some as tables."""
 
-    html: ClassVar[Callable[[Any], str | None]] = lambda _: None
-    """The HTML of an answer, None for one that is shown as text; the commands set it."""
+    @staticmethod
+    def html(answer: object) -> str | None:
+        """The HTML of an answer, None for one that is shown as text; the commands put ``report``'s here."""
+        return None
 
     def _repr_html_(self) -> str | None:
         return type(self).html(self)
