@@ -20,6 +20,8 @@ from multiprocessing.context import SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from edgefl.preloaded import NAMED
+
 if sys.platform != "win32":  # which has neither
     import resource
     from multiprocessing import popen_forkserver
@@ -81,10 +83,11 @@ def _serves(module: str) -> bool:
 
 def _begin(preload: list[str]) -> None:
     """Start the server with the path of this process, so that it imports what this process would."""
-    own = {name: os.environ.get(name) for name in ("PYTHONPATH", "PYTHONSAFEPATH")}
+    own = {name: os.environ.get(name) for name in ("PYTHONPATH", "PYTHONSAFEPATH", NAMED)}
     os.environ["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     os.environ["PYTHONSAFEPATH"] = "1"  # else the current folder comes first
-    forkserver.set_forkserver_preload(preload)
+    os.environ[NAMED] = " ".join(preload)
+    forkserver.set_forkserver_preload(["edgefl.preloaded"])
     try:
         # the server inherits the mask: Ctrl-C while it imports would show a traceback
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

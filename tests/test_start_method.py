@@ -57,6 +57,8 @@ def test_a_worker_has_environment_folder_path_and_limits_as_they_are_when_it_sta
     assert (after["TOLD"], after["path"]) == ("after", ["/told"])
     assert after["folder"] == str(tmp_path)
     assert after["files"] == (limits[0] - 1, limits[1])
+    assert after["collects"] and after["shared"] > 50_000  # objects of torch, which no collection touches
+    assert "EDGEFL_PRELOADED" not in os.environ
     monkeypatch.delenv("TOLD")
     assert asked(context())["TOLD"] is None
 

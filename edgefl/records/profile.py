@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 from edgefl.records.record import UNSET, ByKind, Keys, Maybe, Record, Rounds, Samples, Share, Unit
 
@@ -17,15 +17,15 @@ Refused = Annotated[Mapping[str, str], Keys("LABEL")]
 
 
 class Answer(Record):
-    """What a command answers.  A notebook shows it as tables if ``report`` has made a page for its class."""
+    """What a command answers.  A notebook shows some as tables."""
+
+    @staticmethod
+    def html(answer: object) -> str | None:
+        """The HTML of an answer, None for one that is shown as text; the commands put ``report``'s here."""
+        return None
 
     def _repr_html_(self) -> str | None:
-        page = PAGES.get(type(self))
-        return None if page is None else page(self)
-
-
-PAGES: dict[type[Answer], Callable[[Any], str]] = {}
-"""The HTML of answers by class; ``edgefl.report.notebook`` fills it."""
+        return type(self).html(self)
 
 
 class OfScenario(Answer):

@@ -5,8 +5,9 @@ The names of ``__all__`` are imported on first use: tables of devices wait for n
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from edgefl import first_use
 
 if TYPE_CHECKING:
     from edgefl.report.bench import bench_csv, print_bench
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from edgefl.report.profile_clients import print_clients
     from edgefl.report.progress import Lines, Live, make_progress
     from edgefl.report.sweep import print_sweep
-    from edgefl.report.tables import print_methods, print_parts, print_summary, print_validation
+    from edgefl.report.tables import print_methods, print_parts, print_summary
+    from edgefl.report.validation import print_validation
 
 __all__ = [
     "FIGURE_FORMS",
@@ -90,7 +92,7 @@ _MODULES = {
     "print_profile": "profile",
     "print_summary": "tables",
     "print_sweep": "sweep",
-    "print_validation": "tables",
+    "print_validation": "validation",
     "profile_csv": "profile",
     "screen": "console",
     "summary": "facts",
@@ -98,7 +100,4 @@ _MODULES = {
 """Module of each public name."""
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = first_use.imports(__name__, _MODULES)
