@@ -11,22 +11,23 @@ from edgefl.cli.app import AsJson, Plugins, app, examples, observing, print_json
 from edgefl.terminal import say
 
 
-@app.command(epilog=examples("edgefl compare runs/mine", "edgefl compare runs/mine --csv"))
+@app.command(epilog=examples("edgefl compare runs/mine", "edgefl compare runs/mine --latex"))
 def compare(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders of finished runs, or of comparisons.")],
     full: Annotated[bool, typer.Option("--full", help="Show all metrics and costs.")] = False,
     orderings: Annotated[
         bool, typer.Option("--orderings", help="Print as Markdown which row beats which beyond chance.")
     ] = False,
+    as_latex: Annotated[bool, typer.Option("--latex", help="Print the rows as a table for LaTeX (booktabs).")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV instead of tables.")] = False,
     plugins: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare runs over their seeds: mean and spread of metrics and costs, also at equal time, bytes and joules."""
-    from edgefl.report import comparison_csv, orderings_markdown, print_comparison
+    from edgefl.report import comparison_csv, comparison_latex, orderings_markdown, print_comparison
 
-    if as_csv + as_json + orderings > 1:
-        raise typer.BadParameter("--csv, --json and --orderings can't be combined", param_hint="--csv")
+    if as_csv + as_json + as_latex + orderings > 1:
+        raise typer.BadParameter("--csv, --latex, --json and --orderings can't be combined", param_hint="--csv")
     with observing() as on_progress:
         from edgefl.commands.compare import compare as command
 
@@ -37,6 +38,8 @@ def compare(
         print_json(result)
     elif as_csv:
         sys.stdout.write(comparison_csv(result))
+    elif as_latex:
+        sys.stdout.write(comparison_latex(result, full=full))
     elif orderings:
         sys.stdout.write(orderings_markdown(result.orderings))
     else:

@@ -34,7 +34,7 @@ def report(
     say(f"report: {path}")
 
 
-@app.command(epilog=examples("edgefl figures runs/mine", "edgefl figures runs/mine --format pdf,svg -o figures"))
+@app.command(epilog=examples("edgefl figures runs/mine", "edgefl figures runs/mine --only fleet --format pdf,svg"))
 def figures(
     run: RunFolder,
     formats: Annotated[str, typer.Option("--format", metavar="NAME,...", help="File types: pdf, svg, png.")] = "pdf",
@@ -42,16 +42,20 @@ def figures(
         str | None,
         typer.Option("--output", "-o", metavar="DIR", help="Folder for them; default: figures in the run's folder."),
     ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="NAME", help="Draw the figure of this name alone; may be repeated."),
+    ] = None,
     plugins: Plugins = None,
 ) -> None:
     """Draw a run's figures for a paper, with the numbers of each as CSV beside it.
 
-    Examples: edgefl figures runs/quickstart; edgefl figures runs/quickstart --format pdf,svg,png -o figures
+    Examples: edgefl figures runs/quickstart; edgefl figures runs/quickstart --only runs-costs --format pdf,svg
     """
     with observing() as on_progress:
         from edgefl.commands.report import write_figures
 
-        files = write_figures(run, output, formats=formats.split(","), on_progress=on_progress)
+        files = write_figures(run, output, formats=formats.split(","), only=only or (), on_progress=on_progress)
     tables = [path for path in files if path.suffix == ".csv"]
     say(f"{len(files) - len(tables)} figures and {len(tables)} tables: {tables[0].parent}")
 

@@ -10,10 +10,16 @@ import typer
 from edgefl.cli.app import AsJson, Overrides, Plugins, app, examples, print_json, say_broken
 
 
-@app.command(epilog=examples("edgefl methods", "edgefl methods --json"))
-def methods(plugins: Plugins = None, as_json: AsJson = False) -> None:
-    """List methods and schedules with their options, and the parts of plug-ins that are broken."""
-    _list("methods", "schedules", options=True, as_json=as_json)
+@app.command(epilog=examples("edgefl methods", "edgefl methods fedcola"))
+def methods(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="A method or a schedule, to print with its options.")
+    ] = None,
+    plugins: Plugins = None,
+    as_json: AsJson = False,
+) -> None:
+    """List methods and schedules with a line each, or one with its options; and broken parts of plug-ins."""
+    _list("methods", "schedules", name=name, as_json=as_json)
 
 
 @app.command(epilog=examples("edgefl models", "edgefl models --json"))
@@ -64,17 +70,17 @@ def optimizers(plugins: Plugins = None, as_json: AsJson = False) -> None:
     _list("optimizers", "rate_schedules", as_json=as_json)
 
 
-def _list(*sections: str, as_json: bool, options: bool = False) -> None:
-    """Print these sections of the parts, as JSON or as text."""
-    from edgefl.commands.parts import parts
+def _list(*sections: str, as_json: bool, name: str | None = None) -> None:
+    """Print these sections of the parts, or the part of this ``name``, as JSON or as text."""
+    from edgefl.commands.parts import only, parts
 
-    result = parts(sections)
+    result = parts(sections) if name is None else only(parts(sections), name)
     if as_json:
         print_json(result)
         return
-    from edgefl.report.tables import print_methods, print_parts
+    from edgefl.report.tables import print_options, print_parts
 
-    print_methods(result) if options else print_parts(result)
+    print_parts(result) if name is None else print_options(result)
     say_broken(result.broken or ())
 
 

@@ -56,6 +56,9 @@ def sweep(
         str | None, typer.Option(metavar="FILE", help="Draw --value over the axes: .png, .pdf, .svg or .html.")
     ] = None,
     value: Annotated[str, typer.Option(metavar="NAME", help="Field that --figure draws.")] = "eligible_share",
+    full: Annotated[
+        bool, typer.Option("--full", help="Print also lost data, totals, smallest devices and the Pareto frontier.")
+    ] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV instead of tables.")] = False,
     jobs: Jobs = 1,
     address: Address = None,
@@ -85,4 +88,4 @@ def sweep(
 
         sys.stdout.write(sweep_csv(result.rows))
     else:
-        print_sweep(result)
+        print_sweep(result, full=full)

@@ -12,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from edgefl import registry
+from edgefl.errors import UnknownName
 from edgefl.records.devices import BrokenPart
 from edgefl.records.parts import ListedPart, PartOption, Parts
 from edgefl.records.record import UNSET
@@ -55,6 +56,15 @@ def parts(sections: Iterable[str]) -> Parts:
                 broken[noun, name] = f"{registry.described(noun, name)} is broken: {fault}"
     left_out = [BrokenPart(part=noun, name=name, message=text) for (noun, name), text in broken.items()]
     return Parts(**result, broken=left_out or UNSET)
+
+
+def only(found: Parts, name: str) -> Parts:
+    """The part of this name alone.  Raises UnknownName."""
+    sections = {each: getattr(found, each) or () for each in LISTED}
+    if name not in (names := [entry.name for entries in sections.values() for entry in entries]):
+        raise UnknownName(" or ".join(LISTED[each] for each, entries in sections.items() if entries), name, names)
+    mine = {each: [entry for entry in entries if entry.name == name] for each, entries in sections.items()}
+    return Parts(**{each: entries for each, entries in mine.items() if entries}, broken=found.broken)
 
 
 def _own(section: str, name: str) -> ListedPart | None:

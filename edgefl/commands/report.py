@@ -9,7 +9,7 @@ from pathlib import Path
 from edgefl.commands.progress import OnProgress, public_command, silent
 from edgefl.errors import RunError, UnknownName
 from edgefl.report import FIGURE_FORMS, check_figure
-from edgefl.report.charts import charts_of, charts_of_comparison, records_of
+from edgefl.report.charts import charts_of, charts_of_comparison, groups_of, records_of
 from edgefl.report.charts.picture import make_folder, write
 from edgefl.report.page import REPORT_FORMS, write_page
 from edgefl.runs import Run, is_comparison, read_run
@@ -60,6 +60,7 @@ def write_figures(
     output: str | os.PathLike[str] | None = None,
     *,
     formats: Sequence[str] = ("pdf",),
+    only: Sequence[str] = (),
     on_progress: OnProgress = silent,
 ) -> list[Path]:
     """Draw the figures of a run or of a comparison for a paper, and write the numbers of each as CSV beside it.
@@ -69,6 +70,7 @@ def write_figures(
         output: The folder; by default ``figures`` in the run's folder.  Figures of a comparison are in it, those of
             each of its runs in a folder of the run's name.
         formats: Some of ``"pdf"``, ``"svg"``, ``"png"``.
+        only: Names of figures, such as ``"fleet"``, ``"runs-costs"``; by default all are drawn.
         on_progress: Called with the name of an event and its facts.
 
     Returns:
@@ -77,7 +79,7 @@ def write_figures(
     Raises:
         RunError: There is no run in the folder, its files can't be read, it has no round yet, or the folder can't be
             written.
-        UnknownName: A format is unknown.
+        UnknownName: A format is unknown, or the run has no figure of a name.
     """
     formats = list(dict.fromkeys(name.strip().lower().removeprefix(".") for name in formats))
     for name in formats:
@@ -89,13 +91,18 @@ def write_figures(
     folder = Path(output) if output is not None else opened.path / "figures"
     if is_comparison(opened.path):
         records = {label: records_of(member, label) for label, member in opened.runs.items()}
-        charts = [(folder, chart) for chart in charts_of_comparison(opened, list(records.values()))]
+        begun = groups_of(opened, [each for each in records.values() if each.rounds])
+        charts = [(folder, chart) for chart in charts_of_comparison(begun)]
         for label, member in opened.runs.items():
             charts += [(folder / member.path.name, chart) for chart in charts_of(member, records[label])]
     else:
         charts = [(folder, chart) for chart in charts_of(opened, records_of(opened))]
     if not charts:
         raise RunError(f"the run at {opened.path} has no round yet, so there is nothing to draw")
+    for name in only:
+        if name not in (names := {chart.name: chart for _, chart in charts}):
+            raise UnknownName("figure", name, names)
+    charts = [(where, chart) for where, chart in charts if not only or chart.name in only]
     files = []
     for index, (where, chart) in enumerate(charts):
         on_progress("prepare", {"what": f"drawing {where / chart.name} ({index + 1} of {len(charts)})"})

@@ -14,7 +14,7 @@ from edgefl.runs.durable import replace_file
 MOST_CLIENTS = 2000
 """Clients that are drawn; of more, every second, every third ... is."""
 
-COLOURS = {"image": "#4477aa", "text": "#ee6677", "image-text": "#228833", "audio": "#ccbb44", "image-audio": "#aa3377"}
+COLOURS = {"image": "#4477aa", "text": "#ee6677", "image-text": "#aa3377", "audio": "#b8860b", "image-audio": "#66bbdd"}
 
 
 def draw(

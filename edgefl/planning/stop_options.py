@@ -8,9 +8,6 @@ from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt, model_vali
 
 from edgefl.registry.part_fields import Fields
 
-LOWER = ("loss", "error", "perplexity", "distance", "divergence", "mse", "mae", "rank")
-"""Parts of the names of metrics of which lower values are better."""
-
 
 class StopOptions(Fields):
     """The metric that ends a run, and at which value or after how long without a better one."""
@@ -45,9 +42,3 @@ class StopOptions(Fields):
         if self.min_delta and self.patience is None:
             raise ValueError("min_delta needs a patience")
         return self
-
-
-def lower_is_better(metric: str) -> bool:
-    """Whether lower values of this metric are better, by its name."""
-    name = metric.partition(".")[2].lower() or metric.lower()
-    return any(word in name for word in LOWER)

@@ -31,8 +31,9 @@ class Figure(Record):
 class ComparedRow(Record):
     """Runs that differ in their seeds only.
 
-    `FIGURE` is a metric or a cost of the whole run: `eligible_share_ever`, `took_part_share`, `updates`,
-    `peak_memory_bytes`, and of all clients together `bytes`, `flops`, `virtual_seconds`, `energy_joules`.
+    `FIGURE` is a metric or a cost of the whole run: `eligible_share` (clients that fit in the stage that admits
+    fewest), `eligible_share_ever` (in any stage), `took_part_share`, `updates`, `peak_memory_bytes` (of the largest
+    client, fit or not), and of all clients together `bytes`, `flops`, `virtual_seconds`, `energy_joules`.
     """
 
     label: str

@@ -131,8 +131,8 @@ class DeviceRow(Turns, Judged, AtHardest, OfKind, Named):
     samples: Samples
     """Samples of the kind's largest client, which the row is about"""
     answer: str
-    """Whether the round fits the budgets of every owner: `yes`, `no`, or `depends on scratch`: live memory fits, the peak
-    doesn't, and its scratch is assumed"""
+    """Whether the round fits the budgets of every owner: `yes`, `no`, or `depends on scratch` (live memory fits, the
+    peak doesn't, and its scratch is assumed)"""
     owners: int
     """Clients of the kind, with whose owners' budgets the round was compared"""
     fitting_owners: int

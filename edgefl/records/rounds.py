@@ -24,6 +24,15 @@ from edgefl.records.record import (
 Metrics = Annotated[Mapping[str, Mapping[str, Share | None]], Keys("KIND.METRIC")]
 """Metrics of an evaluation, by kind and name; null where the scores aren't finite."""
 
+LOWER = ("loss", "error", "perplexity", "distance", "divergence", "mse", "mae", "rank")
+"""Parts of the names of metrics of which lower values are better."""
+
+
+def lower_is_better(metric: str) -> bool:
+    """Whether lower values of this metric are better, by its name."""
+    name = metric.partition(".")[2].lower() or metric.lower()
+    return any(word in name for word in LOWER)
+
 
 class FlightSums(Record):
     """Sums over the records of flights."""

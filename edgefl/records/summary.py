@@ -30,6 +30,8 @@ class StageKind(Record):
     """Those that fit, the fewest of any round"""
     most_eligible: Clients
     """The most of any round"""
+    peak_memory_bytes: int
+    """The largest peak of a client's round, as predicted: of those too that don't fit"""
     refused_by: Annotated[Mapping[str, Clients], Keys("BUDGET")]
     """The others by binding budget"""
     refused_memory_by: Annotated[Mapping[str, Clients], Keys("LIMIT")]
@@ -201,8 +203,8 @@ class ComparedRow(Record):
     """Their samples"""
     updates: Flights
     """Updates that arrived"""
-    peak_memory_bytes: ByKind[int | None]
-    """The largest peak"""
+    peak_memory_bytes: ByKind[int]
+    """The largest peak of any stage, of clients too that don't fit"""
     bytes_per_client_round: float | None
     """Tensors down and up of a client's round"""
     energy_joules_per_client_round: float | None

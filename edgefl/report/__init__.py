@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from edgefl.report.devices import print_devices
     from edgefl.report.facts import compared, facts_of, summary
     from edgefl.report.figures import FIGURE_FORMS, SWEEP_FORMS, TIMELINE_FORMS, check_figure, draw_figure
+    from edgefl.report.latex import comparison_latex
     from edgefl.report.measured import print_counts, print_measured
     from edgefl.report.profile import print_profile, profile_csv
     from edgefl.report.profile_clients import print_clients
     from edgefl.report.progress import Lines, Live, make_progress
     from edgefl.report.sweep import print_sweep
-    from edgefl.report.tables import print_methods, print_parts, print_summary
+    from edgefl.report.tables import print_options, print_parts, print_summary
     from edgefl.report.validation import print_validation
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "compared",
     "comparison_csv",
     "devices_markdown",
+    "comparison_latex",
     "draw_figure",
     "facts_of",
     "make_progress",
@@ -51,7 +53,7 @@ __all__ = [
     "print_device_checks",
     "print_devices",
     "print_measured",
-    "print_methods",
+    "print_options",
     "print_parts",
     "print_profile",
     "print_summary",
@@ -73,6 +75,7 @@ _MODULES = {
     "compared": "facts",
     "comparison_csv": "compare",
     "devices_markdown": "device_check",
+    "comparison_latex": "latex",
     "draw_figure": "figures",
     "facts_of": "facts",
     "make_progress": "progress",
@@ -87,7 +90,7 @@ _MODULES = {
     "print_device_checks": "device_check",
     "print_devices": "devices",
     "print_measured": "measured",
-    "print_methods": "tables",
+    "print_options": "tables",
     "print_parts": "tables",
     "print_profile": "profile",
     "print_summary": "tables",

@@ -24,18 +24,24 @@ from edgefl.records.compare import (
 )
 from edgefl.report.console import DIVERGED, NOTHING, TITLES, csv_text, new_table, print_table, screen
 from edgefl.report.facts import own_metrics
+from edgefl.report.spread import spread_words
 
 HEADLINE = ("accuracy", "soft_score", "r@10")
 """Metrics that are shown without ``full``."""
 COSTS = {
-    "eligible_share_ever": "eligible",
+    "eligible_share": "eligible",
     "peak_memory_bytes": "peak memory",
     "bytes": "traffic",
     "virtual_seconds": "virtual time",
     "energy_joules": "energy",
 }
 """Costs that are shown without ``full``, and their titles."""
-MORE_COSTS = {"took_part_share": "took part", "updates": "updates", "flops": "FLOP"}
+MORE_COSTS = {
+    "eligible_share_ever": "ever eligible",
+    "took_part_share": "took part",
+    "updates": "updates",
+    "flops": "FLOP",
+}
 AXES = {
     "virtual_seconds": ("virtual time", units.show_seconds),
     "bytes": ("traffic of all clients", units.show_bytes),
@@ -92,11 +98,10 @@ def print_comparison(
     """
     console = console or screen()
     rows, confidence = result.rows, result.spread != "standard deviation"
-    labels = _labels(rows)
-    console.print(Text(_heading(rows, confidence), style="bold"))
+    labels = labels_of(rows)
+    console.print(Text(heading_of(rows, confidence=confidence), style="bold"))
     metrics = shown_metrics(result.metrics, full=full)
-    columns = [_metric_column(rows, metric, result.chance.get(metric)) for metric in metrics]
-    columns += [_cost_column(rows, name, title) for name, title in (COSTS | (MORE_COSTS if full else {})).items()]
+    columns = columns_of(result, full=full)
     _print_blocks(console, labels, columns, confidence)
     for line in _notes(result, columns):
         console.print(Text(line))
@@ -106,20 +111,31 @@ def print_comparison(
             _print_equal(console, result, part, labels, metrics, confidence)
 
 
+def columns_of(result: ComparedRuns, *, full: bool) -> list[Column]:
+    """The columns of the table of all rows."""
+    metrics = shown_metrics(result.metrics, full=full)
+    costs = COSTS | (MORE_COSTS if full else {})
+    return [
+        *(_metric_column(result.rows, metric, result.chance.get(metric)) for metric in metrics),
+        *(_cost_column(result.rows, name, title) for name, title in costs.items()),
+    ]
+
+
 def shown_metrics(metrics: Sequence[str], *, full: bool) -> list[str]:
     """The metrics that a table shows, of those that the runs have: without ``full`` one or two for each kind."""
     headline = [name for name in metrics if (metric := name.split(".", 1)[1]) in HEADLINE or own_metrics([metric])]
     return list(metrics) if full or not headline else headline
 
 
-def _heading(rows: Sequence[ComparedRow], confidence: bool) -> str:
+def heading_of(rows: Sequence[ComparedRow], *, confidence: bool) -> str:
+    """What is compared, over which seeds, and what the spread is."""
     seeds = [row.seeds for row in rows]
     if max(map(len, seeds)) == 1:
         return (
             f"Comparison of runs with {_seeds(seeds[0])}" if _alike(seeds) else "Comparison of runs with one seed each"
         )
-    spread = "± half of the 95 % interval (Student's t)" if confidence else "± standard deviation"
-    return f"Comparison: mean {spread} over {_seeds(seeds[0]) if _alike(seeds) else 'the seeds of each row'}"
+    over = _seeds(seeds[0]) if _alike(seeds) else "the seeds of each row"
+    return f"Comparison: mean ± {spread_words(confidence=confidence)} over {over}"
 
 
 def _alike(seeds: Sequence[Sequence[int]]) -> bool:
@@ -132,7 +148,7 @@ def _seeds(seeds: Sequence[int], most: int = 8) -> str:
     return f"seeds {', '.join(map(str, seeds))}" if len(seeds) <= most else f"{len(seeds)} seeds"
 
 
-def _labels(rows: Sequence[ComparedRow]) -> list[str]:
+def labels_of(rows: Sequence[ComparedRow]) -> list[str]:
     """The rows' labels, with their seeds where rows have different ones."""
     if _alike([row.seeds for row in rows]):
         return [row.label for row in rows]
@@ -150,11 +166,11 @@ def _metric_column(rows: Sequence[ComparedRow] | Sequence[EqualRow], metric: str
 
 def _cost_column(rows: Sequence[ComparedRow], name: str, title: str) -> Column:
     cells = [row.figures[name] for row in rows]
-    factor, unit, decimals = _scale(name, max((cell.mean or 0.0 for cell in cells), default=0.0))
+    factor, unit, decimals = scale_of(name, max((cell.mean or 0.0 for cell in cells), default=0.0))
     return Column(f"{title}\n{unit}" if unit else title, cells, factor, decimals)
 
 
-def _scale(name: str, largest: float) -> tuple[float, str, int]:
+def scale_of(name: str, largest: float) -> tuple[float, str, int]:
     """Factor and name of the unit for figures up to ``largest``, and the decimals for three digits of it."""
     kind = "share" if "share" in name else name.rpartition("_")[2]
     factor, unit = 1.0, ""

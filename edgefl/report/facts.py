@@ -172,6 +172,7 @@ class VerdictFacts(Record):
     samples: SampleCount
     eligible: bool
     binding: str | None
+    costs: Annotated[Mapping[str, float], Keys("BUDGET")]
     memory_limit: str | Maybe | None = UNSET
 
 
@@ -256,12 +257,9 @@ def _stages(rounds: Sequence[RoundFacts], verdicts: Sequence[VerdictFacts]) -> l
         numbers = {r.round for r in stage_rounds}
         kinds = {}
         for kind in dict.fromkeys(k for r in stage_rounds for k in r.clients):
+            judged = [v for v in verdicts if v.kind == kind and (v.stage == stage or v.round in numbers)]
             # later verdicts replace earlier ones, so that each client is counted once
-            refused = {
-                v.client: v
-                for v in verdicts
-                if v.kind == kind and not v.eligible and (v.stage == stage or v.round in numbers)
-            }
+            refused = {v.client: v for v in judged if not v.eligible}
             eligible = [r.eligible.get(kind, 0) for r in stage_rounds if kind in r.clients]
             # records of run formats 1 and 2 don't tell whose word the memory budget is
             by_memory = [v for v in refused.values() if v.binding == "memory" and v.memory_limit is not UNSET]
@@ -269,6 +267,7 @@ def _stages(rounds: Sequence[RoundFacts], verdicts: Sequence[VerdictFacts]) -> l
                 clients=max(r.clients.get(kind, 0) for r in stage_rounds),
                 eligible=min(eligible),
                 most_eligible=max(eligible),
+                peak_memory_bytes=int(max((v.costs["memory"] for v in judged), default=0)),
                 refused_by=_count_clients_by((str(v.binding), v) for v in refused.values()),
                 refused_memory_by=_count_clients_by((str(v.memory_limit), v) for v in by_memory),
                 refused_devices=_count_clients_by((v.device, v) for v in refused.values()),
@@ -380,6 +379,26 @@ def _participation_of_many(verdicts: Sequence[VerdictFacts], clients: Sequence[F
     )
 
 
+def hardest(facts: RunSummary) -> Stage | None:
+    """The stage that admits the smallest share of the clients; None before the first round."""
+    return min(facts.stages, key=lambda stage: share(*fitting(stage)), default=None)
+
+
+def fitting(stage: Stage) -> tuple[int, int]:
+    """Clients that fit in a stage, and all of its clients."""
+    return sum(kind.eligible for kind in stage.kinds.values()), sum(kind.clients for kind in stage.kinds.values())
+
+
+def share(part: float, whole: float) -> float:
+    """The share of a part; 0 of nothing."""
+    return part / whole if whole else 0.0
+
+
+def peak_of(facts: RunSummary, kind: str) -> int:
+    """The largest peak of a kind's clients in any stage, those too that don't fit."""
+    return max((stage.kinds[kind].peak_memory_bytes for stage in facts.stages if kind in stage.kinds), default=0)
+
+
 def evaluation_of(run: Run, samples: Samples) -> Evaluation:
     """What ``evaluation.json`` has, computed for a run whose server has these evaluation samples."""
     evaluation = run.settings.evaluation
@@ -468,10 +487,7 @@ def _compared_row(label: str, facts: RunSummary) -> ComparedRow:
         took_part_share=everyone.took_part / max(everyone.clients, 1),
         took_part_samples_share=everyone.took_part_samples / max(everyone.samples, 1),
         updates=totals.finished,
-        peak_memory_bytes={
-            kind: max((c.peak_memory_bytes for c in facts.costs if c.kind == kind), default=None)
-            for kind in facts.kinds
-        },
+        peak_memory_bytes={kind: peak_of(facts, kind) for kind in facts.kinds},
         bytes_per_client_round=totals.bytes_per_client_round,
         energy_joules_per_client_round=totals.energy_joules_per_client_round,
         total_bytes=totals.download_bytes + totals.upload_bytes,

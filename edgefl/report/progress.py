@@ -25,6 +25,9 @@ SHORT = {"accuracy": "acc", "soft_score": "score", "r@10": "R@10", "perplexity":
 TRAINING_SHARE = 0.9
 """Share of a round that its clients' training counts for."""
 
+NARROW = 80
+"""Characters that a line of progress has at most, unless a name in it is longer."""
+
 PAUSE = 15.0
 """Wall time in seconds without a line after which plain text tells of a round under way."""
 
@@ -170,12 +173,18 @@ class Progress:
             words += [f"{kind} {short} {score(values, name)}" for name, short in names.items() if name in values]
         return ", ".join(words)
 
-    def line(self) -> str:
-        """The last finished round as one line."""
-        words = [f"{self.where}: round {self.round}/{self.rounds}", *self.status()]
+    def lines(self) -> list[str]:
+        """The last finished round, in lines that fit a narrow terminal: its scores stand below it."""
+        words = [f"round {self.round}/{self.rounds}", *self.status(), *([f"ETA {self.eta}"] if self.share < 1 else [])]
+        told = [", ".join(words)]
+        label = self.where
+        if len(label) + 2 + len(told[0]) <= NARROW:
+            told[0] = f"{label}: {told[0]}"
+        else:
+            told = [f"{label}:", f"  {told[0]}"]
         if self.record and self.record.metrics:
-            words.append(self.scores())
-        return ", ".join([*words, f"ETA {self.eta}"] if self.share < 1 else words)
+            told += [f"  {line}" for line in folded(self.scores(), NARROW - 2)]
+        return told
 
     @property
     def warning(self) -> str:
@@ -193,14 +202,14 @@ class Progress:
         return f"warning: {self.where}: round {self.round} left out {updates}: {reasons}"
 
     def status(self) -> list[str]:
-        """Stage, virtual clock and number of eligible and finished clients of the last finished round."""
+        """Of the last finished round: stage, clock, eligible clients, and those that finished if not all did."""
         if not (r := self.record):
             return []
         return [
             f"stage {r.stage}",
             f"clock {units.show_seconds(r.ended)}",
             f"eligible {sum(r.eligible.values())}/{sum(r.clients.values())}",
-            f"finished {r.finished}/{r.selected}",
+            *([] if r.finished == r.selected else [f"finished {r.finished}/{r.selected}"]),
             *([] if r.outcome == "completed" else [r.outcome]),
         ]
 
@@ -211,6 +220,16 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         pass
+
+
+def folded(words: str, width: int) -> list[str]:
+    """The parts of ``a, b, c`` in lines of at most ``width`` characters; a longer part has a line of its own."""
+    lines = [""]
+    for part in words.split(", "):
+        if lines[-1] and len(lines[-1]) + 2 + len(part) > width:
+            lines.append("")
+        lines[-1] += f", {part}" if lines[-1] else part
+    return lines
 
 
 def _first(clients: Sequence[int], most: int = 10) -> str:
@@ -233,7 +252,7 @@ class Lines(Progress):
         if event == "record":
             if self.warning:
                 self._write(self.warning)
-            self._write(self.line())
+            self._write("\n".join(self.lines()))
         elif event in ("trained", "scored") and time.monotonic() - self._written >= PAUSE:
             self._write(f"{self.where}: {self.doing}, ETA {self.eta}")
         elif event == "prepare":
@@ -246,7 +265,7 @@ class Lines(Progress):
     def _write(self, text: str) -> None:
         if text != self._last:  # combinations share their data: report their preparation once
             with suppress(OSError):  # such as a log on a full disk: the command goes on
-                self._file.write(visible(text) + "\n")
+                self._file.write("".join(f"{visible(line)}\n" for line in text.split("\n")))
                 self._file.flush()
             self._last = text
             self._written = time.monotonic()
@@ -283,7 +302,7 @@ class Live(Progress):
                 self._region.console.print(self.warning, highlight=False)
             self._doing = self.doing
             if self.round == self.rounds:
-                self._region.console.print(self.line(), highlight=False)
+                self._region.console.print("\n".join(self.lines()), highlight=False)
 
     def _drawn(self) -> Any:
         from rich.console import Group

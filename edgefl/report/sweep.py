@@ -53,23 +53,61 @@ IN_WORDS = {
 }
 
 
-def print_sweep(result: Sweep, console: Console | None = None) -> None:
-    """Print the result of ``edgefl.sweep``: tables of the cells, smallest devices, Pareto frontier and sensitivity."""
+def print_sweep(result: Sweep, console: Console | None = None, *, full: bool = False) -> None:
+    """Print the result of ``edgefl.sweep``: a line for each cell, and the sensitivity if that was asked for.
+
+    ``full`` prints all of it: what each cell loses and costs, smallest devices, and the Pareto frontier.
+    """
     console = console or screen()
     rows = result.costed
-    _print_cells(console, result.rows)
+    if full:
+        _print_cells(console, result.rows)
+    else:
+        _print_lines(console, result)
     _print_refused(console, result.refused)
-    _print_totals(console, rows)
+    if full:
+        _print_totals(console, rows)
     print_at_most(console, result.at_most)
-    _print_energy_total(console, rows)
-    _print_excluded(console, rows)
+    if full:
+        _print_energy_total(console, rows)
+        _print_excluded(console, rows)
     if any(row.metrics for row in rows):
         _print_metrics(console, rows)
-    _print_smallest(console, rows)
-    if len(rows) > 1:
-        _print_frontier(console, rows, result.frontier)
+    if full:
+        _print_smallest(console, rows)
+        if len(rows) > 1:
+            _print_frontier(console, rows, result.frontier)
     if result.sensitivity:
         _print_sensitivity(console, result.sensitivity)
+
+
+MORE = "More: --full (lost data, totals of the schedule, smallest devices, Pareto frontier), --csv, --json."
+
+
+def _print_lines(console: Console, result: Sweep) -> None:
+    """A line for each cell: its values, who fits, and what the largest client's round takes."""
+    titles = [axis.removesuffix(".name").rpartition(".")[2] for axis in result.axes]
+    values = [[part.partition("=")[2] or part for part in row.label.split(",")] for row in result.rows]
+    if len(set(titles)) < len(titles) or any(len(each) != len(titles) for each in values):
+        titles, values = [""], [[row.label] for row in result.rows]
+    ever = any(row.eligible_share_ever != row.eligible_share_at_hardest_stage for row in result.costed)
+    columns = [*titles, "eligible", *(["ever"] if ever else []), "refused by", "peak", "round", "energy"]
+    table = new_table(*columns, left=(*range(len(titles)), columns.index("refused by")))
+    for row, named in zip(result.rows, values, strict=True):
+        if isinstance(row, RefusedCell):
+            table.add_row(*named, "refused", *[NOTHING] * (len(columns) - len(titles) - 1))
+            continue
+        table.add_row(
+            *named, percent(row.eligible_share_at_hardest_stage), *([percent(row.eligible_share_ever)] if ever else []),
+            refusals(row.refused_by, row.refused_memory_by), units.show_bytes(row.peak_memory_bytes),
+            or_dash(units.show_seconds, row.round_seconds), or_dash(units.show_joules, row.energy_joules),
+        )  # fmt: skip
+    in_some = "  Ever: in some stage." if ever else ""
+    print_section(
+        console, "Eligible clients, and the costs of a round", table,
+        f"Eligible: in the hardest stage.{in_some}  Peak: of the largest client.  Round: of the slowest eligible one.\n"
+        + MORE,
+    )  # fmt: skip
 
 
 def _label(row: CellHead) -> str:

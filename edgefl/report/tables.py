@@ -341,19 +341,22 @@ def print_parts(result: Parts, console: Console | None = None) -> None:
         console.print(Text(section.name.replace("_", " ").capitalize(), style="bold"))
         print_table(console, table)
         console.print()
-    console.print(Text("Their options: --json, and edgefl schema for editors."))
+    of_one = "edgefl methods NAME, " if result.methods else ""
+    console.print(Text(f"Their options: {of_one}--json, and edgefl schema for editors."))
 
 
-def print_methods(result: Parts, console: Console | None = None) -> None:
-    """Print methods and schedules with their options, as ``edgefl methods`` lists them."""
+def print_options(result: Parts, console: Console | None = None) -> None:
+    """Print parts with their options, as ``edgefl methods NAME`` does."""
     console = console or screen()
-    for noun, entries in (("Methods", result.methods), ("Schedules", result.schedules)):
-        console.print(Text(noun, style="bold"))
-        for entry in entries or ():
-            console.print(Text(f"\n{entry.name}: {entry.summary}"))
+    for section in fields(result):
+        entries = getattr(result, section.name)
+        if section.name == "broken" or entries is UNSET:
+            continue
+        for entry in entries:
+            console.print(Text(f"{entry.name}: {entry.summary}"))
             if entry.options:
                 table = new_table("  option", "default", "values", "", left=range(4))
                 for option in entry.options:
                     table.add_row(f"  {option.name}", option.default, option.values, option.description)
                 print_table(console, table)
-        console.print()
+            console.print()

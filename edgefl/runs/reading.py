@@ -102,6 +102,21 @@ class Run:
     def __init__(self, path: Path):
         self.path = path
 
+    def __repr__(self) -> str:
+        """The folder, and what was run there: ``<Run runs/mine: fedavg, layerwise, seed 1, 12 rounds>``."""
+        try:
+            if is_comparison(self.path):
+                of = len(comparison(self.path))
+                done = sum(run.finished for run in self.runs.values())
+                words = f"comparison of {of} runs{'' if done == of else f', {done} of them finished'}"
+            else:
+                method, schedule, seed = self._names().values()
+                rounds = f"{self.result.rounds} rounds" if self.finished else "not finished"
+                words = f"{method}, {schedule}, seed {seed}, {rounds}"
+        except RunError as error:
+            words = str(error)
+        return f"<Run {self.path}: {words}>"
+
     @cached_property
     def runs(self) -> dict[str, Run]:
         """The runs of a comparison that were begun, by label; empty for one run."""

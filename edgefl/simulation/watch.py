@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from edgefl.errors import MethodError
 from edgefl.methods import ServerState
-from edgefl.planning.stop_options import StopOptions, lower_is_better
+from edgefl.planning.stop_options import StopOptions
 from edgefl.records import Record
 from edgefl.records.reading import of_data
-from edgefl.records.rounds import Stopped
+from edgefl.records.rounds import Stopped, lower_is_better
 from edgefl.records.run import Best as BestRecord
 
 Metrics = Mapping[str, Mapping[str, float | None]]

@@ -301,7 +301,12 @@ def test_devices(call: Call) -> None:
 
 def test_methods(call: Call) -> None:
     code, out, _ = call("methods")
-    assert code == 0 and "fedcola" in out and "layerwise" in out and "none | attention | mlp | blocks" in out
+    assert code == 0 and "  fedcola " in out and "  layerwise " in out and len(out.splitlines()) < 80
+    code, out, _ = call("methods", "fedcola")
+    assert code == 0 and out.startswith("fedcola: ") and "none | attention | mlp | blocks" in out
+    assert "layerwise" not in out
+    code, _, err = call("methods", "layrwise")
+    assert code == 2 and "unknown method or schedule 'layrwise'; did you mean 'layerwise'?" in err
     found = json.loads(call("methods", "--json")[1])
     assert {"fedavg", "fedprox", "fedcola"} <= {m["name"] for m in found["methods"]}
     assert all(one["summary"] for one in found["methods"] + found["schedules"])

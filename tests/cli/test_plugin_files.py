@@ -103,7 +103,7 @@ def test_a_file_is_loaded_for_its_command_alone(call: Call) -> None:
     assert "mine" not in registry.names("method")
     code, _, err = call("validate", "mine.yaml")
     assert code == 2 and "unknown method 'mine'" in err
-    assert "mine: FedAvg with smoothed labels" in call("methods", "--plugin", "mine.py")[1]
+    assert "mine: FedAvg with smoothed labels" in call("methods", "mine", "--plugin", "mine.py")[1]
 
 
 def test_a_scenario_cannot_name_a_file(call: Call, folder: Path) -> None:

@@ -22,7 +22,8 @@ from hostile_names import TEXT, harmful
 from edgefl.records.bench import Bench, BenchCost
 from edgefl.report.bench import answer, bench_csv, interval, median_cost, print_bench, sections
 from edgefl.report.charts.bench import charts_of_bench, staircase, stepped, times_lowest
-from edgefl.report.charts.chart import COLOURS, Chart, Panel, Series
+from edgefl.report.charts.chart import Chart, Panel, Series
+from edgefl.report.charts.palette import RUNS
 from edgefl.report.console import Screen
 from edgefl.report.figures import draw_figure
 from edgefl.report.page import write_bench_page
@@ -262,7 +263,7 @@ def test_a_total_has_the_score_that_is_reached_within_it_until_the_next(memory: 
 
 
 def test_eight_variants_have_eight_colours_and_marks() -> None:
-    assert len(set(COLOURS)) == 8
+    assert len(set(RUNS)) == 8
     panel = charts(drawn_bench(shares=(0.3,), seeds=2))["staircase"].panels[0]
     assert len({(each.colour, each.symbols[0]) for each in panel.series if each.symbols}) == 8
 

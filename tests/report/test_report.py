@@ -223,10 +223,26 @@ def test_a_line_for_each_round(layerwise_run: Any) -> None:
     for record in records:
         progress("record", record)
     first, *lines = file.getvalue().splitlines()
-    assert first == "drawing" and len(lines) == 4 and progress.folder == "runs/x"
-    assert lines[0].startswith("b (2 of 2): round 1/4, stage 1, clock ") and "eligible 7/7, finished" in lines[0]
-    assert "ETA" in lines[2] and "ETA" not in lines[3] and "image acc" in lines[3]
+    assert first == "drawing" and len(lines) == 5 and progress.folder == "runs/x"
+    assert lines[0].startswith("b (2 of 2): round 1/4, stage 1, clock ") and "eligible 7/7, ETA" in lines[0]
+    assert "ETA" in lines[2] and "ETA" not in lines[3] and lines[4].startswith("  image acc")
+    assert max(map(len, lines)) <= 80
     assert progress.share == 1.0
+
+
+def test_lines_of_progress_fit_a_narrow_terminal_whatever_the_label_is(layerwise_run: Any) -> None:
+    file = io.StringIO()
+    progress = Lines(file)
+    label = "method=fedcola, schedule=layerwise, training.batch=16, fleet.budgets.memory=8MiB"
+    progress("combination", {"label": label, "index": 1, "of": 2, "folder": "runs/x"})
+    progress("start", {"rounds": 4, "round": 0})
+    record = layerwise_run.records("rounds")[-1]
+    metrics = {f"kind-{i}": {"accuracy": 0.5, "r@10": 0.25} for i in range(5)}
+    progress("record", {**record, "metrics": metrics, "finished": 1, "selected": 3})
+    first, second, *scores = file.getvalue().splitlines()
+    assert first == f"{label} (2 of 2):" and "finished 1/3" in second and len(second) <= 80
+    assert len(scores) == 3 and max(map(len, scores)) <= 80
+    assert ", ".join(line.strip() for line in scores) == progress.scores()
 
 
 def test_a_long_round_tells_how_many_clients_have_trained(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,14 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 from PIL import Image
+from scipy import stats
 
 import edgefl
+from edgefl import units
 from edgefl.cli import main
 from edgefl.errors import RunError, UnknownName
-from edgefl.report.charts import Chart, charts_of, charts_of_comparison, records_of
-from edgefl.report.charts.chart import Axis, deviation
+from edgefl.report.charts import Chart, charts_of, charts_of_comparison, groups_of, palette, records_of
+from edgefl.report.charts.chart import Axis
 from edgefl.report.charts.sweep import sweep_chart
 from edgefl.report.charts.timeline import memory_timeline
 from edgefl.report.page.traces import traces
@@ -45,6 +47,11 @@ def evaluated(
 
 def charts(run: Run) -> dict[str, Chart]:
     return {chart.name: chart for chart in charts_of(run, records_of(run))}
+
+
+def charts_beside(comparison: Run) -> list[Chart]:
+    records = [records_of(run, label) for label, run in comparison.runs.items()]
+    return charts_of_comparison(groups_of(comparison, records))
 
 
 def rows(chart: Chart) -> list[dict[str, Any]]:
@@ -118,8 +125,7 @@ def test_a_metric_stands_over_the_rounds_seconds_bytes_and_joules_until_then(eva
 
 
 def test_runs_that_differ_in_their_seeds_are_one_line_with_mean_and_deviation(evaluated: Run) -> None:
-    records = [records_of(run, label) for label, run in evaluated.runs.items()]
-    found = {chart.name: chart for chart in charts_of_comparison(evaluated, records)}
+    found = {chart.name: chart for chart in charts_beside(evaluated)}
     table = {row["run"]: row for row in rows(found["runs-metrics"])}
     assert [row["seeds"] for row in table.values()] == [2, 2] and "end-to-end" in table
     scores = [
@@ -161,12 +167,10 @@ def test_axes_choose_their_prefix() -> None:
     assert Axis("time", "seconds").scale([7300.0]) == (3600.0, "time, h")
     assert Axis("", "share").scale([0.4]) == (0.01, "%")
     assert Axis("", "bytes").scale([]) == (1.0, "B")
-    assert deviation([1.0, None]) is None and deviation([1.0, 3.0]) == pytest.approx(2**0.5)
 
 
 def test_plotly_takes_every_trace(evaluated: Run, layerwise_run: Run) -> None:
-    records = [records_of(run, label) for label, run in evaluated.runs.items()]
-    found = [*charts_of_comparison(evaluated, records), *charts_of(layerwise_run, records_of(layerwise_run))]
+    found = [*charts_beside(evaluated), *charts_of(layerwise_run, records_of(layerwise_run))]
     for chart in found:
         assert chart.rows and chart.caption.endswith(".")
         for panel in chart.panels:
@@ -188,6 +192,61 @@ def test_plotly_takes_stacked_areas_and_maps_and_names_in_them_are_text() -> Non
     areas = [trace for trace in traces(timeline.panels[0])["data"] if "stackgroup" in trace]
     sums = [sum(values) for values in zip(*(trace["y"] for trace in areas), strict=True)]
     assert sums == [2.0, 3.5, 3.0, 3.0]  # MiB, as the moments add up
+
+
+def test_what_is_on_another_split_is_a_mark_apart_from_the_line(evaluated: Run) -> None:
+    run = next(iter(evaluated.runs.values()))
+    line, tested = [each for each in charts(run)["metric-accuracy"].panels[0].series if each.name == "image"]
+    scores = [r["metrics"]["image"]["accuracy"] for r in run.records("rounds")]
+    assert (list(line.y), line.form) == (scores[:-1], None)
+    assert (list(tested.y), tested.form, tested.colour) == (scores[-1:], "points", line.colour)
+    shown = [trace for trace in traces(charts(run)["metric-accuracy"].panels[0])["data"] if trace["name"] == "image"]
+    assert [trace["mode"] for trace in shown] == ["lines+markers", "markers"]
+
+
+def test_bands_are_those_of_the_table_and_the_figure_says_so(evaluated: Run) -> None:
+    curve = {chart.name: chart for chart in charts_beside(evaluated)}["metric-text-accuracy"]
+    assert curve.spread == "Means over the seeds; bands and error bars: standard deviation."
+    records = [records_of(run, label) for label, run in evaluated.runs.items()]
+    five = {"a": [records[i % 2] for i in range(5)], "b": [records[2 + i % 2] for i in range(6)]}
+    curve = {chart.name: chart for chart in charts_of_comparison(five)}["metric-text-accuracy"]
+    assert "half of the 95 % interval (Student's t)" in curve.spread and "accuracy_half_width" in curve.columns
+    last = next(row for row in reversed(rows(curve)) if row["line"] == "a")
+    values = [run.rounds[-1].metrics["text"]["accuracy"] for run in five["a"]]
+    low, high = stats.t.interval(0.95, 4, loc=mean(values), scale=stats.sem(values))
+    assert last["accuracy_half_width"] == pytest.approx((high - low) / 2) and last["accuracy_half_width"] > 0
+    point = next(each for each in curve.panels[0].series if each.name == "a" and each.form == "points")
+    assert (point.low[0], point.high[0]) == pytest.approx((low, high))
+
+
+def test_no_colour_means_two_things_and_only_what_fits_is_green() -> None:
+    meanings = [
+        palette.KINDS, palette.RUNS, (palette.FITS, palette.IDLE), (*palette.BUDGETS.values(), palette.OTHER_BUDGET),
+        tuple(palette.PHASES.values()), (palette.PREDICTED, palette.MEASURED), (palette.WORST,),
+        tuple(palette.PARTS.values()), (palette.INK, palette.QUIET, palette.UNKNOWN),
+    ]  # fmt: skip
+    every = [colour for meaning in meanings for colour in meaning]
+    assert len(every) == len(set(every))
+    for colour in every:
+        red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+        is_green = green > 1.3 * red and green > 1.3 * blue
+        assert is_green == (colour in (palette.FITS, palette.IDLE)), colour
+
+
+def test_a_figure_that_has_nothing_to_show_is_left_out(layerwise_run: Run, evaluated: Run) -> None:
+    assert not any(row["eligible"] < row["clients"] for row in rows(charts(layerwise_run)["eligible"]))
+    assert "excluded" not in charts(layerwise_run) and "excluded" in charts(next(iter(evaluated.runs.values())))
+    for chart in [*charts(layerwise_run).values(), *charts_beside(evaluated)]:
+        for panel in chart.panels:
+            assert any(value for series in panel.series for value in series.y), (chart.name, panel.title)
+
+
+def test_bars_of_runs_have_their_values_and_spreads_that_of_the_seeds(evaluated: Run) -> None:
+    chart = {chart.name: chart for chart in charts_beside(evaluated)}["runs-costs"]
+    peak = next(panel for panel in chart.panels if "peak memory" in panel.title)
+    assert [each.notes[0] for each in peak.series] == [units.show_bytes(each.y[0]) for each in peak.series]
+    (bar, *_) = traces(peak)["data"]
+    assert bar["text"] == [peak.series[0].notes[0]]
 
 
 @pytest.mark.slow
@@ -241,6 +300,14 @@ def test_what_cannot_be_drawn_is_told_in_a_line(
         edgefl.write_figures("nowhere")
     with pytest.raises(UnknownName, match="unknown format 'pfd'; did you mean 'pdf'"):
         edgefl.write_figures(layerwise_run, formats=["pfd"])
+    with pytest.raises(UnknownName, match="unknown figure 'fleat'; did you mean 'fleet'"):
+        edgefl.write_figures(layerwise_run, only=["fleat"])
+    files = edgefl.write_figures(layerwise_run, tmp_path / "only", formats=["png"], only=["eligible"])
+    assert (
+        [path.name for path in files]
+        == ["eligible.png", "eligible.csv"]
+        == sorted((path.name for path in (tmp_path / "only").iterdir()), reverse=True)
+    )
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match="isn't the folder of a run"):
         edgefl.write_figures("file")

@@ -30,7 +30,7 @@ from edgefl.report.devices import print_devices
 from edgefl.report.fit import print_fit
 from edgefl.report.profile import print_profile
 from edgefl.report.sweep import print_sweep
-from edgefl.report.tables import print_methods, print_parts
+from edgefl.report.tables import print_options, print_parts
 from tests.toys.answers import recorded_fit, recorded_profile, recorded_sweep
 
 HERE = Path(__file__).parent
@@ -45,6 +45,10 @@ def text(show: Show, result: Any, width: int) -> str:
     return file.getvalue()
 
 
+def print_full_sweep(result: Sweep, console: Console) -> None:
+    print_sweep(result, console, full=True)
+
+
 def refused() -> Sweep:
     """The recorded sweep with two cells that can't be run."""
     result = recorded_sweep()
@@ -57,7 +61,8 @@ def refused() -> Sweep:
 
 TABLES: dict[str, tuple[Show, Callable[[], Any]]] = {
     "sweep": (print_sweep, refused),
-    "sweep-sensitivity": (print_sweep, lambda: recorded_sweep("sweep-sensitivity")),
+    "sweep-full": (print_full_sweep, refused),
+    "sweep-sensitivity": (print_full_sweep, lambda: recorded_sweep("sweep-sensitivity")),
     "fit": (print_fit, recorded_fit),
 }
 """Tables with a snapshot, each from a recorded result."""
@@ -68,7 +73,7 @@ LIVE: dict[str, tuple[Show, Callable[[], Any]]] = {
     "devices": (print_devices, browse),
     "device": (print_devices, lambda: describe("raspberry-pi-4-4gb")),
     "link": (print_devices, lambda: describe("lte")),
-    "methods": (print_methods, lambda: parts(("methods", "schedules"))),
+    "methods": (print_options, lambda: parts(("methods", "schedules"))),
     "parts": (print_parts, lambda: parts(("towers", "models", "data_sets", "partitions", "selections", "policies"))),
 }
 
@@ -98,7 +103,7 @@ def test_names_are_whole(width: int) -> None:
     words = set(text(print_devices, devices, width).split())
     assert {entry["name"] for section in ("devices", "links", "fleets") for entry in devices[section]} <= words
     methods = parts(("methods", "schedules"))
-    words = set(text(print_methods, methods, width).split())
+    words = set(text(print_options, methods, width).split())
     assert {
         option.name
         for section in (methods.methods, methods.schedules)
@@ -112,7 +117,7 @@ def test_names_are_whole(width: int) -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
 def test_captions_are_wrapped_once(width: int) -> None:
-    lines = text(print_sweep, recorded_sweep("sweep-sensitivity"), width).splitlines()
+    lines = text(print_full_sweep, recorded_sweep("sweep-sensitivity"), width).splitlines()
     starts = ("Refused by: ", "Empty: ", "Smallest by ", "Each number ")
     found = 0
     for number, line in enumerate(lines):

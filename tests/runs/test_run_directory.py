@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -475,3 +476,12 @@ def test_the_trained_model_is_built_from_the_run(tmp_path):
     run.finish({name: weight for name, weight in weights.items() if "head" not in name}, blank(Result))
     with pytest.raises(RunError, match=r"missing \['image.head.bias', 'image.head.weight'\]"):
         read_run(run.path).model("image")
+
+
+def test_a_run_says_what_it_is(layerwise_run: Run, tmp_path: Path) -> None:
+    assert repr(layerwise_run) == f"<Run {layerwise_run.path}: fedcola, layerwise, seed 3, 4 rounds>"
+    shutil.copytree(layerwise_run.path, tmp_path / "half")
+    (tmp_path / "half" / "result.json").unlink()
+    assert repr(Run(tmp_path / "half")).endswith("layerwise, seed 3, not finished>")
+    (tmp_path / "half" / "scenario.yaml").write_text("[")
+    assert f"<Run {tmp_path / 'half'}: can't read" in repr(Run(tmp_path / "half"))

@@ -17,8 +17,9 @@ import edgefl
 from edgefl.commands.verify.verify import verify
 from edgefl.errors import MethodError, RunError, ScenarioError
 from edgefl.methods import ServerState
-from edgefl.planning.stop_options import StopOptions, lower_is_better
+from edgefl.planning.stop_options import StopOptions
 from edgefl.records.reading import of_data
+from edgefl.records.rounds import lower_is_better
 from edgefl.records.run import Best
 from edgefl.report.facts import summary
 from edgefl.runs import Run, best

@@ -12,15 +12,15 @@ import numpy as np
 
 from edgefl.commands.bench.admissions import Level
 from edgefl.commands.compare.compare import AXES, Curve, curve_of
-from edgefl.commands.compare.paired import Winner, ranks_of, winner_of
-from edgefl.commands.compare.spread import Spread
-from edgefl.planning.stop_options import lower_is_better
 from edgefl.records import UNSET
 from edgefl.records.bench import Bench, BenchCost, BenchFleet, BenchRanks, BenchRow, BenchSpent, BenchVariant
 from edgefl.records.record import Maybe
+from edgefl.records.rounds import lower_is_better
 from edgefl.records.summary import RunSummary
 from edgefl.records.tune import Tuning
 from edgefl.report.facts import facts_of
+from edgefl.report.paired import Winner, ranks_of, winner_of
+from edgefl.report.spread import Spread
 from edgefl.runs import read_run
 from edgefl.scenario import Scenario
 from edgefl.scenario.labels import folder_name

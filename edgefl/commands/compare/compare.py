@@ -9,29 +9,30 @@ from itertools import accumulate
 
 from edgefl.commands.compare.members import Group, Member, Members, members_of
 from edgefl.commands.compare.orderings import ordering_of_rows, ordering_of_study, tables_of
-from edgefl.commands.compare.paired import winner_of
-from edgefl.commands.compare.spread import Spread, with_confidence
 from edgefl.commands.progress import OnProgress, silent
-from edgefl.planning.stop_options import lower_is_better
-from edgefl.records.compare import ComparedRow, ComparedRuns, EqualCosts, EqualRow, Figure, Ordering
-from edgefl.records.summary import Participation, RunSummary
-from edgefl.report.facts import RoundFacts, facts_of, shown_metrics
+from edgefl.records.compare import ComparedRow, ComparedRuns, EqualCosts, EqualRow, Ordering
+from edgefl.records.rounds import lower_is_better
+from edgefl.records.summary import RunSummary
+from edgefl.report.facts import RoundFacts, facts_of, fitting, hardest, peak_of, share, shown_metrics
+from edgefl.report.paired import figures_of
+from edgefl.report.spread import Spread, with_confidence
 from edgefl.runs import Run
 
 Facts = RunSummary
 
 COSTS: dict[str, Callable[[Facts], float]] = {
-    "eligible_share_ever": lambda facts: _share(facts.everyone, facts.everyone.eligible_ever),
-    "took_part_share": lambda facts: _share(facts.everyone, facts.everyone.took_part),
+    "eligible_share": lambda facts: share(*fitting(stage)) if (stage := hardest(facts)) else 0.0,
+    "eligible_share_ever": lambda facts: share(facts.everyone.eligible_ever, facts.everyone.clients),
+    "took_part_share": lambda facts: share(facts.everyone.took_part, facts.everyone.clients),
     "updates": lambda facts: facts.totals.finished,
-    "peak_memory_bytes": lambda facts: max((row.peak_memory_bytes for row in facts.costs), default=0),
+    "peak_memory_bytes": lambda facts: max((peak_of(facts, kind) for kind in facts.kinds), default=0),
     "bytes": lambda facts: facts.totals.download_bytes + facts.totals.upload_bytes,
     "flops": lambda facts: facts.totals.forward_flops + facts.totals.backward_flops,
     "virtual_seconds": lambda facts: facts.virtual_seconds,
     "energy_joules": lambda facts: facts.totals.energy_joules,
 }
 """Figures of a whole run beside its metrics: bytes, FLOPs and joules are those of all clients together."""
-MORE_IS_BETTER = ("eligible_share_ever", "took_part_share", "updates")
+MORE_IS_BETTER = ("eligible_share", "eligible_share_ever", "took_part_share", "updates")
 """Those of COSTS of which more is better.  Of metrics more is always better."""
 
 
@@ -67,8 +68,9 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> Com
     columns = {metric: [_scores([facts(m).metrics for m in g.members], metric) for g in groups] for metric in metrics}
     columns |= {name: [Spread(tuple(of(facts(m)) for m in g.members)) for g in groups] for name, of in COSTS.items()}
     confidence = with_confidence(columns["virtual_seconds"])
+    seeds = [group.seeds for group in groups]
     higher = {name: name in MORE_IS_BETTER if name in COSTS else not lower_is_better(name) for name in columns}
-    table = {name: _figures(groups, spreads, higher[name]) for name, spreads in columns.items()}
+    table = {name: figures_of(seeds, spreads, higher=higher[name]) for name, spreads in columns.items()}
     return ComparedRuns(
         spread="95 % interval" if confidence else "standard deviation",
         metrics=metrics,
@@ -84,7 +86,12 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> Com
             )
             for index, group in enumerate(groups)
         ],
-        also_differ=members.also,
+        also_differ=[
+            path
+            for path in members.also
+            # schedules that say their rounds in other words may play as many
+            if path != "schedule.rounds" or len({facts(m).rounds for group in groups for m in group.members}) > 1
+        ],
         stopped=[
             f"{group.label}{f', seed {member.seed}' if len(group.members) > 1 else ''}: {text}"
             for group in groups
@@ -95,10 +102,6 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> Com
         orderings=_orderings(groups, columns, metrics),
         left_out=members.left_out,
     )
-
-
-def _share(of: Participation, clients: int) -> float:
-    return clients / of.clients if of.clients else 0.0
 
 
 def _metrics(all_facts: Sequence[Facts]) -> list[str]:
@@ -134,34 +137,16 @@ def _chances(all_facts: Sequence[Facts], metrics: Sequence[str]) -> dict[str, fl
     return {metric: value for metric, found in levels.items() if len(found) == 1 and (value := found.pop()) is not None}
 
 
-def _figures(groups: Sequence[Group], spreads: Sequence[Spread], higher: bool) -> list[Figure]:
-    """A column of a table: a figure for each group, the best marked by the seeds that all groups share."""
-    values = [dict(zip(group.seeds, spread.values, strict=True)) for group, spread in zip(groups, spreads, strict=True)]
-    shared = [seed for seed in groups[0].seeds if all(seed in of for of in values)]
-    winner = winner_of({str(i): [of[seed] for seed in shared] for i, of in enumerate(values)}, higher=higher)
-    return [
-        Figure(
-            mean=spread.mean,
-            deviation=spread.deviation,
-            half_width=spread.half_width,
-            values=list(spread.values),
-            diverged=spread.diverged,
-            best=winner.gap is not None and winner.name == str(index),
-        )
-        for index, spread in enumerate(spreads)
-    ]
-
-
 def _equal(groups: Sequence[Group], metrics: Sequence[str], higher: Mapping[str, bool]) -> list[EqualCosts]:
     """Each group's metrics at the largest budget that all runs reached, for each of ``budgets.AXES``."""
-    runs = [member.run for group in groups for member in group.members]
+    runs, seeds = [member.run for group in groups for member in group.members], [group.seeds for group in groups]
     splits = list(dict.fromkeys(s for r in runs for s in (r.settings.evaluation.final, r.settings.evaluation.split)))
     found = []
     for equal in at_equal([curve_of(run) for run in runs], splits):
         pick = dict(zip((run.path for run in runs), equal.evaluations, strict=True))
         picks = [[pick[member.run.path] for member in group.members] for group in groups]
         scores = [[None if e is None else e.metrics for e in row] for row in picks]
-        columns = {m: _figures(groups, [_scores(row, m) for row in scores], higher[m]) for m in metrics}
+        columns = {m: figures_of(seeds, [_scores(row, m) for row in scores], higher=higher[m]) for m in metrics}
         found.append(
             EqualCosts(
                 axis=equal.axis,

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from statistics import fmean, stdev
 
-from edgefl.commands.compare.paired import PairedGap, paired_gap, seeds_needed
 from edgefl.commands.compare.studies import Study, study_of
 from edgefl.errors import RunError
 from edgefl.records import Record, part_of
 from edgefl.records.compare import Ordering, OrderingClaim, OrderingFigure, OrderingRow
 from edgefl.records.eligibility import Verdict as VerdictRecord
 from edgefl.records.run import Result
+from edgefl.report.paired import PairedGap, paired_gap, seeds_needed
 from edgefl.runs import Run
 
 Values = Mapping[str, Mapping[str, Mapping[int, float]]]

@@ -23,7 +23,7 @@ from edgefl.commands.tune.tuning_answer import SPLIT, answer_of
 from edgefl.cost import metric_names
 from edgefl.errors import RunError, ScenarioError, suggestion
 from edgefl.planning import Setup
-from edgefl.planning.stop_options import lower_is_better
+from edgefl.records.rounds import lower_is_better
 from edgefl.records.tune import Tuning
 from edgefl.runs.durable import replace_file
 from edgefl.runs.folders import free_folder, json_text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edgefl.report.charts.chart import Chart
@@ -10,7 +10,7 @@ from edgefl.report.charts.compared import groups_of, side_by_side
 from edgefl.report.charts.costs import costs, memory
 from edgefl.report.charts.curves import compared_metrics, metrics, overview
 from edgefl.report.charts.fleet import eligible, excluded, fleet
-from edgefl.report.charts.flights import MOST_FLIGHTS, stragglers, timeline
+from edgefl.report.charts.flights import MOST_FLIGHTS, stragglers, who_did_what
 from edgefl.report.charts.records import Curves, Records
 from edgefl.report.charts.served import served
 from edgefl.runs import Run, is_comparison
@@ -43,7 +43,7 @@ def charts_of(run: Run, records: Records, most_flights: int = MOST_FLIGHTS) -> l
     if not records.rounds:
         return []
     charts = [eligible(records), fleet(records), memory(records), costs(records), *metrics(records),
-              timeline(records, most_flights), stragglers(records), excluded(records), served(records)]  # fmt: skip
+              who_did_what(records, most_flights), stragglers(records), excluded(records), served(records)]  # fmt: skip
     return [chart for chart in charts if chart is not None]
 
 
@@ -67,10 +67,9 @@ def draw_curves(run: Run, *, finished: bool = True) -> Path | None:
     return path
 
 
-def charts_of_comparison(run: Run, runs: Sequence[Records]) -> list[Chart]:
-    """The figures of a comparison: its runs side by side, and their metrics over rounds, time, bytes and joules."""
-    begun = [records for records in runs if records.rounds]
-    if not begun:
-        return []
-    groups = groups_of(run, begun)
-    return [*side_by_side(groups), *compared_metrics(groups)]
+def charts_of_comparison(groups: Mapping[str, Sequence[Records]]) -> list[Chart]:
+    """The figures of a comparison: its runs side by side, and their metrics over rounds, time, bytes and joules.
+
+    ``groups`` are its runs that have played a round (``groups_of``).
+    """
+    return [*side_by_side(groups), *compared_metrics(groups)] if groups else []

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from edgefl.records.analyse import Analysis, Matching, MatchingRow, OfPart, Shapley, ValuedMetric
-from edgefl.report.charts.chart import Axis, Chart, Number, Panel, Series, colour
+from edgefl.report.charts.chart import Axis, Chart, Number, Panel, Series
+from edgefl.report.charts.palette import of_kind, of_run
 from edgefl.report.console import TITLES
 
 R = TypeVar("R", bound=OfPart)
@@ -60,7 +61,7 @@ def _values(result: Shapley) -> Panel:
         if all(each.shapley_std is not None for each in worth):
             low = [each.shapley - (each.shapley_std or 0.0) for each in worth]
             high = [each.shapley + (each.shapley_std or 0.0) for each in worth]
-        series.append(Series(player, places, values, colour(index), low, high))
+        series.append(Series(player, places, values, of_kind(index), low, high))
     title = "Shapley value of each client kind"
     return Panel(title, "bars", Axis(""), Axis(""), series, across=[(0.0, "")], legend=True)
 
@@ -88,7 +89,7 @@ def _over_parts(
             points = [(row.part or tower, y) for row in mine if label(row) == name and (y := value(row)) is not None]
             if points:
                 x, values = zip(*points, strict=True)
-                series.append(Series(name, x, values, colour(index), symbols=[index] * len(x)))
+                series.append(Series(name, x, values, of_kind(index), symbols=[index] * len(x)))
         parts = list(dict.fromkeys(row.part or tower for row in mine))
         panels.append(Panel(f"{title}, {tower}", "lines", Axis("", names=parts), axis, series, legend=True))
     return panels
@@ -100,5 +101,5 @@ def _matched(result: Matching) -> Panel:
     for index, method in enumerate(dict.fromkeys(row.inference for row in rows)):
         mine = [row for row in rows if row.inference == method]
         places = [f"{row.kind}\n{row.pattern} alone" for row in mine]
-        series.append(Series(method, places, [row.accuracy for row in mine], colour(index)))
+        series.append(Series(method, places, [row.accuracy for row in mine], of_run(index)))
     return Panel("accuracy by inference method", "bars", Axis(""), Axis(""), series, legend=True)

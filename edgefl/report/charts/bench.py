@@ -12,7 +12,8 @@ from edgefl.errors import visible
 from edgefl.records.bench import Bench, BenchFleet, BenchRow
 from edgefl.records.record import UNSET
 from edgefl.report.bench import best_of, by_share, free_fleet, interval, metric_words, score_text
-from edgefl.report.charts.chart import QUIET, Axis, Chart, Number, Panel, Series, colour
+from edgefl.report.charts.chart import Axis, Chart, Number, Panel, Series
+from edgefl.report.charts.palette import INK, QUIET, of_run
 from edgefl.report.compare import AXES
 
 WIDTH = 9.2
@@ -115,7 +116,7 @@ def _level(fleets: Sequence[BenchFleet], name: str, ends: tuple[float, float]) -
 
 def _drawn(result: Bench, steps: Sequence[_Step], index: int, ends: tuple[float, float], wide: bool) -> list[Series]:
     """A variant's line, over it a thick one where it is best, and on each step a mark with its interval."""
-    name, shade = _names(result)[index], colour(index)
+    name, shade = _names(result)[index], of_run(index)
     x, y = stepped([(step.low, step.high, step.row.mean) for step in steps])
     won = [
         (max(fleet.low, ends[0]), ends[1] if fleet.high is None else fleet.high, step.row.mean)
@@ -180,8 +181,8 @@ def _with_marks(
     heights = [next((height for low, high, height in pieces if low <= place < high), None) for place in places]
     known = [(place, height) for place, height in zip(places, heights, strict=True) if height is not None]
     return [
-        Series(name, x, y, colour(index), symbols=[index] * len(x)),
-        Series(name, [place for place, _ in known], [height for _, height in known], colour(index),
+        Series(name, x, y, of_run(index), symbols=[index] * len(x)),
+        Series(name, [place for place, _ in known], [height for _, height in known], of_run(index),
                symbols=[index] * len(known), form="points"),
     ]  # fmt: skip
 
@@ -208,7 +209,7 @@ def _bars(result: Bench, name: str, index: int, field: str, *, but: BenchFleet |
     spread = [row.half_width if field == "mean" else None for _, row in found]
     low, high = ([None if value is None or off is None else value + sign * off
                   for value, off in zip(values, spread, strict=True)] for sign in (-1, 1))  # fmt: skip
-    return Series(name, places, values, colour(index), low, high)
+    return Series(name, places, values, of_run(index), low, high)
 
 
 def ranks(result: Bench) -> Chart | None:
@@ -223,7 +224,7 @@ def ranks(result: Bench) -> Chart | None:
         Series("not shown to differ", [end - of[name] for name, end in groups.items()], list(groups), "#55aadd",
                base=[of[name] for name in groups]),
         Series(reference, [difference], [reference], QUIET, base=[1.0]),
-        Series("mean rank", list(of.values()), list(of), "#222222", symbols=[0] * len(of), form="points"),
+        Series("mean rank", list(of.values()), list(of), INK, symbols=[0] * len(of), form="points"),
     ]  # fmt: skip
     return Chart(
         "ranks", f"Ranks over {result.ranks.fleets} fleets",

@@ -10,17 +10,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from edgefl.errors import visible
+from edgefl.report.charts.palette import INK
 from edgefl.report.console import csv_lines
 
 Number = float | None
 Form = Literal["lines", "bars", "stacks", "areas", "points", "spans", "map"]
-
-COLOURS = ("#4477aa", "#ee6677", "#228833", "#b8860b", "#aa3377", "#1b9aaa", "#777777", "#332288")
-"""Colours of client kinds and of runs, told apart by the colour-blind too."""
-GOOD, IDLE, QUIET, UNKNOWN = "#228833", "#55aadd", "#777777", "#dddddd"
-BUDGETS = {"memory": "#ee6677", "flops": "#b8860b", "bytes": "#aa3377", "seconds": "#4477aa", "joules": "#cc6622"}
-OTHER_BUDGET = "#1b9aaa"
-"""Colours of clients that a budget refuses, and of those that any other refuses."""
 
 _PREFIXES: dict[str, tuple[tuple[float, str], ...]] = {
     "bytes": tuple((1024.0**i, name) for i, name in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB"))),
@@ -91,7 +85,7 @@ class Series(_Drawn):
     name: str
     x: Sequence[Any]
     y: Sequence[Any]
-    colour: str = COLOURS[0]
+    colour: str = INK
     low: Sequence[Number] = ()
     high: Sequence[Number] = ()
     base: Sequence[float] = ()
@@ -173,6 +167,8 @@ class Chart(_Drawn):
     choice: str = ""
     notes: Sequence[str] = field(default=())
     """Sentences below the figure."""
+    spread: str = ""
+    """What bands and error bars are, as a sentence; a picture has it below the axes."""
     across: int = 2
     """Panels that stand beside each other."""
     size: tuple[float, float] | None = None
@@ -187,21 +183,7 @@ class Chart(_Drawn):
         return csv_lines([self.columns, *self.rows])
 
 
-def colour(index: int) -> str:
-    """The colour of the client kind or run with this number."""
-    return COLOURS[index % len(COLOURS)]
-
-
 def mean(values: Iterable[Number]) -> Number:
     """The mean of the values that are known; None if there are none."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
-
-
-def deviation(values: Iterable[Number]) -> Number:
-    """The sample standard deviation of the values that are known (divisor n - 1); None for fewer than two."""
-    known = [value for value in values if value is not None]
-    if len(known) < 2:
-        return None
-    centre = sum(known) / len(known)
-    return float((sum((value - centre) ** 2 for value in known) / (len(known) - 1)) ** 0.5)

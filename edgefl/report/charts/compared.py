@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from edgefl.report.charts.chart import Axis, Chart, Panel, Series, colour, deviation, mean
-from edgefl.report.charts.curves import evaluated
+from edgefl.records.summary import RunSummary
+from edgefl.report.charts.chart import Axis, Chart, Panel, Series
+from edgefl.report.charts.curves import REACH, evaluated
+from edgefl.report.charts.palette import of_run
 from edgefl.report.charts.records import Curves, Records
-from edgefl.report.console import title_of
+from edgefl.report.console import NOTHING, SHOWN, title_of
+from edgefl.report.facts import fitting, hardest, peak_of, share
+from edgefl.report.spread import Spread, spread_words, with_confidence
 
 if TYPE_CHECKING:
     from edgefl.runs import Run
 
 C = TypeVar("C", bound=Curves)
+MOST_WRITTEN = 12
+"""Up to this many bars have their value written on them."""
 SEED = re.compile(r"(^|,)\s*seed=[^,]*")
 
 
@@ -27,87 +34,79 @@ def groups_of(run: Run, runs: Sequence[C]) -> dict[str, list[C]]:
     return groups
 
 
-def _share(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
-
-
-def _figures(records: Records) -> dict[str, float | None]:
-    facts, totals = records.facts, records.facts.totals
-    everyone = facts.everyone
-    hardest = []
-    for stage in facts.stages:
-        clients = sum(kind.clients for kind in stage.kinds.values())
-        hardest.append(sum(kind.eligible for kind in stage.kinds.values()) / max(clients, 1))
-    return {
-        "eligible_share": min(hardest, default=None),
-        "took_part_share": _share(everyone.took_part, everyone.clients),
-        "took_part_samples_share": _share(everyone.took_part_samples, everyone.samples),
-        "peak_memory_bytes": max((row.peak_memory_bytes for row in facts.costs), default=None),
-        "traffic_bytes": totals.download_bytes + totals.upload_bytes,
-        "flops": totals.forward_flops + totals.backward_flops,
-        "virtual_seconds": facts.virtual_seconds,
-        "energy_joules": totals.energy_joules,
-    }
-
-
-_COSTS = (
-    ("clients that fit in the hardest stage", "eligible_share", "share"),
-    ("clients that took part", "took_part_share", "share"),
-    ("samples that took part", "took_part_samples_share", "share"),
-    ("largest peak memory", "peak_memory_bytes", "bytes"),
-    ("traffic, all rounds", "traffic_bytes", "bytes"),
-    ("computation, all rounds", "flops", "flops"),
-    ("virtual time", "virtual_seconds", "seconds"),
-    ("energy, all rounds", "energy_joules", "joules"),
-)
+_COSTS: tuple[tuple[str, str, str, Callable[[RunSummary], float | None]], ...] = (
+    ("eligible clients, in the hardest stage", "eligible_share", "share",
+     lambda facts: share(*fitting(stage)) if (stage := hardest(facts)) else None),
+    ("clients that took part", "took_part_share", "share",
+     lambda facts: share(facts.everyone.took_part, facts.everyone.clients)),
+    ("samples that took part", "took_part_samples_share", "share",
+     lambda facts: share(facts.everyone.took_part_samples, facts.everyone.samples)),
+    ("largest peak memory, of clients too that don't fit", "peak_memory_bytes", "bytes",
+     lambda facts: max((peak_of(facts, kind) for kind in facts.kinds), default=None)),
+    ("traffic, all rounds", "traffic_bytes", "bytes",
+     lambda facts: facts.totals.download_bytes + facts.totals.upload_bytes),
+    ("computation, all rounds", "flops", "flops",
+     lambda facts: facts.totals.forward_flops + facts.totals.backward_flops),
+    ("virtual time", "virtual_seconds", "seconds", lambda facts: facts.virtual_seconds),
+    ("energy, all rounds", "energy_joules", "joules", lambda facts: facts.totals.energy_joules),
+)  # fmt: skip
+"""What is compared beside metrics: title, column, unit, and the figure of a run."""
 
 
 def side_by_side(groups: Mapping[str, Sequence[Records]]) -> list[Chart]:
     """Last metrics, and participation and costs, of each group of runs."""
-    costs = {label: [_figures(run) for run in runs] for label, runs in groups.items()}
-    charts = [
-        _chart(
-            "runs-costs", "Participation and costs of the runs", groups, costs,
-            [(title, name, Axis("", unit, bottom=0.0), ()) for title, name, unit in _COSTS],
-        )
-    ]  # fmt: skip
-    pairs = evaluated([run for runs in groups.values() for run in runs])
-    if pairs:
-        last = {label: [_last(run, pairs) for run in runs] for label, runs in groups.items()}
-        wanted: list[tuple[str, str, Axis, list[tuple[float, str]]]] = []
-        for kind, name in pairs:
-            known = (run.facts.chance.get(kind, {}).get(name) for runs in groups.values() for run in runs)
-            lines = [(level, "chance") for level in dict.fromkeys(known) if level is not None]
-            axis = Axis("", bottom=0.0)
-            wanted.append((f"{kind}: {title_of(name)}", f"{kind}.{name}", axis, lines))
-        charts.insert(0, _chart("runs-metrics", "Last metrics of the runs", groups, last, wanted))
+    costs = [
+        _Column(title, name, unit, [Spread(tuple(of(run.facts) for run in runs)) for runs in groups.values()])
+        for title, name, unit, of in _COSTS
+    ]
+    charts = [_chart("runs-costs", "Participation and costs of the runs", groups, costs)]
+    metrics = []
+    for kind, name in evaluated([run for runs in groups.values() for run in runs]):
+        spreads = [Spread(tuple(run.facts.metrics.get(kind, {}).get(name) for run in runs)) for runs in groups.values()]
+        known = {run.facts.chance.get(kind, {}).get(name) for runs in groups.values() for run in runs}
+        chance = [level for level in known if level is not None]
+        metrics.append(_Column(f"{kind}: {title_of(name)}", f"{kind}.{name}", "", spreads, chance))
+    if metrics:
+        charts.insert(0, _chart("runs-metrics", "Last metrics of the runs", groups, metrics))
     return charts
 
 
-def _last(run: Records, pairs: Sequence[tuple[str, str]]) -> dict[str, float | None]:
-    return {f"{kind}.{name}": run.facts.metrics.get(kind, {}).get(name) for kind, name in pairs}
+@dataclass(frozen=True)
+class _Column:
+    """A figure of all groups, over the seeds of each: a panel, and columns of the table."""
+
+    title: str
+    name: str
+    unit: str
+    spreads: Sequence[Spread]
+    across: Sequence[float] = ()
+    """Chance levels."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to draw: no group has a value, or no run spent anything."""
+        return not any(
+            spread.mean or (spread.mean is not None and self.unit in ("", "share")) for spread in self.spreads
+        )
 
 
-def _chart(
-    slug: str, title: str, groups: Mapping[str, Sequence[Records]],
-    values: Mapping[str, Sequence[Mapping[str, float | None]]],
-    wanted: Sequence[tuple[str, str, Axis, Sequence[tuple[float, str]]]],
-) -> Chart:  # fmt: skip
-    spread = any(len(runs) > 1 for runs in groups.values())
-    panels, columns = [], ["run", "seeds"]
+def _chart(slug: str, title: str, groups: Mapping[str, Sequence[Records]], columns: Sequence[_Column]) -> Chart:
+    confidence = with_confidence([spread for column in columns for spread in column.spreads])
+    seeds = max(map(len, groups.values()))
     rows: list[list[Any]] = [[label, len(runs)] for label, runs in groups.items()]
-    for panel_title, name, axis, lines in wanted:
+    names, panels = ["run", "seeds"], []
+    for column in columns:
         series = []
-        for index, (label, found) in enumerate(values.items()):
-            centre, off = mean(v[name] for v in found), deviation(v[name] for v in found)
-            bar = Series(label, [label], [centre], colour(index))
-            if off is not None and centre is not None:
-                bar = Series(label, [label], [centre], colour(index), [centre - off], [centre + off])
-            series.append(bar)
-            rows[index] += [centre, off] if spread else [centre]
-        panels.append(Panel(panel_title, "bars", Axis(""), axis, series, lines))
-        columns += [name, f"{name}_deviation"] if spread else [name]
-    caption = f"{title}: " + (
-        "means over the seeds; error bars are the standard deviation." if spread else "one bar for each run."
-    )
-    return Chart(slug, title, caption, panels, columns, rows)
+        for index, (label, found) in enumerate(zip(groups, column.spreads, strict=True)):
+            centre, reach = found.mean, found.reach(confidence=confidence)
+            low, high = ([centre - reach], [centre + reach]) if centre is not None and reach is not None else ((), ())
+            told = NOTHING if centre is None else f"{centre:.3f}" if not column.unit else SHOWN[column.unit](centre)
+            series.append(Series(label, [label], [centre], of_run(index), low, high, notes=[told],
+                                 written=len(groups) <= MOST_WRITTEN))  # fmt: skip
+            rows[index] += [centre, reach] if seeds > 1 else [centre]
+        if not column.empty:
+            lines = [(level, "chance") for level in column.across]
+            panels.append(Panel(column.title, "bars", Axis(""), Axis("", column.unit, bottom=0.0), series, lines))
+        names += [column.name, f"{column.name}_{REACH[confidence]}"] if seeds > 1 else [column.name]
+    spread = f"Means over the seeds; error bars: {spread_words(confidence=confidence)}." if seeds > 1 else ""
+    return Chart(slug, title, f"{title}: a bar for each run.", panels, names, rows, spread=spread)

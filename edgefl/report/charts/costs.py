@@ -7,12 +7,11 @@ from statistics import median
 from typing import Any
 
 from edgefl import units
-from edgefl.report.charts.chart import QUIET, Axis, Chart, Panel, Series, colour, mean
+from edgefl.report.charts.chart import Axis, Chart, Panel, Series, mean
 from edgefl.report.charts.fleet import _axis, _place
+from edgefl.report.charts.palette import INK, MEASURED, PARTS, PREDICTED, QUIET
 from edgefl.report.charts.records import Records, ShownFlight, ShownVerdict
-from edgefl.report.charts.timeline import COLOURS as PARTS
 
-SCRATCH = "#999999"
 ABOVE = 2.2
 """The axis of memory ends at this multiple of the largest need, so that needs can be seen beside large budgets."""
 
@@ -51,17 +50,13 @@ def memory(records: Records) -> Chart | None:
         rows.append([key[0], key[1], peak, *(budgets[-1] or (None, None, None)), parts])
     if not places:
         return None
-    names = [name for name in (*PARTS, "scratch", "not told apart") if any(parts.get(name) for parts in bars)]
-    series = [
-        Series(name, places, [parts.get(name, 0) for parts in bars],
-               PARTS.get(name, SCRATCH if name == "scratch" else QUIET))
-        for name in names
-    ]  # fmt: skip
+    names = [name for name in (*PARTS, "not told apart") if any(parts.get(name) for parts in bars)]
+    series = [Series(name, places, [parts.get(name, 0) for parts in bars], PARTS.get(name, QUIET)) for name in names]
     known = [(place, b) for place, b in zip(places, budgets, strict=True) if b]
     if known:
         series.append(
             Series(
-                "budgets: least, median, most", [place for place, _ in known], [b[1] for _, b in known], "#222222",
+                "budgets: least, median, most", [place for place, _ in known], [b[1] for _, b in known], INK,
                 [b[0] for _, b in known], [b[2] for _, b in known], form="points",
                 notes=["budgets " + ", ".join(map(units.show_bytes, b)) for _, b in known],
             )
@@ -112,11 +107,12 @@ def costs(records: Records) -> Chart | None:
         alike = [[pair for pair in found if pair[1] is not None] or found for found in pairs]
         first = [_of((one for one, _ in found), how) for found in alike]
         other = [_of((two for _, two in found), how) for found in alike]
-        series = [Series("predicted", places, first, colour(0))]
+        series = [Series("predicted", places, first, PREDICTED)]
         if any(value is not None for value in other):
-            series.append(Series(second, places, other, colour(1)))
+            series.append(Series(second, places, other, MEASURED))
         axis = Axis("stage, kind" if len(stages) > 1 else "")
-        panels.append(Panel(title, "bars", axis, Axis("", unit, bottom=0.0), series))
+        if any(value for each in series for value in each.y):
+            panels.append(Panel(title, "bars", axis, Axis("", unit, bottom=0.0), series))
         columns += [f"predicted_{name}", f"{'measured' if second == 'measured' else 'simulated'}_{name}"]
         for row, one, two in zip(table, first, other, strict=True):
             row += [one, two]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
 
-from edgefl.report.charts.chart import Axis, Chart, Number, Panel, Series, colour, deviation, mean
+from edgefl.report.charts.chart import Axis, Chart, Panel, Series
+from edgefl.report.charts.palette import of_kind, of_run
 from edgefl.report.charts.records import Curves
 from edgefl.report.console import title_of
 from edgefl.report.facts import shown_metrics
+from edgefl.report.spread import Spread, spread_words, with_confidence
 
 CLOCKS = (
     ("rounds", "round", Axis("round")),
@@ -21,7 +24,8 @@ CLOCKS = (
 MAIN = ("balanced_accuracy", "soft_score", "accuracy", "r@10", "r@1", "perplexity")
 """Of the metrics that a kind has, the first of these tells most."""
 
-BAND = "mean of the seeds; the band is the standard deviation"
+REACH = {False: "deviation", True: "half_width"}
+"""What the column of a spread is called, without and with enough seeds for a confidence interval."""
 
 
 def evaluated(runs: Iterable[Curves]) -> list[tuple[str, str]]:
@@ -62,7 +66,7 @@ def overview(groups: Mapping[str, Sequence[Curves]]) -> Chart | None:
         charts = [(f"{kind}: {title_of(name)}", _of_groups(groups, kind, name)) for kind, name in chosen.items()]
     for title, chart in charts:
         panels += [replace(panel, y=replace(panel.y, title=title)) for panel in chart.panels[:2]]
-    return Chart("curves", "What was learned", "", panels, [], [])
+    return Chart("curves", "What was learned", "", panels, [], [], spread=charts[0][1].spread)
 
 
 def metrics(records: Curves) -> list[Chart]:
@@ -81,88 +85,115 @@ def compared_metrics(groups: Mapping[str, Sequence[Curves]]) -> list[Chart]:
 
 
 def _of_kinds(records: Curves, name: str, kinds: Sequence[str]) -> Chart:
-    lines = {kind: (kind, name, [records]) for kind in kinds}
-    return _chart(name, title_of(name), lines, [records], [records.kinds.index(kind) for kind in kinds])
+    lines = {kind: _Line(kind, name, [records], of_kind(records.kinds.index(kind))) for kind in kinds}
+    return _chart(name, title_of(name), lines, [records])
 
 
 def _of_groups(groups: Mapping[str, Sequence[Curves]], kind: str, name: str) -> Chart:
-    lines = {label: (kind, name, runs) for label, runs in groups.items()}
+    lines = {label: _Line(kind, name, runs, of_run(i)) for i, (label, runs) in enumerate(groups.items())}
     everyone = [run for runs in groups.values() for run in runs]
-    return _chart(f"{kind}-{name}", f"{kind}: {title_of(name)}", lines, everyone, range(len(lines)))
+    return _chart(f"{kind}-{name}", f"{kind}: {title_of(name)}", lines, everyone)
 
 
-def _chart(
-    slug: str, title: str, lines: Mapping[str, tuple[str, str, Sequence[Curves]]], runs: Sequence[Curves],
-    colours: Sequence[int],
-) -> Chart:  # fmt: skip
-    points = {label: _points(*line) for label, line in lines.items()}
-    seeds = max(len(line[2]) for line in lines.values())
-    (metric,) = {line[1] for line in lines.values()}
+@dataclass(frozen=True)
+class _Line:
+    """A metric of a kind over the rounds of runs that differ in their seeds only."""
+
+    kind: str
+    metric: str
+    runs: Sequence[Curves]
+    colour: str
+
+
+@dataclass(frozen=True)
+class _Point:
+    """An evaluated round: where it is on each axis, and the score over the seeds that reached it."""
+
+    clocks: Mapping[str, float]
+    score: Spread
+    tested: bool
+    """Whether it is the final evaluation, on another split than those before it."""
+
+
+def _series(label: str, line: _Line, points: Sequence[_Point], clock: str, *, confidence: bool) -> Iterator[Series]:
+    """The evaluations as a line, and the final one apart from it: it is on another split."""
+    for tested in (False, True):
+        mine = [point for point in points if point.tested == tested]
+        if not mine:
+            continue
+        centres = [point.score.mean for point in mine]
+        reaches = [point.score.reach(confidence=confidence) for point in mine]
+        known = any(reach is not None for reach in reaches)
+        low, high = (
+            [None if mean is None or reach is None else mean + sign * reach
+             for mean, reach in zip(centres, reaches, strict=True)]
+            for sign in (-1, 1)
+        )  # fmt: skip
+        yield Series(
+            label, [point.clocks[clock] for point in mine], centres, line.colour, low if known else (),
+            high if known else (), symbols=[int(tested)] * len(mine), form="points" if tested else None,
+        )  # fmt: skip
+
+
+def _chart(slug: str, title: str, lines: Mapping[str, _Line], runs: Sequence[Curves]) -> Chart:
+    points = {label: _points(line) for label, line in lines.items()}
+    seeds = max(len(line.runs) for line in lines.values())
+    confidence = with_confidence([Spread((0.0,) * len(line.runs)) for line in lines.values()])
+    (metric,) = {line.metric for line in lines.values()}
     chance: dict[float, list[str]] = {}
-    for kind in dict.fromkeys(line[0] for line in lines.values()):
+    for kind in dict.fromkeys(line.kind for line in lines.values()):
         for level in {level for run in runs if (level := run.chance.get(kind, {}).get(metric)) is not None}:
             chance.setdefault(level, []).append(kind)
-    several = len({line[0] for line in lines.values()}) > 1 and len(chance) > 1
+    several = len({line.kind for line in lines.values()}) > 1 and len(chance) > 1
     across = [(level, f"chance ({', '.join(kinds)})" if several else "chance") for level, kinds in chance.items()]
     panels = []
     for clock, _, axis in CLOCKS:
-        if clock == "joules" and not any(point[1]["joules"] for found in points.values() for point in found):
+        if not any(point.clocks[clock] for found in points.values() for point in found):
             continue
         series = [
-            Series(
-                label, [p[1][clock] for p in found], [p[2] for p in found], colour(colours[i]),
-                [None if p[3] is None else p[2] - p[3] for p in found] if seeds > 1 else (),
-                [None if p[3] is None else p[2] + p[3] for p in found] if seeds > 1 else (),
-                symbols=[int(p[4]) for p in found],
-            )
-            for i, (label, found) in enumerate(points.items())
-        ]  # fmt: skip
-        panels.append(Panel("", "lines", axis, Axis(title_of(metric)), series,
-                            across))  # fmt: skip
-    splits = [(run.settings.evaluation.split, run.settings.evaluation.final) for run in runs]
+            each
+            for label, found in points.items()
+            for each in _series(label, lines[label], found, clock, confidence=confidence)
+        ]
+        panels.append(Panel("", "lines", axis, Axis(title_of(metric)), series, across))
+    split, final = runs[0].settings.evaluation.split, runs[0].settings.evaluation.final
     notes = []
-    if any(p[4] for found in points.values() for p in found):
-        notes.append(
-            f"The last mark, a square, is on the {splits[0][1]} split, the others on the {splits[0][0]} split."
-        )
-    if seeds > 1:
-        notes.append(f"Lines are the {BAND}.")
+    if any(point.tested for found in points.values() for point in found):
+        notes.append(f"Lines are on the {split} split. A square is the final evaluation, on the {final} split: it "
+                     "isn't to be compared with the line.")  # fmt: skip
+    spread = f"Means over the seeds; bands and error bars: {spread_words(confidence=confidence)}." if seeds > 1 else ""
     rows = [
-        [label, *(p[1][clock] for clock, _, _ in CLOCKS), p[2], p[3], p[5], "final" if p[4] else "evaluation"]
+        [label, *(point.clocks[clock] for clock, _, _ in CLOCKS), point.score.mean,
+         point.score.reach(confidence=confidence), len(point.score.values), "final" if point.tested else "evaluation"]
         for label, found in points.items()
-        for p in found
-    ]
+        for point in found
+    ]  # fmt: skip
+    heading = f"{title[:1].upper()}{title[1:]}"
     return Chart(
-        f"metric-{slug}".replace("@", "-at-"), f"{title[:1].upper()}{title[1:]}",
-        f"{title[:1].upper()}{title[1:]} over rounds, virtual time, and the traffic and energy of all clients until "
-        "then.",
-        panels, ["line", *(name for _, name, _ in CLOCKS), metric, "deviation", "seeds", "split"], rows,
-        group="What was learned", choice=title, notes=notes,
+        f"metric-{slug}".replace("@", "-at-"), heading,
+        f"{heading} over rounds, virtual time, and the traffic and energy of all clients until then.",
+        panels, ["line", *(name for _, name, _ in CLOCKS), metric, f"{metric}_{REACH[confidence]}", "seeds", "split"],
+        rows, group="What was learned", choice=title, notes=notes, spread=spread,
     )  # fmt: skip
 
 
-def _points(
-    kind: str, metric: str, runs: Sequence[Curves]
-) -> list[tuple[int, dict[str, float], float, Number, bool, int]]:
-    """Of each evaluated round: its number, clocks, mean, deviation, whether it is the final evaluation, and the seeds.
-
-    A round counts where all runs that are as long have a score.
-    """
+def _points(line: _Line) -> list[_Point]:
+    """Each evaluated round: the score over the seeds that have one."""
     found: dict[int, list[tuple[dict[str, float], float, bool]]] = {}
-    for run in runs:
+    for run in line.runs:
         clocks = run.clocks()
         ends = run.finished and bool(run.rounds) and bool(run.rounds[-1].metrics)
         ends = ends and run.settings.evaluation.split != run.settings.evaluation.final
         for i, r in enumerate(run.rounds):
-            value = r.metrics.get(kind, {}).get(metric)
+            value = r.metrics.get(line.kind, {}).get(line.metric)
             if value is not None:
                 here = {name: float(values[i]) for name, values in clocks.items()}
                 found.setdefault(r.round, []).append((here, value, bool(ends) and r is run.rounds[-1]))
-    points = []
-    for number, entries in sorted(found.items()):
-        clocks_here = {clock: float(mean(e[0][clock] for e in entries) or 0.0) for clock, _, _ in CLOCKS}
-        values = [value for _, value, _ in entries]
-        centre = mean(values)
-        assert centre is not None
-        points.append((number, clocks_here, centre, deviation(values), any(e[2] for e in entries), len(entries)))
-    return points
+    return [
+        _Point(
+            {clock: fmean(each[0][clock] for each in entries) for clock, _, _ in CLOCKS},
+            Spread(tuple(value for _, value, _ in entries)),
+            any(each[2] for each in entries),
+        )
+        for _, entries in sorted(found.items())
+    ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from edgefl import units
 from edgefl.records.devices import DeviceCheck
 from edgefl.records.published import Published
-from edgefl.report.charts.chart import QUIET, Axis, Chart, Panel, Series, colour
+from edgefl.report.charts.chart import Axis, Chart, Panel, Series
+from edgefl.report.charts.palette import QUIET, of_kind, of_run
 
 
 def devices_that_fit(result: DeviceCheck) -> Chart:
@@ -22,7 +23,7 @@ def devices_that_fit(result: DeviceCheck) -> Chart:
             series.append(
                 Series(
                     f"{words} ({len(mine)})", [max(row.available_memory_bytes, 2**20) / 2**30 for row in mine],
-                    [row.virtual_seconds for row in mine], colour(index), symbols=[index] * len(mine),
+                    [row.virtual_seconds for row in mine], of_kind(index), symbols=[index] * len(mine),
                     notes=[row.device for row in mine], written=True, hollow=not eligible,
                 )
             )  # fmt: skip
@@ -53,7 +54,7 @@ def predicted_over_published(result: Published) -> Chart:
         series.append(
             Series(
                 f"{name} ({len(mine)})", [row.measured for row, _ in mine], [predicted for _, predicted in mine],
-                colour(index), symbols=[index] * len(mine),
+                of_run(index), symbols=[index] * len(mine),
             )
         )  # fmt: skip
     every = [value for row, predicted in rows for value in (row.measured, predicted)]

@@ -8,7 +8,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from edgefl import units
-from edgefl.report.charts.chart import BUDGETS, GOOD, IDLE, OTHER_BUDGET, QUIET, Axis, Chart, Panel, Series, colour
+from edgefl.report.charts.chart import Axis, Chart, Panel, Series
+from edgefl.report.charts.palette import BUDGETS, FITS, IDLE, OTHER_BUDGET, QUIET, of_kind
 from edgefl.report.charts.records import Records, ShownVerdict
 from edgefl.report.facts import RoundFacts
 
@@ -35,7 +36,7 @@ def eligible(records: Records) -> Chart:
             rows.append(([stage.stage, stage.rounds, kind, counts.clients, counts.eligible], refused))
     others = sorted({name for n in bars.values() for name in n} - {*BUDGETS, "fits", OTHER_STAGE})
     names = ["fits", *(n for n in (*BUDGETS, *others, OTHER_STAGE) if any(n in bar for bar in bars.values()))]
-    colours = {"fits": GOOD, **BUDGETS, **dict.fromkeys(others, OTHER_BUDGET)}
+    colours = {"fits": FITS, **BUDGETS, **dict.fromkeys(others, OTHER_BUDGET)}
     series = [
         Series(name if name == "fits" else f"refused by {name}", list(bars), [n.get(name, 0) for n in bars.values()],
                colours.get(name, QUIET))
@@ -78,17 +79,15 @@ def fleet(records: Records) -> Chart | None:
         rows += [[stage, *(getattr(p, name) for name in COLUMNS)] for p in points]
     if not panels:
         return None
-    caption = "The fleet: the memory that a client may use over the predicted time of its round. "
+    caption = "The memory that a client may use over the predicted time of its round. "
     if not limited:
-        caption = (
-            "The fleet: the memory that a client's round needs over its predicted time (no budget limits memory). "
-        )
+        caption = "The memory that a client's round needs over its predicted time (no budget limits memory). "
     caption += "Filled marks fit all budgets, hollow ones are refused; dashed lines are what a kind's round needs."
     notes = ["A point stands for all clients of a kind, device, link and verdict."] if grouped else []
     if len(stages) < len(records.stages):
         notes.append(f"{len(stages)} of {len(records.stages)} stages are shown.")
     columns = ["stage", *COLUMNS]
-    return Chart("fleet", "The fleet", caption, panels, columns, rows, notes=notes)
+    return Chart("fleet", "Clients by memory and time", caption, panels, columns, rows, notes=notes)
 
 
 @dataclass
@@ -142,7 +141,7 @@ def _panel(title: str, points: Sequence[Point], kinds: Sequence[str]) -> Panel:
     def height(p: Point) -> float | None:
         return p.memory_limit_bytes if limited else p.memory_bytes
 
-    colours = {SENT: GOOD, IDLE_NAME: IDLE, **{f"refused by {name}": shade for name, shade in BUDGETS.items()}}
+    colours = {SENT: FITS, IDLE_NAME: IDLE, **{f"refused by {name}": shade for name, shade in BUDGETS.items()}}
     others = {p.verdict for p in points if p.verdict.startswith("refused")} - colours.keys()
     colours |= dict.fromkeys(sorted(others), OTHER_BUDGET)
     series = []
@@ -183,26 +182,25 @@ def _words(p: Point) -> str:
 
 
 def excluded(records: Records) -> Chart | None:
-    """The samples, classes and modalities that refused clients take with them."""
+    """The samples, classes and modalities that refused clients take with them; None if no sample is excluded."""
     stages = records.facts.stages
     worst: dict[int, RoundFacts] = {}
     for stage in stages:
         rounds = [r for r in records.rounds if r.stage == stage.stage]
         worst[stage.stage] = max(rounds, key=lambda r: r.excluded.samples)
-    if not worst:
+    if not any(r.excluded.samples for r in worst.values()):
         return None
     places = [f"stage {number}" for number in worst] if len(worst) > 1 else ["all rounds"]
     kinds = records.kinds
     lost = [
-        Series(kind, places, [_left_out(r, kind) for r in worst.values()], colour(i)) for i, kind in enumerate(kinds)
+        Series(kind, places, [_left_out(r, kind) for r in worst.values()], of_kind(i)) for i, kind in enumerate(kinds)
     ]
     shares = {number: r.excluded.modality_samples_share for number, r in worst.items()}
     modalities = list(dict.fromkeys(name for share in shares.values() for name in share))
     kept = [
-        Series(name, places, [_rest(share.get(name)) for share in shares.values()],
-               colour(i))
-        for i, name in enumerate(modalities)
-    ]  # fmt: skip
+        Series(name, places, [_rest(share.get(name)) for share in shares.values()], _of_modality(name, kinds))
+        for name in modalities
+    ]
     rows = [
         [number, r.excluded.samples, sum(r.samples.values()), *(_left_out(r, kind) for kind in kinds),
          *(_rest(shares[number].get(name)) for name in modalities),
@@ -216,9 +214,7 @@ def excluded(records: Records) -> Chart | None:
                 plural = noun if len(names) == 1 else {"class": "classes", "modality": "modalities"}[noun]
                 notes.append(f"Stage {number}: only refused clients have the {plural} {_listed(names[:12])}"
                              f"{f' and {len(names) - 12} more' if len(names) > 12 else ''}.")  # fmt: skip
-    if not any(r.excluded.samples for r in worst.values()):
-        notes.append("No sample is excluded: every client fits.")
-    elif not notes:
+    if not notes:
         notes.append("No class and no modality is lost as a whole.")
     return Chart(
         "excluded", "What is excluded",
@@ -230,6 +226,11 @@ def excluded(records: Records) -> Chart | None:
          *(f"excluded_share_{name}" for name in modalities), "lost_classes", "lost_modalities"],
         rows, notes=notes,
     )  # fmt: skip
+
+
+def _of_modality(name: str, kinds: Sequence[str]) -> str:
+    """The colour of the kind that has this modality alone, else of one that has it beside others."""
+    return of_kind(kinds.index(min((kind for kind in kinds if name in kind.split("-")), key=len, default=kinds[0])))
 
 
 def _rest(share: float | None) -> float | None:

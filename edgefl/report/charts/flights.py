@@ -5,15 +5,15 @@ from __future__ import annotations
 from statistics import median
 
 from edgefl import units
-from edgefl.report.charts.chart import QUIET, Axis, Chart, Panel, Series, colour
+from edgefl.report.charts.chart import Axis, Chart, Panel, Series
+from edgefl.report.charts.palette import INK, PHASES, QUIET, WORST
 from edgefl.report.charts.records import Records, ShownFlight
 
 MOST_FLIGHTS = 300
 MOST_CLIENTS = 40
-PHASES = (("download", "#4477aa"), ("compute", "#228833"), ("upload", "#b8860b"))
 
 
-def timeline(records: Records, most: int = MOST_FLIGHTS) -> Chart | None:
+def who_did_what(records: Records, most: int = MOST_FLIGHTS) -> Chart | None:
     """A line of spans for each client: downloading, computing, uploading; the last of each round is marked."""
     if not records.flights:
         return None
@@ -29,16 +29,16 @@ def timeline(records: Records, most: int = MOST_FLIGHTS) -> Chart | None:
     names = {f.client: f"{f.client} {f.kind}" for f in flights}
     order = [names[client] for client in clients]
     series = []
-    for index, (phase, shade) in enumerate(PHASES):
-        begins = [f.dispatched_virtual_seconds + sum(f.seconds(name) for name, _ in PHASES[:index]) for f in flights]
+    for index, (phase, shade) in enumerate(PHASES.items()):
+        begins = [f.dispatched_virtual_seconds + sum(f.seconds(name) for name in list(PHASES)[:index]) for f in flights]
         series.append(
             Series(phase, [f.seconds(phase) for f in flights], [names[f.client] for f in flights], shade,
                    base=begins, notes=[_words(f) for f in flights])
         )  # fmt: skip
     last = [f for f in _stragglers(records).values() if f.round in rounds and f.client in names]
     for name, chosen, shade, symbol in (
-        ("last of its round", [f for f in last if f.outcome == "finished"], "#222222", 3),
-        ("no update", [f for f in flights if f.outcome != "finished"], "#ee6677", 5),
+        ("last of its round", [f for f in last if f.outcome == "finished"], INK, 3),
+        ("no update", [f for f in flights if f.outcome != "finished"], WORST, 5),
     ):
         if chosen:
             series.append(
@@ -100,18 +100,18 @@ def _words(f: ShownFlight) -> str:
 
 
 def stragglers(records: Records) -> Chart | None:
-    """How long the slowest and the median client of each round took, and who was the slowest."""
+    """How long the slowest and the median client of each round took, and who it was; None of single clients."""
     by_round: dict[int, list[ShownFlight]] = {}
     for f in records.flights:
         by_round.setdefault(f.round, []).append(f)
-    if not by_round:
+    if all(len(flights) < 2 for flights in by_round.values()):
         return None
     numbers = sorted(by_round)
     slowest = [max(by_round[n], key=lambda f: f.virtual_seconds) for n in numbers]
     middle = [median(f.virtual_seconds for f in by_round[n]) for n in numbers]
     rows = []
     for number, slow, typical in zip(numbers, slowest, middle, strict=True):
-        phase = max((name for name, _ in PHASES), key=slow.seconds)
+        phase = max(PHASES, key=slow.seconds)
         rows.append(
             [number, len(by_round[number]), slow.client, slow.kind, slow.device, slow.link, phase,
              slow.outcome, slow.virtual_seconds, typical,
@@ -122,7 +122,7 @@ def stragglers(records: Records) -> Chart | None:
         "Time of the slowest client's round beside the median client's. The table names the slowest, and the phase "
         "that took most of its time.",
         [Panel("", "lines", Axis("round"), Axis("time of a client's round", "seconds", bottom=0.0),
-               [Series("slowest", numbers, [f.virtual_seconds for f in slowest], colour(1),
+               [Series("slowest", numbers, [f.virtual_seconds for f in slowest], WORST,
                        notes=[_words(f) for f in slowest]),
                 Series("median", numbers, middle, QUIET, dashed=True)])],
         ["round", "flights", "slowest_client", "kind", "device", "link", "longest_phase", "outcome", "slowest_seconds",

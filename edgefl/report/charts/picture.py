@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from edgefl.errors import RunError
-from edgefl.report.charts.chart import UNKNOWN, Axis, Chart, Panel, Series
+from edgefl.report.charts.chart import Axis, Chart, Panel, Series
+from edgefl.report.charts.palette import INK, QUIET, UNKNOWN
 from edgefl.runs.durable import replace_file, write_output
 
 MARKS = "osD^vXP*"
 WIDTH = 7.0
 """Inches: a page's text width.  A figure of one panel takes half of it."""
 HEIGHT = 2.5
+MOST_LETTERS = 22
+"""Letters of a line of the legend."""
 
 STYLE: dict[Any, Any] = {
     "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7, "xtick.labelsize": 7,
@@ -48,7 +52,10 @@ def draw(chart: Chart, path: Path, *, dpi: int = 200, title: str = "", measured:
         figure = Figure(figsize=(wide, tall), layout="constrained" if measured else None)
         FigureCanvasAgg(figure)
         if not measured:
-            figure.subplots_adjust(0.58 / wide, 0.75 / tall, 1 - 0.1 / wide, 1 - 0.3 / tall, 0.2, 0.25)
+            names = [fill(series.name, MOST_LETTERS) for panel in chart.panels for series in panel.series]
+            beside = 0.5 + 0.06 * max((len(line) for name in names for line in name.split("\n")), default=0)
+            bottom = 0.65 if chart.spread else 0.5
+            figure.subplots_adjust(0.58 / wide, bottom / tall, 1 - beside / wide, 1 - 0.3 / tall, 0.2, 0.25)
         grid = figure.subplots(
             lines, columns, squeeze=False, sharex=chart.aligned, sharey="row" if chart.aligned else False
         )
@@ -61,10 +68,10 @@ def draw(chart: Chart, path: Path, *, dpi: int = 200, title: str = "", measured:
             grid[index // columns][index % columns].set_axis_off()
         if title:
             figure.suptitle(title, fontsize=9, y=None if measured else 1 - 0.06 / tall)
-        if not any(panel.legend for panel in chart.panels):
-            _legend(
-                figure, grid, wide, "outside lower center" if measured else "lower center", 1 if chart.aligned else 2
-            )
+        if chart.spread:
+            figure.supxlabel(chart.spread, fontsize=6, color=QUIET, **({} if measured else {"y": 0.05 / tall}))
+        if not any(panel.legend for panel in chart.panels) and not all(panel.alone for panel in chart.panels):
+            _legend(figure, grid, "outside right upper" if measured else "center right", 1 if chart.aligned else 2)
         form = path.suffix.removeprefix(".").lower()
         metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(form, {"Software": None})
         content = BytesIO()
@@ -159,7 +166,8 @@ def _lines(axes: Any, panel: Panel) -> None:
         sign = MARKS[min(marks) % len(MARKS)]
         if series.form == "points":
             spread = _errors(series, fy) if series.low else None
-            axes.errorbar(x, y, yerr=spread, fmt=sign, color=series.colour, elinewidth=0.8, capsize=1.5)
+            axes.errorbar(x, y, yerr=spread, fmt=sign, color=series.colour, elinewidth=0.8, capsize=1.5,
+                          label=series.name)  # fmt: skip
             continue
         axes.plot(x, y, color=series.colour, label=series.name, linestyle="--" if series.dashed else "-",
                   linewidth=3.5 if series.heavy else None, marker=sign if len(marks) == 1 and len(x) <= 40 else None,
@@ -201,7 +209,7 @@ def _points(axes: Any, panel: Panel) -> None:
         _write(axes, series, [x / fx for x in series.x], [y / fy for y in series.y], fontsize=4.5)
     for index, name in enumerate(panel.symbols):
         if name:
-            axes.scatter([], [], s=14, marker=MARKS[index % len(MARKS)], color="#777777", label=name)
+            axes.scatter([], [], s=14, marker=MARKS[index % len(MARKS)], color=QUIET, label=name)
     _across(axes, panel, fy)
     _down(axes, panel, fx)
     _label(axes, panel, fx, fy)
@@ -225,7 +233,7 @@ def _bars(axes: Any, panel: Panel) -> None:
             for i, value in zip(at, y, strict=True):
                 floor[i] += value
         if any(value is not None for value in series.low):
-            axes.errorbar([i + shift for i in at], y, yerr=_errors(series, fy), fmt="none", ecolor="#222222",
+            axes.errorbar([i + shift for i in at], y, yerr=_errors(series, fy), fmt="none", ecolor=INK,
                           elinewidth=0.8, capsize=2)  # fmt: skip
     for series in panel.series:
         if series.form == "points":
@@ -292,7 +300,7 @@ def _write(axes: Any, series: Series, x: Sequence[float], y: Sequence[float], **
 def _down(axes: Any, panel: Panel, factor: float) -> None:
     """Dotted lines from top to bottom with their names along them."""
     for place, name in panel.down:
-        axes.axvline(place / factor, color="#777777", linestyle=":", linewidth=0.8)
+        axes.axvline(place / factor, color=QUIET, linestyle=":", linewidth=0.8)
         axes.annotate(name, (place / factor, 0.995), xycoords=("data", "axes fraction"), fontsize=7, rotation=90,
                       va="top", xytext=(2, 0), textcoords="offset points", color="#555555")  # fmt: skip
 
@@ -300,7 +308,7 @@ def _down(axes: Any, panel: Panel, factor: float) -> None:
 def _across(axes: Any, panel: Panel, factor: float) -> None:
     """Dotted lines over the panel, their names at alternating ends, so that near ones don't overlap."""
     for index, (height, name) in enumerate(sorted(panel.across)):
-        axes.axhline(height / factor, color="#777777", linestyle=":", linewidth=0.8)
+        axes.axhline(height / factor, color=QUIET, linestyle=":", linewidth=0.8)
         axes.annotate(name, (1 - index % 2, height / factor), xycoords=("axes fraction", "data"), va="bottom",
                       ha="left" if index % 2 else "right", fontsize=6, color="#555555")  # fmt: skip
 
@@ -322,18 +330,17 @@ def _spans(axes: Any, panel: Panel) -> None:
             axes.barh(at, _scaled(series.x, fx), left=_scaled(series.base, fx), height=0.7, color=series.colour,
                       label=series.name)  # fmt: skip
     for begun, _ in panel.down:
-        axes.axvline(begun / fx, color="#777777", linestyle=":", linewidth=0.6)
+        axes.axvline(begun / fx, color=QUIET, linestyle=":", linewidth=0.6)
     axes.set_yticks(range(len(place)), list(place))
     axes.invert_yaxis()
     axes.set_xlabel(panel.x.titled(fx))
 
 
-def _legend(figure: Any, grid: Any, wide: float, place: str, least: int) -> None:
-    """One legend for all panels, below them; none if there are fewer than ``least`` names to tell."""
+def _legend(figure: Any, grid: Any, place: str, least: int) -> None:
+    """One legend for all panels, beside them; none if there are fewer than ``least`` names to tell."""
     handles: dict[str, Any] = {}
     for axes in grid.flat:
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(name, handle)
     if len(handles) >= least:
-        across = max(1, int(wide * 13 / (max(map(len, handles)) + 5)))
-        figure.legend(handles.values(), list(handles), loc=place, ncols=min(across, len(handles)))
+        figure.legend(handles.values(), [fill(name, MOST_LETTERS) for name in handles], loc=place)

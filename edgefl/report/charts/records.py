@@ -47,7 +47,6 @@ class ShownVerdict(VerdictFacts):
 
     link: str
     margins: Annotated[Mapping[str, float | None], Keys("BUDGET")]
-    costs: Annotated[Mapping[str, float], Keys("BUDGET")]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from edgefl.records import UNSET
-from edgefl.report.charts.chart import Axis, Chart, Panel, Series, colour
+from edgefl.report.charts.chart import Axis, Chart, Panel, Series
+from edgefl.report.charts.palette import QUIET, WORST
 from edgefl.report.charts.records import Records
 
 METRICS = ("accuracy", "r@1")
@@ -24,8 +25,8 @@ def served(records: Records) -> Chart | None:
         places = [_place(row.by, row.group) for row in groups]
         of = [row.metrics[name] for row in groups]
         bars = [
-            Series("mean of the clients", places, [values.mean for values in of], colour(0)),
-            Series("mean of their worst tenth", places, [values.worst_decile for values in of], colour(1)),
+            Series("mean of the clients", places, [values.mean for values in of], QUIET),
+            Series("mean of their worst tenth", places, [values.worst_decile for values in of], WORST),
         ]
         panels.append(Panel(name, "bars", Axis(""), Axis(name, "share", bottom=0.0), bars))
         rows += [

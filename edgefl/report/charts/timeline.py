@@ -6,23 +6,11 @@ from typing import TYPE_CHECKING
 
 from edgefl import units
 from edgefl.report.charts.chart import Axis, Chart, Panel, Series
+from edgefl.report.charts.palette import INK, PARTS
 
 if TYPE_CHECKING:
     from edgefl.work import Timeline
 
-COLOURS = {
-    "parameters": "#332288",
-    "gradients": "#cc6677",
-    "optimizer": "#882255",
-    "activations": "#88ccee",
-    "buffers": "#999933",
-    "inputs": "#117733",
-    "received": "#44aa99",
-    "reference": "#661100",
-    "outputs": "#6699cc",
-    "temporaries": "#ddcc77",
-}
-"""Colour of each part of memory.  The order is that of ``edgefl.work.PARTS``, which is slow to import."""
 MIB = 2**20
 
 
@@ -51,13 +39,13 @@ def memory_timeline(timeline: Timeline, title: str) -> Chart:
     """The parts of memory at every moment, stacked; parts that are always empty are left out."""
     moments, peak = timeline.moments, timeline.peak
     x, totals = range(len(moments)), [m.bytes for m in moments]
-    parts = {part: [m.totals[i] for m in moments] for i, part in enumerate(COLOURS)}
+    parts = {part: [m.totals[i] for m in moments] for i, part in enumerate(PARTS) if part != "scratch"}
     parts = {part: values for part, values in parts.items() if any(values)}
-    series = [Series(part, x, values, COLOURS[part]) for part, values in parts.items()]
+    series = [Series(part, x, values, PARTS[part]) for part, values in parts.items()]
     where = [f"{units.show_bytes(m.bytes)}, {m.operator}, {m.scope or 'outside the model'}, {m.phase}" for m in moments]
     series += [
-        Series("all", x, totals, "#222222", notes=where, form="lines"),
-        Series("peak", [peak], [totals[peak]], "#222222", symbols=[4], notes=[f"peak {peak_words(timeline)}"],
+        Series("all", x, totals, INK, notes=where, form="lines"),
+        Series("peak", [peak], [totals[peak]], INK, symbols=[4], notes=[f"peak {peak_words(timeline)}"],
                written=True, form="points"),
     ]  # fmt: skip
     memory = Axis("live memory", "bytes", bottom=0.0, top=totals[peak] * 1.12 or 1.0)

@@ -4,17 +4,16 @@
   const root = document.documentElement;
   const toggle = document.getElementById("theme");
   const system = window.matchMedia("(prefers-color-scheme: dark)");
-  // colours of the light page, as they are on the dark one
-  const dark = {
-    "#4477aa": "#6ea8e0", "#ee6677": "#ff8a98", "#228833": "#4dbb62", "#b8860b": "#dcae3a", "#aa3377": "#d672a8",
-    "#1b9aaa": "#4cc4d3", "#777777": "#9a9fa8", "#55aadd": "#7cc3ee", "#cc6622": "#f0945a", "#222222": "#e6e7ea",
-    "#332288": "#8379dd", "#882255": "#cc5f96", "#661100": "#c4694d", "#117733": "#45ad68", "#999999": "#b5b8be",
-  };
   let theme;
 
+  // A colour of the light page on the dark one: mixed with white until it is as bright as can be read there.
+  const bright = ([r, g, b]) => (0.2126 * r + 0.7152 * g + 0.0722 * b) / 255;
   const shade = (colour) => {
     if (theme !== "dark" || typeof colour !== "string") return colour;
-    return (dark[colour.slice(0, 7)] || colour.slice(0, 7)) + colour.slice(7);
+    let parts = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+    if (Math.max(...parts) - Math.min(...parts) < 8 && bright(parts) < 0.2) parts = parts.map((each) => 255 - each);
+    while (bright(parts) < 0.5) parts = parts.map((each) => each + (255 - each) * 0.1);
+    return `#${parts.map((each) => Math.round(each).toString(16).padStart(2, "0")).join("")}${colour.slice(7)}`;
   };
   const painted = (value) => {
     if (Array.isArray(value)) return value.map(painted);

@@ -17,11 +17,14 @@ from edgefl.html import templates
 from edgefl.records import Record, part_of
 from edgefl.records.run import Environment
 from edgefl.report.bench import Section, answer, heading, sections, told_runs
-from edgefl.report.charts import MOST_FLIGHTS, Chart, Records, charts_of, charts_of_comparison, records_of
+from edgefl.report.charts import MOST_FLIGHTS, Chart, Records, charts_of, charts_of_comparison, groups_of, records_of
 from edgefl.report.charts.bench import charts_of_bench
+from edgefl.report.charts.curves import REACH
 from edgefl.report.console import NOTHING, shown
-from edgefl.report.page.told import asked, headline, notices
+from edgefl.report.page.matrix import Groups, Matrix, matrix_of
+from edgefl.report.page.told import asked, besides, notices
 from edgefl.report.page.traces import MARKS, Plot, Trace, traces
+from edgefl.report.page.verdict import verdict_of
 from edgefl.runs.durable import write_output
 
 if TYPE_CHECKING:
@@ -36,7 +39,8 @@ MOST_BYTES = 6_000_000
 
 SIGNS = dict(zip(MARKS, "●■◆▲▼✖✚★", strict=True))
 PARTS = (
-    ("who", "Who takes part", ("eligible", "fleet", "excluded")),
+    ("fleet", "The fleet", ("fleet",)),
+    ("who", "Who takes part", ("eligible", "excluded")),
     ("learned", "What was learned", ("metric-", "served")),
     ("costs", "What it costs", ("memory", "costs")),
     ("time", "Time", ("timeline", "stragglers")),
@@ -103,12 +107,14 @@ class Group:
 
 @dataclass(frozen=True)
 class Told:
-    """What stands above the figures."""
+    """What stands above the figures: the verdict, its matrix, and what was asked."""
 
     kind: str
     path: Path
     notices: Sequence[str]
-    headline: Sequence[tuple[str, str, str]]
+    verdict: Sequence[str]
+    matrix: Matrix | None
+    besides: Sequence[str]
     asked: Sequence[tuple[str, str]]
     scenario: str
 
@@ -120,13 +126,18 @@ class Member:
     id: str
     label: str
     notices: Sequence[str]
-    headline: Sequence[tuple[str, str, str]]
+    besides: Sequence[str]
     groups: Sequence[Group]
 
     @property
     def option(self) -> tuple[str, str]:
         """The list's value and words."""
         return self.id, self.label
+
+    @property
+    def sections(self) -> list[tuple[str, str]]:
+        """Where its sections are, and their titles."""
+        return [(group.id, group.title) for group in self.groups]
 
 
 @dataclass(frozen=True)
@@ -146,16 +157,18 @@ def write_page(run: Run, path: Path) -> None:
     several = is_comparison(run.path)
     members = run.runs if several else {"": run}
     records = {label: records_of(member, label) for label, member in members.items()}
-    told = _told(run, members, records, several)
+    groups = groups_of(run, [each for each in records.values() if each.rounds])
+    told = _told(run, members, records, groups, several)
     most = max(60, min(MOST_FLIGHTS, 1500 // max(len(members), 1)))
     rows = max(15, min(MOST_ROWS, 1500 // max(len(members), 1)))
     while True:
         figures = _Figures(rows, ": edgefl figures writes all as CSV.")
         if several:
-            charts = charts_of_comparison(run, list(records.values()))
-            compared = figures.group("compared", "The runs side by side", charts)
+            compared = (
+                figures.group("compared", "The runs side by side", charts_of_comparison(groups)) if groups else None
+            )
             each = [
-                Member(f"run-{i}", label, notices(records[label], member.path), headline(records[label]),
+                Member(f"run-{i}", label, notices(records[label], member.path), besides(records[label]),
                        figures.of_run(charts_of(member, records[label], most), f"run-{i}"))
                 for i, (label, member) in enumerate(members.items(), 1)
             ]  # fmt: skip
@@ -195,25 +208,29 @@ def _of_section(section: Section) -> Table:
 
 def _page(
     title: str, figures: _Figures, *, told: Told | None = None, compared: Group | None = None,
-    members: Sequence[Member] = (), run: Sequence[Group] | None = None, alone: Figure | None = None,
+    members: Sequence[Member] = (), run: Sequence[Group] = (), alone: Figure | None = None,
     bench: Benched | None = None,
 ) -> bytes:  # fmt: skip
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs
 
     here = Path(__file__).parent
+    sections = [("verdict", "Verdict"), *((group.id, group.title) for group in (*filter(None, [compared]), *run))]
+    sections += [("single", "Each run")] if members else []
     data = json.dumps(figures.plots, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     css, js = ((here / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     # the package's own texts, and JSON in which no tag can begin
     plotly, plots, css, js = (Markup(text) for text in (get_plotlyjs(), data, css, js))
     page = templates(here).get_template("page.html").render(
-        title=title, told=told, compared=compared, members=members, run=run, alone=alone, bench=bench, plotly=plotly,
-        plots=plots, css=css, js=js,
+        title=title, told=told, sections=sections, compared=compared, members=members, run=run, alone=alone,
+        bench=bench, plotly=plotly, plots=plots, css=css, js=js,
     )  # fmt: skip
     return page.encode()
 
 
-def _told(run: Run, members: Mapping[str, Run], records: Mapping[str, Records], several: bool) -> Told:
+def _told(
+    run: Run, members: Mapping[str, Run], records: Mapping[str, Records], groups: Groups, several: bool
+) -> Told:  # fmt: skip
     from edgefl.runs import comparison
 
     lines = [] if several else notices(records[""], run.path)
@@ -223,10 +240,12 @@ def _told(run: Run, members: Mapping[str, Run], records: Mapping[str, Records], 
         of = len(waiting) + len(members)
         lines.append(f"This comparison isn't finished: {of - len(waiting) - len(unfinished)} of {of} runs are. "
                      f"Continue it with: edgefl run --resume {run.path}")  # fmt: skip
+    matrix = matrix_of(groups) if groups else None
     version = next((each.edgefl for member in members.values() if (each := member.read_file(Written))), "")
     return Told(
         f"comparison of {len(members)} runs" if several else "run", run.path, lines,
-        [] if several else headline(records[""]), asked(run, version, list(members) if several else []),
+        verdict_of(groups, matrix) if matrix else [], matrix, [] if several else besides(records[""]),
+        asked(run, version, list(members) if several else []),
         (run.path / "scenario.yaml").read_text(encoding="utf-8", errors="replace"),
     )  # fmt: skip
 
@@ -288,15 +307,28 @@ class _Figures:
         return Figure(name, chart, panels, [] if alone else list(keys.values()), small, self._table(chart))
 
     def _table(self, chart: Chart) -> Table:
-        rows = chart.rows[: self.most_rows]
-        numbers = [all(isinstance(row[i], int | float | None) for row in rows) for i in range(len(chart.columns))]
+        # those of runs side by side are what is looked for first: all their rows are shown
+        first = chart.name.startswith("runs-")
+        rows = chart.rows if first else chart.rows[: self.most_rows]
+        spreads = [i for i, name in enumerate(chart.columns) if i and _is_spread(name, chart.columns[i - 1])]
+        shown = [i for i in range(len(chart.columns)) if i not in spreads]
         shows = [_shows(column) for column in chart.columns]
-        cells = [[show(cell) for cell, show in zip(row, shows, strict=True)] for row in rows]
+
+        def cell(row: Sequence[Any], i: int) -> str:
+            spread = row[i + 1] if i + 1 in spreads else None
+            return shows[i](row[i]) + (f" ± {shows[i](float(f'{spread:.2g}'))}" if spread else "")
+
+        cells = [[cell(row, i) for i in shown] for row in rows]
         left = len(chart.rows) - len(rows)
         more = f"{left:,} more rows{self.rest}" if left else ""
-        # tables of runs side by side are short, and what is looked for first: they are shown
-        columns = [(_heading(column), number) for column, number in zip(chart.columns, numbers, strict=True)]
-        return Table(chart.title, columns, cells, more, chart.name.startswith("runs-"))
+        numbers = [all(isinstance(row[i], int | float | None) for row in rows) for i in shown]
+        columns = [(_heading(chart.columns[i]), number) for i, number in zip(shown, numbers, strict=True)]
+        return Table(chart.title, columns, cells, more, first)
+
+
+def _is_spread(name: str, before: str) -> bool:
+    """Whether a column has the spread of the means in the one before it."""
+    return name in [f"{before}_{reach}" for reach in REACH.values()]
 
 
 def _key(trace: Trace) -> Key:
@@ -326,8 +358,7 @@ def _heading(column: str) -> str:
 
 def _shows(column: str) -> Callable[[Any], str]:
     """How the cells of a column are shown: with their unit, if the column's name ends with one."""
-    name = column.removesuffix("_deviation")
-    last = name.rpartition("_")[2]
+    name, last = column, column.rpartition("_")[2]
     with_unit = shown(name) if last in ("bytes", "seconds", "joules", "flops", "share") or "_share_" in name else None
 
     def show(cell: Any) -> str:

@@ -1,4 +1,4 @@
-"""What a report says in words: what was asked, and the figures that matter most."""
+"""What a report says in words: what was asked, and what a reader must know before the figures."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ from typing import Any
 
 from edgefl import registry, units
 from edgefl.devices.budgets import FIELDS, Budget, budget_named
-from edgefl.records.summary import Stage
 from edgefl.report.charts import Records
-from edgefl.report.charts.curves import main_metrics
-from edgefl.report.console import title_of
-from edgefl.report.tables import carbon_of, relay_words
+from edgefl.report.tables import carbon_words, relay_words
 from edgefl.runs import Run
 
 
@@ -115,58 +112,18 @@ def _words(value: Any, depth: int = 0) -> str:
     return str(value)
 
 
-def headline(records: Records) -> list[tuple[str, str, str]]:
-    """The figures that matter most, ``(name, figure, explanation)``."""
+def besides(records: Records) -> list[str]:
+    """What is said of a run below its matrix: updates, relays, CO2, and how far off predicted peaks were."""
     facts, totals = records.facts, records.facts.totals
-    everyone = facts.everyone
     if not facts.rounds:
         return []
-    hardest = min(
-        facts.stages,
-        key=lambda s: sum(k.eligible for k in s.kinds.values()) / max(_clients(s), 1),
-        default=None,
-    )
-    found: list[tuple[str, str, str]] = []
-    if hardest is not None:
-        fits = sum(kind.eligible for kind in hardest.kinds.values())
-        where = f"in the hardest stage, {hardest.stage}" if len(facts.stages) > 1 else "whose round fits all budgets"
-        found.append(("clients that fit", f"{fits:,} of {_clients(hardest):,}", where))
-    ended = f"{totals.finished:,} updates, {totals.late:,} late, {totals.failed:,} failed"
-    found.append(("took part", f"{everyone.took_part:,} of {everyone.clients:,}", ended))
-    worst = max(facts.stages, key=lambda s: s.excluded.samples, default=None)
-    if worst is not None and worst.excluded.of_samples:
-        lost = worst.excluded
-        found.append(("samples excluded", units.show_share(lost.samples / lost.of_samples),
-                      f"{lost.samples:,} of {lost.of_samples:,}, of refused clients"))  # fmt: skip
-    if facts.costs:
-        largest = max(facts.costs, key=lambda row: row.peak_memory_bytes)
-        error = max((row.memory_error for row in facts.costs if row.memory_error is not None), key=abs, default=None)
-        checked = ""
-        if error is not None:
-            checked = f"; measured within {abs(error) * 100:.2g} %" if abs(error) >= 5e-4 else "; as measured"
-        found.append(("peak memory", units.show_bytes(largest.peak_memory_bytes), f"{largest.kind}{checked}"))
-    moved = "down and up, all clients"
-    if relays := relay_words(totals):
-        moved += f"; {relays}"
-    found += [
-        ("virtual time", units.show_seconds(facts.virtual_seconds), f"{facts.rounds:,} rounds"),
-        ("traffic", units.show_bytes(totals.download_bytes + totals.upload_bytes), moved),
-        ("energy", units.show_joules(totals.energy_joules), "of all clients"),
-    ]
-    if carbon := carbon_of(totals):
-        by = ", ".join(f"{phase} {units.show_grams(grams)}" for phase, grams in carbon.items())
-        found.append(("CO2 equivalent", units.show_grams(sum(carbon.values())), by))
-    for kind, name in main_metrics([records]).items():
-        value = facts.metrics.get(kind, {}).get(name)
-        if value is not None:
-            chance = facts.chance.get(kind, {}).get(name)
-            by = f", chance {chance:.3g}" if chance is not None else ""
-            found.append((f"{kind}: {title_of(name)}", f"{value:.3f}", f"{facts.metrics_split} split{by}"))
-    return found
-
-
-def _clients(stage: Stage) -> int:
-    return int(sum(kind.clients for kind in stage.kinds.values()))
+    told = [f"{totals.finished:,} updates arrived, {totals.late:,} of them late; {totals.failed:,} failed."]
+    error = max((row.memory_error for row in facts.costs if row.memory_error is not None), key=abs, default=None)
+    if error is not None:
+        within = f"within {abs(error) * 100:.2g} %" if abs(error) >= 5e-4 else "as predicted"
+        told.append(f"Peaks were measured {within}.")
+    told += [words[:1].upper() + words[1:] + "." for words in (relay_words(totals), carbon_words(totals)) if words]
+    return told
 
 
 def notices(records: Records, path: Any) -> list[str]:

@@ -8,8 +8,11 @@ from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
 from edgefl.report.charts.chart import Axis, Panel, Series
+from edgefl.report.charts.palette import INK, QUIET
 
 MARKS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "x", "cross", "star")
+WHOLE = ("round", "stage")
+"""Axes of whole numbers."""
 DIGITS = 5
 """Digits of a number in the page; tables and CSV files have more."""
 
@@ -63,6 +66,12 @@ class Trace(TypedDict, total=False):
     base: list[Place]
     text: list[str] | list[list[str]]
     texttemplate: str
+    textposition: str
+    insidetextanchor: str
+    textangle: int
+    constraintext: str
+    textfont: dict[str, int]
+    cliponaxis: bool
     orientation: str
     stackgroup: str
     fill: str
@@ -188,14 +197,14 @@ def traces(panel: Panel) -> Plot:
         for index, name in enumerate(panel.symbols):
             if name:  # an entry of the legend for each mark
                 data.append(Trace(type="scatter", mode="markers", x=[None], y=[None], name=safe(name),
-                                  marker=Marker(symbol=MARKS[index % len(MARKS)], color="#777777")))  # fmt: skip
+                                  marker=Marker(symbol=MARKS[index % len(MARKS)], color=QUIET)))  # fmt: skip
     layout["showlegend"] = len(data) > 1 and not panel.alone
     return {"data": data, "layout": layout}
 
 
 def _rule(panel: Panel, layout: Layout, fx: float, fy: float) -> None:
     """Dotted lines across and down, and their names; those down spans begin rounds, and have none."""
-    dotted = Line(width=1, dash="dot", color="#777777")
+    dotted = Line(width=1, dash="dot", color=QUIET)
     for index, (height, name) in enumerate(sorted(panel.across)):
         place = _number(height / fy)
         layout["shapes"].append(Shape(type="line", xref="paper", x0=0, x1=1, y0=place, y1=place, line=dotted))
@@ -231,6 +240,9 @@ def _axis(axis: Axis, factor: float, values: Values) -> PlotAxis:
         made |= _ticks([value / factor for value in values if isinstance(value, int | float) and value])
     else:
         made["rangemode"] = "tozero" if axis.bottom == 0.0 else "normal"
+        numbers = [value for value in values if isinstance(value, int | float)]
+        if axis.title in WHOLE and numbers and max(numbers) - min(numbers) <= 10:
+            made["dtick"] = 1
     if axis.top is not None:
         ends = [(axis.bottom or 0.0) / factor, axis.top / factor]
         made["range"] = [_log(end) if axis.log else _number(end) for end in ends]
@@ -340,9 +352,12 @@ def _bars(panel: Panel, _: float, fy: float) -> list[Trace]:
             made |= {"type": "scatter", "mode": "markers"}
             made["marker"] |= {"symbol": "line-ew-open", "size": 12, "line": {"width": 2}}
         if any(value is not None for value in series.low):
-            made["error_y"] = {**_spread(series, fy), "color": "#222222"}
-        if series.written:
-            made["text"] = list(map(safe, series.notes))
+            made["error_y"] = {**_spread(series, fy), "color": INK}
+        if series.written:  # within the bar where a whisker begins at its end
+            inside = any(value is not None for value in series.low)
+            made |= {"text": list(map(safe, series.notes)), "textposition": "inside" if inside else "outside"}
+            made |= {"insidetextanchor": "start", "cliponaxis": False, "textangle": 0, "constraintext": "none"}
+            made["textfont"] = {"size": 10}
         made.update(_hover(series))
         data.append(made)
     return data

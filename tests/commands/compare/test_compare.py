@@ -20,11 +20,11 @@ import edgefl
 from edgefl.cli import main
 from edgefl.commands.compare.compare import Curve, Evaluation, at_equal, compared_runs
 from edgefl.commands.compare.members import labels_of, members_of
-from edgefl.commands.compare.spread import Spread
 from edgefl.errors import RunError
 from edgefl.records.compare import ComparedRuns
-from edgefl.report import comparison_csv, print_comparison
+from edgefl.report import comparison_csv, comparison_latex, print_comparison
 from edgefl.report.facts import facts_of
+from edgefl.report.spread import Spread
 
 Tiny = Callable[..., dict[str, Any]]
 
@@ -92,6 +92,40 @@ def test_the_best_is_marked_if_its_paired_gap_is_beyond_chance(
     }
     rows = compared_runs(members_of([comparison.path]), facts).rows
     assert [row.figures["text.accuracy"].best for row in rows] == best
+
+
+def test_latex_has_the_numbers_of_the_table_and_the_best_in_bold(compared: ComparedRuns) -> None:
+    text = comparison_latex(compared)
+    assert text.count(r"\toprule") == text.count(r"\midrule") == text.count(r"\bottomrule") == 1
+    rows = [line.removesuffix(r" \\").split(" & ") for line in text.splitlines() if line.endswith(r"\\")]
+    columns = len(rows[0])
+    assert {len(row) for row in rows} == {columns} and rf"\begin{{tabular}}{{l{'r' * (columns - 1)}}}" in text
+    peak = next(row.index("peak memory") for row in rows if "peak memory" in row)
+    assert [row[peak].startswith(r"$\mathbf{") for row in rows[-2:]] == [False, True]
+    of_text = compared.rows[0].figures["text.accuracy"]
+    assert rows[-2][1] == rf"${of_text.mean:.3f} \pm {of_text.deviation:.3f}$"
+    assert r"\%" in rows[-3] and "%" not in "".join("".join(row) for row in rows).replace(r"\%", "")
+    odd = replace(compared, rows=[replace(row, label="a_b & 50% {x}") for row in compared.rows])
+    assert r"a\_b \& 50\% \{x\}" in comparison_latex(odd)
+
+
+def test_what_is_eligible_is_so_in_the_hardest_stage_and_peaks_are_of_all_that_were_asked(
+    tiny: Tiny, tmp_path: Path
+) -> None:
+    scenario = tiny(
+        data={"source": "glyphs", "clients": {"text": 4}, "samples": 40, "validation": 40, "test": 40},
+        training={"mode": "none", "batch": 8},
+        schedule={"name": "layerwise", "stages": 2, "rounds": 2},
+    )
+    needs = {row["stage"]: row["peak_memory_bytes"] for row in edgefl.profile(scenario)["rows"]}
+    hardest = max(needs.values())
+    assert min(needs.values()) < hardest
+    scenario["fleet"] = {"budgets": {"memory": (min(needs.values()) + hardest) // 2}}
+    run = edgefl.run(scenario, output=tmp_path / "run")
+    (row,) = edgefl.compare([run.path]).rows
+    assert row.figures["eligible_share"].mean == 0.0 and row.figures["eligible_share_ever"].mean == 1.0
+    assert row.figures["peak_memory_bytes"].mean == hardest
+    assert max(r["peak_memory_bytes"] for r in run.records("clients")) < hardest
 
 
 # --- groups ----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from edgefl.commands.compare.paired import PairedGap, Winner, holm, paired_gap, ranks_of, seeds_needed, winner_of
+from edgefl.report.paired import PairedGap, Winner, holm, paired_gap, ranks_of, seeds_needed, winner_of
 
 # Student (1908): hours of sleep gained by ten patients with two drugs
 FIRST = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean, stdev
 
-from scipy.special import stdtrit
-
 MOST_FOR_DEVIATION = 4
 """With up to this many seeds a spread is the standard deviation; with more it is the 95 % confidence interval."""
 CONFIDENCE = 0.95
@@ -51,10 +49,21 @@ class Spread:
         """Half the width of the 95 % confidence interval of the mean."""
         if self.deviation is None:
             return None
+        from scipy.special import stdtrit  # takes longer to import than a page without spreads to write
+
         n = len(self.values)
         return float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * self.deviation / sqrt(n)
+
+    def reach(self, *, confidence: bool) -> float | None:
+        """What is shown beside the mean: half of the confidence interval, or the standard deviation."""
+        return self.half_width if confidence else self.deviation
 
 
 def with_confidence(spreads: Sequence[Spread]) -> bool:
     """Whether all these have enough seeds for a confidence interval."""
     return bool(spreads) and all(len(spread.values) > MOST_FOR_DEVIATION for spread in spreads)
+
+
+def spread_words(*, confidence: bool) -> str:
+    """What a reach is."""
+    return "half of the 95 % interval (Student's t)" if confidence else "standard deviation"

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from scipy.special import chdtrc, stdtr, stdtrit
 
 from edgefl import seeds
+from edgefl.records.compare import Figure
+from edgefl.report.spread import Spread
 
 LEVEL = 0.95
 """Level of intervals; a winner is named and ranks are apart at the error of 5 %."""
@@ -203,6 +205,30 @@ def winner_of(scores: Mapping[str, Sequence[float | None]], *, higher: bool) -> 
         gap=gaps[others[0]] if others else None,
         detectable=max((each for each in shown if each is not None), default=None),
     )
+
+
+def figures_of(of_seeds: Sequence[Sequence[int]], spreads: Sequence[Spread], *, higher: bool) -> list[Figure]:
+    """A column of a table: a figure for each row of runs, the best marked by the seeds that all rows share.
+
+    ``of_seeds`` are the seeds of each row, in the order of its spread's values; ``higher``: more is better.
+    """
+    values = [
+        dict(zip(seeds_of_row, spread.values, strict=True))
+        for seeds_of_row, spread in zip(of_seeds, spreads, strict=True)
+    ]
+    shared = [seed for seed in of_seeds[0] if all(seed in of for of in values)]
+    winner = winner_of({str(i): [of[seed] for seed in shared] for i, of in enumerate(values)}, higher=higher)
+    return [
+        Figure(
+            mean=spread.mean,
+            deviation=spread.deviation,
+            half_width=spread.half_width,
+            values=list(spread.values),
+            diverged=spread.diverged,
+            best=winner.gap is not None and winner.name == str(index),
+        )
+        for index, spread in enumerate(spreads)
+    ]
 
 
 # --- ranks -----------------------------------------------------------------------------------------------------------
