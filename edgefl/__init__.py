@@ -5,8 +5,9 @@ The public functions and classes of ``__all__`` are imported on first use.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from edgefl import first_use
 
 if TYPE_CHECKING:
     from edgefl.commands.analyse.analyse import analyse
@@ -59,37 +60,34 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Run": "edgefl.runs",
-    "analyse": "edgefl.commands.analyse.analyse",
-    "bench": "edgefl.commands.bench.bench",
-    "calibrate": "edgefl.commands.calibrate",
-    "check": "edgefl.commands.check.check",
-    "check_devices": "edgefl.commands.devices.check_devices",
-    "compare": "edgefl.commands.compare.compare",
-    "emulate": "edgefl.commands.emulate.emulate",
-    "explain": "edgefl.commands.explain",
-    "export": "edgefl.commands.export",
-    "fit": "edgefl.commands.fit.fit",
-    "papers": "edgefl.paper_tables.papers",
-    "profile": "edgefl.commands.profile.profile",
-    "profile_clients": "edgefl.commands.profile.profile_clients",
-    "read_run": "edgefl.runs",
-    "register": "edgefl.registry",
-    "run": "edgefl.commands.run.run",
-    "sweep": "edgefl.commands.sweep.sweep",
-    "trace": "edgefl.commands.trace",
-    "tune": "edgefl.commands.tune.tune",
-    "validate": "edgefl.commands.validate",
-    "write_figures": "edgefl.commands.report",
-    "write_report": "edgefl.commands.report",
+    "Run": "runs",
+    "analyse": "commands.analyse.analyse",
+    "bench": "commands.bench.bench",
+    "calibrate": "commands.calibrate",
+    "check": "commands.check.check",
+    "check_devices": "commands.devices.check_devices",
+    "compare": "commands.compare.compare",
+    "emulate": "commands.emulate.emulate",
+    "explain": "commands.explain",
+    "export": "commands.export",
+    "fit": "commands.fit.fit",
+    "papers": "paper_tables.papers",
+    "profile": "commands.profile.profile",
+    "profile_clients": "commands.profile.profile_clients",
+    "read_run": "runs",
+    "register": "registry",
+    "run": "commands.run.run",
+    "sweep": "commands.sweep.sweep",
+    "trace": "commands.trace",
+    "tune": "commands.tune.tune",
+    "validate": "commands.validate",
+    "write_figures": "commands.report",
+    "write_report": "commands.report",
 }
 """Module of each public name.  It is imported on first use, so that ``edgefl --help`` doesn't import torch."""
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(import_module(_MODULES[name]), name)
-    raise AttributeError(f"module 'edgefl' has no attribute {name!r}")
+__getattr__ = first_use.imports(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:

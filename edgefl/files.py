@@ -48,7 +48,8 @@ def output(path: Path) -> Iterator[BinaryIO]:
     A link is followed.  What isn't a regular file, such as ``/dev/stdout``, gets the bytes as they come.
     Raises OSError.
     """
-    if (path.exists() and not path.is_file()) or path.absolute().parts[1:2] in (("dev",), ("proc",)):
+    parts = path.absolute().parts[1:3]  # /dev/shm holds files in memory
+    if (path.exists() and not path.is_file()) or (parts[:1] in (("dev",), ("proc",)) and parts != ("dev", "shm")):
         with path.open("wb") as file:
             yield file
     else:

@@ -20,6 +20,8 @@ from multiprocessing.context import SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from edgefl.preloaded import NAMED
+
 if sys.platform != "win32":  # which has neither
     import resource
     from multiprocessing import popen_forkserver
@@ -28,7 +30,11 @@ if sys.platform != "win32":  # which has neither
 READ_AT_IMPORT = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "TORCH", "ATEN_", "LD_", "MALLOC_",
                   "GLIBC_", "PYTHON", "CUDA_", "NVIDIA_", "HF_", "TRANSFORMERS_", "MPL")  # fmt: skip
 """Beginnings of environment variables that libraries read while they are imported, or the interpreter when it starts.
-A worker for which one differs from the server's is spawned.  PYTHONPATH isn't one: workers are given ``sys.path``."""
+A worker for which one differs from the server's is spawned."""
+
+SET_BY_LIBRARIES = {"PYTHONPATH", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR"}
+"""Such variables that decide nothing here: workers are given ``sys.path``; scikit-learn sets the next two, and
+bitsandbytes the last, in whatever process imports them."""
 
 _lock = threading.Lock()
 _begun: Mapping[str, str] | None = None
@@ -66,9 +72,8 @@ def end_with_parent() -> None:
 def _serves(module: str) -> bool:
     """Whether a server runs whose libraries have read this process's environment; it is started if there is none."""
     global _begun
-    now = {
-        name: value for name, value in os.environ.items() if name.startswith(READ_AT_IMPORT) and name != "PYTHONPATH"
-    }
+    now = {name: each for name, each in os.environ.items() if name.startswith(READ_AT_IMPORT)}
+    now = {name: each for name, each in now.items() if name not in SET_BY_LIBRARIES}
     with _lock:
         if _begun is None:
             _begin(["torch", *[module] * module.startswith("edgefl.")])
@@ -78,10 +83,11 @@ def _serves(module: str) -> bool:
 
 def _begin(preload: list[str]) -> None:
     """Start the server with the path of this process, so that it imports what this process would."""
-    own = {name: os.environ.get(name) for name in ("PYTHONPATH", "PYTHONSAFEPATH")}
+    own = {name: os.environ.get(name) for name in ("PYTHONPATH", "PYTHONSAFEPATH", NAMED)}
     os.environ["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     os.environ["PYTHONSAFEPATH"] = "1"  # else the current folder comes first
-    forkserver.set_forkserver_preload(preload)
+    os.environ[NAMED] = " ".join(preload)
+    forkserver.set_forkserver_preload(["edgefl.preloaded"])
     try:
         # the server inherits the mask: Ctrl-C while it imports would show a traceback
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

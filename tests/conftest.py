@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import shutil
 import signal
 import sys
 import tomllib
@@ -41,6 +43,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Tables in tests and on pages have this width, whatever the tester's terminal.
 os.environ["COLUMNS"] = "100"
+
+# A collection of all that torch and the collected tests hold takes a tenth of a second, and finds little.
+gc.set_threshold(1000, 10, 100)
+
+# Runs wait for the disk until their files lie there; where memory can hold the folders of tests, none waits.
+MEMORY = Path("/dev/shm")
+if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 6 * 2**30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 # Commands and worker processes that tests start import the checkout too.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -99,6 +109,33 @@ def folder_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     os.chdir(before)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def without_pictures() -> None:
+    """Let runs draw no pictures, where the tests have imported what trains."""
+    if "torch" in sys.modules:
+        from pictures import leave_out
+
+        leave_out()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_open_files() -> Iterator[None]:
+    """Close what is in cycles of references after a module that left many files open: a process may open 1,024."""
+    yield
+    opened = Path("/proc/self/fd")
+    if opened.is_dir() and len(os.listdir(opened)) > 300:
+        gc.collect()
+
+
+@pytest.fixture(scope="module")
+def with_pictures() -> Iterator[None]:
+    """Let the runs of a module draw theirs."""
+    from pictures import drawn
+
+    with drawn():
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny() -> Callable[..., dict[str, Any]]:
     """A function that makes a scenario of about a second: seven clients of three kinds, two blocks of width 16."""
@@ -131,11 +168,14 @@ def tiny() -> Callable[..., dict[str, Any]]:
 @pytest.fixture(scope="session")
 def layerwise_run(tiny: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A run shared by many tests: FedCola under a layer-wise schedule of two stages with two rounds each."""
+    from pictures import drawn
+
     import edgefl
 
     executor = {"name": "inline", "device": "cpu", "checkpoints": 2}
     scenario = tiny(method="fedcola", schedule={"name": "layerwise", "stages": 2, "rounds": 4}, executor=executor)
-    return edgefl.run(scenario, output=tmp_path_factory.mktemp("layerwise") / "run")
+    with drawn():
+        return edgefl.run(scenario, output=tmp_path_factory.mktemp("layerwise") / "run")
 
 
 @pytest.fixture(scope="session")

@@ -14,14 +14,17 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from io import TextIOWrapper
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
+from typer.main import get_command_name
+from typer.models import CommandInfo
 
-from edgefl import terminal
+from edgefl import garbage, terminal
 from edgefl.cli.stopping import behind, exit_code, stoppable
 from edgefl.errors import EdgeflError, PluginError, RunError, text_of, visible
 from edgefl.files import full_disk_named
@@ -108,6 +111,15 @@ ScenarioFile = Annotated[
     typer.Argument(
         metavar="SCENARIO",
         help="A scenario file, or the name of a shipped one: quickstart.",
+        autocompletion=shipped_and_files,
+        callback=found,
+    ),
+]
+ScenarioFiles = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SCENARIO...",
+        help="A scenario file, or the name of a shipped one: quickstart. May be several.",
         autocompletion=shipped_and_files,
         callback=found,
     ),
@@ -232,6 +244,20 @@ def observing(what: str = "") -> Iterator[Any]:
 # --- the entry point -------------------------------------------------------------------------------------------------
 
 
+def asked_for(arguments: Sequence[str]) -> typer.Typer:
+    """The application with nothing but the command that is typed, as reading the options of all takes longer than many
+    commands; with all of them if the first word names none."""
+    typed = next((word for word in arguments if not word.startswith("-")), "")
+    only = copy(app)
+    only.registered_commands = [each for each in app.registered_commands if _name(each) == typed]
+    only.registered_groups = [each for each in app.registered_groups if each.name == typed]
+    return only if only.registered_commands or only.registered_groups else app
+
+
+def _name(command: CommandInfo) -> str:
+    return command.name or get_command_name(getattr(command.callback, "__name__", ""))
+
+
 def _most_files() -> str:
     """How many files the system lets this process open."""
     try:
@@ -323,8 +349,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         warnings.showwarning = terminal.warn
         _state["traceback"] = False
         try:
-            with full_disk_named(), _answering(), _named_faults():
-                app(list(arguments) if arguments is not None else None, prog_name="edgefl")
+            with garbage.left_alone(), full_disk_named(), _answering(), _named_faults():
+                asked_for(sys.argv[1:] if arguments is None else arguments)(arguments, prog_name="edgefl")
         except EdgeflError as error:
             if _state["traceback"]:
                 traceback.print_exception(error)

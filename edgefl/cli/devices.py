@@ -12,7 +12,7 @@ from edgefl.cli.app import (
     AsJson,
     Overrides,
     Plugins,
-    ScenarioFile,
+    ScenarioFiles,
     app,
     examples,
     observing,
@@ -98,9 +98,16 @@ def show(
     print_json(result) if as_json else print_devices(result)
 
 
-@library.command("check", epilog=examples("edgefl devices check mine.yaml", "edgefl devices check mine.yaml --csv"))
+@library.command(
+    "check",
+    epilog=examples(
+        "edgefl devices check mine.yaml",
+        "edgefl devices check mine.yaml quickstart --markdown",
+        "edgefl devices check mine.yaml --csv",
+    ),
+)
 def check(
-    scenario: ScenarioFile,
+    scenarios: ScenarioFiles,
     overrides: Overrides = None,
     device: Annotated[
         list[str] | None,
@@ -112,27 +119,40 @@ def check(
     figure: Annotated[str | None, typer.Option(metavar="FILE", help="Draw what fits: .png, .pdf or .svg.")] = None,
     full: Annotated[bool, typer.Option("--full", help="A line for each device and kind.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV instead of a table.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a table in Markdown.")] = False,
     plugins: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check which devices of the library could train each kind of client: memory, time, energy, binding budget."""
-    from edgefl.report import print_device_check, profile_csv
+    """Check which devices of the library could train each kind of client: memory, time, energy, binding budget.
 
-    if as_csv and as_json:
-        raise typer.BadParameter("--csv and --json can't be combined", param_hint="--csv")
+    Several scenarios give a row for each device, and a column for each scenario and kind.
+    """
+    from edgefl.report import devices_markdown, print_device_check, print_device_checks, profile_csv
+
+    forms = {"--csv": as_csv, "--markdown": as_markdown, "--json": as_json}
+    if len(given := [name for name, value in forms.items() if value]) > 1:
+        raise typer.BadParameter(f"{given[0]} and {given[1]} can't be combined", param_hint=given[0])
+    several = len(scenarios) > 1
+    if several and (others := [name for name, value in {"--full": full, "--figure": figure}.items() if value]):
+        raise typer.BadParameter(f"{others[0]} takes one scenario", param_hint=others[0])
     with observing() as on_progress:
-        from edgefl.commands.devices.check_devices import check_devices
+        from edgefl.commands.devices.check_devices import check_scenarios
 
-        result = check_devices(
-            scenario, overrides or (), devices=device or (), link=link, stage=stage, kind=kind, figure=figure,
+        result = check_scenarios(
+            scenarios, overrides or (), devices=device or (), link=link, stage=stage, kind=kind, figure=figure,
             on_progress=on_progress,
         )  # fmt: skip
+    only = next(iter(result.checks.values()))
     if as_json:
-        print_json(result)
+        print_json(result if several else only)
     elif as_csv:
-        sys.stdout.write(profile_csv(result))
+        sys.stdout.write(profile_csv(result if several else only))
+    elif as_markdown:
+        sys.stdout.write(devices_markdown(result))
+    elif several:
+        print_device_checks(result)
     else:
-        print_device_check(result, full=full)
+        print_device_check(only, full=full)
 
 
 @library.command(

@@ -90,13 +90,12 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
     opened and sections that contradict each other, or DeviceError.  Warns of a run that takes long.
     """
     check_host(scenario, trains=trains)
+    _check_sections(scenario)
     with errors_at(scenario, "data"):
         federation = federation_of(scenario, on_message)
     _check_held_out(scenario, federation)
     kinds = _kinds(scenario, federation)
     schedule: Schedule = registry.get("schedule", scenario.schedule_name)(scenario.schedule_options, blocks_of(kinds))
-    with errors_at(scenario, "schedule"):
-        schedule.check(scenario.adapter_options, scenario.aggregation)
     kinds = _quantised(scenario, kinds, schedule)
     drawn = cache(lambda: Fleet.draw(scenario.fleet, len(federation.client_kind), scenario.seed))
     setting = _setting(scenario, federation, kinds, schedule, on_message, drawn)
@@ -121,6 +120,17 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
     if trains:
         tell_time(scenario, setup)
     return setup
+
+
+def _check_sections(scenario: Scenario) -> None:
+    """Raise ScenarioError for sections that the method or the schedule doesn't go with, before data are opened."""
+    with errors_at(scenario, "method"):
+        registry.get("method", scenario.method_name).check_training(scenario.method_options, scenario.training)
+    with errors_at(scenario, "schedule"):
+        schedule: Schedule = registry.get("schedule", scenario.schedule_name)(
+            scenario.schedule_options, scenario.model.blocks
+        )
+        schedule.check(scenario.adapter_options, scenario.aggregation)
 
 
 @contextmanager

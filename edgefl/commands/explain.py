@@ -213,13 +213,13 @@ def _offline(run: Run, record: PlayedRound, flights: Sequence[PlayedFlight], cli
 
     The same function of the scenario that the run drew from; empty if its scenario or its trace can't be read any more.
     """
+    if not clients or not record.unavailable:
+        return {}
     import numpy as np
 
     from edgefl.devices.availability import availability_of
     from edgefl.scenario import load
 
-    if not clients or not record.unavailable:
-        return {}
     started, ended = record.started_virtual_seconds, record.ended
     sent = {f.dispatched_virtual_seconds for f in flights if f.dispatched_virtual_seconds >= started}
     try:

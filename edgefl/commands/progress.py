@@ -7,7 +7,8 @@ from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from edgefl import registry
+from edgefl import garbage, registry
+from edgefl.data import one_look
 from edgefl.files import full_disk_named
 
 if TYPE_CHECKING:
@@ -44,8 +45,7 @@ def public_command(command: Callable[Arguments, Answer]) -> Callable[Arguments, 
 
     @wraps(command)
     def public(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
-        from edgefl.data import one_look  # here, since edgefl doctor runs where torch can't be imported
-
+        garbage.imported()
         if "observe" in kwargs:
             kwargs["on_progress"] = kwargs.pop("observe")
         with ExitStack() as stack:
@@ -58,10 +58,17 @@ def public_command(command: Callable[Arguments, Answer]) -> Callable[Arguments, 
         from edgefl.records.profile import Answer as ShownAnswer
 
         if isinstance(answer, ShownAnswer):
-            from edgefl.report import notebook  # noqa: F401  it gives answers their HTML
+            ShownAnswer.html = staticmethod(_html)  # type: ignore[method-assign]
         return answer
 
     return public
+
+
+def _html(answer: object) -> str | None:
+    """An answer as a notebook shows it; what draws its figures is imported when one does."""
+    from edgefl.report.notebook import html
+
+    return html(answer)
 
 
 def _with_bar(stack: ExitStack, on_progress: Any) -> OnProgress:

@@ -1,14 +1,36 @@
 """Data: sets, partitions, tokenizers, and the Source that a work reads."""
 
-from edgefl.data.collection import Collection, DataSet, FolderSet, Wanted
-from edgefl.data.federation import Federation
-from edgefl.data.fingerprints import made_of, one_look, unrevised
-from edgefl.data.opening import open_federation
-from edgefl.data.options import KINDS, DataOptions
-from edgefl.data.samples import Samples
-from edgefl.data.shipping import Cargo, packed, unpacked
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgefl import first_use
+
+if TYPE_CHECKING:
+    from edgefl.data.collection import Collection, DataSet, FolderSet, Wanted
+    from edgefl.data.federation import Federation
+    from edgefl.data.fingerprints import made_of, unrevised
+    from edgefl.data.look import one_look
+    from edgefl.data.opening import open_federation
+    from edgefl.data.options import KINDS, DataOptions
+    from edgefl.data.samples import Samples
+    from edgefl.data.shipping import Cargo, packed, unpacked
 
 __all__ = [
     "KINDS", "Cargo", "Collection", "DataOptions", "DataSet", "Federation", "FolderSet", "Samples", "Wanted",
     "made_of", "one_look", "open_federation", "packed", "unpacked", "unrevised",
 ]  # fmt: skip
+
+_MODULES = {
+    **dict.fromkeys(("Collection", "DataSet", "FolderSet", "Wanted"), "collection"),
+    "Federation": "federation",
+    **dict.fromkeys(("made_of", "unrevised"), "fingerprints"),
+    "one_look": "look",
+    "open_federation": "opening",
+    **dict.fromkeys(("KINDS", "DataOptions"), "options"),
+    "Samples": "samples",
+    **dict.fromkeys(("Cargo", "packed", "unpacked"), "shipping"),
+}
+"""Module of each public name."""
+
+__getattr__ = first_use.imports(__name__, _MODULES)

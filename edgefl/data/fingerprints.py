@@ -9,8 +9,6 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,27 +16,13 @@ from typing import Any
 from edgefl import registry
 from edgefl.data.collection import DataSet, FolderSet
 from edgefl.data.federation import Federation
+from edgefl.data.look import LOOKED
 from edgefl.data.options import DataOptions
 from edgefl.data.vocabulary import tokenizer_file
 from edgefl.errors import DataError
 
 REVISION = 3
 """Part of every cache key: increased when the layout, the splits or the draws change."""
-
-_looked: ContextVar[dict[Path, str] | None] = ContextVar("looked", default=None)
-
-
-@contextmanager
-def one_look() -> Iterator[None]:
-    """Look at the files of each folder once until the end of the context: a command has one view of its data."""
-    if _looked.get() is not None:
-        yield
-        return
-    token = _looked.set({})
-    try:
-        yield
-    finally:
-        _looked.reset(token)
 
 
 def fingerprint(folder: Path) -> list[str]:
@@ -47,7 +31,7 @@ def fingerprint(folder: Path) -> list[str]:
     Files that were replaced by others of the same size and time aren't noticed.  Raises DataError if the folder can't
     be read.
     """
-    looked, path = _looked.get(), folder.resolve()
+    looked, path = LOOKED.get(), folder.resolve()
     if looked is not None and path in looked:
         return [str(path), looked[path]]
     hashed = hashlib.blake2b(digest_size=16)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isclose
@@ -50,11 +52,16 @@ def _loadable(load: Any) -> AfterValidator:
 
 
 def _shares(value: object, noun: str = "name") -> object:
-    """Read a name or a mapping of names to shares or counts; shares become floats, counts stay integers."""
+    """Read a name, a list of names with equal shares, or a mapping of names to shares or counts.
+
+    Shares become floats, counts stay integers.
+    """
     if isinstance(value, str):
         return {value: 1.0}
+    if isinstance(value, list | tuple) and value and all(isinstance(name, str) for name in value):
+        return {name: count / len(value) for name, count in Counter(value).items()}
     if not isinstance(value, Mapping):
-        raise ValueError(f"{value!r} is neither a name nor a mapping of names to shares (40%) or counts (12)")
+        raise ValueError(f"{value!r} is no name, list of names, or mapping of names to shares (40%) or counts (12)")
     if not value:
         raise ValueError(f"is empty; give at least one {noun} with a share (40%) or a count (12)")
     amounts: dict[object, float | int] = {}
@@ -83,13 +90,14 @@ _SHARES_SCHEMA = WithJsonSchema(
     {
         "anyOf": [
             {"type": "string"},
+            {"type": "array", "items": {"type": "string"}, "minItems": 1},
             {
                 "type": "object",
                 "additionalProperties": {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]},
                 "minProperties": 1,
             },
         ],
-        "examples": [{"raspberry-pi-4-4gb": "60%", "jetson-orin-nano-8gb": "40%"}],
+        "examples": [["phone-mid", "phone-entry"], {"raspberry-pi-4-4gb": "60%", "jetson-orin-nano-8gb": "40%"}],
     }
 )
 # Counts before shares: pydantic 2.7 takes an integer as the first of these types that accepts it.
@@ -170,9 +178,30 @@ def _memory(value: object) -> Amount:
         if isinstance(value, str) and value.strip().endswith(OF_DEVICE):
             units.SHARE.parse_range(value.strip().removesuffix(OF_DEVICE))
             return value.strip()
-        return units.BYTES.parse_range(value)
+        amount = units.BYTES.parse_range(value)
     except UnitError as error:
         raise UnitError(f"{error}, or a share of the device's RAM, '40% of device'") from None
+    if 0 < amount[0] < LEAST_BARE and _is_bare(value):
+        warnings.warn(
+            f"fleet.budgets.memory: {value} is {amount[0]:,.0f} bytes, less than 1 MiB; write a unit if that isn't "
+            f"meant ({amount[0]:g} GiB)",
+            BareNumber,
+            stacklevel=2,
+        )
+    return amount
+
+
+LEAST_BARE = 2**20
+"""Bytes below which a budget of memory without a unit is asked about."""
+
+
+class BareNumber(UserWarning):
+    """A budget of memory is so small that its unit may have been forgotten."""
+
+
+def _is_bare(value: object) -> bool:
+    """Whether an amount is a number without a unit."""
+    return isinstance(value, int | float) or (isinstance(value, str) and bool(re.fullmatch(r"\s*[\d._]+\s*", value)))
 
 
 _MIXTURE: JsonDict = {
@@ -451,7 +480,8 @@ class FleetOptions(BaseModel):
     )
     devices: DeviceShares = Field(
         default={"raspberry-pi-4-4gb": 1.0},
-        description="Devices by name, each with its share (40%) or count of the clients.",
+        description="Devices by name: one, a list with equal shares, or each with its share (40%) or count of the "
+        "clients.",
     )
     links: LinkShares = Field(
         default={"wifi-5": 1.0}, description="Links by name, each with its share (50%) or count of the clients."

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from edgefl.errors import MethodError
 from edgefl.methods.protocol import Method
-from edgefl.methods.setting import Setting
 from edgefl.methods.state import Update
 from edgefl.work import Address, Item, Payload, Work
 from edgefl.work.description import OptimizerSettings, Scalar
 from edgefl.work.optimizer.zeroth_order import STEPS, direction, pooled
+from edgefl.work.training_options import TrainingOptions
 
 
 class Mezo(Method):
@@ -39,12 +39,13 @@ class Mezo(Method):
     paper = "Malladi et al. 2023"
     needs = {"training": {"optimizer": "mezo"}}  # noqa: RUF012 - as in the base class
 
-    def __init__(self, options: Any, setting: Setting):
-        super().__init__(options, setting)
-        if setting.training.optimizer != "mezo":
+    @classmethod
+    def check_training(cls, options: Any, training: TrainingOptions) -> None:
+        """Raises MethodError for another optimizer."""
+        if training.optimizer != "mezo":
             raise MethodError(
                 f"{options.name} sends steps along random directions, which training.optimizer: "
-                f"{setting.training.optimizer} doesn't take: set training.optimizer: mezo"
+                f"{training.optimizer} doesn't take: set training.optimizer: mezo"
             )
 
     def work(self, kind: str, round: int) -> Work:

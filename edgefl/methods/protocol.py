@@ -32,6 +32,7 @@ from edgefl.work.description import HELD_OUT, StepArgs
 from edgefl.work.slices import add
 from edgefl.work.sums import averaged, exact
 from edgefl.work.tasks import task_named
+from edgefl.work.training_options import TrainingOptions
 
 
 class Method:
@@ -109,19 +110,11 @@ class Method:
 
     def __init__(self, options: Any, setting: Setting):
         self.options, self.setting = options, setting
-        training = setting.training
         for kind in setting.kinds.values():
             if self.tasks and kind.task not in self.tasks:
                 name = options.name or type(self).__name__
                 raise MethodError(f"{name} can't train {kind.name} clients for {kind.task}: set data.tasks")
-        if self.plain_sgd:
-            name = options.name or type(self).__name__
-            if training.optimizer_name != "sgd" or training.momentum or training.rates:
-                raise MethodError(
-                    f"{name} counts steps of plain SGD: set training.optimizer: sgd, and leave momentum and rates out"
-                )
-            if training.clip is not None:
-                raise MethodError(f"{name} counts steps of plain SGD: leave training.clip out, which shortens steps")
+        self.check_training(options, setting.training)
         for function in ("work", "evaluate_client") if self.varies else ():
             if len(inspect.signature(getattr(self, function)).parameters) < 3:
                 name = type(self).__name__
@@ -162,6 +155,19 @@ class Method:
         kinds = (kind for kind in self.setting.kinds.values() if kind.delivers_base)
         later = {f"{kind.name}/{name}" for kind in kinds for name in kind.fixed()}
         return ServerState(state.tensors, {a: 1 if a in later else v for a, v in state.versions.items()})
+
+    @classmethod
+    def check_training(cls, options: Any, training: TrainingOptions) -> None:
+        """Raises MethodError for a section ``training`` that clients can't follow; asked before data are opened."""
+        if not cls.plain_sgd:
+            return
+        name = options.name or cls.__name__
+        if training.optimizer_name != "sgd" or training.momentum or training.rates:
+            raise MethodError(
+                f"{name} counts steps of plain SGD: set training.optimizer: sgd, and leave momentum and rates out"
+            )
+        if training.clip is not None:
+            raise MethodError(f"{name} counts steps of plain SGD: leave training.clip out, which shortens steps")
 
     def check_rounds(self, rounds: int) -> None:
         """Raises MethodError if the options name a round after the last one, ``rounds``."""

@@ -9,13 +9,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgefl.commands.progress import OnProgress, public_command, silent
 from edgefl.errors import EdgeflError, RunError, UnknownName
 from edgefl.files import read_regular
 from edgefl.paper_tables.page_tables import Committed, Table, committed_tables, differences, pages_folder
-from edgefl.paper_tables.profiles import Profiles
 from edgefl.records.papers import (
     MadePage,
     PaperDifference,
@@ -27,6 +26,9 @@ from edgefl.records.papers import (
 )
 from edgefl.report.console import csv_text
 from edgefl.runs.durable import replace_file, writing
+
+if TYPE_CHECKING:
+    from edgefl.paper_tables.profiles import Profiles
 
 RESULT = "papers.json"
 """The file in the output folder with the result; its presence says that the folder is this command's."""
@@ -61,6 +63,8 @@ def papers(
         UnknownName: There is no such page.
         RunError: The folder holds something else, or can't be written.
     """
+    from edgefl.paper_tables.profiles import Profiles  # here, since pages are listed without torch
+
     chosen = pages_of(tuple(names))
     folder = Path(output)
     _prepare(folder)

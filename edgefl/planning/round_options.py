@@ -21,7 +21,6 @@ from edgefl.data.missing import parse_missing
 from edgefl.planning.staleness import StalenessOptions, parse_staleness
 from edgefl.registry.part_fields import Fields, parse_options
 from edgefl.units import Seconds, Share
-from edgefl.work.metrics import parse_metric
 
 if TYPE_CHECKING:
     from edgefl.work.description import MissingRates
@@ -53,6 +52,12 @@ def parse_selection(value: object) -> BaseModel:
     """
     shape = "a selection is a name or a mapping such as {name: oort, exploration: 20%}"
     return parse_options("selection", "random", value, shape)
+
+
+def _metric(value: Any) -> BaseModel:
+    from edgefl.work.metrics import parse_metric  # here, as metrics compute with torch, and who reads a run doesn't
+
+    return parse_metric(value)
 
 
 _METRIC = WithJsonSchema(
@@ -224,7 +229,7 @@ class EvaluationOptions(Fields):
         description="images per fold: if there are more pairs, retrieval also ranks disjoint folds of this size "
         "(R@1 on 1K in the papers)",
     )
-    metrics: tuple[Annotated[SerializeAsAny[BaseModel], BeforeValidator(parse_metric), _METRIC], ...] = Field(
+    metrics: tuple[Annotated[SerializeAsAny[BaseModel], BeforeValidator(_metric), _METRIC], ...] = Field(
         (),
         description="metrics beside those of every evaluation: names of registered ones, or mappings with a name and "
         "its fields: [kappa, {name: fbeta, beta: 2}]",

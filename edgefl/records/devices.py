@@ -121,14 +121,28 @@ class Named(Record):
 
 
 class DeviceRow(Turns, Judged, AtHardest, OfKind, Named):
-    """A device and the kind's largest client, at the stage that is hardest on it."""
+    """A device and the kind's largest client, at the stage that is hardest on it.
+
+    The verdict is that of the owner whose budgets leave the least.
+    """
 
     link: str
     """The link"""
     samples: Samples
     """Samples of the kind's largest client, which the row is about"""
+    answer: str
+    """Whether the round fits the budgets of every owner: `yes`, `no`, or `depends on scratch` (live memory fits, the
+    peak doesn't, and its scratch is assumed)"""
+    owners: int
+    """Clients of the kind, with whose owners' budgets the round was compared"""
+    fitting_owners: int
+    """Those whose budgets it fits on this device"""
     available_memory_bytes: int
     """What the device has for tensors: usable memory less the runtime's overhead"""
+    least_memory_bytes: int
+    """The least of that and what an owner grants on this device"""
+    most_memory_bytes: int
+    """The most, of all owners"""
     throttling_seconds: float
     """What throttling adds to the round on this device, whether or not `virtual_seconds` has it"""
 
@@ -136,8 +150,7 @@ class DeviceRow(Turns, Judged, AtHardest, OfKind, Named):
 class DeviceCheck(Record):
     """The devices of the library against the largest client of each kind.
 
-    A device fits if the round fits the memory that it has for tensors, the deadline, and the tightest of the owners'
-    other budgets.
+    A device fits if the round fits the memory that it has for tensors, the deadline, and the budgets of every owner.
     """
 
     scenario: str
@@ -146,10 +159,19 @@ class DeviceCheck(Record):
     """Link of all rows"""
     throttling: bool
     """Whether times have throttling: `fleet.throttling`"""
+    runtime: str | int
+    """What takes memory beside tensors: `fleet.runtime`, a name or bytes"""
     rows: Sequence[DeviceRow]
     """A device and a kind, smallest memory first"""
     predictions: int
     """Different works that were priced, each once for all devices"""
+
+
+class DeviceChecks(Record):
+    """Several scenarios against the library's devices: `edgefl devices check A.yaml B.yaml`."""
+
+    checks: Annotated[Mapping[str, DeviceCheck], Keys("LABEL")]
+    """The answer for each scenario by its name, or by its file where two have the same name"""
 
 
 # --- the library -----------------------------------------------------------------------------------------------------

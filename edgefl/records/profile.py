@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 from edgefl.records.record import UNSET, ByKind, Keys, Maybe, Record, Rounds, Samples, Share, Unit
 
@@ -17,15 +17,15 @@ Refused = Annotated[Mapping[str, str], Keys("LABEL")]
 
 
 class Answer(Record):
-    """What a command answers.  A notebook shows it as tables if ``report`` has made a page for its class."""
+    """What a command answers.  A notebook shows some as tables."""
+
+    @staticmethod
+    def html(answer: object) -> str | None:
+        """The HTML of an answer, None for one that is shown as text; the commands put ``report``'s here."""
+        return None
 
     def _repr_html_(self) -> str | None:
-        page = PAGES.get(type(self))
-        return None if page is None else page(self)
-
-
-PAGES: dict[type[Answer], Callable[[Any], str]] = {}
-"""The HTML of answers by class; ``edgefl.report.notebook`` fills it."""
+        return type(self).html(self)
 
 
 class OfScenario(Answer):
@@ -100,6 +100,21 @@ class Process(Peaks):
     """What the runtime takes on the device: Python and torch, or `fleet.runtime`"""
     process_memory_bytes: int
     """Peak and overhead together"""
+
+
+class RuntimeRange(Record):
+    """What a runtime's overhead rests on."""
+
+    name: str
+    """`pytorch`, or the runtime of `fleet.runtime`"""
+    low_bytes: int
+    """The least that it is believed to take"""
+    high_bytes: int
+    """The most"""
+    confidence: str
+    """`measured`, `datasheet` or `estimated`"""
+    source: str
+    """Title of the source"""
 
 
 class Flops(Record):
@@ -192,6 +207,9 @@ class ProfileRow(OnDevice, Spent, Traffic, Computed, Process, OfStage):
     """Time of the upload"""
     memory_assumed: bool
     """Whether the scratch at the peak is assumed; the lower end of the range is then `live_memory_bytes`"""
+    runtime: RuntimeRange | Maybe = UNSET
+    """What `runtime_overhead_bytes` rests on; absent if the scenario states the bytes, and in profiles of earlier
+    versions"""
     host_memory_bytes: int | Maybe = UNSET
     """Optimizer's states in the memory of the GPU's host, beside the peak; absent unless they are offloaded"""
     available_memory_bytes: int

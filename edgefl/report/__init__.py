@@ -5,15 +5,17 @@ The names of ``__all__`` are imported on first use: tables of devices wait for n
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from edgefl import first_use
 
 if TYPE_CHECKING:
     from edgefl.report.bench import bench_csv, print_bench
     from edgefl.report.compare import comparison_csv, orderings_markdown, print_comparison
     from edgefl.report.compared_profiles import print_compared_profiles, print_cost_difference
     from edgefl.report.console import screen
-    from edgefl.report.devices import print_device_check, print_devices
+    from edgefl.report.device_check import devices_markdown, print_device_check, print_device_checks
+    from edgefl.report.devices import print_devices
     from edgefl.report.facts import compared, facts_of, summary
     from edgefl.report.figures import FIGURE_FORMS, SWEEP_FORMS, TIMELINE_FORMS, check_figure, draw_figure
     from edgefl.report.latex import comparison_latex
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
     from edgefl.report.profile_clients import print_clients
     from edgefl.report.progress import Lines, Live, make_progress
     from edgefl.report.sweep import print_sweep
-    from edgefl.report.tables import print_options, print_parts, print_summary, print_validation
+    from edgefl.report.tables import print_options, print_parts, print_summary
+    from edgefl.report.validation import print_validation
 
 __all__ = [
     "FIGURE_FORMS",
@@ -34,6 +37,7 @@ __all__ = [
     "check_figure",
     "compared",
     "comparison_csv",
+    "devices_markdown",
     "comparison_latex",
     "draw_figure",
     "facts_of",
@@ -46,6 +50,7 @@ __all__ = [
     "print_comparison",
     "print_counts",
     "print_device_check",
+    "print_device_checks",
     "print_devices",
     "print_measured",
     "print_options",
@@ -69,6 +74,7 @@ _MODULES = {
     "check_figure": "figures",
     "compared": "facts",
     "comparison_csv": "compare",
+    "devices_markdown": "device_check",
     "comparison_latex": "latex",
     "draw_figure": "figures",
     "facts_of": "facts",
@@ -80,7 +86,8 @@ _MODULES = {
     "print_comparison": "compare",
     "print_cost_difference": "compared_profiles",
     "print_counts": "measured",
-    "print_device_check": "devices",
+    "print_device_check": "device_check",
+    "print_device_checks": "device_check",
     "print_devices": "devices",
     "print_measured": "measured",
     "print_options": "tables",
@@ -88,7 +95,7 @@ _MODULES = {
     "print_profile": "profile",
     "print_summary": "tables",
     "print_sweep": "sweep",
-    "print_validation": "tables",
+    "print_validation": "validation",
     "profile_csv": "profile",
     "screen": "console",
     "summary": "facts",
@@ -96,7 +103,4 @@ _MODULES = {
 """Module of each public name."""
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = first_use.imports(__name__, _MODULES)

@@ -276,7 +276,7 @@ def _cells(prefix: str, figures: Mapping[str, Figure]) -> dict[str, object]:
 def orderings_markdown(orderings: Iterable[Ordering]) -> str:
     """The ``orderings`` of a comparison as Markdown: a section each."""
     return "".join(
-        f"### {_plain(ordering.title)}\n\n" + "\n".join(_markdown(ordering)) + "\n\n" for ordering in orderings
+        f"### {plain_markdown(ordering.title)}\n\n" + "\n".join(_markdown(ordering)) + "\n\n" for ordering in orderings
     )
 
 
@@ -287,18 +287,18 @@ def _markdown(ordering: Ordering) -> list[str]:
     lines = [
         f"Mean ± standard deviation over seeds {', '.join(map(str, seeds))}.",
         "",
-        f"| variant | {' | '.join(map(_plain, metrics))} |",
+        f"| variant | {' | '.join(map(plain_markdown, metrics))} |",
         f"| --- |{' --- |' * len(metrics)}",
     ]
     for row in ordering.rows:
         cells = [row.figures[metric] for metric in metrics]
-        lines.append(f"| {_plain(row.label)} | {' | '.join(map(_with_deviation, cells))} |")
+        lines.append(f"| {plain_markdown(row.label)} | {' | '.join(map(_with_deviation, cells))} |")
     lines += ["", f"| {' | '.join(CLAIM_HEADER)} |", f"|{' --- |' * len(CLAIM_HEADER)}"]
     for claim in ordering.claims:
-        names = (f"{_plain(claim.worse)} < {_plain(claim.better)}", _plain(claim.metric))
+        names = (f"{plain_markdown(claim.worse)} < {plain_markdown(claim.better)}", plain_markdown(claim.metric))
         lines.append(f"| {' | '.join((*names, *claim_cells(claim)))} |")
     if ordering.not_run:
-        lines += ["", f"Not run: {', '.join(map(_plain, ordering.not_run))}."]
+        lines += ["", f"Not run: {', '.join(map(plain_markdown, ordering.not_run))}."]
     return lines
 
 
@@ -320,7 +320,7 @@ def claim_cells(claim: OrderingClaim) -> tuple[str, ...]:
     )
 
 
-def _plain(name: str) -> str:
+def plain_markdown(name: str) -> str:
     """A name as Markdown that shows it as it is, within a cell of a table."""
     return re.sub(r"([\\`|<*\[])", r"\\\1", visible(" ".join(name.split("\n"))))
 

@@ -1,20 +1,17 @@
-"""Devices and links of the library, alone and against a scenario: tables, and a figure of what fits."""
+"""Devices and links of the library: tables."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from math import inf
 
 from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
 from edgefl.records.devices import (
-    DeviceCheck,
     DeviceProfile,
-    DeviceRow,
     FleetSheet,
     Library,
     LinkProfile,
@@ -23,14 +20,12 @@ from edgefl.records.devices import (
 )
 from edgefl.records.record import UNSET
 from edgefl.report.console import (
-    NOTHING,
     new_table,
     or_dash,
     print_section,
     print_table,
     screen,
 )
-from edgefl.report.profile_clients import tightest, verdict
 
 SHOWN_NUMBERS = {
     "ram_bytes": units.show_bytes,
@@ -239,83 +234,3 @@ def _flow_yaml(value: object) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_flow_yaml, value)) + "]"
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-MOST_KINDS = 3
-"""Kinds that have a column each."""
-
-
-def print_device_check(result: DeviceCheck, console: Console | None = None, *, full: bool = False) -> None:
-    """Print the result of ``edgefl.check_devices``: a line for each device, smallest memory first.
-
-    With ``full``, or for many kinds, a line for each device and kind.
-    """
-    console = console or screen()
-    rows = result.rows
-    devices = dict.fromkeys(row.device for row in rows)
-    kinds = list(dict.fromkeys(row.whose for row in rows))
-    fitting = [name for name in devices if all(row.eligible for row in rows if row.device == name)]
-    head = f"{len(fitting)} of {len(devices)} devices fit {result.scenario} over {result.link}"
-    console.print(Text(f"{head}: largest client of each kind, hardest stage", style="bold"))
-    if full or len(kinds) > MOST_KINDS:
-        _print_rows(console, rows)
-    else:
-        _print_lines(console, rows, list(devices), kinds)
-    for line in _notes(result, rows):
-        console.print(Text(line))
-
-
-def _print_lines(console: Console, rows: Sequence[DeviceRow], devices: Sequence[str], kinds: Sequence[str]) -> None:
-    """A line for each device: the time of each kind's round, and the budget that is tightest over the kinds."""
-    several = len(kinds) > 1
-    table = new_table("device", "for tensors", *(f"{kind}, time" for kind in kinds), "tightest budget",
-                      left=(0, 2 + len(kinds)))  # fmt: skip
-    table.columns[0].min_width = max(map(len, devices), default=0)
-    by_device = {name: {row.whose: row for row in rows if row.device == name} for name in devices}
-    for name, mine in by_device.items():
-        worst = min(mine.values(), key=lambda row: (row.eligible, _left(row)))
-        table.add_row(
-            name, units.show_bytes(worst.available_memory_bytes),
-            *(_time(mine[kind]) if kind in mine else NOTHING for kind in kinds),
-            f"{worst.kind}: {tightest(worst)}" if several else tightest(worst),
-        )  # fmt: skip
-    print_table(console, table)
-
-
-def _left(row: DeviceRow) -> float:
-    """Share of the binding budget that is left."""
-    return (row.margin or 0.0) / row.budget if row.budget else -inf
-
-
-def _time(row: DeviceRow) -> str:
-    seconds = units.show_seconds(row.virtual_seconds) + ("~" if row.throttling_seconds > 0 else "")
-    if row.eligible:
-        return seconds
-    stages = f", {row.eligible_stages} of {row.stages}" if row.eligible_stages else ""
-    return f"no{stages}"
-
-
-def _print_rows(console: Console, rows: Sequence[DeviceRow]) -> None:
-    table = new_table("device", "kind", "stage", "peak", "time", "energy", "verdict", left=(0, 1, 6))
-    table.columns[0].min_width = max((len(row.device) for row in rows), default=0)
-    last = None
-    for row in rows:
-        table.add_row(
-            row.device if row.device != last else "", row.whose, row.stage_and_part,
-            units.show_bytes(row.peak_memory_bytes),
-            units.show_seconds(row.virtual_seconds) + ("~" if row.throttling_seconds > 0 else ""),
-            units.show_joules(row.energy_joules), verdict(row),
-        )  # fmt: skip
-        last = row.device
-    print_table(console, table)
-
-
-def _notes(result: DeviceCheck, rows: Sequence[DeviceRow]) -> list[str]:
-    notes = [
-        "fits: within the device's memory, the round's deadline, and owners' tightest other budgets",
-        "%: of the budget that the round takes; no, 2 of 3: fits 2 of 3 stages",
-    ]
-    if any(row.throttling_seconds > 0 for row in rows):
-        included = "the time has that" if result.throttling else "the time lacks that (fleet.throttling: true)"
-        notes.append(f"~: the device gets hot in this round and slows down; {included}")
-    return notes

@@ -1,13 +1,15 @@
-"""Answers of commands as tables in notebooks: once this module is imported, a notebook shows them as HTML."""
+"""Answers of commands as tables in notebooks."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from edgefl.html import picture, table
 from edgefl.records.fit import Candidate, Fit
-from edgefl.records.profile import PAGES, Profile
+from edgefl.records.profile import Profile
 from edgefl.records.sweep import RefusedCell, Sweep
 from edgefl.report.charts.profile import stages_chart
 from edgefl.report.figures import draw_figure
@@ -87,4 +89,10 @@ def _words(answer: Candidate) -> str:
     return ", ".join(change.what for change in answer.changes) or "no change"
 
 
-PAGES.update({Profile: profile_page, Sweep: sweep_page, Fit: fit_page})
+PAGES: dict[type, Callable[[Any], str]] = {Profile: profile_page, Sweep: sweep_page, Fit: fit_page}
+
+
+def html(answer: object) -> str | None:
+    """An answer as HTML; None for one that has no page."""
+    page = PAGES.get(type(answer))
+    return None if page is None else page(answer)

@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
+from edgefl.devices import show_runtime
 from edgefl.operator_classes import OPERATOR_NAMES
-from edgefl.records.devices import DeviceCheck, FleetClients
+from edgefl.records.devices import DeviceCheck, DeviceChecks, FleetClients
 from edgefl.records.profile import (
     ByPart,
     ClientEvaluationRow,
@@ -128,13 +129,28 @@ def throttling_notes(rows: Sequence[ProfileRow]) -> list[str]:
     return [f"throttling isn't in these times (fleet.throttling): +{added} for {where}"]
 
 
-def _overhead(row: ProfileRow | ServerRow) -> str:
+def _overhead(row: ServerRow) -> str:
     return f"runtime overhead of {row.device}, not included above: {units.show_bytes(row.runtime_overhead_bytes)}"
+
+
+def _process(rows: Sequence[ProfileRow]) -> str:
+    """What a process takes at the highest peak: tensors and the runtime, with the range of that."""
+    row = max(rows, key=lambda row: row.process_memory_bytes)
+    range_ = ""
+    if row.runtime is not UNSET:
+        ends = " to ".join(map(units.show_bytes, (row.runtime.low_bytes, row.runtime.high_bytes)))
+        range_ = f" ({ends}, {row.runtime.confidence})"
+    name = show_runtime(row.runtime.name) if row.runtime is not UNSET else "the runtime"
+    return (
+        f"a process takes {units.show_bytes(row.process_memory_bytes)}: the peak and "
+        f"{units.show_bytes(row.runtime_overhead_bytes)} of {name}{range_}"
+    )
 
 
 def _memory_note(rows: Sequence[ProfileRow]) -> str:
     """What the memory of these rows holds and leaves out."""
-    note = f"{_overhead(rows[0])}; {units.show_bytes(rows[0].available_memory_bytes)} are left for tensors"
+    left = units.show_bytes(rows[0].available_memory_bytes)
+    note = f"{_process(rows)}; {rows[0].device} has {left} for tensors"
     if hosts := [row.host_memory_bytes for row in rows if row.host_memory_bytes is not UNSET]:
         note += f"\nstates in the memory of the GPU's host, not included above: at most {units.show_bytes(max(hosts))}"
     if any(row.memory_assumed for row in rows):
@@ -283,7 +299,7 @@ def _print_opening(console: Console, result: Profile) -> None:
         _print_hardest(console, profiles)
     else:
         _print_stages(console, rows)
-    for line in _notes(rows):
+    for line in [_process(rows), *_notes(rows)]:
         console.print(Text(line))
     print_at_most(console, result.at_most)
     print_refused(console, result.refused)
@@ -383,18 +399,22 @@ def flat(row: Record) -> dict[str, object]:
     return fields
 
 
-def profile_csv(result: Profile | ComparedProfiles | FleetClients | DeviceCheck) -> str:
+def profile_csv(result: Profile | ComparedProfiles | FleetClients | DeviceCheck | DeviceChecks) -> str:
     """The rows as CSV, one line per stage and kind.
 
     The first column names the combination or the scenario if there are several.  Fields that a row doesn't have (such
     as payloads of another method) are empty.
     """
-    parts: Mapping[str, HasRows] = {"": result}
-    first = ""
+    parts: Mapping[str, HasRows]
+    first = "scenario"
     if isinstance(result, ComparedProfiles):
-        parts, first = result.profiles, "scenario"
+        parts = result.profiles
+    elif isinstance(result, DeviceChecks):
+        parts = result.checks
     elif isinstance(result, Profile | FleetClients) and result.combinations:
         parts, first = result.combinations, "combination"
+    else:
+        parts, first = {"": result}, ""
     rows = [({first: label} if first else {}) | flat(row) for label, part in parts.items() for row in part.rows]
     # parts of one quantity are adjacent columns, even if only a later row has some of them
     order = list(dict.fromkeys(name.partition(".")[0] for row in rows for name in row))

@@ -1,4 +1,4 @@
-"""Tables of ``edgefl run``, ``validate`` and ``methods``: at most 100 columns wide, readable without colours."""
+"""Tables of ``edgefl run`` and ``methods``: at most 100 columns wide, readable without colours."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from edgefl.records.parts import Parts
     from edgefl.records.run import Best
     from edgefl.records.summary import Compared, ComparedRow, CostRow, RunSummary, Stage, Summary
-    from edgefl.records.validate import ValidScenario
 
 # --- after a run -----------------------------------------------------------------------------------------------------
 
@@ -325,28 +324,7 @@ def _compared_table(rows: Sequence[ComparedRow]) -> Table:
     return table
 
 
-# --- the other commands ----------------------------------------------------------------------------------------------
-
-
-def print_validation(result: ValidScenario, console: Console | None = None) -> None:
-    """Print the result of ``edgefl.validate``: methods, schedules, clients and fleet of each combination."""
-    console = console or screen()
-    count = len(result.combinations)
-    console.print(
-        Text(f"{result.scenario} is valid: {count} combination{'s' if count > 1 else ''}, seed {result.seed}")
-    )
-    for row in result.combinations:
-        console.print(Text(f"\n{row.label}", style="bold"))
-        stages = f" in {len(row.rounds_by_stage)} stages ({', '.join(map(str, row.rounds_by_stage))})"
-        rounds = f"{row.rounds} rounds" + (stages if len(row.rounds_by_stage) > 1 else "")
-        console.print(Text(f"  {row.method} under {row.schedule}, {rounds}"))
-        for kind, n in row.clients.items():
-            size = f"{row.samples[kind]:,} samples, a model of {row.parameters[kind]:,} parameters"
-            console.print(Text(f"  {n} {kind} clients: {size}"))
-            if lacking := row.lacking.get(kind):
-                console.print(Text("    of which " + ", ".join(f"{m:,} {what}" for what, m in lacking.items())))
-        console.print(Text(f"  devices: {counted(row.devices)}"))
-        console.print(Text(f"  links: {counted(row.links)}"))
+# --- lists of parts --------------------------------------------------------------------------------------------------
 
 
 def print_parts(result: Parts, console: Console | None = None) -> None:

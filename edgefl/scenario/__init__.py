@@ -5,8 +5,9 @@ The names of ``__all__`` are imported on first use: the shipped scenarios can be
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from edgefl import first_use
 
 if TYPE_CHECKING:
     from edgefl.scenario.library import library_folder, scenario_names
@@ -27,7 +28,4 @@ _MODULES = {
 """Module of each public name."""
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = first_use.imports(__name__, _MODULES)

@@ -1,12 +1,15 @@
 """Training of works, in this process or in worker processes, with optional measurement of memory and FLOPs."""
 
-from edgefl.training.attack import Attack
-from edgefl.training.executors import Executor, Inline, make_executor
-from edgefl.training.node import Node, Sources
-from edgefl.training.options import ExecutorOptions
-from edgefl.training.processes import Processes
-from edgefl.training.task import Kept, Measured, Report, Task
-from edgefl.work.torch_device import device_of
+from edgefl import garbage
+
+with garbage.left_alone():  # workers on Ray, and spawned ones, begin here
+    from edgefl.training.attack import Attack
+    from edgefl.training.executors import Executor, Inline, make_executor
+    from edgefl.training.node import Node, Sources
+    from edgefl.training.options import ExecutorOptions
+    from edgefl.training.processes import Processes
+    from edgefl.training.task import Kept, Measured, Report, Task
+    from edgefl.work.torch_device import device_of
 
 __all__ = [
     "Attack", "Executor", "ExecutorOptions", "Inline", "Kept", "Measured", "Node", "Processes", "Report", "Sources",

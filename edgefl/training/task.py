@@ -274,13 +274,20 @@ class Report:
 
 def serialised(tensors: Mapping[str, Tensor]) -> bytes:
     """Tensors as safetensors bytes."""
-    # safetensors refuses tensors that share storage: clone all but the first
+    # safetensors refuses tensors that share storage: those of a packed payload get a storage each on the same memory
     seen: set[int] = set()
     separate = {}
     for name, tensor in tensors.items():
-        storage = tensor.untyped_storage()._cdata
-        separate[name] = tensor.clone(memory_format=torch.contiguous_format) if storage in seen else tensor.contiguous()
-        seen.add(storage)
+        whole = tensor.contiguous()
+        shares = whole.untyped_storage().nbytes() > whole.nbytes
+        if whole.data_ptr() in seen:
+            whole = whole.clone()
+        elif shares and whole.numel() and whole.device.type == "cpu":
+            bytes_ = whole.detach().reshape(-1).view(torch.uint8)
+            memory = memoryview(bytes_.numpy())  # type: ignore[arg-type]
+            whole = torch.frombuffer(memory, dtype=whole.dtype).view(whole.shape)
+        seen.add(whole.data_ptr())
+        separate[name] = whole
     return safetensors.torch.save(separate)
 
 

@@ -121,6 +121,8 @@ def execute(
                 hook.remove()
             for parameter in trained.values():
                 parameter.grad = None
+            # the optimizer's state and the copies are freed before payloads are copied
+            ctx.optimizer, ctx.reference = None, {}
     _check_sent(ctx)
     return ctx, total, steps
 

@@ -348,7 +348,7 @@ def test_an_interrupted_run_says_how_to_go_on(trainable: str, tmp_path: Path) ->
             if "round 2/500" in line:
                 break
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (130, "")
     assert err.endswith("edgefl: interrupted; continue with: edgefl run --resume cut\n") and "Traceback" not in err
     assert (tmp_path / "cut" / "rounds.jsonl").read_text().count("\n") >= 2

@@ -168,6 +168,16 @@ LIGHT |= dict.fromkeys(
     ("methods", "models", "data", "schedules", "selections", "policies", "aggregations", "schema", "new mine --force"),
     NONE,
 )
+LIGHT["papers"] = NONE - {"numpy"}
+OF_RUN = {
+    "report {run} -o page.html": NONE - {"numpy"},
+    "figures {run} -o figures --format svg": NONE - {"numpy", "matplotlib"},
+    "compare {run} {run}": NONE - {"numpy", "scipy"},
+    "explain {run} --round 1": NONE - {"numpy"},
+    "trace {run} -o trace.json": NONE - {"numpy"},
+    "run --resume {run}": NONE,
+}
+"""Commands that read a finished run."""
 MISTAKES = (
     "runn quickstart",
     "run quickstart --set foo=1",
@@ -203,6 +213,12 @@ def imported(words: str, libraries: set[str], folder: Path) -> tuple[int, str]:
 @pytest.mark.parametrize("words", LIGHT)
 def test_what_needs_no_torch_does_not_import_it(words: str, tmp_path: Path) -> None:
     assert imported(words, LIGHT[words], tmp_path) == (0, "[]")
+
+
+@pytest.mark.parametrize("words", OF_RUN)
+def test_a_run_is_read_without_torch(words: str, layerwise_run: Any, tmp_path: Path) -> None:
+    shutil.copytree(layerwise_run.path, tmp_path / "run")
+    assert imported(words.format(run="run"), OF_RUN[words], tmp_path) == (0, "[]")
 
 
 @pytest.mark.parametrize("words", MISTAKES)

@@ -47,7 +47,7 @@ def served(turns: int) -> int:
     port: Queue[int] = Queue()
     arguments: dict[str, Any] = {"on_message": str, "ready": port.put, "turns": turns}
     threading.Thread(target=link_speed.serve, args=(0,), kwargs=arguments, daemon=True).start()
-    return port.get(timeout=10)
+    return port.get(timeout=300)
 
 
 @pytest.mark.usefixtures("swift")

@@ -19,6 +19,8 @@ from edgefl.commands.cells.workers import Cell
 from edgefl.errors import EdgeflError, RunError
 from edgefl.runs import comparison, read_run
 
+pytestmark = pytest.mark.usefixtures("with_pictures")  # workers draw theirs
+
 
 @pytest.fixture(scope="module")
 def serial(tmp_path_factory):
@@ -166,8 +168,8 @@ def test_a_killed_parent_takes_its_workers_along_and_can_be_resumed(serial, tmp_
                 break
         workers = psutil.Process(parent.pid).children(recursive=True)
         parent.kill()
-        parent.communicate(timeout=60)
-    _, alive = psutil.wait_procs(workers, timeout=20)
+        parent.communicate(timeout=300)
+    _, alive = psutil.wait_procs(workers, timeout=300)
     assert workers and not alive
     assert not read_run(folder).finished
     assert edgefl.run(resume=folder, jobs=2).finished
@@ -187,7 +189,7 @@ def test_an_interrupted_command_says_how_to_go_on(tmp_path):
                 break
         time.sleep(0.1)
         parent.send_signal(signal.SIGINT)
-        _, said = parent.communicate(timeout=60)
+        _, said = parent.communicate(timeout=300)
     assert parent.returncode == 130
     assert f"continue with: edgefl run --resume {folder}" in said
 

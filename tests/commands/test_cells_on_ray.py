@@ -25,7 +25,7 @@ from edgefl.runs import comparison, read_run
 from edgefl.scenario import load
 
 ray = pytest.importorskip("ray", reason="the extra ray isn't installed")
-pytestmark = QUIET
+pytestmark = [QUIET, pytest.mark.usefixtures("with_pictures")]  # workers draw theirs
 
 
 @pytest.fixture(scope="module")
@@ -220,8 +220,8 @@ def test_a_killed_command_leaves_no_job_and_can_be_continued(three, tmp_path):
                 break
         jobs = jobs_under_way()
         command.send_signal(signal.SIGKILL)
-        command.communicate(timeout=60)
-    _, alive = psutil.wait_procs(jobs, timeout=30)
+        command.communicate(timeout=3000)
+    _, alive = psutil.wait_procs(jobs, timeout=300)
     assert len(jobs) == 2 and not alive
     assert not read_run(folder).finished
     assert edgefl.run(resume=folder, jobs=2, address=three.address).finished

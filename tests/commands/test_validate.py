@@ -129,3 +129,20 @@ def test_what_run_refuses_is_not_valid_and_leaves_nothing(
 def test_costs_without_training_need_no_weights(tiny: Tiny) -> None:
     found = edgefl.validate(tiny(training="none"), ["model.image.weights=nowhere"])
     assert found["combinations"][0]["parameters"]["image"] > 0
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("method=scaffold", "scaffold counts steps of plain SGD"),
+        ("method=mezo", "mezo sends steps along random directions"),
+        ("schedule=flexlora", "flexlora offers ranks of LoRA's factors"),
+    ],
+)
+def test_sections_that_contradict_each_other_are_told_before_data_are_built(
+    override: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGEFL_CACHE", str(tmp_path))
+    with pytest.raises(ScenarioError, match=said) as caught:
+        edgefl.validate("quickstart", [override])
+    assert str(caught.value).startswith(f"--set {override}: ") and not [*tmp_path.iterdir()]

@@ -48,7 +48,7 @@ def left(name: str) -> list[str]:
     return [str(path) for path in places if path.exists()]
 
 
-def until(condition: object, seconds: float = 15.0) -> bool:
+def until(condition: object, seconds: float = 300.0) -> bool:
     """Wait until a function is true."""
     end = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
@@ -78,7 +78,7 @@ def test_all_is_removed_when_the_process_is_killed(able: None) -> None:
     process, name, child, _ = begun()
     assert len(left(name)) >= 5
     process.send_signal(signal.SIGKILL)
-    process.wait(60)
+    process.wait(300)
     assert until(lambda: not left(name)), left(name)
     assert gone(child)
 
@@ -87,7 +87,7 @@ def test_the_next_start_removes_what_is_left_when_the_helper_is_killed_too(able:
     process, name, child, janitor = begun()
     os.kill(janitor, signal.SIGKILL)
     process.send_signal(signal.SIGKILL)
-    process.wait(60)
+    process.wait(300)
     time.sleep(0.3)
     assert left(name)
     Journal().close()
@@ -99,6 +99,6 @@ def test_the_next_start_removes_what_is_left_when_the_helper_is_killed_too(able:
 def test_all_is_removed_when_the_process_is_asked_to_end(able: None, ends: int) -> None:
     process, name, child, _ = begun()
     process.send_signal(ends)
-    process.wait(60)
+    process.wait(300)
     assert until(lambda: not left(name)), left(name)
     assert until(lambda: gone(child))

@@ -43,7 +43,7 @@ def test_a_process_gets_its_share_of_the_processor(journal: Journal, share: floa
     process = limited(SPIN)
     limits.adopt(process.pid)
     limits.processor(share)
-    told, _ = process.communicate("x", timeout=60)
+    told, _ = process.communicate("x", timeout=300)
     assert float(told) == pytest.approx(share, rel=0.1)
 
 
@@ -54,6 +54,6 @@ def test_the_kernel_kills_what_takes_more_memory_than_allowed(journal: Journal) 
         process = limited(FILL, str(size))
         limits.adopt(process.pid)
         limits.memory(64 << 20)
-        told, _ = process.communicate("x", timeout=60)
+        told, _ = process.communicate("x", timeout=300)
         ended[name] = told.strip(), limits.killed
     assert ended == {"fits": ("filled", 0), "too large": ("", 1)}

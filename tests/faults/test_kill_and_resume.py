@@ -49,7 +49,7 @@ def killed_at(scenario: dict[str, Any], output: Path, event: str, number: int) -
         [sys.executable, "-c", CHILD, json.dumps(scenario), str(output), event, str(number)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
 
@@ -160,7 +160,7 @@ def test_a_run_with_workers_is_killed_from_outside(tiny: Tiny, layerwise_run: Ru
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
     assert len(workers) == 2
-    for _ in range(600):
+    for _ in range(6000):
         if not any(alive(worker) for worker in workers):
             break
         time.sleep(0.05)

@@ -54,7 +54,7 @@ def killed(scenario: dict[str, Any], output: Path, number: int, fewest_shards: i
         [sys.executable, str(script), json.dumps(scenario), str(output), str(number), str(fewest_shards)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
 

@@ -120,7 +120,7 @@ def test_starts_at_spaced_times_into_one_folder(small: dict[str, Any], tmp_path:
         for wait in (0.0, number / 10):
             time.sleep(wait)
             both.append(subprocess.Popen([*call, json.dumps(small), str(folder)], stderr=subprocess.PIPE, text=True))
-        said = [each.communicate(timeout=300)[1] for each in both]
+        said = [each.communicate(timeout=900)[1] for each in both]
         codes = sorted(each.returncode for each in both)
         assert codes == [0, 1], said
         assert any("RunError: " in each for each in said)
@@ -144,7 +144,7 @@ def test_free_folders_are_made_for_one_process(tmp_path: Path) -> None:
         each.stdin.close()
     names = []
     for each in asking:
-        assert each.stdout is not None and each.wait(timeout=120) == 0
+        assert each.stdout is not None and each.wait(timeout=900) == 0
         names.append(each.stdout.read().strip())
         each.stdout.close()
     assert sorted(names) == ["runs/x", *(f"runs/x-{number}" for number in range(2, 7))]

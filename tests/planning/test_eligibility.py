@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from math import inf, nan
 
 import numpy as np
 import pytest
+from calls import calls
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -135,10 +135,9 @@ def test_a_verdict_agrees_with_its_margins(costs, budgets):
         assert verdict.reason.startswith("eligible" if verdict.eligible else "not eligible")
 
 
-def test_a_million_clients_are_judged_fast():
+def test_a_million_clients_are_judged_at_once():
     rng = np.random.default_rng(1)
-    costs = {key: rng.random(1_000_000) for key in BUDGETS}
-    started = time.perf_counter()
-    verdicts = gate(costs, {key: rng.random(1_000_000) for key in BUDGETS})
-    assert time.perf_counter() - started < 2.0
-    assert 0.02 < verdicts.eligible.mean() < 0.05  # 1/2 for each of five
+    costs, budgets = ({key: rng.random(1_000_000) for key in BUDGETS} for _ in range(2))
+    assert 0.02 < gate(costs, budgets).eligible.mean() < 0.05  # 1/2 for each of five
+    few = [{key: values[:1000] for key, values in each.items()} for each in (costs, budgets)]
+    assert calls(lambda: gate(costs, budgets)) == calls(lambda: gate(*few))

@@ -32,7 +32,9 @@ SCHEDULES = [{"name": "end-to-end", "rounds": 2}, {"name": "layerwise", "stages"
 
 
 @pytest.fixture(scope="module")
-def evaluated(tiny: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Run:
+def evaluated(
+    with_pictures: None, tiny: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> Run:
     """Two schedules by two seeds, evaluated after each round; two clients can't take part in end-to-end training."""
     scenario = tiny(
         method="fedcola",

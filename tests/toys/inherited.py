@@ -1,5 +1,6 @@
 """What a worker process has of its parent; in a module of its own, which workers import."""
 
+import gc
 import os
 import resource
 import sys
@@ -18,5 +19,7 @@ def answer(pipe: Connection) -> None:
             "path": [entry for entry in sys.path if entry == "/told"],
             "files": resource.getrlimit(resource.RLIMIT_NOFILE),
             "parent": os.getppid(),
+            "collects": gc.isenabled(),
+            "shared": gc.get_freeze_count(),
         }
     )

@@ -60,7 +60,7 @@ def node_with_mounts(address: str, mounts: Sequence[Sequence[str]]) -> Iterator[
         stderr=subprocess.DEVNULL,
     ) as node:
         try:
-            until = time.monotonic() + 60
+            until = time.monotonic() + 300
             while len(ray.nodes()) == known:
                 assert time.monotonic() < until and node.poll() is None
                 time.sleep(0.2)

@@ -38,7 +38,8 @@ def test_everything_is_in_float64_and_costs_follow(tiny: Make, tmp_path: Path, m
     found = {}
     for precision in ("float64", "float32"):
         run = tmp_path / precision
-        scenario = tiny(method=method, training=sgd(precision=precision, measure="all"), evaluation={"every": 1})
+        training, clients = sgd(precision=precision, measure="all"), {"image": 1, "image-text": 1}
+        scenario = tiny(method=method, training=training, data={**tiny()["data"], "clients": clients})
         edgefl.run(scenario, output=run, overrides=["executor.checkpoints=2"])
         state = safetensors.torch.load_file(run / "checkpoints" / "round-000001" / "state.safetensors")
         assert {t.dtype for t in state.values() if t.is_floating_point()} == {getattr(torch, precision)}

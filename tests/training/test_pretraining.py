@@ -302,7 +302,7 @@ def test_two_processes_that_need_it_at_once_train_it_once(few: Make, tmp_path: P
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    told = [process.communicate(timeout=300)[0].splitlines() for process in started]
+    told = [process.communicate(timeout=900)[0].splitlines() for process in started]
     assert [process.returncode for process in started] == [0, 0]
     trained = [sum("epoch" in line for line in lines) for lines in told]
     assert sorted(trained) == [0, 40]

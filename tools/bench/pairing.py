@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import select
+import selectors
 import subprocess
 import threading
 import time
@@ -189,15 +189,16 @@ class Contestant:
     def _answer(self) -> dict[str, Any]:
         assert self._child.stdout is not None
         pipe, until = self._child.stdout.fileno(), time.monotonic() + PATIENCE
-        while b"\n" not in self._seen:
-            ready, _, _ = select.select([pipe], [], [], max(0.0, until - time.monotonic()))
-            if not ready:
-                raise Failed(f"no round ended within {PATIENCE:g} s")
-            given = os.read(pipe, 4096)
-            if not given:
-                self._child.wait()
-                raise Failed(self._complaint())
-            self._seen += given
+        with selectors.DefaultSelector() as waiting:  # select alone takes no pipe beyond the thousandth open file
+            waiting.register(pipe, selectors.EVENT_READ)
+            while b"\n" not in self._seen:
+                if not waiting.select(max(0.0, until - time.monotonic())):
+                    raise Failed(f"no round ended within {PATIENCE:g} s")
+                given = os.read(pipe, 4096)
+                if not given:
+                    self._child.wait()
+                    raise Failed(self._complaint())
+                self._seen += given
         line, _, self._seen = self._seen.partition(b"\n")
         try:
             facts: dict[str, Any] = json.loads(line)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,10 +15,20 @@ from edgefl.commands.profile.profile import Wanted, check_wanted
 from edgefl.commands.profile.profile_clients import at_hardest, judged
 from edgefl.commands.profile.subjects import Subject, subjects
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
-from edgefl.devices import Device, Link, available_memory_bytes, device_names, load_device, load_link, with_runtime
-from edgefl.planning import Demand, Planner
+from edgefl.devices import (
+    BudgetOptions,
+    Device,
+    Link,
+    available_memory_bytes,
+    device_names,
+    load_device,
+    load_link,
+    with_runtime,
+)
+from edgefl.devices.fleet import draw_budgets
+from edgefl.planning import Demand, Planner, Verdict
 from edgefl.planning.workload import LEFT_OUT, Workload, hardest, stage_of_works
-from edgefl.records.devices import DeviceCheck, DeviceRow
+from edgefl.records.devices import DeviceCheck, DeviceChecks, DeviceRow
 from edgefl.report import FIGURE_FORMS, check_figure, draw_figure
 from edgefl.report.charts.devices import devices_that_fit
 from edgefl.schedules import Stage
@@ -38,8 +49,7 @@ def check_devices(
     """Check every device of the library against the largest client of each kind, at the stage that is hardest on it.
 
     A device fits if that client's round fits the memory that the device has for tensors, the round's deadline, and the
-    tightest of the owners' other budgets among the kind's clients.  Memory that owners
-    grant doesn't count, since it is granted on the devices that clients have now.  Nothing is trained.
+    budgets of every owner among the kind's clients, as if all of them had this device.  Nothing is trained.
 
     Args:
         scenario: A scenario file, the name of a shipped scenario, or a scenario as a dictionary.
@@ -75,11 +85,12 @@ def check_devices(
     messages(on_progress)(f"predicting {', '.join(kinds)}")
     shown = subjects(planner, setup.clients.kinds, setup.schedule.offered)
     workload = largest_workload(planner, shown)
+    granted = BudgetOptions.model_validate({}).model_copy(update={"memory": whole.fleet.budgets.memory})
     rows = [
         row
         for group, subject in enumerate(shown)
         if subject.kind in kinds
-        for row in _rows(workload, group, subject, library, over, stage)
+        for row in _rows(workload, group, subject, library, over, stage, granted)
     ]
     order = {device.name: index for index, device in enumerate(library)}
     rows.sort(key=lambda row: order[row.device])
@@ -87,12 +98,37 @@ def check_devices(
         scenario=whole.name,
         link=over.name,
         throttling=setup.fleet.throttling,
+        runtime=runtime,
         rows=rows,
         predictions=len(planner.predictor.keys),
     )
     if figure is not None:
         draw_figure(devices_that_fit(result), Path(figure))
     return result
+
+
+@public_command
+def check_scenarios(
+    scenarios: Sequence[Given],
+    overrides: Sequence[str] = (),
+    *,
+    devices: Sequence[str] = (),
+    link: str | None = None,
+    stage: int | None = None,
+    kind: str | None = None,
+    figure: str | os.PathLike[str] | None = None,
+    on_progress: OnProgress = silent,
+) -> DeviceChecks:
+    """``check_devices`` for each of several scenarios.  Raises as that does."""
+    loaded = [scenario_of(scenario, overrides) for scenario in scenarios]
+    names = Counter(scenario.name for scenario in loaded)
+    checks: dict[str, DeviceCheck] = {}
+    for given, scenario in zip(scenarios, loaded, strict=True):
+        label = scenario.name if names[scenario.name] == 1 or not isinstance(given, str) else given
+        checks[label] = check_devices(
+            scenario, devices=devices, link=link, stage=stage, kind=kind, figure=figure, on_progress=on_progress
+        )
+    return DeviceChecks(checks=checks)
 
 
 def largest_workload(planner: Planner, shown: Sequence[Subject]) -> Workload:
@@ -117,25 +153,38 @@ def largest_workload(planner: Planner, shown: Sequence[Subject]) -> Workload:
 
 
 def _rows(
-    workload: Workload, group: int, subject: Subject, library: Sequence[Device], link: Link, stage: int | None
+    workload: Workload,
+    group: int,
+    subject: Subject,
+    library: Sequence[Device],
+    over: Link,
+    stage: int | None,
+    granted: BudgetOptions,
 ) -> list[DeviceRow]:
     setup = workload.setup
     members = subject.members
     if not len(members) or not workload.demands:
         return []
-    priced = workload.prices.on([(device, link) for device in library], setup.fleet.throttling)
-    # owners' budgets of memory follow the devices that clients have now
-    allowed = setup.budgets(members)
-    budgets = {name: np.full(len(library), float(np.min(allowed[name]))) for name in setup.fleet.budget_names}
-    budgets["memory"][:] = [available_memory_bytes(device) for device in library]
-    count = len(library)
-    found = hardest(
-        workload, priced, np.full(count, group), np.arange(count), budgets, np.ones(count, bool), stage=stage
-    )
+    priced = workload.prices.on([(device, over) for device in library], setup.fleet.throttling)
+    # owners' memory is drawn for each device, since it may be a share of the device's
+    budgets, of_job = setup.budgets(members), setup.of_job(members)
+    everywhere = np.zeros(len(setup.client_group), np.uint8)
     trained = stage_of_works(workload)
     rows = []
     for index, device in enumerate(library):
-        work = int(found.work[index])
+        drawn, of_device = draw_budgets(granted, (device,), everywhere, setup.seed)
+        memory = drawn["memory"][members]
+        allowed = budgets | {"memory": memory}
+        flags = of_device[members], of_job
+        alike = all((values == values[0]).all() for values in (*allowed.values(), *flags))
+        owners = slice(1) if alike else slice(None)
+        count = 1 if alike else len(members)
+        found = hardest(
+            workload, priced, np.full(count, group), np.full(count, index),
+            {name: values[owners] for name, values in allowed.items()}, *(flag[owners] for flag in flags), stage=stage,
+        )  # fmt: skip
+        worst = int(np.argmin(found.verdicts.nearness))
+        work, verdict = int(found.work[worst]), found.verdicts[worst]
         if work == LEFT_OUT:
             continue
         demand = workload.demands[work]
@@ -145,14 +194,29 @@ def _rows(
                 device=device.name,
                 kind=subject.kind,
                 variant=subject.shown_variant,
-                link=link.name,
+                link=over.name,
                 samples=int(setup.clients.client_samples[subject.largest(setup)]),
+                answer=_answer(verdict, demand),
+                owners=len(members),
+                fitting_owners=int(found.verdicts.eligible.sum()) * (len(members) // count),
                 available_memory_bytes=available_memory_bytes(device),
+                least_memory_bytes=int(memory.min()),
+                most_memory_bytes=int(memory.max()),
                 throttling_seconds=float(device.throttled(np.asarray(unthrottled))) - unthrottled,
-                stages=int(found.turns[index]),
-                eligible_stages=int(found.able[index]),
+                stages=int(found.turns[worst]),
+                eligible_stages=int(found.able[worst]),
                 **vars(at_hardest(setup, demand, trained[work])),
-                **vars(judged(found.verdicts[index])),
+                **vars(judged(verdict)),
             )
         )
     return rows
+
+
+def _answer(verdict: Verdict, demand: Demand) -> Literal["yes", "no", "depends on scratch"]:
+    if verdict.eligible:
+        return "yes"
+    lacks_memory_alone = [name for name, margin in verdict.margins.items() if margin < 0] == ["memory"]
+    fits_without_scratch = demand.compute.live_memory_bytes <= verdict.budgets["memory"]
+    if demand.compute.memory_assumed and lacks_memory_alone and fits_without_scratch:
+        return "depends on scratch"
+    return "no"

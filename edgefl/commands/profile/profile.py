@@ -21,7 +21,7 @@ from edgefl.errors import EdgeflError, RunError, ScenarioError, UnknownName
 from edgefl.operator_classes import OPERATOR_NAMES
 from edgefl.planning import Planner, Setup
 from edgefl.planning.client_evaluation import ScoringPlanner
-from edgefl.records.profile import ClientEvaluationRow, PeakMoment, Profile, ProfileRow, Tables
+from edgefl.records.profile import ClientEvaluationRow, PeakMoment, Profile, ProfileRow, RuntimeRange, Tables
 from edgefl.records.record import UNSET, Maybe
 from edgefl.report import FIGURE_FORMS, TIMELINE_FORMS, check_figure, draw_figure
 from edgefl.report.charts.profile import stages_chart
@@ -172,6 +172,17 @@ def _stages(setup: Setup, wanted: Wanted) -> list[Stage]:
     return [stage for stage in setup.schedule.offered if wanted.stage in (None, stage.index)]
 
 
+def runtime_range(device: Device, runtime: str | int) -> RuntimeRange | Maybe:
+    """What the overhead of the runtime on this device rests on; UNSET for one without a source."""
+    fact = device.facts.get("runtime_overhead_bytes")
+    if fact is None:
+        return UNSET
+    low, high = int(fact.low), int(fact.high)
+    return RuntimeRange(
+        name=str(runtime), low_bytes=low, high_bytes=high, confidence=fact.confidence, source=fact.source.title
+    )
+
+
 def _row(planner: Planner, stage: Stage, subject: Subject, device: Device, link: Link) -> ProfileRow:
     setup, kind = planner.setup, subject.kind
     client = subject.largest(setup)
@@ -189,6 +200,7 @@ def _row(planner: Planner, stage: Stage, subject: Subject, device: Device, link:
         live_memory_bytes=computed.live_memory_bytes,
         memory_bytes=computed.memory_bytes,
         memory_assumed=computed.memory_assumed,
+        runtime=runtime_range(device, setup.fleet.runtime),
         host_memory_bytes=computed.host_memory_bytes or UNSET,
         runtime_overhead_bytes=device.runtime_overhead_bytes,
         process_memory_bytes=computed.peak_memory_bytes + device.runtime_overhead_bytes,

@@ -227,11 +227,12 @@ def nearest(costs: Mapping[Levels, Turns], allowed: Mapping[str, float]) -> floa
 
 
 @pytest.mark.slow
-def test_the_whole_lattice_of_a_scenario(texts: dict[str, Any]) -> None:
-    texts = texts | {"training": {"batch": 2}}
+def test_all_computations_of_a_scenario(texts: dict[str, Any]) -> None:
+    """Payloads are as small as they get: the small lattice has theirs."""
+    texts = texts | {"training": {"batch": 2}, "payload": {"down": "int8", "up": "int8"}}
     axes, costs = lattice(texts)
     # no batch in parts and no float16 beside a step in the backward pass, no float16 with 8-bit states
-    assert len(costs) == 2 * (3 * (3 + 2) + 2 * (2 + 2)) * 3 * 3 * 4
+    assert len(costs) == 2 * (3 * (3 + 2) + 2 * (2 + 2)) * 4 == 184
     predictions = []
     for allowed in [*grid(costs, ("memory",), (0.0, 0.1, 0.3, 0.5, 0.8, 0.95)),
                     *grid(costs, ("memory", "seconds"), (0.2, 0.5, 0.9))]:  # fmt: skip
@@ -239,7 +240,7 @@ def test_the_whole_lattice_of_a_scenario(texts: dict[str, Any]) -> None:
         expected = [sets_of(steps_of(axes, levels)) for levels in minimal(axes, costs, allowed)]
         assert [s["sets"] for s in found["solutions"]] == expected
         predictions.append(found["predictions"])
-    # of 184 computations, of which some have two stages or parts
+    # some have two stages or parts
     assert max(predictions) <= 220 and min(predictions) <= 20
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 from rich.console import Console
 
@@ -19,7 +20,7 @@ from edgefl.cli import main
 from edgefl.commands.compose import compose
 from edgefl.devices import available_memory_bytes, device_names, load_device
 from edgefl.errors import ScenarioError, UnknownName
-from edgefl.records.devices import DeviceCheck, FleetClients
+from edgefl.records.devices import ClientRow, DeviceCheck, FleetClients
 from edgefl.records.record import Record
 from edgefl.report import print_clients, print_device_check, profile_csv
 from edgefl.scenario import load
@@ -112,7 +113,8 @@ def test_the_table_of_clients_counts_and_marks_them(clients: FleetClients) -> No
 
 @pytest.fixture(scope="module")
 def checked(scenario: dict[str, Any]) -> DeviceCheck:
-    return edgefl.check_devices(scenario)
+    """Without owners' budgets."""
+    return edgefl.check_devices({**scenario, "fleet": {**scenario["fleet"], "budgets": {}}})
 
 
 def test_every_device_of_the_library_has_a_row_for_each_kind(scenario: dict[str, Any], checked: DeviceCheck) -> None:
@@ -161,17 +163,18 @@ def test_a_hot_device_is_said_and_its_time_added_where_the_fleet_throttles(scena
     assert row["throttling_seconds"] == pytest.approx(extra) and not row["throttling_included"]
     assert cold["throttling_seconds"] == pytest.approx(extra)
     text = shown(
-        print_device_check, DeviceCheck(scenario="s", link="wifi-5", throttling=True, rows=[warm], predictions=1)
+        print_device_check,
+        DeviceCheck(scenario="s", link="wifi-5", throttling=True, runtime="pytorch", rows=[warm], predictions=1),
     )
     assert "~: the device gets hot in this round and slows down; the time has that" in text
 
 
 def test_a_line_for_each_device_and_a_figure(scenario: dict[str, Any], checked: DeviceCheck, tmp_path: Path) -> None:
     lines = shown(print_device_check, checked).splitlines()
-    assert len(lines) == len(device_names()) + 5
-    assert "raspberry-pi-zero-2w" in lines[3] and lines[3].split().count("no") == 2
+    assert len(lines) == len(device_names()) + 9
+    assert "raspberry-pi-zero-2w" in lines[5] and lines[5].split().count("no") == 2
     full = shown(print_device_check, checked, full=True).splitlines()
-    assert len(full) == 2 * len(device_names()) + 5
+    assert len(full) == 2 * len(device_names()) + 9
     edgefl.check_devices(scenario, devices=["phone-mid", "raspberry-pi-zero-2w"], figure=tmp_path / "f.png")
     with Image.open(tmp_path / "f.png") as image:
         assert image.width > 400 and len(image.convert("RGB").getcolors(1 << 20)) > 20
@@ -202,3 +205,93 @@ def test_the_commands(scenario: dict[str, Any], tmp_path: Path, capsys: pytest.C
     assert code == 2 and "--measure can't be combined with --clients" in err
     code, _, err = call("devices", "check", "s.yaml", "--figure", "f.gif")
     assert code == 2 and "its name ends in .gif" in err
+
+
+# --- owners' budgets -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "memory",
+    ["600 KiB", "20% of device", "0.2..2 MiB", {"300 KiB": "30%", "unlimited": "70%"}, {"0.1..1 MiB": 4, "10 MiB": 6}],
+)
+def test_owners_grants_count_as_in_a_fleet_of_that_device(scenario: dict[str, Any], memory: object) -> None:
+    """The witness: each owner of a fleet whose devices are all this one, judged by the gate of a run."""
+    data = {**scenario["data"], "samples": 12}
+    for name in ("phone-mid", "raspberry-pi-zero-2w"):
+        fleet = {**scenario["fleet"], "devices": name, "links": "wifi-5", "budgets": {"memory": memory}}
+        alike = {**scenario, "data": data, "fleet": fleet}
+        clients = edgefl.profile_clients(alike).rows
+        elsewhere = {**alike, "fleet": {**fleet, "devices": "server-a5000"}}
+        for row in edgefl.check_devices(elsewhere, devices=[name], link="wifi-5").rows:
+            mine = [client for client in clients if client.kind == row.kind]
+            fitting = sum(client.eligible for client in mine)
+            assert (row.owners, row.fitting_owners) == (len(mine), fitting)
+            assert row.eligible == (fitting == len(mine)) and row.answer == ("yes" if row.eligible else "no")
+            assert row.margin == min(client.margin for client in mine if isinstance(client, ClientRow))
+            budgets = [client.budget for client in mine if isinstance(client, ClientRow)]
+            assert (row.least_memory_bytes, row.most_memory_bytes) == (min(budgets), max(budgets))
+
+
+def test_what_owners_grant_is_told(scenario: dict[str, Any]) -> None:
+    def told(memory: object) -> str:
+        budgets = {"memory": memory}
+        limited = {**scenario, "fleet": {**scenario["fleet"], "budgets": budgets}}
+        return shown(print_device_check, edgefl.check_devices(limited, devices=["phone-mid", "macbook-air-m1"]))
+
+    assert told("1 KiB").startswith("0 of 2 devices fit tiny over ") and "6 owners grant 1 KiB" in told("1 KiB")
+    some = told({"1 KiB": "50%", "unlimited": "50%"})
+    assert "0 of 2 devices fit tiny" in some and "2 more for some owners" in some and "3 of 6 owners" in some
+    assert "limited by the device's memory" in told("unlimited")
+
+
+def test_what_depends_on_scratch_is_said(scenario: dict[str, Any]) -> None:
+    """Between the live memory and the upper end of the range nobody knows, on a machine without the GPU."""
+    on_gpu = {**scenario, "executor": {"device": "cuda"}}
+    if torch.cuda.is_available():
+        pytest.skip("scratch is measured on this machine")
+    (row,) = edgefl.profile(on_gpu, stage=2, kind="image").rows
+    assert row.memory_assumed and row.live_memory_bytes < row.peak_memory_bytes
+    answers = {}
+    for most in (row.live_memory_bytes - 1, row.live_memory_bytes, row.peak_memory_bytes - 1, row.peak_memory_bytes):
+        fleet = {**scenario["fleet"], "budgets": {"memory": most}}
+        checked = edgefl.check_devices({**on_gpu, "fleet": fleet}, devices=["desktop-rtx-3060"], stage=2, kind="image")
+        answers[most] = checked.rows[0].answer
+        if answers[most] == "depends on scratch":
+            assert "0 of 1 devices fit tiny" in (text := shown(print_device_check, checked))
+            assert "1 more if scratch is small" in text and "depends on scratch" in text
+    assert list(answers.values()) == ["no", "depends on scratch", "depends on scratch", "yes"]
+
+
+def test_several_scenarios_stand_beside_each_other(scenario: dict[str, Any], tmp_path: Path,
+                                                   capsys: pytest.CaptureFixture[str],
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TERMINAL_WIDTH", "200")
+    tight = {**scenario, "name": "tight", "fleet": {**scenario["fleet"], "budgets": {"memory": "1 KiB"}}}
+    free = {**scenario, "fleet": {**scenario["fleet"], "budgets": {}}}
+    Path("a.yaml").write_text(json.dumps({"edgefl": 1, **free}))
+    Path("b.yaml").write_text(json.dumps({"edgefl": 1, **tight}))
+    Path("twin.yaml").write_text(json.dumps({"edgefl": 1, **tight, "name": "tiny"}))
+
+    def call(*words: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(("devices", "check", *words))
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    one = ("--device", "phone-mid")
+    code, out, _ = call("a.yaml", "b.yaml", *one)
+    assert code == 0 and "1 of 1 devices fit tiny" in out and "0 of 1 devices fit tight" in out
+    assert "tiny: image" in out and "tight: text" in out and out.count("yes, device ") == out.count("no, memory ") == 2
+    code, out, _ = call("a.yaml", "b.yaml", *one, "--markdown")
+    assert code == 0 and "| device | tiny: image | tiny: text | tight: image | tight: text |\n| --- |" in out
+    assert call("a.yaml", *one, "--markdown")[1].count("|") == 3 * 4
+    code, out, _ = call("a.yaml", "twin.yaml", *one, "--json")
+    assert code == 0 and list(json.loads(out)["checks"]) == ["a.yaml", "twin.yaml"]
+    code, out, _ = call("a.yaml", "b.yaml", *one, "--csv")
+    assert code == 0 and out.startswith("scenario,device,kind,") and out.count("\ntight,phone-mid,") == 2
+    for words, wrong in (
+        (("a.yaml", "b.yaml", "--full"), "--full takes one scenario"),
+        (("a.yaml", "--csv", "--markdown"), "--csv and --markdown can't be combined"),
+    ):
+        code, _, said = call(*words)
+        assert code == 2 and wrong in said

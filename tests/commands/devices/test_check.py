@@ -1,0 +1,37 @@
+"""What ``edgefl devices check`` computes for a large model when nothing is remembered: why it takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import edgefl
+from edgefl.machine import kernel_scratch
+from edgefl.work import Call
+
+
+@pytest.mark.slow
+def test_a_large_model_is_predicted_once_and_a_kernel_runs_once_for_all_layers_and_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run: list[int] = []
+    on_cpu = kernel_scratch._on_cpu
+
+    def counted(calls: Sequence[Call | None]) -> Sequence[object]:
+        run.append(len(calls))
+        return on_cpu(calls)
+
+    monkeypatch.setattr(kernel_scratch, "_on_cpu", counted)
+    kernels = []
+    for layers in (6, 24):
+        monkeypatch.setenv("EDGEFL_CACHE", str(tmp_path / str(layers)))
+        run.clear()
+        sets = [f"model.text.config.num_hidden_layers={layers}"]
+        found = edgefl.check_devices("finetune/qwen2.5-0.5b", sets)
+        assert len(found["rows"]) >= 30
+        # the cost of one work, and what its kernels take
+        assert len(list((tmp_path / str(layers) / "costs").iterdir())) == 2
+        kernels.append(sum(run))
+    assert 0 < kernels[0] == kernels[1] < 200
