@@ -19,7 +19,7 @@ EdgeflError                      (exit code 2: the user can correct it; shown wi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 LONGEST_WORD = 300
@@ -177,12 +177,32 @@ def text_of(error: BaseException) -> str:
 
 
 def suggestion(name: str, allowed: Iterable[str]) -> str:
-    """The end of an error message: the nearest allowed name if one is similar, otherwise all allowed names."""
+    """The end of an error message: the allowed names that it may stand for, otherwise all allowed names.
+
+    These are the one that differs in case alone or is most similar, or those that it abbreviates (``pi4``).
+    """
     allowed = [printable(each) for each in allowed]
-    near = get_close_matches(name[:LONGEST_WORD], allowed, n=1, cutoff=0.6)
+    short = name[:LONGEST_WORD]
+    near = [each for each in allowed if each.lower() == short.lower()]
+    near = near or get_close_matches(short, allowed, n=1, cutoff=0.6) or _abbreviated(short, allowed)
     if near:
-        return f"; did you mean {near[0]!r}?"
+        return f"; did you mean {' or '.join(map(repr, near))}?"
     return f"; allowed: {', '.join(allowed)}" if allowed else ""
+
+
+MOST_MEANT = 4
+"""Names that a suggestion has at most."""
+
+
+def _abbreviated(short: str, allowed: Sequence[str]) -> list[str]:
+    """The names of which words begin with the letters and numbers of ``short`` in their order; none if many do."""
+    pieces = re.findall(r"[a-z]+|\d+", short.lower())
+    if sum(map(len, pieces)) < 2:
+        return []
+    pattern = re.compile(r".*?".join(rf"\b{piece}" for piece in pieces))
+    between = re.compile(r"(?<=[a-z])(?=\d)|(?<=\d)(?=[a-z])")
+    meant = [each for each in allowed if pattern.search(between.sub(" ", each.lower()))]
+    return meant if len(meant) <= MOST_MEANT else []
 
 
 def install_hint(extra: str) -> str:

@@ -43,6 +43,9 @@ _begun: Mapping[str, str] | None = None
 
 def context(module: str, *, gpu: bool = False) -> SpawnContext | ForkServerContext:
     """The context that starts workers whose target is in ``module``, on a GPU or not."""
+    main = sys.modules["__main__"]
+    if getattr(main, "__file__", None) == "<stdin>":  # of a script on standard input, which no worker can import
+        del main.__file__
     if gpu or sys.platform != "linux" or not _serves(module):
         return multiprocessing.get_context("spawn")
     return _Context()

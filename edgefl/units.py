@@ -89,9 +89,14 @@ class Quantity:
 
     def _factor(self, unit: str, value: str) -> Fraction:
         if unit not in self.factors:
-            # a unit that differs in case alone is suggested first: for "MIB" MiB, not MB
-            similar = [known for known in self.factors if known.lower() == unit.lower()]
-            hint = f"; did you mean {similar[-1]!r}?" if similar else suggestion(unit, filter(None, self.factors))
+            # a unit that differs in case alone is suggested first, for "MIB" MiB, not MB; then those that begin so
+            similar = [known for known in self.factors if known.lower() == unit.lower()][-1:]
+            begun: dict[Fraction, str] = {}  # of units that are equal the shortest, largest first
+            for known in sorted(self.factors, key=lambda known: (-self.factors[known], len(known))):
+                if known.startswith(unit):
+                    begun.setdefault(self.factors[known], known)
+            meant = " or ".join(map(repr, similar or begun.values()))
+            hint = f"; did you mean {meant}?" if meant else suggestion(unit, filter(None, self.factors))
             raise UnitError(f"{value!r}: unknown unit {unit!r} of a {self.noun}{hint}")
         return self.factors[unit]
 

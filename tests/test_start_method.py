@@ -115,3 +115,14 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_a_script_on_standard_input_starts_workers() -> None:
+    script = (
+        "import os\nfrom edgefl.start_method import context\n"
+        "if __name__ == '__main__':\n"
+        "    worker = context('os').Process(target=os.getpid)\n"
+        "    worker.start()\n    worker.join()\n    print(worker.exitcode)\n"
+    )
+    done = subprocess.run([sys.executable, "-"], input=script, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("0\n", "")

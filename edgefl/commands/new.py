@@ -48,7 +48,7 @@ def new(name: str, like: str = "quickstart", *, force: bool = False) -> dict[str
     """Write the scenario ``NAME.yaml``, a copy of another with its comments, and the schema beside it.
 
     Args:
-        name: The new scenario's name, which may have folders before it and ``.yaml`` behind it.
+        name: The new scenario's name, which may have folders before it, which are made, and ``.yaml`` behind it.
         like: A shipped scenario or a file.
         force: Overwrite a file of that name.
 
@@ -72,6 +72,10 @@ def new(name: str, like: str = "quickstart", *, force: bool = False) -> dict[str
     )
     assert document.data
     schema = path.parent / SCHEMA
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ScenarioError(f"its folder can't be made: {error.strerror}", file=str(path)) from error
     try:
         if path.exists() and not force:
             raise FileExistsError
