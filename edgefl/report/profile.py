@@ -277,7 +277,7 @@ MOST_ROWS = 18
 
 
 def print_profile(result: Profile, console: Console | None = None, *, full: bool = False) -> None:
-    """Print the result of ``edgefl.profile``: a table of at most 25 lines, or with ``full`` everything."""
+    """Print the result of ``edgefl.profile``: a table of at most 26 lines, or with ``full`` everything."""
     console = console or screen()
     if full:
         print_detail(result, console)
