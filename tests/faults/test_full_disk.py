@@ -161,6 +161,7 @@ def test_a_run_on_a_disk_that_was_full_ends_as_one_with_space(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("with_pictures")  # which find no space either
 def test_a_run_that_trains_on_disks_of_any_size_ends_as_one_with_space(
     trained: tuple[dict[str, Any], Run], tmp_path: Path
 ) -> None:
