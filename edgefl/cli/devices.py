@@ -12,6 +12,7 @@ from edgefl.cli.app import (
     AsJson,
     Overrides,
     Plugins,
+    PricingJobs,
     ScenarioFile,
     app,
     examples,
@@ -110,6 +111,7 @@ def check(
     stage: Annotated[int | None, typer.Option(metavar="N", help="Only this stage of the schedule.")] = None,
     kind: Annotated[str | None, typer.Option(metavar="NAME", help="Only this kind of client.")] = None,
     figure: Annotated[str | None, typer.Option(metavar="FILE", help="Draw what fits: .png, .pdf or .svg.")] = None,
+    jobs: PricingJobs = None,
     full: Annotated[bool, typer.Option("--full", help="A line for each device and kind.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV instead of a table.")] = False,
     plugins: Plugins = None,
@@ -125,7 +127,7 @@ def check(
 
         result = check_devices(
             scenario, overrides or (), devices=device or (), link=link, stage=stage, kind=kind, figure=figure,
-            on_progress=on_progress,
+            jobs=jobs, on_progress=on_progress,
         )  # fmt: skip
     if as_json:
         print_json(result)

@@ -50,8 +50,9 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A work to be priced, fitted to its data, and its cost key."""
+    """A work to be priced on a type of device (cpu, cuda), fitted to its data, and its cost key."""
 
+    device: str
     key: str
     work: Work
     shapes: Shapes

@@ -188,7 +188,8 @@ class Planner:
         """What another process needs to price ``self.work(...)`` for a client."""
         source = self.setup.clients.client(client)
         fitted = work.fitted(source.size)
-        return Wanted(self._key(fitted, source, base, client), fitted, Shapes.of(fitted, source))
+        key = self._key(fitted, source, base, client)
+        return Wanted(self.predictor.device, key, fitted, Shapes.of(fitted, source))
 
     def _key(self, work: Work, source: Source, base: str, client: int) -> str:
         passes = (client, repr(work.passes))

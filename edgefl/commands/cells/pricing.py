@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 
@@ -14,6 +14,7 @@ from edgefl.commands.compose import predictor_for
 from edgefl.commands.progress import OnProgress
 from edgefl.cost import Predictor, Wanted
 from edgefl.machine.host import free_bytes
+from edgefl.planning import Planner
 from edgefl.work import Trace
 
 ALONE = 4
@@ -32,8 +33,7 @@ def most_jobs() -> int:
 class Pricing:
     """Worker processes that price works (``edgefl.cost.Ahead``); they start with the first work."""
 
-    def __init__(self, device: str, jobs: int):
-        self._device = device
+    def __init__(self, jobs: int):
         self._asked = Asked(_priced, jobs)
 
     @property
@@ -53,7 +53,7 @@ class Pricing:
     def begin(self, wanted: Wanted) -> None:
         """Let a worker price a work, unless one has or does."""
         if wanted.key not in self._asked:
-            self._asked.begin(Cell(wanted.key, (self._device, wanted)))
+            self._asked.begin(Cell(wanted.key, wanted))
 
     def take(self, key: str) -> Trace | None:
         """The trace of a work; None if it wasn't begun, or failed: then its error comes where it is priced again."""
@@ -68,17 +68,40 @@ class Pricing:
 
 
 @contextmanager
-def beside(predictor: Predictor, jobs: int) -> Iterator[Pricing | None]:
-    """Let worker processes price works for this predictor; None with one job."""
+def beside(predictors: Sequence[Predictor], jobs: int | None) -> Iterator[Pricing | None]:
+    """Let worker processes price works for these predictors, by default ``most_jobs``; None with one job."""
+    jobs = most_jobs() if jobs is None else jobs
     if jobs == 1:
         yield None
         return
-    pricing = predictor.ahead = Pricing(predictor.device, jobs)
+    pricing = Pricing(jobs)
+    for predictor in predictors:
+        predictor.ahead = pricing
     try:
         yield pricing
     finally:
-        predictor.ahead = None
+        for predictor in predictors:
+            predictor.ahead = None
         pricing.close()
+
+
+@contextmanager
+def priced_beside(
+    wanted: Callable[[Planner], Iterator[Wanted]], planners: Sequence[Planner], jobs: int | None
+) -> Iterator[None]:
+    """Let worker processes price what is ``wanted`` of these planners, if more than ``ALONE`` works aren't known."""
+    with beside([planner.predictor for planner in planners], jobs) as pricing:
+        if pricing is not None:
+            unknown = {
+                work.key: work
+                for planner in planners
+                for work in wanted(planner)
+                if not planner.predictor.knows(work.work, work.key)
+            }
+            if len(unknown) > ALONE:
+                for work in unknown.values():
+                    pricing.begin(work)
+        yield
 
 
 @cache
@@ -86,7 +109,6 @@ def _predictor(device: str) -> Predictor:
     return predictor_for(device)
 
 
-def _priced(argument: tuple[str, Wanted], on_progress: OnProgress) -> Trace:
+def _priced(wanted: Wanted, on_progress: OnProgress) -> Trace:
     """The trace of a work; in a worker process."""
-    device, wanted = argument
-    return _predictor(device).trace(wanted.work, wanted.shapes, wanted.key)
+    return _predictor(wanted.device).trace(wanted.work, wanted.shapes, wanted.key)

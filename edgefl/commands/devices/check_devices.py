@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from edgefl.commands.cells.cells import check_jobs
+from edgefl.commands.cells.pricing import priced_beside
 from edgefl.commands.compose import Given, commonest_link, planner_of, scenario_of
 from edgefl.commands.profile.profile import Wanted, check_wanted
 from edgefl.commands.profile.profile_clients import at_hardest, judged
-from edgefl.commands.profile.subjects import Subject, subjects
+from edgefl.commands.profile.subjects import Subject, subjects, works_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.devices import Device, Link, available_memory_bytes, device_names, load_device, load_link, with_runtime
 from edgefl.planning import Demand, Planner
@@ -33,6 +36,7 @@ def check_devices(
     stage: int | None = None,
     kind: str | None = None,
     figure: str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
     on_progress: OnProgress = silent,
 ) -> DeviceCheck:
     """Check every device of the library against the largest client of each kind, at the stage that is hardest on it.
@@ -49,6 +53,7 @@ def check_devices(
         stage: Only this stage of the schedule (from 1), in place of the hardest for each device.
         kind: Only this kind of client.
         figure: A file (png, pdf, svg) for a drawing of what fits.
+        jobs: How many processes price works, if there are more than four; by default one for each core.
         on_progress: Called with the name of an event and its facts.
 
     Returns:
@@ -63,6 +68,8 @@ def check_devices(
     """
     if figure is not None:
         check_figure(figure, FIGURE_FORMS)
+    if jobs is not None:
+        check_jobs(jobs)
     whole = scenario_of(scenario, overrides)
     planner = planner_of(whole, on_progress)
     setup = planner.setup
@@ -74,7 +81,8 @@ def check_devices(
     kinds = [name for name in setup.clients.kinds if kind in (None, name)]
     messages(on_progress)(f"predicting {', '.join(kinds)}")
     shown = subjects(planner, setup.clients.kinds, setup.schedule.offered)
-    workload = largest_workload(planner, shown)
+    with priced_beside(partial(works_of, kinds=setup.clients.kinds, stages=setup.schedule.offered), [planner], jobs):
+        workload = largest_workload(planner, shown)
     rows = [
         row
         for group, subject in enumerate(shown)

@@ -10,7 +10,7 @@ from math import inf, isfinite
 
 from edgefl import units
 from edgefl.commands.cells.cells import check_jobs
-from edgefl.commands.cells.pricing import beside, most_jobs
+from edgefl.commands.cells.pricing import beside
 from edgefl.commands.compose import Given, at_most, commonest_link, compose, predictor_of, scenario_of
 from edgefl.commands.fit.bounds import Pricer, Question
 from edgefl.commands.fit.changes import TIERS, Levels, axes_of, sets_of, steps_of
@@ -162,7 +162,7 @@ def fit(
         )
 
     finished = dict[str, KindFit]()
-    with beside(question.predictor, most_jobs() if jobs is None else jobs) as pricing:
+    with beside([question.predictor], jobs) as pricing:
         for name in setup.clients.kinds if kind is None else [kind]:
             hunt = _OfKind(replace(question, pricing=pricing), name, on_progress)
             try:
