@@ -48,7 +48,9 @@ def test_prices_of_two_jobs_are_those_of_one(
     assert len(set(begun)) == 6  # all prices are known
 
 
-def test_a_worker_answers_with_the_trace(staged: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_answers_with_the_trace(
+    staged: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EDGEFL_CACHE", str(tmp_path))
     planner = planner_of(load(staged))
     first, *_ = works_of(planner, ["image"], planner.setup.schedule.offered)
@@ -72,11 +74,11 @@ def test_what_was_found_is_kept_when_a_search_is_interrupted(staged: dict[str, A
             raise KeyboardInterrupt
 
     with pytest.raises(Unfinished) as stopped:
-        edgefl.fit(staged, device=PI, kind="text", memory=allowed, jobs=1, on_progress=interrupting)
+        edgefl.fit(staged, device=PI, kind="text", memory=allowed, first=1, jobs=1, on_progress=interrupting)
     so_far = stopped.value.answer["kinds"]["text"]
-    whole = edgefl.fit(staged, device=PI, kind="text", memory=allowed, jobs=2)["kinds"]["text"]
+    whole = edgefl.fit(staged, device=PI, kind="text", memory=allowed, first=1, jobs=2)["kinds"]["text"]
     assert so_far["complete"] is False and so_far["predictions"] >= 1
     assert found[0].startswith("text: solution 1: --set ")
     assert [each["sets"] for each in so_far["solutions"]] == [whole["solutions"][0]["sets"]]
-    again = edgefl.fit(staged, device=PI, kind="text", memory=allowed, jobs=1)["kinds"]["text"]
+    again = edgefl.fit(staged, device=PI, kind="text", memory=allowed, first=1, jobs=1)["kinds"]["text"]
     assert again.as_json() == whole.as_json()
