@@ -1,4 +1,4 @@
-"""Works that worker processes price side by side: the same prices, to the byte, and what is kept when they are asked."""
+"""Works that worker processes price side by side: the same prices, to the byte."""
 
 from __future__ import annotations
 

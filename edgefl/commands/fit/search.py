@@ -62,6 +62,8 @@ class Search:
         self.result = SearchResult()
         self.memory_binds = False
         """Whether the scenario as it stands peaks too high."""
+        self._memory_refuses: dict[int, bool] = {}
+        """By a span's first round, whether memory refused the last candidate there, if only in its smallest batch."""
         self._refused_at = 0
         """The first round of the span that refused a candidate last."""
 
@@ -196,6 +198,7 @@ class Search:
                 continue
             stage, verdict = self.verdict(levels, span)
             if not verdict.eligible and verdict.margins["memory"] < 0:
+                self._memory_refuses[span.first] = True
                 self._bisect(levels, span, stage)
             if verdict.eligible == self.any_stage:
                 self._refused_at = span.first
@@ -205,18 +208,21 @@ class Search:
     def _too_large(self, levels: Levels, span: Span) -> bool:
         """Whether even the smallest batch peaks too high, which excludes all others: it is predicted first.
 
-        Only if the scenario as it stands peaks too high: elsewhere it would be one prediction more.
+        Only if the scenario as it stands peaks too high, and the last candidate did in these rounds: elsewhere it would
+        be one prediction more.
         """
         if not self._tries_smallest(span):
             return False
         stage = span.stages[0]
         for _, least in self.pricer.smaller(levels, span, stage)[:1]:
             self.pricer.cost(least, span, stage)
-            return self.pricer.at_least(levels, span, stage)["memory"] > self.allowed["memory"]
+            excluded = self.pricer.at_least(levels, span, stage)["memory"] > self.allowed["memory"]
+            self._memory_refuses[span.first] = excluded
+            return excluded
         return False
 
     def _tries_smallest(self, span: Span) -> bool:
-        return self.memory_binds and len(span.stages) == 1
+        return self.memory_binds and len(span.stages) == 1 and self._memory_refuses.get(span.first, True)
 
     def _excluded(self, levels: Levels, span: Span) -> bool:
         return all(excess(self.pricer.at_least(levels, span, stage), self.allowed) for stage in span.stages)
