@@ -123,11 +123,20 @@ def _locked(lock: Path, waiting: Callable[[], None]) -> IO[bytes] | None:
 
 def remembered(folder: Path | None, key: str, read: Callable[[Any], Answer], what: str) -> Answer | None:
     """The cached result of ``key``, parsed by ``read``; None if there is none, or with a warning if it is damaged."""
-    content = None if folder is None else kept(folder / f"{key}.sealed", what)
+    content = None if folder is None else kept(_file(folder, key), what)
     return None if content is None else read(json.loads(content))
+
+
+def is_remembered(folder: Path, key: str) -> bool:
+    """Whether there is a file of this key, which may be damaged."""
+    return _file(folder, key).is_file()
 
 
 def remember(folder: Path | None, key: str, answer: Any) -> None:
     """Cache plain data under ``key``, if the folder can be written."""
     if folder is not None:
-        keep(folder / f"{key}.sealed", json.dumps(answer).encode())
+        keep(_file(folder, key), json.dumps(answer).encode())
+
+
+def _file(folder: Path, key: str) -> Path:
+    return folder / f"{key}.sealed"

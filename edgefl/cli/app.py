@@ -159,6 +159,12 @@ Plugins = Annotated[
 Jobs = Annotated[
     int, typer.Option("--jobs", metavar="N", min=1, help="Run N of several runs side by side, in processes.")
 ]
+PricingJobs = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs", metavar="N", min=1, help="Price more than four works in N processes; default: one for each core."
+    ),
+]
 Address = Annotated[
     str | None,
     typer.Option("--address", metavar="HOST:PORT|auto", help="Run the N jobs on the nodes of this Ray cluster."),

@@ -12,6 +12,7 @@ from edgefl.cli.app import (
     AsJson,
     Overrides,
     Plugins,
+    PricingJobs,
     ScenarioFiles,
     app,
     examples,
@@ -117,6 +118,7 @@ def check(
     stage: Annotated[int | None, typer.Option(metavar="N", help="Only this stage of the schedule.")] = None,
     kind: Annotated[str | None, typer.Option(metavar="NAME", help="Only this kind of client.")] = None,
     figure: Annotated[str | None, typer.Option(metavar="FILE", help="Draw what fits: .png, .pdf or .svg.")] = None,
+    jobs: PricingJobs = None,
     full: Annotated[bool, typer.Option("--full", help="A line for each device and kind.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV instead of a table.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a table in Markdown.")] = False,
@@ -140,7 +142,7 @@ def check(
 
         result = check_scenarios(
             scenarios, overrides or (), devices=device or (), link=link, stage=stage, kind=kind, figure=figure,
-            on_progress=on_progress,
+            jobs=jobs, on_progress=on_progress,
         )  # fmt: skip
     only = next(iter(result.checks.values()))
     if as_json:

@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, Overrides, Plugins, ScenarioFile, app, examples, observing, print_json
+from edgefl.cli.app import (
+    AsJson,
+    Overrides,
+    Plugins,
+    PricingJobs,
+    ScenarioFile,
+    app,
+    examples,
+    interruptible,
+    print_json,
+)
 
 
 @app.command(
@@ -45,6 +55,7 @@ def fit(
         int, typer.Option("--answers", metavar="N", min=0, help="Stop after N solutions; 0 finds all.")
     ] = 5,
     most: Annotated[int, typer.Option("--most", metavar="N", min=1, help="At most N predicted works per kind.")] = 200,
+    jobs: PricingJobs = None,
     overrides: Overrides = None,
     plugins: Plugins = None,
     as_json: AsJson = False,
@@ -52,14 +63,21 @@ def fit(
     """Find the smallest changes that let a device take part.  The exit code is 1 if there are none."""
     from edgefl.report.fit import print_fit
 
-    with observing() as on_progress:
+    with interruptible(lambda: "what was found is incomplete; the same command goes on, since prices are kept"):
         from edgefl.commands.fit import fit as command
+        from edgefl.report import make_progress
 
-        result = command.fit(
-            scenario, overrides or (), device=device, link=link, kind=kind, memory=memory, flops=flops, bytes=bytes_,
-            seconds=seconds, joules=joules, power=power, any_stage=any_stage, epochs=epochs, most=most,
-            first=answers or None, on_progress=on_progress,
-        )  # fmt: skip
+        try:
+            with make_progress() as on_progress:
+                result = command.fit(
+                    scenario, overrides or (), device=device, link=link, kind=kind, memory=memory, flops=flops,
+                    bytes=bytes_, seconds=seconds, joules=joules, power=power, any_stage=any_stage, epochs=epochs,
+                    most=most, first=answers or None, jobs=jobs, on_progress=on_progress,
+                )  # fmt: skip
+        except command.Unfinished as stopped:
+            print_json(stopped.answer) if as_json else print_fit(stopped.answer, interrupted=True)
+            assert stopped.__cause__ is not None
+            raise stopped.__cause__ from None
     print_json(result) if as_json else print_fit(result)
     if not result.fits:
         raise typer.Exit(1)

@@ -12,6 +12,7 @@ from edgefl.cli.app import (
     AsJson,
     Overrides,
     Plugins,
+    PricingJobs,
     app,
     examples,
     found,
@@ -63,6 +64,7 @@ def profile(
         typer.Option("--measure", help="Also run the same steps on this machine and print the prediction errors."),
     ] = False,
     fvcore: Annotated[bool, typer.Option("--fvcore", help="Also count forward MACs with fvcore.")] = False,
+    jobs: PricingJobs = None,
     full: Annotated[
         bool, typer.Option("--full", help="All tables: memory by part, traffic, server, totals; all --clients.")
     ] = False,
@@ -108,7 +110,7 @@ def profile(
 
             result = command.profile(
                 scenarios[0], overrides or (), device=device, link=link, stage=stage, kind=kind, timeline=timeline,
-                figure=figure, on_progress=on_progress,
+                figure=figure, jobs=jobs, on_progress=on_progress,
             )  # fmt: skip
         if isinstance(result, Profile) and (measure or fvcore):
             from edgefl.commands.profile import measure as measurements

@@ -452,6 +452,11 @@ def predictor_of(scenario: Scenario) -> Predictor:
             "training.offload_states: a CPU computes in its host's memory, so that there is nowhere to offload to; set "
             "executor.device: cuda, or leave it out"
         )
+    return predictor_for(device)
+
+
+def predictor_for(device: str) -> Predictor:
+    """A memoised predictor for a type of device, with the table of what its kernels take."""
     return Predictor(cache_folder() / "costs", device, ScratchTable(kernels(device), partial(probe, device=device)))
 
 

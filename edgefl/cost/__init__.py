@@ -1,5 +1,6 @@
 """The cost of a work: predicted on fake tensors, then converted to seconds and joules on a device and a link."""
 
+from edgefl.cost.ahead import Ahead, Shapes, Wanted
 from edgefl.cost.client_cost import (
     NO_COMPUTE,
     NO_TRAFFIC,
@@ -29,8 +30,8 @@ from edgefl.cost.predict import (
 from edgefl.cost.scratch import ScratchRow, ScratchTable
 
 __all__ = [
-    "NO_COMPUTE", "NO_TRAFFIC", "TRAFFIC_PARTS", "ClientCost", "ComputeCost", "Duration", "Phases", "Predictor",
-    "ScratchRow", "ScratchTable", "Traffic", "amounts_of", "carried", "compute_cost", "cost_key", "duration",
-    "joules_of", "metric_names", "numbers_of", "passes_key", "predict", "priced", "round_numbers", "shortened",
-    "storage_events", "timeline", "traffic", "work_key",
+    "NO_COMPUTE", "NO_TRAFFIC", "TRAFFIC_PARTS", "Ahead", "ClientCost", "ComputeCost", "Duration", "Phases",
+    "Predictor", "ScratchRow", "ScratchTable", "Shapes", "Traffic", "Wanted", "amounts_of", "carried", "compute_cost",
+    "cost_key", "duration", "joules_of", "metric_names", "numbers_of", "passes_key", "predict", "priced",
+    "round_numbers", "shortened", "storage_events", "timeline", "traffic", "work_key",
 ]  # fmt: skip

@@ -3,7 +3,7 @@
 torch's ``FakeTensorMode`` keeps the outputs of operators by their arguments; comparing arguments and making outputs
 takes most of a prediction's time.  What it answers from what it kept is kept here once more, under a key with the same
 facts that costs a fifth.  So an answer is one that torch itself would give, and whatever torch computes anew each time
-(operators of libraries, outputs that depend on values) is asked of torch each time.
+(operators of libraries that return something, outputs that depend on values) is asked of torch each time.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ class PredictionMode(FakeTensorMode):
             return tuple([o.make(self, args) for o in known]) if isinstance(known, tuple) else known.make(self, args)
         hits, *others = _counts()
         out = self._asked(func, types, args, kwargs)
-        if (func is _UNSAFE_VIEW or _counts() == (hits + 1, *others)) and (answer := _answer(func, args, out)):
+        again = _counts() == (hits + 1, *others) or func is _UNSAFE_VIEW or _returns_nothing(func)
+        if again and (answer := _answer(func, args, out)):
             if len(_answers) >= MOST_ANSWERS:
                 _answers.clear()
             _answers[key] = answer
@@ -170,6 +171,11 @@ class PredictionMode(FakeTensorMode):
                 self._describe(value, add)
             else:
                 raise _UnknownArgument
+
+
+def _returns_nothing(func: Any) -> bool:
+    """Whether an operator of a library writes into its arguments alone: without values nothing is left to answer."""
+    return func.namespace not in ("aten", "prims") and not func._schema.returns
 
 
 def _counts() -> tuple[int, int, int]:

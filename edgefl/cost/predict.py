@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from edgefl import models, registry
+from edgefl.cost.ahead import Ahead
 from edgefl.cost.fake_tensors import PredictionMode
 from edgefl.cost.scratch import ScratchTable
 from edgefl.errors import MethodError
-from edgefl.memo import remember, remembered
+from edgefl.memo import is_remembered, remember, remembered
 from edgefl.work import (
     CUDA_ROUNDING,
     METERED,
@@ -252,7 +253,10 @@ class Predictor:
     predicted again, and a changed report isn't.
     So is a cost whose file can't be read, with a warning.  ``predicted`` counts the predictions that were computed.
     ``scratch`` is the table of what kernels take; without it peaks are those of live storage.
+    ``ahead`` are other processes that price works with such a table, if there are any.
     """
+
+    ahead: Ahead | None = None
 
     def __init__(self, folder: Path | None = None, device: str = "cpu", scratch: ScratchTable | None = None):
         self.folder, self.device, self.scratch = folder, device, scratch
@@ -268,10 +272,21 @@ class Predictor:
         """The trace of this work, predicted at most once; pass ``key`` if its cost key is computed already."""
         key = key or cost_key(work, source, self.device)
         if key not in self._traces:
-            name = digest([key, _code(work), _fake_device(self.device)])
+            if self.ahead is not None and (priced := self.ahead.take(key)) is not None:
+                self.predicted += 1
+                self._traces[key] = priced
+                return priced
+            name = self._name(work, key)
             trace = remembered(self.folder, name, Trace.from_json, "costs") or self._predict(name, work, source)
             self._traces[key] = self._with_scratch(trace, name)
         return self._traces[key]
+
+    def knows(self, work: Work, key: str) -> bool:
+        """Whether the trace of this work is in memory, or its file on disk."""
+        return key in self._traces or (self.folder is not None and is_remembered(self.folder, self._name(work, key)))
+
+    def _name(self, work: Work, key: str) -> str:
+        return digest([key, _code(work), _fake_device(self.device)])
 
     def _with_scratch(self, trace: Trace, name: str) -> Trace:
         """The trace with the kernels' scratch, which is kept on disk beside it, for the kernels of each machine."""

@@ -8,7 +8,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from edgefl.cost import ClientCost, ComputeCost, Predictor, Traffic, compute_cost, passes_key, traffic, work_key
+from edgefl.cost import (
+    ClientCost,
+    ComputeCost,
+    Predictor,
+    Shapes,
+    Traffic,
+    Wanted,
+    compute_cost,
+    passes_key,
+    traffic,
+    work_key,
+)
 from edgefl.devices import Device, Link
 from edgefl.planning.payload_options import encoded
 from edgefl.planning.setup import Setup
@@ -165,16 +176,26 @@ class Planner:
     def _computed(
         self, work: Work, source: Source, base: str, client: int, without: str | None = None
     ) -> tuple[str, ComputeCost]:
-        passes = (client, repr(work.passes))
-        if passes not in self._passes:
-            self._passes[passes] = passes_key(work.form, source)
-        key = digest([base, self._passes[passes], self.predictor.device])
+        key = self._key(work, source, base, client)
         counts = tuple(n for p in work.passes for n in source.counts(p).values())
         cost_key = (key, len(work.passes), counts, without)
         if cost_key not in self._compute:
             trace = self.predictor.trace(work, source, key)
             self._compute[cost_key] = compute_cost(work.form, source, trace, without)
         return key, self._compute[cost_key]
+
+    def wanted(self, work: Work, base: str, client: int) -> Wanted:
+        """What another process needs to price ``self.work(...)`` for a client."""
+        source = self.setup.clients.client(client)
+        fitted = work.fitted(source.size)
+        key = self._key(fitted, source, base, client)
+        return Wanted(self.predictor.device, key, fitted, Shapes.of(fitted, source))
+
+    def _key(self, work: Work, source: Source, base: str, client: int) -> str:
+        passes = (client, repr(work.passes))
+        if passes not in self._passes:
+            self._passes[passes] = passes_key(work.form, source)
+        return digest([base, self._passes[passes], self.predictor.device])
 
     def moved(
         self, work: Description, base: str, stage: Stage, old: tuple[str, ...]

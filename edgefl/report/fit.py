@@ -15,8 +15,11 @@ from edgefl.records.record import UNSET
 from edgefl.report.console import NOTHING, new_table, or_dash, print_at_most, print_section, screen
 
 
-def print_fit(result: Fit, console: Console | None = None) -> None:
-    """Print the result of ``edgefl.fit``: the budgets, then for each client kind its stages and the changes found."""
+def print_fit(result: Fit, console: Console | None = None, *, interrupted: bool = False) -> None:
+    """Print the result of ``edgefl.fit``: the budgets, then for each client kind its stages and the changes found.
+
+    Of a search that was ``interrupted``, what it had found by then.
+    """
     console = console or screen()
     head = f"{result.scenario} on {result.device} over {result.link}"
     console.print(Text(f"=== {head} ===", style="bold"))
@@ -28,12 +31,15 @@ def print_fit(result: Fit, console: Console | None = None) -> None:
                       "" if limit.allowed is None else limit.source)  # fmt: skip
     print_section(console, "Budgets of a round", table)
     for kind in result.kinds.values():
-        _print_kind(console, result, kind)
+        _print_kind(console, result, kind, "interrupted" if interrupted else "stopped by --most")
     print_at_most(console, result.at_most)
 
 
-def _print_kind(console: Console, result: Fit, kind: KindFit) -> None:
+def _print_kind(console: Console, result: Fit, kind: KindFit, stopped_by: str) -> None:
     head = f"{kind.kind} clients, of which the largest has {kind.samples:,} samples: "
+    if kind.complete is False and kind.as_it_stands is None:
+        console.print(Text(f"{head}{stopped_by} before anything was known\n", style="bold"))
+        return
     if not kind.rounds:
         console.print(Text(f"{head}the method never selects them\n", style="bold"))
         return
@@ -50,7 +56,7 @@ def _print_kind(console: Console, result: Fit, kind: KindFit) -> None:
         )
     else:
         _print_no_solution(console, result, kind)
-    _print_search(console, kind)
+    _print_search(console, kind, stopped_by)
 
 
 def _print_stages(console: Console, title: str, stages: Sequence[StageFit]) -> None:
@@ -120,12 +126,12 @@ def _limit(result: Fit, name: str) -> str:
     return f"the {part.show(limit.allowed or 0.0)} of memory that {result.device} has left"
 
 
-def _print_search(console: Console, kind: KindFit) -> None:
+def _print_search(console: Console, kind: KindFit, stopped_by: str) -> None:
     if kind.candidates is UNSET or kind.looked_at is UNSET:
         return
     notes = [f"{kind.predictions} works predicted", f"{kind.looked_at} of {kind.candidates} combinations checked"]
     if not kind.complete:
-        notes.append("stopped by --most")
+        notes.append(stopped_by)
     elif kind.candidates > kind.looked_at:
         notes.append("--answers 0 checks all")
     if kind.failed:

@@ -85,7 +85,7 @@ class Progress:
             self.label, self.index, self.of = facts["label"], facts["index"], facts["of"]
             self.round, self.rounds, self.metrics = 0, 0, {}
             self.done = self.of_round = 0
-        elif event == "prepare":
+        elif event in ("prepare", "found"):
             self.what = facts["what"]
         elif event == "cells":
             self.folder = facts["folder"]
@@ -255,7 +255,7 @@ class Lines(Progress):
             self._write("\n".join(self.lines()))
         elif event in ("trained", "scored") and time.monotonic() - self._written >= PAUSE:
             self._write(f"{self.where}: {self.doing}, ETA {self.eta}")
-        elif event == "prepare":
+        elif event in ("prepare", "found"):
             self._write(self.what)
         elif event == "cell":
             self._write(self.cell())
@@ -289,6 +289,8 @@ class Live(Progress):
         """Update the state that is drawn next.  A finished combination is printed as a permanent line."""
         if event == "prepare":
             self._doing = self.what
+        elif event == "found":
+            self._region.console.print(self.what, highlight=False, soft_wrap=True)
         elif event == "combination":
             self._doing = "starting"
         elif event in ("round", "trained", "scored"):
@@ -354,6 +356,8 @@ class Bar(Progress):
         """Move the bar and show the round under way."""
         if event == "prepare":
             self._bar.set_description_str(self.what, refresh=True)
+        elif event == "found":
+            self._bar.write(self.what)
         elif event == "combination":
             self._bar.set_description_str(self.where, refresh=False)
         elif event in ("round", "trained", "scored", "record"):

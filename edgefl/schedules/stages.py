@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self, cast
 
@@ -30,6 +31,7 @@ A pooler is a part of published models that no step reads.  It is stored and sen
 """
 
 
+@lru_cache(100_000)  # asked many times for each parameter of a candidate's works
 def part_of(name: str) -> tuple[str, str, int | None]:
     """``(tower, part, block index)`` of a parameter's name: ``image.blocks.3.norm1.bias`` -> image, blocks, 3.
 

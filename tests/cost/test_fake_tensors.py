@@ -56,6 +56,9 @@ CASES: dict[str, Callable[[], Work]] = {
         ("image", "text"), (training_pass(("image", "text")), scoring_pass(("image", "text"))),
         optimizer={"name": "sgd", "lr": 1e-3, "implementation": "for-loop", "step_in_backward": True},
     ),
+    "states in 8 bits": lambda: make_work(
+        model=described(blocks=1, width=48), optimizer={"name": "adamw-8bit", "lr": 1e-3}
+    ),
     "gates, several batches an update": lambda: make_work(
         gate="frozen", optimizer={"name": "adam", "lr": 1e-3, "implementation": "fused", "accumulation": 2}
     ),

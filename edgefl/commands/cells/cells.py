@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from edgefl.commands.cells.processes import Processes
 from edgefl.commands.cells.workers import AnyWorker, Cell, Lost, Outcome, Place, Work, outcome_of
-from edgefl.commands.progress import OnProgress
+from edgefl.commands.progress import OnProgress, silent
 from edgefl.errors import RunError
 
 if TYPE_CHECKING:
@@ -82,6 +82,54 @@ def kept_workers(work: Work, jobs: int, on_progress: OnProgress) -> Iterator[Cal
         yield run
     finally:
         place.close(workers)
+
+
+class Asked:
+    """Cells that worker processes run as they are asked for, and whose outcomes are taken by label.
+
+    Workers start when cells wait, and end with ``close``.
+    """
+
+    def __init__(self, work: Work, jobs: int):
+        self._cells = list[Cell]()
+        self._workers = _Workers(self._cells, jobs, silent, Processes(work))
+        self._waiting, self._tries = deque[int](), list[int]()
+        self._places: dict[str, int] = {}
+        self._ended: dict[int, Outcome] = {}
+
+    def __contains__(self, label: str) -> bool:
+        return label in self._places
+
+    @property
+    def idle(self) -> int:
+        """How many more cells would begin at once."""
+        return self._workers.jobs - (len(self._places) - len(self._ended))
+
+    def begin(self, cell: Cell) -> None:
+        """Let a worker run this cell, as soon as one has nothing else to do."""
+        index = self._places[cell.label] = len(self._cells)
+        self._cells.append(cell)
+        self._tries.append(0)
+        self._waiting.append(index)
+        self._workers._feed(self._waiting, self._tries)
+
+    def take(self, label: str) -> Outcome:
+        """The outcome of a cell that was begun; waits for it."""
+        index = self._places[label]
+        if index in self._waiting:  # it is wanted first
+            self._waiting.remove(index)
+            self._waiting.appendleft(index)
+        while index not in self._ended:
+            self._workers._feed(self._waiting, self._tries)
+            for worker in self._workers.place.ready(self._workers.workers):
+                if (ended := self._workers._heard(worker, self._waiting, self._tries)) is not None:
+                    self._ended[ended[0]] = ended[1]
+            self._workers._feed(self._waiting, self._tries)
+        return self._ended[index]
+
+    def close(self) -> None:
+        """End the workers."""
+        self._workers.place.close(self._workers.workers)
 
 
 def check_jobs(jobs: int, address: str | None = None) -> None:

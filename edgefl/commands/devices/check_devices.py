@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from edgefl.commands.cells.cells import check_jobs
+from edgefl.commands.cells.pricing import priced_beside
 from edgefl.commands.compose import Given, commonest_link, planner_of, scenario_of
 from edgefl.commands.profile.profile import Wanted, check_wanted
 from edgefl.commands.profile.profile_clients import at_hardest, judged
-from edgefl.commands.profile.subjects import Subject, subjects
+from edgefl.commands.profile.subjects import Subject, subjects, works_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.devices import (
     BudgetOptions,
@@ -44,6 +47,7 @@ def check_devices(
     stage: int | None = None,
     kind: str | None = None,
     figure: str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
     on_progress: OnProgress = silent,
 ) -> DeviceCheck:
     """Check every device of the library against the largest client of each kind, at the stage that is hardest on it.
@@ -59,6 +63,7 @@ def check_devices(
         stage: Only this stage of the schedule (from 1), in place of the hardest for each device.
         kind: Only this kind of client.
         figure: A file (png, pdf, svg) for a drawing of what fits.
+        jobs: How many processes price works, if there are more than four; by default one for each core.
         on_progress: Called with the name of an event and its facts.
 
     Returns:
@@ -73,6 +78,8 @@ def check_devices(
     """
     if figure is not None:
         check_figure(figure, FIGURE_FORMS)
+    if jobs is not None:
+        check_jobs(jobs)
     whole = scenario_of(scenario, overrides)
     planner = planner_of(whole, on_progress)
     setup = planner.setup
@@ -84,7 +91,8 @@ def check_devices(
     kinds = [name for name in setup.clients.kinds if kind in (None, name)]
     messages(on_progress)(f"predicting {', '.join(kinds)}")
     shown = subjects(planner, setup.clients.kinds, setup.schedule.offered)
-    workload = largest_workload(planner, shown)
+    with priced_beside(partial(works_of, kinds=setup.clients.kinds, stages=setup.schedule.offered), [planner], jobs):
+        workload = largest_workload(planner, shown)
     granted = BudgetOptions.model_validate({}).model_copy(update={"memory": whole.fleet.budgets.memory})
     rows = [
         row
@@ -117,6 +125,7 @@ def check_scenarios(
     stage: int | None = None,
     kind: str | None = None,
     figure: str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
     on_progress: OnProgress = silent,
 ) -> DeviceChecks:
     """``check_devices`` for each of several scenarios.  Raises as that does."""
@@ -126,8 +135,9 @@ def check_scenarios(
     for given, scenario in zip(scenarios, loaded, strict=True):
         label = scenario.name if names[scenario.name] == 1 or not isinstance(given, str) else given
         checks[label] = check_devices(
-            scenario, devices=devices, link=link, stage=stage, kind=kind, figure=figure, on_progress=on_progress
-        )
+            scenario, devices=devices, link=link, stage=stage, kind=kind, figure=figure, jobs=jobs,
+            on_progress=on_progress,
+        )  # fmt: skip
     return DeviceChecks(checks=checks)
 
 

@@ -4,8 +4,11 @@ A prediction takes up to seconds; everything else about a candidate is fast.  So
 memory and computation are bounded from below by the predictions of similar candidates:
 
 - the same operators on smaller tensors hold no more: a larger batch peaks no lower, if the same moments occur;
+- with several batches to an update the first batch after one meets what every batch meets with one: the optimizer's
+  states and no gradients.  Only the update may come without the batch, and what its loss holds;
 - recomputing adds operators, and as many samples in smaller batches are no fewer operations, each with its overhead;
-- parameters and the gradients of those that train are alive together, or one at a time if each takes its step alone.
+- parameters, the optimizer's states, and the gradients of those that train are alive together, or the gradients one at
+  a time if each takes its step alone.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from edgefl.commands.cells.pricing import Pricing
 from edgefl.commands.compose import compose
 from edgefl.commands.fit.changes import Axis, Levels, compares, plain, sets_of, steps_of
 from edgefl.cost import NO_COMPUTE, ClientCost, ComputeCost, Predictor, Traffic
@@ -28,6 +32,9 @@ from edgefl.planning import Planner, Setup, stale
 from edgefl.scenario import Scenario, load
 from edgefl.schedules import Stage
 from edgefl.work import Form, Work, distinct
+
+PLANNERS = 8
+"""So many planners of candidates are kept."""
 
 LEAST_COMPUTE = replace(NO_COMPUTE, operators=np.array([[1.0, 0.0, 1.0, OperatorClass.POINTWISE]]))
 """The least that a work with a pass computes: one operator."""
@@ -58,6 +65,8 @@ class Question:
     epochs: bool
     most: int
     first: int | None
+    pricing: Pricing | None = None
+    """Worker processes that price works ahead."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +95,16 @@ class _Shape:
             [min(n, 2) for n in counts] + ([sum(counts) > k, sum(counts) > k + 1] if k > 1 and train else [])
             for counts, train in zip(self.counts, self.trains, strict=True)
         ]
+
+    def holds(self, other: _Shape) -> bool:
+        """Whether a work of this shape has the moments of one that makes an update of each batch."""
+        once = other.accumulation == 1 < self.accumulation and len(self.counts) == len(other.counts)
+        return once and all(
+            len(counts) == 1 and sum(counts) > self.accumulation
+            if train
+            else [min(n, 2) for n in counts] == [min(n, 2) for n in others]
+            for counts, others, train in zip(self.counts, other.counts, self.trains, strict=True)
+        )
 
     def amounts(self) -> list[int]:
         """Amounts whose growth never lowers the cost: samples, batches, updates, and batches accumulated."""
@@ -121,11 +140,14 @@ class Pricer:
         self._divisible = not compares(setup, kind)
         self._setups: dict[Levels, Setup] = {}
         self._spans: dict[Levels, list[Span]] = {}
-        self._planner: tuple[Levels, Planner] | None = None
+        self._planners: dict[Levels, Planner] = {}
+        self.following: Callable[[], Iterator[tuple[Levels, Span, Stage]]] = lambda: iter(())
+        """The works that will be asked for unless those before decide about them, which workers price ahead."""
         self._shapes: dict[tuple[Levels, int, int], _Shape] = {}
         self._computed: dict[tuple[Levels, int, int], ComputeCost] = {}
         self._moved: dict[tuple[Levels, int, int, bool], Traffic] = {}
-        self._floors: dict[tuple[Levels, int], int] = {}
+        self._floors: dict[tuple[Levels, int], tuple[int, int]] = {}
+        self._states: dict[tuple[Levels, int], int] = {}
 
     # candidates -----------------------------------------------------------------------------------------------------
 
@@ -170,10 +192,12 @@ class Pricer:
         return self._setups[levels]
 
     def planner(self, levels: Levels) -> Planner:
-        """The planner of a candidate.  Only the latest is cached: calls for one candidate follow each other."""
-        if self._planner is None or self._planner[0] != levels:
-            self._planner = levels, Planner(self.setup(levels), self.question.predictor)
-        return self._planner[1]
+        """The planner of a candidate.  Only the latest are cached: calls for one candidate follow each other."""
+        if levels not in self._planners:
+            if len(self._planners) >= PLANNERS:
+                del self._planners[next(iter(self._planners))]
+            self._planners[levels] = Planner(self.setup(levels), self.question.predictor)
+        return self._planners[levels]
 
     # prices ---------------------------------------------------------------------------------------------------------
 
@@ -190,9 +214,46 @@ class Pricer:
             self._on_prediction(len(self.keys), levels, stage)
             self._shape(levels, span, stage)
             work, base = planner.work(self.kind, span.first, stage, planner.setup.variant_of(self.client))
-            _, key, self._computed[cell_key] = planner.compute(work, base, self.client)
+            self._begin_ahead(levels, span, stage)
+            _, key, computed = planner.compute(work, base, self.client)
+            self._computed[cell_key] = computed
             self.keys.add(key)
+            self._note_states(levels, stage, self._shapes[cell_key], computed)
         return self._priced(self._computed[cell_key], self.moved(levels, span, stage, late=late))
+
+    def knows(self, levels: Levels, span: Span, stage: Stage) -> bool:
+        """Whether the work of this round was predicted."""
+        return (self.cell(levels), span.first, stage.index) in self._computed
+
+    def _begin_ahead(self, levels: Levels, span: Span, stage: Stage) -> None:
+        """Let workers price this work and those that follow."""
+        pricing = self.question.pricing
+        if pricing is None or not pricing.pays(self.question.predictor.predicted):
+            return
+        self._begin(pricing, levels, span, stage)
+        for following in self.following():
+            if pricing.idle <= 0:
+                break
+            try:
+                self._begin(pricing, *following)
+            except (EdgeflError, RuntimeError):  # told where it is asked for
+                continue
+
+    def _begin(self, pricing: Pricing, levels: Levels, span: Span, stage: Stage) -> None:
+        planner = self.planner(levels)
+        work, base = planner.work(self.kind, span.first, stage, planner.setup.variant_of(self.client))
+        wanted = planner.wanted(work, base, self.client)
+        if not self.question.predictor.knows(wanted.work, wanted.key):
+            pricing.begin(wanted)
+
+    def _note_states(self, levels: Levels, stage: Stage, shape: _Shape, computed: ComputeCost) -> None:
+        """Note the states that were there at the peak of a work with one pass that trains.
+
+        In float16 the scale of the loss lies beside them.
+        """
+        if shape.trains.count(True) == 1 and computed.precision != "float16":
+            at = self._stateful(levels, stage)
+            self._states[at] = max(self._states.get(at, 0), computed.memory_bytes["optimizer"])
 
     def moved(self, levels: Levels, span: Span, stage: Stage, *, late: bool = True) -> Traffic:
         """The traffic of a round."""
@@ -231,8 +292,8 @@ class Pricer:
                 continue
             larger = all(a >= b for a, b in zip(shape.batches, other_shape.batches, strict=True))
             same_recomputing = self._level(other, "checkpointing") == self._level(levels, "checkpointing")
-            if larger and same_recomputing and shape.moments() == other_shape.moments():
-                bounds["memory"] = max(bounds["memory"], computed.peak_memory_bytes)
+            if larger and same_recomputing:
+                bounds["memory"] = max(bounds["memory"], _least_peak(shape, other_shape, computed))
             smaller = all(a <= b for a, b in zip(shape.batches, other_shape.batches, strict=True))
             if shape.batches != other_shape.batches and not self._divisible:
                 continue
@@ -271,10 +332,29 @@ class Pricer:
         return self._shapes[cell_key]
 
     def floor(self, levels: Levels, span: Span, stage: Stage) -> int:
-        """Bytes of attached parameters and of the gradients of those that train, which depend on what trains only.
+        """Bytes of attached parameters, of the gradients of those that train, and of the optimizer's states, which
+        depend on what trains only.
 
-        Of gradients that are freed in the backward pass it is the largest.
+        Of gradients that are freed in the backward pass it is the largest.  States are known from predicted works.
         """
+        parameters, gradients = self._values(levels, span, stage)
+        states = self._states.get(self._stateful(levels, stage), 0)
+        if self._in_backward(levels):  # of a single update the states come with the smallest gradient
+            return parameters + max(gradients, states)
+        return parameters + gradients + states
+
+    def _stateful(self, levels: Levels, stage: Stage) -> tuple[Levels, int]:
+        """What decides the bytes of an optimizer's states: what trains, with which optimizer, in which dtype."""
+        kept = ["schedule", "adapter", "optimizer", "states"]
+        if self.question.scenario.training.precision == "float64":  # others don't change the parameters' dtype
+            kept.append("precision")
+        return tuple(level * (axis.name in kept) for axis, level in zip(self.axes, levels, strict=True)), stage.index
+
+    def _in_backward(self, levels: Levels) -> bool:
+        return self.question.scenario.training.step_in_backward or bool(self._level(levels, "step"))
+
+    def _values(self, levels: Levels, span: Span, stage: Stage) -> tuple[int, int]:
+        """Bytes of parameters, and of the gradients that are there at a time."""
         scheduled = self._scheduled(levels)
         cell_key = (scheduled, stage.index)
         if cell_key not in self._floors:
@@ -287,11 +367,11 @@ class Pricer:
             attached = {name: spec.bytes for name, spec in specs.items() if stage.attached(name)}
             trained = [attached.get(name, 0) for name in work.trainable] if gradients else []
             together = max(trained, default=0) if training.step_in_backward else sum(trained)
-            self._floors[cell_key] = sum(attached.values()) + together
+            self._floors[cell_key] = sum(attached.values()), together
         return self._floors[cell_key]
 
     def smaller(self, levels: Levels, span: Span, stage: Stage) -> list[tuple[int, Levels]]:
-        """Candidates that differ only by a smaller batch and have the same moments, the smallest batch first."""
+        """Candidates that differ only by a smaller batch and peak no higher, the smallest batch first."""
         axis = next(i for i, axis in enumerate(self.axes) if axis.name == "batch")
         shape = self._shape(levels, span, stage)
         candidates = []
@@ -304,13 +384,24 @@ class Pricer:
                 other_shape = self._shape(other, other_span, stage)
             except EdgeflError:  # no accumulation beside a step in the backward pass
                 continue
-            if other_shape.moments() == shape.moments() and sum(other_shape.batches) < sum(shape.batches):
+            same = other_shape.moments() == shape.moments()
+            if (same or shape.holds(other_shape)) and sum(other_shape.batches) < sum(shape.batches):
                 candidates.append((sum(other_shape.batches), other_shape.accumulation, other))
         # of equal batches the candidate with the fewest to an update is predicted
         least: dict[int, Levels] = {}
         for batch, _, other in sorted(candidates):
             least.setdefault(batch, other)
         return sorted(least.items())
+
+
+def _least_peak(shape: _Shape, other: _Shape, computed: ComputeCost) -> int:
+    """The least peak of a work of this shape, if the work that was ``computed`` has the ``other`` shape."""
+    if shape.moments() == other.moments():
+        return computed.peak_memory_bytes
+    if shape.holds(other):
+        of_batch = sum(computed.memory_bytes[part] for part in ("inputs", "outputs", "activations"))
+        return computed.peak_memory_bytes - of_batch
+    return 0
 
 
 def _work_numbers(setup: Setup, kind: str, client: int) -> dict[int, int]:

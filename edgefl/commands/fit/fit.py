@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 
 from edgefl import units
+from edgefl.commands.cells.cells import check_jobs
+from edgefl.commands.cells.pricing import beside
 from edgefl.commands.compose import Given, at_most, commonest_link, compose, predictor_of, scenario_of
 from edgefl.commands.fit.bounds import Pricer, Question
 from edgefl.commands.fit.changes import TIERS, Levels, axes_of, sets_of, steps_of
@@ -33,6 +37,17 @@ from edgefl.scenario import Scenario
 from edgefl.schedules import Stage
 
 MOST, FIRST = 200, 5
+
+PACED_BY = 5
+"""Works from whose time that of the others is estimated."""
+
+
+class Unfinished(KeyboardInterrupt):
+    """The search was interrupted; ``answer`` is what it had found by then."""
+
+    def __init__(self, answer: Fit):
+        super().__init__()
+        self.answer = answer
 
 
 @dataclass(frozen=True)
@@ -63,6 +78,7 @@ def fit(
     epochs: bool = False,
     most: int = MOST,
     first: int | None = FIRST,
+    jobs: int | None = None,
     on_progress: OnProgress = silent,
     progress: bool = False,
 ) -> Fit:
@@ -89,6 +105,8 @@ def fit(
         epochs: Whether fewer local epochs are among the changes.
         most: How many works may be predicted for a kind at most.
         first: How many solutions are searched for a kind; None finds all.
+        jobs: How many processes predict works side by side, once there are more than four; by default one for each
+            core, as far as there is memory.  Answers are the same.
         on_progress: Called with the name of an event and its facts.
         progress: Whether to show a bar, by tqdm or rich, whichever is installed.
 
@@ -100,7 +118,10 @@ def fit(
         ScenarioError: The scenario can't be run, or ``most`` or ``first`` is below 1.
         UnknownName: The device, link or kind is unknown.
         UnitError: A budget can't be read, or is 0.
+        Unfinished: A KeyboardInterrupt came during the search; it has the ``answer`` so far.
     """
+    if jobs is not None:
+        check_jobs(jobs)
     whole = scenario_of(scenario, overrides)
     target_device = with_runtime(load_device(device), whole.fleet.runtime)
     allowances = allowances_of(
@@ -120,24 +141,35 @@ def fit(
         whole, setup, predictor_of(whole), target_device, target_link, {n: a.allowed for n, a in allowances.items()},
         memory_of_device, any_stage=any_stage, epochs=epochs, most=most, first=first,
     )  # fmt: skip
-    kinds = {name: _of_kind(question, name, on_progress) for name in (setup.clients.kinds if kind is None else [kind])}
-    return Fit(
-        scenario=whole.name,
-        at_most=at_most([whole]) or UNSET,
-        device=target_device.name,
-        link=target_link.name,
-        any_stage=any_stage,
-        budgets={
-            name: BudgetLimit(
-                allowed=_finite(allowance.allowed),
-                source=allowance.source,
-                limit=memory_limit(allowance.allowed, memory_of_device) if name == "memory" else UNSET,
-            )
-            for name, allowance in allowances.items()
-        },
-        sets=["compare=null"] if whole.compare else [],
-        kinds=kinds,
-    )
+
+    def answer(kinds: Mapping[str, KindFit]) -> Fit:
+        return Fit(
+            scenario=whole.name,
+            at_most=at_most([whole]) or UNSET,
+            device=target_device.name,
+            link=target_link.name,
+            any_stage=any_stage,
+            budgets={
+                name: BudgetLimit(
+                    allowed=_finite(allowance.allowed),
+                    source=allowance.source,
+                    limit=memory_limit(allowance.allowed, memory_of_device) if name == "memory" else UNSET,
+                )
+                for name, allowance in allowances.items()
+            },
+            sets=["compare=null"] if whole.compare else [],
+            kinds=kinds,
+        )
+
+    finished = dict[str, KindFit]()
+    with beside([question.predictor], jobs) as pricing:
+        for name in setup.clients.kinds if kind is None else [kind]:
+            hunt = _OfKind(replace(question, pricing=pricing), name, on_progress)
+            try:
+                finished[name] = hunt.found()
+            except KeyboardInterrupt as error:
+                raise Unfinished(answer({**finished, name: hunt.so_far})) from error
+    return answer(finished)
 
 
 # --- what the device may use -----------------------------------------------------------------------------------------
@@ -198,52 +230,79 @@ def _read(name: str, value: object) -> float:
 # --- one kind --------------------------------------------------------------------------------------------------------
 
 
-def _of_kind(question: Question, kind: str, on_progress: OnProgress) -> KindFit:
-    setup, most = question.setup, question.most
-    client = largest(setup, kind)
-    samples = int(setup.clients.client_samples[client])
-    axes = axes_of(question.scenario, setup, kind, samples, growing=question.any_stage, epochs=question.epochs)
+class _OfKind:
+    """The search for a kind; ``so_far`` is its answer with what is known by now."""
 
-    def on_prediction(predicted: int, levels: Levels, stage: Stage) -> None:
-        what = ", ".join(step.what for step in steps_of(axes, levels)) or "as it stands"
-        on_progress("prepare", {"what": f"{kind}: work {predicted + 1} of at most {most}: {what}, stage {stage.index}"})
+    def __init__(self, question: Question, kind: str, on_progress: OnProgress):
+        self.question, self.kind, self._on_progress = question, kind, on_progress
+        setup = question.setup
+        client = largest(setup, kind)
+        samples = int(setup.clients.client_samples[client])
+        self.axes = axes_of(question.scenario, setup, kind, samples, growing=question.any_stage, epochs=question.epochs)
+        self.pricer = Pricer(question, self.axes, kind, client, self._on_prediction)
+        self.search = Search(self.pricer)
+        self._began = time.monotonic()
+        self.so_far = KindFit(
+            kind=kind, samples=samples, rounds=0, fits=False, as_it_stands=None, solutions=[], complete=False
+        )
 
-    pricer = Pricer(question, axes, kind, client, on_prediction)
-    search = Search(pricer)
-    as_it_stands: Levels = (0,) * len(axes)
-    head = KindFit(
-        kind=kind,
-        samples=samples,
-        rounds=sum(s.rounds for s in pricer.spans(as_it_stands)),
-        fits=False,
-        as_it_stands=None,
-        solutions=[],
-    )
-    if not head.rounds:
-        return head
-    unchanged = _candidate(search, as_it_stands)
-    head = replace(head, fits=unchanged.fits, as_it_stands=unchanged)
-    if head.fits:
-        return replace(head, predictions=len(pricer.keys), complete=True)
-    result = search.find()
-    solutions = [_candidate(search, levels, unchanged) for levels in result.solutions]
-    nearest: Candidate | Maybe = UNSET
-    if result.nearest is not None:
-        levels, excess = result.nearest
-        nearest = replace(_candidate(search, levels, unchanged), excess=excess)
-    return replace(
-        head,
-        solutions=solutions,
-        nearest=nearest,
-        unmet=UNSET if solutions else list(result.unmet),
-        predictions=len(pricer.keys),
-        candidates=result.candidates,
-        looked_at=result.looked_at,
-        failed=[
-            FailedCombination(sets=sets_of(steps_of(axes, cell)), error=text) for cell, text in result.failed.items()
-        ],
-        complete=result.complete,
-    )
+    def _on_prediction(self, predicted: int, levels: Levels, stage: Stage) -> None:
+        most = self.question.most
+        what = ", ".join(step.what for step in steps_of(self.axes, levels)) or "as it stands"
+        left = ""
+        if predicted >= PACED_BY:
+            seconds = (time.monotonic() - self._began) / predicted * (most - predicted)
+            left = f"; at most {units.show_seconds(seconds)} left"
+        told = f"{self.kind}: work {predicted + 1} of at most {most}: {what}, stage {stage.index}{left}"
+        self._on_progress("prepare", {"what": told})
+
+    def _on_solution(self, levels: Levels) -> None:
+        candidate = _candidate(self.search, levels, self.so_far.as_it_stands)
+        self.so_far = replace(self.so_far, solutions=[*self.so_far.solutions, candidate])
+        sets = " ".join(f"--set {shlex.quote(text)}" for text in candidate.sets)
+        self._on_progress("found", {"what": f"{self.kind}: solution {len(self.so_far.solutions)}: {sets}"})
+
+    def found(self) -> KindFit:
+        """The answer."""
+        as_it_stands: Levels = (0,) * len(self.axes)
+        rounds = sum(span.rounds for span in self.pricer.spans(as_it_stands))
+        if not rounds:
+            return replace(self.so_far, complete=UNSET)
+        self.so_far = replace(self.so_far, rounds=rounds)
+        unchanged = _candidate(self.search, as_it_stands)
+        self.search.memory_binds = (unchanged.margins["memory"] or 0.0) < 0
+        self.so_far = replace(self.so_far, fits=unchanged.fits, as_it_stands=unchanged)
+        if unchanged.fits:
+            return replace(self.so_far, predictions=len(self.pricer.keys), complete=True)
+        try:
+            result = self.search.find(self._on_solution)
+        finally:
+            self._note_search()
+        nearest: Candidate | Maybe = UNSET
+        if result.nearest is not None:
+            levels, excess = result.nearest
+            nearest = replace(_candidate(self.search, levels, unchanged), excess=excess)
+        self._note_search()
+        return replace(
+            self.so_far,
+            nearest=nearest,
+            unmet=UNSET if result.solutions else list(result.unmet),
+            complete=result.complete,
+        )
+
+    def _note_search(self) -> None:
+        result = self.search.result
+        failed = [
+            FailedCombination(sets=sets_of(steps_of(self.axes, cell)), error=text)
+            for cell, text in result.failed.items()
+        ]
+        self.so_far = replace(
+            self.so_far,
+            predictions=len(self.pricer.keys),
+            candidates=result.candidates,
+            looked_at=result.looked_at,
+            failed=failed,
+        )
 
 
 def _candidate(search: Search, levels: Levels, unchanged: Candidate | None = None) -> Candidate:

@@ -59,13 +59,39 @@ class Search:
     def __init__(self, pricer: Pricer):
         self.pricer = pricer
         self.allowed, self.any_stage = pricer.question.allowed, pricer.question.any_stage
+        self.result = SearchResult()
+        self.memory_binds = False
+        """Whether the scenario as it stands peaks too high."""
+        self._memory_refuses: dict[int, bool] = {}
+        """By a span's first round, whether memory refused the last candidate there, if only in its smallest batch."""
+        self._refused_at = 0
+        """The first round of the span that refused a candidate last."""
 
-    def find(self) -> SearchResult:
-        """Search for solutions of which none contains another, up to the number that the question asks for."""
+    def find(self, on_solution: Callable[[Levels], None]) -> SearchResult:
+        """Search for solutions of which none contains another, up to the number that the question asks for.
+
+        Each is told by ``on_solution`` when it is found; ``result`` has what is known so far.
+        """
         order, first = candidates(self.pricer.axes), self.pricer.question.first
-        result = SearchResult(candidates=len(order))
+        result = self.result
+        result.candidates = len(order)
         bounds: dict[Levels, Bound] = {}
         refused: dict[Levels, Bound] = {}  # by cell, whatever its payloads
+        looked = 0
+
+        def following() -> Iterator[tuple[Levels, Span, Stage]]:
+            nonlocal looked
+            looked = max(looked, result.looked_at)
+            while looked < len(order):
+                levels = order[looked]
+                looked += 1
+                cell = self.pricer.cell(levels)
+                if cell in result.failed or cell in refused:
+                    continue
+                if not any(within(self.pricer.axes, solution, levels) for solution in result.solutions):
+                    yield from self._first_work(levels)
+
+        self.pricer.following = following
         try:
             for levels in order:
                 if first is not None and len(result.solutions) >= first:
@@ -85,6 +111,7 @@ class Search:
                     bound = self.bound(levels)
                     if bound.excess <= FITS and self._fits(levels):
                         result.solutions.append(levels)
+                        on_solution(levels)
                         continue
                     bounds[levels] = self.bound(levels)
                     if (bound := self._bound(levels, self._compute_bounds)).excess > FITS:
@@ -94,6 +121,7 @@ class Search:
                     result.failed[cell] = str(error).partition("\n")[0]
         except PredictionLimit:
             result.complete = False
+        self.pricer.following = lambda: iter(())
         if not result.solutions:
             self._explain(result, bounds)
         return result
@@ -136,17 +164,65 @@ class Search:
             return Bound(min(value for value, _ in by_span), frozenset.intersection(*(over for _, over in by_span)))
         return Bound(max(value for value, _ in by_span), frozenset.union(*(over for _, over in by_span)))
 
+    def _order(self, levels: Levels) -> list[Span]:
+        """The spans of a candidate, first that which refused the one before, then the last.
+
+        The last stage has most of the model attached.
+        """
+        return sorted(self.pricer.spans(levels), key=lambda span: (span.first != self._refused_at, -span.first))
+
+    def _first_work(self, levels: Levels) -> Iterator[tuple[Levels, Span, Stage]]:
+        """The work that is predicted first of a candidate, if any is."""
+        try:
+            if self._bound(levels, self._floors).excess > FITS or self.bound(levels).excess > FITS:
+                return
+            span = self._order(levels)[0]
+            stage = span.stages[0]
+            smallest = self.pricer.smaller(levels, span, stage)[:1] if self._tries_smallest(span) else []
+            for each in [*(least for _, least in smallest), levels]:
+                if not self.pricer.knows(each, span, stage):
+                    yield each, span, stage
+                    return
+        except (EdgeflError, RuntimeError):  # told where the candidate is decided
+            return
+
     def _fits(self, levels: Levels) -> bool:
-        # the last stage has most of the model attached: it exceeds a budget first
-        for span in reversed(self.pricer.spans(levels)):
-            if self.any_stage and self._excluded(levels, span):
+        spans = self._order(levels)
+        if not self.any_stage:
+            for span in spans:
+                if self._too_large(levels, span):
+                    self._refused_at = span.first
+                    return False
+        for span in spans:
+            if self.any_stage and (self._excluded(levels, span) or self._too_large(levels, span)):
                 continue
             stage, verdict = self.verdict(levels, span)
             if not verdict.eligible and verdict.margins["memory"] < 0:
+                self._memory_refuses[span.first] = True
                 self._bisect(levels, span, stage)
             if verdict.eligible == self.any_stage:
+                self._refused_at = span.first
                 return self.any_stage
         return not self.any_stage
+
+    def _too_large(self, levels: Levels, span: Span) -> bool:
+        """Whether even the smallest batch peaks too high, which excludes all others: it is predicted first.
+
+        Only if the scenario as it stands peaks too high, and the last candidate did in these rounds: elsewhere it would
+        be one prediction more.
+        """
+        if not self._tries_smallest(span):
+            return False
+        stage = span.stages[0]
+        for _, least in self.pricer.smaller(levels, span, stage)[:1]:
+            self.pricer.cost(least, span, stage)
+            excluded = self.pricer.at_least(levels, span, stage)["memory"] > self.allowed["memory"]
+            self._memory_refuses[span.first] = excluded
+            return excluded
+        return False
+
+    def _tries_smallest(self, span: Span) -> bool:
+        return self.memory_binds and len(span.stages) == 1 and self._memory_refuses.get(span.first, True)
 
     def _excluded(self, levels: Levels, span: Span) -> bool:
         return all(excess(self.pricer.at_least(levels, span, stage), self.allowed) for stage in span.stages)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
+from edgefl.commands.cells.cells import check_jobs
+from edgefl.commands.cells.pricing import priced_beside
 from edgefl.commands.compose import Given, at_most, commonest_device, commonest_link, planner_of, scenario_of
 from edgefl.commands.profile.schedule_totals import evaluation_totals, followed, round_totals, server_rows, stretches
-from edgefl.commands.profile.subjects import Subject, rounds_of, shown_round, subjects
+from edgefl.commands.profile.subjects import Subject, rounds_of, shown_round, subjects, works_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.cost import ClientCost, ComputeCost, traffic
+from edgefl.cost import Wanted as WantedWork
 from edgefl.cost import timeline as trace_timeline
 from edgefl.devices import Device, Link, available_memory_bytes, load_device, load_link, with_runtime
 from edgefl.errors import EdgeflError, RunError, ScenarioError, UnknownName
@@ -56,6 +60,7 @@ def profile(
     kind: str | None = None,
     timeline: str | os.PathLike[str] | None = None,
     figure: str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
     on_progress: OnProgress = silent,
     progress: bool = False,
 ) -> Profile:
@@ -76,6 +81,7 @@ def profile(
         timeline: A file (html, png) for a drawing of live memory, operator by operator, over the row with the highest
             peak among those with rounds.
         figure: A file (png, pdf, svg) for a drawing of memory, MACs and traffic by stage.
+        jobs: How many processes price works, if there are more than four; by default one for each core.
         on_progress: Called with the name of an event and its facts.
         progress: Whether to show a bar, by tqdm or rich, whichever is installed.
 
@@ -95,17 +101,20 @@ def profile(
     for path, forms in ((timeline, TIMELINE_FORMS), (figure, FIGURE_FORMS)):
         if path is not None:
             check_figure(path, forms)
+    if jobs is not None:
+        check_jobs(jobs)
     whole = scenario_of(scenario, overrides)
     wanted = Wanted(device, link, stage, kind)
     combinations = whole.combinations() if whole.compare else []
     planners = {whole.name: planner_of(whole, on_progress)}
     others, refused = runnable(combinations, lambda combination: planner_of(combination, on_progress))
     check_wanted(wanted, [planner.setup for planner in (*planners.values(), *others.values())])
-    own = _profiled(planners[whole.name], wanted, on_progress, whole.name)
     parts = dict[str, Tables]()
-    for index, (label, planner) in enumerate(others.items()):
-        on_progress("combination", {"label": label, "index": index, "of": len(others)})
-        parts[label] = _profiled(planner, wanted, on_progress, label)
+    with priced_beside(partial(_works, wanted=wanted), [*planners.values(), *others.values()], jobs):
+        own = _profiled(planners[whole.name], wanted, on_progress, whole.name)
+        for index, (label, planner) in enumerate(others.items()):
+            on_progress("combination", {"label": label, "index": index, "of": len(others)})
+            parts[label] = _profiled(planner, wanted, on_progress, label)
     moment: PeakMoment | Maybe = UNSET
     if timeline is not None:
         traced, moment = _timeline(planners[whole.name], own.rows, wanted)
@@ -133,6 +142,11 @@ def check_wanted(wanted: Wanted, setups: Sequence[Setup]) -> None:
     if wanted.stage is not None and not 1 <= wanted.stage <= last:
         available = f"stages 1 to {last}" if last > 1 else "stage 1 only"
         raise ScenarioError(f"there is no stage {wanted.stage}: the schedule has {available}")
+
+
+def _works(planner: Planner, wanted: Wanted) -> Iterator[WantedWork]:
+    kinds = [kind for kind in planner.setup.clients.kinds if wanted.kind in (None, kind)]
+    return works_of(planner, kinds, _stages(planner.setup, wanted))
 
 
 def _profiled(planner: Planner, wanted: Wanted, on_progress: OnProgress, label: str) -> Tables:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.cost import Wanted
 from edgefl.planning import Planner, Setup
 from edgefl.records.record import UNSET, Maybe
 from edgefl.schedules import Stage
@@ -56,6 +57,17 @@ def subjects(planner: Planner, kinds: Sequence[str], stages: Sequence[Stage]) ->
                 replace(whole, variant=setup.variant_of(whole.largest(setup))) if len(whole.members) else whole
             )
     return found
+
+
+def works_of(planner: Planner, kinds: Sequence[str], stages: Sequence[Stage]) -> Iterator[Wanted]:
+    """The works that rows of these kinds and stages show."""
+    setup = planner.setup
+    for subject in subjects(planner, kinds, stages):
+        for stage in stages if len(subject.members) else ():
+            client, kind = subject.largest(setup), subject.kind
+            round = shown_round(setup, stage, kind)
+            work, base = planner.work(kind, round, stage, setup.variant_of(client))
+            yield planner.wanted(work, base, client)
 
 
 def _cost_of(planner: Planner, kind: str, variant: Hashable, stages: Sequence[Stage]) -> str:

@@ -15,7 +15,15 @@ from edgefl.errors import MethodError, suggestion
 from edgefl.models.layers import BlockLayers
 from edgefl.models.model import TowerDescription
 from edgefl.models.tower import TowerFields, chosen
-from edgefl.models.towers.hf_causal import IRRELEVANT, configuration, known_fields, of_folder, quiet, with_dtype
+from edgefl.models.towers.hf_causal import (
+    IRRELEVANT,
+    configuration,
+    known_fields,
+    of_folder,
+    quiet,
+    read_only,
+    with_dtype,
+)
 from edgefl.models.towers.hugging_face import VISION_BLOCK, Bert, DistilBert
 from edgefl.models.towers.vision import import_torchvision
 
@@ -78,7 +86,7 @@ class EncoderOptions(TowerFields):
 
     @model_validator(mode="after")
     def _fits(self) -> EncoderOptions:
-        config = configuration(self.config)
+        config = read_only(self.config)
         if config.hidden_size % config.num_attention_heads:
             raise ValueError(f"width {config.hidden_size} can't be split over {config.num_attention_heads} heads")
         if self.modality == "text":
@@ -101,13 +109,13 @@ class EncoderOptions(TowerFields):
     @property
     def blocks(self) -> int:
         """The configuration's number of blocks."""
-        return int(configuration(self.config).num_hidden_layers)
+        return int(read_only(self.config).num_hidden_layers)
 
     @computed_field(description="dimension of a token")  # type: ignore[prop-decorator]
     @property
     def width(self) -> int:
         """The configuration's width."""
-        return int(configuration(self.config).hidden_size)
+        return int(read_only(self.config).hidden_size)
 
 
 class Encoder(nn.Module):

@@ -1,0 +1,68 @@
+"""Works whose traces other processes make while this one goes on; the data of a work without data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from edgefl.work import Description, Pass, Source, TensorSpec, Trace, Work, distinct
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """A source that says what a prediction asks of another, and has no batches: it is small, and can be sent."""
+
+    passes: tuple[Pass, ...]
+    specs: tuple[dict[str, dict[str, TensorSpec]], ...]
+    batches_of: tuple[dict[str, int], ...]
+    samples: tuple[int, ...]
+
+    @classmethod
+    def of(cls, work: Description, source: Source) -> Shapes:
+        """What ``source`` says of the passes of ``work``."""
+        passes = tuple(distinct(work))
+        return cls(
+            passes,
+            tuple({pattern: dict(source.spec(p, pattern)) for pattern in p.patterns} for p in passes),
+            tuple(dict(source.counts(p)) for p in passes),
+            tuple(source.size(p) for p in passes),
+        )
+
+    def spec(self, pass_: Pass, pattern: str) -> dict[str, TensorSpec]:
+        """As the other's."""
+        return self.specs[self.passes.index(pass_)][pattern]
+
+    def counts(self, pass_: Pass) -> dict[str, int]:
+        """As the other's."""
+        return self.batches_of[self.passes.index(pass_)]
+
+    def size(self, pass_: Pass) -> int:
+        """As the other's."""
+        return self.samples[self.passes.index(pass_)]
+
+    def batches(self, pass_: Pass, seed: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
+        """None: a prediction makes its own."""
+        return iter(())
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A work to be priced on a type of device (cpu, cuda), fitted to its data, and its cost key."""
+
+    device: str
+    key: str
+    work: Work
+    shapes: Shapes
+
+
+class Ahead(Protocol):
+    """Processes that price works."""
+
+    def begin(self, wanted: Wanted) -> None:
+        """Let one of them price a work, unless one has or does."""
+
+    def take(self, key: str) -> Trace | None:
+        """The trace of a work, with the kernels' scratch; waits for it.  None if it wasn't begun, or failed."""
