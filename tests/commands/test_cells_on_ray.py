@@ -25,7 +25,7 @@ from edgefl.runs import comparison, read_run
 from edgefl.scenario import load
 
 ray = pytest.importorskip("ray", reason="the extra ray isn't installed")
-pytestmark = [QUIET, pytest.mark.usefixtures("with_pictures")]  # workers draw theirs
+pytestmark = [*QUIET, pytest.mark.usefixtures("with_pictures")]  # workers draw theirs
 
 
 @pytest.fixture(scope="module")

@@ -95,6 +95,7 @@ def test_an_interrupted_run_is_stopped_where_the_whole_one_is(scenario: dict[str
     assert rest.stopped["round"] == 3 and rest.result == whole.result and records(rest) == records(whole)
 
 
+@pytest.mark.usefixtures("with_pictures")
 def test_a_stop_is_in_the_checkpoint(scenario: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that is interrupted after its last checkpoint only has to be finished."""
 
