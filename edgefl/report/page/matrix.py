@@ -197,7 +197,7 @@ def _about(kind: str, metrics: Mapping[str, str], runs: Sequence[Records]) -> st
 def _notes(groups: Groups, parts: Sequence[Part], *, confidence: bool) -> list[str]:
     notes = [
         "Eligible: fits all budgets in the hardest stage. Peak memory: of the largest client that was asked, fit or "
-        "not."
+        "not, in tensors and kernels' scratch; a process takes its runtime beside it (edgefl profile says how much)."
     ]
     if max(map(len, groups.values())) > 1:
         notes.append(f"Means ± {spread_words(confidence=confidence)} over the seeds.")
