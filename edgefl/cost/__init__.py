@@ -1,6 +1,5 @@
 """The cost of a work: predicted on fake tensors, then converted to seconds and joules on a device and a link."""
 
-from edgefl.cost.ahead import Ahead, Shapes, Wanted
 from edgefl.cost.client_cost import (
     NO_COMPUTE,
     NO_TRAFFIC,
@@ -28,6 +27,7 @@ from edgefl.cost.predict import (
     work_key,
 )
 from edgefl.cost.scratch import ScratchRow, ScratchTable
+from edgefl.cost.traced_ahead import Ahead, Shapes, Wanted
 
 __all__ = [
     "NO_COMPUTE", "NO_TRAFFIC", "TRAFFIC_PARTS", "Ahead", "ClientCost", "ComputeCost", "Duration", "Phases",

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from edgefl import models, registry
-from edgefl.cost.ahead import Ahead
 from edgefl.cost.fake_tensors import PredictionMode
 from edgefl.cost.scratch import ScratchTable
+from edgefl.cost.traced_ahead import Ahead
 from edgefl.errors import MethodError
 from edgefl.memo import is_remembered, remember, remembered
 from edgefl.work import (

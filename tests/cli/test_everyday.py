@@ -309,7 +309,7 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path, monkeypatch: py
     }  # fmt: skip
     assert load("mine.yaml").name == "mine"
     for words, message in (
-        (("new", "nowhere/mine"), "nowhere/mine.yaml: can't be written: No such file or directory"),
+        (("new", "mine.yaml/other"), "mine.yaml/other.yaml: its folder can't be made: File exists"),
         (
             ("new", "other", "--like", "quickstrat"),
             "quickstrat: there is no such file or shipped scenario; did you mean",

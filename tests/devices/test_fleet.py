@@ -375,7 +375,9 @@ def test_options_round_trip_through_json():
         ({"devices": {"raspberry-pi-5-8gb": True}}, "True"),
         ({"devices": {"raspberry-pi-5-8gb": 0}}, "add up to 0"),
         ({"devices": {}}, "at least one"),
-        ({"devices": 3}, "neither a name nor a mapping"),
+        ({"devices": []}, "no name, list of names, or mapping"),
+        ({"devices": ["phone-mid", "phone-midd"]}, "unknown device 'phone-midd'; did you mean 'phone-mid'"),
+        ({"devices": 3}, "3 is no name, list of names, or mapping"),
         ({"budgets": {"memory": 0}}, "must be positive, not 0"),
         ({"budgets": {"memory": "0% of device"}}, "must be positive, not 0% of device"),
         ({"budgets": {"memory": "0..48 MiB"}}, "must be positive"),
@@ -429,3 +431,10 @@ def test_what_a_person_is_told(given_, said):
 
 def test_unlimited_can_be_said():
     assert BudgetOptions(memory="unlimited") == BudgetOptions()
+
+
+def test_a_list_of_devices_has_equal_shares() -> None:
+    listed = FleetOptions.model_validate({"devices": ["phone-mid", "phone-entry", "phone-mid"]})
+    assert listed.devices == {"phone-mid": 2 / 3, "phone-entry": 1 / 3}
+    fleet = Fleet.draw(listed, 9, 1)
+    assert sorted(fleet.device(client).name for client in range(9)) == ["phone-entry"] * 3 + ["phone-mid"] * 6

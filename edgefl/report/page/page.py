@@ -17,7 +17,7 @@ from edgefl.records.run import Environment
 from edgefl.report.bench import Section, answer, heading, sections, told_runs
 from edgefl.report.charts import MOST_FLIGHTS, Chart, Records, charts_of, charts_of_comparison, groups_of, records_of
 from edgefl.report.charts.bench import charts_of_bench
-from edgefl.report.page.figures import Figure, Figures, Group, Table
+from edgefl.report.page.charts_shown import Figure, Figures, Group, Table
 from edgefl.report.page.matrix import Groups, Matrix, matrix_of
 from edgefl.report.page.told import asked, besides, notices
 from edgefl.report.page.verdict import verdict_of
