@@ -31,6 +31,7 @@ from tools.pages.methods import method_blocks
 from tools.pages.protocol import protocol_blocks
 from tools.pages.python import python_page
 from tools.pages.records import record_blocks
+from tools.pages.refusals import refusal_blocks
 from tools.pages.rooms import rooms_drawing
 from tools.pages.scenario import scenario_page, scenario_schema
 from tools.pages.scenarios import scenarios_page
@@ -78,7 +79,7 @@ PAGES = (
     Page("reference/towers.md", tower_blocks),
     Page("reference/scenarios.md", scenarios_page),
     Page("reference/bibliography.md", bibliography_page),
-    Page("explanation/methods.md", method_blocks),
+    Page("explanation/methods.md", lambda: method_blocks() | refusal_blocks()),
     Page("how-to/fine-tune.md", fine_tune_blocks, slow=True),
     Page("explanation/which-schedule-wins.md", answer_tables),
     Page("explanation/architecture.svg", rooms_drawing),
