@@ -27,6 +27,7 @@ from tools.pages.data_sets import data_set_blocks
 from tools.pages.devices import device_blocks
 from tools.pages.errors import errors_page
 from tools.pages.fine_tune import fine_tune_blocks
+from tools.pages.limits import limit_blocks
 from tools.pages.methods import method_blocks
 from tools.pages.protocol import protocol_blocks
 from tools.pages.python import python_page
@@ -34,7 +35,7 @@ from tools.pages.records import record_blocks
 from tools.pages.refusals import refusal_blocks
 from tools.pages.rooms import rooms_drawing
 from tools.pages.scenario import scenario_page, scenario_schema
-from tools.pages.scenarios import scenarios_page
+from tools.pages.scenarios import quickstart_block, scenarios_page
 from tools.pages.towers import tower_blocks
 from tools.pages.which_schedule_wins import answer_tables, front_picture, same_picture
 
@@ -75,6 +76,8 @@ PAGES = (
     Page("reference/records.md", record_blocks),
     Page("reference/json.md", answer_blocks),
     Page("reference/devices.md", device_blocks),
+    Page("getting-started.md", quickstart_block),
+    Page("limits.md", limit_blocks),
     Page("reference/data-sets.md", data_set_blocks),
     Page("reference/towers.md", tower_blocks),
     Page("reference/scenarios.md", scenarios_page),

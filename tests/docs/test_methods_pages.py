@@ -44,6 +44,15 @@ def test_a_method_has_a_row_a_section_and_a_link_to_its_options(method: str) -> 
         assert not missing, f"{method}: the reference doesn't say what {', '.join(sorted(missing))} does"
 
 
+def test_the_limits_say_of_each_method_what_it_leaves_out() -> None:
+    text = (FOLDER.parent / "limits.md").read_text(encoding="utf-8")
+    table = text.split("## What each method leaves out\n")[1].split("\n## ")[0]
+    named = [
+        name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`([\w-]+)`", row)
+    ]
+    assert sorted(named) == sorted(METHODS)
+
+
 def refused_under(method: str) -> set[str]:
     """The schedules under which the overview says that this method is refused."""
     table = OVERVIEW.split("<!-- made: refusals of methods -->\n")[1].split("<!-- /made -->")[0]
