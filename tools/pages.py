@@ -27,13 +27,15 @@ from tools.pages.data_sets import data_set_blocks
 from tools.pages.devices import device_blocks
 from tools.pages.errors import errors_page
 from tools.pages.fine_tune import fine_tune_blocks
+from tools.pages.limits import limit_blocks
 from tools.pages.methods import method_blocks
 from tools.pages.protocol import protocol_blocks
 from tools.pages.python import python_page
 from tools.pages.records import record_blocks
+from tools.pages.refusals import refusal_blocks
 from tools.pages.rooms import rooms_drawing
 from tools.pages.scenario import scenario_page, scenario_schema
-from tools.pages.scenarios import scenarios_page
+from tools.pages.scenarios import quickstart_block, scenarios_page
 from tools.pages.towers import tower_blocks
 from tools.pages.which_schedule_wins import answer_tables, front_picture, same_picture
 
@@ -74,11 +76,13 @@ PAGES = (
     Page("reference/records.md", record_blocks),
     Page("reference/json.md", answer_blocks),
     Page("reference/devices.md", device_blocks),
+    Page("getting-started.md", quickstart_block),
+    Page("limits.md", limit_blocks),
     Page("reference/data-sets.md", data_set_blocks),
     Page("reference/towers.md", tower_blocks),
     Page("reference/scenarios.md", scenarios_page),
     Page("reference/bibliography.md", bibliography_page),
-    Page("explanation/methods.md", method_blocks),
+    Page("explanation/methods.md", lambda: method_blocks() | refusal_blocks()),
     Page("how-to/fine-tune.md", fine_tune_blocks, slow=True),
     Page("explanation/which-schedule-wins.md", answer_tables),
     Page("explanation/architecture.svg", rooms_drawing),

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from edgefl import models
@@ -104,8 +103,7 @@ Specs = dict[str, TensorSpec]
 
 @cache
 def _dimension(key: Frozen) -> int:
-    with torch.device("meta"):
-        return int(models.build(key.description).dimension)  # type: ignore[arg-type]
+    return int(models.blueprint(key.description).dimension)  # type: ignore[arg-type]
 
 
 def tensors_of(model: ModelDescription) -> tuple[Specs, Specs]:

@@ -76,7 +76,7 @@ def _keeping(work: Work, first: Mapping[str, int]) -> Work:
     own = [p for p in work.passes if p.train and p.data == "private"]
     if not begins or not own:
         return work
-    module = models.on_meta(work.model)
+    module = models.blueprint(work.model)
     for tower in begins:
         if not getattr(module.get_submodule(tower), "divisible", False):
             name = described[tower].get("tower", work.model["name"])

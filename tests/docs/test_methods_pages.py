@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import edgefl
 from edgefl import registry
+from edgefl.errors import ScenarioError
 from edgefl.methods import Method
 
 FOLDER = Path(__file__).parents[2] / "docs" / "explanation"
@@ -40,6 +42,42 @@ def test_a_method_has_a_row_a_section_and_a_link_to_its_options(method: str) -> 
         # a field that several methods have is named in the section, and has its row before the first one
         missing = {name for name in names if f"`{name}`" not in section or f"| `{name}` |" not in whole}
         assert not missing, f"{method}: the reference doesn't say what {', '.join(sorted(missing))} does"
+
+
+def test_the_limits_say_of_each_method_what_it_leaves_out() -> None:
+    text = (FOLDER.parent / "limits.md").read_text(encoding="utf-8")
+    table = text.split("## What each method leaves out\n")[1].split("\n## ")[0]
+    named = [
+        name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`([\w-]+)`", row)
+    ]
+    assert sorted(named) == sorted(METHODS)
+
+
+def refused_under(method: str) -> set[str]:
+    """The schedules under which the overview says that this method is refused."""
+    table = OVERVIEW.split("<!-- made: refusals of methods -->\n")[1].split("<!-- /made -->")[0]
+    rows = [line.split(" | ") for line in table.splitlines() if f"`{method}`" in line.split(" | ")[0]]
+    return {name for row in rows for name in re.findall(r"`schedule: (?:\{name: )?([\w-]+)", row[1])}
+
+
+def test_no_page_says_every_schedule_where_one_is_refused() -> None:
+    assert refused_under("pmcmfl") == {"heterofl", "frozen-prefix"} and refused_under("ditto") == {"flexlora"}
+    for method in METHODS:
+        text = " ".join(page_of(method).split())
+        for sentence in re.findall(r"[^.]*\bunder every schedule\b[^.]*", text):
+            assert all(f"`{schedule}`" in sentence for schedule in refused_under(method)), f"{method}: {sentence}"
+
+
+def test_a_row_of_refusals_is_what_a_run_is_told(tmp_path: Path) -> None:
+    scenario = tmp_path / "plain.yaml"
+    scenario.write_text(
+        "edgefl: 1\nname: plain\nmodel: {image: {tower: vit, blocks: 2, width: 32, heads: 4, patch: 8}}\n"
+    )
+    (why,) = re.findall(r"^\| `heterofl` \| `adapter: .* \| (.*) \|$", OVERVIEW, re.MULTILINE)
+    with pytest.raises(ScenarioError, match=re.escape(why)):
+        edgefl.validate(
+            scenario, ["data={source: declared, clients: {image: 2}, samples: 8}", "schedule=heterofl", "adapter=lora"]
+        )
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 from edgefl.devices import Device, Link, device_names, link_names, load_device, load_link
 from edgefl.devices.processors import classes
-from edgefl.devices.written_facts import Fact
+from edgefl.devices.written_facts import Fact, Source
 from edgefl.report.devices import SHOWN_NUMBERS
 from tools.pages.classes import members
 from tools.pages.markdown import oneline, table
@@ -16,6 +16,8 @@ from tools.pages.markdown import oneline, table
 DERIVED = ("name", "facts", "processor_class", "tf32_flops_per_second")
 """Fields of a profile that its file doesn't write."""
 CONFIDENCES = ("measured", "datasheet", "fitted", "estimated")
+OWN = "Own estimate"
+"""The title of a source that is nobody else's."""
 
 
 def device_blocks() -> dict[str, str]:
@@ -24,11 +26,14 @@ def device_blocks() -> dict[str, str]:
     devices.sort(key=lambda device: device.flops_per_second)
     links = sorted(map(load_link, link_names()), key=lambda link: link.download_bits_per_second)
     return {
+        "all devices": _device_list(devices),
+        "all links": _link_list(links),
         "numbers of a device": _meanings(Device, devices),
         "processors": _processors(devices),
         "numbers of a link": _meanings(Link, links),
-        "devices": "\n\n".join([_device_list(devices), *(part for each in devices for part in _device(each))]),
-        "links": "\n\n".join([_link_list(links), *(part for each in links for part in _profile(each))]),
+        "devices": "\n\n".join(part for each in devices for part in _device(each)),
+        "links": "\n\n".join(part for each in links for part in _profile(each)),
+        "sources": _sources([*devices, *links]),
     }
 
 
@@ -80,8 +85,8 @@ def _link_list(links: list[Link]) -> str:
 
 
 def _shown(number: str, profile: Device | Link) -> str:
-    """A number of a profile with its unit."""
-    return SHOWN_NUMBERS[number](getattr(profile, number))
+    """A number of a profile with its unit, and the first letter of its confidence."""
+    return f"{SHOWN_NUMBERS[number](getattr(profile, number))} ({profile.facts[number].confidence[0]})"
 
 
 def _counts(facts: Mapping[str, Fact]) -> str:
@@ -95,11 +100,15 @@ def _device(device: Device) -> Iterator[str]:
     kind = f"{text} Kind: {device.kind}. Processor: {device.processor_class}."
     kind += f" Same numbers in: {device.twin}." if device.twin else ""
     yield from (heading, kind)
-    rows = []
+    yield "\n".join([numbers, *(_row(f"@{mode}: ", name, fact) for mode, name, fact in new_in_modes(device))])
+
+
+def new_in_modes(device: Device) -> Iterator[tuple[str, str, Fact]]:
+    """The numbers of a device's power modes that differ from its own, each with its mode and name."""
     for mode in device.modes:
-        own = load_device(f"{device.name}@{mode}").facts
-        rows += [(f"@{mode}: ", name, fact) for name, fact in own.items() if fact != device.facts.get(name)]
-    yield "\n".join([numbers, *(_row(*row) for row in rows)])
+        for name, fact in load_device(f"{device.name}@{mode}").facts.items():
+            if fact != device.facts.get(name):
+                yield mode, name, fact
 
 
 def _profile(profile: Device | Link) -> tuple[str, str, str]:
@@ -116,3 +125,19 @@ def _row(mode: str, name: str, fact: Fact) -> str:
     low, high = show(fact.low), show(fact.high)
     cells = (f"{mode}`{name}`", show(fact.value), low if low == high else f"{low} to {high}", fact.confidence, title)
     return table(cells, []).splitlines()[0]
+
+
+def _sources(profiles: Sequence[Device | Link]) -> str:
+    """Each source of others as one cites it, and the profiles that have numbers of it."""
+    cited: dict[tuple[str, str], dict[str, None]] = {}
+    for profile in profiles:
+        for fact in profile.facts.values():
+            if fact.confidence != "fitted" and fact.source.title != OWN:
+                cited.setdefault(_cited(fact.source), {})[profile.name] = None
+    rows = [(*source, ", ".join(f"[`{name}`](#{name})" for name in names)) for source, names in sorted(cited.items())]
+    return table(("Source", "Read on", "Numbers of"), rows)
+
+
+def _cited(source: Source) -> tuple[str, str]:
+    title = f"{source.title}, <{source.url}>" if source.url else source.title
+    return title, source.date.isoformat() if source.read else "not opened"

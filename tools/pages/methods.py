@@ -77,12 +77,16 @@ def _works(name: str) -> tuple[str, ...]:
     return _listed(down), _listed(up), _listed(stays), ", ".join(server) or "–", clients
 
 
-def _set_up(name: str) -> Method:
-    """A method of the scenario above, with the sections that it needs."""
+def scenario_with(name: str) -> dict[str, Any]:
+    """The scenario above with this method and the sections that it needs."""
     scenario = {**SCENARIO, "method": name}
     for section, fields in registered("methods")[name].needs.items():
         scenario[section] = fields if section == "model" else {**scenario.get(section, {}), **fields}
-    method: Method = compose(load(scenario)).method
+    return scenario
+
+
+def _set_up(name: str) -> Method:
+    method: Method = compose(load(scenario_with(name))).method
     return method
 
 

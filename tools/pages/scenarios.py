@@ -1,4 +1,4 @@
-"""The page ``scenarios.md``: the scenarios that come with edgefl."""
+"""The page ``scenarios.md``: the scenarios that come with edgefl; two of them are shown in full."""
 
 from __future__ import annotations
 
@@ -23,7 +23,23 @@ def scenarios_page() -> str:
     for title, folder in (("First steps", ""), ("Fine-tuning", "finetune"), ("Papers", "papers")):
         rows = [_row(path) for path in sorted((FOLDER / folder).glob("*.yaml"))]
         parts += [f"## {title}", table(("Command", "What it asks", "Clients", "Method", "Schedule"), rows)]
+    parts += [
+        "## The tour",
+        "Every section of a scenario, with what may stand there: `edgefl run tour`.",
+        _shown("tour"),
+    ]
     return page("Scenarios", parts)
+
+
+def quickstart_block() -> dict[str, str]:
+    """The quickstart as getting-started.md shows it."""
+    return {"quickstart": _shown("quickstart")}
+
+
+def _shown(name: str) -> str:
+    """A shipped scenario as a block of YAML, without the editor's line."""
+    lines = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    return "\n".join(["```yaml", *(line for line in lines if "yaml-language-server" not in line), "```"])
 
 
 def _row(path: Path) -> tuple[str, ...]:
