@@ -32,7 +32,8 @@ FIELD = re.compile(r"^  (\w+) = \{(.+)\},$", re.MULTILINE)
 def bibliography_page() -> str:
     """Every paper with its title, where it appeared, and the parts that are made after it.
 
-    Raises ValueError if a part names a paper that the file lacks, or an entry a part that isn't there or nothing at all.
+    Raises ValueError if a part names a paper that the file lacks, or an entry names a part that isn't there, or nothing
+    at all.
     """
     papers = entries(BIB.read_text(encoding="utf-8"))
     used: dict[str, dict[str, list[str]]] = {name: {} for name in papers}

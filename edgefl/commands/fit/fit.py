@@ -95,7 +95,8 @@ def fit(
         link: Its link; by default the fleet's most common one.
         kind: Only this kind of client.
         memory: Most bytes of live tensors and kernels' scratch that the owner grants, a number or ``"64 MiB"``; by
-            default the scenario's budget at its lowest.  Never more than the device has, unless the scenario's ``within_device`` is false.
+            default the scenario's budget at its lowest.  Never more than the device has, unless the scenario's
+            ``within_device`` is false.
         flops: Most FLOPs in a round, a number or ``"1 TFLOP"``; by default the scenario's budget.
         bytes: Most bytes down and up in a round, a number or ``"20 MB"``; by default the scenario's budget.
         seconds: Longest round, a number or ``"10 min"``; by default the tighter of the scenario's budget and deadline.
