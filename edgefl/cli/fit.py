@@ -35,7 +35,8 @@ def fit(
     ] = None,
     kind: Annotated[str | None, typer.Option(metavar="NAME", help="Only this kind of client.")] = None,
     memory: Annotated[
-        str | None, typer.Option(metavar="BYTES", help="Memory budget of live tensors: 64MiB; default: the scenario's.")
+        str | None,
+        typer.Option(metavar="BYTES", help="Memory budget of a round's peak: 64MiB; default: the scenario's."),
     ] = None,
     flops: Annotated[str | None, typer.Option(metavar="FLOPS", help="FLOPs budget a round: 1TFLOP.")] = None,
     bytes_: Annotated[

@@ -57,7 +57,8 @@ def figures(
 
         files = write_figures(run, output, formats=formats.split(","), only=only or (), on_progress=on_progress)
     tables = [path for path in files if path.suffix == ".csv"]
-    say(f"{len(files) - len(tables)} figures and {len(tables)} tables: {tables[0].parent}")
+    drawn = len(files) - len(tables)
+    say(f"{drawn} figure{'s'[: drawn != 1]} and {len(tables)} table{'s'[: len(tables) != 1]}: {tables[0].parent}")
 
 
 OneRun = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run, finished or not: runs/quickstart.")]

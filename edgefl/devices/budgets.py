@@ -128,10 +128,10 @@ def _amounts(name: str, rounds: Rounds) -> Integers:
 
 
 class Memory(Budget):
-    """Most bytes of live tensors at any moment."""
+    """The highest peak: live tensors and kernels' scratch, as torch's allocator hands them out."""
 
     noun, quantity = "memory", units.BYTES
-    summary = "Most bytes of live tensors at any moment."
+    summary = "Most bytes of live tensors and kernels' scratch at any moment."
 
     def of(self, rounds: Rounds) -> Integers:
         """The peak."""

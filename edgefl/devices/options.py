@@ -324,8 +324,9 @@ class BudgetOptions(BaseModel):
 
     memory: _Memory | None = Field(
         default=None,
-        description="Most bytes of live tensors at any moment that the owner grants; '40% of device' is that share of "
-        "its RAM, less the overhead of its runtime. A device never gives more than it has (`within_device`).",
+        description="Most bytes of live tensors and kernels' scratch at any moment that the owner grants (the "
+        "predicted peak); '40% of device' is that share of its RAM, less the overhead of its runtime. A device never "
+        "gives more than it has (`within_device`).",
     )
     flops_per_round: _Flops | None = Field(default=None, description="Most FLOPs (forward and backward) in a round.")
     bytes_per_round: _Bytes | None = Field(default=None, description="Most bytes (download and upload) in a round.")

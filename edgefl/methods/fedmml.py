@@ -38,7 +38,7 @@ class FedMML(Method):
         )
 
     summary = "contrast or cross-entropy on two towers, batch statistics averaged too (FedMML, LW- and Prog-FedMML)"
-    paper = "FedMML, Prog-FedMML, LW-FedMML"
+    paper = "Tun et al. 2024"
     options: FedMML.Options
 
     def work(self, kind: str, round: int) -> Work:

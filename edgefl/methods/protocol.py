@@ -349,10 +349,12 @@ class Method:
 
         The value at address a becomes ``w_a + sum over b of mix(a)[b] * D_b``: w_a is the server's, and D_b the mean of
         the clients' changes at address b, weighted by ``weight(update)``, by default ``update_weight``.  ``mix(address,
-        cohort)`` says from which addresses the changes come.  ``{address: 1.0}`` is FedAvg.  Coefficients that add up
-        to 1 give a weighted mean; if they add up to less, the rest is the old value.  In place of an address b,
-        ``Rows(b, taken, into)`` relates rows ``taken`` (start, stop) of b to rows ``into`` of a, as FedCola does
-        between a layer of query, key and value and three layers.
+        cohort)`` says from which addresses the changes come.  ``{address: 1.0}`` is FedAvg.  It is asked for every
+        parameter of the server's, also for those of kinds that sent nothing in this round: an address b that no update
+        sent is left out, and ``cohort`` lacks it.  Coefficients that add up to 1 give a weighted mean; if they add up
+        to less, the rest is the old value.  In place of an address b, ``Rows(b, taken, into)`` relates rows ``taken``
+        (start, stop) of b to rows ``into`` of a, as FedCola does between a layer of query, key and value and three
+        layers.
 
         A policy's weight factor multiplies a client's part after the weights are normalised.  The aggregation rule,
         clipping, compensation and the server's optimizer come from the scenario; the optimizer's state is included.

@@ -190,7 +190,7 @@ class Nothing(Adapter):
 class BitFit(Adapter):
     """Biases alone train."""
 
-    paper = "Zaken et al. 2022"
+    paper = "Ben Zaken et al. 2022"
 
     Options = LoraOptions
 
@@ -213,7 +213,7 @@ class BitFit(Adapter):
 class Lora(Adapter):
     """Low-rank factors train beside linear layers."""
 
-    paper = "Hu et al. 2022, arXiv 2106.09685"
+    paper = "Hu et al. 2022"
 
     Options = LoraOptions
 

@@ -23,7 +23,7 @@ class FlexLoRA(Schedule):
     best product of its rank.
     """
 
-    paper = "Bai et al. 2024, arXiv 2402.11505"
+    paper = "Bai et al. 2024"
 
     needs: ClassVar[Mapping[str, object]] = {"adapter": {"name": "lora"}, "schedule": "flexlora"}
     averages: ClassVar[Literal["values", "products"]] = "products"

@@ -83,7 +83,7 @@ def depths_of(stages: int | list[int], blocks: Mapping[str, int]) -> list[dict[s
 class Layerwise(Schedule):
     """Blocks of earlier stages are frozen; embeddings train in stage 1 only (LW-FedMML)."""
 
-    paper = "FedMML, Prog-FedMML, LW-FedMML"
+    paper = "Tun et al. 2024"
 
     class Options(StagedOptions):
         """Fields of ``schedule: {name: layerwise}``."""
@@ -107,7 +107,7 @@ class Layerwise(Schedule):
 class Progressive(Schedule):
     """The model grows stage by stage, and all blocks that it has train (Prog-FedMML)."""
 
-    paper = "FedMML, Prog-FedMML, LW-FedMML"
+    paper = "Tun et al. 2024"
 
     class Options(StagedOptions):
         """Fields of ``schedule: {name: progressive}``."""

@@ -102,7 +102,7 @@ def test_an_address_that_cant_be_used_is_refused_before_anything_is_written(tmp_
     assert "run edgefl on a node" in refusal(tmp_path, "ray://127.0.0.1:10001")
     assert "--jobs N, 2 or more" in refusal(tmp_path, "auto", jobs=1)
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert "pip install 'edgefl-sim[ray]'" in refusal(tmp_path, closed)
+    assert "pip install '.[ray]'" in refusal(tmp_path, closed)
 
 
 def test_what_the_cluster_cant_do_is_refused(head, tmp_path):

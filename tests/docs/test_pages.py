@@ -23,6 +23,8 @@ DEAR = {
         for name in (
             "devices",
             "fit",
+            "image-captions",
+            "lora-bert",
             "many-scenarios",
             "own-data",
             "own-method",

@@ -16,7 +16,7 @@ from edgefl.cli import app
 from edgefl.runs import Run
 from tools.pages.errors import EXIT_CODES, error_classes
 from tools.pages.markdown import anchor
-from tools.pages.site_links import without_outer_links
+from tools.pages.site import without_outer_links
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "reference"

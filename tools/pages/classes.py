@@ -80,14 +80,25 @@ def _own(of: type[Any]) -> Iterator[Member]:
 
 def _function(function: ast.FunctionDef) -> Member:
     decorators = {ast.unparse(each).split(".")[-1] for each in function.decorator_list}
-    arguments = [arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)]
+    arguments = list(_arguments(function.args))
     if "staticmethod" not in decorators:
         arguments = arguments[1:]
-    if function.args.kwarg:
-        arguments.append(f"**{function.args.kwarg.arg}")
     returned = ast.unparse(function.returns) if function.returns else ""
     called = "" if decorators & {"property", "cached_property"} else f"({', '.join(arguments)})"
     return Member(function.name, called, returned, ast.get_docstring(function) or "")
+
+
+def _arguments(of: ast.arguments) -> Iterator[str]:
+    """Names with their defaults, as a call of the function takes them; ``*`` stands before those by name alone."""
+    needed = len(of.args) - len(of.defaults)
+    for arg, default in zip(of.args, [*[None] * needed, *of.defaults], strict=True):
+        yield arg.arg if default is None else f"{arg.arg}={ast.unparse(default)}"
+    if of.kwonlyargs:
+        yield "*"
+    for arg, value in zip(of.kwonlyargs, of.kw_defaults, strict=True):
+        yield arg.arg if value is None else f"{arg.arg}={ast.unparse(value)}"
+    if of.kwarg:
+        yield f"**{of.kwarg.arg}"
 
 
 def _field_type(statement: ast.AnnAssign) -> str:

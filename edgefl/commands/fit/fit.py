@@ -94,8 +94,9 @@ def fit(
         device: The device that should take part, a name of the library or a file.
         link: Its link; by default the fleet's most common one.
         kind: Only this kind of client.
-        memory: Most bytes of live tensors that the owner grants, a number or ``"64 MiB"``; by default the scenario's
-            budget at its lowest.  Never more than the device has, unless the scenario's ``within_device`` is false.
+        memory: Most bytes of live tensors and kernels' scratch that the owner grants, a number or ``"64 MiB"``; by
+            default the scenario's budget at its lowest.  Never more than the device has, unless the scenario's
+            ``within_device`` is false.
         flops: Most FLOPs in a round, a number or ``"1 TFLOP"``; by default the scenario's budget.
         bytes: Most bytes down and up in a round, a number or ``"20 MB"``; by default the scenario's budget.
         seconds: Longest round, a number or ``"10 min"``; by default the tighter of the scenario's budget and deadline.

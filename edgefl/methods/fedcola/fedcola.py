@@ -72,7 +72,7 @@ class FedCola(Method):
             return self
 
     summary = "gates to the other modality's blocks, shared attention across client kinds (FedCola, transfer version)"
-    paper = "FedCola, ECCV"
+    paper = "Sun et al. 2024"
     options: FedCola.Options
 
     def __init__(self, options: Any, setting: Setting):

@@ -72,7 +72,7 @@ class FedColaMat(Method):
         )
 
     summary = "one transformer for uni-modal clients of several modalities (FedCola, modality-agnostic version)"
-    paper = "FedCola, modality-agnostic"
+    paper = "MCFL 2023"
     options: FedColaMat.Options
 
     def __init__(self, options: Any, setting: Setting):

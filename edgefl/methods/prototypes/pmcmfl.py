@@ -124,7 +124,7 @@ class PmcmFL(LibraryMethod):
             return bool(self.mask == "prototype" or terms or self.inference not in ("zero", "random"))
 
     summary = "class prototypes for missing modalities, one multiway model (PmcmFL)"
-    paper = "PmcmFL"
+    paper = "Bao et al. 2023"
     options: PmcmFL.Options
 
     def __init__(self, options: Any, setting: Setting):

@@ -129,7 +129,7 @@ class CreamFL(Exchange):
             return (self.pair_clients or ("contrast" if self.server == "own" else "plain")) == "contrast"
 
     summary = "representations of public pairs instead of models, weighted by contrast (CreamFL)"
-    paper = "Yu et al., ICLR 2023"
+    paper = "Yu et al. 2023"
     options: CreamFL.Options
 
     def server_kind(self) -> Kind:

@@ -51,7 +51,7 @@ class ReamFLMean(ReamFL):
         )
 
     summary = "CreamFL's exchange without contrast, by the plain mean (reamFL + Mean)"
-    paper = "Yu et al., ICLR 2023"
+    paper = "Yu et al. 2023"
     options: ReamFLMean.Options
 
 
@@ -67,7 +67,7 @@ class ReamFLAvg(ReamFL):
         )
 
     summary = "CreamFL's exchange without contrast, averaged by samples (reamFL + Avg)"
-    paper = "Yu et al., ICLR 2023"
+    paper = "Yu et al. 2023"
     options: ReamFLAvg.Options
 
 
@@ -83,5 +83,5 @@ class ReamFLIoT(ReamFL):
         )
 
     summary = "CreamFL's exchange without contrast, as FedIoT: pairs count 100 times (reamFL + IoT)"
-    paper = "Yu et al., ICLR 2023"
+    paper = "Yu et al. 2023"
     options: ReamFLIoT.Options

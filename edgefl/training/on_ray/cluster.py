@@ -20,7 +20,7 @@ from typing import Any, NotRequired, TypedDict
 import psutil
 import torch
 
-from edgefl.errors import EdgeflError, TrainingError
+from edgefl.errors import EdgeflError, TrainingError, install_hint
 from edgefl.training.on_ray import last_word
 
 START_SECONDS = 180.0
@@ -34,7 +34,7 @@ def imported(asked_by: str) -> Any:
     try:
         import ray
     except ImportError as error:
-        raise refused(f"{asked_by} needs the extra ray: pip install 'edgefl-sim[ray]'") from error
+        raise refused(f"{asked_by} needs the extra ray: {install_hint('ray')}") from error
     return ray
 
 

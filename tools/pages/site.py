@@ -1,4 +1,4 @@
-"""A hook of mkdocs that replaces links to repository files outside docs by their texts.
+"""Hooks of mkdocs: the version below each page, and links to repository files outside docs replaced by their texts.
 
 Such links work on a code host, but the site has only the pages.  A link to a missing file is kept, so that a strict
 build fails.
@@ -10,7 +10,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+VERSION = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s:]+)(?:#[^)\s]*)?\)")
+
+
+def on_config(config: Any) -> Any:
+    """The site's settings with edgefl's version."""
+    source = (Path(config["docs_dir"]).parent / "edgefl/__init__.py").read_text(encoding="utf-8")
+    config["copyright"] = f"edgefl {VERSION.findall(source)[0]}"
+    return config
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
