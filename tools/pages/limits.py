@@ -38,7 +38,7 @@ def _runtimes(devices: Iterable[Device]) -> str:
         fact = device.facts["runtime_overhead_bytes"]
         kinds.setdefault((fact.value, fact.low, fact.high, fact.confidence), Counter())[device.kind] += 1
     rows = [
-        ("Python with torch", ", ".join(f"{count} {kind}" for kind, count in sorted(of.items())), *_range(*told))
+        ("Python with torch", ", ".join(f"{kind} ({count})" for kind, count in sorted(of.items())), *_range(*told))
         for told, of in sorted(kinds.items())
     ]
     for name in runtime_names():
