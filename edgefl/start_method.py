@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -92,6 +92,7 @@ def _begin(preload: list[str]) -> None:
     os.environ[NAMED] = " ".join(preload)
     forkserver.set_forkserver_preload(["edgefl.preloaded"])
     try:
+        resource_tracker.ensure_running()  # which takes Ctrl-C out of the mask, so it comes first
         # the server inherits the mask: Ctrl-C while it imports would show a traceback
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:

@@ -126,3 +126,17 @@ def test_a_script_on_standard_input_starts_workers() -> None:
     )
     done = subprocess.run([sys.executable, "-"], input=script, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_an_interruption_while_the_server_imports_shows_nothing() -> None:
+    script = (
+        "import os, signal, time\nfrom multiprocessing import forkserver\nfrom edgefl import start_method\n"
+        "if __name__ == '__main__':\n"
+        "    start_method.begin('edgefl.training.worker')\n"
+        "    for _ in range(20):\n"
+        "        os.kill(forkserver._forkserver._forkserver_pid, signal.SIGINT)\n        time.sleep(0.05)\n"
+        "    worker = start_method.context('edgefl.training.worker').Process(target=os.getpid)\n"
+        "    worker.start()\n    worker.join()\n    print(worker.exitcode)\n"
+    )
+    done = subprocess.run([sys.executable, "-"], input=script, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("0\n", "")
