@@ -133,8 +133,8 @@ def test_an_interruption_while_the_server_imports_shows_nothing() -> None:
         "import os, signal, time\nfrom multiprocessing import forkserver\nfrom edgefl import start_method\n"
         "if __name__ == '__main__':\n"
         "    start_method.begin('edgefl.training.worker')\n"
-        "    for _ in range(20):\n"
-        "        os.kill(forkserver._forkserver._forkserver_pid, signal.SIGINT)\n        time.sleep(0.05)\n"
+        "    server = forkserver._forkserver._forkserver_pid\n"
+        "    for _ in range(20):\n        time.sleep(0.05)\n        os.kill(server, signal.SIGINT)\n"
         "    worker = start_method.context('edgefl.training.worker').Process(target=os.getpid)\n"
         "    worker.start()\n    worker.join()\n    print(worker.exitcode)\n"
     )
