@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -72,6 +73,15 @@ def federation_of(scenario: Scenario, on_message: Callable[[str], None]) -> Fede
 
 Given = str | os.PathLike[str] | Mapping[str, object] | Scenario
 """A scenario as commands take it: its file, the name of a shipped one, its content, or the object."""
+
+
+def labels_of(given: Sequence[Given], loaded: Sequence[Scenario]) -> list[str]:
+    """What tables call each of several scenarios: its name, or where two have the same name what was given for it."""
+    names = Counter(scenario.name for scenario in loaded)
+    return [
+        each if isinstance(each, str) and names[scenario.name] > 1 else scenario.name
+        for each, scenario in zip(given, loaded, strict=True)
+    ]
 
 
 def scenario_of(given: Given, overrides: Sequence[str] = ()) -> Scenario:

@@ -32,15 +32,15 @@ class Shapes:
         )
 
     def spec(self, pass_: Pass, pattern: str) -> dict[str, TensorSpec]:
-        """As the other's."""
+        """Shapes of every batch of this pattern: [batch, ...], as the source gave them."""
         return self.specs[self.passes.index(pass_)][pattern]
 
     def counts(self, pass_: Pass) -> dict[str, int]:
-        """As the other's."""
+        """Batches per pattern, as the source counted them."""
         return self.batches_of[self.passes.index(pass_)]
 
     def size(self, pass_: Pass) -> int:
-        """As the other's."""
+        """Samples that the pass reads, over all patterns, as the source counted them."""
         return self.samples[self.passes.index(pass_)]
 
     def batches(self, pass_: Pass, seed: int) -> Iterator[tuple[str, dict[str, Tensor]]]:

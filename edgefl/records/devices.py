@@ -142,7 +142,7 @@ class DeviceRow(Turns, Judged, AtHardest, OfKind, Named):
     least_memory_bytes: int
     """The least of that and what an owner grants on this device"""
     most_memory_bytes: int
-    """The most, of all owners"""
+    """The same of the owner with the most"""
     throttling_seconds: float
     """What throttling adds to the round on this device, whether or not `virtual_seconds` has it"""
 

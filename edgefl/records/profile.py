@@ -114,7 +114,7 @@ class RuntimeRange(Record):
     confidence: str
     """`measured`, `datasheet` or `estimated`"""
     source: str
-    """Title of the source"""
+    """Title of the document or page that has the figure"""
 
 
 class Flops(Record):

@@ -65,5 +65,5 @@ def with_confidence(spreads: Sequence[Spread]) -> bool:
 
 
 def spread_words(*, confidence: bool) -> str:
-    """What a reach is."""
+    """What stands behind ± in tables and is drawn as bands and error bars, in words."""
     return "half of the 95 % interval (Student's t)" if confidence else "standard deviation"

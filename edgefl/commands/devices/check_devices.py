@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 
 from edgefl.commands.cells.cells import check_jobs
 from edgefl.commands.cells.pricing import priced_beside
-from edgefl.commands.compose import Given, commonest_link, planner_of, scenario_of
+from edgefl.commands.compose import Given, commonest_link, labels_of, planner_of, scenario_of
 from edgefl.commands.profile.profile import Wanted, check_wanted
 from edgefl.commands.profile.profile_clients import at_hardest, judged
 from edgefl.commands.profile.subjects import Subject, subjects, works_of
@@ -130,14 +129,13 @@ def check_scenarios(
 ) -> DeviceChecks:
     """``check_devices`` for each of several scenarios.  Raises as that does."""
     loaded = [scenario_of(scenario, overrides) for scenario in scenarios]
-    names = Counter(scenario.name for scenario in loaded)
-    checks: dict[str, DeviceCheck] = {}
-    for given, scenario in zip(scenarios, loaded, strict=True):
-        label = scenario.name if names[scenario.name] == 1 or not isinstance(given, str) else given
-        checks[label] = check_devices(
+    checks = {
+        label: check_devices(
             scenario, devices=devices, link=link, stage=stage, kind=kind, figure=figure, jobs=jobs,
             on_progress=on_progress,
-        )  # fmt: skip
+        )
+        for label, scenario in zip(labels_of(scenarios, loaded), loaded, strict=True)
+    }  # fmt: skip
     return DeviceChecks(checks=checks)
 
 

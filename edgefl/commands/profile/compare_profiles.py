@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
-from edgefl.commands.compose import Given, scenario_of
+from edgefl.commands.compose import Given, labels_of, scenario_of
 from edgefl.commands.profile.profile import profile
 from edgefl.commands.progress import OnProgress, silent
 from edgefl.errors import ScenarioError
@@ -45,11 +44,9 @@ def compare_profiles(
     loaded = [scenario_of(scenario, overrides) for scenario in scenarios]
     if sum(len(scenario.combinations()) for scenario in loaded) < 2:
         raise ScenarioError("--compare takes two scenarios or more, or one with a compare section")
-    names = Counter(scenario.name for scenario in loaded)
     profiles: dict[str, Tables] = {}
     refused: dict[str, str] = {}
-    for given, scenario in zip(scenarios, loaded, strict=True):
-        label = scenario.name if names[scenario.name] == 1 else str(given) if isinstance(given, str) else scenario.name
+    for label, scenario in zip(labels_of(scenarios, loaded), loaded, strict=True):
         result = profile(scenario, device=device, link=link, stage=stage, kind=kind, on_progress=on_progress)
 
         def named(combination: str, label: str = label) -> str:

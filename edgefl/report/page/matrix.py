@@ -31,7 +31,7 @@ class Column:
     unit: str
     of: Callable[[RunSummary, str], float | None]
     higher: bool = False
-    """Whether more is better."""
+    """Whether the best figure is the highest; else it is the lowest."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Part:
     figures: Sequence[Sequence[Figure]]
     """By column, then by group."""
     texts: Sequence[Sequence[str]]
-    """The same as text."""
+    """The figures as text with units, likewise."""
 
     @property
     def rows(self) -> list[list[tuple[str, bool]]]:

@@ -12,7 +12,7 @@ from edgefl.report.charts.palette import INK, QUIET
 
 MARKS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "x", "cross", "star")
 WHOLE = ("round", "stage")
-"""Axes of whole numbers."""
+"""Titles of axes whose ticks are whole numbers only."""
 DIGITS = 5
 """Digits of a number in the page; tables and CSV files have more."""
 
