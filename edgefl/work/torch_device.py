@@ -14,7 +14,8 @@ from edgefl.errors import TrainingError
 
 
 def device_of(name: str) -> torch.device:
-    """The torch device; ``auto`` is CUDA if available, else CPU.  Raises TrainingError for a GPU that isn't there."""
+    """The torch device; ``auto`` is CUDA if available, else CPU.  A GPU has its index, without which part of torch's
+    functions refuse it.  Raises TrainingError for a GPU that isn't there."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
@@ -29,6 +30,8 @@ def device_of(name: str) -> torch.device:
             error = TrainingError(f"executor.device is {name}, but {said}")
             error.exit_code = 2
             raise error
+        if device.index is None:
+            return torch.device("cuda", torch.cuda.current_device())
     return device
 
 
@@ -99,5 +102,6 @@ def warm(device: torch.device) -> None:
     The backward pass runs in a separate thread, which gets a separate workspace.
     """
     if device.type == "cuda":
-        matrix = torch.zeros(8, 8, device=device, requires_grad=True)
-        (matrix @ matrix).sum().backward()
+        with torch.enable_grad():
+            matrix = torch.zeros(8, 8, device=device, requires_grad=True)
+            (matrix @ matrix).sum().backward()

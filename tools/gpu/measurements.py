@@ -102,10 +102,9 @@ def verdicts_of(model: Model) -> list[Json]:
     """
     import gc
 
-    import torch
-
     from edgefl.commands.compose import planner_of, scenario_of
     from edgefl.machine.observed_work import fits_limit
+    from edgefl.work.torch_device import device_of
 
     planner = planner_of(scenario_of(model.scenario("cuda")))
     setup = planner.setup
@@ -116,7 +115,7 @@ def verdicts_of(model: Model) -> list[Json]:
     tries = []
     for share in EDGES:
         gc.collect()
-        fits = fits_limit(work, source, torch.device("cuda"), int(predicted * share))
+        fits = fits_limit(work, source, device_of("cuda"), int(predicted * share))
         tries.append(
             {"share": share, "limit_bytes": int(predicted * share), "fits": fits, "right": fits == (share > 1)}
         )
