@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from edgefl.errors import TrainingError
 
@@ -99,9 +101,11 @@ def keep_freed_memory() -> None:
 def warm(device: torch.device) -> None:
     """Allocate a GPU's workspaces for matrix products, forward and backward, so that no work is charged for them.
 
-    The backward pass runs in a separate thread, which gets a separate workspace.
+    cuBLAS has one for each thread, and the backward pass runs in a thread of its own; products with a bias have another
+    one.  A checkpoint makes the backward pass compute both.
     """
     if device.type == "cuda":
         with torch.enable_grad():
             matrix = torch.zeros(8, 8, device=device, requires_grad=True)
-            (matrix @ matrix).sum().backward()
+            bias = torch.zeros(8, device=device)
+            checkpoint(F.linear, matrix, matrix, bias, use_reentrant=False).sum().backward()
