@@ -264,7 +264,7 @@ def test_what_depends_on_scratch_is_said(scenario: dict[str, Any]) -> None:
 
 
 def test_what_depends_on_free_memory_is_said(scenario: dict[str, Any]) -> None:
-    """Between the least and the most that a device is believed to have free, the round is neither refused nor let in."""
+    """Between the least and the most that a device is believed to have free, the answer is neither yes nor no."""
     usable = load_device("phone-mid").facts["usable_memory_bytes"]
     fleet = {**scenario["fleet"], "devices": "server-a5000", "budgets": {}}
     (row,) = edgefl.profile({**scenario, "fleet": fleet}, stage=2, kind="image").rows
