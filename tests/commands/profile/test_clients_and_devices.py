@@ -99,7 +99,7 @@ def test_the_table_of_clients_counts_and_marks_them(clients: FleetClients) -> No
     assert (
         f"tiny: {10 - refused} of 10 clients are eligible at their hardest stage, refused by memory {refused}" in text
     )
-    assert text.count("no, memory ") == refused and text.count("fits, memory ") == 10 - refused
+    assert text.count("no, memory ") == refused and text.count("yes, memory ") == 10 - refused
     assert "raspberry-pi-3b-plus" in text
     table = pd.read_csv(io.StringIO(profile_csv(clients)))
     assert list(table["eligible"]) == [row["eligible"] for row in clients["rows"]]
