@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from typing import Any
 
 LONGEST_WORD = 300
 """Most characters of a message without a space between them; a longer word loses its middle."""
@@ -70,16 +71,32 @@ class ScenarioError(EdgeflError):
 
 
 class UnknownName(EdgeflError):
-    """``name`` isn't among the ``allowed`` names of this ``noun`` ("device", "method", ...)."""
+    """``name`` isn't among the ``allowed`` names of this ``noun`` ("device", "method", ...).
 
-    def __init__(self, noun: str, name: object, allowed: Iterable[str]):
-        self.noun, self.name, self.allowed = noun, name, sorted(allowed)
-        super().__init__(f"unknown {noun} {name!r}{suggestion(str(name), self.allowed)}")
+    ``hint`` says what the name is instead; the message then suggests no other.
+    """
 
-    def __reduce__(self) -> tuple[type[UnknownName], tuple[str, object, list[str]]]:
+    def __init__(self, noun: str, name: object, allowed: Iterable[str], hint: str = ""):
+        self.noun, self.name, self.allowed, self.hint = noun, name, sorted(allowed), hint
+        told = f"; {hint}" if hint else suggestion(str(name), self.allowed)
+        super().__init__(f"unknown {noun} {name!r}{told}")
+
+    def __reduce__(self) -> tuple[type[UnknownName], tuple[Any, ...]]:
         # Pickling rebuilds an exception from its message, which isn't an argument of this class.  Worker processes
         # send exceptions to the parent process that way.
-        return type(self), (self.noun, self.name, self.allowed)
+        return type(self), (self.noun, self.name, self.allowed, self.hint)
+
+
+class UnknownNames(UnknownName):
+    """Several unknown names, a line for each; noun, name and allowed are those of the first."""
+
+    def __init__(self, errors: Sequence[UnknownName]):
+        super().__init__(errors[0].noun, errors[0].name, errors[0].allowed, errors[0].hint)
+        self.errors = tuple(errors)
+        self.args = ("\n".join(map(str, errors)),)
+
+    def __reduce__(self) -> tuple[type[UnknownNames], tuple[Any, ...]]:
+        return type(self), (self.errors,)
 
 
 class UnitError(EdgeflError):
@@ -179,12 +196,15 @@ def text_of(error: BaseException) -> str:
 def suggestion(name: str, allowed: Iterable[str]) -> str:
     """The end of an error message: the allowed names that it may stand for, otherwise all allowed names.
 
-    These are the one that differs in case alone or is most similar, or those that it abbreviates (``pi4``).
+    These are the one that differs in case alone or is most similar, those that it abbreviates (``pi4``), or the one
+    that abbreviates it (``lr`` for ``learning_rate``).
     """
     allowed = [printable(each) for each in allowed]
     short = name[:LONGEST_WORD]
     near = [each for each in allowed if each.lower() == short.lower()]
+    initials = "".join(word[0] for word in re.split(r"[_ -]+", short.lower()) if word)
     near = near or get_close_matches(short, allowed, n=1, cutoff=0.6) or _abbreviated(short, allowed)
+    near = near or [each for each in allowed if len(initials) > 1 and each.lower() == initials]
     if near:
         return f"; did you mean {' or '.join(map(repr, near))}?"
     return f"; allowed: {', '.join(allowed)}" if allowed else ""

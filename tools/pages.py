@@ -37,7 +37,7 @@ from tools.pages.rooms import rooms_drawing
 from tools.pages.scenario import scenario_page, scenario_schema
 from tools.pages.scenarios import quickstart_block, scenarios_page
 from tools.pages.towers import tower_blocks
-from tools.pages.which_schedule_wins import answer_tables, front_picture, same_picture
+from tools.pages.which_schedule_wins import answer_tables, dark_front_picture, front_picture, same_picture
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BLOCK = re.compile(r"(<!-- made: ([\w./ -]+) -->\n\n)(.*?)(\n\n<!-- /made -->\n)", re.DOTALL)
@@ -87,6 +87,7 @@ PAGES = (
     Page("explanation/which-schedule-wins.md", answer_tables),
     Page("explanation/architecture.svg", rooms_drawing),
     Page("front-picture.svg", front_picture, same=same_picture),
+    Page("front-picture-dark.svg", dark_front_picture, same=same_picture),
 )
 
 

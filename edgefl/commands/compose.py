@@ -21,7 +21,7 @@ from edgefl.commands.progress import OnProgress, messages, silent
 from edgefl.cost import Predictor, ScratchTable
 from edgefl.data import Federation, made_of, open_federation, unrevised
 from edgefl.devices import Device, Fleet, Link
-from edgefl.errors import DataError, MethodError
+from edgefl.errors import DataError, MethodError, ScenarioError
 from edgefl.machine.kernel_scratch import kernels, probe
 from edgefl.memo import cache_folder
 from edgefl.methods import ClientFacts, Kind, Method, Setting
@@ -32,6 +32,7 @@ from edgefl.planning import Planner, Setup
 from edgefl.planning.payload_options import encoded
 from edgefl.planning.rules import check_works
 from edgefl.scenario import Scenario, load
+from edgefl.scenario.problems import raise_all
 from edgefl.scenario.sections import SECTIONS
 from edgefl.schedules import Schedule
 from edgefl.training import Attack
@@ -100,7 +101,7 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
     opened and sections that contradict each other, or DeviceError.  Warns of a run that takes long.
     """
     check_host(scenario, trains=trains)
-    _check_sections(scenario)
+    check_sections([scenario])
     with errors_at(scenario, "data"):
         federation = federation_of(scenario, on_message)
     _check_held_out(scenario, federation)
@@ -132,15 +133,24 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
     return setup
 
 
-def _check_sections(scenario: Scenario) -> None:
-    """Raise ScenarioError for sections that the method or the schedule doesn't go with, before data are opened."""
-    with errors_at(scenario, "method"):
-        registry.get("method", scenario.method_name).check_training(scenario.method_options, scenario.training)
-    with errors_at(scenario, "schedule"):
-        schedule: Schedule = registry.get("schedule", scenario.schedule_name)(
-            scenario.schedule_options, scenario.model.blocks
-        )
-        schedule.check(scenario.adapter_options, scenario.aggregation)
+def check_sections(scenarios: Sequence[Scenario]) -> None:
+    """Raise ScenarioError for sections that the method or the schedule doesn't go with, before data are opened.
+
+    Of several scenarios all such errors are raised together.
+    """
+    errors = list[ScenarioError]()
+    for scenario in scenarios:
+        try:
+            with errors_at(scenario, "method"):
+                registry.get("method", scenario.method_name).check_training(scenario.method_options, scenario.training)
+            with errors_at(scenario, "schedule"):
+                schedule: Schedule = registry.get("schedule", scenario.schedule_name)(
+                    scenario.schedule_options, scenario.model.blocks
+                )
+                schedule.check(scenario.adapter_options, scenario.aggregation)
+        except ScenarioError as error:
+            errors.append(error)
+    raise_all(errors)
 
 
 @contextmanager

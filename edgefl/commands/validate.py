@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.commands.compose import Given, scenario_of
+from edgefl.commands.compose import Given, check_sections, scenario_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.run.needs import check
 from edgefl.data import Federation
 from edgefl.data.missing import patterns_of
 from edgefl.models import quantised
 from edgefl.planning import Setup
+from edgefl.records.record import UNSET
 from edgefl.records.validate import ValidCombination, ValidScenario
 from edgefl.scenario import Scenario
 
@@ -49,11 +50,17 @@ def validate(
         ScenarioError: The scenario can't be run; also DataError, DeviceError, MethodError, UnknownName, UnitError.
     """
     whole = scenario_of(scenario, overrides)
-    combinations = [
-        _summary(label, combination, check(combination, messages(on_progress)))
-        for label, combination in whole.combinations()
-    ]
-    return ValidScenario(scenario=whole.name, seed=whole.seed, combinations=combinations, resolved=whole.resolved())
+    combinations = whole.combinations()
+    check_sections([combination for _, combination in combinations])
+    return ValidScenario(
+        scenario=whole.name,
+        seed=whole.seed,
+        combinations=[
+            _summary(label, combination, check(combination, messages(on_progress)))
+            for label, combination in combinations
+        ],
+        resolved=whole.resolved(),
+    )
 
 
 def _summary(label: str, scenario: Scenario, setup: Setup) -> ValidCombination:
@@ -76,6 +83,7 @@ def _summary(label: str, scenario: Scenario, setup: Setup) -> ValidCombination:
         parameters={k: sum(prod(s.shape) for s in plain[k].parameters().values()) for k in kinds},
         devices=_counted([device.name for device in fleet.devices], fleet.device_index),
         links=_counted([link.name for link in fleet.links], fleet.link_index),
+        relays={fleet.relays.link.name: len(np.unique(fleet.relays.of))} if fleet.relays is not None else UNSET,
     )
 
 

@@ -31,6 +31,7 @@ from edgefl.devices.runtime import (
     RuntimeChoice,
     available_memory_bytes,
     free_memory_bytes,
+    free_memory_range,
     load_runtime,
     read_runtime,
     runtime_names,
@@ -45,7 +46,8 @@ __all__ = [
     "Link", "PRECISIONS", "PYTORCH", "RelayOptions", "Relays", "Rounds", "Runtime", "RuntimeChoice",
     "ServerLinkOptions", "Source", "apportion",
     "availability_of", "available_memory_bytes", "derived_of_device", "derived_of_link", "load_device",
-    "device_names", "draw_failures", "fleet_names", "fleet_profile", "free_memory_bytes", "is_file_name",
+    "device_names", "draw_failures", "fleet_names", "fleet_profile", "free_memory_bytes",
+    "free_memory_range", "is_file_name",
     "library_folder", "load_link", "load_runtime", "link_names", "profile_keys", "read_device", "read_fleet",
     "read_link", "read_runtime", "runtime_names", "show_runtime", "with_runtime",
 ]  # fmt: skip

@@ -100,6 +100,18 @@ def available_memory_bytes(device: Device) -> int:
     return max(free_memory_bytes(device), 0)
 
 
+def free_memory_range(device: Device) -> tuple[int, int]:
+    """The least and the most that ``available_memory_bytes`` is believed to be, by the ranges of its two numbers."""
+    usable, overhead = (
+        (fact.low, fact.high) if (fact := device.facts.get(name)) else (value, value)
+        for name, value in (
+            ("usable_memory_bytes", device.usable_memory_bytes),
+            ("runtime_overhead_bytes", device.runtime_overhead_bytes),
+        )
+    )
+    return max(int(usable[0] - overhead[1]), 0), max(int(usable[1] - overhead[0]), 0)
+
+
 def show_runtime(runtime: RuntimeChoice) -> str:
     """The runtime in words, for a sentence about its overhead."""
     return "Python and torch" if runtime == PYTORCH else "the runtime" if isinstance(runtime, int) else runtime

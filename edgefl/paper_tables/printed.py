@@ -21,7 +21,7 @@ def print_page_list(result: PaperPages, console: Console | None = None) -> None:
     table = new_table("page", "what", "tables", "figures", "takes about", left=(0, 1))
     for page in result.pages:
         table.add_row(page.page, page.what, str(page.tables), str(page.figures or NOTHING), _takes(page))
-    note = "edgefl papers NAME -o DIR makes a page's tables again and compares them.  --all: all."
+    note = "edgefl papers NAME -o DIR makes a page's tables again and compares them, --all those of all pages."
     print_section(console, "Pages of docs/papers", table, note)
 
 

@@ -131,14 +131,19 @@ class DeviceRow(Turns, Judged, AtHardest, OfKind, Named):
     samples: Samples
     """Samples of the kind's largest client, which the row is about"""
     answer: str
-    """Whether the round fits the budgets of every owner: `yes`, `no`, or `depends on scratch` (live memory fits, the
-    peak doesn't, and its scratch is assumed)"""
+    """Whether the round fits the budgets of every owner: `yes`, `no`, `depends on scratch` (live memory fits, the peak
+    doesn't, and its scratch is assumed), or `depends on free memory` (the peak lies between the least and the most
+    that the device is believed to have for tensors)"""
     owners: int
     """Clients of the kind, with whose owners' budgets the round was compared"""
     fitting_owners: int
     """Those whose budgets it fits on this device"""
     available_memory_bytes: int
     """What the device has for tensors: usable memory less the runtime's overhead"""
+    least_available_bytes: int
+    """The least that this is believed to be, by the ranges of both"""
+    most_available_bytes: int
+    """The most"""
     least_memory_bytes: int
     """The least of that and what an owner grants on this device"""
     most_memory_bytes: int
@@ -161,6 +166,8 @@ class DeviceCheck(Record):
     """Whether times have throttling: `fleet.throttling`"""
     runtime: str | int
     """What takes memory beside tensors: `fleet.runtime`, a name or bytes"""
+    compared: Sequence[str] | Maybe = UNSET
+    """Fields that the scenario compares, of which these rows have the values outside of `compare`"""
     rows: Sequence[DeviceRow]
     """A device and a kind, smallest memory first"""
     predictions: int

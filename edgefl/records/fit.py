@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from edgefl.records.profile import AtStage, OfScenario
+from edgefl.records.profile import AtStage, OfScenario, RuntimeRange
 from edgefl.records.record import UNSET, ByKind, Keys, Maybe, Record, Rounds, Samples
 
 
@@ -132,6 +132,14 @@ class Fit(OfScenario):
     """The device that is to take part"""
     link: str
     """Its link"""
+    runtime: RuntimeRange | Maybe = UNSET
+    """What the device's runtime overhead rests on; absent if the scenario states the bytes"""
+    runtime_overhead_bytes: int
+    """What the runtime takes on the device: Python and torch, or `fleet.runtime`"""
+    least_available_bytes: int
+    """The least that the device is believed to have for tensors, by the ranges of its usable memory and the overhead"""
+    most_available_bytes: int
+    """The most"""
     any_stage: bool
     """Whether fitting in one stage is enough"""
     budgets: Annotated[Mapping[str, BudgetLimit], Keys("BUDGET")]

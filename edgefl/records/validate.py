@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from edgefl.records.profile import Answer
-from edgefl.records.record import Keys, Record, Rounds, Unit
+from edgefl.records.record import UNSET, Keys, Maybe, Record, Rounds, Unit
 
 ByName = Annotated[Mapping[str, int], Keys("NAME"), Unit("clients")]
 
@@ -36,6 +36,8 @@ class ValidCombination(Record):
     """Clients by device, most first"""
     links: ByName
     """Clients by link, most first"""
+    relays: Annotated[Mapping[str, int], Keys("LINK")] | Maybe = UNSET
+    """Relays by their link; absent without `fleet.relays`"""
 
 
 class ValidScenario(Answer):

@@ -86,11 +86,22 @@ def get(noun: str, name: str) -> Any:
     return _get(noun, name)
 
 
+def _unknown(noun: str, name: str) -> UnknownName:
+    """The error for a name that isn't registered for this noun, which says where it is."""
+    optimizer = {"fedavgm": "momentum"}.get(name.lower(), name.lower().removeprefix("fed"))
+    hint = ""
+    if noun == "method" and name.lower().startswith("fed") and optimizer in names("server optimizer"):
+        hint = f"it is a server optimizer: write aggregation.optimizer: {optimizer}, beside a method such as fedavg"
+    elif other := next((each for each in GROUPS if each != noun and name in names(each)), None):
+        hint = f"{name} is {'an' if other[0] in 'aeio' else 'a'} {other}; allowed: {', '.join(names(noun))}"
+    return UnknownName(noun, name, names(noun), hint)
+
+
 @cache
 def _get(noun: str, name: str) -> Any:
     points = _points(noun)
     if name not in points:
-        raise UnknownName(noun, name, points)
+        raise _unknown(noun, name)
     point = points[name]
     try:
         part = point.load()
@@ -230,7 +241,7 @@ def origin(noun: str, name: str) -> Origin:
     """The package that registered ``name``.  Raises UnknownName with the nearest name; imports nothing."""
     points = _points(noun)
     if name not in points:
-        raise UnknownName(noun, name, points)
+        raise _unknown(noun, name)
     point = points[name]
     if isinstance(point, Registered):
         return Origin(point.title, None)
@@ -244,7 +255,7 @@ def fingerprint(noun: str, name: str, rooms: tuple[str, ...] = ()) -> str:
     """
     points = _points(noun)
     if name not in points:
-        raise UnknownName(noun, name, points)
+        raise _unknown(noun, name)
     point = points[name]
     own = point.digest() if isinstance(point, Registered) else None
     package = faults.top_package(point)

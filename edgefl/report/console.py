@@ -7,6 +7,7 @@ import io
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -137,6 +138,23 @@ def score(values: Mapping[str, float | None], name: str) -> str:
         return NOTHING
     value = values[name]
     return DIVERGED if value is None else f"{value:.3f}"
+
+
+_SEED = re.compile(r"(^|,)\s*seed=[^,]*")
+
+
+def without_seed(label: str) -> str:
+    """The label of a combination without its seed; "" if that was all."""
+    return _SEED.sub("", label).strip(", ")
+
+
+def seeds_together(labels: Iterable[str]) -> list[str]:
+    """Labels in which those that differ in their seeds only are one, with how many they are."""
+    counts = Counter(without_seed(label) for label in labels)
+    return [
+        f"{label}{', ' * bool(label)}{count} seeds" if count > 1 or not label else label
+        for label, count in counts.items()
+    ]
 
 
 def or_dash(show: Any, value: Any) -> str:

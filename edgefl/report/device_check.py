@@ -49,7 +49,8 @@ def print_device_checks(result: DeviceChecks, console: Console | None = None) ->
     for device, cells in _matrix(result):
         table.add_row(device, *cells)
     print_table(console, table)
-    console.print(Text("of each kind's largest client at its hardest stage; %: of the budget that the round takes"))
+    for line in _matrix_notes(result):
+        console.print(Text(line))
 
 
 def devices_markdown(result: DeviceChecks) -> str:
@@ -58,7 +59,39 @@ def devices_markdown(result: DeviceChecks) -> str:
     lines = [columns, ["---"] * len(columns), *([device, *cells] for device, cells in _matrix(result))]
     heads = [f"{plain_markdown(_head(check, label))}." for label, check in result.checks.items()]
     table = [f"| {' | '.join(cell if cell == '---' else plain_markdown(cell) for cell in line)} |" for line in lines]
-    return "\n".join([*heads, "", *table]) + "\n"
+    return "\n".join([*heads, "", *table, "", *(f"- {plain_markdown(line)}" for line in _matrix_notes(result))]) + "\n"
+
+
+def _matrix_notes(result: DeviceChecks) -> list[str]:
+    """What the answers of several scenarios are about, and what they depend on."""
+    checks = result.checks
+    notes = ["of each kind's largest client at its hardest stage; %: of the budget that the round takes"]
+    for label, check in checks.items():
+        peaks = {row.whose: row.peak_memory_bytes for row in sorted(check.rows, key=lambda row: row.peak_memory_bytes)}
+        told = ", ".join(f"{kind} {units.show_bytes(peak)}" for kind, peak in peaks.items())
+        notes.append(f"peak of {label}: {told}" if len(checks) > 1 else f"peak: {told}")
+        notes += [f"{label}: {line}" if len(checks) > 1 else line for line in _compared(check)]
+    return notes + _depends([row for check in checks.values() for row in check.rows])
+
+
+def _compared(check: DeviceCheck) -> list[str]:
+    """Which of the combinations of a scenario that compares the answers are about."""
+    if not check.compared:
+        return []
+    return [f"of the scenario without its compare ({', '.join(check.compared)}); --set chooses another combination"]
+
+
+def _depends(rows: Sequence[DeviceRow]) -> list[str]:
+    """What the answers that are neither yes nor no depend on."""
+    notes = []
+    if any(row.answer == "depends on scratch" for row in rows):
+        notes.append("scratch: what kernels allocate isn't measured on this machine; the peak is its upper end")
+    if any(row.answer == "depends on free memory" for row in rows):
+        notes.append(
+            "free memory: what the device has for tensors is known within a range (edgefl devices show NAME), which "
+            "holds the peak; % is of its estimate, and edgefl calibrate on the device measures it"
+        )
+    return notes
 
 
 def _by_device(check: DeviceCheck) -> dict[str, dict[str, DeviceRow]]:
@@ -73,13 +106,13 @@ def _head(check: DeviceCheck, label: str | None = None) -> str:
     """How many devices fit, and how many fit for some owners."""
     devices = _by_device(check).values()
     fitting = sum(all(row.answer == "yes" for row in mine.values()) for mine in devices)
-    partly = sum(all(row.fitting_owners for row in mine.values()) for mine in devices) - fitting
-    perhaps = sum(
-        any(row.answer == "depends on scratch" for row in mine.values())
-        and all(row.answer != "no" for row in mine.values()) for mine in devices
-    )  # fmt: skip
+    open_ = [{row.answer for row in mine.values()} - {"yes"} for mine in devices]
+    partly = sum("no" in left and all(row.fitting_owners for row in mine.values())
+                 for left, mine in zip(open_, devices, strict=True))  # fmt: skip
     some = [f", {partly} more for some owners"] if partly else []
-    some += [f", {perhaps} more if scratch is small"] if perhaps else []
+    for what in ("scratch", "free memory"):
+        if count := sum("no" not in left and max(left, default="") == f"depends on {what}" for left in open_):
+            some.append(f", {count} more depending on {what}")
     return f"{fitting} of {len(devices)} devices fit {label or check.scenario} over {check.link}{''.join(some)}"
 
 
@@ -142,6 +175,11 @@ def _short(row: DeviceRow) -> str:
     return f"no, {row.eligible_stages} of {row.stages}" if row.eligible_stages else "no"
 
 
+def _question(short: str) -> str:
+    """``depends on scratch`` as ``scratch?``, for a narrow column."""
+    return f"{short.removeprefix('depends on ')}?" if short.startswith("depends on ") else short
+
+
 def _print_lines(console: Console, devices: Mapping[str, Mapping[str, DeviceRow]], kinds: Sequence[str]) -> None:
     """A line for each device: the time of each kind's round, and the budget that is tightest over the kinds."""
     several = len(kinds) > 1
@@ -152,7 +190,7 @@ def _print_lines(console: Console, devices: Mapping[str, Mapping[str, DeviceRow]
         worst = min(mine.values(), key=lambda row: (row.eligible, _left(row)))
         table.add_row(
             name, units.show_bytes(worst.available_memory_bytes),
-            *(_short(mine[kind]) or _time(mine[kind]) if kind in mine else NOTHING for kind in kinds),
+            *(_question(_short(mine[kind])) or _time(mine[kind]) if kind in mine else NOTHING for kind in kinds),
             f"{worst.kind}: {tightest(worst)}" if several else tightest(worst),
         )  # fmt: skip
     print_table(console, table)
@@ -189,8 +227,7 @@ def _notes(result: DeviceCheck, rows: Sequence[DeviceRow]) -> list[str]:
     ]
     if any(0 < row.fitting_owners < row.owners for row in rows):
         notes.append("owners: those whose budgets it fits; the tightest budget is that of the one with least left")
-    if any(row.answer == "depends on scratch" for row in rows):
-        notes.append("scratch: what kernels allocate isn't measured on this machine; the peak is its upper end")
+    notes += _compared(result) + _depends(rows)
     if any(row.throttling_seconds > 0 for row in rows):
         included = "the time has that" if result.throttling else "the time lacks that (fleet.throttling: true)"
         notes.append(f"~: the device gets hot in this round and slows down; {included}")

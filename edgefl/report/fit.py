@@ -13,6 +13,7 @@ from edgefl.devices.budgets import budget_named
 from edgefl.records.fit import Candidate, Fit, KindFit, ScenarioChange, StageFit, Tightest
 from edgefl.records.record import UNSET
 from edgefl.report.console import NOTHING, new_table, or_dash, print_at_most, print_section, screen
+from edgefl.report.profile import overhead_words
 
 
 def print_fit(result: Fit, console: Console | None = None, *, interrupted: bool = False) -> None:
@@ -29,10 +30,24 @@ def print_fit(result: Fit, console: Console | None = None, *, interrupted: bool 
         part = budget_named(name)
         table.add_row(part.noun, "unlimited" if limit.allowed is None else part.show(limit.allowed),
                       "" if limit.allowed is None else limit.source)  # fmt: skip
-    print_section(console, "Budgets of a round", table)
+    print_section(console, "Budgets of a round", table, _free_memory(result))
     for kind in result.kinds.values():
         _print_kind(console, result, kind, "interrupted" if interrupted else "stopped by --most")
     print_at_most(console, result.at_most)
+
+
+def _free_memory(result: Fit) -> str:
+    """What the device's own memory for tensors rests on, where that is the limit."""
+    if result.budgets["memory"].limit != "device":
+        return ""
+    least, most = (units.show_bytes(end) for end in (result.least_available_bytes, result.most_available_bytes))
+    overhead = overhead_words(result.runtime_overhead_bytes, result.runtime)
+    if least == most:
+        return overhead
+    return (
+        f"{overhead}; by the ranges of that and of its usable memory {result.device} has {least} to {most} for "
+        f"tensors: a peak above {least} depends on free memory"
+    )
 
 
 def _print_kind(console: Console, result: Fit, kind: KindFit, stopped_by: str) -> None:

@@ -20,6 +20,7 @@ from edgefl.records.profile import (
     PeakMoment,
     Profile,
     ProfileRow,
+    RuntimeRange,
     ServerRow,
     Tables,
     TotalsRow,
@@ -34,6 +35,8 @@ from edgefl.report.console import (
     print_section,
     print_table,
     screen,
+    seeds_together,
+    without_seed,
 )
 
 SHORT = {
@@ -95,7 +98,7 @@ def print_refused(console: Console, refused: Mapping[str, str] | Maybe) -> None:
     for label, why in (refused or {}).items():
         labels.setdefault(why, []).append(label)
     for why, same in labels.items():
-        console.print(Text(f"can't be run: {'; '.join(same)}: {why}"))
+        console.print(Text(f"can't be run: {'; '.join(seeds_together(same))}: {why}"))
 
 
 def _print_rows(console: Console, rows: Sequence[ProfileRow]) -> None:
@@ -136,15 +139,16 @@ def _overhead(row: ServerRow) -> str:
 def _process(rows: Sequence[ProfileRow]) -> str:
     """What a process takes at the highest peak: tensors and the runtime, with the range of that."""
     row = max(rows, key=lambda row: row.process_memory_bytes)
-    range_ = ""
-    if row.runtime is not UNSET:
-        ends = " to ".join(map(units.show_bytes, (row.runtime.low_bytes, row.runtime.high_bytes)))
-        range_ = f" ({ends}, {row.runtime.confidence})"
-    name = show_runtime(row.runtime.name) if row.runtime is not UNSET else "the runtime"
-    return (
-        f"a process takes {units.show_bytes(row.process_memory_bytes)}: the peak and "
-        f"{units.show_bytes(row.runtime_overhead_bytes)} of {name}{range_}"
-    )
+    overhead = overhead_words(row.runtime_overhead_bytes, row.runtime)
+    return f"a process takes {units.show_bytes(row.process_memory_bytes)}: the peak and {overhead}"
+
+
+def overhead_words(overhead: int, runtime: RuntimeRange | Maybe) -> str:
+    """What a runtime takes, with its range: ``360 MiB of Python and torch (211 MiB to 420 MiB, estimated)``."""
+    if runtime is UNSET:
+        return f"{units.show_bytes(overhead)} of the runtime"
+    ends = " to ".join(map(units.show_bytes, (runtime.low_bytes, runtime.high_bytes)))
+    return f"{units.show_bytes(overhead)} of {show_runtime(runtime.name)} ({ends}, {runtime.confidence})"
 
 
 def _memory_note(rows: Sequence[ProfileRow]) -> str:
@@ -323,7 +327,7 @@ def _print_stages(console: Console, rows: Sequence[ProfileRow]) -> None:
 def _print_hardest(console: Console, profiles: Mapping[str, Tables]) -> None:
     """A line for each combination and kind, at the stage with the highest peak; the largest kinds if they are many."""
     lines = []
-    for label, profile in profiles.items():
+    for label, profile in _seeds_once(profiles).items():
         kinds = dict.fromkeys(row.whose for row in profile.rows)
         for kind in kinds:
             mine = [row for row in profile.rows if row.whose == kind]
@@ -359,6 +363,20 @@ def _print_hardest(console: Console, profiles: Mapping[str, Tables]) -> None:
         console.print(Text("all rounds, traffic, FLOP, time, energy: one client that takes part in every round"))
     if len(lines) > MOST_ROWS:
         console.print(Text(f"and {len(lines) - MOST_ROWS} more"))
+
+
+def _seeds_once(profiles: Mapping[str, Tables]) -> Mapping[str, Tables]:
+    """The profiles by label; those that differ in their seeds only, and in no row, are one without the seed."""
+    alike: dict[str, list[Tables]] = {}
+    for label, profile in profiles.items():
+        alike.setdefault(without_seed(label), []).append(profile)
+    if len(profiles) == len(alike) or any(
+        other.rows != first.rows or other.totals != first.totals
+        for first, *others in alike.values()
+        for other in others
+    ):
+        return profiles
+    return {label or "all seeds": first for label, (first, *_) in alike.items()}
 
 
 def _notes(rows: Sequence[ProfileRow]) -> list[str]:

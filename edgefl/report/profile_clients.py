@@ -89,8 +89,8 @@ def _print_kind(console: Console, kind: str, rows: Sequence[Row]) -> None:
 def verdict(row: Judged) -> str:
     """The verdict in a few words: whether the client fits, and how much of its binding budget the round takes."""
     if row.binding is None:
-        return "fits" if row.eligible else "left out"
-    return f"{'fits' if row.eligible else 'no'}, {tightest(row)}"
+        return "yes" if row.eligible else "left out"
+    return f"{'yes' if row.eligible else 'no'}, {tightest(row)}"
 
 
 def tightest(row: Judged) -> str:

@@ -7,28 +7,51 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from edgefl.report.console import counted, screen
+from edgefl.records.record import UNSET
+from edgefl.report.console import counted, screen, seeds_together, without_seed
 
 if TYPE_CHECKING:
-    from edgefl.records.validate import ValidScenario
+    from edgefl.records.validate import ValidCombination, ValidScenario
 
 
 def print_validation(result: ValidScenario, console: Console | None = None) -> None:
-    """Print the result of ``edgefl.validate``: methods, schedules, clients and fleet of each combination."""
+    """Print the result of ``edgefl.validate``: methods and schedules of the combinations, with clients and fleet below.
+
+    What several combinations have in common is printed once.
+    """
     console = console or screen()
     count = len(result.combinations)
-    console.print(
-        Text(f"{result.scenario} is valid: {count} combination{'s' if count > 1 else ''}, seed {result.seed}")
-    )
+    several = len({without_seed(row.label) for row in result.combinations}) < count
+    seeds = "several seeds" if several else f"seed {result.seed}"
+    console.print(Text(f"{result.scenario} is valid: {count} combination{'s' if count > 1 else ''}, {seeds}"))
+    alike: dict[tuple[str, ...], list[ValidCombination]] = {}
     for row in result.combinations:
-        console.print(Text(f"\n{row.label}", style="bold"))
-        stages = f" in {len(row.rounds_by_stage)} stages ({', '.join(map(str, row.rounds_by_stage))})"
-        rounds = f"{row.rounds} rounds" + (stages if len(row.rounds_by_stage) > 1 else "")
-        console.print(Text(f"  {row.method} under {row.schedule}, {rounds}"))
-        for kind, n in row.clients.items():
-            size = f"{row.samples[kind]:,} samples, a model of {row.parameters[kind]:,} parameters"
-            console.print(Text(f"  {n} {kind} clients: {size}"))
-            if lacking := row.lacking.get(kind):
-                console.print(Text("    of which " + ", ".join(f"{m:,} {what}" for what, m in lacking.items())))
-        console.print(Text(f"  devices: {counted(row.devices)}"))
-        console.print(Text(f"  links: {counted(row.links)}"))
+        alike.setdefault(tuple(_clients_and_fleet(row)), []).append(row)
+    for lines, rows in alike.items():
+        console.print()
+        labels: dict[str, list[str]] = {}
+        for row in rows:
+            labels.setdefault(_plan(row), []).append(row.label)
+        for plan, mine in labels.items():
+            console.print(Text("; ".join(seeds_together(mine) if several else mine), style="bold"))
+            console.print(Text(f"  {plan}"))
+        for line in lines:
+            console.print(Text(line))
+
+
+def _plan(row: ValidCombination) -> str:
+    """Method, schedule and rounds in words."""
+    stages = f" in {len(row.rounds_by_stage)} stages ({', '.join(map(str, row.rounds_by_stage))})"
+    return f"{row.method} under {row.schedule}, {row.rounds} rounds" + (stages if len(row.rounds_by_stage) > 1 else "")
+
+
+def _clients_and_fleet(row: ValidCombination) -> list[str]:
+    """A line for each kind of clients, and what they train on."""
+    lines = []
+    for kind, n in row.clients.items():
+        size = f"{row.samples[kind]:,} samples, a model of {row.parameters[kind]:,} parameters"
+        lines.append(f"  {n} {kind} clients: {size}")
+        if lacking := row.lacking.get(kind):
+            lines.append("    of which " + ", ".join(f"{m:,} {what}" for what, m in lacking.items()))
+    lines += [f"  devices: {counted(row.devices)}", f"  links: {counted(row.links)}"]
+    return lines if row.relays is UNSET else [*lines, f"  relays: {counted(row.relays)}"]

@@ -40,7 +40,6 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
             if count and modality not in model.modalities:
                 message = f"{kind} clients need a tower for {modality}: add model.{modality}"
                 errors.append(document.error(("data", "clients", kind), message, at_key=True))
-    errors += _data_errors(document, cast(DataOptions, parts["data"]))
     for section in ("data", "evaluation"):
         missing = cast(DataOptions | EvaluationOptions, parts[section]).missing
         errors += _missing_errors(document, cast(DataOptions, parts["data"]), section, missing)
@@ -236,7 +235,7 @@ def _missing_errors(
     return [document.error((section, "missing"), message)] if message else []
 
 
-def _data_errors(document: Document, data: DataOptions) -> list[ScenarioError]:
+def data_errors(document: Document, data: DataOptions) -> list[ScenarioError]:
     """Unknown data sets and invalid partitions, found before the data are opened."""
     errors = []
     named: dict[KeyPath, str] = {}

@@ -46,7 +46,8 @@ def read_file(path: Path, file: str) -> Document:
     Raises ScenarioError if it is missing, a folder, not readable, not UTF-8, empty, not YAML or not a mapping.
     """
     if path.is_dir():
-        raise ScenarioError("this is a folder; a scenario is a YAML file", file=file)
+        resume = f"; edgefl run --resume {file} goes on with this run" if (path / "scenario.yaml").is_file() else ""
+        raise ScenarioError(f"this is a folder; a scenario is a YAML file{resume}", file=file)
     if not path.exists():
         raise ScenarioError("there is no such file", file=file)
     if not path.is_file():

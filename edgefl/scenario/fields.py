@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel
 
+from edgefl.data import DataOptions
 from edgefl.errors import EdgeflError, ScenarioError
-from edgefl.scenario.disagreements import disagreements
+from edgefl.scenario.disagreements import data_errors, disagreements
 from edgefl.scenario.document import Document
 from edgefl.scenario.keys import check_keys
 from edgefl.scenario.problems import show, validate
@@ -33,6 +34,8 @@ def read_parts(document: Document) -> tuple[dict[str, Any], list[ScenarioError],
             continue
         if name is not None:
             names[key] = name
+    if "data" in options:
+        errors += data_errors(document, cast(DataOptions, options["data"]))
     fields: dict[str, Any] = {f"{key}_name": name for key, name in names.items()}
     for key, read in (("name", _name), ("seed", _seed)):
         try:

@@ -53,9 +53,11 @@ def read_override(override: str) -> tuple[KeyPath, Any, dict[KeyPath, Place]]:
 
 
 def check_keys(document: Document) -> list[ScenarioError]:
-    """Errors in the top-level keys and in the version of the format."""
+    """Errors in the top-level keys and in the version of the format.  Raises ScenarioError for a suite."""
     data = document.data
     errors = []
+    if "variants" in data:
+        raise document.error(("variants",), "belongs to a suite, which edgefl bench takes", at_key=True)
     allowed = [VERSION, *TOP[:2], *NAMES, TOP[2]]
     for key in data:
         if key not in allowed:

@@ -189,8 +189,9 @@ def _translated(
 
 def _combined(items: Sequence[Complaint]) -> str:
     messages = [sentence(kind, context, value) for kind, context, value, _ in items if kind == "value_error"]
-    if messages:
-        return " or ".join(dict.fromkeys(messages))
+    if messages:  # of several values that are put together, such as two devices of a list, a line each
+        alike = all(value == items[0][2] for _, _, value, _ in items)
+        return (" or " if alike else "\n").join(dict.fromkeys(messages))
     kind, context, value, _ = items[0]
     expected = [text for k, c, *_ in items if (text := _expected(k, c))]
     if not expected:

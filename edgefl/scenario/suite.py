@@ -190,6 +190,11 @@ def read_suite(path: str | Path, overrides: Sequence[str] = ()) -> Suite:
     Raises ScenarioError with all errors of its own fields, of the scenario, and of variants and conditions.
     """
     document = _whole(_found(str(path)))
+    misplaced = next((key for key in document.data if key in SECTIONS), None)
+    if misplaced and not {"scenario", "variants"} & {*document.data}:
+        raise document.error(
+            (misplaced,), "belongs to a scenario; a suite names one under `scenario`, and has `variants`", at_key=True
+        )
     for key in document.data:
         if key not in SuiteOptions.model_fields:
             raise document.error(

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import save_file
 
 import edgefl
@@ -13,6 +15,7 @@ from edgefl import models, registry
 from edgefl.errors import EdgeflError, ScenarioError
 from edgefl.methods import Kind
 from edgefl.methods.fedcola.stacks import PARTS, WORKING, Stack
+from edgefl.report.validation import print_validation
 from edgefl.scenario import load
 
 DECLARED = {"source": "declared", "clients": {"image": 2, "text": 2}, "samples": 40,
@@ -146,3 +149,28 @@ def test_sections_that_contradict_each_other_are_told_before_data_are_built(
     with pytest.raises(ScenarioError, match=said) as caught:
         edgefl.validate("quickstart", [override])
     assert str(caught.value).startswith(f"--set {override}: ") and not [*tmp_path.iterdir()]
+
+
+def test_refusals_of_all_combinations_come_before_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGEFL_CACHE", str(tmp_path))
+    for command in (edgefl.validate, edgefl.run):
+        with pytest.raises(ScenarioError, match="scaffold counts steps of plain SGD"):
+            command("quickstart", overrides=["compare={method: [fedavg, scaffold]}"])
+        assert not [*tmp_path.iterdir()]
+
+
+def test_relays_are_listed_and_what_combinations_share_is_printed_once(tiny: Tiny) -> None:
+    scenario = tiny(
+        data=DECLARED, training="none", fleet={"devices": "phone-mid", "links": "lte", "relays": {"count": 3}},
+        compare={"seed": [1, 2, 3], "method": ["fedavg", "fedprox"]},
+    )  # fmt: skip
+    found = edgefl.validate(scenario)
+    assert all(row.relays == {"fibre": 3} for row in found.combinations)
+    assert all("relays" not in row for row in edgefl.validate(tiny(data=DECLARED, training="none"))["combinations"])
+    console = Console(file=io.StringIO(), width=80)
+    print_validation(found, console)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert lines[0] == "tiny is valid: 6 combinations, several seeds"
+    assert lines[2:6] == ["fedavg, 3 seeds", "  fedavg under end-to-end, 2 rounds",
+                          "fedprox, 3 seeds", "  fedprox under end-to-end, 2 rounds"]  # fmt: skip
+    assert lines[-1] == "  relays: fibre 3" and sum(line.startswith("  2 image clients") for line in lines) == 1

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from edgefl.errors import ScenarioError
 from edgefl.scenario import ScenarioErrors, load
+from edgefl.scenario.suite import read_suite
 
 TEXT = """\
 edgefl: 1
@@ -187,6 +188,11 @@ def test_every_scenario_reloads_equal_from_what_it_resolves_to(data: dict[str, A
         ("  text:  {", "  txt:  {", 10, "model.txt: unknown key 'txt'; did you mean 'text'?"),
         ("name: fedcola", "name: fedkola", 11, "method.name: unknown method 'fedkola'; did you mean 'fedcola'?"),
         ("name: fedcola", "name: [fedcola]", 11, 'method.name: must be the name of a method, not ["fedcola"]'),
+        ("name: fedcola", "name: FedAdam", 11, "method.name: unknown method 'FedAdam'; it is a server optimizer: write "
+         "aggregation.optimizer: adam, beside a method such as fedavg"),
+        ("name: fedcola", "name: layerwise", 11, "method.name: unknown method 'layerwise'; layerwise is a schedule; "),
+        ("lr: 1e-3", "learning_rate: 1e-3", 13, "training.learning_rate: unknown key 'learning_rate'; did you mean "
+         "'lr'?"),
         ("compensation: true", "compensation: 2", 11, "method.compensation: must be true or false, not 2"),
         ("stages: 2", "stages: 9", 12, "schedule.stages: 9 stages are more than the 4 blocks of the image tower"),
         ("lr: 1e-3", "lr: 0", 13, "training.lr: must be greater than 0, not 0"),
@@ -446,3 +452,26 @@ def test_whatever_is_written_is_a_scenario_or_a_scenario_error(changes: list[tup
     else:
         assert load(scenario.resolved()) == scenario
     assert not any(jargon in said for jargon in ("pydantic", "Input", "validation error", "https://"))
+
+
+def test_an_unknown_data_set_is_told_beside_a_missing_model() -> None:
+    with pytest.raises(ScenarioErrors) as wrong:
+        load({"data": {"source": "glyhps", "partition": "dirichlt"}})
+    said = str(wrong.value)
+    assert "a model needs at least one tower" in said and "did you mean 'glyphs'?" in said
+    assert "unknown partition 'dirichlt'" in said
+
+
+def test_each_unknown_device_of_a_list_has_a_line() -> None:
+    with pytest.raises(ScenarioError) as wrong:
+        load("quickstart", ["fleet.devices=[raspberry-pi-44, jetson-nan, lte]"])
+    lines = str(wrong.value).splitlines()
+    assert len(lines) == 3 and all("fleet.devices: unknown device " in line for line in lines)
+
+
+def test_a_suite_is_no_scenario_and_a_scenario_no_suite(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="variants: belongs to a suite, which edgefl bench takes"):
+        load({"scenario": "quickstart", "variants": {"a": {}}, "seeds": 3})
+    (tmp_path / "s.yaml").write_text(load("quickstart").to_yaml())
+    with pytest.raises(ScenarioError, match="data: belongs to a scenario; a suite names one under `scenario`"):
+        read_suite(tmp_path / "s.yaml")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import io
+import re
 import tempfile
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from edgefl.report.charts.picture import draw
 from edgefl.report.console import print_section
 
 RECORDED = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "which-schedule-wins.json"
+STYLESHEET = RECORDED.parents[1] / "stylesheets" / "extra.css"
 WIDTH = 110
 
 
@@ -35,6 +37,13 @@ def front_picture() -> str:
     with tempfile.TemporaryDirectory() as folder:
         draw(chart, Path(folder) / "staircase.svg")
         return (Path(folder) / "staircase.svg").read_text(encoding="utf-8")
+
+
+def dark_front_picture() -> str:
+    """The staircase for a dark ground, by the filter with which the site's stylesheet darkens drawings."""
+    stylesheet = STYLESHEET.read_text(encoding="utf-8")
+    (rule,) = re.findall(r"\.md-typeset img \{ (filter: [^;]+); \}", stylesheet)
+    return front_picture().replace("<svg ", f'<svg style="{rule}" ', 1)
 
 
 def same_picture(now: str, made: str) -> bool:

@@ -23,17 +23,22 @@ from edgefl.devices import (
     Link,
     available_memory_bytes,
     device_names,
+    free_memory_range,
     load_device,
     load_link,
     with_runtime,
 )
 from edgefl.devices.fleet import draw_budgets
+from edgefl.errors import UnknownName, UnknownNames
 from edgefl.planning import Demand, Planner, Verdict
 from edgefl.planning.workload import LEFT_OUT, Workload, hardest, stage_of_works
 from edgefl.records.devices import DeviceCheck, DeviceChecks, DeviceRow
+from edgefl.records.record import UNSET
 from edgefl.report import FIGURE_FORMS, check_figure, draw_figure
 from edgefl.report.charts.devices import devices_that_fit
 from edgefl.schedules import Stage
+
+Answer = Literal["yes", "no", "depends on scratch", "depends on free memory"]
 
 
 @public_command
@@ -71,7 +76,7 @@ def check_devices(
 
     Raises:
         ScenarioError: The scenario can't be run, or has no such stage.
-        UnknownName: A device, the link or the kind is unknown.
+        UnknownName: A device, the link or the kind is unknown (UnknownNames: several devices).
         DeviceError: A profile is invalid.
         RunError: The drawing can't be written.
     """
@@ -80,12 +85,13 @@ def check_devices(
     if jobs is not None:
         check_jobs(jobs)
     whole = scenario_of(scenario, overrides)
+    runtime = whole.fleet.runtime
+    library = [with_runtime(device, runtime) for device in _loaded(devices or device_names())]
+    given_link = load_link(link) if link else None
     planner = planner_of(whole, on_progress)
     setup = planner.setup
     check_wanted(Wanted(stage=stage, kind=kind), [setup])
-    over = load_link(link) if link else commonest_link(setup.fleet)
-    runtime = setup.fleet.runtime
-    library = [with_runtime(load_device(name), runtime) for name in dict.fromkeys(devices or device_names())]
+    over = given_link or commonest_link(setup.fleet)
     library.sort(key=lambda device: (available_memory_bytes(device), device.name))
     kinds = [name for name in setup.clients.kinds if kind in (None, name)]
     messages(on_progress)(f"predicting {', '.join(kinds)}")
@@ -106,6 +112,7 @@ def check_devices(
         link=over.name,
         throttling=setup.fleet.throttling,
         runtime=runtime,
+        compared=list(whole.compare) or UNSET,
         rows=rows,
         predictions=len(planner.predictor.keys),
     )
@@ -137,6 +144,19 @@ def check_scenarios(
         for label, scenario in zip(labels_of(scenarios, loaded), loaded, strict=True)
     }  # fmt: skip
     return DeviceChecks(checks=checks)
+
+
+def _loaded(names: Sequence[str]) -> list[Device]:
+    """The devices of these names, each once.  Raises UnknownNames with all that are unknown, or DeviceError."""
+    found, unknown = list[Device](), list[UnknownName]()
+    for name in dict.fromkeys(names):
+        try:
+            found.append(load_device(name))
+        except UnknownName as error:
+            unknown.append(error)
+    if unknown:
+        raise unknown[0] if len(unknown) == 1 else UnknownNames(unknown)
+    return found
 
 
 def largest_workload(planner: Planner, shown: Sequence[Subject]) -> Workload:
@@ -204,10 +224,12 @@ def _rows(
                 variant=subject.shown_variant,
                 link=over.name,
                 samples=int(setup.clients.client_samples[subject.largest(setup)]),
-                answer=_answer(verdict, demand),
+                answer=_answer(verdict, demand, device),
                 owners=len(members),
                 fitting_owners=int(found.verdicts.eligible.sum()) * (len(members) // count),
                 available_memory_bytes=available_memory_bytes(device),
+                least_available_bytes=free_memory_range(device)[0],
+                most_available_bytes=free_memory_range(device)[1],
                 least_memory_bytes=int(memory.min()),
                 most_memory_bytes=int(memory.max()),
                 throttling_seconds=float(device.throttled(np.asarray(unthrottled))) - unthrottled,
@@ -220,11 +242,15 @@ def _rows(
     return rows
 
 
-def _answer(verdict: Verdict, demand: Demand) -> Literal["yes", "no", "depends on scratch"]:
+def _answer(verdict: Verdict, demand: Demand, device: Device) -> Answer:
+    """What may be said of a round, where scratch may be assumed and the device's memory is known within a range."""
+    least, most = free_memory_range(device)
+    peak = demand.compute.peak_memory_bytes
     if verdict.eligible:
-        return "yes"
-    lacks_memory_alone = [name for name, margin in verdict.margins.items() if margin < 0] == ["memory"]
-    fits_without_scratch = demand.compute.live_memory_bytes <= verdict.budgets["memory"]
-    if demand.compute.memory_assumed and lacks_memory_alone and fits_without_scratch:
+        return "yes" if peak <= least else "depends on free memory"
+    if [name for name, margin in verdict.margins.items() if margin < 0] != ["memory"]:
+        return "no"
+    smallest = demand.compute.live_memory_bytes if demand.compute.memory_assumed else peak
+    if smallest <= verdict.budgets["memory"]:
         return "depends on scratch"
-    return "no"
+    return "depends on free memory" if verdict.memory_limit == "device" and smallest <= most else "no"

@@ -15,9 +15,18 @@ from edgefl.commands.compose import Given, at_most, commonest_link, compose, pre
 from edgefl.commands.fit.bounds import Pricer, Question
 from edgefl.commands.fit.changes import TIERS, Levels, axes_of, sets_of, steps_of
 from edgefl.commands.fit.search import Search, worst
+from edgefl.commands.profile.profile import runtime_range
 from edgefl.commands.profile.subjects import largest
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
-from edgefl.devices import Device, available_memory_bytes, load_device, load_link, show_runtime, with_runtime
+from edgefl.devices import (
+    Device,
+    available_memory_bytes,
+    free_memory_range,
+    load_device,
+    load_link,
+    show_runtime,
+    with_runtime,
+)
 from edgefl.devices.budgets import BUDGETS, FIELDS, budget_named
 from edgefl.devices.options import Mixture, amounts_of, share_of_device
 from edgefl.errors import ScenarioError, UnitError, UnknownName
@@ -149,6 +158,10 @@ def fit(
             at_most=at_most([whole]) or UNSET,
             device=target_device.name,
             link=target_link.name,
+            runtime=runtime_range(target_device, whole.fleet.runtime),
+            runtime_overhead_bytes=target_device.runtime_overhead_bytes,
+            least_available_bytes=free_memory_range(target_device)[0],
+            most_available_bytes=free_memory_range(target_device)[1],
             any_stage=any_stage,
             budgets={
                 name: BudgetLimit(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from edgefl.commands.cells.cells import Nodes, check_jobs, run_cells, shard_of, share_of
 from edgefl.commands.cells.workers import Cell
-from edgefl.commands.compose import Given, compose, federation_of, predictor_of, scenario_of
+from edgefl.commands.compose import Given, check_sections, compose, federation_of, predictor_of, scenario_of
 from edgefl.commands.export import Tracked, check_tracker, log_of
 from edgefl.commands.progress import OnProgress, messages, nothing_left, public_command, silent
 from edgefl.commands.run.fingerprint import (
@@ -118,6 +118,7 @@ def run(
         on_progress("prepare", {"what": f"preparing {whole.name}"})
         if part is not None and not whole.compare:
             raise RunError(f"{whole.name} compares nothing, so there are no combinations to share: leave out --shard")
+        check_sections([combination for _, combination in combinations])
         for _, combination in share_of(combinations, part):
             check(combination, on_message, Path(output) if output is not None else Path("runs"))
         if output is None:

@@ -102,6 +102,10 @@ class Series(_Drawn):
     """How this series is drawn, if not as its panel says."""
 
 
+MOST_UPRIGHT = 5
+"""Bars of their own that stand; more of them lie."""
+
+
 @dataclass(frozen=True)
 class Panel(_Drawn):
     """One pair of axes.  ``across`` and ``down`` are lines with a name, at a height and at a place of the x axis.
@@ -147,6 +151,11 @@ class Panel(_Drawn):
             and all(len(each.x) == 1 for each in series)
             and len(series) == len({each.x[0] for each in series})
         )
+
+    @property
+    def flat(self) -> bool:
+        """Whether bars lie, with their names beside them, since they are too many for names below."""
+        return self.alone and len(self.series) > MOST_UPRIGHT
 
 
 @dataclass(frozen=True)

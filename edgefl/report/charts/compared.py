@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,7 +11,7 @@ from edgefl.report.charts.chart import Axis, Chart, Panel, Series
 from edgefl.report.charts.curves import REACH, evaluated
 from edgefl.report.charts.palette import of_run
 from edgefl.report.charts.records import Curves, Records
-from edgefl.report.console import NOTHING, SHOWN, title_of
+from edgefl.report.console import NOTHING, SHOWN, title_of, without_seed
 from edgefl.report.facts import fitting, hardest, peak_of, share
 from edgefl.report.spread import Spread, spread_words, with_confidence
 
@@ -22,14 +21,13 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound=Curves)
 MOST_WRITTEN = 12
 """Up to this many bars have their value written on them."""
-SEED = re.compile(r"(^|,)\s*seed=[^,]*")
 
 
 def groups_of(run: Run, runs: Sequence[C]) -> dict[str, list[C]]:
     """The runs of a comparison by label without the seed: runs in a group differ in their seeds only."""
     groups: dict[str, list[C]] = {}
     for records in runs:
-        name = SEED.sub("", records.label).strip(", ") or run.name
+        name = without_seed(records.label) or run.name
         groups.setdefault(name, []).append(records)
     return groups
 

@@ -11,7 +11,8 @@ INK, QUIET, UNKNOWN = "#222222", "#777777", "#dddddd"
 
 KINDS = ("#4477aa", "#ee6677", "#aa3377", "#b8860b", "#66bbdd", "#886644", "#5d4c86", "#c48ba5")
 """Client kinds, in the scenario's order."""
-RUNS = ("#004488", "#dd8833", "#1b9aaa", "#7a3f1f", "#9a9a2a", "#c05fc0", "#5c6c7c", "#d49a8a")
+RUNS = ("#004488", "#dd8833", "#1b9aaa", "#7a3f1f", "#9a9a2a", "#c05fc0", "#5c6c7c", "#d49a8a",
+        "#6a9fd8", "#b59d5a", "#53296b", "#e3a2d8")  # fmt: skip
 """Runs of a comparison, variants of a bench."""
 
 FITS, IDLE = "#228833", "#99cc99"

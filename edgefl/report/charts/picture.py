@@ -64,6 +64,8 @@ def draw(chart: Chart, path: Path, *, dpi: int = 200, title: str = "", measured:
             _draw_panel(axes, panel)
             if chart.aligned:
                 axes.label_outer()
+            if panel.flat and index % columns:  # the names are those of the panel to the left
+                axes.tick_params(labelleft=False)
         for index in range(len(chart.panels), lines * columns):
             grid[index // columns][index % columns].set_axis_off()
         if title:
@@ -84,7 +86,9 @@ def draw(chart: Chart, path: Path, *, dpi: int = 200, title: str = "", measured:
 
 
 def _height(panel: Panel) -> float:
-    """Inches: a panel of spans needs room for each name."""
+    """Inches: a panel of spans or of bars that lie needs room for each name."""
+    if panel.flat:
+        return 0.6 + 0.17 * len(panel.series)
     return max(HEIGHT, 0.6 + 0.13 * len(_names(panel))) if panel.form == "spans" else HEIGHT
 
 
@@ -127,13 +131,13 @@ def _scaled(values: Sequence[Any], factor: float) -> list[float]:
 def _draw_panel(axes: Any, panel: Panel) -> None:
     draw = {"lines": _lines, "points": _points, "bars": _bars, "stacks": _bars, "areas": _areas, "spans": _spans,
             "map": _map}[panel.form]  # fmt: skip
-    draw(axes, panel)
+    (_flat_bars if panel.flat else draw)(axes, panel)
     axes.set_title(panel.title)
     if panel.legend:
         axes.legend()
     if panel.form != "map":
         axes.set_axisbelow(True)
-        axes.grid(axis="x" if panel.form == "spans" else "y", alpha=0.25, linewidth=0.5)
+        axes.grid(axis="x" if panel.form == "spans" or panel.flat else "y", alpha=0.25, linewidth=0.5)
 
 
 def _label(axes: Any, panel: Panel, x: float, y: float) -> None:
@@ -244,6 +248,29 @@ def _bars(axes: Any, panel: Panel) -> None:
     if any(series.written for series in panel.series):
         axes.margins(y=0.12)
     _label(axes, panel, 1.0, fy)
+
+
+def _flat_bars(axes: Any, panel: Panel) -> None:
+    """A line for each bar, its name to the left and its value to the right of it and of its whisker."""
+    _, fy = panel.factors()
+    for place, series in enumerate(panel.series):
+        (value,) = _scaled(series.y, fy)
+        axes.barh(place, value, 0.7, color=series.colour, label=series.name)
+        end = value
+        if any(reach is not None for reach in series.low):
+            axes.errorbar([value], [place], xerr=_errors(series, fy), fmt="none", ecolor=INK, elinewidth=0.8, capsize=2)
+            end = max(_scaled(series.high, fy))
+        if series.y[0] is not None:
+            _write(axes, series, [end], [place], va="center", xytext=(3, 0), fontsize=7)
+    for level, name in panel.across:
+        axes.axvline(level / fy, color=QUIET, linestyle=":", linewidth=0.8)
+        axes.annotate(name, (level / fy, 1), xycoords=("data", "axes fraction"), fontsize=6, xytext=(2, 0),
+                      textcoords="offset points", color="#555555")  # fmt: skip
+    axes.set_yticks(range(len(panel.series)), [series.name for series in panel.series])
+    axes.invert_yaxis()
+    axes.margins(x=0.25)
+    axes.set_xlim(left=panel.y.bottom)
+    axes.set_xlabel(panel.y.titled(fy))
 
 
 def _name_places(axes: Any, names: Sequence[str]) -> None:

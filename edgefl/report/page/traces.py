@@ -78,6 +78,7 @@ class Trace(TypedDict, total=False):
     fillcolor: str
     line: Line
     marker: Marker
+    error_x: Spread
     error_y: Spread
     colorscale: str
     colorbar: dict[str, dict[str, str]]
@@ -173,6 +174,11 @@ def traces(panel: Panel) -> Plot:
     if panel.form in ("bars", "stacks"):
         layout["barmode"] = "stack" if panel.form == "stacks" or panel.alone else "group"
         layout["xaxis"] |= {"type": "category", "showgrid": False}
+    if panel.flat:
+        layout["height"] = 70 + 22 * len(panel.series)
+        layout["xaxis"], layout["yaxis"] = layout["yaxis"], PlotAxis(
+            type="category", automargin=True, autorange="reversed", showgrid=False, tickfont={"size": 10}
+        )
     if panel.form == "lines" and panel.x.names:
         layout["xaxis"] |= {
             "type": "category",
@@ -205,15 +211,16 @@ def traces(panel: Panel) -> Plot:
 def _rule(panel: Panel, layout: Layout, fx: float, fy: float) -> None:
     """Dotted lines across and down, and their names; those down spans begin rounds, and have none."""
     dotted = Line(width=1, dash="dot", color=QUIET)
-    for index, (height, name) in enumerate(sorted(panel.across)):
+    upright = panel.across if panel.flat else panel.down
+    for index, (height, name) in enumerate(() if panel.flat else sorted(panel.across)):
         place = _number(height / fy)
         layout["shapes"].append(Shape(type="line", xref="paper", x0=0, x1=1, y0=place, y1=place, line=dotted))
         layout["annotations"].append(
             Annotation(xref="paper", x=1 - index % 2, y=_log(place) if panel.y.log else place, text=safe(name),
                        showarrow=False, xanchor="left" if index % 2 else "right", yanchor="bottom", font={"size": 10})
         )  # fmt: skip
-    for begin, name in panel.down:
-        at = _number(begin / fx)
+    for begin, name in upright:
+        at = _number(begin / (fy if panel.flat else fx))
         layout["shapes"].append(Shape(type="line", yref="paper", y0=0, y1=1, x0=at, x1=at, line=dotted))
         if panel.form != "spans":
             layout["annotations"].append(
@@ -346,13 +353,14 @@ def _points(panel: Panel, fx: float, fy: float) -> list[Trace]:
 def _bars(panel: Panel, _: float, fy: float) -> list[Trace]:
     data: list[Trace] = []
     for series in panel.series:
-        made = Trace(type="bar", x=list(map(safe, series.x)), y=_scaled(series.y, fy), name=safe(series.name),
-                     marker={"color": series.colour})  # fmt: skip
+        made = Trace(type="bar", name=safe(series.name), marker={"color": series.colour})
+        names, values = list(map(safe, series.x)), _scaled(series.y, fy)
+        made |= {"orientation": "h", "x": values, "y": names} if panel.flat else {"x": names, "y": values}
         if series.form == "points":
             made |= {"type": "scatter", "mode": "markers"}
             made["marker"] |= {"symbol": "line-ew-open", "size": 12, "line": {"width": 2}}
         if any(value is not None for value in series.low):
-            made["error_y"] = {**_spread(series, fy), "color": INK}
+            made["error_x" if panel.flat else "error_y"] = {**_spread(series, fy), "color": INK}
         if series.written:  # within the bar where a whisker begins at its end
             inside = any(value is not None for value in series.low)
             made |= {"text": list(map(safe, series.notes)), "textposition": "inside" if inside else "outside"}

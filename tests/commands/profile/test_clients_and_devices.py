@@ -21,7 +21,7 @@ from edgefl.commands.compose import compose
 from edgefl.devices import available_memory_bytes, device_names, load_device
 from edgefl.errors import ScenarioError, UnknownName
 from edgefl.records.devices import ClientRow, DeviceCheck, FleetClients
-from edgefl.records.record import Record
+from edgefl.records.record import UNSET, Record
 from edgefl.report import print_clients, print_device_check, profile_csv
 from edgefl.scenario import load
 
@@ -99,7 +99,7 @@ def test_the_table_of_clients_counts_and_marks_them(clients: FleetClients) -> No
     assert (
         f"tiny: {10 - refused} of 10 clients are eligible at their hardest stage, refused by memory {refused}" in text
     )
-    assert text.count("no, memory ") == refused and text.count("fits, memory ") == 10 - refused
+    assert text.count("no, memory ") == refused and text.count("yes, memory ") == 10 - refused
     assert "raspberry-pi-3b-plus" in text
     table = pd.read_csv(io.StringIO(profile_csv(clients)))
     assert list(table["eligible"]) == [row["eligible"] for row in clients["rows"]]
@@ -171,10 +171,10 @@ def test_a_hot_device_is_said_and_its_time_added_where_the_fleet_throttles(scena
 
 def test_a_line_for_each_device_and_a_figure(scenario: dict[str, Any], checked: DeviceCheck, tmp_path: Path) -> None:
     lines = shown(print_device_check, checked).splitlines()
-    assert len(lines) == len(device_names()) + 9
-    assert "raspberry-pi-zero-2w" in lines[5] and lines[5].split().count("no") == 2
+    assert len(lines) == len(device_names()) + 11
+    assert "raspberry-pi-zero-2w" in lines[5] and lines[5].split().count("memory?") == 2
     full = shown(print_device_check, checked, full=True).splitlines()
-    assert len(full) == 2 * len(device_names()) + 9
+    assert len(full) == 2 * len(device_names()) + 13
     edgefl.check_devices(scenario, devices=["phone-mid", "raspberry-pi-zero-2w"], figure=tmp_path / "f.png")
     with Image.open(tmp_path / "f.png") as image:
         assert image.width > 400 and len(image.convert("RGB").getcolors(1 << 20)) > 20
@@ -226,7 +226,8 @@ def test_owners_grants_count_as_in_a_fleet_of_that_device(scenario: dict[str, An
             mine = [client for client in clients if client.kind == row.kind]
             fitting = sum(client.eligible for client in mine)
             assert (row.owners, row.fitting_owners) == (len(mine), fitting)
-            assert row.eligible == (fitting == len(mine)) and row.answer == ("yes" if row.eligible else "no")
+            assert row.eligible == (fitting == len(mine))
+            assert row.answer == ("yes" if row.eligible else "no") or row.peak_memory_bytes > row.least_available_bytes
             assert row.margin == min(client.margin for client in mine if isinstance(client, ClientRow))
             budgets = [client.budget for client in mine if isinstance(client, ClientRow)]
             assert (row.least_memory_bytes, row.most_memory_bytes) == (min(budgets), max(budgets))
@@ -258,8 +259,41 @@ def test_what_depends_on_scratch_is_said(scenario: dict[str, Any]) -> None:
         answers[most] = checked.rows[0].answer
         if answers[most] == "depends on scratch":
             assert "0 of 1 devices fit tiny" in (text := shown(print_device_check, checked))
-            assert "1 more if scratch is small" in text and "depends on scratch" in text
+            assert "1 more depending on scratch" in text and "scratch?" in text
     assert list(answers.values()) == ["no", "depends on scratch", "depends on scratch", "yes"]
+
+
+def test_what_depends_on_free_memory_is_said(scenario: dict[str, Any]) -> None:
+    """Between the least and the most that a device is believed to have free, the answer is neither yes nor no."""
+    usable = load_device("phone-mid").facts["usable_memory_bytes"]
+    fleet = {**scenario["fleet"], "devices": "server-a5000", "budgets": {}}
+    (row,) = edgefl.profile({**scenario, "fleet": fleet}, stage=2, kind="image").rows
+    assert usable.low < usable.value < usable.high
+    answers = []
+    for end, over in ((usable.low, 0), (usable.low, 1), (usable.value, 1), (usable.high, 0), (usable.high, 1)):
+        taken = int(end) - row.peak_memory_bytes + over  # what is left for tensors then has the end at the peak
+        lean = {**scenario, "fleet": {**fleet, "runtime": taken}}
+        checked = edgefl.check_devices(lean, devices=["phone-mid"], stage=2, kind="image")
+        answers.append(checked.rows[0].answer)
+    assert answers == ["yes", *["depends on free memory"] * 3, "no"]
+    zero = edgefl.check_devices(scenario, devices=["raspberry-pi-zero-2w"], kind="image")
+    text = shown(print_device_check, zero)
+    assert "0 of 1 devices fit tiny" in text and "1 more depending on free memory" in text and "free memory?" in text
+
+
+def test_all_unknown_devices_are_named(scenario: dict[str, Any]) -> None:
+    with pytest.raises(UnknownName) as wrong:
+        edgefl.check_devices(scenario, devices=["phone-midd", "phone-mid", "pi4"])
+    first, second = str(wrong.value).split("\n")
+    assert "'phone-mid'" in first and "'raspberry-pi-4-4gb'" in second
+
+
+def test_what_a_scenario_compares_is_not_looked_at(scenario: dict[str, Any]) -> None:
+    several = {**scenario, "compare": {"training.batch": [4, 8]}}
+    checked = edgefl.check_devices(several, devices=["phone-mid"])
+    assert checked.compared == ["training.batch"]
+    assert "without its compare (training.batch)" in shown(print_device_check, checked)
+    assert edgefl.check_devices(scenario, devices=["phone-mid"]).compared is UNSET
 
 
 def test_several_scenarios_stand_beside_each_other(scenario: dict[str, Any], tmp_path: Path,
