@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 
 from tools.pages.running import ROOT, Shelf, pictures, write_package
@@ -163,6 +164,7 @@ def _draw(source: Path, target: Path) -> None:
     if source.suffix != ".html":
         shutil.copyfile(source, target)
         return
+    from PIL import Image
     from playwright.sync_api import sync_playwright
 
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -173,5 +175,6 @@ def _draw(source: Path, target: Path) -> None:
         page = browser.new_page(viewport={"width": TOP[0], "height": TOP[1]}, color_scheme="light")
         page.goto(source.as_uri())
         page.wait_for_selector('html[data-ready="light"]')
-        page.screenshot(path=target)
+        taken = page.screenshot()
         browser.close()
+    Image.open(BytesIO(taken)).convert("RGB").quantize(128).save(target, optimize=True)
