@@ -23,7 +23,8 @@ class Grid:
     """``cells`` are ``(label, scenario)``, the last axis running fastest.
 
     ``paths`` has each axis as it is written (``fleet.budgets.memory``), ``keys`` its path in a resolved scenario, and
-    ``values`` and ``words`` its values and their labels.  ``refused`` has by label why a cell's sections contradict each other.
+    ``values`` and ``words`` its values and their labels.  ``refused`` has by label why a cell's sections contradict
+    each other.
     """
 
     paths: tuple[str, ...]

@@ -79,7 +79,7 @@ class Asked(NamedTuple):
                         if outcome.error is not None:
                             raise outcome.error
                         answer: Answer = outcome.answer
-                yield refused[label] if label in refused else answer
+                yield refused[label] if label in refused else answer  # noqa: SIM401 - there may be none yet
 
 
 def asked_for(

@@ -1,4 +1,4 @@
-"""The choices that a page offers where none are named: schedules, batches, adapters' ranks, precision, checkpointing."""
+"""The choices that a page offers where none are named: schedules, batches, ranks, precision, checkpointing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_STAGES = 4
 
 def proposed(scenario: Scenario) -> list[str]:
     """Axes such as ``training.batch=20,40,80``, as long as there are few cells; none for what the scenario compares."""
-    compared = [axis for axis in (Axis.of_compare(scenario._document, path) for path in scenario.compare)]
+    compared = [Axis.of_compare(scenario._document, path) for path in scenario.compare]
     cells, axes = prod(len(axis.values) for axis in compared), list[str]()
     for path, values in _axes(scenario):
         if any(_within(key_path(path), axis.path) for axis in compared):

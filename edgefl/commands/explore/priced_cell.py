@@ -116,7 +116,7 @@ class _Costs:
     def transfers(self, works: Integers) -> tuple[Integers, Integers]:
         """Index of each group's transfer, 0 for those that take no part, and a work that has each transfer."""
         taken = works[works != LEFT_OUT]
-        distinct, first, index = np.unique(self.transfer_of[taken], return_index=True, return_inverse=True)
+        first, index = np.unique(self.transfer_of[taken], return_index=True, return_inverse=True)[1:]
         of_groups = np.zeros(len(works), np.int64)
         of_groups[works != LEFT_OUT] = index
         return of_groups, taken[first]

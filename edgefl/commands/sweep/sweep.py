@@ -241,6 +241,7 @@ def _columns(grid: Grid) -> dict[str, dict[str, object]]:
 
 
 def value_at(data: Any, path: KeyPath) -> Any:
+    """The value at a path in a resolved scenario; None where there is none."""
     for key in path:
         if isinstance(data, Mapping):
             data = data.get(key)
