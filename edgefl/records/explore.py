@@ -290,8 +290,8 @@ class Explored(ExploredScenario):
 class DeviceAnswer(Record):
     """Whether a device can do the round of a kind's largest client in a cell."""
 
-    answer: Literal["yes", "no", "depends on scratch"]
-    """As `edgefl devices check` says it"""
+    answer: str
+    """`yes`, `no`, or `depends on scratch`, as `edgefl devices check` says it"""
     reason: str
     """The verdict as a sentence"""
     binding: str | None

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.records.explore import Column, Place
 
-WIDTHS = (np.uint8, np.uint16, np.uint32)
+TYPES: Mapping[np.dtype[Any], Literal["u1", "u2", "u4", "f8"]] = {
+    np.dtype(np.uint8): "u1", np.dtype(np.uint16): "u2", np.dtype(np.uint32): "u4", np.dtype(np.float64): "f8"
+}  # fmt: skip
+"""The types of columns, the narrowest first."""
 
 
 class Columns:
@@ -26,10 +30,11 @@ class Columns:
         values = np.asarray(values).ravel()
         narrow = np.ascontiguousarray(_narrowed(values))
         shown = narrow[:1] if len(narrow) and (narrow == narrow[0]).all() else narrow
-        kind, data = f"{shown.dtype.kind}{shown.dtype.itemsize}", shown.astype(shown.dtype.newbyteorder("<")).tobytes()
-        name = blake2b(f"{kind} {len(values)} ".encode() + data, digest_size=8).hexdigest()
-        if name not in self._told and name not in self._new:
-            self._new[name] = Column(type=kind, length=len(values), data=base64.b64encode(data).decode())
+        data = shown.astype(shown.dtype.newbyteorder("<")).tobytes()
+        column = Column(type=TYPES[shown.dtype], length=len(values), data=base64.b64encode(data).decode())
+        name = blake2b(f"{column.type} {column.length} {column.data}".encode(), digest_size=8).hexdigest()
+        if name not in self._told:
+            self._new[name] = column
         return name
 
     def untold(self) -> dict[Place, Column]:
@@ -44,5 +49,4 @@ def _narrowed(values: NDArray[Any]) -> NDArray[Any]:
     if values.dtype.kind == "f" and not (np.isfinite(values) & (values == np.floor(values))).all():
         return values.astype(np.float64)
     most = values.max(initial=0)
-    kind = next((kind for kind in WIDTHS if most <= np.iinfo(kind).max), np.float64)
-    return values.astype(kind)
+    return values.astype(next(kind for kind in TYPES if kind.kind == "f" or most <= np.iinfo(kind).max))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from edgefl.commands.compose import Given
 from edgefl.commands.devices.check_devices import check_devices
 from edgefl.commands.explore.asked import asked_for, write_page
-from edgefl.commands.explore.priced_cell import named_devices
+from edgefl.commands.explore.fleet_rows import named_devices
 from edgefl.commands.progress import OnProgress, public_command, silent
 from edgefl.devices import Device, available_memory_bytes, device_names, load_device, with_runtime
 from edgefl.records.explore import CheckedCell, DeviceAnswer, DeviceLine, ExploredDevices

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from edgefl.records.explore import Explored
+from edgefl.records.explore import Explored, ExploredDevices
 
 
-def page_of(record: Explored) -> str:
+def page_of(record: Explored | ExploredDevices) -> str:
     """The page as HTML."""
     import json
 

@@ -46,9 +46,7 @@ def _print_devices(console: Console, result: ExploredDevices) -> None:
     for kind in dict.fromkeys(line.kind for line in result.lines):
         mine = [index for index, line in enumerate(result.lines) if line.kind == kind]
         fits = {
-            cell.label: sum(
-                answer is not None and answer.answer == "yes" for answer in map(cell.answers.__getitem__, mine)
-            )
+            cell.label: [answer.answer for index in mine if (answer := cell.answers[index])].count("yes")
             for cell in result.cells
             if not cell.refused
         }
