@@ -31,7 +31,7 @@ const edgeflAnswer = (() => {
     const { fits, left, clients, causes } = counted(judged, stage.turns[0]);
     const which = stage === judged.hardest ? `the hardest stage, ${stage.stage}` : `stage ${stage.stage}`;
     const where = judged.stages.length > 1 ? ` in ${which}` : "";
-    const who = fits === clients ? `All ${count(clients)} clients can train${where}` : `${fits ? count(fits) : "None"} of ${count(clients)} clients can train${where}`;
+    const who = fits === clients ? `All ${count(clients)} clients can train` : `${fits ? count(fits) : "None"} of ${count(clients)} clients can train${where}`;
     const refused = causes.map(([cause, n], i) => `${nounOf(record, cause)} ${i ? "" : "leaves "}${count(n)}${i ? "" : " out"}`);
     if (left) refused.push(`the method ${refused.length ? "" : "leaves "}${count(left)}${refused.length ? "" : " out"}`);
     return refused.length ? `${who}; ${refused.join(", ")}.` : `${who}.`;

@@ -15,7 +15,8 @@ const edgeflAxes = (() => {
   // for each row, the ends of its scale, and lines: {at, words, beyond}, where `beyond` is refused.
   function needed(budget) {
     return {
-      key: budget.name, title: budget.name === "memory" ? "Memory needed" : `${capital(budget.noun)} of a round`, unit: budget.unit,
+      key: budget.name, short: budget.name === "memory" ? "memory needed" : budget.noun,
+      title: budget.name === "memory" ? "Memory needed" : `${capital(budget.noun)} of a round`, unit: budget.unit,
       places({ judged, turn }) {
         const { cell } = judged, b = judged.names.indexOf(budget.name), values = new Float64Array(cell.fleet.rows);
         for (let i = 0; i < values.length; i++) values[i] = turn.offer[i] < 0 ? NaN : cell.offers[turn.offer[i]].costs[b][cell.spot[i]];
@@ -31,18 +32,20 @@ const edgeflAxes = (() => {
     };
   }
 
-  const granted = (budget) => ({
-    key: "granted", title: "Memory that a client may use", unit: "B",
+  const granted = {
+    key: "granted", short: "memory allowed", title: "Memory that a client may use", unit: "B",
     places: ({ judged }) => judged.allowed.memory,
-    ends({ judged }) {
-      const most = "share" in judged.state.set ? judged.cell.fleet.given.devices.map((device) => device.ram_bytes) : judged.allowed.memory;
-      let [low, high] = [budget.least, budget.most];
+    ends({ judged, turn }) {
+      const { devices } = judged.cell.fleet.given, shared = "share" in judged.state.set;
+      const most = shared ? devices.map((device) => device.available_memory_bytes) : judged.allowed.memory;
+      let [low, high] = [Infinity, 0];
+      for (const { at } of this.lines({ judged, turn })) [low, high] = [Math.min(low, at), Math.max(high, at)];
       for (const value of most) if (value > 0 && value < Infinity) [low, high] = [Math.min(low, value), Math.max(high, value)];
       return [low / 1.25, high * 1.25];
     },
     lines({ judged, turn, kind }) {
       const needs = new Map();
-      for (const index of turn.offers.slice(0, 1)) {
+      for (const index of judged.cell.turns[judged.turns.indexOf(turn)].offers.slice(0, 1)) {
         for (const peak of judged.cell.offers[index].given.peaks) {
           const whole = Object.values(peak.parts).reduce((a, b) => a + b, 0);
           needs.set(peak.kind, Math.max(needs.get(peak.kind) ?? 0, whole));
@@ -51,10 +54,10 @@ const edgeflAxes = (() => {
       const { kinds } = judged.cell.fleet.given;
       return [...needs].filter(([k]) => !kind || kinds[k] === kind).map(([k, at]) => ({ at, words: `${kinds[k]} needs ${show(at, "B")}` }));
     },
-  });
+  };
 
   const fullest = {
-    key: "fullest", title: "Fullest budget: taken of what is allowed", unit: "share",
+    key: "fullest", short: "fullest budget", title: "Fullest budget: taken of what is allowed", unit: "share",
     places: ({ turn }) => Float64Array.from(turn.near, (near, i) => (turn.offer[i] < 0 ? NaN : Math.max(1 - near, 0))),
     ends({ judged, turn }) {
       let [low, high] = [0.5, 2];
@@ -70,8 +73,7 @@ const edgeflAxes = (() => {
   // All axes of a record, by key.
   function axesOf(record) {
     const costs = record.budgets.filter((budget) => budget.most > 0).map(needed);
-    const memory = record.budgets.find((budget) => budget.name === "memory");
-    return Object.fromEntries([granted(memory), ...costs, fullest].map((axis) => [axis.key, axis]));
+    return Object.fromEntries([granted, ...costs, fullest].map((axis) => [axis.key, axis]));
   }
 
   // What goes up where nothing is chosen: what clients may use, if that differs among them; else what they need.

@@ -35,7 +35,7 @@
 
   const legend = picture.verdicts.map((verdict) => {
     const button = make("button", { type: "button", "aria-pressed": "true" },
-      make("i", { class: "mark", "data-colour": verdict.colour, "aria-hidden": "true", textContent: verdict.sign }), make("span"));
+      make("i", { class: "mark", "aria-hidden": "true", textContent: verdict.sign }), make("span"));
     button.addEventListener("click", () => {
       if (!hidden.delete(verdict.name)) hidden.add(verdict.name);
       button.setAttribute("aria-pressed", String(!hidden.has(verdict.name)));
@@ -70,6 +70,13 @@
 
   // --- what follows from the state
 
+  // What a round costs as the scenario is, or in the first cell that can run.
+  let own;
+  function scenario() {
+    own ??= ex.round(ex.judge(edgeflState.first(record)) ?? judged);
+    return own;
+  }
+
   function showAnswer(stage) {
     const turn = stage.turns[0], { fits, left, clients, causes } = edgeflAnswer.counted(judged, turn);
     part("answer").textContent = edgeflAnswer.sentence(record, judged, judged.hardest);
@@ -82,7 +89,8 @@
     by.seconds = (by.seconds ?? 0) + (by.deadline ?? 0);
     picture.verdicts.forEach((verdict, code) => {
       const n = code ? by[verdict.name] ?? 0 : fits;
-      legend[code].lastChild.textContent = `${verdict.words} ${count(n)}${code ? " out".slice(0, 0) : ""}`;
+      legend[code].lastChild.textContent = `${verdict.words} ${count(n)}`;
+      legend[code].firstChild.style.color = edgeflTheme.shade(verdict.colour);
       legend[code].parentElement.hidden = code > 0 && !n;
     });
     part("left").textContent = left ? `The method leaves ${count(left)} out; they aren't shown.` : "";
@@ -90,7 +98,9 @@
 
   function showCosts() {
     const whole = ex.round(judged), one = judged.stages.length === 1;
-    part("tiles").replaceChildren(...edgeflAnswer.costs(whole).map(([name, words]) => make("div", {}, make("dt", { textContent: name }), make("dd", { textContent: words }))));
+    const own = edgeflAnswer.costs(scenario());
+    part("tiles").replaceChildren(...edgeflAnswer.costs(whole).map(([name, words], i) => make("div", {}, make("dt", { textContent: name }),
+      make("dd", {}, words, make("small", { class: "soft", textContent: own[i][1] === words ? "" : `scenario: ${own[i][1]}` })))));
     const titles = ["stage", "rounds", "can train", ...edgeflAnswer.costs(whole).map(([name]) => name)].map((text, i) => ({ text, number: i > 0 }));
     const rows = judged.stages.map((stage) => [`${stage.stage}${stage === judged.hardest && !one ? " (hardest)" : ""}`, count(stage.rounds),
       `${count(stage.eligible)} of ${count(stage.clients)}`, ...edgeflAnswer.costs(stage).map(([, words]) => words)]);
@@ -137,9 +147,9 @@
     const { stages } = judged, { kinds } = judged.cell.fleet.given;
     options(looks.stage, [["", `the hardest (${judged.hardest.stage})`], ...stages.map(({ stage }) => [String(stage), String(stage)])]);
     options(looks.kind, [["", "all kinds"], ...kinds.map((kind) => [kind, kind])]);
-    const axes = Object.values(picture.axes).map(({ key, title }) => [key, title]);
-    options(looks.across, [["", "Time of a round"], ...axes.filter(([key]) => key !== "seconds")]);
-    options(looks.up, [["", "Memory"], ...axes]);
+    const axes = Object.values(picture.axes).map(({ key, short }) => [key, short]);
+    options(looks.across, [["", picture.axes.seconds.short], ...axes.filter(([key]) => key !== "seconds")]);
+    options(looks.up, [["", "memory"], ...axes]);
     for (const [name, select] of Object.entries(looks)) {
       select.value = state.look[name];
       if (select.selectedIndex < 0) select.value = state.look[name] = "";

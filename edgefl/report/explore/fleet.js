@@ -4,6 +4,7 @@
 const edgeflFleet = (() => {
   const { scale } = edgeflAxes;
   const SPREAD = 3000;
+  const CROWD = 4000;
   const NEAR = 16;
 
   class Picture {
@@ -67,16 +68,22 @@ const edgeflFleet = (() => {
       if (rows <= SPREAD) this.spread(rows);
     }
 
-    // Those at the same place in a spiral about it.
+    // Those at the same place in a flat spiral about it.
     spread(rows) {
-      const at = new Map(), step = this.radius(rows) * 1.5;
+      const at = new Map(), { left, right, top, bottom } = this.frame;
       for (let i = 0; i < rows; i++) {
         if (!this.shown[i]) continue;
-        const place = `${Math.round(this.px[i] / 3)},${Math.round(this.py[i] / 3)}`, n = at.get(place) ?? 0;
-        at.set(place, n + 1);
-        const away = Math.min(step * Math.sqrt(n), 22), angle = n * 2.39996;
-        this.px[i] += away * Math.cos(angle);
-        this.py[i] += away * Math.sin(angle);
+        const place = `${Math.round(this.px[i] / 4)},${Math.round(this.py[i] / 4)}`;
+        if (!at.has(place)) at.set(place, []);
+        at.get(place).push(i);
+      }
+      for (const here of at.values()) {
+        const step = Math.min(this.radius(rows) * 1.4, 36 / Math.sqrt(here.length));
+        here.forEach((i, n) => {
+          const away = step * Math.sqrt(n), angle = n * 2.39996;
+          this.px[i] = Math.min(right, Math.max(left, this.px[i] + 1.5 * away * Math.cos(angle)));
+          this.py[i] = Math.min(bottom, Math.max(top, this.py[i] + 0.5 * away * Math.sin(angle)));
+        });
       }
     }
 
@@ -90,7 +97,7 @@ const edgeflFleet = (() => {
       const key = `${code} ${Math.round(grown * 2)} ${rows} ${ratio}`;
       if (!this.stamps.has(key)) {
         const verdict = this.verdicts[code];
-        this.stamps.set(key, edgeflMarks.stamp(verdict.shape, edgeflTheme.shade(verdict.colour), (this.radius(rows) + grown) * ratio));
+        this.stamps.set(key, edgeflMarks.stamp(verdict.shape, edgeflTheme.shade(verdict.colour), (this.radius(rows) + grown) * ratio, rows > CROWD ? 0.45 : 1));
       }
       return this.stamps.get(key);
     }

@@ -30,16 +30,16 @@ const edgeflMarks = (() => {
     context.closePath();
   }
 
-  // A mark's pixels: {size, data}, RGBA.  Clients that fit are full, others are outlines.
-  function stamp(shape, colour, radius) {
+  // A mark's pixels: {size, data}, RGBA; less opaque where there are many.  Clients that fit are full, others are outlines.
+  function stamp(shape, colour, radius, opacity) {
     const size = 2 * Math.ceil(radius * 1.3 + 1.5) + 1, canvas = document.createElement("canvas");
     [canvas.width, canvas.height] = [size, size];
     const context = canvas.getContext("2d", { willReadFrequently: true });
     outline(context, shape, size / 2, size / 2, radius);
     context.fillStyle = context.strokeStyle = colour;
-    context.globalAlpha = shape ? 0.25 : 0.8;
+    context.globalAlpha = (shape ? 0.25 : 0.8) * opacity;
     context.fill();
-    context.globalAlpha = 1;
+    context.globalAlpha = opacity;
     context.lineWidth = Math.max(1, radius / 3.2);
     context.stroke();
     return { size, data: context.getImageData(0, 0, size, size).data };

@@ -69,7 +69,7 @@ const edgeflMemory = (() => {
 
     swatch(name) {
       const colour = this.palette.parts[name] ?? this.palette.other;
-      return make("i", { class: "mark", "data-colour": colour, "aria-hidden": "true", textContent: "■", style: `color:${edgeflTheme.shade(colour)}` });
+      return make("i", { class: "mark", "aria-hidden": "true", textContent: "■", style: `color:${edgeflTheme.shade(colour)}` });
     }
 
     bar({ label, parts, peak, budgets }, names) {

@@ -101,13 +101,15 @@ const edgeflSliders = (() => {
     const range = (values, unit) => {
       let [least, most] = [Infinity, 0];
       for (const value of values) [least, most] = [Math.min(least, value), Math.max(most, value)];
-      if (least === Infinity) return "owners set no limit";
-      return least === most ? `owners grant ${show(least, unit)}` : `owners grant ${show(least, unit)} to ${show(most, unit)}`;
+      return least === Infinity ? "" : least === most ? show(least, unit) : `${show(least, unit)} to ${show(most, unit)}`;
     };
+    const granted = (values, unit) => (range(values, unit) ? `owners grant ${range(values, unit)}` : "owners set no limit");
     for (const budget of ex.record.budgets) {
-      if (cell.fleet.granted[budget.name]) words[budget.name] = range(cell.fleet.granted[budget.name], budget.unit);
+      if (cell.fleet.granted[budget.name]) words[budget.name] = granted(cell.fleet.granted[budget.name], budget.unit);
     }
-    if (cell.fleet.energyTotal) words.energy_total = range(cell.fleet.energyTotal, "J");
+    const { within_device: within, devices } = cell.fleet.given;
+    if (within) words.memory += `; devices have ${range(devices.map((device) => device.available_memory_bytes), "B")}`;
+    if (cell.fleet.energyTotal) words.energy_total = granted(cell.fleet.energyTotal, "J");
     return words;
   }
 

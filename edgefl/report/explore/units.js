@@ -20,12 +20,11 @@ const edgeflUnits = (() => {
   const stepsOf = (unit) => STEPS[unit] ?? [[1, unit]];
 
   // In the largest unit that isn't above the value, with about three digits; a second's larger units begin at two of them.
-  function show(value, unit, digits = 3) {
+  function show(value, unit, digits = 3, steps = stepsOf(unit)) {
     if (value === null || value === undefined || Number.isNaN(value)) return "-";
     if (value === Infinity) return "unlimited";
-    if (value < 0) return `-${show(-value, unit, digits)}`;
+    if (value < 0) return `-${show(-value, unit, digits, steps)}`;
     if (unit === "share") return `${Number((value * 100).toPrecision(digits))} %`;
-    const steps = stepsOf(unit);
     if (value === 0) return `0 ${unit}`.trim();
     let [factor, name] = steps[0];
     for (const [each, called] of steps) {
@@ -53,9 +52,11 @@ const edgeflUnits = (() => {
   // The shortest text that is read as exactly this number.
   function exact(value, unit, whole) {
     const same = (text) => (whole ? Math.round(parse(text, unit)) : parse(text, unit)) === value;
-    for (let digits = 3; digits <= 6; digits++) {
-      const text = show(value, unit, digits);
-      if (same(text)) return text;
+    for (const steps of [stepsOf(unit), ...(unit === "B" ? [decimal("B")] : [])]) {
+      for (let digits = 3; digits <= 6; digits++) {
+        const text = show(value, unit, digits, steps);
+        if (same(text)) return text;
+      }
     }
     return unit === "share" ? `${value}` : `${value} ${unit}`.trim();
   }
