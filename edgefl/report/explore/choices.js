@@ -4,22 +4,11 @@
 const edgeflChoices = (() => {
   const { make } = edgeflParts;
 
-  // An axis in words: the last part of its path, or the whole where two end alike.
-  function axisWords(axes, axis) {
-    const last = (path) => path.split(".").at(-1);
-    return axes.filter((each) => last(each.path) === last(axis.path)).length > 1 ? axis.path : last(axis.path).replaceAll("_", " ");
-  }
-
-  // A choice in words: its label without the axis' name before it.
-  function choiceWords(axis, choice) {
-    const label = choice.label.replace(new RegExp(`^(?:${axis.path.replaceAll(".", "\\.")}|${axis.path.split(".").at(-1)})=`), "");
-    return { true: "on", false: "off" }[label] ?? label.replaceAll("+", ", ").replaceAll("=", " ");
-  }
-
   class Choices {
-    // `chose(a, index)` is called when another choice of axis `a` is taken.
-    constructor(root, record, chose) {
+    // `titled` has the axes in words; `chose(a, index)` is called when another choice of axis `a` is taken.
+    constructor(root, record, titled, chose) {
       this.record = record;
+      this.titled = titled;
       this.groups = record.axes.map((axis, a) => {
         const reasons = make("ul", { class: "reasons soft", id: `explore-reasons-${a}` });
         const inputs = axis.choices.map((choice, i) => {
@@ -30,24 +19,24 @@ const edgeflChoices = (() => {
         const chips = axis.choices.map((choice, i) => {
           const own = i === axis.own ? make("small", { textContent: "scenario" }) : "";
           return make("label", { class: "chip", title: `${axis.path}: ${choice.text}` }, inputs[i],
-            make("span", {}, choiceWords(axis, choice), own));
+            make("span", {}, titled[a].choices[i], own));
         });
-        const legend = make("legend", { textContent: axisWords(record.axes, axis), title: axis.path });
+        const legend = make("legend", { textContent: titled[a].title, title: axis.path });
         root.append(make("fieldset", { "aria-describedby": reasons.id }, legend, make("div", { class: "chips" }, ...chips), reasons));
-        return { axis, inputs, chips, reasons };
+        return { inputs, chips, reasons };
       });
     }
 
     show({ cell }) {
       const { record } = this, at = record.cells[cell].at;
-      this.groups.forEach(({ axis, inputs, chips, reasons }, a) => {
+      this.groups.forEach(({ inputs, chips, reasons }, a) => {
         const told = new Map();
         inputs.forEach((input, i) => {
           const { refused } = record.cells[edgeflState.cellAt(record, at.map((own, b) => (b === a ? i : own)))];
           input.checked = i === at[a];
           input.disabled = Boolean(refused) && i !== at[a];
           chips[i].classList.toggle("refused", Boolean(refused));
-          if (refused) told.set(refused, [...(told.get(refused) ?? []), choiceWords(axis, axis.choices[i])]);
+          if (refused) told.set(refused, [...(told.get(refused) ?? []), this.titled[a].choices[i]]);
         });
         const lines = [...told].map(([reason, names]) => make("li", { textContent: `${edgeflParts.listed(names)}: ${reason}` }));
         reasons.replaceChildren(...lines);
@@ -56,5 +45,5 @@ const edgeflChoices = (() => {
     }
   }
 
-  return { Choices, axisWords, choiceWords };
+  return { Choices };
 })();

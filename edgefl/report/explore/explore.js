@@ -6,14 +6,14 @@
   const { count, show } = edgeflUnits;
   const data = (id) => JSON.parse(document.getElementById(id).textContent);
   const root = document.getElementById("explore"), part = (name) => root.querySelector(`[data-part="${name}"]`);
-  const record = data("record"), palette = data("palette");
+  const record = data("record"), { axes: titled, ...palette } = data("shown");
   const ex = new edgeflVerdicts.Explorer(record);
   const hidden = new Set();
   let state, unknown, judged, turnIndex;
 
   // --- parts
 
-  const choices = new edgeflChoices.Choices(part("choices"), record, (a, index) => {
+  const choices = new edgeflChoices.Choices(part("choices"), record, titled, (a, index) => {
     const at = record.cells[state.cell].at.map((own, b) => (b === a ? index : own));
     change({ cell: edgeflState.cellAt(record, at) });
   });
@@ -58,10 +58,7 @@
   };
 
   for (const preset of record.presets) {
-    const at = record.cells[preset.cell].at, words = preset.changes.map((a) => {
-      const axis = record.axes[a];
-      return `${edgeflChoices.axisWords(record.axes, axis)} ${edgeflChoices.choiceWords(axis, axis.choices[at[a]])}`;
-    });
+    const at = record.cells[preset.cell].at, words = preset.changes.map((a) => `${titled[a].title} ${titled[a].choices[at[a]]}`);
     const button = make("button", { type: "button" }, make("strong", {}, words.length ? words.join(", ") : "As the scenario is"),
       make("span", { class: "soft", textContent: `${count(preset.eligible)} of ${count(preset.clients)}` }));
     button.addEventListener("click", () => change({ cell: preset.cell, set: {} }));

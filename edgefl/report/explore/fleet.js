@@ -5,6 +5,7 @@ const edgeflFleet = (() => {
   const { scale } = edgeflAxes;
   const SPREAD = 3000;
   const CROWD = 4000;
+  const MOST_HERE = 3;
   const NEAR = 16;
 
   class Picture {
@@ -88,7 +89,7 @@ const edgeflFleet = (() => {
     }
 
     radius(rows) {
-      return rows <= 300 ? 5.5 : rows <= 2000 ? 4 : rows <= 20000 ? 2.6 : 1.9;
+      return rows <= 300 ? 5.5 : rows <= 2000 ? 4 : rows <= 20000 ? 2.4 : 1.4;
     }
 
     stampOf(code, clients) {
@@ -155,14 +156,20 @@ const edgeflFleet = (() => {
     }
 
     stampAll(context) {
-      const { judged } = this.given, { counts, rows } = judged.cell.fleet, { ratio } = this.frame;
-      const image = context.getImageData(0, 0, this.canvas.width, this.canvas.height);
-      for (let code = 0; code < this.verdicts.length; code++) {
+      const { counts, rows } = this.given.judged.cell.fleet, { ratio } = this.frame, { width, height } = this.canvas;
+      const image = context.getImageData(0, 0, width, height), put = edgeflMarks.putter(image);
+      const here = rows > CROWD ? new Uint8Array(width * height) : null;
+      this.verdicts.forEach((_, code) => {
+        const single = this.stampOf(code, 1);
+        here?.fill(0);
         for (let i = 0; i < rows; i++) {
           if (!this.shown[i] || this.codes[i] !== code) continue;
-          edgeflMarks.put(image, this.stampOf(code, counts[i]), this.px[i] * ratio, this.py[i] * ratio);
+          const x = Math.round(this.px[i] * ratio), y = Math.round(this.py[i] * ratio);
+          // more marks at one pixel than these couldn't be told apart
+          if (here && here[y * width + x]++ >= MOST_HERE) continue;
+          put(counts[i] > 1 ? this.stampOf(code, counts[i]) : single, x, y);
         }
-      }
+      });
       context.putImageData(image, 0, 0);
     }
 

@@ -30,9 +30,10 @@ const edgeflMarks = (() => {
     context.closePath();
   }
 
-  // A mark's pixels: {size, data}, RGBA; less opaque where there are many.  Clients that fit are full, others are outlines.
+  // A mark's pixels that aren't empty: {reach, places, colours}: [x, y] from its middle and [red, green, blue, alpha].
+  // Clients that fit are full, others are outlines; where there are many they are less opaque.
   function stamp(shape, colour, radius, opacity) {
-    const size = 2 * Math.ceil(radius * 1.3 + 1.5) + 1, canvas = document.createElement("canvas");
+    const reach = Math.ceil(radius * 1.3 + 1), size = 2 * reach + 1, canvas = document.createElement("canvas");
     [canvas.width, canvas.height] = [size, size];
     const context = canvas.getContext("2d", { willReadFrequently: true });
     outline(context, shape, size / 2, size / 2, radius);
@@ -42,25 +43,31 @@ const edgeflMarks = (() => {
     context.globalAlpha = opacity;
     context.lineWidth = Math.max(1, radius / 3.2);
     context.stroke();
-    return { size, data: context.getImageData(0, 0, size, size).data };
-  }
-
-  // Puts a stamp over an opaque picture, its middle at x, y.
-  function put(image, { size, data }, x, y) {
-    const { width, height, data: onto } = image;
-    const left = Math.round(x) - (size >> 1), top = Math.round(y) - (size >> 1);
-    if (left < 0 || top < 0 || left + size > width || top + size > height) return;
-    for (let row = 0; row < size; row++) {
-      let from = row * size * 4, to = ((top + row) * width + left) * 4;
-      for (let column = 0; column < size; column++, from += 4, to += 4) {
-        const alpha = data[from + 3];
-        if (!alpha) continue;
-        onto[to] += (data[from] - onto[to]) * alpha / 255;
-        onto[to + 1] += (data[from + 1] - onto[to + 1]) * alpha / 255;
-        onto[to + 2] += (data[from + 2] - onto[to + 2]) * alpha / 255;
-      }
+    const { data } = context.getImageData(0, 0, size, size), places = [], colours = [];
+    for (let i = 0; i < size * size; i++) {
+      if (data[4 * i + 3] < 16) continue;
+      places.push([i % size - reach, Math.floor(i / size) - reach]);
+      colours.push(...data.subarray(4 * i, 4 * i + 4));
     }
+    return { reach, places, colours: Uint8Array.from(colours) };
   }
 
-  return { verdicts, stamp, put, outline };
+  // Puts marks over an opaque picture: a function of a stamp, x and y, the place of its middle.
+  function putter({ width, height, data }) {
+    const offsets = new Map();
+    return (stamp, x, y) => {
+      if (!offsets.has(stamp)) offsets.set(stamp, Int32Array.from(stamp.places, ([dx, dy]) => 4 * (dy * width + dx)));
+      const { reach, colours } = stamp, places = offsets.get(stamp);
+      if (x < reach || y < reach || x >= width - reach || y >= height - reach) return;
+      const middle = 4 * (y * width + x);
+      for (let p = 0, c = 0; p < places.length; p++, c += 4) {
+        const to = middle + places[p], alpha = colours[c + 3];
+        data[to] += ((colours[c] - data[to]) * alpha) >> 8;
+        data[to + 1] += ((colours[c + 1] - data[to + 1]) * alpha) >> 8;
+        data[to + 2] += ((colours[c + 2] - data[to + 2]) * alpha) >> 8;
+      }
+    };
+  }
+
+  return { verdicts, stamp, putter };
 })();
