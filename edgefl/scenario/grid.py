@@ -62,7 +62,7 @@ def grid_of(
     all_axes = list(axis_of.values())
     count = prod(len(axis.values) for axis in all_axes)
     if count > most:
-        sizes = " x ".join(str(len(axis.values)) for axis in all_axes)
+        sizes = " x ".join(f"{len(axis.values)} of {spell(axis.path)}" for axis in all_axes)
         raise ScenarioError(f"{sizes} = {count:,} cells are more than {most:,}: leave values out")
     cells, refused = cells_of(scenario, all_axes)
     return Grid(

@@ -61,6 +61,11 @@ class Asked(NamedTuple):
         choices = product(*(range(len(axis.choices)) for axis in self.axes))
         return [ExploredHead(label=label, at=list(at)) for (label, _), at in zip(self.grid.cells, choices, strict=True)]
 
+    def counted(self, rows: str) -> str:
+        """How many cells of so many ``rows`` there are."""
+        cells = len(self.grid.cells)
+        return f"{cells:,} cell{'s' if cells > 1 else ''} of {rows}"
+
     def outcomes(self, work: Callable[[Scenario, OnProgress], Answer]) -> Iterator[Answer | str]:
         """For each cell what ``work`` returns for its scenario, or why it is refused.
 

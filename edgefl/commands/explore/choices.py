@@ -60,9 +60,9 @@ def _schedules(scenario: Scenario) -> list[dict[str, Any]]:
         return []
     for step in schedules_of(plain, setup, growing=True):
         value: Any = step.sets["schedule"]
-        if value["name"] != scenario.schedule_name and value.get("stages", 1) <= MOST_STAGES:
+        if value["name"] != scenario.schedule_name and value.get("stages", 0) <= MOST_STAGES:
             found[value["name"]] = value  # of several the one with the most stages
-    return [found[name] for name in ("progressive", "layerwise", "flexlora") if name in found]
+    return [found[name] for name in ("progressive", "layerwise") if name in found]
 
 
 def _times(batch: Any, factor: float) -> Any:

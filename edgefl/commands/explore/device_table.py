@@ -74,7 +74,7 @@ def explore_devices(
         ],
     )
     if output is not None:
-        write_page(page_of(result), Path(output), f"{len(found):,} cells of {len(lines):,} rows")
+        write_page(page_of(result), Path(output), asked.counted(f"{len(lines):,} rows"))
         on_progress("done", {"folder": str(output)})
     return result
 

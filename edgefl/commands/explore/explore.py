@@ -60,6 +60,7 @@ def explore(
     columns, works = dict[Place, Column](), set[str]()
     fleets, spans = list[ExploredFleet](), dict[str, Span]()
     cells, candidates = list[ExploredCell](), list[Candidate]()
+    _shared.cache_clear()  # an earlier call was told its columns
     for head, outcome in zip(asked.cells(), asked.outcomes(_priced), strict=True):
         if isinstance(outcome, str):
             cells.append(ExploredCell(**vars(head), refused=outcome))
@@ -86,7 +87,7 @@ def explore(
     )
     if output is not None:
         most = max(fleet.clients for fleet in fleets)
-        write_page(page_of(result), Path(output), f"{len(cells):,} cells of {most:,} clients")
+        write_page(page_of(result), Path(output), asked.counted(f"{most:,} clients"))
         on_progress("done", {"folder": str(output)})
     return result
 
