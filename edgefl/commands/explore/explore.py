@@ -12,6 +12,7 @@ from typing import NamedTuple
 from edgefl.commands.compose import Given
 from edgefl.commands.explore.asked import asked_for, write_page
 from edgefl.commands.explore.columns import Columns
+from edgefl.commands.explore.fleet_rows import Fleets
 from edgefl.commands.explore.presets import Candidate, presets_of
 from edgefl.commands.explore.priced_cell import Answered, Span, priced_cell
 from edgefl.commands.progress import OnProgress, public_command, silent
@@ -117,13 +118,13 @@ class _Priced(NamedTuple):
 
 
 @cache
-def _shared() -> tuple[Workloads, Columns]:
-    """The workloads and the columns of all cells of this process."""
-    return Workloads(silent, keeping=False), Columns()
+def _shared() -> tuple[Workloads, Fleets, Columns]:
+    """What all cells of this process share."""
+    return Workloads(silent, keeping=False), Fleets(), Columns()
 
 
 def _priced(scenario: Scenario, on_progress: OnProgress) -> _Priced:
     """The cell of a scenario; in a worker process, or in this one."""
-    workloads, columns = _shared()
-    answer = priced_cell(scenario, workloads.of(scenario), columns)
+    workloads, fleets, columns = _shared()
+    answer = priced_cell(scenario, workloads.of(scenario), fleets, columns)
     return _Priced(answer, columns.untold(), workloads.untold())

@@ -24,11 +24,24 @@ Integers = NDArray[Any]
 Floats = NDArray[np.float64]
 
 
+class Fleets:
+    """The rows of the cells' fleets; those of a cell are usually those of the one before."""
+
+    def __init__(self) -> None:
+        self._latest: FleetRows | None = None
+
+    def rows(self, scenario: Scenario, setup: Setup, spot: Integers) -> FleetRows:
+        """The rows of a scenario's fleet; ``spot`` `[clients]` is equal for clients of equal cost."""
+        if self._latest is None or not self._latest.same(scenario, spot):
+            self._latest = FleetRows(scenario, setup, spot)
+        return self._latest
+
+
 class FleetRows:
     """The rows of a fleet: clients, or those that are equal where there are too many."""
 
     def __init__(self, scenario: Scenario, setup: Setup, spot: Integers):
-        self.scenario, self.setup = scenario, setup
+        self.scenario, self.setup, self.clients = scenario, setup, spot
         fleet, options = setup.fleet, scenario.fleet.budgets
         unlimited = options.model_copy(update={"within_device": False})
         granted, _ = draw_budgets(unlimited, fleet.devices, fleet.device_index, setup.seed)
@@ -45,15 +58,25 @@ class FleetRows:
             self._share_rows(spot)
         self.spot = spot[self.rows]
 
+    def same(self, scenario: Scenario, spot: Integers) -> bool:
+        """Whether these are the rows of another scenario too."""
+        mine = self.scenario
+        return (mine.seed, mine.data, mine.fleet) == (scenario.seed, scenario.data, scenario.fleet) and np.array_equal(
+            self.clients, spot
+        )
+
     def _share_rows(self, spot: Integers) -> None:
         """Let clients share rows that are equal, with fewer and fewer digits of what is granted."""
-        patterns = [] if self.held is None else [np.unique(self.held, axis=0, return_inverse=True)[1].ravel()]
+        alike = spot
+        if self.held is not None:
+            alike = _together(alike, np.unique(self.held, axis=0, return_inverse=True)[1].ravel())
         exact = self.granted
+        drawn = {name: values for name, values in exact.items() if (values != values[0]).any()}
         for bits in BITS:
-            self.granted = {name: rounded_down(values, bits) for name, values in exact.items()}
-            row = spot
-            for values in (*patterns, *self.granted.values()):
-                row = _together(row, values)
+            self.granted = exact | {name: rounded_down(values, bits) for name, values in drawn.items()}
+            row = alike
+            for name in drawn:
+                row = _together(row, self.granted[name])
             self.rows, self.counts = np.unique(row, return_index=True, return_counts=True)[1:]
             if len(self.rows) <= MOST_ROWS:
                 break

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.commands.explore.columns import Columns
-from edgefl.commands.explore.fleet_rows import FleetRows
+from edgefl.commands.explore.fleet_rows import Fleets
 from edgefl.cost.phases import joules_of
 from edgefl.planning.workload import LEFT_OUT, Workload, evaluated
 from edgefl.records.explore import ExploredFleet, Offer, PeakParts, Place, PricedCell, Term, Turn
@@ -41,14 +41,14 @@ class Answered(NamedTuple):
     seconds: float | None
 
 
-def priced_cell(scenario: Scenario, workload: Workload, columns: Columns) -> Answered:
+def priced_cell(scenario: Scenario, workload: Workload, fleets: Fleets, columns: Columns) -> Answered:
     """The cell of a scenario; ``columns`` get its numbers."""
     setup = workload.setup
     fleet, pairs = setup.fleet, len(setup.fleet.pairs)
     spots, spot = np.unique(setup.client_group.astype(np.int64) * pairs + fleet.pair_index, return_inverse=True)
     group, pair = spots // pairs, spots % pairs
     costs = _Costs(workload, group, pair, columns)
-    clients = FleetRows(scenario, setup, spot)
+    clients = fleets.rows(scenario, setup, spot)
     offers: dict[int, int] = {}
     made, spans, turns = list[Offer](), dict[str, Span](), list[Turn]()
     for stage, offered in zip(workload.stages, workload.candidates, strict=True):
