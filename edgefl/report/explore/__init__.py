@@ -1,12 +1,8 @@
-"""The page of ``edgefl explore``."""
+"""The page of ``edgefl explore``: one HTML file that asks no network for anything.
 
-from __future__ import annotations
+``view.html`` is what it shows, the scripts compute and draw it from the record that stands in the page.
+"""
 
-from edgefl.records.explore import Explored, ExploredDevices
+from edgefl.report.explore.page import page_of
 
-
-def page_of(record: Explored | ExploredDevices) -> str:
-    """The page as HTML."""
-    import json
-
-    return json.dumps(record.as_json(), separators=(",", ":"))
+__all__ = ["page_of"]
