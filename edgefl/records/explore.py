@@ -135,7 +135,7 @@ class ExploredFleet(Record):
     classes: HeldClasses | None
     """Classes; `null` for declared data"""
     rounded: bool
-    """Whether granted amounts are rounded down, so that there are fewer rows"""
+    """Whether granted amounts are rounded, so that there are fewer rows; then counts are near those of `edgefl sweep`"""
 
 
 class Term(Record):

@@ -73,7 +73,7 @@ class FleetRows:
         exact = self.granted
         drawn = {name: values for name, values in exact.items() if (values != values[0]).any()}
         for bits in BITS:
-            self.granted = exact | {name: rounded_down(values, bits) for name, values in drawn.items()}
+            self.granted = exact | {name: rounded(values, bits) for name, values in drawn.items()}
             row = alike
             for name in drawn:
                 row = _together(row, self.granted[name])
@@ -108,11 +108,11 @@ class FleetRows:
         )
 
 
-def rounded_down(values: Floats, bits: int) -> Floats:
-    """The values with so many binary digits after the first."""
+def rounded(values: Floats, bits: int) -> Floats:
+    """The values with so many binary digits after the first; those just between two are rounded to the even one."""
     mantissa, exponent = np.frexp(values)
-    rounded: Floats = np.ldexp(np.floor(np.ldexp(mantissa, bits + 1)), exponent - bits - 1)
-    return rounded
+    shorter: Floats = np.ldexp(np.rint(np.ldexp(mantissa, bits + 1)), exponent - bits - 1)
+    return shorter
 
 
 def _together(row: Integers, values: NDArray[Any]) -> Integers:
