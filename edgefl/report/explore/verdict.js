@@ -220,25 +220,36 @@ const edgeflVerdicts = (() => {
     }
 
     // Seconds of the slowest eligible client of a turn, and means over the eligible ones; null without any.
+    // Clients with the same offer on the same spot cost the same, so they are counted first.
     _means(judged, turn) {
-      const { cell, names } = judged, { counts } = cell.fleet, at = (name) => names.indexOf(name);
-      const [memory, flops, seconds, joules] = ["memory", "flops", "seconds", "joules"].map(at);
-      const total = { clients: 0, seconds: null, joules: 0, flops: 0, download: 0, upload: 0, peak: 0 };
+      if (turn.means) return turn.means;
+      const { cell, names } = judged, { counts } = cell.fleet, { spot, group } = cell, spots = group.length;
+      const [memory, flops, seconds, joules] = ["memory", "flops", "seconds", "joules"].map((name) => names.indexOf(name));
+      const asked = new Float64Array(cell.offers.length * spots), able = new Float64Array(cell.offers.length * spots);
       for (let i = 0; i < counts.length; i++) {
         if (turn.offer[i] < 0) continue;
-        const offer = cell.offers[turn.offer[i]], spot = cell.spot[i], group = cell.group[spot], n = counts[i];
-        total.peak = Math.max(total.peak, offer.costs[memory][spot]);
-        if (!turn.eligible[i]) continue;
-        total.clients += n;
-        total.seconds = Math.max(total.seconds ?? 0, offer.costs[seconds][spot]);
-        total.joules += n * offer.costs[joules][spot];
-        total.flops += n * offer.costs[flops][spot];
-        total.download += n * offer.download[group];
-        total.upload += n * offer.upload[group];
+        const place = turn.offer[i] * spots + spot[i];
+        asked[place] += counts[i];
+        if (turn.eligible[i]) able[place] += counts[i];
       }
+      const total = { clients: 0, seconds: null, joules: 0, flops: 0, download: 0, upload: 0, peak: 0 };
+      cell.offers.forEach((offer, index) => {
+        for (let at = 0; at < spots; at++) {
+          const n = able[index * spots + at];
+          if (asked[index * spots + at]) total.peak = Math.max(total.peak, offer.costs[memory][at]);
+          if (!n) continue;
+          total.clients += n;
+          total.seconds = Math.max(total.seconds ?? 0, offer.costs[seconds][at]);
+          total.joules += n * offer.costs[joules][at];
+          total.flops += n * offer.costs[flops][at];
+          total.download += n * offer.download[group[at]];
+          total.upload += n * offer.upload[group[at]];
+        }
+      });
       for (const name of ["joules", "flops", "download", "upload"]) {
         total[name] = total.clients ? total[name] / total.clients : null;
       }
+      turn.means = total;
       return total;
     }
 
