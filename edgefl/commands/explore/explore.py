@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from edgefl.commands.compose import Given
 from edgefl.commands.explore.asked import asked_for, write_page
-from edgefl.commands.explore.columns import Columns
 from edgefl.commands.explore.fleet_rows import Fleets
+from edgefl.commands.explore.page_columns import Columns
 from edgefl.commands.explore.presets import Candidate, presets_of
 from edgefl.commands.explore.priced_cell import Answered, Span, priced_cell
 from edgefl.commands.progress import OnProgress, public_command, silent

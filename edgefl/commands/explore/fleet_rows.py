@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.commands.explore.columns import Columns
+from edgefl.commands.explore.page_columns import Columns
 from edgefl.devices import Device, Link, available_memory_bytes
 from edgefl.devices.fleet import draw_budgets
 from edgefl.planning import DataCoverage, Setup

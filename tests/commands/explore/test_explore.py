@@ -18,11 +18,11 @@ from rich.console import Console
 
 import edgefl
 from edgefl.commands.explore import asked, choices, fleet_rows
-from edgefl.commands.explore.columns import Columns
+from edgefl.commands.explore.page_columns import Columns
 from edgefl.commands.explore.presets import Candidate, presets_of
 from edgefl.errors import RunError, ScenarioError
 from edgefl.records.explore import Choice, Column, Explored, ExploredAxis, ExploredDevices
-from edgefl.report.explore.console import print_explored
+from edgefl.report.explore.explore import print_explored
 from edgefl.scenario import load
 
 Tiny = Callable[..., dict[str, Any]]
