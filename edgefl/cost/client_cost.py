@@ -30,7 +30,8 @@ class ComputeCost:
 
     ``peak_memory_bytes`` is the peak of live storage and kernels' scratch, ``live_memory_bytes`` that of live storage.
     ``memory_assumed`` is true if the scratch at the peak is the upper end of a range.  ``host_memory_bytes`` lie in the
-    memory of a GPU's host, beside the peak.
+    memory of a GPU's host, beside the peak.  ``reserved_memory_bytes`` are the least that a GPU's allocator must be
+    able to reserve for the live storage; 0 for a CPU.
     ``operators`` is ``[n, 4]`` float64: FLOPs, bytes read and written, how often that operator runs in the round, and
     its class (``OperatorClass``).
     ``fvcore_macs_per_sample`` counts one sample in one local epoch, forward and backward, by the papers' convention:
@@ -51,6 +52,12 @@ class ComputeCost:
     live_memory_bytes: int = 0
     memory_assumed: bool = False
     host_memory_bytes: int = 0
+    reserved_memory_bytes: int = 0
+
+    @property
+    def tensor_bytes(self) -> int:
+        """What tensors take of a device: the peak, or what a GPU's allocator reserves if that is more."""
+        return max(self.peak_memory_bytes, self.reserved_memory_bytes)
 
     @property
     def loaded_bytes(self) -> int:
@@ -114,7 +121,7 @@ def compute_cost(work: Description, source: Source, trace: Trace, without: str |
     table = operator_table(operators)
     return ComputeCost(
         trace.peak_memory_bytes, trace.memory_bytes, forward, backward, per_sample, table, macs, work.precision,
-        trace.live_memory_bytes, trace.assumed, trace.host_bytes,
+        trace.live_memory_bytes, trace.assumed, trace.host_bytes, trace.reserved_bytes,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from edgefl import models, registry
+from edgefl.cost.caching_allocator import least_limit
 from edgefl.cost.fake_tensors import PredictionMode
 from edgefl.cost.scratch import ScratchTable
 from edgefl.cost.traced_ahead import Ahead
@@ -171,7 +172,9 @@ def predict(work: Work, source: Source, device: str = "cpu") -> Trace:
     Raises UncountedOperator for a matmul-class operator without a FLOP formula, and MethodError for a tensor that is
     larger than torch can address.
     """
-    return _predict(work, source, device, None).trace()
+    events: list[MemoryEvent] | None = [] if device == "cuda" else None
+    trace = _predict(work, source, device, None, events).trace()
+    return trace if events is None else replace(trace, reserved_bytes=least_limit(events))
 
 
 def timeline(work: Work, source: Source, device: str = "cpu") -> Timeline:

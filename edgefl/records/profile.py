@@ -98,8 +98,10 @@ class Process(Peaks):
     `received`, `reference`, `outputs`, `temporaries`, `scratch`"""
     runtime_overhead_bytes: int
     """What the runtime takes on the device: Python and torch, or `fleet.runtime`"""
+    reserved_memory_bytes: int | Maybe = UNSET
+    """The least that a GPU's allocator must be able to reserve for live tensors, in whole segments; absent on a CPU"""
     process_memory_bytes: int
-    """Peak and overhead together"""
+    """Overhead and the peak, or what a GPU's allocator reserves if that is more"""
 
 
 class RuntimeRange(Record):

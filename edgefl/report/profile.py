@@ -140,7 +140,10 @@ def _process(rows: Sequence[ProfileRow]) -> str:
     """What a process takes at the highest peak: tensors and the runtime, with the range of that."""
     row = max(rows, key=lambda row: row.process_memory_bytes)
     overhead = overhead_words(row.runtime_overhead_bytes, row.runtime)
-    return f"a process takes {units.show_bytes(row.process_memory_bytes)}: the peak and {overhead}"
+    tensors = "the peak"
+    if row.reserved_memory_bytes is not UNSET and row.reserved_memory_bytes > row.peak_memory_bytes:
+        tensors = f"{units.show_bytes(row.reserved_memory_bytes)} in segments of the GPU's allocator"
+    return f"a process takes {units.show_bytes(row.process_memory_bytes)}: {tensors} and {overhead}"
 
 
 def overhead_words(overhead: int, runtime: RuntimeRange | Maybe) -> str:

@@ -28,6 +28,7 @@ from edgefl.planning import (
 from edgefl.planning.cohort_places import places
 from edgefl.planning.versions import computed_once
 from edgefl.records.profile import EvaluationTotals, RoundCost, RoundTotals, ServerRow, TotalsRow
+from edgefl.records.record import UNSET
 from edgefl.schedules import Stage, keeps
 from edgefl.work import Work
 
@@ -141,7 +142,8 @@ def _server_row(planner: Planner, span: Stretch, when: str, work: Work) -> Serve
         live_memory_bytes=computed.live_memory_bytes,
         memory_bytes=computed.memory_bytes,
         runtime_overhead_bytes=device.runtime_overhead_bytes,
-        process_memory_bytes=computed.peak_memory_bytes + device.runtime_overhead_bytes,
+        reserved_memory_bytes=computed.reserved_memory_bytes or UNSET,
+        process_memory_bytes=computed.tensor_bytes + device.runtime_overhead_bytes,
         fvcore_macs=computed.fvcore_macs,
         forward_flops=computed.forward_flops,
         backward_flops=computed.backward_flops,

@@ -103,6 +103,7 @@ class StoredTrace(TypedDict):
 
     live: int
     host: int
+    reserved: int
     memory: dict[str, int]
     calls: list[tuple[str, str, int, int, tuple[int, ...]]]
     steps: list[tuple[int, str, int, int, dict[str, int], list[tuple[int, int, int, int]], dict[str, int]]]
@@ -117,7 +118,8 @@ class Trace:
     scratch (``with_scratch``) they are equal.  ``live_parts`` are the bytes by part at the former.
     ``assumed`` is true if the scratch at the peak is assumed: the peak is then between ``live_memory_bytes`` and
     ``peak_memory_bytes``.  ``calls`` are those whose scratch could move the peak.  ``host_bytes`` lie in the memory of
-    a GPU's host, beside the peak.
+    a GPU's host, beside the peak.  ``reserved_bytes`` are the least that a GPU's allocator must be able to reserve for the
+    live storage; 0 for a CPU.
     """
 
     peak_memory_bytes: int
@@ -128,6 +130,7 @@ class Trace:
     assumed: bool = False
     live_parts: Mapping[str, int] = field(default_factory=dict)
     host_bytes: int = 0
+    reserved_bytes: int = 0
 
     def with_scratch(self, insides: Sequence[Inside | None]) -> Trace:
         """The trace with the kernels' scratch, given for each of ``calls``; None where it can't move the peak."""
@@ -144,6 +147,7 @@ class Trace:
         return {
             "live": self.live_memory_bytes,
             "host": self.host_bytes,
+            "reserved": self.reserved_bytes,
             "memory": dict(self.live_parts),
             "calls": [(h.call.operator, h.call.arguments, h.before, h.outputs, h.after) for h in self.calls],
             "steps": [
@@ -177,7 +181,9 @@ class Trace:
             for operator, arguments, before, outputs, after in raw["calls"]
         )
         live, parts = raw["live"], raw["memory"]
-        return cls(live, parts, steps, live, calls, live_parts=parts, host_bytes=raw["host"])
+        return cls(
+            live, parts, steps, live, calls, live_parts=parts, host_bytes=raw["host"], reserved_bytes=raw["reserved"]
+        )
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,19 @@
 """What torch's CUDA caching allocator reserves, replayed from allocations and frees without a GPU.
 
+The budget of a GPU's process is for what is reserved: segments, in which blocks lie with gaps.
+
 The rules are those of ``c10/cuda/CUDACachingAllocator.cpp`` with its default settings, on one stream: requests are
 rounded up to 512 bytes; the smallest free block that is large enough is taken, else a segment is reserved; what is left
-of a block is split off, of a large one if it is more than 1 MiB; a freed block joins its free neighbours.  Kernels'
-workspaces aren't among the events.
+of a block is split off, of a large one if it is more than 1 MiB; a freed block joins its free neighbours; where no
+segment can be reserved, all that are free are given back first.  Kernels' workspaces aren't among the events.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from edgefl.work import CUDA_ROUNDING
 from edgefl.work.meter.allocator_peak import MemoryEvent
@@ -40,10 +43,14 @@ class Block:
 
 
 class CachingAllocator:
-    """``reserved`` and ``allocated`` are bytes now; ``peak`` is the most that was reserved."""
+    """``reserved`` and ``allocated`` are bytes now; ``peak`` is the most that was reserved.
 
-    def __init__(self) -> None:
+    ``limit`` are the most bytes that it may reserve; beyond it a request raises MemoryError, as torch would do.
+    """
+
+    def __init__(self, limit: float = inf) -> None:
         self.reserved = self.allocated = self.peak = 0
+        self._limit, self._end = limit, 0
         self._free: dict[bool, list[Block]] = {True: [], False: []}
         self._used: dict[int, Block] = {}
 
@@ -75,10 +82,22 @@ class CachingAllocator:
 
     def _segment(self, request: int, small: bool) -> Block:
         size = segment_bytes(request)
-        block = Block(size, self.reserved, small)
+        if self.reserved + size > self._limit:
+            self._give_back()
+        if self.reserved + size > self._limit:
+            raise MemoryError(f"{size} bytes more than {self.reserved} are over the limit of {self._limit}")
+        block = Block(size, self._end, small)
+        self._end += size
         self.reserved += size
         self.peak = max(self.peak, self.reserved)
         return block
+
+    def _give_back(self) -> None:
+        """Give segments back that hold nothing."""
+        for free in self._free.values():
+            whole = [block for block in free if block.before is None and block.after is None]
+            self.reserved -= sum(block.size for block in whole)
+            free[:] = [block for block in free if block.before is not None or block.after is not None]
 
     def _release(self, block: Block) -> None:
         free = self._free[block.small]
@@ -95,3 +114,22 @@ class CachingAllocator:
             if after.after:
                 after.after.before = block
         insort(free, block)
+
+
+def least_limit(events: Sequence[MemoryEvent]) -> int:
+    """The least limit, in steps of 2 MiB, under which these events find memory: what a process needs of a GPU for them.
+
+    Under it segments that are free are given back and reserved again, which takes time.
+    """
+    free = CachingAllocator()
+    free.add(events)
+    step = segment_bytes(1)
+    enough, short = free.peak // step, 0
+    while enough - short > 1:
+        middle = (enough + short) // 2
+        try:
+            CachingAllocator(middle * step).add(events)
+            enough = middle
+        except MemoryError:
+            short = middle
+    return enough * step

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.paper_tables.caching_allocator import MIB, CachingAllocator
+from edgefl.cost.caching_allocator import MIB, CachingAllocator, least_limit
 from edgefl.work.meter.allocator_peak import MemoryEvent
 
 KIB = 2**10
@@ -74,3 +74,14 @@ def test_what_is_reserved_holds_what_is_allocated_and_serves_again(requests: lis
     for size, _ in requests:
         allocator.add([MemoryEvent(0, size), MemoryEvent(0, -size)])
     assert allocator.reserved == before
+
+
+def test_the_least_limit_is_enough_and_a_segment_less_is_not() -> None:
+    # 12 MiB, whose segment is given back for 30 MiB: 30 are enough, though 42 would be reserved
+    events = [MemoryEvent(1, 12 * MIB), MemoryEvent(1, -12 * MIB), MemoryEvent(2, 30 * MIB)]
+    assert replayed(*events).peak == 42 * MIB
+    assert least_limit(events) == 30 * MIB
+    CachingAllocator(30 * MIB).add(events)
+    with pytest.raises(MemoryError, match="over the limit"):
+        CachingAllocator(28 * MIB).add(events)
+    assert least_limit([]) == 0
