@@ -176,8 +176,9 @@ def traces(panel: Panel) -> Plot:
         layout["xaxis"] |= {"type": "category", "showgrid": False}
     if panel.flat:
         layout["height"] = 70 + 22 * len(panel.series)
-        layout["xaxis"], layout["yaxis"] = layout["yaxis"], PlotAxis(
-            type="category", automargin=True, autorange="reversed", showgrid=False, tickfont={"size": 10}
+        layout["xaxis"], layout["yaxis"] = (
+            layout["yaxis"],
+            PlotAxis(type="category", automargin=True, autorange="reversed", showgrid=False, tickfont={"size": 10}),
         )
     if panel.form == "lines" and panel.x.names:
         layout["xaxis"] |= {
