@@ -355,7 +355,8 @@ def _bars(panel: Panel, _: float, fy: float) -> list[Trace]:
     data: list[Trace] = []
     for series in panel.series:
         made = Trace(type="bar", name=safe(series.name), marker={"color": series.colour})
-        names, values = list(map(safe, series.x)), _scaled(series.y, fy)
+        names: list[Place] = [safe(name) for name in series.x]
+        values = _scaled(series.y, fy)
         made |= {"orientation": "h", "x": values, "y": names} if panel.flat else {"x": names, "y": values}
         if series.form == "points":
             made |= {"type": "scatter", "mode": "markers"}
