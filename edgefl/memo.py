@@ -66,12 +66,17 @@ def kept(path: Path, what: str) -> bytes | None:
     Returns None also for a file that isn't as it was written, with a warning that names it and ``what`` it holds.
     """
     try:
-        return unsealed(path.name, read_regular(path))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+        return _content(path)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         warnings.warn(f"{path} can't be read ({reason}): {what} are computed again", stacklevel=3)
+        return None
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return unsealed(path.name, read_regular(path))
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 
@@ -86,6 +91,22 @@ def keep(path: Path, content: bytes) -> None:
                 clear(path)
     except OSError:
         pass
+
+
+def kept_or_computed(path: Path, what: str, compute: Callable[[], bytes], waiting: Callable[[], None]) -> bytes:
+    """The content of a file of the cache; if it isn't there as it was written, ``compute`` gives it and it is kept.
+
+    One process at a time computes it; the others wait, after a call of ``waiting``.  A damaged file is told once, by
+    the process that computes.
+    """
+    with suppress(OSError, ValueError):
+        if (content := _content(path)) is not None:
+            return content
+    with one_at_a_time(path, waiting):
+        if (content := kept(path, what)) is None:
+            content = compute()
+            keep(path, content)
+        return content
 
 
 @contextmanager

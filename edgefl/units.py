@@ -53,6 +53,11 @@ class Quantity:
     whole: bool = False
     most: float = inf
 
+    @property
+    def unit(self) -> str:
+        """The base unit; empty if it has no name."""
+        return next((name for name, factor in self.factors.items() if name and factor == 1), "")
+
     def parse(self, value: object) -> float:
         """``value`` in the base unit.  Raises UnitError if it can't be parsed, is negative, or is too large."""
         if isinstance(value, str):

@@ -7,6 +7,7 @@ refused, so that a file can't create Python objects.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -305,3 +306,11 @@ def _is_flat(value: list[Any]) -> bool:
 def write(data: Any, width: int = 120) -> str:
     """YAML text of plain data, in its order; ``read`` returns equal data for it."""
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=width, default_flow_style=False)
+
+
+def flow(value: Any) -> str:
+    """Plain data as YAML on one line, as ``PATH=VALUE`` takes it."""
+    text: str = yaml.dump(
+        {"v": value}, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=sys.maxsize, default_flow_style=True
+    )
+    return text.removeprefix("{v: ").removesuffix("}\n")

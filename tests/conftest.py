@@ -166,6 +166,19 @@ def tiny() -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Chromium without a window, driven by playwright."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright isn't installed: pip install '.[test]'")
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        pytest.skip("no Chromium on this machine: install the package chromium")
+    with sync_api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"], timeout=300_000)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="session")
 def layerwise_run(tiny: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A run shared by many tests: FedCola under a layer-wise schedule of two stages with two rounds each."""
     from pictures import drawn

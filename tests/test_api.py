@@ -23,6 +23,8 @@ NAMES = [
     "compare",
     "emulate",
     "explain",
+    "explore",
+    "explore_devices",
     "export",
     "fit",
     "papers",

@@ -1,23 +1,28 @@
-"""Write the pages, tables and pictures of docs/ that are made from the code.
+"""Write the pages, tables and pictures that are made from the code, and the outputs that pages show.
 
-    python tools/pages.py                   all of them, but for the slow ones
-    python tools/pages.py FILE ...          these, for example reference/errors.md; a slow one is made only so
+    python tools/pages.py                     all that is made from the code, but for the slow ones
+    python tools/pages.py FILE ...            these, for example docs/reference/errors.md; a slow one is made only so
     python tools/pages.py --check [FILE ...]  writes nothing, says which is out of date, and ends with 1 if one is
+    python tools/pages.py --outputs FILE ...  runs the commands of these pages, for example README.md, and writes what
+                                              they print and the pictures that they make (tools/pages/running.py)
 
-They are committed, so that they can be read without building the site; a quick test checks them.  A page is one line of
-``PAGES``.  Its function gives the whole file, or the blocks of a page written by hand, each by the name that stands in
-the page's markers, ``<!-- made: NAME -->`` and ``<!-- /made -->``.
+They are committed, so that they can be read without building the site; quick tests check them, and the slow ones
+outputs that take long.  What is made is one line of ``PAGES``.  Its function gives the whole file, or the blocks of a
+page written by hand, each by the name that stands in the page's markers, ``<!-- made: NAME -->`` and
+``<!-- /made -->``.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # as for the tests, before torch is imported
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tools.pages.answers import answer_blocks
@@ -29,23 +34,25 @@ from tools.pages.errors import errors_page
 from tools.pages.fine_tune import fine_tune_blocks
 from tools.pages.limits import limit_blocks
 from tools.pages.methods import method_blocks
+from tools.pages.outputs import renew
 from tools.pages.protocol import protocol_blocks
 from tools.pages.python import python_page
 from tools.pages.records import record_blocks
 from tools.pages.refusals import refusal_blocks
 from tools.pages.rooms import rooms_drawing
+from tools.pages.running import PAGES as OF_COMMANDS
+from tools.pages.running import ROOT
 from tools.pages.scenario import scenario_page, scenario_schema
 from tools.pages.scenarios import quickstart_block, scenarios_page
 from tools.pages.towers import tower_blocks
 from tools.pages.which_schedule_wins import answer_tables, dark_front_picture, front_picture, same_picture
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
 BLOCK = re.compile(r"(<!-- made: ([\w./ -]+) -->\n\n)(.*?)(\n\n<!-- /made -->\n)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Page:
-    """A file below docs/ and what makes it: its text, or the texts of its blocks by their names.
+    """A file and what makes it: its text, or the texts of its blocks by their names.
 
     ``same`` says whether a file is up to date, given its text and the text that it should have.
     """
@@ -60,34 +67,34 @@ class Page:
 
         Raises ValueError if its markers aren't those of the blocks, each once.
         """
-        path = DOCS / self.file
+        path = ROOT / self.file
         now = path.read_text(encoding="utf-8") if path.exists() else ""
         made = self.make()
         return now, made if isinstance(made, str) else filled(now, made, self.file)
 
 
 PAGES = (
-    Page("../scenarios/edgefl.schema.json", scenario_schema),
-    Page("reference/scenario.md", scenario_page),
-    Page("reference/command-line.md", command_line_page),
-    Page("reference/errors.md", errors_page),
-    Page("reference/python.md", python_page),
-    Page("reference/protocol.md", protocol_blocks),
-    Page("reference/records.md", record_blocks),
-    Page("reference/json.md", answer_blocks),
-    Page("reference/devices.md", device_blocks),
-    Page("getting-started.md", quickstart_block),
-    Page("limits.md", limit_blocks),
-    Page("reference/data-sets.md", data_set_blocks),
-    Page("reference/towers.md", tower_blocks),
-    Page("reference/scenarios.md", scenarios_page),
-    Page("reference/bibliography.md", bibliography_page),
-    Page("explanation/methods.md", lambda: method_blocks() | refusal_blocks()),
-    Page("how-to/fine-tune.md", fine_tune_blocks, slow=True),
-    Page("explanation/which-schedule-wins.md", answer_tables),
-    Page("explanation/architecture.svg", rooms_drawing),
-    Page("front-picture.svg", front_picture, same=same_picture),
-    Page("front-picture-dark.svg", dark_front_picture, same=same_picture),
+    Page("scenarios/edgefl.schema.json", scenario_schema),
+    Page("docs/reference/scenario.md", scenario_page),
+    Page("docs/reference/command-line.md", command_line_page),
+    Page("docs/reference/errors.md", errors_page),
+    Page("docs/reference/python.md", python_page),
+    Page("docs/reference/protocol.md", protocol_blocks),
+    Page("docs/reference/records.md", record_blocks),
+    Page("docs/reference/json.md", answer_blocks),
+    Page("docs/reference/devices.md", device_blocks),
+    Page("docs/getting-started.md", quickstart_block),
+    Page("docs/limits.md", limit_blocks),
+    Page("docs/reference/data-sets.md", data_set_blocks),
+    Page("docs/reference/towers.md", tower_blocks),
+    Page("docs/reference/scenarios.md", scenarios_page),
+    Page("docs/reference/bibliography.md", bibliography_page),
+    Page("docs/explanation/methods.md", lambda: method_blocks() | refusal_blocks()),
+    Page("docs/how-to/fine-tune.md", fine_tune_blocks, slow=True),
+    Page("docs/explanation/which-schedule-wins.md", answer_tables),
+    Page("docs/explanation/architecture.svg", rooms_drawing),
+    Page("docs/front-picture.svg", front_picture, same=same_picture),
+    Page("docs/front-picture-dark.svg", dark_front_picture, same=same_picture),
 )
 
 
@@ -96,7 +103,7 @@ def filled(text: str, blocks: Mapping[str, str], file: str) -> str:
     found = [match[2] for match in BLOCK.finditer(text)]
     if sorted(found) != sorted(blocks):
         wrong = sorted({*found} ^ {*blocks}) or "a block that stands there twice"
-        raise ValueError(f"docs/{file}: its markers and what is made for it differ: {wrong}")
+        raise ValueError(f"{file}: its markers and what is made for it differ: {wrong}")
     return BLOCK.sub(lambda match: match[1] + blocks[match[2]].strip("\n") + match[4], text)
 
 
@@ -114,18 +121,26 @@ def outdated(files: Sequence[str] = ()) -> dict[str, str]:
 
 
 def main() -> int:
-    """Write or check the pages that the command line names."""
+    """Write or check what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", metavar="FILE", help="file below docs/, as in PAGES")
-    parser.add_argument("--check", action="store_true", help="write nothing")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="path from the root of the repository")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--check", action="store_true", help="write nothing")
+    what.add_argument("--outputs", action="store_true", help="run the commands of pages and write their outputs")
     given = parser.parse_args()
+    if given.outputs:
+        if unknown := {*given.files} - {*OF_COMMANDS}:
+            parser.error(f"no pages with commands: {', '.join(sorted(unknown))}; there are: {', '.join(OF_COMMANDS)}")
+        by_hand = renew(given.files)
+        print("\n".join(by_hand), end="")
+        return int(bool(by_hand))
     found = outdated(given.files)
     for file, text in found.items():
         if given.check:
-            print(f"docs/{file} is out of date: python tools/pages.py {file}")
+            print(f"{file} is out of date: python tools/pages.py {file}")
         else:
-            (DOCS / file).write_text(text, encoding="utf-8")
-            print(f"docs/{file}")
+            (ROOT / file).write_text(text, encoding="utf-8")
+            print(file)
     return int(given.check and bool(found))
 
 

@@ -8,7 +8,7 @@ from edgefl.cli.stopping import at_once
 
 # isort: off
 with at_once():
-    from edgefl.cli import scenarios, run, compare, one_run, profile, sweep, fit, tune, bench, analyse  # noqa: F401
+    from edgefl.cli import scenarios, run, compare, one_run, profile, sweep, explore, fit, tune, bench, analyse  # noqa: F401
     from edgefl.cli import devices, parts, machine, papers  # noqa: F401
     from edgefl.cli.app import app, main
 # isort: on

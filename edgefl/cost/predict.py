@@ -166,8 +166,8 @@ def predict(work: Work, source: Source, device: str = "cpu") -> Trace:
     """Predict the peak memory by part and the cost of each distinct step of ``work``, without computing it.
 
     The peak is that of live storage; ``Trace.with_scratch`` adds what kernels take (``ScratchTable``).
-    With ``device`` "cuda", the prediction uses a GPU's allocator rounding and kernels.  On a computer without a GPU,
-    only attention and dropout use GPU kernels, and the other operators take the memory of their CPU kernels.
+    With ``device`` "cuda", the prediction uses a GPU's allocator rounding and its kernels of attention and dropout.
+    The other operators take the memory of their CPU kernels, on a computer with a GPU too: all predict alike.
     Raises UncountedOperator for a matmul-class operator without a FLOP formula, and MethodError for a tensor that is
     larger than torch can address.
     """
@@ -190,21 +190,15 @@ def storage_events(work: Work, source: Source, device: str = "cpu") -> list[Memo
 
 def metric_names(work: Work, source: Source) -> tuple[str, ...]:
     """The names of the metrics that the steps of ``work`` write, found out without computing it."""
-    return tuple(_executed(work, source, "cpu", torch.device("cpu"))[1].metrics)
-
-
-def _fake_device(device: str) -> str:
-    """The torch device of the fake tensors in a prediction for ``device``: "cpu" if there is no GPU."""
-    return device if device == "cpu" or torch.cuda.is_available() else "cpu"
+    return tuple(_executed(work, source, "cpu")[1].metrics)
 
 
 def _predict(
     work: Work, source: Source, device: str, moments: list[Moment] | None, events: list[MemoryEvent] | None = None
 ) -> Meter:
-    torch_device = torch.device(_fake_device(device))
     gc.freeze()  # a collection would look through all that torch and transformers have imported, again and again
     try:
-        return _executed(work, source, device, torch_device, moments, events)[0]
+        return _executed(work, source, device, moments, events)[0]
     except (RuntimeError, OverflowError) as error:
         if isinstance(error, OverflowError) or "overflow" in str(error).lower():
             raise MethodError(
@@ -223,21 +217,20 @@ def _executed(
     work: Work,
     source: Source,
     device: str,
-    torch_device: torch.device,
     moments: list[Moment] | None = None,
     events: list[MemoryEvent] | None = None,
 ) -> tuple[Meter, Context]:
     module = models.on_meta(work.model)
     mode = PredictionMode()
     with mode:
-        module = replaced(module, lambda old: torch.empty(old.shape, dtype=old.dtype, device=torch_device))
+        module = replaced(module, lambda old: torch.empty(old.shape, dtype=old.dtype))
     meter = Meter(CUDA_ROUNDING if device == "cuda" else 1, moments=moments, calls=True, events=events)
     model_tensors = {n for n, _ in module.named_parameters()} | {n for n, _ in module.named_buffers()}
-    with torch.random.fork_rng([torch_device] if torch_device.type == "cuda" else []), mode:
+    with torch.random.fork_rng([]), mode:
         inputs = {i.name: i.spec.empty() for p in work.down for i in p.items if i.name not in model_tensors}
         few = _FewBatches(source, metered_steps(work))
         ctx, _, _ = execute(
-            shortened(work), inputs, few, module=module, device=torch_device, seed=0, meter=meter, kernels=device
+            shortened(work), inputs, few, module=module, device=torch.device("cpu"), seed=0, meter=meter, kernels=device
         )
     return meter, ctx
 
@@ -286,7 +279,7 @@ class Predictor:
         return key in self._traces or (self.folder is not None and is_remembered(self.folder, self._name(work, key)))
 
     def _name(self, work: Work, key: str) -> str:
-        return digest([key, _code(work), _fake_device(self.device)])
+        return digest([key, _code(work)])
 
     def _with_scratch(self, trace: Trace, name: str) -> Trace:
         """The trace with the kernels' scratch, which is kept on disk beside it, for the kernels of each machine."""

@@ -94,8 +94,7 @@ class Budget(ABC):
 
     def show(self, amount: float) -> str:
         """An amount as text; by default its number in the quantity's base unit."""
-        unit = next((name for name, factor in self.quantity.factors.items() if name and factor == 1), "")
-        return f"{amount:.4g} {unit}".rstrip()
+        return f"{amount:.4g} {self.quantity.unit}".rstrip()
 
 
 def budget_named(name: str) -> Budget:

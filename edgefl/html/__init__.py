@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -12,28 +13,44 @@ from edgefl.errors import visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
 MOST_ROWS = 60
 """Rows of a table in a notebook; the rest is in the answer."""
 HERE = Path(__file__).parent
+"""Also has ``shell.html``, what every page has around it, and ``shell.css`` and ``theme.js`` for it."""
 
 
 @lru_cache
 def templates(folder: Path = HERE) -> Environment:
-    """The templates of a folder.  What they are given is escaped unless it is ``markupsafe.Markup``.
+    """The templates of a folder and of this one.  What they are given is escaped unless it is ``markupsafe.Markup``.
 
     Characters that turn the order of others, and control characters, are shown as escapes.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     return Environment(
-        loader=FileSystemLoader(folder),
+        loader=FileSystemLoader([folder, HERE]),
         autoescape=True,
         finalize=lambda given: visible(given) if type(given) is str else given,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+def written(*paths: Path) -> Markup:
+    """The texts of the package's own files, one after another, as they stand."""
+    from markupsafe import Markup
+
+    return Markup("".join(path.read_text(encoding="utf-8") for path in paths))
+
+
+def data(value: object) -> Markup:
+    """A value as JSON in which no tag can begin.  Raises ValueError for a number that isn't finite."""
+    from markupsafe import Markup
+
+    return Markup(json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"))
 
 
 def table(title: str, rows: Sequence[Mapping[str, str]]) -> str:

@@ -14,11 +14,11 @@ import torch
 from edgefl.work import Call, Held, Inside
 from edgefl.work.meter.allocator_peak import AllocatorPeak, Balance, MemoryEvents
 from edgefl.work.meter.operator_calls import LIBRARY
-from edgefl.work.torch_device import threads
+from edgefl.work.torch_device import threads, warm
 
-PROBED_BYTES = 512 * 2**20
-"""Calls whose arguments take more are not run; their scratch is assumed, or of calls on lists follows from that of the
-largest entry, with fewer elements if it takes more too."""
+PROBED_BYTES, PROBED_SHARE = 512 * 2**20, 8
+"""Calls whose arguments take more, on a GPU more than an eighth of its memory too, are not run; their scratch is
+assumed, or of calls on lists follows from that of the largest entry, with fewer elements if it takes more too."""
 
 SLOW_PRODUCT, TERMS = 1 << 28, 64
 """Multiplications of a product of matrices beyond which one in a half precision that the processor has no instructions
@@ -62,23 +62,28 @@ def probe(held: Sequence[Held], device: str) -> list[Inside]:
     if device == "cuda" and not torch.cuda.is_available():
         return [_without_gpu(each) for each in held]
     generators = torch.random.fork_rng([torch.device(device)] if device == "cuda" else [])
+    most = PROBED_BYTES
+    if device == "cuda":
+        warm(torch.device(device))
+        most = max(most, torch.cuda.get_device_properties(device).total_memory // PROBED_SHARE)
     with threads(1), generators, torch.no_grad():
-        calls, factors = zip(*(_probed(each.call, device) for each in held), strict=True)
+        calls, factors = zip(*(_probed(each.call, device, most) for each in held), strict=True)
         measured = (_on_cuda if device == "cuda" else _on_cpu)(calls)
-    return [_inside(*each) for each in zip(held, measured, factors, strict=True)]
+    return [_inside(*each, most) for each in zip(held, measured, factors, strict=True)]
 
 
-def _probed(call: Call, device: str) -> tuple[Call | None, float]:
+def _probed(call: Call, device: str, most: int) -> tuple[Call | None, float]:
     """The call to run in place of this one, and how many times as many elements its largest tensors lack.
 
-    It is the call itself, or of a large call on lists the largest entry or a part of it; None if none is.
+    It is the call itself, or of a call on lists of more than ``most`` bytes the largest entry or a part of it; None if
+    none is.
     """
-    if call.argument_bytes <= PROBED_BYTES:
+    if call.argument_bytes <= most:
         return (call.with_fewer_terms(TERMS) if device == "cpu" and _is_slow_product(call) else call), 1.0
     if not call.takes_lists:
         return None, 1.0
     entry = call.largest_entry()
-    return (entry, 1.0) if entry.argument_bytes <= PROBED_BYTES else entry.shorter(PROBED_BYTES)
+    return (entry, 1.0) if entry.argument_bytes <= most else entry.shorter(most)
 
 
 def _is_slow_product(call: Call) -> bool:
@@ -90,11 +95,11 @@ def _is_slow_product(call: Call) -> bool:
     return dtype in fast and rows * terms * columns > SLOW_PRODUCT and not getattr(torch.ops.mkldnn, fast[dtype])()
 
 
-def _inside(held: Held, measured: tuple[int, int] | None, factor: float) -> Inside:
+def _inside(held: Held, measured: tuple[int, int] | None, factor: float, most: int) -> Inside:
     if measured is None:
         return _assumed(held)
     peak, kept = measured
-    if held.call.argument_bytes > PROBED_BYTES:  # a single entry was run: the other entries' outputs come on top
+    if held.call.argument_bytes > most:  # a single entry was run: the other entries' outputs come on top
         return Inside(held.outputs + ceil(factor * max(peak - kept, 0)), assumed=True)
     return Inside(peak)
 

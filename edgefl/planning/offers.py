@@ -53,11 +53,8 @@ class Prices:
     def on(self, pairs: Sequence[tuple[Device, Link]], throttling: bool) -> Priced:
         """The prices on these pairs."""
         costs = {name: np.empty((len(pairs), len(self._compute_of))) for name in self.names}
-        down, up = self._amounts["download_bytes"], self._amounts["upload_bytes"]
         for index, (device, link) in enumerate(pairs):
-            cool, busy = self._computing(device)
-            columns = numbers_of(down, up, cool, device, link, busy)
-            phases = Phases(np.stack(np.broadcast_arrays(*columns), axis=1), throttling)
+            phases = self.phases(device, link, throttling)
             seconds = dict(zip(("download_seconds", "compute_seconds", "upload_seconds"), phases.seconds, strict=True))
             rounds = Rounds(
                 device, link, **self._amounts, **seconds,
@@ -66,6 +63,12 @@ class Prices:
             for name, values in amounts(self.names, rounds).items():
                 costs[name][index] = values
         return Priced(costs)
+
+    def phases(self, device: Device, link: Link, throttling: bool) -> Phases:
+        """The phases of each work's round on a device and link, without jitter."""
+        cool, busy = self._computing(device)
+        columns = numbers_of(self._amounts["download_bytes"], self._amounts["upload_bytes"], cool, device, link, busy)
+        return Phases(np.stack(np.broadcast_arrays(*columns), axis=1), throttling)
 
     def _computing(self, device: Device) -> tuple[Floats, Floats]:
         """Seconds of loading and computing each work, without throttling, and the share that is busy: `[works]`."""

@@ -26,6 +26,7 @@ from edgefl.report.console import (
     print_table,
     screen,
 )
+from edgefl.yaml_lines import flow
 
 SHOWN_NUMBERS = {
     "ram_bytes": units.show_bytes,
@@ -199,7 +200,7 @@ def _print_fleet(console: Console, fleet: FleetSheet) -> None:
     if other_fields:
         table = new_table("", "as written", left=(0, 1))
         for key, value in other_fields.items():
-            table.add_row(key, _flow_yaml(value))
+            table.add_row(key, flow(value))
         print_section(console, "Other fields", table)
     _print_derived(console, fleet.derived)
     console.print(Text(f"Source ({fleet.confidence})", style="bold"))
@@ -225,12 +226,3 @@ def _confidence_counts(profile: DeviceProfile | LinkProfile) -> str:
 def _source(source: Sourced) -> str:
     read = "" if source.read else ", not read"
     return f"{source.title} ({source.date}{read})" + (f"\n  {source.url}" if source.url else "")
-
-
-def _flow_yaml(value: object) -> str:
-    """The value as YAML text in flow style."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_flow_yaml(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_flow_yaml, value)) + "]"
-    return str(value).lower() if isinstance(value, bool) else str(value)

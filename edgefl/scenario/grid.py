@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from edgefl.errors import ScenarioError
 from edgefl.scenario.axes import MOST_COMBINATIONS, Axis, check_compare
@@ -22,11 +23,13 @@ class Grid:
     """``cells`` are ``(label, scenario)``, the last axis running fastest.
 
     ``paths`` has each axis as it is written (``fleet.budgets.memory``), ``keys`` its path in a resolved scenario, and
-    ``words`` the labels of its values.  ``refused`` has by label why a cell's sections contradict each other.
+    ``values`` and ``words`` its values and their labels.  ``refused`` has by label why a cell's sections contradict
+    each other.
     """
 
     paths: tuple[str, ...]
     keys: tuple[KeyPath, ...]
+    values: tuple[tuple[Any, ...], ...]
     words: tuple[tuple[str, ...], ...]
     cells: tuple[tuple[str, Scenario], ...]
     refused: Mapping[str, str]
@@ -59,12 +62,13 @@ def grid_of(
     all_axes = list(axis_of.values())
     count = prod(len(axis.values) for axis in all_axes)
     if count > most:
-        sizes = " x ".join(str(len(axis.values)) for axis in all_axes)
+        sizes = " x ".join(f"{len(axis.values)} of {spell(axis.path)}" for axis in all_axes)
         raise ScenarioError(f"{sizes} = {count:,} cells are more than {most:,}: leave values out")
     cells, refused = cells_of(scenario, all_axes)
     return Grid(
         tuple(spell(axis.path) for axis in all_axes),
         tuple(axis.path for axis in all_axes),
+        tuple(axis.values for axis in all_axes),
         tuple(map(tuple, labels_of(all_axes))),
         tuple(cells),
         refused,

@@ -24,7 +24,7 @@ from edgefl.cost import compute_cost
 from edgefl.data import Federation
 from edgefl.data.sample_ids import SeenSamples, check_unseen, decode, encode, public_samples
 from edgefl.errors import DataError, MethodError, suggestion
-from edgefl.memo import keep, kept, one_at_a_time
+from edgefl.memo import kept_or_computed
 from edgefl.models.model import ModelDescription
 from edgefl.registry.part_fields import Fields
 from edgefl.runs.checkpoints import write_tensors
@@ -284,20 +284,13 @@ class Pretraining:
             values, self.told[modality] = self._train(modality, works)
             return values
         path = self.cache / "pretrained" / f"{digest(key)}.sealed"
-        if (found := self._kept(modality, path)) is not None:
-            return found
         waits = f"another process pre-trains the {modality} tower: waiting for it"
-        with one_at_a_time(path, lambda: self.on_message(waits)):
-            if (found := self._kept(modality, path)) is not None:
-                return found
-            values, self.told[modality] = self._train(modality, works)
-            keep(path, json.dumps(self.told[modality]).encode() + b"\n" + safetensors.torch.save(values))
-        return values
 
-    def _kept(self, modality: str, path: Path) -> dict[str, Tensor] | None:
-        content = kept(path, "a tower's first values")
-        if content is None:
-            return None
+        def train() -> bytes:
+            values, facts = self._train(modality, works)
+            return json.dumps(facts).encode() + b"\n" + safetensors.torch.save(values)
+
+        content = kept_or_computed(path, "a tower's first values", train, lambda: self.on_message(waits))
         told, _, tensors = content.partition(b"\n")
         self.told[modality] = json.loads(told)
         return safetensors.torch.load(tensors)

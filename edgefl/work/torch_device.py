@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from edgefl.errors import TrainingError
 
 
 def device_of(name: str) -> torch.device:
-    """The torch device; ``auto`` is CUDA if available, else CPU.  Raises TrainingError for a GPU that isn't there."""
+    """The torch device; ``auto`` is CUDA if available, else CPU.  A GPU has its index, without which part of torch's
+    functions refuse it.  Raises TrainingError for a GPU that isn't there."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
@@ -29,6 +32,8 @@ def device_of(name: str) -> torch.device:
             error = TrainingError(f"executor.device is {name}, but {said}")
             error.exit_code = 2
             raise error
+        if device.index is None:
+            return torch.device("cuda", torch.cuda.current_device())
     return device
 
 
@@ -96,8 +101,11 @@ def keep_freed_memory() -> None:
 def warm(device: torch.device) -> None:
     """Allocate a GPU's workspaces for matrix products, forward and backward, so that no work is charged for them.
 
-    The backward pass runs in a separate thread, which gets a separate workspace.
+    cuBLAS has one for each thread, and the backward pass runs in a thread of its own; products with a bias have another
+    one.  A checkpoint makes the backward pass compute both.
     """
     if device.type == "cuda":
-        matrix = torch.zeros(8, 8, device=device, requires_grad=True)
-        (matrix @ matrix).sum().backward()
+        with torch.enable_grad():
+            matrix = torch.zeros(8, 8, device=device, requires_grad=True)
+            bias = torch.zeros(8, device=device)
+            checkpoint(F.linear, matrix, matrix, bias, use_reentrant=False).sum().backward()

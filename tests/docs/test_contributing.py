@@ -6,7 +6,6 @@ import re
 import runpy
 from pathlib import Path
 
-import pages
 import pytest
 import torch
 
@@ -17,6 +16,7 @@ from edgefl.errors import UnknownName
 from edgefl.registry import registered
 from edgefl.runs import Run
 from edgefl.scenario import load
+from tools.pages import running
 
 PARTS = ("devices", "own-data", "own-model", "own-method", "own-schedule", "own-aggregation", "own-parts")
 
@@ -30,7 +30,7 @@ def run(mylab: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_every_part_has_a_page_with_an_example():
-    text = (pages.ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    text = (running.ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     section = text[text.index("| to add | where | how |") : text.index("| `tools/` | for |")]
     assert re.findall(r"\(docs/how-to/([\w-]+)\.md\)", section) == list(PARTS)
     told = " ".join(re.findall(r"^\| (an? .*?) \|", section, re.MULTILINE))
@@ -40,7 +40,7 @@ def test_every_part_has_a_page_with_an_example():
     said = {"aggregation": "aggregation rule"}
     assert kinds == {said.get(noun, noun) for noun in registry.GROUPS if noun != "profile library"} | library | others
     for page in PARTS[:-1]:  # the last registers within a program
-        assert any(str(block.file).startswith("mylab/") for block in pages.blocks(f"docs/how-to/{page}.md"))
+        assert any(str(block.file).startswith("mylab/") for block in running.blocks(f"docs/how-to/{page}.md"))
 
 
 def test_the_device_is_found_and_computes(run):

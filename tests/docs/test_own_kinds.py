@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pages
 import pytest
 import torch
 from sklearn.metrics import f1_score
@@ -22,6 +21,7 @@ from edgefl.registry import registered
 from edgefl.runs import Run
 from edgefl.scenario import json_schema, load
 from edgefl.work.tasks import Task
+from tools.pages import running
 
 PAGE = "docs/how-to/own-parts.md"
 DATA = {"source": "digits", "clients": {"image": 4}, "samples": 24, "validation": 0.1, "test": 0.2}
@@ -33,7 +33,7 @@ SGD = {"optimizer": "sgd", "lr": 0.5, "batch": 24}
 def page() -> Iterator[dict[str, Any]]:
     """What the page's snippets define and register; not the runs at its end."""
     known, names = dict(registered.PARTS), {"__name__": "page"}
-    for block in pages.blocks(PAGE):
+    for block in running.blocks(PAGE):
         if block.language == "python" and "edgefl.run(" not in block.text:
             exec(compile(block.text, str(block), "exec"), names)
     yield names
@@ -311,7 +311,7 @@ def test_workers_train_as_this_process_does(tmp_path: Path) -> None:
     """The page's attack and adapter in a module, whose parts workers import."""
     code = [
         block.text
-        for block in pages.blocks(PAGE)
+        for block in running.blocks(PAGE)
         if block.language == "python" and ('"three-back")' in block.text or '"bottleneck")' in block.text)
     ]
     (tmp_path / "backwards.py").write_text("import edgefl\nfrom pydantic import Field\n\n" + "\n\n".join(code))

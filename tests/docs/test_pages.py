@@ -10,11 +10,12 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import pages
 import pytest
 import torch
 import typer
-from pages import PAGES, ROOT, Shelf, agree, blocks
+
+from tools.pages.outputs import SCORE, agree, renewed
+from tools.pages.running import PAGES, ROOT, Shelf, blocks, pictures
 
 READ = [page for page in PAGES if any(block.language in ("sh", "python", "yaml", "text") for block in blocks(page))]
 DEAR = {
@@ -64,6 +65,8 @@ def read(shelf: Shelf, page: str, *, slow: bool) -> None:
     same_kernels = SAME_KERNELS and page not in OF_HALVES
     for block, printed in shelf.read(page, slow=slow):
         assert agree(block.text, printed, same_kernels=same_kernels), f"{block} shows something else than\n{printed}"
+    if slow:
+        assert all((shelf.folder / picture.source).is_file() for picture in pictures(page)), page
 
 
 @as_recorded
@@ -93,6 +96,18 @@ def test_another_output_is_found() -> None:
     assert not agree("...\nend\n", "head\nend\nmore\n")
     assert agree("peak  12.3 MiB, 6\n", "peak 9.4 KiB, 6\n", same_kernels=False)
     assert not agree("peak 12.3 MiB, 6\n", "peak 9.4 KiB, 7\n", same_kernels=False)
+
+
+def test_renewed_outputs_keep_their_gaps_and_their_lines() -> None:
+    printed = "=== a ===\nkind   peak\n───────────\nimage  1.5 MiB\ntext   9 KiB\n=== b ===\nimage  2 MiB\nend\n"
+    assert renewed("=== a ===\nkind  peak\n", printed) == printed
+    shown = "...\nkind   peak\n─────────\n...\ntext   8 MiB\n...\n"
+    assert renewed(shown, printed) == "...\nkind   peak\n───────────\n...\ntext   9 KiB\n...\n"
+    assert renewed("...\nimage  2 MiB\nend\n", printed) == "...\nimage  2 MiB\nend\n"
+    assert renewed("...\nimage  1.9 MiB\n...\n", printed) == "...\nimage  1.5 MiB\n...\n"  # the likest, not the last
+    assert renewed("...\naudio  2 MiB\n...\n", printed) is None
+    assert renewed("...\ntext   9 KiB\n...\nkind   peak\n...\n", printed) is None
+    assert renewed("=== a ===\n...\nimage  2 MiB\n", printed) is None
 
 
 # --- what stands outside of outputs ---------------------------------------------------------------------------------
@@ -213,4 +228,4 @@ def test_the_recorded_run_is_the_quickstart(shelf: Shelf) -> None:
             if name != "metrics":
                 assert row[name] == pytest.approx(value, rel=1e-9) if isinstance(value, float) else row[name] == value
         for kind, metrics in was["metrics"].items():
-            assert row["metrics"][kind] == pytest.approx(metrics, abs=pages.SCORE)
+            assert row["metrics"][kind] == pytest.approx(metrics, abs=SCORE)

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pages
 import pytest
 
 import edgefl
@@ -21,7 +20,7 @@ from edgefl.models.adapters import Adapter
 from edgefl.training import Attack
 from edgefl.work.steps import Step, Wrapper
 from edgefl.work.tasks import Task
-from tools.pages import classes, protocol
+from tools.pages import classes, protocol, running
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reference" / "protocol.md").read_text(encoding="utf-8")
@@ -72,10 +71,10 @@ def test_every_kind_of_part_has_an_example_that_runs() -> None:
         text = (ROOT / "docs" / "how-to" / f"{page}.md").read_text(encoding="utf-8")
         headings = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in re.findall(r"^#+ (.*)$", text, re.M)}
         assert not heading or heading in headings, example
-        read = [each for each in pages.blocks(f"docs/how-to/{page}.md") if each.language in ("python", "toml")]
+        read = [each for each in running.blocks(f"docs/how-to/{page}.md") if each.language in ("python", "toml")]
         group = registry.GROUPS[kind]
         registers = [each for each in read if f'register("{kind}", ' in each.text or f'."{group}"]' in each.text]
-        assert registers and f"docs/how-to/{page}.md" in pages.PAGES, f"{page} registers no {kind}"
+        assert registers and f"docs/how-to/{page}.md" in running.PAGES, f"{page} registers no {kind}"
 
 
 def test_bases_of_own_parts_are_what_the_page_says() -> None:

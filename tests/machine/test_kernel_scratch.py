@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from edgefl.machine import kernel_scratch
-from edgefl.machine.kernel_scratch import kernels, probe
+from edgefl.machine.kernel_scratch import PROBED_BYTES, kernels, probe
 from edgefl.work import AllocatorPeak, Held, Inside
 from edgefl.work.meter.operator_calls import call_of
 
@@ -150,5 +150,5 @@ def test_only_slow_products_run_with_fewer_terms(monkeypatch: pytest.MonkeyPatch
         ((apart, factors(torch.bfloat16, "rr")[1]), False),
     ):
         call = call_of(aten.mm.default, args, {})
-        assert kernel_scratch._probed(call, "cpu") == (call.with_fewer_terms(64) if fewer else call, 1.0)
-        assert kernel_scratch._probed(call, "cuda") == (call, 1.0)
+        assert kernel_scratch._probed(call, "cpu", PROBED_BYTES) == (call.with_fewer_terms(64) if fewer else call, 1.0)
+        assert kernel_scratch._probed(call, "cuda", PROBED_BYTES) == (call, 1.0)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pages
 import pytest
 import torch
 from edgefl_games import Games
@@ -36,6 +35,7 @@ from edgefl.scenario import load
 from edgefl.training import Inline, Task
 from edgefl.work import Context, Pass, Work, Wrapper
 from edgefl.work.training_options import TrainingOptions
+from tools.pages import running
 
 Tiny = Callable[..., dict[str, Any]]
 PAGE = "docs/how-to/own-method.md"
@@ -101,7 +101,7 @@ class RandomPart(Method):
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The page's methods, ``mirror`` and ``random-part``, known in this module only; the file of the page's methods."""
     known = dict(registered.PARTS)
-    (block,) = (block for block in pages.blocks(PAGE) if block.file == "variants.py")
+    (block,) = (block for block in running.blocks(PAGE) if block.file == "variants.py")
     path = tmp_path_factory.mktemp("page") / "variants.py"
     path.write_text(block.body)
     runpy.run_path(str(path))

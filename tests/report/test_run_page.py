@@ -9,7 +9,7 @@ import html
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -105,18 +105,6 @@ def test_a_page_that_cannot_be_written_is_told(layerwise_run: Run, tmp_path: Pat
 
 
 # --- in a browser ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright isn't installed: pip install '.[test]'")
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if chromium is None:
-        pytest.skip("no Chromium on this machine: install the package chromium")
-    with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"], timeout=WAIT)
-        yield opened
-        opened.close()
 
 
 class Visit:

@@ -95,7 +95,7 @@ WRONG = {
     "not YAML": ("training.batch: [8\n", r"grid.yaml:"),
     "too many": (
         f"seed: {list(range(101))}\nround.quorum: {list(range(1, 102))}\n",
-        r"2 x 101 x 101 = 20,402 cells are more",
+        r"2 of training.batch x 101 of seed x 101 of round.quorum = 20,402 cells are more",
     ),
 }
 

@@ -68,8 +68,8 @@ def memory_of(model: Model, device: str) -> Json:
         gc.collect()
 
     scenario, kind, stage = model.scenario(device), model.kind, model.stage
-    (row,) = measure(scenario, kind=kind, stage=stage, calibration_seconds=0.1, on_progress=tidy)["rows"]
-    predicted, allocated = row["peak_memory_bytes"], row["measured_peak_memory_bytes"]
+    (row,) = measure(scenario, kind=kind, stage=stage, calibration_seconds=0.1, on_progress=tidy).rows
+    predicted, allocated = row.peak_memory_bytes, row.measured_peak_memory_bytes
     requested: Json = {}
     if device == "cuda":
         gc.collect()
@@ -80,13 +80,13 @@ def memory_of(model: Model, device: str) -> Json:
         "predicted_bytes": predicted,
         "allocated_bytes": allocated,
         "error": predicted / allocated - 1,
-        "live_bytes": row["live_memory_bytes"],
-        "metered_bytes": row["measured_live_memory_bytes"],
+        "live_bytes": row.live_memory_bytes,
+        "metered_bytes": row.measured_live_memory_bytes,
         **requested,
-        "predicted_parts": row["memory_bytes"],
-        "metered_parts": row["measured_live_memory_bytes_by_part"],
+        "predicted_parts": row.memory_bytes,
+        "metered_parts": row.measured_live_memory_bytes_by_part,
         "verdicts": verdicts_of(model) if device == "cuda" else [],
-        "steps": row["steps"],
+        "steps": [step.as_json() for step in row.steps],
     }
 
 
@@ -102,10 +102,9 @@ def verdicts_of(model: Model) -> list[Json]:
     """
     import gc
 
-    import torch
-
     from edgefl.commands.compose import planner_of, scenario_of
     from edgefl.machine.observed_work import fits_limit
+    from edgefl.work.torch_device import device_of
 
     planner = planner_of(scenario_of(model.scenario("cuda")))
     setup = planner.setup
@@ -116,7 +115,7 @@ def verdicts_of(model: Model) -> list[Json]:
     tries = []
     for share in EDGES:
         gc.collect()
-        fits = fits_limit(work, source, torch.device("cuda"), int(predicted * share))
+        fits = fits_limit(work, source, device_of("cuda"), int(predicted * share))
         tries.append(
             {"share": share, "limit_bytes": int(predicted * share), "fits": fits, "right": fits == (share > 1)}
         )

@@ -1,4 +1,4 @@
-"""The five steps of ``gpu_check.py`` and the folder of their results."""
+"""The six steps of ``gpu_check.py`` and the folder of their results."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,24 +123,31 @@ def do_quickstart(check: Check) -> Json:
     return {"schedules": schedules, **ended.verdict}
 
 
+GPU_BYTES, MOST_AT_ONCE = 8 * 2**30, 8
+"""GPU memory for each model that is measured at the same time, and how many are at most; the largest take 5 GiB."""
+
+
+def at_once(check: Check) -> int:
+    """How many models are measured at the same time: one on a CPU, on a GPU as many as its memory and cores allow.
+
+    Each has its own process and allocator, and what is measured are bytes: they don't disturb each other.
+    """
+    there = read(check.folder / "machine.json").get("memory_bytes", 0) // GPU_BYTES
+    return max(1, min(there, (os.cpu_count() or 1) // 2, MOST_AT_ONCE))
+
+
 def do_memory(check: Check) -> Json:
     """Measure every model without a result file; each model runs in its own process."""
     folder = check.folder / "memory"
     folder.mkdir(exist_ok=True)
-    cut = False
-    for index, model in enumerate(MODELS[: check.models]):
-        path = folder / f"{index:02d}.json"
-        if path.exists():
-            continue
-        ended = call(check, f"memory-{index:02d}", PROGRAM, "--part", str(index), "--device", check.device)
-        if cut := ended.code is None:
-            break
-        row = {"name": model.name, "title": model.title, **ended.last(), **ended.verdict}
-        write(path, row)
-        summary = row.get("failed") or (
-            f"predicted {mib(row['predicted_bytes'])}, allocated {mib(row['allocated_bytes'])}, {percent(row['error'])}"
-        )
-        print(f"  {index + 1} of {check.models}: {model.title}: {summary}", flush=True)
+    due = [index for index in range(check.models) if not (folder / f"{index:02d}.json").exists()]
+    with ThreadPoolExecutor(at_once(check)) as pool:
+        try:
+            ended = [pool.submit(measure, check, index, folder / f"{index:02d}.json") for index in due]
+            cut = False in [each.result() for each in ended]
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     rows = [read(path) for path in sorted(folder.glob("*.json"))]
     failed = sum("failed" in row for row in rows)
     return {
@@ -148,6 +156,23 @@ def do_memory(check: Check) -> Json:
         **({"cut": True} if cut else {}),
         **({"failed": f"{failed} of {len(rows)} models"} if failed else {}),
     }
+
+
+def measure(check: Check, index: int, path: Path) -> bool:
+    """Measure a model and write its result; False if the step's time is over."""
+    if time.monotonic() >= check.deadline:
+        return False
+    model = MODELS[index]
+    ended = call(check, f"memory-{index:02d}", PROGRAM, "--part", str(index), "--device", check.device)
+    if ended.code is None:
+        return False
+    row = {"name": model.name, "title": model.title, **ended.last(), **ended.verdict}
+    write(path, row)
+    summary = row.get("failed") or (
+        f"predicted {mib(row['predicted_bytes'])}, allocated {mib(row['allocated_bytes'])}, {percent(row['error'])}"
+    )
+    print(f"  {index + 1} of {check.models}: {model.title}: {summary}", flush=True)
+    return True
 
 
 def do_calibrate(check: Check) -> Json:

@@ -12,6 +12,7 @@ from edgefl.records.bench import Bench
 from edgefl.records.compare import ComparedRuns
 from edgefl.records.devices import Calibration, DeviceCheck, FleetClients, Library
 from edgefl.records.explained import Explanation, Exported, Traced
+from edgefl.records.explore import Explored, ExploredDevices
 from edgefl.records.fit import Fit
 from edgefl.records.papers import PaperPages, Papers
 from edgefl.records.parts import Parts
@@ -37,6 +38,8 @@ ANSWERS: dict[str, type[Record]] = {
     "methods": Parts,
     "compare": ComparedRuns,
     "sweep": Sweep,
+    "explore": Explored,
+    "explore --devices": ExploredDevices,
     "fit": Fit,
     "tune": Tuning,
     "bench": Bench,

@@ -34,6 +34,8 @@ def python_page() -> str:
             "profile_clients",
             "check_devices",
             "sweep",
+            "explore",
+            "explore_devices",
             "fit",
             "tune",
             "bench",

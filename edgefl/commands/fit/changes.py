@@ -15,6 +15,7 @@ from edgefl.errors import EdgeflError
 from edgefl.planning import Setup
 from edgefl.scenario import Scenario, load
 from edgefl.work import Pass
+from edgefl.yaml_lines import flow
 
 TIERS = (
     "computation", "numerics", "payload", "schedule", "parameters", "batch loss", "effective batch", "epochs",
@@ -70,16 +71,7 @@ def steps_of(axes: Sequence[Axis], levels: Levels) -> list[Step]:
 
 def sets_of(steps: Sequence[Step]) -> list[str]:
     """The steps as ``path=value`` of an override."""
-    return [f"{path}={_flow(value)}" for step in steps for path, value in step.sets.items()]
-
-
-def _flow(value: Any) -> str:
-    """Plain data as YAML on one line."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_flow, value)) + "]"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return [f"{path}={flow(value)}" for step in steps for path, value in step.sets.items()]
 
 
 def candidates(axes: Sequence[Axis]) -> list[Levels]:
@@ -120,7 +112,7 @@ def axes_of(scenario: Scenario, setup: Setup, kind: str, samples: int, *, growin
         Axis("precision", _precisions(training.precision)),
         Axis("download", _transfers("download", scenario.payload.down, "payload.down"), computes=False),
         Axis("upload", _transfers("upload", scenario.payload.up, "payload.up"), computes=False),
-        Axis("schedule", _schedules(scenario, setup, growing)),
+        Axis("schedule", schedules_of(scenario, setup, growing)),
         Axis("adapter", _adapters(scenario)),
         Axis("epochs", _epochs(training.epochs) if epochs else ()),
         Axis("step", () if training.step_in_backward else (Step("step in backward", COMPUTATION, 1,
@@ -224,7 +216,7 @@ def _pretrained(scenario: Scenario) -> bool:
     )
 
 
-def _schedules(scenario: Scenario, setup: Setup, growing: bool) -> tuple[Step, ...]:
+def schedules_of(scenario: Scenario, setup: Setup, growing: bool) -> tuple[Step, ...]:
     """Schedules of more stages than the current one, each of equally many blocks; layer-wise stays layer-wise.
 
     Beside them schedules under which a client trains the part that fits it: FlexLoRA, HeteroFL and elastic.

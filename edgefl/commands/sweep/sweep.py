@@ -132,7 +132,7 @@ def sweep(
                 label=label, sets=axes_of[label], method=variant.method_name, schedule=variant.schedule_name
             )
             row = store.known.get(label) if store and label not in refused else None
-            with _refusing(label, refused, expanded):
+            with refusing(label, refused, expanded):
                 if row is None and label not in refused:
                     row = CellRow(**vars(head), **vars(answers.priced(label, variant)))
                     if store:
@@ -193,7 +193,7 @@ def sweep(
 
 
 @contextmanager
-def _refusing(label: str, refused: dict[str, str], grid: Grid) -> Iterator[None]:
+def refusing(label: str, refused: dict[str, str], grid: Grid) -> Iterator[None]:
     """Note in ``refused`` why a cell can't be run.
 
     Raises errors that have another cause than the cell's scenario, and ScenarioError if every cell is refused.
@@ -222,7 +222,7 @@ def _check_trainable(grid: Grid, refused: dict[str, str], on_progress: OnProgres
     for label, scenario in grid.cells:
         if label in refused:
             continue
-        with _refusing(label, refused, grid):
+        with refusing(label, refused, grid):
             if federation_of(scenario, on_message).declared_only:
                 break
             check(scenario, on_message)
@@ -234,13 +234,14 @@ def _check_trainable(grid: Grid, refused: dict[str, str], on_progress: OnProgres
 def _columns(grid: Grid) -> dict[str, dict[str, object]]:
     """The columns of each cell that tell what it sets: one for each axis, for one of mappings those that differ."""
     sets = {
-        label: {path: _value_at(data, key) for path, key in zip(grid.paths, grid.keys, strict=True)}
+        label: {path: value_at(data, key) for path, key in zip(grid.paths, grid.keys, strict=True)}
         for label, data in ((label, variant.resolved()) for label, variant in grid.cells)
     }
     return columns_of(sets, own=("method", "schedule"), kept=grid.paths)
 
 
-def _value_at(data: Any, path: KeyPath) -> Any:
+def value_at(data: Any, path: KeyPath) -> Any:
+    """The value at a path in a resolved scenario; None where there is none."""
     for key in path:
         if isinstance(data, Mapping):
             data = data.get(key)

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgefl.html import templates
+from edgefl.html import HERE as SHELL
+from edgefl.html import data, templates, written
 from edgefl.records import Record, part_of
 from edgefl.records.run import Environment
 from edgefl.report.bench import Section, answer, heading, sections, told_runs
@@ -153,13 +153,10 @@ def _page(
     here = Path(__file__).parent
     sections = [("verdict", "Verdict"), *((group.id, group.title) for group in (*filter(None, [compared]), *run))]
     sections += [("single", "Each run")] if members else []
-    data = json.dumps(figures.plots, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    css, js = ((here / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    # the package's own texts, and JSON in which no tag can begin
-    plotly, plots, css, js = (Markup(text) for text in (get_plotlyjs(), data, css, js))
+    css, js = written(SHELL / "shell.css", here / "page.css"), written(SHELL / "theme.js", here / "page.js")
     page = templates(here).get_template("page.html").render(
         title=title, told=told, sections=sections, compared=compared, members=members, run=run, alone=alone,
-        bench=bench, plotly=plotly, plots=plots, css=css, js=js,
+        bench=bench, plotly=Markup(get_plotlyjs()), plots=data(figures.plots), css=css, js=js,
     )  # fmt: skip
     return page.encode()
 

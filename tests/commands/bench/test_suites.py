@@ -51,7 +51,8 @@ def test_the_runs_of_bandwidth_are_those_of_memory_where_no_device_is_small(tmp_
 
 @pytest.mark.slow
 def test_small_says_who_is_best_and_its_scores_are_those_of_its_runs(tmp_path: Path) -> None:
-    answer = edgefl.bench("small", output=tmp_path / "out", jobs=2)
+    few = ["data.samples=48", "data.test=100", "pretrain.image.epochs=1", "pretrain.text.epochs=1"]
+    answer = edgefl.bench(shrunk("small", tmp_path, seeds=2), output=tmp_path / "out", jobs=2, overrides=few)
     assert not answer.failed and answer.trained < answer.cells
     by_fleet = {(fleet.small_share, fleet.low): fleet for fleet in answer.fleets}
     lowest = min(low for share, low in by_fleet if share == 1)

@@ -172,5 +172,5 @@ def test_the_order_is_that_of_a_sweep_with_the_wrong_numbers(tiny: Tiny, monkeyp
 def test_too_many_cells_are_refused(tiny: Tiny) -> None:
     scenario = tiny(data=DECLARED)
     values = ",".join(map(str, range(1, 2002)))
-    with pytest.raises(ScenarioError, match="2001 = 2,001 cells are more than 2,000"):
+    with pytest.raises(ScenarioError, match="2001 of seed = 2,001 cells are more than 2,000"):
         edgefl.sweep(scenario, [f"seed={values}"], sensitivity_to="2x")

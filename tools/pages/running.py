@@ -1,4 +1,4 @@
-"""Pages of the documentation as programs: write their files, run their commands and snippets, compare the outputs.
+"""Pages of the documentation as programs: write their files, run their commands and snippets.
 
 In a page a fenced block is
 
@@ -6,19 +6,16 @@ In a page a fenced block is
 - ``bash``: commands of other machines, such as a cluster's, which are not run;
 - ``sh``: commands, one a line; ``python``: a snippet, all those of a page in one namespace;
 - ``yaml`` without a name: some sections of a scenario;
-- ``text``: the output of the block before it.  A line ``...`` stands for any lines, a score (three decimals) may
-  differ by ``SCORE``, and everything else must be equal.
+- ``text``: the output of the block before it, in which a line ``...`` stands for any lines.
 
 A comment ``<!-- slow -->`` before a block excludes it from the quick tests.  ``<!-- exit 2 -->`` gives the exit code
-of its command, and ``<!-- interrupt -->`` stops the command after its second round.
-
-    python tests/toys/pages.py docs/how-to/own-data.md     runs pages and writes their outputs into them
+of its command, and ``<!-- interrupt -->`` stops the command after its second round.  Before a picture,
+``<!-- from runs/x/curves.png -->`` says of which file it is a copy, or of which HTML page it shows the top.
 """
 
 from __future__ import annotations
 
 import io
-import os
 import re
 import runpy
 import shlex
@@ -34,9 +31,6 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-SCORE = 0.06
-"""Largest difference of an accuracy between processors."""
-
 HOME = "/home/you/study"
 """Name that a page shows for the folder in which it runs."""
 
@@ -63,6 +57,7 @@ EXAMPLES = (*PAGES, "CONTRIBUTING.md")
 """Pages whose files form the package ``mylab``."""
 
 BLOCK = re.compile(r"(?:^<!-- ([^>]*) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PICTURE = re.compile(r"^<!-- from (\S+) -->\n!\[[^\]]*\]\(([^)]+)\)", re.MULTILINE)
 NAMED = re.compile(r"# (\S+\.(?:py|yaml|toml|csv))\n")
 
 
@@ -90,6 +85,7 @@ class Block:
 
     @property
     def slow(self) -> bool:
+        """Whether its commands take long, so that quick tests leave them out."""
         return "slow" in self.marks
 
     def __str__(self) -> str:
@@ -104,6 +100,22 @@ def blocks(page: str) -> list[Block]:
               tuple(mark.strip() for mark in (match[1] or "").split(",") if mark.strip()))
         for match in BLOCK.finditer(text)
     ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture of a page, and the file that the page's commands write and that it is made from."""
+
+    page: str
+    source: str
+    file: Path
+
+
+def pictures(page: str) -> list[Picture]:
+    """The pictures of a page that its commands make."""
+    path = ROOT / page
+    found = PICTURE.finditer(path.read_text(encoding="utf-8"))
+    return [Picture(page, match[1], (path.parent / match[2]).resolve()) for match in found]
 
 
 def write_package(folder: Path) -> None:
@@ -268,92 +280,3 @@ def _accept(block: Block) -> None:
         load({**whole, **sections})
     except Exception as error:
         raise AssertionError(f"{block}: {error}") from error
-
-
-# --- comparing -------------------------------------------------------------------------------------------------------
-
-_SCORE = re.compile(r"(?<![\d.,])[01]\.\d{3}(?!\d)")
-_MEMORY = re.compile(r" *\d[\d.,]* [KMG]?i?B\b| *[\d.]+ %")
-"""Amounts of memory, and their shares, with the spaces that line them up."""
-
-
-def agree(shown: str, printed: str, *, same_kernels: bool = True) -> bool:
-    """Whether the output that a page shows agrees with the printed one; in amounts of memory with ``same_kernels``,
-    as their scratch is part of peaks."""
-    if not same_kernels:
-        shown, printed = (_MEMORY.sub(" #", text) for text in (shown, printed))
-    lines, start = [line.rstrip() for line in printed.strip("\n").splitlines()], 0
-    anywhere = False
-    for part in _parts(shown):
-        if part is None:
-            anywhere = True
-            continue
-        starts = range(start, len(lines) - len(part) + 1) if anywhere else [start]
-        match = next((i for i in starts if _same(part, lines[i : i + len(part)])), None)
-        if match is None:
-            return False
-        start, anywhere = match + len(part), False
-    return anywhere or start == len(lines)
-
-
-def _parts(shown: str) -> Iterator[list[str] | None]:
-    """Yield runs of consecutive lines, and None for each gap (``...``)."""
-    lines: list[str] = []
-    for line in shown.strip("\n").splitlines():
-        if line.strip() == "...":
-            if lines:
-                yield lines
-            yield None
-            lines = []
-        else:
-            lines.append(line.rstrip())
-    if lines:
-        yield lines
-
-
-def _same(shown: list[str], printed: list[str]) -> bool:
-    return len(shown) == len(printed) and all(map(_agree, shown, printed))
-
-
-def _agree(shown: str, printed: str) -> bool:
-    if shown == printed:
-        return True
-    scores, others = ([float(n) for n in _SCORE.findall(line)] for line in (shown, printed))
-    return _SCORE.sub("#", shown) == _SCORE.sub("#", printed) and all(
-        abs(a - b) <= SCORE for a, b in zip(scores, others, strict=True)
-    )
-
-
-# --- renewing --------------------------------------------------------------------------------------------------------
-
-
-def renew(pages: list[str], folder: Path) -> None:
-    """Write the outputs of pages into them; a differing block with a gap is printed, not changed."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_package(folder)
-    sys.path.insert(0, str(folder))
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    shelf = Shelf(folder)
-    for page in pages:
-        text = (ROOT / page).read_text(encoding="utf-8")
-        for block, printed in reversed(list(shelf.read(page, slow=True))):
-            if agree(block.text, printed):
-                continue
-            if any(part is None for part in _parts(block.text)):
-                print(f"{block}: differs and has a gap, so renew it by hand:\n{printed}")
-                continue
-            first, last = block.span
-            lines = [line.rstrip() for line in printed.strip("\n").splitlines()]
-            text = text[:first] + "\n".join([*lines, ""]) + text[last:]
-            print(f"{block}: renewed")
-        (ROOT / page).write_text(text, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    import tempfile
-
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ["COLUMNS"] = "100"  # of all tables on pages
-    sys.path.insert(0, str(ROOT))
-    with tempfile.TemporaryDirectory() as folder:
-        renew(sys.argv[1:] or list(PAGES), Path(folder) / "shelf")

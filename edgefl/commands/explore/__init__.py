@@ -1,0 +1,1 @@
+"""``edgefl explore``: a page in which budgets and choices are moved by hand."""

@@ -1,0 +1,130 @@
+"""``edgefl explore``: a page in which budgets and choices are moved by hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from edgefl.commands.compose import Given
+from edgefl.commands.explore.asked import asked_for, write_page
+from edgefl.commands.explore.fleet_rows import Fleets
+from edgefl.commands.explore.page_columns import Columns
+from edgefl.commands.explore.presets import Candidate, presets_of
+from edgefl.commands.explore.priced_cell import Answered, Span, priced_cell
+from edgefl.commands.progress import OnProgress, public_command, silent
+from edgefl.commands.sweep.cell_answers import Workloads
+from edgefl.devices.budgets import FIELDS, budget_named
+from edgefl.records.explore import Column, Explored, ExploredBudget, ExploredCell, ExploredFleet, Place
+from edgefl.report.explore import page_of
+from edgefl.scenario import Scenario
+
+
+@public_command
+def explore(
+    scenario: Given,
+    axes: Sequence[str] = (),
+    *,
+    overrides: Sequence[str] = (),
+    output: str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
+    on_progress: OnProgress = silent,
+    progress: bool = False,
+) -> Explored:
+    """Price a scenario's clients under every combination of choices, and write a page in which budgets are moved.
+
+    The page compares budgets itself, so that it needs no edgefl.  Its verdicts are those of ``edgefl.sweep``.
+    Nothing is trained.
+
+    Args:
+        scenario: A scenario file, the name of a shipped scenario, or a scenario as a dictionary.
+        axes: Fields with the values to choose from, ``"training.batch=8,16,32"``, beside what the scenario compares; by
+            default schedules, batch sizes, and with an adapter ranks and precision, as long as there are few cells.
+        overrides: Changes of single fields, ``"training.lr=1e-3"``.
+        output: The page, a file that ends in .html; by default none is written.
+        jobs: How many combinations are priced side by side, each in a process; by default one for each core, as far as
+            there is memory.
+        on_progress: Called with the name of an event and its facts.
+        progress: Whether to show a bar, by tqdm or rich, whichever is installed.
+
+    Returns:
+        A record: what the page has.
+
+    Raises:
+        ScenarioError: The scenario or a value is invalid, or there are too many combinations; or none can be run.
+        RunError: The page can't be written, or would be too large.
+    """
+    asked = asked_for(scenario, axes, overrides, output, jobs, on_progress)
+    columns, works = dict[Place, Column](), set[str]()
+    fleets, spans = list[ExploredFleet](), dict[str, Span]()
+    cells, candidates = list[ExploredCell](), list[Candidate]()
+    _shared.cache_clear()  # an earlier call was told its columns
+    for head, outcome in zip(asked.cells(), asked.outcomes(_priced), strict=True):
+        if isinstance(outcome, str):
+            cells.append(ExploredCell(**vars(head), refused=outcome))
+            continue
+        columns |= outcome.columns
+        works |= outcome.works
+        answer = outcome.answer
+        if answer.fleet not in fleets:
+            fleets.append(answer.fleet)
+        for name, span in answer.spans.items():
+            spans[name] = span.with_(spans.get(name, span))
+        candidates.append(Candidate(len(cells), head.at, answer.eligible, answer.fleet.clients, answer.seconds))
+        cells.append(ExploredCell(**vars(head), priced=replace(answer.cell, fleet=fleets.index(answer.fleet))))
+    presets = presets_of(candidates, asked.axes)
+    result = Explored(
+        **vars(asked.head()),
+        cells=cells,
+        start=presets[0].cell,
+        budgets=[_budget(name, span) for name, span in spans.items()],
+        fleets=fleets,
+        presets=presets,
+        columns=dict(sorted(columns.items())),
+        predictions=len(works),
+    )
+    if output is not None:
+        most = max(fleet.clients for fleet in fleets)
+        write_page(page_of(result), Path(output), asked.counted(f"{most:,} clients"))
+        on_progress("done", {"folder": str(output)})
+    return result
+
+
+def _budget(name: str, span: Span) -> ExploredBudget:
+    quantity = budget_named(name).quantity
+    return ExploredBudget(
+        name=name,
+        path=f"fleet.budgets.{FIELDS.get(name, name)}",
+        noun=budget_named(name).noun,
+        unit=quantity.unit,
+        whole=quantity.whole,
+        least=span.least,
+        most=span.most,
+    )
+
+
+# --- in a worker -----------------------------------------------------------------------------------------------------
+
+
+class _Priced(NamedTuple):
+    """A cell, the columns that this process hasn't given yet, and the cost keys of the works that it priced."""
+
+    answer: Answered
+    columns: Mapping[Place, Column]
+    works: frozenset[str]
+
+
+@cache
+def _shared() -> tuple[Workloads, Fleets, Columns]:
+    """What all cells of this process share."""
+    return Workloads(silent, keeping=False), Fleets(), Columns()
+
+
+def _priced(scenario: Scenario, on_progress: OnProgress) -> _Priced:
+    """The cell of a scenario; in a worker process, or in this one."""
+    workloads, fleets, columns = _shared()
+    answer = priced_cell(scenario, workloads.of(scenario), fleets, columns)
+    return _Priced(answer, columns.untold(), workloads.untold())

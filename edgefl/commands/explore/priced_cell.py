@@ -1,0 +1,175 @@
+"""A cell as the page has it: its fleet, what clients are offered, and what that costs on their devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.commands.explore.fleet_rows import Fleets
+from edgefl.commands.explore.page_columns import Columns
+from edgefl.cost.phases import joules_of
+from edgefl.planning.workload import LEFT_OUT, Workload, evaluated
+from edgefl.records.explore import ExploredFleet, Offer, PeakParts, Place, PricedCell, Term, Turn
+from edgefl.records.record import UNSET
+from edgefl.scenario import Scenario
+
+Integers = NDArray[Any]
+Floats = NDArray[np.float64]
+
+
+class Span(NamedTuple):
+    """What the cheapest and the most expensive client take of a budget."""
+
+    least: float
+    most: float
+
+    def with_(self, other: Span) -> Span:
+        """The span of both."""
+        return Span(min(self.least, other.least), max(self.most, other.most))
+
+
+class Answered(NamedTuple):
+    """A cell and its fleet, whose index it doesn't know yet, and who fits by what the scenario grants."""
+
+    cell: PricedCell
+    fleet: ExploredFleet
+    spans: Mapping[str, Span]
+    eligible: int
+    seconds: float | None
+
+
+def priced_cell(scenario: Scenario, workload: Workload, fleets: Fleets, columns: Columns) -> Answered:
+    """The cell of a scenario; ``columns`` get its numbers."""
+    setup = workload.setup
+    fleet, pairs = setup.fleet, len(setup.fleet.pairs)
+    spots, spot = np.unique(setup.client_group.astype(np.int64) * pairs + fleet.pair_index, return_inverse=True)
+    group, pair = spots // pairs, spots % pairs
+    costs = _Costs(workload, group, pair, columns)
+    clients = fleets.rows(scenario, setup, spot)
+    offers: dict[int, int] = {}
+    made, spans, turns = list[Offer](), dict[str, Span](), list[Turn]()
+    for stage, offered in zip(workload.stages, workload.candidates, strict=True):
+        for index, works in offered.items():
+            if id(works) not in offers:
+                offers[id(works)] = len(made)
+                made.append(_offer(workload, index, works, costs, columns))
+                for name, span in costs.spans(works).items():
+                    spans[name] = span.with_(spans.get(name, span))
+        turns.append(
+            Turn(stage=stage.index, rounds=stage.rounds, offers=[offers[id(works)] for works in offered.values()])
+        )
+    judged = evaluated(workload, why=False)
+    fits = [(int(turn.eligible.sum()), float(turn.seconds[turn.eligible].max(initial=0))) for turn in judged]
+    hardest, seconds = min(fits, key=lambda each: each[0]), [seconds for count, seconds in fits if count]
+    cell = PricedCell(
+        fleet=0,
+        spot=columns.add(clients.spot),
+        group=columns.add(group),
+        pair=columns.add(pair),
+        deadline=setup.round.deadline,
+        offers=made,
+        turns=turns,
+    )
+    return Answered(cell, clients.fleet(columns), spans, hardest[0], max(seconds, default=None))
+
+
+class _Costs:
+    """What the works of a cell cost, as terms that are added up."""
+
+    def __init__(self, workload: Workload, group: Integers, pair: Integers, columns: Columns):
+        self.group, self.pair, self.columns = group, pair, columns
+        fleet = workload.setup.fleet
+        self.devices, self.links = len(fleet.devices), len(fleet.links)
+        self.prices = workload.prices.on(fleet.pairs, fleet.throttling).costs
+        phases = [workload.prices.phases(device, link, fleet.throttling) for device, link in fleet.pairs]
+        by_phase = {
+            "seconds": [each.seconds for each in phases],
+            "joules": [joules_of(each.seconds, each.watts) for each in phases],
+        }
+        self.phases = {name: np.stack([np.stack(three) for three in each], axis=1) for name, each in by_phase.items()}
+        """Download, computing and upload: `[3, pairs, works]`."""
+        moved = [(demand.traffic.serialised_download_bytes, demand.traffic.serialised_upload_bytes)
+                 for demand in workload.demands]  # fmt: skip
+        self.transfer_of = np.unique(np.array(moved).reshape(-1, 2), axis=0, return_inverse=True)[1].ravel()
+
+    def transfers(self, works: Integers) -> tuple[Integers, Integers]:
+        """Index of each group's transfer, 0 for those that take no part, and a work that has each transfer."""
+        taken = works[works != LEFT_OUT]
+        first, index = np.unique(self.transfer_of[taken], return_index=True, return_inverse=True)[1:]
+        of_groups = np.zeros(len(works), np.int64)
+        of_groups[works != LEFT_OUT] = index
+        return of_groups, taken[first]
+
+    def by_group(self, works: Integers, values: Floats) -> Place:
+        """A number of each work as one of each group."""
+        return self.columns.add(_of(works, values))
+
+    def terms(self, works: Integers, name: str) -> list[Term]:
+        """What the groups with these works take of a budget."""
+        prices = self.prices[name]
+        if (alone := _of(works, prices)).shape[0] == 0 or (alone == alone[:1]).all():
+            return [Term(by="group", values=self.columns.add(alone[:1]))]
+        here = alone[self.pair, self.group]
+        if name in self.phases:
+            found, total = self._phases(works, *self.phases[name])
+            if np.array_equal(total, here):
+                return found
+        return [Term(by="spot", values=self.columns.add(here))]
+
+    def _phases(self, works: Integers, down: Floats, busy: Floats, up: Floats) -> tuple[list[Term], Floats]:
+        """The terms of download, computing and upload, and their sum for each spot."""
+        transfer, first = self.transfers(works)
+        moved = [each[:, first].T for each in (down, up)]  # [transfers, pairs]
+        computed = _of(works, busy)[:: self.links].T  # [groups, devices]
+        there = transfer[self.group], self.pair
+        total = (moved[0][there] + computed[self.group, self.pair // self.links]) + moved[1][there]
+        total = np.where(works[self.group] != LEFT_OUT, total, 0)
+        add = self.columns.add
+        return [
+            Term(by="pair", values=add(moved[0])),
+            Term(by="device", values=add(computed)),
+            Term(by="pair", values=add(moved[1])),
+        ], total
+
+    def spans(self, works: Integers) -> dict[str, Span]:
+        """What spots take of each budget, but for groups that take no part; empty if all are."""
+        some = works[self.group] != LEFT_OUT
+        if not some.any():
+            return {}
+        taken = {name: prices[self.pair[some], works[self.group][some]] for name, prices in self.prices.items()}
+        return {name: Span(float(values.min()), float(values.max())) for name, values in taken.items()}
+
+
+def _of(works: Integers, values: Floats) -> Floats:
+    """Numbers of these works, of the last axis of ``values``; 0 where there is none."""
+    found = np.zeros((*values.shape[:-1], len(works)))
+    some = works != LEFT_OUT
+    found[..., some] = values[..., works[some]]
+    return found
+
+
+def _offer(workload: Workload, index: int, works: Integers, costs: _Costs, columns: Columns) -> Offer:
+    setup, peaks = workload.setup, list[PeakParts]()
+    kinds = np.asarray(setup.clients.client_kind)[setup.representative]
+    memory = _of(works, workload.table["memory"])
+    for kind in range(len(setup.clients.kinds)):
+        members = np.flatnonzero((works != LEFT_OUT) & (kinds == kind))
+        if not len(members):
+            continue
+        largest = int(members[np.argmax(memory[members])])
+        demand = workload.demands[int(works[largest])]
+        batch = next((each.batch for each in demand.form.passes if each.train), None)
+        peaks.append(PeakParts(kind=kind, group=largest, batch=batch, parts=dict(demand.compute.memory_bytes)))
+    return Offer(
+        stage=index,
+        part=setup.schedule.offered[index - 1].label or UNSET,
+        takes_part=columns.add(works != LEFT_OUT),
+        transfer=columns.add(costs.transfers(works)[0]),
+        costs={name: costs.terms(works, name) for name in setup.fleet.budget_names},
+        download_bytes=costs.by_group(works, workload.table["download_bytes"]),
+        upload_bytes=costs.by_group(works, workload.table["upload_bytes"]),
+        peaks=peaks,
+    )

@@ -1,0 +1,65 @@
+// The answer in words and numbers: who can train, whom what leaves out, what a round costs, what is lost.
+"use strict";
+
+const edgeflAnswer = (() => {
+  const { count, show } = edgeflUnits;
+
+  // Seconds of the deadline that holds; Infinity without one.
+  const deadlineOf = ({ state, cell }) => ("deadline" in state.set ? state.set.deadline : cell.given.deadline ?? Infinity);
+
+  // Of a turn: clients that fit, that each cause leaves out, and that the method leaves out.
+  // Causes are budgets by their names, and "deadline" for those whose time the deadline limits.
+  function counted(judged, turn) {
+    const { counts } = judged.cell.fleet, deadline = deadlineOf(judged), seconds = judged.names.indexOf("seconds");
+    const by = new Int32Array(judged.names.length + 1), total = { fits: 0, left: 0, clients: 0 };
+    for (let i = 0; i < counts.length; i++) {
+      const n = counts[i];
+      total.clients += n;
+      if (turn.offer[i] < 0) total.left += n;
+      else if (turn.eligible[i]) total.fits += n;
+      else if (turn.binding[i] === seconds && judged.allowed.seconds[i] === deadline) by[judged.names.length] += n;
+      else by[turn.binding[i]] += n;
+    }
+    const causes = [...judged.names, "deadline"].map((name, b) => [name, by[b]]).filter(([, n]) => n);
+    return { ...total, causes: causes.sort((a, b) => b[1] - a[1]) };
+  }
+
+  const nounOf = (record, cause) => (cause === "deadline" ? "the deadline" : record.budgets.find((each) => each.name === cause)?.noun ?? cause);
+
+  // "31 of 40 clients can train in the hardest stage, 3; memory leaves 7 out, the deadline 2"
+  function sentence(record, judged, stage) {
+    const { fits, left, clients, causes } = counted(judged, stage.turns[0]);
+    const which = stage === judged.hardest ? `the hardest stage, ${stage.stage}` : `stage ${stage.stage}`;
+    const where = judged.stages.length > 1 ? ` in ${which}` : "";
+    const who = fits === clients ? `All ${count(clients)} clients can train` : `${fits ? count(fits) : "None"} of ${count(clients)} clients can train${where}`;
+    const refused = causes.map(([cause, n], i) => `${nounOf(record, cause)} ${i ? "" : "leaves "}${count(n)}${i ? "" : " out"}`);
+    if (left) refused.push(`the method ${refused.length ? "" : "leaves "}${count(left)}${refused.length ? "" : " out"}`);
+    return refused.length ? `${who}; ${refused.join(", ")}.` : `${who}.`;
+  }
+
+  // Samples and clients of each kind, and what of them isn't in: [{kind, clients, samples, lostClients, lostSamples}].
+  function byKind(judged, turn) {
+    const { fleet } = judged.cell, { counts, kind, samples } = fleet;
+    const rows = fleet.given.kinds.map((name) => ({ kind: name, clients: 0, samples: 0, lostClients: 0, lostSamples: 0 }));
+    for (let i = 0; i < counts.length; i++) {
+      const row = rows[kind[i]], n = counts[i];
+      row.clients += n;
+      row.samples += n * samples[i];
+      if (!turn.eligible[i]) {
+        row.lostClients += n;
+        row.lostSamples += n * samples[i];
+      }
+    }
+    return rows;
+  }
+
+  // What a round costs in the mean, [name, words], of `ex.round` or of a stage.
+  function costs(round) {
+    return [
+      ["time", show(round.round_seconds, "s")], ["energy", show(round.energy_joules, "J")], ["computation", show(round.flops, "FLOP")],
+      ["down", show(round.download_bytes, "B")], ["up", show(round.upload_bytes, "B")], ["peak memory", show(round.peak_memory_bytes, "B")],
+    ];
+  }
+
+  return { deadlineOf, counted, nounOf, sentence, byKind, costs };
+})();

@@ -1,0 +1,235 @@
+"""What ``edgefl explore`` offers, refuses and keeps small."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from rich.console import Console
+
+import edgefl
+from edgefl.commands.explore import asked, choices, fleet_rows
+from edgefl.commands.explore.page_columns import Columns
+from edgefl.commands.explore.presets import Candidate, presets_of
+from edgefl.errors import RunError, ScenarioError
+from edgefl.records.explore import Choice, Column, Explored, ExploredAxis, ExploredDevices
+from edgefl.report.explore.explore import print_explored
+from edgefl.scenario import load
+
+Tiny = Callable[..., dict[str, Any]]
+
+FLEET = {
+    "devices": {"raspberry-pi-3b-plus": 3, "raspberry-pi-4-4gb": 4},
+    "links": {"wifi-5": 4, "lte": 3},
+    "budgets": {"memory": "400 kB..1.2 MB"},
+}
+
+DECLARED = {"source": "declared", "clients": {"image": 4, "text": 3}, "samples": 40,
+            "shapes": {"image": {"channels": 1, "size": 32, "classes": 12}, "text": {"vocabulary": 200}}}  # fmt: skip
+
+
+def numbers(column: Column) -> np.ndarray[Any, Any]:
+    """The numbers of a column, as a page reads them."""
+    read = np.frombuffer(base64.b64decode(column.data), np.dtype(column.type).newbyteorder("<"))
+    return read if len(read) == column.length else np.full(column.length, read[0])
+
+
+def printed(record: Explored | ExploredDevices) -> str:
+    """What the command prints."""
+    told = io.StringIO()
+    print_explored(record, "page.html", Console(file=told, width=100))
+    return told.getvalue()
+
+
+@given(
+    arrays.arrays(np.float64, st.integers(0, 6), elements=st.floats(0, allow_nan=False))
+    | arrays.arrays(np.int64, st.integers(0, 6), elements=st.integers(0, 2**53))
+)
+def test_a_column_has_the_same_numbers(values: np.ndarray[Any, Any]) -> None:
+    columns = Columns()
+    name = columns.add(values)
+    told = columns.untold()
+    assert np.array_equal(numbers(told[name]), values) and columns.untold() == {}
+    assert columns.add(values.copy()) == name and columns.untold() == {}
+
+
+def test_a_column_takes_few_bytes() -> None:
+    columns = Columns()
+    names = [columns.add(np.array(values)) for values in ([0, 255], [0, 256], [0, 2**16], [0.5, 1], [7.0] * 1000)]
+    told = columns.untold()
+    assert [told[name].type for name in names] == ["u1", "u2", "u4", "f8", "u1"]
+    assert numbers(told[names[-1]]).tolist() == [7.0] * 1000 and len(told[names[-1]].data) == 4
+
+
+def test_without_axes_it_proposes_schedules_batches_and_what_an_adapter_has(tiny: Tiny) -> None:
+    plain = choices.proposed(load(tiny()))
+    assert [axis.partition("=")[0] for axis in plain] == ["schedule", "training.batch", "training.checkpointing"]
+    assert "training.batch=8,4,16" in plain
+    adapted = choices.proposed(load(tiny(adapter={"name": "lora", "rank": 4})))
+    assert "adapter.rank=4,2,8" in adapted and "training.precision=float32,bfloat16" in adapted
+    compared = choices.proposed(
+        load(tiny(compare={"schedule.rounds": [2, 3], "training": [{"batch": 8}, {"batch": 4}]}))
+    )
+    assert compared == []  # what the scenario compares is left alone
+
+
+def test_a_cell_that_cannot_be_run_is_kept_with_the_reason_that_sweep_gives(tiny: Tiny) -> None:
+    axes = ["schedule={name: layerwise, stages: 5, rounds: 5},end-to-end", "training.batch=4,8"]
+    record = edgefl.explore(tiny(fleet=FLEET), axes, jobs=1)
+    rows = edgefl.sweep(tiny(fleet=FLEET), axes).as_json()["rows"]
+    assert [cell.refused or None for cell in record.cells] == [row.get("refused") for row in rows]
+    assert [cell.label for cell in record.cells] == [row["label"] for row in rows]
+    assert [cell.at for cell in record.cells] == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    assert sum(bool(cell.refused) for cell in record.cells) == 2 and record.start == 3
+    assert [axis.own for axis in record.axes] == [1, 1]
+    text = printed(record)
+    assert "4 cells: 2 of schedule x 2 of training.batch" in text and "refused (2 of 4 cells): schedule.stages" in text
+
+
+def test_workers_price_the_same(tiny: Tiny) -> None:
+    axes = ["training.batch=4,8"]
+    alone, beside = (edgefl.explore(tiny(fleet=FLEET), axes, jobs=jobs).as_json() for jobs in (1, 2))
+    assert alone | {"predictions": 0} == beside | {"predictions": 0}
+
+
+def test_presets_let_more_in_with_more_changes(tiny: Tiny) -> None:
+    record = edgefl.explore(tiny(fleet=FLEET), ["training.batch=8,4", "training.checkpointing=false,true"], jobs=1)
+    for preset in record.presets:
+        [row] = edgefl.sweep(
+            tiny(fleet=FLEET),
+            overrides=[
+                f"{axis.path}={axis.choices[at].text}"
+                for axis, at in zip(record.axes, record.cells[preset.cell].at, strict=True)
+            ],
+        ).as_json()["rows"]
+        assert preset.eligible == round(row["eligible_share_at_hardest_stage"] * preset.clients) and preset.clients == 7
+    assert record.presets[0].changes == [] and record.presets[0].cell == record.start
+    assert len(record.presets) > 1
+    assert [each.eligible for each in record.presets] == sorted({each.eligible for each in record.presets})
+
+
+def test_of_presets_that_let_as_many_in_the_smaller_change_comes_first() -> None:
+    axes = [
+        ExploredAxis(path=path, choices=[Choice(label="a", text="a"), Choice(label="b", text="b")], own=0)
+        for path in ("training.batch", "training.checkpointing")
+    ]
+    cells = [(0, [0, 0], 1), (1, [0, 1], 5), (2, [1, 0], 5), (3, [1, 1], 5)]
+    found = presets_of([Candidate(cell, at, eligible, 9, 1.0) for cell, at, eligible in cells], axes)
+    assert [(preset.cell, preset.changes) for preset in found] == [(0, []), (1, [1])]
+
+
+def test_clients_that_are_equal_share_a_row_where_there_are_many(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = tiny(data=DECLARED, fleet={**FLEET, "budgets": {}})
+    every = edgefl.explore(scenario, ["training.batch=8"], jobs=1)
+    monkeypatch.setattr(fleet_rows, "MOST_ROWS", 6)
+    shared = edgefl.explore(scenario, ["training.batch=8"], jobs=1)
+    [one], [other] = every.fleets, shared.fleets
+    assert one.rows == one.clients == other.clients == 7 and other.rows < 7 and not other.rounded
+    assert numbers(shared.columns[other.counts]).sum() == 7
+    assert held(every) == held(shared)
+    drawn = edgefl.explore(tiny(data=DECLARED, fleet=FLEET), ["training.batch=8"], jobs=1).fleets[0]
+    assert drawn.clients == 7 and drawn.rounded
+
+
+def held(record: Explored) -> dict[str, int]:
+    """Samples of each kind."""
+    fleet = record.fleets[0]
+    kinds, counts, samples = (numbers(record.columns[at]) for at in (fleet.kind, fleet.counts, fleet.samples))
+    weights = counts.astype(float) * samples
+    return {kind: int(weights[kinds == index].sum()) for index, kind in enumerate(fleet.kinds)}
+
+
+@pytest.mark.parametrize("bits", [0, 3, 10, 52])
+def test_what_is_granted_is_rounded_by_at_most_half_of_its_last_digit(bits: int) -> None:
+    values = np.array([0.0, 1.0, 3.0, 12_345_678.9, np.inf, 1e-300])
+    rounded = fleet_rows.rounded(values, bits)
+    finite = np.isfinite(values)
+    assert rounded[~finite].tolist() == [np.inf]
+    assert (np.abs(values[finite] - rounded[finite]) <= values[finite] * 2.0 ** -(bits + 1)).all()
+    assert bits < 52 or (rounded == values).all()
+
+
+def test_ten_thousand_clients_take_less_than_four_megabytes(tiny: Tiny) -> None:
+    scenario = tiny(
+        data={**DECLARED, "clients": {"image": 6000, "text": 4000}, "samples": "40..50"},
+        fleet={"devices": ["phone-entry", "phone-mid", "raspberry-pi-4-4gb", "macbook-air-m1"],
+               "links": ["lte", "wifi-5"], "budgets": FLEET["budgets"]},
+    )  # fmt: skip
+    record = edgefl.explore(scenario, ["training.batch=4,8"], jobs=1)
+    assert record.fleets[0].rows == 10_000
+    assert len(json.dumps(record.as_json(), separators=(",", ":"))) < 400_000
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+
+def test_too_many_cells_are_counted_and_named(tiny: Tiny) -> None:
+    axes = ["training.batch=" + ",".join(map(str, range(1, 41))), "seed=" + ",".join(map(str, range(30)))]
+    with pytest.raises(ScenarioError, match=r"40 of training\.batch x 30 of seed = 1,200 cells are more than 1,000"):
+        edgefl.explore(tiny(), axes, jobs=1)
+
+
+def test_a_page_that_would_be_too_large_is_not_written(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asked, "MOST_BYTES", 2000)
+    with pytest.raises(
+        RunError, match=r"the page would have .* MB for 1 cell of 7 clients; .* leave values out of --vary"
+    ):
+        edgefl.explore(tiny(), ["training.batch=8"], output=tmp_path / "page.html", jobs=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"output": "gone/page.html"}, "the folder gone doesn't exist"),
+        ({"output": "page.pdf"}, r"its name ends in \.pdf; allowed: \.html"),
+        ({"jobs": 0}, "jobs must be 1 or more, not 0"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_priced(
+    tiny: Tiny, words: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asked, "grid_of", None)
+    for command in (edgefl.explore, edgefl.explore_devices):
+        with pytest.raises(RunError, match=message):
+            command(tiny(), **words)
+
+
+def test_if_no_cell_can_be_run_it_says_why(tiny: Tiny) -> None:
+    with pytest.raises(ScenarioError, match="more than the 2 blocks"):
+        edgefl.explore(
+            tiny(), ["schedule={name: layerwise, stages: 5, rounds: 5},{name: layerwise, stages: 6, rounds: 6}"]
+        )
+
+
+# --- devices ---------------------------------------------------------------------------------------------------------
+
+
+def test_devices_are_answered_as_devices_check_answers_them(tiny: Tiny) -> None:
+    scenario = tiny(fleet=FLEET)
+    record = edgefl.explore_devices(scenario, ["training.batch=4,16"], jobs=1)
+    assert len(record.cells) == 2
+    for cell, batch in zip(record.cells, (4, 16), strict=True):
+        check = edgefl.check_devices(scenario, [f"training.batch={batch}"])
+        found = {
+            (record.devices[line.device].name, line.kind): answer
+            for line, answer in zip(record.lines, cell.answers, strict=True)
+        }
+        assert len(found) == len(check.rows) and record.link == check.link
+        for row in check.rows:
+            answer = found[row.device, row.whose]
+            assert answer is not None
+            assert (answer.answer, answer.reason, answer.binding) == (row.answer, row.reason, row.binding)
+            assert answer.peak_memory_bytes == row.peak_memory_bytes and answer.virtual_seconds == row.virtual_seconds
+    assert "Devices of the library that can train" in printed(record)

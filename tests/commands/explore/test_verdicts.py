@@ -1,0 +1,194 @@
+"""The verdicts of a page whose controls are moved are those of sweep and profile --clients, at exact thresholds too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import inf, nextafter
+from random import Random
+from typing import Any
+
+import pytest
+
+import edgefl
+from edgefl.records.explore import Explored
+from edgefl.report.explore import page_of
+
+Tiny = Callable[..., dict[str, Any]]
+State = dict[str, Any]
+
+MOVE = """async (states) => {
+  const told = [];
+  for (const {cell, set} of states) {
+    document.querySelectorAll("[data-part=choices] fieldset").forEach((axis, a) => {
+      axis.querySelectorAll("input")[record.cells[cell].at[a]].click();
+    });
+    for (const field of document.querySelectorAll(".limit input[type=text]")) {
+      field.value = (set[field.closest(".limit").dataset.limit] ?? "").replace("Infinity", "unlimited");
+      field.dispatchEvent(new Event("change"));
+    }
+    await new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));
+    const words = document.getElementById("explore").dataset.state;
+    const [state] = edgeflState.read(record, words);
+    const texts = Object.fromEntries(Object.entries(state.set).map(([name, value]) => [name, String(value)]));
+    told.push({words, cell: state.cell, set: texts, answer: document.querySelector("[data-part=answer]").textContent});
+  }
+  return told;
+}"""
+"""Moves the page's controls to each state, and says which state the page then has, and its answer."""
+
+JUDGE = """(all) => all.map((words) => {
+  const [state] = edgeflState.read(record, words);
+  const judged = explorer.judge(state), {counts} = judged.cell.fleet;
+  const texts = (values) => Object.fromEntries(Object.entries(values).map(([name, value]) => [name, String(value)]));
+  const clients = Array.from(counts, (_, row) => {
+    let worst = null, able = 0, turns = 0;
+    judged.turns.forEach((turn, t) => {
+      const client = explorer.client(judged, row, t);
+      if (client === null) return;
+      turns += 1;
+      able += client.eligible;
+      const nearer = worst === null || client.near < worst.near;
+      if (nearer || (client.near === worst.near && client.costs.memory > worst.costs.memory)) worst = client;
+    });
+    return worst && {...worst, near: String(worst.near), able, turns, costs: texts(worst.costs),
+                     budgets: texts(worst.budgets), margins: texts(worst.margins)};
+  });
+  const ever = counts.reduce((sum, n, i) => sum + n * judged.ever[i], 0);
+  return {
+    clients, ever, changes: explorer.changes(state), round: explorer.round(judged),
+    data: explorer.data(judged, judged.ever), hardest: judged.hardest.stage,
+    stages: judged.stages.map(({turns, left_out, ...stage}) => stage),
+  };
+})"""
+"""The verdicts of states of the page; numbers are texts where they may be infinite, which JSON hasn't."""
+
+
+@pytest.fixture(scope="module")
+def scenario(tiny: Tiny) -> dict[str, Any]:
+    """Unequal devices, drawn budgets of each kind, a stage that offers several parts."""
+    return tiny(
+        method="fedavg",
+        data={"source": "glyphs", "clients": {"image": 5, "text": 4, "image-text": 4}, "samples": 40,
+              "partition": {"dirichlet": 0.3}, "validation": 40, "test": 40},
+        fleet={
+            "devices": {"raspberry-pi-3b-plus": 3, "raspberry-pi-4-4gb": 5, "jetson-orin-nano-8gb": 5},
+            "links": {"wifi-5": 6, "lte": 7},
+            "throttling": True,
+            "budgets": {"memory": "400 kB..1.2 MB", "energy_per_round": "0.1..20 J", "power": "3..12 W",
+                        "energy_total": {"5 J": 6, "unlimited": 7}},
+        },
+        round={"cohort": 1.0, "deadline": "40 s"},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def record(scenario: dict[str, Any]) -> Explored:
+    schedules = "end-to-end,{name: layerwise, stages: 2, rounds: 4},{name: elastic, stages: 2, rounds: 2}"
+    return edgefl.explore(scenario, [f"schedule={schedules}", "training.batch=4,8"], jobs=1)
+
+
+@pytest.fixture(scope="module")
+def page(record: Explored, browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The page in Chromium, with the record and what judges it as the page does."""
+    path = tmp_path_factory.mktemp("explored") / "page.html"
+    path.write_text(page_of(record), encoding="utf-8")
+    opened = browser.new_page()
+    opened.set_default_timeout(300_000)
+    opened.goto(path.as_uri())
+    opened.evaluate("""() => {
+      window.record = JSON.parse(document.getElementById("record").textContent);
+      window.explorer = new edgeflVerdicts.Explorer(record);
+    }""")
+    yield opened
+    opened.close()
+
+
+def drawn_states(record: Explored, first: list[dict[str, Any]], count: int) -> list[State]:
+    """States in which some budgets are moved: anywhere, to what a client needs exactly, or to just less than that."""
+    random, states = Random(5), list[State]()
+    whole = {budget.name: budget.whole for budget in record.budgets}
+
+    def amount(budget: Any) -> float:
+        if random.random() < 0.1:
+            return inf
+        if random.random() < 0.3:
+            drawn = random.uniform(budget.least / 2, budget.most * 1.5)
+            return int(drawn) if budget.whole else drawn
+        client = random.choice([client for answer in first for client in answer["clients"] if client])
+        exact = float(client["costs"][budget.name])
+        return random.choice([exact, exact - 1 if whole[budget.name] else nextafter(exact, 0)])
+
+    while len(states) < count:
+        moved = {budget.name: amount(budget) for budget in record.budgets if random.random() < 0.5}
+        if random.random() < 0.2:
+            moved["share"] = random.uniform(0.2, 1)
+            moved.pop("memory", None)
+        if random.random() < 0.3:
+            moved["deadline"] = random.choice([moved.get("seconds", 1.0), random.uniform(0.1, 30), inf])
+        if random.random() < 0.3:
+            moved["energy_total"] = random.choice([moved.get("joules", 1.0), random.uniform(0.1, 30), inf])
+        if all(value > 0 for value in moved.values()):
+            set_ = {name: "Infinity" if value == inf else repr(value) for name, value in moved.items()}
+            states.append({"cell": len(states) % len(record.cells), "set": set_})
+    return states
+
+
+def close(value: float | None, other: float | None) -> bool:
+    return value == other if value is None or other is None else value == pytest.approx(other, rel=1e-9, abs=0)
+
+
+@pytest.mark.parametrize("count", [30, 200])
+def test_counts_budgets_and_margins_are_those_of_sweep_and_of_each_client(
+    record: Explored, page: Any, scenario: dict[str, Any], count: int
+) -> None:
+    asked = [{"cell": cell, "set": {}} for cell in range(len(record.cells))]
+    first = page.evaluate(JUDGE, [each["words"] for each in page.evaluate(MOVE, asked)])
+    states = [*asked, *drawn_states(record, first, count - len(asked))]
+    shown = page.evaluate(MOVE, states)
+    refused, exact = set[str](), 0
+    for state, seen, told in zip(states, shown, page.evaluate(JUDGE, [each["words"] for each in shown]), strict=True):
+        assert seen["cell"] == state["cell"]
+        assert {k: float(v) for k, v in seen["set"].items()} == {k: float(v) for k, v in state["set"].items()}
+        [row] = edgefl.sweep(scenario, overrides=told["changes"]).as_json()["rows"]
+        assert told["ever"] == round(row["eligible_share_ever"] * row["clients"]), state
+        assert told["hardest"] == row["hardest_stage"], state
+        fits, everyone = round(row["eligible_share_at_hardest_stage"] * row["clients"]), row["clients"]
+        counts = f"All {everyone}" if fits == everyone else f"{fits or 'None'} of {everyone}"
+        assert seen["answer"].startswith(f"{counts} clients can train"), (state, seen["answer"])
+        for name, value in told["round"].items():
+            assert close(value, row[name]), (state, name)
+        for name, value in told["data"].items():
+            in_row = {"class_coverage": "class_coverage_ever", "eligible_samples_share": "eligible_samples_share_ever"}
+            same = row[in_row.get(name, name)]
+            assert value == same or close(value, same), (state, name)
+        for stage, same in zip(told["stages"], row["stages"], strict=True):
+            for name in (
+                "stage",
+                "rounds",
+                "clients",
+                "eligible",
+                "refused_by",
+                "refused_memory_by",
+                "peak_memory_bytes",
+            ):
+                assert stage[name] == same[name], (state, stage["stage"], name)
+            assert stage["peak_memory_bytes"] == same["peak_memory_bytes"], (state, stage["stage"])
+            for name in ("round_seconds", "energy_joules", "flops", "download_bytes", "upload_bytes"):
+                assert close(stage[name], same[name]), (state, stage["stage"], name)
+        for client, same in zip(told["clients"], edgefl.profile_clients(scenario, told["changes"]).rows, strict=True):
+            assert client["eligible"] == same.eligible and client["binding"] == same.binding, (state, same.client)
+            assert (client["turns"], client["able"]) == (same.stages, same.eligible_stages), (state, same.client)
+            assert client["memory_limit"] == same.memory_limit, (state, same.client)
+            assert float(client["costs"]["seconds"]) == same.virtual_seconds == sum_of(client["phases"])
+            assert float(client["costs"]["joules"]) == same.energy_joules
+            if same.binding is not None:
+                assert close(float(client["margins"][same.binding]), same.margin), (state, same.client)
+                assert close(float(client["budgets"][same.binding]), same.budget), (state, same.client)
+                exact += same.margin == 0
+                refused |= {same.binding} if not same.eligible else set()
+    assert refused == {budget.name for budget in record.budgets} and exact > count / 10
+
+
+def sum_of(phases: list[float]) -> float:
+    down, computing, up = phases
+    return (down + computing) + up
