@@ -293,7 +293,7 @@ class DeviceAnswer(Record):
     """Whether a device can do the round of a kind's largest client in a cell."""
 
     answer: str
-    """`yes`, `no`, or `depends on scratch`, as `edgefl devices check` says it"""
+    """`yes`, `no`, `depends on scratch` or `depends on free memory`, as `edgefl devices check` says it"""
     reason: str
     """The verdict as a sentence"""
     binding: str | None

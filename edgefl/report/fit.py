@@ -38,14 +38,15 @@ def print_fit(result: Fit, console: Console | None = None, *, interrupted: bool 
 
 def _free_memory(result: Fit) -> str:
     """What the device's own memory for tensors rests on, where that is the limit."""
-    if result.budgets["memory"].limit != "device":
+    overhead, ends = result.runtime_overhead_bytes, (result.least_available_bytes, result.most_available_bytes)
+    if result.budgets["memory"].limit != "device" or overhead is UNSET:
         return ""
-    least, most = (units.show_bytes(end) for end in (result.least_available_bytes, result.most_available_bytes))
-    overhead = overhead_words(result.runtime_overhead_bytes, result.runtime)
+    least, most = (units.show_bytes(end or 0) for end in ends)
+    taken = overhead_words(overhead, result.runtime)
     if least == most:
-        return overhead
+        return taken
     return (
-        f"{overhead}; by the ranges of that and of its usable memory {result.device} has {least} to {most} for "
+        f"{taken}; by the ranges of that and of its usable memory {result.device} has {least} to {most} for "
         f"tensors: a peak above {least} depends on free memory"
     )
 

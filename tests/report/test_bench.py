@@ -263,7 +263,7 @@ def test_a_total_has_the_score_that_is_reached_within_it_until_the_next(memory: 
 
 
 def test_eight_variants_have_eight_colours_and_marks() -> None:
-    assert len(set(RUNS)) == 8
+    assert len(set(RUNS)) == len(RUNS) >= 8
     panel = charts(drawn_bench(shares=(0.3,), seeds=2))["staircase"].panels[0]
     assert len({(each.colour, each.symbols[0]) for each in panel.series if each.symbols}) == 8
 

@@ -21,7 +21,8 @@ from edgefl import units
 from edgefl.cli import main
 from edgefl.errors import RunError, UnknownName
 from edgefl.report.charts import Chart, charts_of, charts_of_comparison, groups_of, palette, records_of
-from edgefl.report.charts.chart import Axis
+from edgefl.report.charts.chart import MOST_UPRIGHT, Axis, Panel, Series
+from edgefl.report.charts.picture import draw
 from edgefl.report.charts.sweep import sweep_chart
 from edgefl.report.charts.timeline import memory_timeline
 from edgefl.report.page.traces import traces
@@ -323,3 +324,28 @@ def test_what_cannot_be_drawn_is_told_in_a_line(
     with pytest.raises(SystemExit) as stopped:
         main(["figures", "nowhere"])
     assert stopped.value.code == 2
+
+
+def test_more_bars_than_stand_beside_each_other_lie_with_their_names(tmp_path: Path) -> None:
+    def bars(count: int) -> Panel:
+        series = [
+            Series(f"run {i}", [f"run {i}"], [1.0 + i], palette.of_run(i), [0.5 + i], [1.5 + i], notes=[f"{i}"],
+                   written=True)
+            for i in range(count)
+        ]  # fmt: skip
+        return Panel("accuracy", "bars", Axis(""), Axis("", bottom=0.0), series, [(2.0, "chance")])
+
+    few, many = traces(bars(MOST_UPRIGHT)), traces(bars(MOST_UPRIGHT + 1))
+    assert [trace["x"] for trace in few["data"]] == [[f"run {i}"] for i in range(MOST_UPRIGHT)]
+    assert [trace["y"] for trace in many["data"]] == [[f"run {i}"] for i in range(MOST_UPRIGHT + 1)]
+    assert [trace["x"] for trace in many["data"]] == [[1.0 + i] for i in range(MOST_UPRIGHT + 1)]
+    assert all(trace["orientation"] == "h" and "error_x" in trace for trace in many["data"])
+    assert [shape["x0"] for shape in many["layout"]["shapes"]] == [2.0] and not bars(MOST_UPRIGHT).flat
+    go.Figure(many)
+    chart = Chart("c", "c", "c", [bars(9), bars(9)], ["run"], [])
+    draw(chart, tmp_path / "c.svg")
+    drawn = (tmp_path / "c.svg").read_text(encoding="utf-8")
+    draw(Chart("c", "c", "c", [bars(9)], ["run"], []), tmp_path / "one.svg")
+    alone = (tmp_path / "one.svg").read_text(encoding="utf-8")
+    assert drawn.count("<!-- run 8 -->") == alone.count("<!-- run 8 -->") == 1  # the second panel has the first's names
+    assert len({palette.of_run(i) for i in range(12)}) == 12

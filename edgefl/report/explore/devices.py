@@ -9,7 +9,7 @@ from edgefl import units
 from edgefl.records.explore import CheckedCell, DeviceAnswer, ExploredDevices
 from edgefl.report.explore.words import titled
 
-SIGNS = {"yes": "✓", "no": "✗", "depends on scratch": "?"}
+SIGNS = {"yes": "✓", "no": "✗", "depends on scratch": "?", "depends on free memory": "?"}
 LEFT_OUT = "the method leaves this kind out"
 
 
@@ -124,8 +124,9 @@ def _shown(cell: CheckedCell, line: int) -> Shown:
     if answer is None:
         return Shown("none", "–", "", LEFT_OUT)
     stages = f"; {answer.eligible_stages} of {answer.stages} stages fit" if answer.stages > 1 else ""
+    depends = f"{answer.answer.capitalize()}: " if answer.answer.startswith("depends") else ""
     told = (
-        f"{answer.reason}{stages}. A round takes {units.show_seconds(answer.virtual_seconds)} and "
+        f"{depends}{answer.reason}{stages}. A round takes {units.show_seconds(answer.virtual_seconds)} and "
         f"{units.show_joules(answer.energy_joules)}."
     )
     return Shown(answer.answer.split()[0], SIGNS[answer.answer], units.show_bytes(answer.peak_memory_bytes), told)

@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from edgefl.report.charts import Chart
 from edgefl.report.charts.curves import REACH
@@ -55,7 +55,8 @@ class Figure:
     chart: Chart
     panels: Sequence[tuple[str, str, int]]
     keys: Sequence[Key]
-    small: bool
+    width: Literal["", "small", "flat"]
+    """Class of its panels: small ones stand side by side on a phone too, those with bars that lie don't."""
     table: Table
 
 
@@ -127,8 +128,9 @@ class Figures:
                     keys.setdefault(trace["name"], _key(trace))
             label = f"{chart.title}{f': {panel.title}' if panel.title else ''}. {chart.caption}"
             panels.append((panel.title, label, len(self.plots) - 1))
-        small = alone and len(panels) > 2
-        return Figure(name, chart, panels, [] if alone else list(keys.values()), small, self._table(chart))
+        flat = any(panel.flat for panel in chart.panels)
+        width: Literal["", "small", "flat"] = "flat" if flat else "small" if alone and len(panels) > 2 else ""
+        return Figure(name, chart, panels, [] if alone else list(keys.values()), width, self._table(chart))
 
     def _table(self, chart: Chart) -> Table:
         # those of runs side by side are what is looked for first: all their rows are shown
