@@ -130,9 +130,10 @@ def main() -> int:
     if given.outputs:
         if unknown := {*given.files} - {*OF_COMMANDS}:
             parser.error(f"no pages with commands: {', '.join(sorted(unknown))}; there are: {', '.join(OF_COMMANDS)}")
-        by_hand = renew(given.files)
-        print("\n".join(by_hand), end="")
-        return int(bool(by_hand))
+        by_hand = 0
+        for by_hand, text in enumerate(renew(given.files), 1):
+            print(text, flush=True)
+        return int(by_hand > 0)
     found = outdated(given.files)
     for file, text in found.items():
         if given.check:
