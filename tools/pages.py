@@ -130,10 +130,11 @@ def main() -> int:
     if given.outputs:
         if unknown := {*given.files} - {*OF_COMMANDS}:
             parser.error(f"no pages with commands: {', '.join(sorted(unknown))}; there are: {', '.join(OF_COMMANDS)}")
-        by_hand = 0
-        for by_hand, text in enumerate(renew(given.files), 1):
+        by_hand = False
+        for text in renew(given.files):
             print(text, flush=True)
-        return int(by_hand > 0)
+            by_hand = True
+        return int(by_hand)
     found = outdated(given.files)
     for file, text in found.items():
         if given.check:
