@@ -131,9 +131,11 @@ def main() -> int:
     if given.outputs:
         if unknown := {*given.files} - {*OF_COMMANDS}:
             parser.error(f"no pages with commands: {', '.join(sorted(unknown))}; there are: {', '.join(OF_COMMANDS)}")
-        by_hand = renew(given.files)
-        print("\n".join(by_hand), end="")
-        return int(bool(by_hand))
+        by_hand = False
+        for text in renew(given.files):
+            print(text, flush=True)
+            by_hand = True
+        return int(by_hand)
     found = outdated(given.files)
     for file, text in found.items():
         if given.check:

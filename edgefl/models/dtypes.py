@@ -29,12 +29,13 @@ def in_float64(description: ModelDescription) -> None:
 
 
 def under_adapter(description: ModelDescription, options: adapters.AdapterOptions, given: bool) -> None:
-    """Give a model's adapter its dtype where a tower has another, and what a task adds too if the adapter trains it.
+    """Give a model's adapter its dtype where not all is in float32, and what a task adds too if the adapter trains it.
 
     ``given`` says that the dtype of what a task adds is the scenario's own choice.
     """
     adapter = description["adapter"]
-    if all(tower.get("dtype", "float32") == options.dtype for tower in description["towers"].values()):
+    towers = (tower.get("dtype", "float32") for tower in description["towers"].values())
+    if {options.dtype, *towers} == {"float32"}:
         return
     description["adapter"] = {**adapter, "dtype": options.dtype}
     if not given and set(adapter["also"]) & set(adapters.READ_OUT):

@@ -116,6 +116,17 @@ def test_an_adapter_trains_in_float32_over_a_half_precision_base(tiny: Make, tmp
     torch.testing.assert_close(merged(tokens).float(), kept(tokens).float(), rtol=0.1, atol=0.05)
 
 
+def test_an_adapter_in_the_dtype_of_its_base_trains_in_it(tiny: Make, tmp_path: Path) -> None:
+    scenario = llama(tiny, "bfloat16", {"name": "lora", "rank": 4, "dtype": "bfloat16"})
+    found = dtypes_of(scenario)
+    assert any("lora" in name for name in found) and {*found.values()} == {torch.bfloat16}
+    edgefl.run(scenario, output=tmp_path / "run")
+    factors = sum(value.numel() for name, value in read_run(tmp_path / "run").weights().items() if "lora" in name)
+    for row in map(json.loads, (tmp_path / "run" / "clients.jsonl").read_text().splitlines()):
+        assert row["upload_bytes"] == 2 * factors
+        assert row["measured_peak_memory_bytes"] == pytest.approx(row["peak_memory_bytes"], abs=256)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", ["processes", "ray"])
 def test_a_run_in_workers_that_was_cut_off_has_the_bytes_of_one_that_was_not(

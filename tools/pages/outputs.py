@@ -84,14 +84,13 @@ _AMOUNT = re.compile(r"\d[\d.,]*(?: ?(?:[KMG]?i?B|[KMGT]?FLOP|[mkM]?J|m?s|min|h|
 """What may differ between a line and the one that is printed in its place: numbers with their units, and rules."""
 
 
-def renew(names: Sequence[str]) -> list[str]:
+def renew(names: Sequence[str]) -> Iterator[str]:
     """Run pages one after the other and write into them what their commands print, and their pictures.
 
-    Returns what has to be renewed by hand: outputs with gaps of which other lines are shown than are printed, each with
+    Yields what has to be renewed by hand: outputs with gaps of which other lines are shown than are printed, each with
     the output.  Raises RuntimeError where pages show other amounts of memory or scores than this machine has.
     """
     _check_machine()
-    by_hand: list[str] = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "shelf"
         folder.mkdir()
@@ -105,14 +104,13 @@ def renew(names: Sequence[str]) -> list[str]:
             for block, printed in reversed(list(shelf.read(page, slow=True))):
                 new = renewed(block.text, printed)
                 if new is None:
-                    by_hand.append(f"{block} shows other lines than\n{printed}")
+                    yield f"{block} shows other lines than\n{printed}"
                     continue
                 first, last = block.span
                 text = text[:first] + new + text[last:]
             (ROOT / page).write_text(text, encoding="utf-8")
             for picture in pictures(page):
                 _draw(folder / picture.source, picture.file)
-    return by_hand
 
 
 def _check_machine() -> None:
