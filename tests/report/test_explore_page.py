@@ -332,7 +332,8 @@ def test_quantities_are_those_of_edgefl(visit: Callable[..., Visit]) -> None:
         assert texts == [show(value) for value in some]
     reads = {"B": units.BYTES, "FLOP": units.FLOPS, "s": units.SECONDS, "J": units.JOULES, "share": units.SHARE}
     asked = {"B": ["48 MiB", "1.5 GB", "12", "3kB"], "FLOP": ["2 TFLOP", "1e9"],
-             "s": ["10 min", "1.5 h", "20 ms", "2 d"], "J": ["2 kJ", "3 mJ", "1 Wh"], "share": ["40%", "0.4", "12.5 %"]}  # fmt: skip
+             "s": ["10 min", "1.5 h", "20 ms", "2 d"], "J": ["2 kJ", "3 mJ", "1 Wh"],
+             "share": ["40%", "0.4", "12.5 %"]}  # fmt: skip
     for unit, texts in asked.items():
         numbers = page.evaluate("([unit, texts]) => texts.map((text) => edgeflUnits.parse(text, unit))", [unit, texts])
         assert numbers == [reads[unit].parse(text) for text in texts]
