@@ -32,6 +32,8 @@ NAMES = [
     "register",
     "run",
     "sweep",
+    "explore",
+    "explore_devices",
     "trace",
     "tune",
     "validate",

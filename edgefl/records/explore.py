@@ -6,7 +6,7 @@ Numbers that there are many of stand in ``columns``, each once; a field of the t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
 from edgefl.records.profile import OfScenario
 from edgefl.records.record import UNSET, Clients, Keys, Maybe, Record, Rounds, Unit
@@ -18,8 +18,8 @@ Place = str
 class Column(Record):
     """Numbers in a row."""
 
-    type: Literal["u1", "u2", "u4", "f8"]
-    """Unsigned integers of 1, 2 or 4 bytes, or 64-bit floating point numbers, little-endian"""
+    type: str
+    """`u1`, `u2`, `u4`: unsigned integers of so many bytes; `f8`: 64-bit floating point numbers; little-endian"""
     length: int
     """How many there are"""
     data: str
@@ -141,9 +141,10 @@ class ExploredFleet(Record):
 class Term(Record):
     """A part of what a client takes of a budget in a round."""
 
-    by: Literal["group", "device", "pair", "spot"]
-    """What the column has a number for: each group `[groups]`; a group on a device `[groups x devices]`; a transfer on
-    a device and over a link `[transfers x devices x links]`; each spot `[spots]`"""
+    by: str
+    """What the column has a number for. `group`: each group `[groups]`; `device`: a group on a device
+    `[groups x devices]`; `pair`: a transfer on a device and over a link `[transfers x devices x links]`; `spot`: each
+    spot `[spots]`"""
     values: Place
     """The numbers; those of groups that take no part mean nothing"""
 
@@ -197,7 +198,7 @@ class Turn(Record):
 class PricedCell(Record):
     """What the clients of a cell are asked to do, and what it costs.
 
-    A group has clients of equal cost on equal devices and links, a spot those of a group on one device and link.
+    Clients of a group cost the same on equal devices and links; a spot has those of a group on one device and link.
     """
 
     fleet: int
@@ -229,9 +230,9 @@ class ExploredCell(ExploredHead):
     """A combination of choices, for every client."""
 
     refused: str | Maybe = UNSET
-    """Why it can't be run; then there is nothing else"""
+    """Why it can't be run; only where it can't"""
     priced: PricedCell | Maybe = UNSET
-    """What it costs"""
+    """What it costs; only where it can be run"""
 
 
 class Preset(Record):
@@ -321,7 +322,7 @@ class CheckedCell(ExploredHead):
     """A combination of choices, on every device."""
 
     refused: str | Maybe = UNSET
-    """Why it can't be run"""
+    """Why it can't be run; only where it can't"""
     answers: Sequence[DeviceAnswer | None]
     """An answer for each line; `null` where the cell can't be run or the method leaves the kind out"""
 

@@ -1,4 +1,5 @@
-"""Hooks of mkdocs: the version below each page, and links to repository files outside docs replaced by their texts.
+"""Hooks of mkdocs: the version below each page, the quickstart's page of ``edgefl explore`` inside one, and links to
+repository files outside docs replaced by their texts.
 
 Such links work on a code host, but the site has only the pages.  A link to a missing file is kept, so that a strict
 build fails.
@@ -24,6 +25,13 @@ def on_config(config: Any) -> Any:
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
     """The page without links to files outside docs."""
     return without_outer_links(markdown, Path(config["docs_dir"]), Path(config["docs_dir"]) / page.file.src_uri)
+
+
+def on_post_build(*, config: Any) -> None:
+    """Write the page that ``how-to/explore.md`` has built in."""
+    import edgefl
+
+    edgefl.explore("quickstart", output=Path(config["site_dir"]) / "how-to/explore/quickstart.html")
 
 
 def without_outer_links(markdown: str, docs: Path, page: Path) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.records.explore import Column, Place
 
-TYPES: Mapping[np.dtype[Any], Literal["u1", "u2", "u4", "f8"]] = {
+TYPES: Mapping[np.dtype[Any], str] = {
     np.dtype(np.uint8): "u1", np.dtype(np.uint16): "u2", np.dtype(np.uint32): "u4", np.dtype(np.float64): "f8"
 }  # fmt: skip
 """The types of columns, the narrowest first."""
