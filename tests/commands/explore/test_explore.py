@@ -18,7 +18,7 @@ from rich.console import Console
 
 import edgefl
 from edgefl.commands.explore import asked, choices, fleet_rows
-from edgefl.commands.explore.columns import Columns
+from edgefl.report.explore.columns import Columns
 from edgefl.commands.explore.presets import Candidate, presets_of
 from edgefl.errors import RunError, ScenarioError
 from edgefl.records.explore import Choice, Column, Explored, ExploredAxis, ExploredDevices
