@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from edgefl.commands.devices.check_devices import check_devices
     from edgefl.commands.emulate.emulate import emulate
     from edgefl.commands.explain import explain
-    from edgefl.commands.explore.device_table import explore_devices
     from edgefl.commands.explore.explore import explore
+    from edgefl.commands.explore.explore_devices import explore_devices
     from edgefl.commands.export import export
     from edgefl.commands.fit.fit import fit
     from edgefl.commands.profile.profile import profile
@@ -74,7 +74,7 @@ _MODULES = {
     "emulate": "commands.emulate.emulate",
     "explain": "commands.explain",
     "explore": "commands.explore.explore",
-    "explore_devices": "commands.explore.device_table",
+    "explore_devices": "commands.explore.explore_devices",
     "export": "commands.export",
     "fit": "commands.fit.fit",
     "papers": "paper_tables.papers",

@@ -9,8 +9,8 @@ PACKAGE = Path(__file__).parents[1] / "edgefl"
 
 COMMAND = "a command has one name where it is parsed, done and printed, and its answer"
 COMMANDS = (
-    "analyse bench compare devices explain fit orderings papers parts profile profile_clients progress published run "
-    "sweep trace tune validate"
+    "analyse bench compare devices explain explore fit orderings papers parts profile profile_clients progress "
+    "published run sweep trace tune validate"
 )
 ALLOWED = {
     "__init__": "a folder's own text",

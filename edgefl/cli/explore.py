@@ -41,12 +41,12 @@ def explore(
     as_json: AsJson = False,
 ) -> None:
     """Write a page in which budgets and choices are moved by hand: who can train then, and what it costs."""
-    from edgefl.report.explore.console import print_explored
+    from edgefl.report.explore.explore import print_explored
 
     with observing() as on_progress:
-        from edgefl.commands.explore import device_table, explore
+        from edgefl.commands.explore import explore, explore_devices
 
-        command = device_table.explore_devices if devices else explore.explore
+        command = explore_devices.explore_devices if devices else explore.explore
         result = command(
             scenario, vary or (), overrides=overrides or (), output=output, jobs=jobs, on_progress=on_progress
         )

@@ -135,7 +135,8 @@ class ExploredFleet(Record):
     classes: HeldClasses | None
     """Classes; `null` for declared data"""
     rounded: bool
-    """Whether granted amounts are rounded, so that there are fewer rows; then counts are near those of `edgefl sweep`"""
+    """Whether granted amounts are rounded, so that there are fewer rows; then counts are near those of
+    `edgefl sweep`"""
 
 
 class Term(Record):

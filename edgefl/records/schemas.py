@@ -32,7 +32,8 @@ RECORDS: dict[str, type[Record]] = {
     "export": Exported, "emulate": Emulation, "profile": Profile,
     "profile --compare": ComparedProfiles, "cost-diff": CostDifference, "devices check": DeviceCheck,
     "devices list": Library, "devices validate": Published, "calibrate": Calibration, "methods": Parts,
-    "compare": ComparedRuns, "explore": Explored, "explore --devices": ExploredDevices, "fit": Fit, "tune": Tuning, "bench": Bench, "analyse": Analysis, "validate": ValidScenario,
+    "compare": ComparedRuns, "explore": Explored, "explore --devices": ExploredDevices, "fit": Fit,
+    "tune": Tuning, "bench": Bench, "analyse": Analysis, "validate": ValidScenario,
     "papers": Papers,
 }  # fmt: skip
 """Each record by the name of its table, file or command; not those with a list whose rows are of two classes."""

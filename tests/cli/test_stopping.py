@@ -236,6 +236,7 @@ COMMANDS = {
     "explain": ["explain", "RUN", "--round", "1"],
     "analyse": ["analyse", "RUN", "-o", "analysis"],
     "profile": ["profile", "LONG"],
+    "explore": ["explore", "LONG", "-o", "page.html", "--vary", "training.batch=1,2,3,4"],
     "fit": ["fit", "LONG", "--device", "raspberry-pi-4-4gb", "--set", "fleet.budgets.memory=100KiB"],
     "devices validate": ["devices", "validate"],
     "devices check": ["devices", "check", "LONG"],

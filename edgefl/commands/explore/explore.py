@@ -18,7 +18,7 @@ from edgefl.commands.progress import OnProgress, public_command, silent
 from edgefl.commands.sweep.cell_answers import Workloads
 from edgefl.records.explore import Column, Explored, ExploredCell, ExploredFleet, Place
 from edgefl.report.explore import page_of
-from edgefl.report.explore.columns import Columns
+from edgefl.report.explore.page_columns import Columns
 from edgefl.report.explore.words import budget_of
 from edgefl.scenario import Scenario
 

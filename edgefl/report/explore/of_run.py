@@ -25,7 +25,7 @@ from edgefl.records.explore import (
 from edgefl.records.record import UNSET, plain
 from edgefl.report.charts import Records
 from edgefl.report.charts.records import ShownVerdict
-from edgefl.report.explore.columns import Columns
+from edgefl.report.explore.page_columns import Columns
 from edgefl.report.explore.words import budget_of
 from edgefl.runs import Run
 

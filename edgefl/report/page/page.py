@@ -17,9 +17,9 @@ from edgefl.records.run import Environment
 from edgefl.report.bench import Section, answer, heading, sections, told_runs
 from edgefl.report.charts import MOST_FLIGHTS, Chart, Records, charts_of, charts_of_comparison, groups_of, records_of
 from edgefl.report.charts.bench import charts_of_bench
+from edgefl.report.explore.explore_page import HERE as VIEW
+from edgefl.report.explore.explore_page import View, css_of_view, view_of
 from edgefl.report.explore.of_run import explored_of
-from edgefl.report.explore.page import HERE as VIEW
-from edgefl.report.explore.page import View, css_of_view, view_of
 from edgefl.report.page.charts_shown import Figure, Figures, Group, Table
 from edgefl.report.page.matrix import Groups, Matrix, matrix_of
 from edgefl.report.page.told import asked, besides, notices

@@ -1,11 +1,9 @@
-"""Verdicts of a page's script are those of sweep and profile --clients, for drawn budgets and at exact thresholds."""
+"""The verdicts of a page whose controls are moved are those of sweep and profile --clients, at exact thresholds too."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from math import inf, nextafter
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -13,16 +11,34 @@ import pytest
 
 import edgefl
 from edgefl.records.explore import Explored
+from edgefl.report.explore import page_of
 
 Tiny = Callable[..., dict[str, Any]]
 State = dict[str, Any]
 
-SCRIPT = Path(edgefl.__file__).parent / "report" / "explore" / "verdict.js"
+MOVE = """async (states) => {
+  const told = [];
+  for (const {cell, set} of states) {
+    document.querySelectorAll("[data-part=choices] fieldset").forEach((axis, a) => {
+      axis.querySelectorAll("input")[record.cells[cell].at[a]].click();
+    });
+    for (const field of document.querySelectorAll(".limit input[type=text]")) {
+      field.value = (set[field.closest(".limit").dataset.limit] ?? "").replace("Infinity", "unlimited");
+      field.dispatchEvent(new Event("change"));
+    }
+    await new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));
+    const words = document.getElementById("explore").dataset.state;
+    const [state] = edgeflState.read(record, words);
+    const texts = Object.fromEntries(Object.entries(state.set).map(([name, value]) => [name, String(value)]));
+    told.push({words, cell: state.cell, set: texts, answer: document.querySelector("[data-part=answer]").textContent});
+  }
+  return told;
+}"""
+"""Moves the page's controls to each state, and says which state the page then has, and its answer."""
 
-# All numbers cross the border as text, by which none changes; JSON has no infinity.
-JUDGE = """(states) => states.map(({cell, set}) => {
-  const numbers = Object.fromEntries(Object.entries(set).map(([name, text]) => [name, Number(text)]));
-  const state = {cell, set: numbers}, judged = explorer.judge(state), {counts} = judged.cell.fleet;
+JUDGE = """(all) => all.map((words) => {
+  const [state] = edgeflState.read(record, words);
+  const judged = explorer.judge(state), {counts} = judged.cell.fleet;
   const texts = (values) => Object.fromEntries(Object.entries(values).map(([name, value]) => [name, String(value)]));
   const clients = Array.from(counts, (_, row) => {
     let worst = null, able = 0, turns = 0;
@@ -44,6 +60,7 @@ JUDGE = """(states) => states.map(({cell, set}) => {
     stages: judged.stages.map(({turns, left_out, ...stage}) => stage),
   };
 })"""
+"""The verdicts of states of the page; numbers are texts where they may be infinite, which JSON hasn't."""
 
 
 @pytest.fixture(scope="module")
@@ -71,14 +88,19 @@ def record(scenario: dict[str, Any]) -> Explored:
 
 
 @pytest.fixture(scope="module")
-def judge(record: Explored, browser: Any) -> Iterator[Callable[[list[State]], list[dict[str, Any]]]]:
-    """What the script says of states, in Chromium."""
-    page = browser.new_page()
-    page.add_script_tag(path=str(SCRIPT))
-    page.evaluate("(text) => { window.explorer = new edgeflVerdicts.Explorer(JSON.parse(text)) }",
-                  json.dumps(record.as_json(), allow_nan=False))  # fmt: skip
-    yield lambda states: page.evaluate(JUDGE, states)
-    page.close()
+def page(record: Explored, browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The page in Chromium, with the record and what judges it as the page does."""
+    path = tmp_path_factory.mktemp("explored") / "page.html"
+    path.write_text(page_of(record), encoding="utf-8")
+    opened = browser.new_page()
+    opened.set_default_timeout(300_000)
+    opened.goto(path.as_uri())
+    opened.evaluate("""() => {
+      window.record = JSON.parse(document.getElementById("record").textContent);
+      window.explorer = new edgeflVerdicts.Explorer(record);
+    }""")
+    yield opened
+    opened.close()
 
 
 def drawn_states(record: Explored, first: list[dict[str, Any]], count: int) -> list[State]:
@@ -100,6 +122,7 @@ def drawn_states(record: Explored, first: list[dict[str, Any]], count: int) -> l
         moved = {budget.name: amount(budget) for budget in record.budgets if random.random() < 0.5}
         if random.random() < 0.2:
             moved["share"] = random.uniform(0.2, 1)
+            moved.pop("memory", None)
         if random.random() < 0.3:
             moved["deadline"] = random.choice([moved.get("seconds", 1.0), random.uniform(0.1, 30), inf])
         if random.random() < 0.3:
@@ -116,16 +139,22 @@ def close(value: float | None, other: float | None) -> bool:
 
 @pytest.mark.parametrize("count", [30, 200])
 def test_counts_budgets_and_margins_are_those_of_sweep_and_of_each_client(
-    record: Explored, judge: Callable[[list[State]], list[dict[str, Any]]], scenario: dict[str, Any], count: int
+    record: Explored, page: Any, scenario: dict[str, Any], count: int
 ) -> None:
     asked = [{"cell": cell, "set": {}} for cell in range(len(record.cells))]
-    first = judge(asked)
+    first = page.evaluate(JUDGE, [each["words"] for each in page.evaluate(MOVE, asked)])
     states = [*asked, *drawn_states(record, first, count - len(asked))]
+    shown = page.evaluate(MOVE, states)
     refused, exact = set[str](), 0
-    for state, told in zip(states, [*first, *judge(states[len(asked) :])], strict=True):
+    for state, seen, told in zip(states, shown, page.evaluate(JUDGE, [each["words"] for each in shown]), strict=True):
+        assert seen["cell"] == state["cell"]
+        assert {k: float(v) for k, v in seen["set"].items()} == {k: float(v) for k, v in state["set"].items()}
         [row] = edgefl.sweep(scenario, overrides=told["changes"]).as_json()["rows"]
         assert told["ever"] == round(row["eligible_share_ever"] * row["clients"]), state
         assert told["hardest"] == row["hardest_stage"], state
+        fits, everyone = round(row["eligible_share_at_hardest_stage"] * row["clients"]), row["clients"]
+        counts = f"All {everyone}" if fits == everyone else f"{fits or 'None'} of {everyone}"
+        assert seen["answer"].startswith(f"{counts} clients can train"), (state, seen["answer"])
         for name, value in told["round"].items():
             assert close(value, row[name]), (state, name)
         for name, value in told["data"].items():
