@@ -22,15 +22,16 @@ HERE = Path(__file__).parent
 
 
 @lru_cache
-def templates(folder: Path = HERE) -> Environment:
-    """The templates of a folder and of this one.  What they are given is escaped unless it is ``markupsafe.Markup``.
+def templates(*folders: Path) -> Environment:
+    """The templates of these folders and of this one.
 
-    Characters that turn the order of others, and control characters, are shown as escapes.
+    What they are given is escaped unless it is ``markupsafe.Markup``.  Characters that turn the order of others, and
+    control characters, are shown as escapes.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     return Environment(
-        loader=FileSystemLoader([folder, HERE]),
+        loader=FileSystemLoader([*folders, HERE]),
         autoescape=True,
         finalize=lambda given: visible(given) if type(given) is str else given,
         undefined=StrictUndefined,

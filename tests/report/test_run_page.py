@@ -78,7 +78,8 @@ def test_an_unfinished_run_says_so_and_one_without_training_too(
 
     run = edgefl.run(tiny(training="none"), output=tmp_path / "simulated")
     page = edgefl.write_report(run).read_text(encoding="utf-8")
-    assert "simulates costs without training" in page and {"fleet", "costs", "timeline"} <= set(figures_in(page))
+    assert "simulates costs without training" in page and {"costs", "timeline"} <= set(figures_in(page))
+    assert page.count('id="explore"') == 1 and "fleet" not in figures_in(page)
 
 
 def test_names_of_a_foreign_run_are_text(layerwise_run: Run, tmp_path: Path) -> None:
@@ -94,7 +95,7 @@ def test_names_of_a_foreign_run_are_text(layerwise_run: Run, tmp_path: Path) -> 
         path.write_text("".join(json.dumps(record) + "\n" for record in records))
     page = edgefl.write_report(tmp_path / "run").read_text(encoding="utf-8")
     assert "alert(" in page and "<script>alert" not in page
-    assert page.count("</script>") == 3
+    assert page.count("</script>") == page.count("<script") == 3
 
 
 def test_a_page_that_cannot_be_written_is_told(layerwise_run: Run, tmp_path: Path) -> None:
@@ -206,10 +207,10 @@ def test_in_a_browser_it_is_dark_narrow_and_driven_by_keys(compared: Run, browse
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
     visit.check()
     # the table under a figure opens by key, and has a heading for each column
-    summary = page.locator('figure[data-figure="fleet"] summary')
+    summary = page.locator('figure[data-figure="eligible"] summary')
     summary.focus()
     page.keyboard.press("Enter")
-    table = page.locator('figure[data-figure="fleet"] table')
+    table = page.locator('figure[data-figure="eligible"] table')
     assert table.is_visible()
     assert table.locator("th[scope=col]").count() == table.locator("tbody tr").first.locator("td").count()
     assert table.locator("tbody tr").count() == 7

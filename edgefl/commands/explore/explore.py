@@ -12,14 +12,14 @@ from typing import NamedTuple
 from edgefl.commands.compose import Given
 from edgefl.commands.explore.asked import asked_for, write_page
 from edgefl.commands.explore.fleet_rows import Fleets
-from edgefl.commands.explore.page_columns import Columns
 from edgefl.commands.explore.presets import Candidate, presets_of
 from edgefl.commands.explore.priced_cell import Answered, Span, priced_cell
 from edgefl.commands.progress import OnProgress, public_command, silent
 from edgefl.commands.sweep.cell_answers import Workloads
-from edgefl.devices.budgets import FIELDS, budget_named
-from edgefl.records.explore import Column, Explored, ExploredBudget, ExploredCell, ExploredFleet, Place
+from edgefl.records.explore import Column, Explored, ExploredCell, ExploredFleet, Place
 from edgefl.report.explore import page_of
+from edgefl.report.explore.page_columns import Columns
+from edgefl.report.explore.words import budget_of
 from edgefl.scenario import Scenario
 
 
@@ -80,7 +80,7 @@ def explore(
         **vars(asked.head()),
         cells=cells,
         start=presets[0].cell,
-        budgets=[_budget(name, span) for name, span in spans.items()],
+        budgets=[budget_of(name, span.least, span.most) for name, span in spans.items()],
         fleets=fleets,
         presets=presets,
         columns=dict(sorted(columns.items())),
@@ -91,19 +91,6 @@ def explore(
         write_page(page_of(result), Path(output), asked.counted(f"{most:,} clients"))
         on_progress("done", {"folder": str(output)})
     return result
-
-
-def _budget(name: str, span: Span) -> ExploredBudget:
-    quantity = budget_named(name).quantity
-    return ExploredBudget(
-        name=name,
-        path=f"fleet.budgets.{FIELDS.get(name, name)}",
-        noun=budget_named(name).noun,
-        unit=quantity.unit,
-        whole=quantity.whole,
-        least=span.least,
-        most=span.most,
-    )
 
 
 # --- in a worker -----------------------------------------------------------------------------------------------------

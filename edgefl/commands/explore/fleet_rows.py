@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.commands.explore.page_columns import Columns
 from edgefl.devices import Device, Link, available_memory_bytes
 from edgefl.devices.fleet import draw_budgets
 from edgefl.planning import DataCoverage, Setup
 from edgefl.records.explore import ExploredFleet, HeldClasses, NamedDevice, NamedLink
+from edgefl.report.explore.page_columns import Columns
 from edgefl.scenario import Scenario
 
 MOST_ROWS = 100_000

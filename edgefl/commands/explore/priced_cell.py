@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.commands.explore.fleet_rows import Fleets
-from edgefl.commands.explore.page_columns import Columns
 from edgefl.cost.phases import joules_of
 from edgefl.planning.workload import LEFT_OUT, Workload, evaluated
 from edgefl.records.explore import ExploredFleet, Offer, PeakParts, Place, PricedCell, Term, Turn
 from edgefl.records.record import UNSET
+from edgefl.report.explore.page_columns import Columns
 from edgefl.scenario import Scenario
 
 Integers = NDArray[Any]

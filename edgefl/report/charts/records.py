@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Annotated
 
-from edgefl.records import Keys, part_of
+from edgefl.records import UNSET, Keys, Maybe, part_of
 from edgefl.records.clients import Flight, MemoryParts
 from edgefl.records.eligibility import Verdict
 from edgefl.records.run import Evaluation
@@ -46,6 +46,7 @@ class ShownVerdict(VerdictFacts):
     """What figures show of a verdict."""
 
     link: str
+    joules_limit: str | Maybe | None = UNSET
     margins: Annotated[Mapping[str, float | None], Keys("BUDGET")]
 
 

@@ -53,12 +53,13 @@ const edgeflAnswer = (() => {
     return rows;
   }
 
-  // What a round costs in the mean, [name, words], of `ex.round` or of a stage.
+  // What a round costs in the mean, [name, words], of `ex.round` or of a stage; what a record hasn't (NaN) is left out.
   function costs(round) {
-    return [
-      ["time", show(round.round_seconds, "s")], ["energy", show(round.energy_joules, "J")], ["computation", show(round.flops, "FLOP")],
-      ["down", show(round.download_bytes, "B")], ["up", show(round.upload_bytes, "B")], ["peak memory", show(round.peak_memory_bytes, "B")],
+    const all = [
+      ["time", round.round_seconds, "s"], ["energy", round.energy_joules, "J"], ["computation", round.flops, "FLOP"],
+      ["down", round.download_bytes, "B"], ["up", round.upload_bytes, "B"], ["peak memory", round.peak_memory_bytes, "B"],
     ];
+    return all.filter(([, value]) => !Number.isNaN(value)).map(([name, value, unit]) => [name, show(value, unit)]);
   }
 
   return { deadlineOf, counted, nounOf, sentence, byKind, costs };

@@ -89,16 +89,15 @@ def _counted(record: ExploredDevices, kind: str) -> Counted:
 
 def _sentence(record: ExploredDevices, kinds: Sequence[str], own: int | None) -> str:
     """How many devices can train as each kind: as the scenario is, and with the best of the choices."""
-    told = []
+    told: list[str] = []
     for kind in kinds:
         yes = _counted(record, kind).yes
         best = max((n for n in yes if n is not None), default=0)
-        now = yes[own] if own is not None else None
-        who = f" as {kind}" if len(kinds) > 1 else ""
-        told.append(
-            f"{best if now is None else now}{who}{f' ({best} with other choices)' if now not in (None, best) else ''}"
-        )
-    return f"{', '.join(told)} of {len(record.devices)} devices can train this."
+        now = best if own is None or yes[own] is None else yes[own]
+        who = f"as {kind}" if len(kinds) > 1 else ""
+        more = f"({best} with other choices)" if now != best else ""
+        told.append(" ".join(filter(None, [str(now), "" if told else "can train this", who, more])))
+    return f"Of {len(record.devices)} devices, {', '.join(told)}."
 
 
 def _heads(record: ExploredDevices) -> list[Heads]:

@@ -110,8 +110,10 @@
     const samples = rows.reduce((sum, row) => sum + row.samples, 0);
     const share = samples ? lost.excluded_samples / samples : 0;
     const sentences = [lost.excluded_samples ? `${count(lost.excluded_samples)} of ${count(samples)} samples (${show(share, "share")}) are lost${judged.stages.length > 1 ? ` in stage ${stage.stage}` : ""}.` : "No sample is lost."];
-    for (const [noun, names] of [["kind of data", lost.lost_modalities], ["class", lost.lost_classes]]) {
-      if (names?.length) sentences.push(`Only clients that are left out have the ${noun}${names.length > 1 ? (noun === "class" ? "es" : "s") : ""} ${edgeflParts.listed(names.slice(0, 12).map(String))}${names.length > 12 ? ` and ${names.length - 12} more` : ""}.`);
+    for (const [noun, several, names] of [["modality", "modalities", lost.lost_modalities], ["class", "classes", lost.lost_classes]]) {
+      if (!names?.length) continue;
+      const some = names.length > 12 ? `${names.slice(0, 12).join(", ")} and ${names.length - 12} more` : edgeflParts.listed(names.map(String));
+      sentences.push(`Only clients that are left out have the ${names.length > 1 ? several : noun} ${some}.`);
     }
     if (lost.lost_classes && !lost.lost_classes.length && lost.excluded_samples) sentences.push("No class is lost as a whole.");
     if (judged.stages.length > 1 && lost.excluded_samples) {

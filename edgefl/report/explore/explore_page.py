@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgefl.html import HERE as SHELL
 from edgefl.html import data, templates, written
@@ -11,6 +12,9 @@ from edgefl.records.explore import Explored, ExploredDevices
 from edgefl.report.charts.palette import BUDGETS, FITS, KINDS, OTHER_BUDGET, PARTS
 from edgefl.report.explore.devices import devices_shown
 from edgefl.report.explore.words import titled
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 HERE = Path(__file__).parent
 PALETTE = {"fits": FITS, "budgets": BUDGETS, "other": OTHER_BUDGET, "kinds": KINDS, "parts": PARTS}
@@ -22,23 +26,36 @@ SCRIPTS = [
 """The scripts of the view of a fleet, each using those before it."""
 
 
+@dataclass(frozen=True)
+class View:
+    """What ``view.html`` needs beside its elements: the record, what is shown beside it, and the scripts."""
+
+    record: Markup
+    shown: Markup
+    js: Markup
+
+
 def page_of(record: Explored | ExploredDevices) -> str:
     """The page of a fleet, or of the library's devices."""
-    if isinstance(record, ExploredDevices):
-        return _page("devices.html", [HERE / "devices.js"], record, shown=devices_shown(record), link=record.link)
-    return _page("explore.html", SCRIPTS, record, record=data(record.as_json()), shown=data(shown_of(record)))
+    template, given = ("explore.html", view_of(record)) if isinstance(record, Explored) else ("devices.html", None)
+    js = written(SHELL / "theme.js", *([] if given else [HERE / "devices.js"]))
+    shown = devices_shown(record) if isinstance(record, ExploredDevices) else None
+    return (
+        templates(HERE)
+        .get_template(template)
+        .render(about=record, given=given, shown=shown, css=written(SHELL / "shell.css") + css_of_view(), js=js)
+    )
 
 
-def shown_of(record: Explored) -> dict[str, object]:
-    """What the scripts show beside the record: the palette, and axes in words."""
+def view_of(record: Explored) -> View:
+    """The view of a fleet, for a page of its own or as a section of another."""
     axes = [{"title": axis.title, "choices": list(axis.choices)} for axis in titled(record.axes)]
-    return {**PALETTE, "axes": axes}
+    return View(data(record.as_json()), data({**PALETTE, "axes": axes}), written(*SCRIPTS))
 
 
-def _page(template: str, scripts: Sequence[Path], about: Explored | ExploredDevices, **given: object) -> str:
+def css_of_view() -> Markup:
+    """How the view looks."""
     from markupsafe import Markup
 
-    colours = Markup(f":root {{ --fits: {FITS}; --refused: {BUDGETS['memory']}; }}\n")
-    css, js = colours + written(SHELL / "shell.css", HERE / "explore.css"), written(SHELL / "theme.js", *scripts)
-    page = templates(HERE).get_template(template)
-    return page.render(title=about.scenario, version=about.edgefl, css=css, js=js, **given)
+    colours = f":root {{ --fits: {FITS}; --refused: {BUDGETS['memory']}; }}\n"
+    return Markup(colours) + written(HERE / "explore.css")

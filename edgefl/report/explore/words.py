@@ -1,11 +1,12 @@
-"""What pages call axes and their choices."""
+"""What pages call axes, their choices and budgets."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edgefl.records.explore import Choice, ExploredAxis
+from edgefl.devices.budgets import FIELDS, budget_named
+from edgefl.records.explore import Choice, ExploredAxis, ExploredBudget
 
 SWITCHES = {"true": "on", "false": "off"}
 
@@ -40,3 +41,12 @@ def _choice(axis: ExploredAxis, choice: Choice) -> str:
     for name in (axis.path, _last(axis.path)):
         label = label.removeprefix(f"{name}=")
     return SWITCHES.get(label) or label.replace("+", ", ").replace("=", " ")
+
+
+def budget_of(name: str, least: float, most: float) -> ExploredBudget:
+    """A budget of which the cheapest and the most expensive client take this much."""
+    budget = budget_named(name)
+    return ExploredBudget(
+        name=name, path=f"fleet.budgets.{FIELDS.get(name, name)}", noun=budget.noun, unit=budget.quantity.unit,
+        whole=budget.quantity.whole, least=least, most=most,
+    )  # fmt: skip

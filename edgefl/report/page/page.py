@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,9 @@ from edgefl.records.run import Environment
 from edgefl.report.bench import Section, answer, heading, sections, told_runs
 from edgefl.report.charts import MOST_FLIGHTS, Chart, Records, charts_of, charts_of_comparison, groups_of, records_of
 from edgefl.report.charts.bench import charts_of_bench
+from edgefl.report.explore.explore_page import HERE as VIEW
+from edgefl.report.explore.explore_page import View, css_of_view, view_of
+from edgefl.report.explore.of_run import explored_of
 from edgefl.report.page.charts_shown import Figure, Figures, Group, Table
 from edgefl.report.page.matrix import Groups, Matrix, matrix_of
 from edgefl.report.page.told import asked, besides, notices
@@ -97,6 +100,7 @@ def write_page(run: Run, path: Path) -> None:
     told = _told(run, members, records, groups, several)
     most = max(60, min(MOST_FLIGHTS, 1500 // max(len(members), 1)))
     rows = max(15, min(MOST_ROWS, 1500 // max(len(members), 1)))
+    explored = None if several else _explored(run, records[""])
     while True:
         figures = Figures(rows, ": edgefl figures writes all as CSV.")
         if several:
@@ -110,7 +114,8 @@ def write_page(run: Run, path: Path) -> None:
             ]  # fmt: skip
             page = _page(run.name, figures, told=told, compared=compared, members=each)
         else:
-            page = _page(run.name, figures, told=told, run=figures.of_run(charts_of(run, records[""], most), "run"))
+            charts = [chart for chart in charts_of(run, records[""], most) if explored is None or chart.name != "fleet"]
+            page = _page(run.name, figures, told=told, run=figures.of_run(charts, "run"), explored=explored)
         if len(page) <= MOST_BYTES or (most, rows) == (10, 3):
             break
         most, rows = max(10, most // 2), max(3, rows // 2)
@@ -145,20 +150,35 @@ def _of_section(section: Section) -> Table:
 def _page(
     title: str, figures: Figures, *, told: Told | None = None, compared: Group | None = None,
     members: Sequence[Member] = (), run: Sequence[Group] = (), alone: Figure | None = None,
-    bench: Benched | None = None,
+    bench: Benched | None = None, explored: View | None = None,
 ) -> bytes:  # fmt: skip
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs
 
     here = Path(__file__).parent
-    sections = [("verdict", "Verdict"), *((group.id, group.title) for group in (*filter(None, [compared]), *run))]
+    sections = [
+        ("verdict", "Verdict"),
+        *([("fleet", "The fleet")] if explored else []),
+        *((group.id, group.title) for group in (*filter(None, [compared]), *run)),
+    ]
     sections += [("single", "Each run")] if members else []
-    css, js = written(SHELL / "shell.css", here / "page.css"), written(SHELL / "theme.js", here / "page.js")
-    page = templates(here).get_template("page.html").render(
+    css = written(SHELL / "shell.css", here / "page.css") + (css_of_view() if explored else "")
+    js = written(SHELL / "theme.js", here / "page.js")
+    page = templates(here, VIEW).get_template("page.html").render(
         title=title, told=told, sections=sections, compared=compared, members=members, run=run, alone=alone,
-        bench=bench, plotly=Markup(get_plotlyjs()), plots=data(figures.plots), css=css, js=js,
+        bench=bench, explored=explored, plotly=Markup(get_plotlyjs()), plots=data(figures.plots), css=css, js=js,
     )  # fmt: skip
     return page.encode()
+
+
+def _explored(run: Run, records: Records) -> View | None:
+    """The fleet with budgets that can be moved; None where the records don't say enough."""
+    explored = explored_of(run, records, _version([run])) if records.rounds else None
+    return None if explored is None else view_of(explored)
+
+
+def _version(runs: Iterable[Run]) -> str:
+    return next((each.edgefl for run in runs if (each := run.read_file(Written))), "")
 
 
 def _told(
@@ -174,10 +194,9 @@ def _told(
         lines.append(f"This comparison isn't finished: {of - len(waiting) - len(unfinished)} of {of} runs are. "
                      f"Continue it with: edgefl run --resume {run.path}")  # fmt: skip
     matrix = matrix_of(groups) if groups else None
-    version = next((each.edgefl for member in members.values() if (each := member.read_file(Written))), "")
     return Told(
         f"comparison of {len(members)} runs" if several else "run", run.path, lines,
         verdict_of(groups, matrix) if matrix else [], matrix, [] if several else besides(records[""]),
-        asked(run, version, list(members) if several else []),
+        asked(run, _version(members.values()), list(members) if several else []),
         (run.path / "scenario.yaml").read_text(encoding="utf-8", errors="replace"),
     )  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from edgefl.report.explore.page_columns import Columns
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -18,7 +19,6 @@ from rich.console import Console
 
 import edgefl
 from edgefl.commands.explore import asked, choices, fleet_rows
-from edgefl.commands.explore.page_columns import Columns
 from edgefl.commands.explore.presets import Candidate, presets_of
 from edgefl.errors import RunError, ScenarioError
 from edgefl.records.explore import Choice, Column, Explored, ExploredAxis, ExploredDevices
