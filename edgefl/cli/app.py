@@ -178,16 +178,20 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print plain JSON instead o
 
 def _version(requested: bool) -> None:
     if requested:
-        from edgefl import __version__
+        from importlib.metadata import version
 
-        typer.echo(f"edgefl {__version__}")
+        from edgefl import RUN_FORMAT, SCENARIO_FORMAT, __version__
+
+        typer.echo(f"edgefl {__version__}, torch {version('torch')}")
+        typer.echo(f"formats: scenario {SCENARIO_FORMAT}, run {RUN_FORMAT}")
         raise typer.Exit
 
 
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print versions, those of the formats too."),
     ] = False,
     show_traceback: Annotated[bool, typer.Option("--traceback", help="Print the traceback of an error too.")] = False,
 ) -> None:

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import psutil
 
-from edgefl import registry
+from edgefl import RUN_FORMAT, registry
 from edgefl.records import UNSET
 from edgefl.records.run import Environment, PlugInFile
-from edgefl.runs.folders import FORMAT
 
 PACKAGES = ("torch", "numpy", "simpy", "safetensors", "tokenizers", "pydantic", "pandas", "pillow", "matplotlib")
 
@@ -29,7 +28,7 @@ def environment() -> Environment:
     cuda = torch.cuda.is_available()
     files = [PlugInFile(file=name, sha256=sha256) for name, sha256 in sorted(registry.plug_in_files().items())]
     return Environment(
-        run_format=FORMAT,
+        run_format=RUN_FORMAT,
         plug_ins=files or UNSET,
         edgefl=edgefl.__version__,
         python=platform.python_version(),

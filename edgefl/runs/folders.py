@@ -12,6 +12,7 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, Literal
 
+from edgefl import RUN_FORMAT
 from edgefl.errors import RunError
 from edgefl.files import replacing
 from edgefl.records import UNSET, Record, part_of
@@ -35,14 +36,8 @@ RECORDS: Mapping[type[Record], Table] = {
 TABLES = tuple(RECORDS.values())
 FIRST = ("scenario.yaml", "environment.json", "models.json")
 
-FORMAT = 5
-"""Version of a run's folder, ``run_format`` in environment.json; folders without it have version 1.
-
-It rises when a file, a field's meaning or a scenario's default changes, so that no run is continued as another.  Runs
-of CONTINUED formats go on in their own: what a run of format 4 has scored on clients stays in clients.jsonl.
-"""
-
-CONTINUED = (4, 5)
+CONTINUED = (4, RUN_FORMAT)
+"""Formats whose runs go on, in their own: what a run of format 4 has scored on clients stays in clients.jsonl."""
 
 FILES = (
     *FIRST, "begun.json", "evaluation.json", "preprocessing.json", "tokenizer.json", "partition.png", "curves.png",
@@ -381,12 +376,12 @@ def check_run_folder(path: Path) -> None:
 def check_format(path: Path, *, resume: bool = False) -> None:
     """Raise RunError for the folder of a newer edgefl or, to ``resume``, of another format."""
     written = run_format(path)
-    if written <= FORMAT and (written in CONTINUED or not resume):
+    if written <= RUN_FORMAT and (written in CONTINUED or not resume):
         return
     edgefl = read_json(path / "environment.json").get("edgefl")
     who = f"{path} has run format {written}, written by edgefl {edgefl!r:.40}; this version"
-    if written > FORMAT:
-        raise RunError(f"{who} reads formats 1 to {FORMAT}")
+    if written > RUN_FORMAT:
+        raise RunError(f"{who} reads formats 1 to {RUN_FORMAT}")
     only = f"continues runs of formats {' and '.join(map(str, CONTINUED))} only"
     raise RunError(f"{who} {only}: continue it with that version, or run its scenario.yaml anew")
 

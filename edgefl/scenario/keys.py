@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from edgefl import SCENARIO_FORMAT
 from edgefl.errors import ScenarioError, suggestion
 from edgefl.scenario.document import Document, KeyPath, Place, placed, read_value
 from edgefl.scenario.library import find_document
 from edgefl.scenario.problems import raise_all, show
-
-FORMAT = 1
-"""The version of the format that this package reads and writes."""
 
 VERSION, TOP = "edgefl", ("name", "seed", "compare")
 """The top-level keys that are not sections."""
@@ -64,10 +62,10 @@ def check_keys(document: Document) -> list[ScenarioError]:
             errors.append(document.error((key,), f"unknown key {key!r}{suggestion(key, allowed)}", at_key=True))
     version = data.get(VERSION)
     if version is None:
-        errors.append(document.error((VERSION,), f"is missing: write `edgefl: {FORMAT}`", at_key=True))
-    elif version != FORMAT or isinstance(version, bool):
-        message = f"this edgefl reads version {FORMAT} of the format, not {show(version)}"
-        newer = isinstance(version, int) and not isinstance(version, bool) and version > FORMAT
+        errors.append(document.error((VERSION,), f"is missing: write `edgefl: {SCENARIO_FORMAT}`", at_key=True))
+    elif version != SCENARIO_FORMAT or isinstance(version, bool):
+        message = f"this edgefl reads version {SCENARIO_FORMAT} of the format, not {show(version)}"
+        newer = isinstance(version, int) and not isinstance(version, bool) and version > SCENARIO_FORMAT
         errors.append(document.error((VERSION,), message + ("; update edgefl" if newer else "")))
     return errors
 
@@ -83,7 +81,9 @@ def check_overrides(overrides: Sequence[str]) -> None:
             errors.append(error)
             continue
         top = (str(path[0]),)
-        errors += check_keys(Document({VERSION: FORMAT, **dict.fromkeys(top)}, {top: Place(f"--set {override}")}))
+        errors += check_keys(
+            Document({VERSION: SCENARIO_FORMAT, **dict.fromkeys(top)}, {top: Place(f"--set {override}")})
+        )
     raise_all([error for error in errors if error.key != VERSION])
 
 

@@ -9,6 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from edgefl import SCENARIO_FORMAT
 from edgefl.data import DataOptions
 from edgefl.devices import FleetOptions
 from edgefl.errors import ScenarioError
@@ -20,7 +21,7 @@ from edgefl.planning.stop_options import StopOptions
 from edgefl.scenario.axes import Axis, check_compare, complete_compare, without_compare
 from edgefl.scenario.document import Document, KeyPath, plain_data, write
 from edgefl.scenario.fields import plain_section, read_parts
-from edgefl.scenario.keys import FORMAT, VERSION
+from edgefl.scenario.keys import VERSION
 from edgefl.scenario.labels import folder_name, labels_of
 from edgefl.scenario.library import find_document
 from edgefl.scenario.overrides import long_forms, with_override
@@ -81,7 +82,7 @@ class Scenario:
             name = getattr(self, f"{key}_name") if section.noun else None
             sections[key] = plain_section(name, getattr(self, f"{key}_options" if section.noun else key))
         compare = {"compare": self.compare} if self.compare else {}
-        return {VERSION: FORMAT, "name": self.name, "seed": self.seed, **sections, **compare}
+        return {VERSION: SCENARIO_FORMAT, "name": self.name, "seed": self.seed, **sections, **compare}
 
     def to_yaml(self) -> str:
         """``resolved()`` as a scenario file."""
@@ -102,7 +103,9 @@ def load(path: str | Path | dict[str, Any], overrides: Sequence[str] = ()) -> Sc
     if isinstance(overrides, str) or not all(isinstance(each, str) for each in overrides):
         raise ScenarioError(f'overrides are a list such as ["training.lr=1e-3"], not {show(overrides)}')
     document = (
-        Document({VERSION: FORMAT, **plain_data(path)}) if isinstance(path, dict) else find_document(os.fspath(path))
+        Document({VERSION: SCENARIO_FORMAT, **plain_data(path)})
+        if isinstance(path, dict)
+        else find_document(os.fspath(path))
     )
     return scenario_in(document, overrides)
 

@@ -8,9 +8,9 @@ import re
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaValue
 
-from edgefl import registry
+from edgefl import SCENARIO_FORMAT, registry
 from edgefl.errors import EdgeflError
-from edgefl.scenario.keys import FORMAT, VERSION
+from edgefl.scenario.keys import VERSION
 from edgefl.scenario.sections import SECTIONS, Section, options_of
 
 PARTS = "x-parts"
@@ -27,7 +27,7 @@ def json_schema() -> JsonSchemaValue:
         "title": "edgefl scenario",
         "type": "object",
         "properties": {
-            VERSION: {"const": FORMAT, "description": "version of the format"},
+            VERSION: {"const": SCENARIO_FORMAT, "description": "version of the format"},
             "name": {"type": "string", "minLength": 1, "maxLength": 100},
             "seed": {"type": "integer", "minimum": 0, "default": 1, "description": "seed of all random numbers"},
             **sections,

@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from edgefl import units
+from edgefl import SCENARIO_FORMAT, units
 from edgefl.devices.budgets import FIELDS, budget_named
 from edgefl.errors import ScenarioError, UnitError, suggestion
 from edgefl.scenario.axes import Axis
 from edgefl.scenario.document import Document, KeyPath, Place, read_file
 from edgefl.scenario.fields import LARGEST_SEED
-from edgefl.scenario.keys import FORMAT, VERSION, key_path
+from edgefl.scenario.keys import VERSION, key_path
 from edgefl.scenario.library import SUITES, find_document, library_folder, suite_names
 from edgefl.scenario.problems import raise_all, reason, show, validate
 from edgefl.scenario.scenario import Scenario, cells_of, combinations_of, scenario_in
@@ -84,7 +84,7 @@ class SuiteOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    edgefl: int = Field(description=f"Version of the format: {FORMAT}.")
+    edgefl: int = Field(description=f"Version of the format: {SCENARIO_FORMAT}.")
     name: str = Field(default="", max_length=100, description="Name of the suite; by default that of its file.")
     suite: str | None = Field(
         default=None, description="Another suite, which has all fields that this one leaves out: its file, or its name."
@@ -201,8 +201,10 @@ def read_suite(path: str | Path, overrides: Sequence[str] = ()) -> Suite:
                 (key,), f"unknown key {key!r}{suggestion(key, SuiteOptions.model_fields)}", at_key=True
             )
     options = cast(SuiteOptions, validate(SuiteOptions, document.data, document, ()))
-    if options.edgefl != FORMAT:
-        raise document.error((VERSION,), f"this edgefl reads version {FORMAT} of the format, not {options.edgefl}")
+    if options.edgefl != SCENARIO_FORMAT:
+        raise document.error(
+            (VERSION,), f"this edgefl reads version {SCENARIO_FORMAT} of the format, not {options.edgefl}"
+        )
     name = options.name or Path(str(path)).stem
     base = _scenario(document, options, name, overrides)
     if base.compare:
@@ -276,7 +278,9 @@ def _scenario(document: Document, options: SuiteOptions, name: str, overrides: S
     given = options.scenario
     if isinstance(given, dict):
         places = document.moved(("scenario",), ())
-        return scenario_in(Document({VERSION: FORMAT, "name": name, **given}, places, document.file), overrides)
+        return scenario_in(
+            Document({VERSION: SCENARIO_FORMAT, "name": name, **given}, places, document.file), overrides
+        )
     place = document.places.get(("scenario",))
     beside = Path((place and place.file) or "").parent / given
     return scenario_in(find_document(beside if beside.is_file() else given), overrides)

@@ -16,7 +16,7 @@ import torch
 import yaml
 
 import edgefl
-from edgefl import __version__
+from edgefl import RUN_FORMAT, __version__
 from edgefl.cli import main
 from edgefl.report import summary
 
@@ -313,7 +313,9 @@ def test_methods(call: Call) -> None:
 
 
 def test_version_and_help(call: Call) -> None:
-    assert call("--version") == (0, f"edgefl {__version__}\n", "")
+    code, out, err = call("--version")
+    assert (code, err) == (0, "")
+    assert out == f"edgefl {__version__}, torch {torch.__version__}\nformats: scenario 1, run {RUN_FORMAT}\n"
     code, out, _ = call("--help")
     assert code == 0 and all(name in out for name in ("run", "profile", "sweep", "devices", "validate", "methods"))
 

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
+from edgefl import RUN_FORMAT
 from edgefl.records import UNSET, ByKind, Clients, Keys, Maybe, Record, Share, part_of
 from edgefl.records.record import types_of
 from edgefl.records.run import Environment
-from edgefl.runs.folders import FORMAT
 
 R = TypeVar("R", bound=Record)
 
 
 ENVIRONMENT = Environment(
-    run_format=FORMAT, edgefl="0", python="3", packages={}, system="", machine="", cpu="", cpu_cores=1, ram_bytes=1,
+    run_format=RUN_FORMAT, edgefl="0", python="3", packages={}, system="", machine="", cpu="", cpu_cores=1, ram_bytes=1,
     gpu=None, cuda=None,
 )  # fmt: skip
 

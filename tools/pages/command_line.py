@@ -22,7 +22,8 @@ def command_line_page() -> str:
             ("Command", "What it does"),
             [(f"[`edgefl {name}`](#edgefl-{name})", sentence(command.help)) for name, command in root.commands.items()],
         ),
-        "`edgefl --version` prints the version. `edgefl --traceback COMMAND` prints the traceback of an error, "
+        "`edgefl --version` prints the versions of edgefl, torch and the formats. "
+        "`edgefl --traceback COMMAND` prints the traceback of an error, "
         "too. `edgefl --help` and `edgefl COMMAND --help` (`-h`) print these texts. `edgefl --install-completion` "
         "installs completion for the shell, `edgefl --show-completion` prints its script.",
     ]

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from edgefl import SCENARIO_FORMAT
 from edgefl.scenario import json_schema
-from edgefl.scenario.keys import FORMAT
 from edgefl.scenario.sections import SECTIONS, Section
 from tools.pages.fields import HEAD, QUANTITIES, fields_table, shared_rows
 from tools.pages.markdown import anchor, capital, first_paragraph, listed, page, registered, sentence, table
@@ -60,7 +60,7 @@ def scenario_page() -> str:
 
 def _top() -> list[str]:
     rows = [
-        ("`edgefl`", f"`{FORMAT}`", "required in a file", "Version of the format"),
+        ("`edgefl`", f"`{SCENARIO_FORMAT}`", "required in a file", "Version of the format"),
         (
             "`name`",
             "text, 1 to 100 characters",

@@ -14,13 +14,13 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
+from edgefl import RUN_FORMAT
 from edgefl.cli import main
 from edgefl.commands.verify.conservation import RULES
 from edgefl.commands.verify.verify import FILE_RULES, verify
 from edgefl.devices import load_device, load_link
 from edgefl.errors import RunError
 from edgefl.records.rounds import SUMMED
-from edgefl.runs.folders import FORMAT
 
 DEVICE, LINK = "raspberry-pi-4-4gb", "lte"
 BYTES, FLOPS, DEADLINE, LINE = 1_000_000, 10**15, 400.0, 2e6
@@ -130,7 +130,7 @@ def evaluated() -> tuple[list[dict[str, Any]], dict[str, Any]]:
 def written(folder: Path, found: Tables, more: dict[str, Any] | None = None) -> Path:
     folder.mkdir()
     (folder / "scenario.yaml").write_text(yaml.safe_dump({**scenario(), **(more or {})}))
-    (folder / "environment.json").write_text(json.dumps({"run_format": FORMAT}))
+    (folder / "environment.json").write_text(json.dumps({"run_format": RUN_FORMAT}))
     (folder / "models.json").write_text("{}")
     for name in ("clients", "scored", "rounds", "eligibility"):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found[name]))
