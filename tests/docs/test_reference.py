@@ -72,7 +72,9 @@ def test_every_error_that_the_code_defines_is_on_the_page() -> None:
     defined = {
         name
         for path in (ROOT / "edgefl").rglob("*.py")
-        for name in re.findall(r"^class (\w+)\(.*Error\):", path.read_text(encoding="utf-8"), re.MULTILINE)
+        for name in re.findall(
+            r"^class (\w+)\((?:.*Error|UnknownName)\):", path.read_text(encoding="utf-8"), re.MULTILINE
+        )
     }
     assert {"EdgeflError", *defined} == {error.__name__ for error in error_classes()}
 
