@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from edgefl.report.explore.page_columns import Columns
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -23,6 +22,7 @@ from edgefl.commands.explore.presets import Candidate, presets_of
 from edgefl.errors import RunError, ScenarioError
 from edgefl.records.explore import Choice, Column, Explored, ExploredAxis, ExploredDevices
 from edgefl.report.explore.explore import print_explored
+from edgefl.report.explore.page_columns import Columns
 from edgefl.scenario import load
 
 Tiny = Callable[..., dict[str, Any]]
