@@ -104,8 +104,8 @@ ATTRIBUTES = [
      "`str()` is `file:line: key: message`"),
     ("`ScenarioErrors`", "`errors`", "All errors of the scenario by line; `file`, `line`, `key` and "
      "`message` are the first one's"),
-    ("`UnknownName`", "`noun`, `name`, `allowed`, `hint`", "What was looked up, the unknown name, the known names, sorted, and "
-     "what the name is instead (\"\" if that isn't known)"),
+    ("`UnknownName`", "`noun`, `name`, `allowed`, `hint`", "What was looked up, the unknown name, the known names, "
+     "sorted, and what the name is instead (\"\" if that isn't known)"),
     ("`UnknownNames`", "`errors`", "The errors, one for each name"),
     ("`RowsDiffer`", "`found`", "The comparison of the rows that both profiles have, as `cost-diff --json` prints"),
 ]  # fmt: skip
