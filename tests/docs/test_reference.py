@@ -69,12 +69,9 @@ def test_every_link_within_the_pages_leads_somewhere() -> None:
 
 
 def test_every_error_that_the_code_defines_is_on_the_page() -> None:
+    classes = re.compile(r"^class (\w+)\((?:.*Error|UnknownName)\):", re.MULTILINE)
     defined = {
-        name
-        for path in (ROOT / "edgefl").rglob("*.py")
-        for name in re.findall(
-            r"^class (\w+)\((?:.*Error|UnknownName)\):", path.read_text(encoding="utf-8"), re.MULTILINE
-        )
+        name for path in (ROOT / "edgefl").rglob("*.py") for name in classes.findall(path.read_text(encoding="utf-8"))
     }
     assert {"EdgeflError", *defined} == {error.__name__ for error in error_classes()}
 

@@ -118,8 +118,8 @@ class Trace:
     scratch (``with_scratch``) they are equal.  ``live_parts`` are the bytes by part at the former.
     ``assumed`` is true if the scratch at the peak is assumed: the peak is then between ``live_memory_bytes`` and
     ``peak_memory_bytes``.  ``calls`` are those whose scratch could move the peak.  ``host_bytes`` lie in the memory of
-    a GPU's host, beside the peak.  ``reserved_bytes`` are the least that a GPU's allocator must be able to reserve for the
-    live storage; 0 for a CPU.
+    a GPU's host, beside the peak.  ``reserved_bytes`` are the least that a GPU's allocator must be able to
+    reserve for the live storage; 0 for a CPU.
     """
 
     peak_memory_bytes: int
