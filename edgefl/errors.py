@@ -3,6 +3,7 @@
 EdgeflError                      (exit code 2: the user can correct it; shown without a traceback)
 +-- ScenarioError                a scenario file is wrong; holds file, line and key
 +-- UnknownName                  no part is registered under a name; the message suggests the nearest name
+|   +-- UnknownNames             several names, a line each
 +-- UnitError                    a quantity can't be parsed, such as "12 parsecs" where bytes were expected
 +-- DataError                    a data set is missing, empty or has the wrong layout
 +-- DeviceError                  a device, link or fleet description is wrong

@@ -12,7 +12,7 @@ from edgefl.cli.app import AsJson, Overrides, Plugins, ScenarioFile, app, exampl
 @app.command(
     epilog=examples(
         "edgefl explore mine.yaml -o page.html",
-        "edgefl explore mine.yaml --vary training.batch=4,8,16 --vary training.checkpointing=false,true",
+        "edgefl explore mine.yaml --vary training.batch=4,8,16",
         "edgefl explore mine.yaml --devices",
     )
 )

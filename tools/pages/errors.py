@@ -104,7 +104,9 @@ ATTRIBUTES = [
      "`str()` is `file:line: key: message`"),
     ("`ScenarioErrors`", "`errors`", "All errors of the scenario by line; `file`, `line`, `key` and "
      "`message` are the first one's"),
-    ("`UnknownName`", "`noun`, `name`, `allowed`", "What was looked up, the unknown name, and the known names, sorted"),
+    ("`UnknownName`", "`noun`, `name`, `allowed`, `hint`", "What was looked up, the unknown name, the known names, "
+     "sorted, and what the name is instead (\"\" if that isn't known)"),
+    ("`UnknownNames`", "`errors`", "The errors, one for each name"),
     ("`RowsDiffer`", "`found`", "The comparison of the rows that both profiles have, as `cost-diff --json` prints"),
 ]  # fmt: skip
 """Attributes of errors besides their message."""
