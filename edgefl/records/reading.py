@@ -92,6 +92,8 @@ def data(text: bytes) -> Any:
     """JSON data, with whole numbers of any size.  Raises ValueError."""
     try:
         return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:  # no ValueError in msgspec 0.20
+        raise ValueError(str(error)) from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

@@ -189,7 +189,7 @@ def test_an_edited_step_is_predicted_anew(
     monkeypatch.setenv("EDGEFL_CACHE", str(tmp_path / "cache"))
 
     def costs() -> set[str]:
-        return {path.name for path in (cache_folder() / "costs").glob("*.json")}
+        return {path.name for path in (cache_folder() / "costs").glob("*.sealed")}
 
     text = MINE.replace("return F.cross", "logits = logits + 1\n        return F.cross")
     (folder / "edited.py").write_text(text)

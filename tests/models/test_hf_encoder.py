@@ -22,7 +22,7 @@ import transformers  # noqa: E402
 
 Tiny = Callable[..., dict[str, Any]]
 NEW = {"modernbert", "siglip_text_model"} if "siglip_text_model" not in transformers.CONFIG_MAPPING else set()
-KNOWN = [kind for kind in FAMILIES if kind not in NEW]  # transformers 5.0 can't build these two
+KNOWN = [kind for kind in FAMILIES if kind not in NEW]  # transformers 5.4 can't build these two
 USUAL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 OWN: dict[str, dict[str, Any]] = {
     "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32},

@@ -50,7 +50,7 @@ def test_what_a_kernel_takes_inside_is_seen() -> None:
 
 def test_another_profiler_is_not_disturbed() -> None:
     with (
-        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]),
+        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True),
         pytest.raises(RuntimeError, match="a profiler of torch is running"),
         AllocatorPeak(CPU),
     ):
