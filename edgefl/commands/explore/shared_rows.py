@@ -77,22 +77,26 @@ class _Rows:
             row = _together(row, self._of(place))
         if fleet.classes is not None:
             row = _together(row, np.unique(self._held, axis=0, return_inverse=True)[1].ravel())
-        available = np.array([device.available_memory_bytes for device in fleet.devices], float)
-        mine = [each for each in needed if each.spot in spots]
-        granted = {**fleet.granted, **({"joules of all rounds": fleet.energy_total} if fleet.energy_total else {})}
-        for name, place in granted.items():
-            amounts = self._of(place)
-            if (amounts == amounts[0]).all():
-                continue
-            of_budget = (each for each in mine if each.budget == name.partition(" ")[0])
-            steps = sum(
-                (amounts >= each.costs[self._of(each.spot)]).astype(np.int64)
-                for each in {(each.spot, each.costs.tobytes()): each for each in of_budget}.values()
-            )
-            row = _together(row, 4 * steps + 2 * (amounts > available[self._of(fleet.device)]) + np.isinf(amounts))
+        granted = list(fleet.granted.items())
+        if fleet.energy_total is not None:
+            granted.append(("joules", fleet.energy_total))
+        for name, place in granted:
+            if (amounts := self._of(place)).min() < amounts.max():
+                row = _together(row, self._steps(name, amounts, [each for each in needed if each.spot in spots]))
         self.first, self.row, self.counts = np.unique(row, return_index=True, return_inverse=True, return_counts=True)[
             1:
         ]
+
+    def _steps(self, budget: str, amounts: Floats, needed: Sequence[Needed]) -> Integers:
+        """Equal for clients of equal cost whose amounts are enough for the same costs: `[clients]`."""
+        costs = {(each.spot, each.costs.tobytes()): each for each in needed if each.budget == budget}
+        steps = np.zeros(len(amounts), np.int64)
+        for each in costs.values():
+            steps += amounts >= each.costs[self._of(each.spot)]
+        if budget == "memory":  # whether it is the owner's word or the device's
+            available = np.array([device.available_memory_bytes for device in self.given.devices], float)
+            steps = 2 * steps + (amounts > available[self._of(self.given.device)])
+        return 2 * steps + np.isinf(amounts)
 
     def fleet(self, columns: Columns) -> ExploredFleet:
         """The fleet with these rows; its columns are added."""
