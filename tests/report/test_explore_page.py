@@ -254,6 +254,31 @@ def test_the_table_and_the_file_have_every_client(visit: Callable[..., Visit], s
         assert heads == each.locator("tbody tr").first.locator("th, td").count() > 1
 
 
+def test_another_stage_is_looked_at(visit: Callable[..., Visit], record: Explored) -> None:
+    shown = visit()
+    shown.choose("layerwise")
+    shown.type("memory", "500 kB")
+    page, answer = shown.page, shown.answer
+    legends, stages = set(), page.locator("select[data-part=stage]")
+    for stage in ("1", "2"):
+        stages.select_option(stage)
+        shown.settle()
+        legends.add(page.locator("[data-part=legend]").inner_text())
+        assert shown.answer == answer and f"show.stage={stage}" in page.url
+    assert len(legends) == 2
+    # the mark under the hand says who it is
+    page.locator("select[data-part=up]").select_option("fullest")
+    shown.settle()
+    box = page.locator(".picture").bounding_box()
+    found = set()
+    for x in range(80, int(box["width"]) - 20, 12):
+        for y in range(20, int(box["height"]) - 50, 24):
+            page.mouse.move(box["x"] + x, box["y"] + y)
+            if page.locator(".tip").is_visible():
+                found.add(page.locator(".tip strong").inner_text())
+    assert found and all(each.startswith("Client ") for each in found)
+
+
 def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     def both(key: str, value: Any) -> Any:
         sections = isinstance(value, dict) and isinstance(one.get(key), dict) and "name" not in value

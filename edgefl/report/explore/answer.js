@@ -27,10 +27,9 @@ const edgeflAnswer = (() => {
   const nounOf = (record, cause) => (cause === "deadline" ? "the deadline" : record.budgets.find((each) => each.name === cause)?.noun ?? cause);
 
   // "31 of 40 clients can train in the hardest stage, 3; memory leaves 7 out, the deadline 2"
-  function sentence(record, judged, stage) {
-    const { fits, left, clients, causes } = counted(judged, stage.turns[0]);
-    const which = stage === judged.hardest ? `the hardest stage, ${stage.stage}` : `stage ${stage.stage}`;
-    const where = judged.stages.length > 1 ? ` in ${which}` : "";
+  function sentence(record, judged) {
+    const { fits, left, clients, causes } = counted(judged, judged.hardest.turns[0]);
+    const where = judged.stages.length > 1 ? ` in the hardest stage, ${judged.hardest.stage}` : "";
     const who = fits === clients ? `All ${count(clients)} clients can train` : `${fits ? count(fits) : "None"} of ${count(clients)} clients can train${where}`;
     const refused = causes.map(([cause, n], i) => `${nounOf(record, cause)} ${i ? "" : "leaves "}${count(n)}${i ? "" : " out"}`);
     if (left) refused.push(`the method ${refused.length ? "" : "leaves "}${count(left)}${refused.length ? "" : " out"}`);

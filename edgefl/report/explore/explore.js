@@ -75,14 +75,14 @@
   }
 
   function showAnswer(stage) {
-    const turn = stage.turns[0], { fits, left, clients, causes } = edgeflAnswer.counted(judged, turn);
-    part("answer").textContent = edgeflAnswer.sentence(record, judged, judged.hardest);
+    part("answer").textContent = edgeflAnswer.sentence(record, judged);
+    const whole = edgeflAnswer.counted(judged, judged.hardest.turns[0]);
     const colours = { fits: palette.fits, deadline: palette.budgets.seconds, ...palette.budgets };
-    const pieces = [["fits", fits], ...causes, ["method", left]].filter(([, n]) => n);
+    const pieces = [["fits", whole.fits], ...whole.causes, ["method", whole.left]].filter(([, n]) => n);
     part("share").replaceChildren(...pieces.map(([name, n]) => make("i", {
-      title: `${name} ${count(n)}`, style: `flex-grow:${n / clients};background:${edgeflTheme.shade(colours[name] ?? palette.other)}`,
+      title: `${name} ${count(n)}`, style: `flex-grow:${n / whole.clients};background:${edgeflTheme.shade(colours[name] ?? palette.other)}`,
     })));
-    const by = Object.fromEntries(causes);
+    const { fits, left, causes } = edgeflAnswer.counted(judged, stage.turns[0]), by = Object.fromEntries(causes);
     by.seconds = (by.seconds ?? 0) + (by.deadline ?? 0);
     picture.verdicts.forEach((verdict, code) => {
       const n = code ? by[verdict.name] ?? 0 : fits;

@@ -1,5 +1,5 @@
 // Budgets, the share of the device and the deadline: a slider and a field for each.
-// A slider's left end is what the scenario has, its right end no limit; between them the scale is logarithmic.
+// A slider's left end is what the scenario has, its right end no limit; between them the scale is logarithmic, a share's linear.
 "use strict";
 
 const edgeflSliders = (() => {
@@ -16,7 +16,7 @@ const edgeflSliders = (() => {
     const { memory, seconds, joules, ...others } = named;
     const main = [
       of(memory, "Memory"),
-      { name: "share", title: "Memory as a share of the device", unit: "share", whole: false, low: 0.001, high: 1, most: 1 },
+      { name: "share", title: "Memory as a share of the device", unit: "share", whole: false, low: 0, high: 1, most: 1 },
       { ...of(seconds, "Deadline of a round"), name: "deadline" },
     ];
     const more = [seconds, joules, ...Object.values(others)].map((budget) => of(budget, `${capital(budget.noun)} of a round`));
@@ -65,7 +65,8 @@ const edgeflSliders = (() => {
       const { low, high, most, unit, whole } = this.limit;
       if (place <= 0) return undefined;
       if (place >= PLACES) return most;
-      const value = parse(show(low * (high / low) ** ((place - 1) / (PLACES - 2)), unit, 4), unit);
+      const exact = low ? low * (high / low) ** ((place - 1) / (PLACES - 2)) : high * place / PLACES;
+      const value = parse(show(exact, unit, 4), unit);
       return whole ? Math.round(value) : value;
     }
 
@@ -73,7 +74,8 @@ const edgeflSliders = (() => {
       const { low, high, most } = this.limit;
       if (value === undefined) return 0;
       if (value >= most) return PLACES;
-      return Math.min(PLACES - 1, Math.max(1, Math.round(1 + (PLACES - 2) * Math.log(value / low) / Math.log(high / low))));
+      const place = low ? 1 + (PLACES - 2) * Math.log(value / low) / Math.log(high / low) : value / high * PLACES;
+      return Math.min(PLACES - 1, Math.max(1, Math.round(place)));
     }
 
     show(value, own) {
