@@ -231,7 +231,7 @@ class _Made:
             samples=self.columns.add(np.array([int(v.samples) for v in self.clients])),
             granted={name: self.columns.add(np.array(self._granted(name))) for name in self.allowed},
             energy_total=None, within_device=bool((self.records.settings.fleet.budgets or {}).get("within_device")),
-            classes=None, rounded=False,
+            classes=None,
         )  # fmt: skip
 
     def _granted(self, name: str) -> list[float]:
