@@ -235,3 +235,27 @@ def test_in_a_large_fleet_clients_share_rows_and_all_counts_stay(
     for one, other in zip(told, same, strict=True):
         assert all(close(one["round"][name], value) for name, value in other["round"].items())
     assert len({str(each["counts"]) for each in same}) > 20
+
+
+def test_what_is_set_goes_before_a_choice_of_the_same_field(scenario: dict[str, Any], page: Any) -> None:
+    axes = ["fleet.budgets.memory=500 kB,800 kB", "round.deadline=1 s,null"]
+    record = edgefl.explore(scenario, axes, jobs=1)
+    states = [
+        {"cell": cell, "set": set_} for cell in range(4) for set_ in ({}, {"memory": "600000"}, {"deadline": "0.5"})
+    ]
+    changes = page.evaluate(
+        """([text, states]) => {
+          const explorer = new edgeflVerdicts.Explorer(JSON.parse(text));
+          return states.map(({cell, set}) => explorer.changes({cell, set}));
+        }""",
+        [json.dumps(record.as_json()), states],
+    )
+    assert changes[:3] == [
+        ["fleet.budgets.memory=500 kB", "round.deadline=1 s"],
+        ["round.deadline=1 s", "fleet.budgets.memory=600000 B"],
+        ["fleet.budgets.memory=500 kB", "round.deadline=0.5 s"],
+    ]
+    told = page.evaluate(COUNT, [json.dumps(record.as_json()), states])
+    for counted, change in zip(told, changes, strict=True):
+        [row] = edgefl.sweep(scenario, overrides=change).as_json()["rows"]
+        assert [each[1] for each in counted["counts"]] == [stage["eligible"] for stage in row["stages"]]
