@@ -103,7 +103,8 @@ class HeldClasses(Record):
 class ExploredFleet(Record):
     """Clients, their data, devices and what their owners grant, whatever they are asked to do.
 
-    A row is one client, by its number, or several that are equal in all of this.
+    A row is one client, by its number; of more than 100,000 clients it is several, if no cell tells them apart, with
+    the least that one of them is granted.
     """
 
     clients: Clients
@@ -134,9 +135,6 @@ class ExploredFleet(Record):
     """Whether a memory budget is at most what the device has"""
     classes: HeldClasses | None
     """Classes; `null` for declared data"""
-    rounded: bool
-    """Whether granted amounts are rounded, so that there are fewer rows; then counts are near those of
-    `edgefl sweep`"""
 
 
 class Term(Record):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
@@ -99,6 +100,35 @@ def test_other_budgets_do_what_sweep_says(page: Any, moved: dict[str, str]) -> N
 def test_a_run_with_energy_for_all_rounds_keeps_its_picture(tiny: Tiny, tmp_path: Path) -> None:
     fleet = {"devices": {"phone-entry": 7}, "budgets": {"energy_total": "2 J", "memory": "1 GB"}}
     run = edgefl.run(tiny(training="none", fleet=fleet), output=tmp_path / "run")
-    assert explored_of(run, records_of(run), "1") is None
+    assert explored_of(run, {"": records_of(run)}, "1") is None
     text = edgefl.write_report(run).read_text(encoding="utf-8")
     assert 'data-figure="fleet"' in text and 'id="explore"' not in text
+
+
+def test_a_comparison_has_its_runs_as_choices(tiny: Tiny, browser: Any, tmp_path: Path) -> None:
+    schedules = [{"name": "end-to-end", "rounds": 2}, {"name": "layerwise", "stages": 2, "rounds": 2}]
+    fleet = {"devices": {"phone-entry": 7}, "budgets": {"memory": "400 kB..1.2 MB"}}
+    compare = {"schedule": schedules, "training.batch": [8, 32]}
+    run = edgefl.run(tiny(training={"mode": "none"}, fleet=fleet, compare=compare), output=tmp_path / "runs")
+    page = browser.new_page()
+    page.goto(edgefl.write_report(run).as_uri())
+    seen = set()
+    for s, schedule in enumerate(schedules):
+        for b, batch in enumerate(compare["training.batch"]):
+            for axis, choice in ((0, s), (1, b)):
+                page.locator(f"#explore fieldset:nth-child({axis + 1}) input").nth(choice).check(force=True)
+            page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)))")
+            label = next(each for each in run.runs if each.startswith(schedule["name"]) and each.endswith(str(batch)))
+            judged: dict[int, int] = {}
+            for verdict in run.runs[label].records("eligibility"):
+                judged[verdict["stage"]] = judged.get(verdict["stage"], 0) + verdict["eligible"]
+            answer = page.locator("[data-part=answer]").inner_text()
+            fits = min(judged.values())
+            assert answer.startswith("All 7" if fits == 7 else f"{fits or 'None'} of 7")
+            seen.add(answer)
+    assert len(seen) > 1
+    # one run fewer, and there is no such view: each run keeps its picture
+    shutil.rmtree(next(iter(run.runs.values())).path)
+    text = edgefl.write_report(run, tmp_path / "fewer.html").read_text(encoding="utf-8")
+    assert 'id="explore"' not in text and text.count('data-figure="fleet"') == 3
+    page.close()

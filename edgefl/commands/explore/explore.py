@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from edgefl.commands.compose import Given
 from edgefl.commands.explore.asked import asked_for, write_page
-from edgefl.commands.explore.fleet_rows import Fleets
 from edgefl.commands.explore.presets import Candidate, presets_of
 from edgefl.commands.explore.priced_cell import Answered, Span, priced_cell
+from edgefl.commands.explore.shared_rows import Needed, are_many, with_shared_rows
 from edgefl.commands.progress import OnProgress, public_command, silent
 from edgefl.commands.sweep.cell_answers import Workloads
 from edgefl.records.explore import Column, Explored, ExploredCell, ExploredFleet, Place
@@ -60,7 +60,7 @@ def explore(
     asked = asked_for(scenario, axes, overrides, output, jobs, on_progress)
     columns, works = dict[Place, Column](), set[str]()
     fleets, spans = list[ExploredFleet](), dict[str, Span]()
-    cells, candidates = list[ExploredCell](), list[Candidate]()
+    cells, candidates, needed = list[ExploredCell](), list[Candidate](), list[Needed]()
     _shared.cache_clear()  # an earlier call was told its columns
     for head, outcome in zip(asked.cells(), asked.outcomes(_priced), strict=True):
         if isinstance(outcome, str):
@@ -71,10 +71,13 @@ def explore(
         answer = outcome.answer
         if answer.fleet not in fleets:
             fleets.append(answer.fleet)
+        needed += answer.needed
         for name, span in answer.spans.items():
             spans[name] = span.with_(spans.get(name, span))
         candidates.append(Candidate(len(cells), head.at, answer.eligible, answer.fleet.clients, answer.seconds))
         cells.append(ExploredCell(**vars(head), priced=replace(answer.cell, fleet=fleets.index(answer.fleet))))
+    if any(are_many(fleet.clients) for fleet in fleets):
+        fleets, cells, columns = with_shared_rows(fleets, cells, needed, columns)
     presets = presets_of(candidates, asked.axes)
     result = Explored(
         **vars(asked.head()),
@@ -105,13 +108,13 @@ class _Priced(NamedTuple):
 
 
 @cache
-def _shared() -> tuple[Workloads, Fleets, Columns]:
-    """What all cells of this process share."""
-    return Workloads(silent, keeping=False), Fleets(), Columns()
+def _shared() -> tuple[Workloads, Columns]:
+    """The workloads and the columns of all cells of this process."""
+    return Workloads(silent, keeping=False), Columns()
 
 
 def _priced(scenario: Scenario, on_progress: OnProgress) -> _Priced:
     """The cell of a scenario; in a worker process, or in this one."""
-    workloads, fleets, columns = _shared()
-    answer = priced_cell(scenario, workloads.of(scenario), fleets, columns)
+    workloads, columns = _shared()
+    answer = priced_cell(scenario, workloads.of(scenario), columns)
     return _Priced(answer, columns.untold(), workloads.untold())

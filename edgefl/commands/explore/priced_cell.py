@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.commands.explore.fleet_rows import Fleets
+from edgefl.commands.explore.fleet_rows import fleet_rows
+from edgefl.commands.explore.shared_rows import Needed, are_many
 from edgefl.cost.phases import joules_of
 from edgefl.planning.workload import LEFT_OUT, Workload, evaluated
 from edgefl.records.explore import ExploredFleet, Offer, PeakParts, Place, PricedCell, Term, Turn
@@ -32,23 +33,27 @@ class Span(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """A cell and its fleet, whose index it doesn't know yet, and who fits by what the scenario grants."""
+    """A cell and its fleet, whose index it doesn't know yet, and who fits by what the scenario grants.
+
+    ``needed`` has what its offers take of each budget, if the fleet is so large that clients share rows.
+    """
 
     cell: PricedCell
     fleet: ExploredFleet
     spans: Mapping[str, Span]
+    needed: list[Needed]
     eligible: int
     seconds: float | None
 
 
-def priced_cell(scenario: Scenario, workload: Workload, fleets: Fleets, columns: Columns) -> Answered:
+def priced_cell(scenario: Scenario, workload: Workload, columns: Columns) -> Answered:
     """The cell of a scenario; ``columns`` get its numbers."""
     setup = workload.setup
     fleet, pairs = setup.fleet, len(setup.fleet.pairs)
     spots, spot = np.unique(setup.client_group.astype(np.int64) * pairs + fleet.pair_index, return_inverse=True)
     group, pair = spots // pairs, spots % pairs
     costs = _Costs(workload, group, pair, columns)
-    clients = fleets.rows(scenario, setup, spot)
+    place, needed = columns.add(spot), list[Needed]()
     offers: dict[int, int] = {}
     made, spans, turns = list[Offer](), dict[str, Span](), list[Turn]()
     for stage, offered in zip(workload.stages, workload.candidates, strict=True):
@@ -58,6 +63,8 @@ def priced_cell(scenario: Scenario, workload: Workload, fleets: Fleets, columns:
                 made.append(_offer(workload, index, works, costs, columns))
                 for name, span in costs.spans(works).items():
                     spans[name] = span.with_(spans.get(name, span))
+                if are_many(len(spot)):
+                    needed += [Needed(name, place, taken) for name, taken in costs.by_spot(works).items()]
         turns.append(
             Turn(stage=stage.index, rounds=stage.rounds, offers=[offers[id(works)] for works in offered.values()])
         )
@@ -66,14 +73,15 @@ def priced_cell(scenario: Scenario, workload: Workload, fleets: Fleets, columns:
     hardest, seconds = min(fits, key=lambda each: each[0]), [seconds for count, seconds in fits if count]
     cell = PricedCell(
         fleet=0,
-        spot=columns.add(clients.spot),
+        spot=place,
         group=columns.add(group),
         pair=columns.add(pair),
         deadline=setup.round.deadline,
         offers=made,
         turns=turns,
     )
-    return Answered(cell, clients.fleet(columns), spans, hardest[0], max(seconds, default=None))
+    rows = fleet_rows(scenario, setup, columns)
+    return Answered(cell, rows, spans, needed, hardest[0], max(seconds, default=None))
 
 
 class _Costs:
@@ -134,12 +142,16 @@ class _Costs:
             Term(by="pair", values=add(moved[1])),
         ], total
 
+    def by_spot(self, works: Integers) -> dict[str, Floats]:
+        """What each spot takes of each budget, 0 for groups that take no part: `[spots]`."""
+        return {name: _of(works, prices)[self.pair, self.group] for name, prices in self.prices.items()}
+
     def spans(self, works: Integers) -> dict[str, Span]:
         """What spots take of each budget, but for groups that take no part; empty if all are."""
         some = works[self.group] != LEFT_OUT
         if not some.any():
             return {}
-        taken = {name: prices[self.pair[some], works[self.group][some]] for name, prices in self.prices.items()}
+        taken = {name: values[some] for name, values in self.by_spot(works).items()}
         return {name: Span(float(values.min()), float(values.max())) for name, values in taken.items()}
 
 

@@ -97,7 +97,7 @@
     const whole = ex.round(judged), one = judged.stages.length === 1;
     const own = edgeflAnswer.costs(scenario());
     part("tiles").replaceChildren(...edgeflAnswer.costs(whole).map(([name, words], i) => make("div", {}, make("dt", { textContent: name }),
-      make("dd", {}, words, make("small", { class: "soft", textContent: own[i][1] === words ? "" : `scenario: ${own[i][1]}` })))));
+      make("dd", {}, words, make("small", { class: "soft", textContent: own[i][1] === words ? "" : `${record.compares ? "at first" : "scenario"}: ${own[i][1]}` })))));
     const titles = ["stage", "rounds", "can train", ...edgeflAnswer.costs(whole).map(([name]) => name)].map((text, i) => ({ text, number: i > 0 }));
     const rows = judged.stages.map((stage) => [`${stage.stage}${stage === judged.hardest && !one ? " (hardest)" : ""}`, count(stage.rounds),
       `${count(stage.eligible)} of ${count(stage.clients)}`, ...edgeflAnswer.costs(stage).map(([, words]) => words)]);

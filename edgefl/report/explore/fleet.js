@@ -79,7 +79,7 @@ const edgeflFleet = (() => {
         at.get(place).push(i);
       }
       for (const here of at.values()) {
-        const step = Math.min(this.radius(rows) * 1.4, 36 / Math.sqrt(here.length));
+        const step = Math.min(this.radius(rows) * 1.4, 60 / Math.sqrt(here.length));
         here.forEach((i, n) => {
           const away = step * Math.sqrt(n), angle = n * 2.39996;
           this.px[i] = Math.min(right, Math.max(left, this.px[i] + 1.5 * away * Math.cos(angle)));

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf, isclose, nan
+from dataclasses import replace
+from itertools import product
+from math import inf, isclose, nan, prod
+from typing import NamedTuple
 
 import numpy as np
 
 from edgefl.devices import Device, Link, available_memory_bytes, load_device, load_link, with_runtime
 from edgefl.errors import EdgeflError
 from edgefl.records.explore import (
+    Choice,
+    Column,
     Explored,
+    ExploredAxis,
     ExploredCell,
     ExploredFleet,
     NamedDevice,
     NamedLink,
     Offer,
     PeakParts,
+    Place,
     Preset,
     PricedCell,
     Term,
@@ -27,18 +34,90 @@ from edgefl.report.charts import Records
 from edgefl.report.charts.records import ShownVerdict
 from edgefl.report.explore.page_columns import Columns
 from edgefl.report.explore.words import budget_of
-from edgefl.runs import Run
+from edgefl.runs import Run, comparison_sets, is_comparison
+from edgefl.yaml_lines import flow
+
+MOST_PRESETS = 8
+"""Runs of a comparison that are named to begin with."""
 
 Judged = Mapping[int, ShownVerdict]
 """The verdicts of a stage by client."""
 
 
-def explored_of(run: Run, records: Records, version: str) -> Explored | None:
-    """The clients of a run as they were judged; None where its records can't say what other budgets would have done.
+class Part(NamedTuple):
+    """A run as a cell: its fleet, whose index it doesn't know yet, and who fitted in the stage that fewest fitted."""
 
-    They can't where a record stands for several clients, where the method leaves clients out, where energy is limited
-    for all rounds together or a budget is another in another stage, or where a device or link isn't in the library.
+    cell: PricedCell
+    fleet: ExploredFleet
+    spans: Mapping[str, tuple[float, float]]
+    """What the cheapest and the most expensive client took of each budget."""
+    eligible: int
+    columns: Mapping[Place, Column]
+
+
+def explored_of(run: Run, records: Mapping[str, Records], version: str) -> Explored | None:
+    """The clients of a run, or of a comparison's runs by label, as they were judged.
+
+    None where records can't say what other budgets would have done: where one stands for several clients, where the
+    method leaves clients out, where energy is limited for all rounds together or a budget is another in another stage,
+    where a device or link isn't in the library, and for a comparison that isn't finished.
     """
+    several = is_comparison(run.path)
+    axes = _axes(comparison_sets(run.path)) if several else []
+    runs = run.runs if several else dict.fromkeys(records, run)
+    parts = [_part(runs[label], of) for label, of in records.items() if of.rounds]
+    if axes is None or len(parts) != prod(len(axis.choices) for axis in axes):
+        return None
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    fleets = list[ExploredFleet]()
+    for part in known:
+        if part.fleet not in fleets:
+            fleets.append(part.fleet)
+    places = list(product(*(range(len(axis.choices)) for axis in axes)))
+    cells = [
+        ExploredCell(label=label, at=list(at), priced=replace(part.cell, fleet=fleets.index(part.fleet)))
+        for label, at, part in zip(records, places, known, strict=True)
+    ]
+    names = dict.fromkeys(name for part in known for name in part.spans)
+    spans = {name: [part.spans[name] for part in known if name in part.spans] for name in names}
+    settings = next(iter(records.values())).settings
+    return Explored(
+        scenario=settings.name, given=str(run.path / "scenario.yaml"), overrides=[], compares=several, edgefl=version,
+        axes=axes, cells=cells, start=0, fleets=fleets, predictions=0,
+        budgets=[budget_of(name, min(low for low, _ in of), max(high for _, high in of)) for name, of in spans.items()],
+        presets=[
+            Preset(cell=i, changes=list(range(len(axes))), eligible=part.eligible, clients=part.fleet.clients)
+            for i, part in enumerate(known[:MOST_PRESETS])
+        ],
+        columns={name: column for part in known for name, column in part.columns.items()},
+    )  # fmt: skip
+
+
+def _axes(sets: Mapping[str, Mapping[str, object]]) -> list[ExploredAxis] | None:
+    """What a comparison varies; None if its runs aren't all combinations of the values, the last varying fastest."""
+    runs = list(sets.values())
+    values = {path: [each for i, each in enumerate(of) if each not in of[:i]]
+              for path in runs[0] for of in [[run.get(path) for run in runs]]}  # fmt: skip
+    if [list(run.values()) for run in runs] != [list(each) for each in product(*values.values())]:
+        return None
+    return [
+        ExploredAxis(path=path, own=None, choices=[
+            Choice(label=label, text=flow(value)) for label, value in zip(_labels(of), of, strict=True)
+        ])
+        for path, of in values.items()
+    ]  # fmt: skip
+
+
+def _labels(values: Sequence[object]) -> list[str]:
+    """The names of sections where they differ; else what is written."""
+    names = [str(value["name"]) for value in values if isinstance(value, dict) and "name" in value]
+    return names if len(set(names)) == len(values) else [flow(value) for value in values]
+
+
+def _part(run: Run, records: Records) -> Part | None:
+    """A run as a cell; None as ``explored_of`` says."""
     stages = {stage: {v.client: v for v in records.verdicts_of(stage)} for stage in records.stages}
     clients = sorted({client for judged in stages.values() for client in judged})
     if not clients or clients != list(range(sum(records.rounds[0].clients.values()))):
@@ -47,15 +126,14 @@ def explored_of(run: Run, records: Records, version: str) -> Explored | None:
     if any(v.clients > 1 or v.joules_limit is not UNSET for v in every) or len(every) < len(stages) * len(clients):
         return None
     first = next(iter(stages.values()))
-    names = list(first[0].costs)
-    allowed = {name: _allowed(stages, name, len(clients)) for name in names}
+    allowed = {name: _allowed(stages, name, len(clients)) for name in first[0].costs}
     library = _library(run, first)
     if library is None or any(values is None for values in allowed.values()):
         return None
     owners = (records.settings.fleet.budgets or {}).get("seconds_per_round")
     if owners is not None and any(_of_deadline(records, allowed["seconds"] or [])):
         return None  # what owners grant beyond the deadline isn't known
-    return _Made(run, records, stages, {n: v for n, v in allowed.items() if v is not None}, library).explored(version)
+    return _Made(records, stages, {n: v for n, v in allowed.items() if v is not None}, library).part()
 
 
 def _allowed(stages: Mapping[int, Judged], name: str, clients: int) -> list[float] | None:
@@ -99,10 +177,10 @@ class _Made:
     """A run's record in the making."""
 
     def __init__(
-        self, run: Run, records: Records, stages: Mapping[int, Judged], allowed: Mapping[str, Sequence[float]],
+        self, records: Records, stages: Mapping[int, Judged], allowed: Mapping[str, Sequence[float]],
         library: tuple[Sequence[Device], Sequence[Link]],
     ):  # fmt: skip
-        self.run, self.records, self.stages, self.allowed = run, records, stages, allowed
+        self.records, self.stages, self.allowed = records, stages, allowed
         self.devices, links = library
         self.columns = Columns()
         judged = next(iter(stages.values()))
@@ -116,30 +194,23 @@ class _Made:
         at = {spot: i for i, spot in enumerate(self.spots)}
         self.spot = [at[(v.device, v.link, *cost)] for v, cost in zip(self.clients, costs, strict=True)]
 
-    def explored(self, version: str) -> Explored:
-        """The record, of a single cell."""
-        fleet, turns = self._fleet(), []
-        for index, stage in enumerate(self.records.facts.stages):
-            turns.append(Turn(stage=stage.stage, rounds=stage.rounds, offers=[index]))
+    def part(self) -> Part:
+        """The run as a cell."""
+        fleet = self._fleet()
+        turns = [Turn(stage=stage.stage, rounds=stage.rounds, offers=[index])
+                 for index, stage in enumerate(self.records.facts.stages)]  # fmt: skip
         offers = [self._offer(index, stage) for index, stage in enumerate(self.stages)]
-        indices = np.arange(len(self.spots))
         pairs = [self.device_names.index(str(device)) * len(self.links) + self.links.index(str(link))
                  for device, link, *_ in self.spots]  # fmt: skip
         cell = PricedCell(
-            fleet=0, spot=self.columns.add(np.array(self.spot)), group=self.columns.add(indices),
+            fleet=0, spot=self.columns.add(np.array(self.spot)), group=self.columns.add(np.arange(len(self.spots))),
             pair=self.columns.add(np.array(pairs)), deadline=_deadline(self.records), offers=offers, turns=turns,
         )  # fmt: skip
         fewest = min(sum(v.eligible for v in judged.values()) for judged in self.stages.values())
-        every = [v for judged in self.stages.values() for v in judged.values()]
-        spans = {name: [v.costs[name] for v in every] for name in self.allowed}
-        return Explored(
-            scenario=self.records.settings.name, given=str(self.run.path / "scenario.yaml"), overrides=[],
-            compares=bool(self.records.settings.compare), edgefl=version, axes=[],
-            cells=[ExploredCell(label=self.records.label, at=[], priced=cell)], start=0,
-            budgets=[budget_of(name, min(taken), max(taken)) for name, taken in spans.items()], fleets=[fleet],
-            presets=[Preset(cell=0, changes=[], eligible=fewest, clients=len(self.clients))],
-            columns=self.columns.untold(), predictions=0,
-        )  # fmt: skip
+        taken = {name: [v.costs[name] for judged in self.stages.values() for v in judged.values()]
+                 for name in self.allowed}  # fmt: skip
+        spans = {name: (min(costs), max(costs)) for name, costs in taken.items()}
+        return Part(cell, fleet, spans, fewest, self.columns.untold())
 
     def _fleet(self) -> ExploredFleet:
         def indices(names: Sequence[str], of: Sequence[str]) -> str:
@@ -160,7 +231,7 @@ class _Made:
             samples=self.columns.add(np.array([int(v.samples) for v in self.clients])),
             granted={name: self.columns.add(np.array(self._granted(name))) for name in self.allowed},
             energy_total=None, within_device=bool((self.records.settings.fleet.budgets or {}).get("within_device")),
-            classes=None, rounded=False,
+            classes=None,
         )  # fmt: skip
 
     def _granted(self, name: str) -> list[float]:

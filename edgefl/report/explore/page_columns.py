@@ -50,3 +50,9 @@ def _narrowed(values: NDArray[Any]) -> NDArray[Any]:
         return values.astype(np.float64)
     most = values.max(initial=0)
     return values.astype(next(kind for kind in TYPES if kind.kind == "f" or most <= np.iinfo(kind).max))
+
+
+def numbers(column: Column) -> NDArray[Any]:
+    """The numbers of a column."""
+    read = np.frombuffer(base64.b64decode(column.data), np.dtype(column.type).newbyteorder("<"))
+    return read if len(read) == column.length else np.broadcast_to(read[0], column.length)

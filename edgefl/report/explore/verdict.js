@@ -327,10 +327,6 @@ const edgeflVerdicts = (() => {
     // then what is set.
     changes({ cell, set }) {
       const { axes, budgets, cells } = this.record;
-      const chosen = axes.flatMap((axis, a) => {
-        const index = cells[cell].at[a];
-        return index === axis.own && !this.record.compares ? [] : [`${axis.path}=${axis.choices[index].text}`];
-      });
       const paths = Object.fromEntries(budgets.map((budget) => [budget.name, budget]));
       const limits = Object.entries(set).flatMap(([name, value]) => {
         if (name === "memory" && "share" in set) return [];
@@ -339,6 +335,11 @@ const edgeflVerdicts = (() => {
         if (name === "energy_total") return [`fleet.budgets.energy_total=${value === Infinity ? "unlimited" : `${value} J`}`];
         const { path, unit } = paths[name];
         return [`${path}=${value === Infinity ? "unlimited" : `${value} ${unit}`.trim()}`];
+      });
+      const moved = new Set(limits.map((change) => change.split("=", 1)[0]));  // what is set goes before a choice of it
+      const chosen = axes.flatMap((axis, a) => {
+        const index = cells[cell].at[a], same = index === axis.own && !this.record.compares;
+        return same || moved.has(axis.path) ? [] : [`${axis.path}=${axis.choices[index].text}`];
       });
       return [...chosen, ...limits];
     }

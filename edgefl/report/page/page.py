@@ -100,7 +100,12 @@ def write_page(run: Run, path: Path) -> None:
     told = _told(run, members, records, groups, several)
     most = max(60, min(MOST_FLIGHTS, 1500 // max(len(members), 1)))
     rows = max(15, min(MOST_ROWS, 1500 // max(len(members), 1)))
-    explored = None if several else _explored(run, records[""])
+    explored = explored_of(run, records, _version(members.values()))
+    view = None if explored is None else view_of(explored)
+
+    def charts(one: Run, of: Records) -> list[Chart]:
+        return [chart for chart in charts_of(one, of, most) if view is None or chart.name != "fleet"]
+
     while True:
         figures = Figures(rows, ": edgefl figures writes all as CSV.")
         if several:
@@ -109,13 +114,14 @@ def write_page(run: Run, path: Path) -> None:
             )
             each = [
                 Member(f"run-{i}", label, notices(records[label], member.path), besides(records[label]),
-                       figures.of_run(charts_of(member, records[label], most), f"run-{i}"))
+                       figures.of_run(charts(member, records[label]), f"run-{i}"))
                 for i, (label, member) in enumerate(members.items(), 1)
             ]  # fmt: skip
-            page = _page(run.name, figures, told=told, compared=compared, members=each)
+            page = _page(run.name, figures, told=told, compared=compared, members=each, explored=view)
         else:
-            charts = [chart for chart in charts_of(run, records[""], most) if explored is None or chart.name != "fleet"]
-            page = _page(run.name, figures, told=told, run=figures.of_run(charts, "run"), explored=explored)
+            page = _page(
+                run.name, figures, told=told, run=figures.of_run(charts(run, records[""]), "run"), explored=view
+            )
         if len(page) <= MOST_BYTES or (most, rows) == (10, 3):
             break
         most, rows = max(10, most // 2), max(3, rows // 2)
@@ -169,12 +175,6 @@ def _page(
         bench=bench, explored=explored, plotly=Markup(get_plotlyjs()), plots=data(figures.plots), css=css, js=js,
     )  # fmt: skip
     return page.encode()
-
-
-def _explored(run: Run, records: Records) -> View | None:
-    """The fleet with budgets that can be moved; None where the records don't say enough."""
-    explored = explored_of(run, records, _version([run])) if records.rounds else None
-    return None if explored is None else view_of(explored)
 
 
 def _version(runs: Iterable[Run]) -> str:

@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as arrays
 from rich.console import Console
 
 import edgefl
-from edgefl.commands.explore import asked, choices, fleet_rows
+from edgefl.commands.explore import asked, choices
 from edgefl.commands.explore.presets import Candidate, presets_of
 from edgefl.errors import RunError, ScenarioError
 from edgefl.records.explore import Choice, Column, Explored, ExploredAxis, ExploredDevices
@@ -125,37 +125,6 @@ def test_of_presets_that_let_as_many_in_the_smaller_change_comes_first() -> None
     cells = [(0, [0, 0], 1), (1, [0, 1], 5), (2, [1, 0], 5), (3, [1, 1], 5)]
     found = presets_of([Candidate(cell, at, eligible, 9, 1.0) for cell, at, eligible in cells], axes)
     assert [(preset.cell, preset.changes) for preset in found] == [(0, []), (1, [1])]
-
-
-def test_clients_that_are_equal_share_a_row_where_there_are_many(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    scenario = tiny(data=DECLARED, fleet={**FLEET, "budgets": {}})
-    every = edgefl.explore(scenario, ["training.batch=8"], jobs=1)
-    monkeypatch.setattr(fleet_rows, "MOST_ROWS", 6)
-    shared = edgefl.explore(scenario, ["training.batch=8"], jobs=1)
-    [one], [other] = every.fleets, shared.fleets
-    assert one.rows == one.clients == other.clients == 7 and other.rows < 7 and not other.rounded
-    assert numbers(shared.columns[other.counts]).sum() == 7
-    assert held(every) == held(shared)
-    drawn = edgefl.explore(tiny(data=DECLARED, fleet=FLEET), ["training.batch=8"], jobs=1).fleets[0]
-    assert drawn.clients == 7 and drawn.rounded
-
-
-def held(record: Explored) -> dict[str, int]:
-    """Samples of each kind."""
-    fleet = record.fleets[0]
-    kinds, counts, samples = (numbers(record.columns[at]) for at in (fleet.kind, fleet.counts, fleet.samples))
-    weights = counts.astype(float) * samples
-    return {kind: int(weights[kinds == index].sum()) for index, kind in enumerate(fleet.kinds)}
-
-
-@pytest.mark.parametrize("bits", [0, 3, 10, 52])
-def test_what_is_granted_is_rounded_by_at_most_half_of_its_last_digit(bits: int) -> None:
-    values = np.array([0.0, 1.0, 3.0, 12_345_678.9, np.inf, 1e-300])
-    rounded = fleet_rows.rounded(values, bits)
-    finite = np.isfinite(values)
-    assert rounded[~finite].tolist() == [np.inf]
-    assert (np.abs(values[finite] - rounded[finite]) <= values[finite] * 2.0 ** -(bits + 1)).all()
-    assert bits < 52 or (rounded == values).all()
 
 
 def test_ten_thousand_clients_take_less_than_four_megabytes(tiny: Tiny) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from math import inf, nextafter
 from random import Random
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 import edgefl
+from edgefl.commands.explore import shared_rows
 from edgefl.records.explore import Explored
 from edgefl.report.explore import page_of
 
@@ -192,3 +194,68 @@ def test_counts_budgets_and_margins_are_those_of_sweep_and_of_each_client(
 def sum_of(phases: list[float]) -> float:
     down, computing, up = phases
     return (down + computing) + up
+
+
+COUNT = """([text, states]) => {
+  const explorer = new edgeflVerdicts.Explorer(JSON.parse(text));
+  return states.map(({cell, set}) => {
+    const judged = explorer.judge({cell, set: Object.fromEntries(Object.entries(set).map(([k, v]) => [k, Number(v)]))});
+    const refused = ({refused_by}) => Object.values(refused_by).reduce((sum, clients) => sum + clients, 0);
+    return {
+      counts: judged.stages.map((each) => [each.stage, each.eligible, each.clients, each.left_out, refused(each)]),
+      data: explorer.data(judged, judged.ever), round: explorer.round(judged),
+    };
+  });
+}"""
+
+
+def test_in_a_large_fleet_clients_share_rows_and_all_counts_stay(
+    tiny: Tiny, page: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = tiny(
+        data={"source": "declared", "clients": {"image": 400, "text": 300}, "samples": "40..42",
+              "shapes": {"image": {"channels": 1, "size": 32, "classes": 12}, "text": {"vocabulary": 200}}},
+        fleet={
+            "devices": {"raspberry-pi-3b-plus": "50%", "raspberry-pi-4-4gb": "50%"},
+            "links": {"wifi-5": "50%", "lte": "50%"},
+            "budgets": {"memory": "300 kB..1.2 MB", "energy_total": {"0.1..2 J": "50%", "unlimited": "50%"}},
+        },
+    )  # fmt: skip
+    axes = ["training.batch=4,8", "schedule=end-to-end,{name: layerwise, stages: 2, rounds: 4}"]
+    every = edgefl.explore(scenario, axes, jobs=1)
+    monkeypatch.setattr(shared_rows, "MOST_ROWS", 500)
+    shared = edgefl.explore(scenario, axes, jobs=1)
+    assert every.fleets[0].rows == 700 and shared.fleets[0].rows < 350
+    assert len(str(shared.as_json())) < len(str(every.as_json()))
+    clients = [{"costs": {name.name: name.most for name in every.budgets}}]
+    states = [{"cell": cell, "set": {}} for cell in range(4)] + drawn_states(every, [{"clients": clients}], 60)
+    told, same = (page.evaluate(COUNT, [json.dumps(each.as_json()), states]) for each in (shared, every))
+    assert [each["counts"] for each in told] == [each["counts"] for each in same]
+    assert [each["data"] for each in told] == [each["data"] for each in same]
+    for one, other in zip(told, same, strict=True):
+        assert all(close(one["round"][name], value) for name, value in other["round"].items())
+    assert len({str(each["counts"]) for each in same}) > 20
+
+
+def test_what_is_set_goes_before_a_choice_of_the_same_field(scenario: dict[str, Any], page: Any) -> None:
+    axes = ["fleet.budgets.memory=500 kB,800 kB", "round.deadline=1 s,null"]
+    record = edgefl.explore(scenario, axes, jobs=1)
+    states = [
+        {"cell": cell, "set": set_} for cell in range(4) for set_ in ({}, {"memory": "600000"}, {"deadline": "0.5"})
+    ]
+    changes = page.evaluate(
+        """([text, states]) => {
+          const explorer = new edgeflVerdicts.Explorer(JSON.parse(text));
+          return states.map(({cell, set}) => explorer.changes({cell, set}));
+        }""",
+        [json.dumps(record.as_json()), states],
+    )
+    assert changes[:3] == [
+        ["fleet.budgets.memory=500 kB", "round.deadline=1 s"],
+        ["round.deadline=1 s", "fleet.budgets.memory=600000 B"],
+        ["fleet.budgets.memory=500 kB", "round.deadline=0.5 s"],
+    ]
+    told = page.evaluate(COUNT, [json.dumps(record.as_json()), states])
+    for counted, change in zip(told, changes, strict=True):
+        [row] = edgefl.sweep(scenario, overrides=change).as_json()["rows"]
+        assert [each[1] for each in counted["counts"]] == [stage["eligible"] for stage in row["stages"]]
