@@ -104,12 +104,12 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
 
 
 def test_every_part_of_a_plug_in_is_found() -> None:
-    points = Distribution.at(OLD / "plugin" / "mylab-1.0.dist-info").entry_points
+    points = Distribution.at(OLD / "plugin" / "firstlab-1.0.dist-info").entry_points
     assert {point.group for point in points} == set(registry.GROUPS.values())
     for noun, group in registry.GROUPS.items():
         for point in points.select(group=group):
             if group != "edgefl.profiles":
-                assert registry.origin(noun, point.name).package == "mylab"
+                assert registry.origin(noun, point.name).package == "firstlab"
                 registry.get(noun, point.name)
 
 
