@@ -28,7 +28,6 @@ from edgefl.records.fit import Fit
 from edgefl.records.profile import Profile
 from edgefl.records.reading import decode
 from edgefl.records.record import Record, types_of
-from edgefl.records.validate import ValidScenario
 from edgefl.runs import read_run
 from edgefl.scenario import load
 from tests.records.test_answers import classes
@@ -37,7 +36,7 @@ from tests.runs.test_formats import TABLES, holds, lines
 OLD = Path(__file__).parent / "0.1.0"
 WHOLE, CUT = OLD / "whole", OLD / "cut"
 ANSWERS: dict[str, type[Record]] = {
-    "compare": ComparedRuns, "devices-check": DeviceCheck, "fit": Fit, "profile": Profile, "validate": ValidScenario,
+    "compare": ComparedRuns, "devices-check": DeviceCheck, "fit": Fit, "profile": Profile,
 }  # fmt: skip
 
 
@@ -146,7 +145,10 @@ def names() -> dict[str, Any]:
             name: sorted(option for each in command.params for option in (*each.opts, *each.secondary_opts))
             for name, command in (commands | below).items()
         },
-        "fields": {cls.__name__: sorted(types_of(cls)) for cls in classes()},
+        "fields": {
+            f"{cls.__module__}.{cls.__qualname__}".removeprefix("edgefl.records."): sorted(types_of(cls))
+            for cls in classes()
+        },
         "exit codes": {cls.__name__: cls.exit_code for cls in of_errors if issubclass(cls, errors.EdgeflError)},
     }
 
