@@ -237,8 +237,8 @@ class _Measurement:
             free, total = torch.cuda.mem_get_info(self.options.device)
             taken = total - free - torch.cuda.memory_reserved(self.options.device)
             quote = (
-                f"{units.show_bytes(taken)}: what the driver has neither free nor given to this process's tensors, after "
-                "a few training steps: its own, the CUDA context and kernels, and other programs on the card."
+                f"{units.show_bytes(taken)}: what the driver has neither free nor given to this process's tensors, "
+                "after a few training steps: its own, the CUDA context and kernels, and other programs on the card."
             )
             return {"runtime_overhead_bytes": self._entry(units.show_bytes, taken, taken, taken, "measured", quote)}
         alone, resident = host.overhead_bytes()
