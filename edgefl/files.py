@@ -83,6 +83,8 @@ def read_regular(path: Path) -> bytes:
 
 def open_regular(path: Path) -> BinaryIO:
     """A regular file, open for reading; the caller closes it.  Raises OSError as ``read_regular`` does."""
+    if "\0" in str(path):
+        raise OSError(errno.EINVAL, "a file's name has no NUL", str(path))
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
         mode = os.fstat(descriptor).st_mode

@@ -5,11 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 import edgefl
 
@@ -78,11 +74,3 @@ def test_importing_edgefl_imports_nothing_heavy() -> None:
     code = f"import sys, edgefl; print([name for name in {heavy} if name in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert out.strip() == "[]"
-
-
-def test_observe_is_still_taken_for_on_progress(tiny: Callable[..., dict[str, Any]]) -> None:
-    events = list[str]()
-    edgefl.validate(tiny(), observe=lambda event, facts: events.append(event))  # type: ignore[call-arg]
-    assert events == ["prepare"] * len(events)
-    with pytest.raises(TypeError, match="hear"):
-        edgefl.validate(tiny(), hear=print)  # type: ignore[call-arg]

@@ -13,8 +13,13 @@ import pytest
 from edgefl import memo
 from edgefl.data import stored_arrays as store
 from edgefl.errors import RunError
-from edgefl.files import replacing
+from edgefl.files import read_regular, replacing
 from edgefl.runs.durable import replace_file
+
+
+def test_a_name_that_no_system_allows_is_an_error_of_the_file() -> None:
+    with pytest.raises(OSError, match="NUL"):
+        read_regular(Path("a\0b"))
 
 
 def mode(path: Path) -> int:

@@ -233,6 +233,14 @@ class _Measurement:
     def _overhead(self) -> dict[str, Entry]:
         with threads_of(self.options.threads), torch.enable_grad():
             small_layers(self.options.device)(None)
+        if self._gpu:
+            free, total = torch.cuda.mem_get_info(self.options.device)
+            taken = total - free - torch.cuda.memory_reserved(self.options.device)
+            quote = (
+                f"{units.show_bytes(taken)}: what the driver has neither free nor given to this process's tensors, "
+                "after a few training steps: its own, the CUDA context and kernels, and other programs on the card."
+            )
+            return {"runtime_overhead_bytes": self._entry(units.show_bytes, taken, taken, taken, "measured", quote)}
         alone, resident = host.overhead_bytes()
         quote = (
             f"Resident set of this process after importing torch and edgefl and a few training steps of a tiny model; "
@@ -242,8 +250,11 @@ class _Measurement:
 
     def _memory(self) -> dict[str, Entry]:
         if self._gpu:
-            free, total = torch.cuda.mem_get_info(self.options.device)
-            quotes = "the driver's total memory of the GPU", "what the driver has free, nothing else running"
+            free = total = torch.cuda.mem_get_info(self.options.device)[1]
+            quotes = (
+                "the driver's total memory of the GPU",
+                "all of it: the runtime's overhead is what tensors can't have",
+            )
         else:
             total, free = host.ram_bytes(), host.usable_bytes()
             quotes = (

@@ -39,15 +39,12 @@ def public_command(command: Callable[Arguments, Answer]) -> Callable[Arguments, 
 
     A disk that is full where no file of the answer is written, such as that of temporary files, is a RunError.
 
-    It takes ``observe=``, the former name of ``on_progress=``, too, and ``progress=True`` for a bar.  A notebook shows
-    some answers as tables (``edgefl.report.notebook``).
+    It takes ``progress=True`` for a bar.  A notebook shows some answers as tables (``edgefl.report.notebook``).
     """
 
     @wraps(command)
     def public(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
         garbage.imported()
-        if "observe" in kwargs:
-            kwargs["on_progress"] = kwargs.pop("observe")
         with ExitStack() as stack:
             if kwargs.pop("progress", False):
                 kwargs["on_progress"] = _with_bar(stack, kwargs.get("on_progress", silent))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import pytest
 import torch
 import typer
 
-from tools.pages.outputs import SCORE, agree, renewed
+from tools.pages.outputs import agree, renewed
 from tools.pages.running import PAGES, ROOT, Shelf, blocks, pictures
 
 READ = [page for page in PAGES if any(block.language in ("sh", "python", "yaml", "text") for block in blocks(page))]
@@ -199,8 +197,6 @@ def test_the_readme_counts_what_there_is() -> None:
 
 # --- the picture -----------------------------------------------------------------------------------------------------
 
-RECORDED = ROOT / "tests" / "docs" / "quickstart.json"
-
 
 def test_the_words_beside_the_picture_are_its_numbers() -> None:
     recorded = json.loads((ROOT / "docs/explanation/which-schedule-wins.json").read_text(encoding="utf-8"))
@@ -212,20 +208,3 @@ def test_the_words_beside_the_picture_are_its_numbers() -> None:
     for page in ("README.md", "docs/index.md"):
         assert words in " ".join((ROOT / page).read_text(encoding="utf-8").split())
     assert len(recorded["seeds"]) == 10 and len(recorded["variants"]) == 8
-
-
-@as_recorded
-@pytest.mark.slow
-def test_the_recorded_run_is_the_quickstart(shelf: Shelf) -> None:
-    """Its costs to the digit, its scores as far as processors agree."""
-    read(shelf, "docs/getting-started.md", slow=True)
-    run = [sys.executable, "-m", "edgefl.cli", "run", "--resume", "runs/quickstart", "--json"]
-    done = subprocess.run(run, cwd=shelf.folder, capture_output=True, text=True, check=True)
-    rows = json.loads(done.stdout)["compared"]["rows"]
-    recorded = json.loads(RECORDED.read_text(encoding="utf-8"))["compared"]["rows"]
-    for row, was in zip(rows, recorded, strict=True):
-        for name, value in was.items():
-            if name != "metrics":
-                assert row[name] == pytest.approx(value, rel=1e-9) if isinstance(value, float) else row[name] == value
-        for kind, metrics in was["metrics"].items():
-            assert row["metrics"][kind] == pytest.approx(metrics, abs=SCORE)

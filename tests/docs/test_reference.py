@@ -57,7 +57,7 @@ def test_every_link_within_the_pages_leads_somewhere() -> None:
         titles = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
         return {anchor(title) for title in titles}
 
-    for page in [*FOLDER.parent.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
+    for page in [*FOLDER.parent.rglob("*.md"), *ROOT.glob("*.md")]:
         for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
             if target.startswith("http"):
                 continue

@@ -153,8 +153,8 @@ def test_the_kernel_counts_the_payload_and_its_headers(journal: Journal, opened:
     sent, frames_sent = down.bytes - before[0].bytes, down.frames - before[0].frames
     payload = size + frames.HEADER_BYTES
     assert frames_sent == pytest.approx(payload / (MTU - IP_AND_TCP), abs=15)
-    # a few frames of address resolution have no TCP
-    assert sent == pytest.approx(payload + (ETHERNET + IP_AND_TCP) * frames_sent, abs=1000)
+    # a few frames of address resolution have no TCP, and a busy machine may send one or two again
+    assert sent == pytest.approx(payload + (ETHERNET + IP_AND_TCP) * frames_sent, abs=2 * MTU + 1000)
     assert up.bytes - before[1].bytes < 0.05 * size  # acknowledgements only
 
 

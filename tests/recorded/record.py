@@ -6,7 +6,7 @@
     python tests/recorded/record.py --compare OLD NEW          compare bit by bit and print the largest difference
 
 The recordings in this folder were renewed when seconds came by class of operator; of what no time decides, prices alone
-differed from those made before the source was reorganised (see CHANGELOG).  Two machines may differ in
+differed from those made before the source was reorganised.  Two machines may differ in
 the last digits of trained values, so weights are compared between two recordings from one machine only.
 """
 

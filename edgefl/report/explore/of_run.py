@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edgefl.devices import Device, Link, available_memory_bytes, load_device, load_link, with_runtime
+from edgefl.devices import Device, Link, available_memory_bytes, is_file_name, load_device, load_link, with_runtime
 from edgefl.errors import EdgeflError
 from edgefl.records.explore import (
     Choice,
@@ -153,12 +153,17 @@ def _budget(verdict: ShownVerdict, name: str) -> float:
 
 
 def _library(run: Run, judged: Judged) -> tuple[list[Device], list[Link]] | None:
-    """The fleet's devices in their runtime, and its links; None if one isn't in the library."""
+    """The fleet's devices in their runtime, and its links; None if one isn't in the library.
+
+    A report opens no file that a run's folder names: it may come from a stranger, and the file may have changed.
+    """
     runtime = run.scenario["fleet"]["runtime"]
+    names, links = sorted({v.device for v in judged.values()}), sorted({v.link for v in judged.values()})
+    if any(isinstance(name, str) and is_file_name(name) for name in (runtime, *names, *links)):
+        return None
     try:
-        devices = [with_runtime(load_device(name), runtime) for name in sorted({v.device for v in judged.values()})]
-        return devices, [load_link(name) for name in sorted({v.link for v in judged.values()})]
-    except EdgeflError:  # a file, which may be elsewhere now
+        return [with_runtime(load_device(name), runtime) for name in names], [load_link(name) for name in links]
+    except EdgeflError:
         return None
 
 

@@ -139,7 +139,7 @@ def test_an_emulation_trains_the_weights_that_a_run_trains(
     scenario = tiny(
         method=method,
         schedule={"name": schedule, "rounds": 4, **stages},
-        fleet={"devices": "raspberry-pi-zero-2w", "links": "wifi-5", "server_link": line},  # two busy cores bear three
+        fleet={"devices": "raspberry-pi-3b-plus", "links": "wifi-5", "server_link": line},  # two busy cores bear three
         data={**tiny()["data"], "clients": {"image": 1, "text": 1, "image-text": 1}},
     )
     result = edgefl.emulate(scenario, output=tmp_path / "emulated")

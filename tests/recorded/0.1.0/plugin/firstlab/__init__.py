@@ -1,0 +1,3 @@
+from pathlib import Path
+
+PROFILES = Path(__file__).parent / "profiles"
