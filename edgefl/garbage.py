@@ -6,7 +6,9 @@ nothing, again and again, for a tenth of the import's time or more.
 
 from __future__ import annotations
 
+import atexit
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -35,4 +37,11 @@ def imported() -> None:
     if _left_alone:
         _left_alone = False
         gc.freeze()
+        atexit.register(_thaw)
         gc.enable()
+
+
+def _thaw() -> None:
+    """Let Python free Triton's objects at its end: those that are left fill a page of stderr."""
+    if "triton" in sys.modules:
+        gc.unfreeze()

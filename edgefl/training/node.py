@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from typing import Any, Protocol, cast
+from typing import Protocol
 
 import psutil
 import torch
@@ -92,7 +92,7 @@ class Node:
             sent = None
             if task.attack is not None:
                 source, sent = task.attack.source(source), task.attack.sent
-            data = cast(Source, _Lapped(source, watch)) if watch else source
+            data: Source = _Lapped(source, watch) if watch else source
             if buffer is None and task.attack is None and (size := space(work.up)) is not None:
                 buffer = self._buffers.take(size)
             result = run(
@@ -152,9 +152,7 @@ class _Lapped:
     def __init__(self, source: Source, watch: AllocatorPeak, every: int = 64):
         self._source, self._watch, self._every = source, watch, every
         self._batches = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._source, name)
+        self.spec, self.counts, self.size = source.spec, source.counts, source.size
 
     def batches(self, pass_: Pass, seed: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
         """The batches of the source, with fields that torch's allocator made."""

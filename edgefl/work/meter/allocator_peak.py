@@ -8,10 +8,7 @@ the system itself (MKL's and oneDNN's buffers) is in neither.
 from __future__ import annotations
 
 import os
-import sys
-import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +16,9 @@ from torch import Tensor
 from torch._C._profiler import ProfilerConfig, ProfilerState, RecordScope, _EventType, _ExperimentalConfig
 
 _autograd: Any = torch.autograd  # the profiler's functions have no public names that leave operators out
+
+# The profiler writes to stderr when it starts and stops ("USDT: ..."), and where torch has CUDA but the machine no GPU.
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 CUDA_ROUNDING = 512
 """PyTorch's CUDA caching allocator rounds every block up to a multiple of 512 bytes."""
@@ -50,10 +50,9 @@ class MemoryEvents:
         if profiling():
             raise RuntimeError(_RUNNING)
         config = ProfilerConfig(ProfilerState.KINETO, False, True, False, False, False, _ExperimentalConfig())
-        with _without_usdt_lines():
-            _autograd._prepare_profiler(config, {_autograd.ProfilerActivity.CPU})
-            # without the scope of functions no operator is recorded, which would take most of the time
-            _autograd._enable_profiler(config, {_autograd.ProfilerActivity.CPU}, {RecordScope.USER_SCOPE})
+        _autograd._prepare_profiler(config, {_autograd.ProfilerActivity.CPU})
+        # without the scope of functions no operator is recorded, which would take most of the time
+        _autograd._enable_profiler(config, {_autograd.ProfilerActivity.CPU}, {RecordScope.USER_SCOPE})
 
     def mark(self) -> None:
         """Divide what was recorded so far from what comes."""
@@ -61,8 +60,7 @@ class MemoryEvents:
 
     def stop(self) -> list[list[MemoryEvent]]:
         """End, and return the events in order, divided at the marks."""
-        with _without_usdt_lines():
-            result = _autograd._disable_profiler()
+        result = _autograd._disable_profiler()
         events = sorted(_allocations(result.experimental_event_tree()), key=lambda event: event.start_time_ns)
         return _divided([MemoryEvent(event.extra_fields.ptr, event.extra_fields.alloc_size) for event in events])
 
@@ -161,24 +159,3 @@ def _sizes(tensors: Iterable[Tensor]) -> Iterator[int]:
         parts[int(tensor.storage_offset()), tensor.nbytes] = tensor.nbytes
     for size, parts in storages.values():
         yield min(size, sum(parts.values()))
-
-
-@contextmanager
-def _without_usdt_lines() -> Iterator[None]:
-    """Suppress the lines "USDT: ..." that some builds of torch write to stderr when a profiler starts and stops.
-
-    Other output to stderr is written after the body.
-    """
-    sys.stderr.flush()
-    original = os.dup(2)
-    try:
-        with tempfile.TemporaryFile() as captured:
-            os.dup2(captured.fileno(), 2)
-            try:
-                yield
-            finally:
-                os.dup2(original, 2)
-            captured.seek(0)
-            os.write(2, b"".join(line for line in captured if not line.startswith(b"USDT:")))
-    finally:
-        os.close(original)
