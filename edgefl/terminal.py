@@ -49,8 +49,9 @@ class Shown(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Write what is waiting."""
-        self.stream.flush()
+        """Write what is waiting; nothing is where the stream below was closed before this one."""
+        if not getattr(self.stream, "closed", False):
+            self.stream.flush()
 
     def isatty(self) -> bool:
         """Whether the stream below is a terminal."""

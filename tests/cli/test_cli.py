@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ import edgefl
 from edgefl import RUN_FORMAT, __version__
 from edgefl.cli import main
 from edgefl.report import summary
+from edgefl.terminal import Shown
 
 Answer = tuple[int, str, str]
 Call = Callable[..., Answer]
@@ -375,3 +377,12 @@ def test_a_warning_takes_one_line(call: Call, capsys: pytest.CaptureFixture[str]
     before = warnings.showwarning
     call("--version")
     assert warnings.showwarning is before
+
+
+def test_a_stream_whose_file_was_closed_first_closes_too() -> None:
+    """Python 3.13 reports what a stream raises when it is collected."""
+    below = io.StringIO()
+    shown = Shown(below)
+    below.close()
+    shown.close()
+    assert shown.closed
