@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from visited_page import VisitedPage
 
 import edgefl
 from edgefl import units
@@ -20,7 +21,6 @@ from edgefl.records.explore import Explored, ExploredDevices
 from edgefl.report.explore import page_of
 
 Tiny = Callable[..., dict[str, Any]]
-WAIT = 120_000
 
 
 @pytest.fixture(scope="module")
@@ -39,22 +39,11 @@ def record(scenario: dict[str, Any]) -> Explored:
     return edgefl.explore(scenario, [f"schedule={schedules}", "training.batch=8,32"], jobs=1)
 
 
-class Visit:
-    """A page in the browser, and what it said and asked for."""
+class Visit(VisitedPage):
+    """A page of ``edgefl explore``, and its controls."""
 
     def __init__(self, browser: Any, path: Path, width: int = 1280, scheme: str = "light", hash_: str = ""):
-        self.context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, accept_downloads=True
-        )
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(WAIT)
-        self.said: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.url = path.as_uri()
-        self.page.goto(self.url + hash_)
+        super().__init__(browser, path, width, scheme, hash_)
         self.settle()
 
     def settle(self) -> None:
@@ -78,14 +67,6 @@ class Visit:
     def choose(self, text: str) -> None:
         self.page.locator(".chip", has_text=text).first.locator("input").check(force=True)
         self.settle()
-
-    def check(self) -> None:
-        """Nothing was said, nothing but the file was asked for, and nothing is wider than the window."""
-        assert not self.said
-        others = {url for url in self.asked if not url.startswith(("data:", "blob:"))} - {self.url}
-        assert {url.partition("#")[0] for url in others} <= {self.url}
-        width, seen = self.page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
-        assert width <= seen
 
 
 @pytest.fixture

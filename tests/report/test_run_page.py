@@ -15,15 +15,13 @@ from typing import Any
 
 import pytest
 from drawn_bench import drawn_bench
+from visited_page import VisitedPage
 
 import edgefl
 from edgefl.errors import RunError
 from edgefl.report.charts import charts_of, charts_of_comparison, groups_of, records_of
 from edgefl.report.page import write_bench_page
 from edgefl.runs import Run
-
-WAIT = 300_000
-"""Milliseconds: a page of plotly on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -110,20 +108,13 @@ def test_a_page_that_cannot_be_written_is_told(layerwise_run: Run, tmp_path: Pat
 # --- in a browser ----------------------------------------------------------------------------------------------------
 
 
-class Visit:
-    """A page in the browser, and what it said and asked for."""
+class Visit(VisitedPage):
+    """A report, and its figures."""
+
+    wait = 300_000  # plotly's
 
     def __init__(self, browser: Any, path: Path, width: int, scheme: str):
-        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(WAIT)
-        self.said: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.url = path.as_uri()
-        self.page.goto(self.url)
+        super().__init__(browser, path, width, scheme)
         self.ready(scheme)
 
     def ready(self, theme: str) -> None:
@@ -138,12 +129,10 @@ class Visit:
         return found
 
     def check(self) -> None:
-        """Nothing was said, nothing but the file was asked for, all that is shown is drawn and within the width."""
-        assert not self.said
+        """As of any page; nothing but the file alone was asked for, and all that is shown is drawn."""
+        super().check()
         assert {url for url in self.asked if not url.startswith(("data:", "blob:"))} == {self.url}
         assert not self.undrawn()
-        width, seen = self.page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
-        assert width <= seen
 
 
 @pytest.mark.slow
