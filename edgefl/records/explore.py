@@ -21,7 +21,7 @@ class Column(Record):
     type: str
     """`u1`, `u2`, `u4`: unsigned integers of so many bytes; `f8`: 64-bit floating point numbers; little-endian"""
     length: int
-    """How many there are"""
+    """Number of values in the column"""
     data: str
     """The numbers in base64; a single one stands for all"""
 
@@ -50,11 +50,11 @@ class ExploredBudget(Record):
     """A budget that can be moved."""
 
     name: str
-    """Its name"""
+    """The budget's name in records and verdicts: `memory`, `flops`, ..."""
     path: str
     """Its field of the scenario"""
     noun: str
-    """What sentences call it"""
+    """The budget in sentences: `memory`, `computation`, ..."""
     unit: str
     """Unit of its numbers: `B`, `FLOP`, `s`, `J`, ..."""
     whole: bool
@@ -69,9 +69,9 @@ class NamedDevice(Record):
     """A device of the fleet."""
 
     name: str
-    """Its name"""
+    """The device's name in the library, or its file"""
     title: str
-    """What it is"""
+    """The title of its profile"""
     ram_bytes: int
     """Its RAM"""
     runtime_overhead_bytes: int
@@ -84,9 +84,9 @@ class NamedLink(Record):
     """A link of the fleet."""
 
     name: str
-    """Its name"""
+    """The link's name in the library, or its file"""
     title: str
-    """What it is"""
+    """The title of its profile"""
 
 
 class HeldClasses(Record):
@@ -108,7 +108,7 @@ class ExploredFleet(Record):
     """
 
     clients: Clients
-    """How many there are"""
+    """Number of clients in the fleet"""
     rows: int
     """Rows of the columns"""
     counts: Place
@@ -220,7 +220,7 @@ class ExploredHead(Record):
     """A combination of choices."""
 
     label: str
-    """Its name"""
+    """Changes of this combination, as `sweep` writes them"""
     at: Sequence[int]
     """Index of the choice on each axis"""
 
