@@ -185,7 +185,7 @@ class Shelf:
     def _type(self, block: Block, line: str) -> str:
         if line in self.typed:
             return self.typed[line]
-        words = shlex.split(line, comments=True)
+        words = shlex.split(line.rpartition("&& .venv/bin/")[2] if ".venv/bin/edgefl" in line else line, comments=True)
         if words[0] in ("python3", ".venv/bin/pip", "source") or words[:2] == ["pip", "install"]:
             return ""  # done by .ci/run for the README and by ``write_package`` for the examples
         ends = [int(mark.split()[1]) for mark in block.marks if mark.startswith("exit ")]
