@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -45,6 +46,15 @@ def comparing(tool: ModuleType) -> ModuleType:
 @pytest.fixture(scope="module")
 def drawn(drawing: ModuleType) -> list[dict[str, Any]]:
     return [drawing.draw(5, index) for index in range(MANY)]
+
+
+def test_weights_that_are_to_be_packed_are_never_there(tool: ModuleType) -> None:
+    """Also where a library names the device itself, as timm's layers do."""
+    linear, packed = torch.nn.Linear, importlib.import_module("memory.packed")
+    with packed.without_weights():
+        layers = [linear(3, 2), linear(3, 2, bias=False, device=None), linear(3, 2, device=torch.device("cpu"))]
+    assert all(parameter.is_meta for layer in layers for parameter in layer.parameters())
+    assert linear(3, 2).weight.device.type == "cpu"
 
 
 # drawing --------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache, partialmethod
+from functools import cache
 from typing import Any
 
 import torch
@@ -109,7 +109,11 @@ class Adapted(nn.Module):
 def without_weights() -> Iterator[None]:
     """Make linear layers without memory: only what is packed of them is ever there."""
     original: Any = nn.Linear.__init__
-    nn.Linear.__init__ = partialmethod(original, device="meta")  # type: ignore[method-assign,assignment]
+
+    def on_meta(layer: nn.Linear, *given: Any, **named: Any) -> None:
+        original(layer, *given, **{**named, "device": "meta"})  # timm's layers name the device, None
+
+    nn.Linear.__init__ = on_meta  # type: ignore[assignment,method-assign]
     try:
         yield
     finally:
