@@ -19,7 +19,7 @@ sys.path[:0] = [str(TOOLS), str(TOOLS.parent)]
 from measuring import parser_of  # noqa: E402
 
 MEASURES = {
-    "all": "everything that people wait for, beside its aims, in 20 minutes",
+    "all": "everything that people wait for, beside its aims, in nine minutes",
     "fleet": "client-rounds a second of a million clients that train nothing, beside SimPy and NumPy",
     "network": "events a second of the shared server link",
     "overhead": "a client's steps, the meter and a prediction, beside a training loop written by hand",

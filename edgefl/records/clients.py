@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from edgefl.records.record import UNSET, Keys, Maybe, Record, Samples, Share, Since, Unit, types_of
+from edgefl.records.record import UNSET, Keys, Maybe, Record, Samples, Share, Unit, types_of
 
 ByPayload = Annotated[Mapping[str, int], Keys("PAYLOAD")]
 ByPart = Annotated[Mapping[str, int], Keys("PART")]
@@ -51,7 +51,7 @@ class MemoryParts(Record):
     """What steps have allocated for their results"""
     temporaries: int
     """Gradients of activations, and intermediate results of the optimizer's step"""
-    scratch: Annotated[int, Since(3)] | Maybe = UNSET
+    scratch: int
     """What the kernel that runs at that moment allocates for itself"""
 
     def by_part(self) -> dict[str, int]:
@@ -65,7 +65,7 @@ class WorkCost(Record):
 
     peak_memory_bytes: int
     """Predicted peak of live tensors and kernels' scratch ([costs](../explanation/costs.md#memory))"""
-    live_memory_bytes: Annotated[int, Since(3)] | Maybe = UNSET
+    live_memory_bytes: int
     """Predicted peak of live tensors"""
     forward_flops: int
     """Predicted forward FLOPs of the whole work: 2 x MAC of matrix products and convolutions"""
@@ -152,7 +152,7 @@ class Flown(Record):
     """Where the flight ended: `start`, `download`, `compute` or `upload`; `null` if its update arrived"""
     staleness: Annotated[int, Unit("versions")]
     """How often the model changed between dispatch and arrival"""
-    weight_factor: Annotated[float, Since(3)] | Maybe = UNSET
+    weight_factor: float
     """Factor on the update's weight, by the round policy: the discount s(t) of its staleness; times `round.mixing`
     under `asynchronous`; 1 in synchronous rounds"""
     slow_down: float

@@ -84,10 +84,11 @@ def test_what_a_terminal_would_obey_is_seen(text: str, found: str) -> None:
 
 
 def test_tracebacks_and_long_answers_are_seen() -> None:
-    progress = "preparing small\n" + "small: round 1/3, stage 1, clock 1 ms\n" * 50
+    progress = "preparing small\n" + "small: round 1/3, stage 1, clock 1 ms\n  image acc 0.1,\n  text acc 0.2\n" * 50
     assert faults_of_output("", progress + "edgefl: error: x: too large\n") == []
     assert "traceback" in faults_of_output("", "Traceback (most recent call last):\n  File\nKeyError: 1\n")[0]
     assert "lines on stderr" in faults_of_output("", "more\n" * 20)[0]
+    assert "lines on stderr" in faults_of_output("", "edgefl: warning: x\n" + "  more\n" * 20)[0]
 
 
 @pytest.fixture

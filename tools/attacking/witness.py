@@ -36,7 +36,11 @@ def faults_of_output(stdout: str, stderr: str) -> list[str]:
     found = [
         f"{name} has {what}" for name, text in (("stdout", stdout), ("stderr", stderr)) if (what := unprintable(text))
     ]
-    lines = [line for line in stderr.splitlines() if not PROGRESS.match(line)]
+    lines, progress = [], False
+    for line in stderr.splitlines():
+        progress = bool(PROGRESS.match(line)) or (progress and line.startswith("  "))  # a round's scores stand below it
+        if not progress:
+            lines.append(line)
     if "Traceback (most recent call last)" in stderr:
         found.append(f"a traceback: {lines[-1][:200] if lines else ''}")
     elif len(lines) > MOST_LINES:

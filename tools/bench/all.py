@@ -3,7 +3,7 @@
     python tools/bench.py all [--only rounds,steps,start,prices,data,fleet] [--jobs vit,cnn,big]
                               [--against CHECKOUT] [--json FILE]
 
-Under 20 minutes on two idle cores; 10 GB of memory for the job big.  What is compared takes turns.  ``--against`` also
+Nine minutes on two idle cores; 10 GB of memory for the job big.  What is compared takes turns.  ``--against`` also
 times the commands and data sets of another checkout in the same turns, such as the version before (with its ``.venv``,
 if it has one).  docs/explanation/performance.md has what is measured.  Needs Linux.
 """
