@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from edgefl.records.record import UNSET, Keys, Maybe, Record, Samples, Share, Unit, types_of
+from edgefl.records.record import UNSET, Bytes, Keys, Maybe, Record, Samples, Share, Unit, types_of
 
 ByPayload = Annotated[Mapping[str, int], Keys("PAYLOAD")]
 ByPart = Annotated[Mapping[str, int], Keys("PART")]
@@ -31,33 +31,32 @@ class Assigned(Record):
 class MemoryParts(Record):
     """What memory holds at its peak, by part."""
 
-    parameters: int
-    """That moment's part: the model's parameters"""
-    gradients: int
-    """Gradients of the parameters"""
-    optimizer: int
-    """State of the optimizer"""
-    activations: int
-    """What the forward pass keeps for the backward pass"""
-    buffers: int
-    """The model's buffers"""
-    inputs: int
-    """The batch"""
-    received: int
-    """Received tables, such as prototypes"""
-    reference: int
-    """The frozen copy of the model at the start (FedProx)"""
-    outputs: int
-    """What steps have allocated for their results"""
-    temporaries: int
-    """Gradients of activations, and intermediate results of the optimizer's step"""
-    scratch: int
-    """What the kernel that runs at that moment allocates for itself"""
+    parameters: Bytes
+    """At the moment of the peak: the model's parameters"""
+    gradients: Bytes
+    """Likewise: gradients of the parameters"""
+    optimizer: Bytes
+    """Likewise: state of the optimizer"""
+    activations: Bytes
+    """Likewise: what the forward pass keeps for the backward pass"""
+    buffers: Bytes
+    """Likewise: the model's buffers"""
+    inputs: Bytes
+    """Likewise: the batch"""
+    received: Bytes
+    """Likewise: received tables, such as prototypes"""
+    reference: Bytes
+    """Likewise: the frozen copy of the model at the start (FedProx)"""
+    outputs: Bytes
+    """Likewise: what steps have allocated for their results"""
+    temporaries: Bytes
+    """Likewise: gradients of activations, and intermediate results of the optimizer's step"""
+    scratch: Bytes
+    """Likewise: what the kernel that runs then allocates for itself"""
 
     def by_part(self) -> dict[str, int]:
         """Bytes by part."""
-        found = {name: getattr(self, name) for name in types_of(MemoryParts)}
-        return {name: bytes for name, bytes in found.items() if bytes is not UNSET}
+        return {name: getattr(self, name) for name in types_of(MemoryParts)}
 
 
 class WorkCost(Record):
@@ -91,7 +90,7 @@ class Downloads(Record):
     download_bytes: int
     """Tensors sent down for the whole work"""
     download_bytes_by_payload: ByPayload
-    """The same by payload: `model`, `partner`, `prototypes`, ..."""
+    """The same by payload: `model`, `partner`, `prototypes` and others"""
     download_bytes_by_part: ByPart
     """The same by part of the model: `embedding`, `blocks`, `norm`, `rep`, `head`, `pooler`, `buffers`, `tables`"""
     serialised_download_bytes: int

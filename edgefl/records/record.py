@@ -48,8 +48,8 @@ from msgspec import UNSET, UnsetType
 from edgefl.errors import suggestion
 
 __all__ = [
-    "UNSET", "ByKind", "Clients", "Flights", "Keys", "Maybe", "Record", "Rounds", "Row", "Samples", "Share", "Unit",
-    "fields_of", "part_of", "plain",
+    "UNSET", "ByKind", "Bytes", "Clients", "Flights", "Keys", "Maybe", "Record", "Rounds", "Row", "Samples", "Share",
+    "Unit", "fields_of", "part_of", "plain",
 ]  # fmt: skip
 
 Maybe = UnsetType
@@ -76,6 +76,7 @@ class Keys:
 Share = Annotated[float, Unit("share")]
 Clients = Annotated[int, Unit("clients")]
 Flights = Annotated[int, Unit("flights")]
+Bytes = Annotated[int, Unit("bytes")]
 Samples = Annotated[int, Unit("samples")]
 Rounds = Annotated[int, Unit("rounds")]
 ByKind = Annotated[Mapping[str, T], Keys("KIND")]
