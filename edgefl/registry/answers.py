@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import wraps
 from types import FunctionType
@@ -22,9 +23,9 @@ def check_answers(part: type, checks: Mapping[str, Check]) -> None:
             setattr(part, name, _checked(function, check))
 
 
-def named(function: FunctionType) -> str:
+def named(function: Callable[..., Any]) -> str:
     """A function with its plug-in, file and line."""
-    code = function.__code__
+    code = inspect.unwrap(function).__code__
     owner = registry.plug_ins().owner(code.co_filename)
     of = f"the plug-in {owner}, " if owner else ""
     return f"{function.__qualname__}() ({of}{code.co_filename}:{code.co_firstlineno})"

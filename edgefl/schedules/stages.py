@@ -143,14 +143,14 @@ class Aggregation(Protocol):
 
 def _misfit(schedule: Schedule, arguments: tuple[object, ...], answer: None) -> str:
     """What is wrong with the stages that a schedule has made of its options and the blocks of each tower."""
-    if not hasattr(schedule, "stages"):
+    if not hasattr(schedule, "offered"):
         return "doesn't call super().__init__ with the stages"
     if not schedule.rounds:
         return "has no round: its stages need one or more together"
     if [stage.index for stage in schedule.stages] != [*range(1, len(schedule.stages) + 1)]:
         return f"numbers its stages {[stage.index for stage in schedule.stages]}, not 1, 2, ..."
-    blocks = next((given for given in arguments if isinstance(given, Mapping)), None)
-    for stage in (*schedule.stages, *schedule.offered) if blocks is not None else ():
+    blocks: Mapping[str, int] = next((given for given in arguments if isinstance(given, Mapping)), {})
+    for stage in (*schedule.stages, *schedule.offered) if blocks else ():
         if unknown := [part for part in stage.parts if part not in PARTS]:
             return f"trains {', '.join(unknown)} in {stage}; allowed in parts: {', '.join(PARTS)}"
         for field_name in ("depth", "first", "until"):

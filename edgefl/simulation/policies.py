@@ -15,14 +15,14 @@ from edgefl.registry.answers import check_answers
 
 def _no_number(policy: Policy, arguments: tuple[int, int], answer: object) -> str:
     """What is wrong with an answer of ``wanted``."""
-    if answer is None or (isinstance(answer, Integral) and answer >= min(1, max(arguments))):
+    if answer is None or (isinstance(answer, Integral) and int(answer) >= min(1, max(arguments))):
         return ""
     return f"returned {answer!r:.60}, not a whole number of updates, 1 or more, or None"
 
 
 def _no_time(policy: Policy, arguments: tuple[float], answer: object) -> str:
     """What is wrong with an answer of ``over``."""
-    if isinstance(answer, Real) and answer >= arguments[0]:
+    if isinstance(answer, Real) and float(answer) >= arguments[0]:
         return ""
     return f"returned {answer!r:.60}, not a time in seconds from {arguments[0]:g} s on, or inf"
 

@@ -74,6 +74,8 @@ def _sum(name: str, metric: Metric, numbers: Tensor, real: Tensor) -> Tensor:
             f"{registry.described('metric', name)}: add() gave {found} for {len(real)} samples, not "
             f"[{', '.join(map(str, wanted))}], which its sums say"
         )
+    if not metric.sums:
+        return (numbers * real).sum()
     return (numbers * real.view(-1, *(1 for _ in metric.sums))).sum(0)
 
 
@@ -120,7 +122,9 @@ class ScoreClassify(Step):
         metrics = self._metrics(ctx, pass_)
         sums = {name: ctx.outputs[name] for name, each in metrics.items() if each.adds}
         whole = Confusion(tables, torch.stack(counts).sum(0))
-        self._write(ctx, metrics, whole, {name: total.sum(0) for name, total in sums.items()}, "")
+        self._write(
+            ctx, metrics, whole, {n: total.sum(0) if total.dim() > 1 else total.sum() for n, total in sums.items()}, ""
+        )
         if len(pass_.patterns) > 1:
             batches = ctx.source.counts(pass_)
             for index, pattern in enumerate(pass_.patterns):
