@@ -36,6 +36,8 @@ _SMALL: dict[str, int | Fraction] = {
     "µ": Fraction(1, 10**6),
     "m": Fraction(1, 1000),
 }
+_DASHED = re.compile(r"\s*(\d.*?(?:\d|%|[A-Za-z]{2,}|\s))\s*(?:-|–|\bto\b)\s*(\d.*)", re.DOTALL)
+"""What may be meant as a range: ``12-48 MiB``, ``12 to 48 MiB``; ``1e-3`` isn't."""
 _MOST_DIGITS = 1000
 _LARGEST_INTEGER = 2**63 - 1
 
@@ -61,6 +63,8 @@ class Quantity:
     def parse(self, value: object) -> float:
         """``value`` in the base unit.  Raises UnitError if it can't be parsed, is negative, or is too large."""
         if isinstance(value, str):
+            if ".." in value:
+                raise UnitError(f"{value!r} is a range, and one {self.noun} is needed, for example {self.example!r}")
             number, unit = _split(value, self)
             return self._finish(number * self._factor(unit, value), value)
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -85,9 +89,18 @@ class Quantity:
             high = self.parse(right)
             number, unit = _split(left, self)
             # in "12..48 MiB" the unit of the upper end holds for both
-            low = self._finish(number * self._factor(unit or _split(right, self)[1], value), value)
+            of_upper = _split(right, self)[1]
+            low = self._finish(number * self._factor(unit or of_upper, value), value)
+            if low > high and unit and not of_upper:
+                raise UnitError(f"{value!r}: the upper end has no unit; did you mean '{left}..{right} {unit}'?")
         else:
-            low = high = self.parse(value)
+            try:
+                low = high = self.parse(value)
+            except UnitError:
+                if isinstance(value, str) and (ends := _DASHED.fullmatch(value)):
+                    meant = f"{ends[1].strip()}..{ends[2].strip()}"
+                    raise UnitError(f"{value!r} is not a {self.noun}; a range is written {meant!r}") from None
+                raise
         if low > high:
             raise UnitError(f"{value!r} is an empty range of a {self.noun}: its lower end is above its upper end")
         return low, high

@@ -88,6 +88,26 @@ def test_refuses_ranges(value):
         units.BYTES.parse_range(value)
 
 
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("12-48 MiB", "'12-48 MiB' is not a number of bytes; a range is written '12..48 MiB'"),
+        ("12 MiB to 1 GiB", "a range is written '12 MiB..1 GiB'"),
+        ("12 MiB..48", "the upper end has no unit; did you mean '12 MiB..48 MiB'?"),
+        ("1e-3 foo", "unknown unit 'foo'"),
+    ],
+)
+def test_what_is_meant_as_a_range_is_told_how_to_write_it(value, said):
+    with pytest.raises(UnitError) as refused:
+        units.BYTES.parse_range(value)
+    assert said in str(refused.value)
+
+
+def test_a_range_in_place_of_one_value_is_told_as_such():
+    with pytest.raises(UnitError, match=r"'5..10 min' is a range, and one number of seconds is needed"):
+        units.SECONDS.parse("5..10 min")
+
+
 @given(st.integers(0, 2**63 - 1))
 def test_bytes_are_exact(count):
     assert units.BYTES.parse(f"{count} B") == units.BYTES.parse(str(count)) == count

@@ -42,7 +42,8 @@ def examples(*commands: str) -> str:
 class _Commands(TyperGroup):
     """All commands.  One that is asked to end, and doesn't say so itself, says it here.
 
-    What typer says of wrong arguments shows them with escapes, as its console styles words itself.
+    What typer says of wrong arguments shows them with escapes, as its console styles words itself; of one that is
+    missing it says what it is.
     """
 
     def make_context(self, *words: Any, **more: Any) -> Any:
@@ -59,7 +60,8 @@ def _visible_arguments() -> Iterator[None]:
     try:
         yield
     except _USAGE as error:
-        error.message = visible(error.message)
+        lacking = isinstance(error, typer.BadParameter) and not error.message  # an option or argument that isn't there
+        error.message = visible(getattr(error.param, "help", None) or "" if lacking else error.message)
         raise
 
 

@@ -23,10 +23,7 @@ def report(
     ] = None,
     plugins: Plugins = None,
 ) -> None:
-    """Write a run as one HTML page with its figures and tables, which opens without a network.
-
-    Examples: edgefl report runs/quickstart; edgefl report runs/quickstart -o quickstart.html
-    """
+    """Write a run as one HTML page with its figures and tables, which opens without a network."""
     with observing() as on_progress:
         from edgefl.commands.report import write_report
 
@@ -48,10 +45,7 @@ def figures(
     ] = None,
     plugins: Plugins = None,
 ) -> None:
-    """Draw a run's figures for a paper, with the numbers of each as CSV beside it.
-
-    Examples: edgefl figures runs/quickstart; edgefl figures runs/quickstart --only runs-costs --format pdf,svg
-    """
+    """Draw a run's figures for a paper, with the numbers of each as CSV beside it."""
     with observing() as on_progress:
         from edgefl.commands.report import write_figures
 

@@ -21,7 +21,7 @@ from edgefl.commands.progress import OnProgress, messages, silent
 from edgefl.cost import Predictor, ScratchTable
 from edgefl.data import Federation, made_of, open_federation, unrevised
 from edgefl.devices import Device, Fleet, Link
-from edgefl.errors import DataError, MethodError, ScenarioError
+from edgefl.errors import DataError, MethodError, ScenarioError, UnknownName
 from edgefl.machine.kernel_scratch import kernels, probe
 from edgefl.memo import cache_folder
 from edgefl.methods import ClientFacts, Kind, Method, Setting
@@ -271,6 +271,10 @@ def _method(scenario: Scenario, setting: Setting) -> Method:
     with errors_at(scenario, "method"):
         method: Method = registry.get("method", scenario.method_name)(scenario.method_options, setting)
         works = _first_works(method)
+        steps = {name for work in works for pass_ in work.passes for name in pass_.steps}
+        if unknown := sorted(steps - {*registry.names("step")}):
+            told = UnknownName("step", unknown[0], registry.names("step"))
+            raise MethodError(f"{scenario.method_name} has a pass with an {told}")
     if scenario.training.precision == "float64":
         for item in (item for work in works for payload in (*work.down, *work.up) for item in payload.items):
             if item.dtype in ("float32", "float16", "bfloat16"):

@@ -72,7 +72,7 @@ def _explain(run: Run, number: int, client: int | None) -> Explanation:
         policy=settings.round.policy_name,
         outcome=record.outcome,
         started_virtual_seconds=record.started_virtual_seconds,
-        finished_virtual_seconds=record.ended,
+        finished_virtual_seconds=record.finished_virtual_seconds,
         virtual_seconds=record.virtual_seconds,
         clients=clients,
         unavailable=record.unavailable,
@@ -220,7 +220,7 @@ def _offline(run: Run, record: PlayedRound, flights: Sequence[PlayedFlight], cli
     from edgefl.devices.availability import availability_of
     from edgefl.scenario import load
 
-    started, ended = record.started_virtual_seconds, record.ended
+    started, ended = record.started_virtual_seconds, record.finished_virtual_seconds
     sent = {f.dispatched_virtual_seconds for f in flights if f.dispatched_virtual_seconds >= started}
     try:
         scenario = load(run.path / "scenario.yaml")
@@ -297,7 +297,7 @@ def critical_path(record: PlayedRound, flights: Sequence[PlayedFlight], window: 
     relays it goes through the last relay's clients, between its download and the upload of its sum.
     Each part has ``who``, ``client``, ``phase``, ``seconds``, ``started_virtual_seconds`` and ``share``.
     """
-    started, ended = record.started_virtual_seconds, record.ended
+    started, ended = record.started_virtual_seconds, record.finished_virtual_seconds
     last, relay = flights[-1] if flights else None, record.last_relay
     if isinstance(relay, int):
         flights = [flight for flight in flights if flight.relay == relay]

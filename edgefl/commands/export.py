@@ -264,10 +264,7 @@ def scalars(record: Round) -> dict[str, float]:
             yield path, float(value)
 
     return {
-        path: value
-        for name, item in {**record.as_json(), "finished_virtual_seconds": record.ended}.items()
-        if name != "round"
-        for path, value in walk(item, name)
+        path: value for name, item in record.as_json().items() if name != "round" for path, value in walk(item, name)
     }
 
 
@@ -341,7 +338,7 @@ class TensorBoardLog:
 
     def round(self, record: Round) -> None:
         """Add a round's record: all of its events or none."""
-        at, step = record.ended, record.round
+        at, step = record.finished_virtual_seconds, record.round
         self._write([
             self._event(step=step, wall_time=at, summary=self._summary.scalar(path.replace(".", "/"), value))
             for path, value in scalars(record).items()
@@ -398,7 +395,7 @@ class MlflowLog:
 
     def round(self, record: Round) -> None:
         """Add a round's record."""
-        at = self._last = round(1000 * record.ended)
+        at = self._last = round(1000 * record.finished_virtual_seconds)
         found = scalars(record)
         names = mlflow_names(found)
         metrics = [self._metric(names[path], value, at, record.round) for path, value in found.items()]

@@ -140,7 +140,7 @@ def server_spans(record: PlayedRound, last_landing: float | None, window: float 
             spans.append(Span(f"before the clients, {work.kind}", now, now + work.seconds))
             now += work.seconds
     later = [work for work in works if work.when != "before"]
-    ended = record.ended
+    ended = record.finished_virtual_seconds
     begins = ended - sum(work.seconds for work in later)
     if record.final_delivery_bytes:
         known = max(now, last_landing or now, now + window if window is not None else now)

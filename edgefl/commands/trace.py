@@ -78,7 +78,7 @@ class TracedFlight(PlayedFlight):
     part: str | Maybe = UNSET
     samples: int
     staleness: int
-    weight_factor: float | Maybe = UNSET
+    weight_factor: float
     loss: float | None
     attack: str | Maybe | None = UNSET
     peak_memory_bytes: int
@@ -143,7 +143,11 @@ def _write(run: Run, path: Path) -> Traced:
             count += 1
         file.write(b"\n]}\n")
     return Traced(
-        file=str(path), events=count, clients=len(clients), rounds=len(rounds), virtual_seconds=rounds[-1].ended
+        file=str(path),
+        events=count,
+        clients=len(clients),
+        rounds=len(rounds),
+        virtual_seconds=rounds[-1].finished_virtual_seconds,
     )
 
 
@@ -157,7 +161,7 @@ def _events(run: Run, rounds: list[TracedRound], clients: dict[int, TracedFlight
     window = window_of(run)
     for record in rounds:
         yield from round_events(record, last.get(record.round), window)
-    yield from counter_events(counters, rounds[-1].ended * MICRO)
+    yield from counter_events(counters, rounds[-1].finished_virtual_seconds * MICRO)
     yield from names(clients)
 
 
@@ -177,7 +181,7 @@ def flight_events(flight: TracedFlight) -> Iterator[Event]:
 
 def round_events(record: TracedRound, landed: float | None, window: float | None) -> Iterator[Event]:
     """Slices of a round and of the server's works in it, and an instant with its metrics."""
-    begins, ends = record.started_virtual_seconds, record.ended
+    begins, ends = record.started_virtual_seconds, record.finished_virtual_seconds
     names = ("stage", "outcome", "selected", "finished", "late", "failed", "energy_joules")
     facts = {name: getattr(record, name) for name in names} | {"losses": record.losses, "metrics": record.metrics}
     yield _slice(SERVER, ROUNDS, f"round {record.round}", "round", begins, ends, facts)

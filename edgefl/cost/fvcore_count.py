@@ -95,7 +95,7 @@ def count_twice(description: ModelDescription, pattern: str, task: str, spec: Ma
         with meter.watching(module.model), meter.step(0, pattern):
             module(*values)
         fvcore_macs, unknown = _fvcore(module, values)
-    names = [name for name, _ in parts(module.model)]
+    names = dict.fromkeys(name for name, _ in parts(module.model))
     by_part: dict[str, Counter[str]] = {}
     for scope, operators in fvcore_macs.items():
         inside = scope.removeprefix("model.")
@@ -132,7 +132,7 @@ def _analyse(module: nn.Module, values: tuple[Tensor, ...]) -> tuple[dict[str, C
     # The warnings are not needed: tracer warnings concern replaying the trace, which doesn't happen here; operators
     # without a formula are returned by ``unsupported_ops``; and a pattern doesn't use all modules.
     analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False).tracer_warnings("none")
-    analysis.ancestor_mode("caller")
+    analysis.ancestor_mode("owner")
     totals: dict[str, Counter[str]] = {name: Counter(c) for name, c in analysis.by_module_and_operator().items()}
     unknown = {
         name: int(calls)

@@ -30,6 +30,22 @@ OFFICIAL = ("train", "validation", "test")
 """The splits that a data set may be published with."""
 
 
+_ARRAYS: dict[str, tuple[type[np.generic], tuple[str, ...]]] = {
+    "label": (np.integer, ("n",)),
+    "group": (np.integer, ("n",)),
+    "images": (np.uint8, ("m", "channels", "size", "size")),
+    "text": (np.integer, ("n",)),
+    "image": (np.integer, ("n",)),
+    "audio": (np.floating, ("n", "frames", "bins")),
+    "answer": (np.integer, ("n", "answers")),
+    "score": (np.floating, ("n", "answers")),
+    "owner": (np.integer, ("n",)),
+    "official": (np.integer, ("n",)),
+}
+"""Type and shape of the arrays of a collection."""
+_SAID = {np.integer: "integers", np.uint8: "bytes (uint8)", np.floating: "floats"}
+
+
 @dataclass(frozen=True)
 class Collection:
     """All n samples of a set in memory.
@@ -66,6 +82,13 @@ class Collection:
     """`[n]`, the published split: 0 train, 1 validation, 2 test."""
 
     def __post_init__(self) -> None:
+        for name, (dtype, shape) in _ARRAYS.items():
+            array = getattr(self, name)
+            if array is not None and (
+                not isinstance(array, np.ndarray) or array.ndim != len(shape) or not np.issubdtype(array.dtype, dtype)
+            ):
+                found = f"{array.dtype} {[*array.shape]}" if isinstance(array, np.ndarray) else type(array).__name__
+                raise DataError(f"{name} must be an array of {_SAID[dtype]} [{', '.join(shape)}], not {found}")
         n = len(self.label)
         for name in ("group", "text", "image", "audio", "answer", "score", "owner", "official"):
             array = getattr(self, name)
@@ -82,7 +105,12 @@ class Collection:
         ):
             raise DataError("image must be an index into images for each sample")
         if len(self.texts) != len(self.masked):
-            raise DataError(f"{len(self.texts)} texts, but {len(self.masked)} masked texts")
+            raise DataError(
+                f"{len(self.texts)} texts, but {len(self.masked)} masked texts: masked are the same texts without the "
+                "words that name the class, or the texts themselves"
+            )
+        if self.text is not None and not 0 <= self.text.min() <= self.text.max() < len(self.texts):
+            raise DataError(f"text must be an index into the {len(self.texts)} texts for each sample")
         if (self.answer is None) != (self.score is None):
             raise DataError("answer and score must be given together: the classes of soft targets and their scores")
         if self.official is not None and not 0 <= self.official.min() <= self.official.max() < len(OFFICIAL):

@@ -29,6 +29,7 @@ from edgefl.data.stored_set import Part
 from edgefl.data.vocabulary import encoded, ready_tokenizer, tokenizer_file, train_wordpiece
 from edgefl.errors import DataError
 from edgefl.memo import cache_folder
+from edgefl.registry.answers import told
 from edgefl.work.description import digest
 
 WAITS = "another process builds these data: waiting for it"
@@ -196,7 +197,9 @@ def _facts(parts: Mapping[str, Part]) -> dict[str, dict[str, int]]:
 
 def _collect(name: str, make: Callable[[], Collection], code: str, on_message: OnMessage) -> Built:
     on_message(f"building the data set {name} (once; kept in the cache)")
-    collection = make()
+    collection: object = make()
+    if not isinstance(collection, Collection):
+        raise DataError(f"{name}: build returned {told(collection)}, not a Collection")
     arrays: dict[str, Array] = collection.arrays()
     texts = json.dumps({"texts": collection.texts, "masked": collection.masked}, ensure_ascii=False)
     meta: Meta = {"classes": collection.classes, "code": code}

@@ -26,6 +26,7 @@ from edgefl.devices.availability_options import (
 from edgefl.devices.availability_trace import Trace, read_trace
 from edgefl.devices.calls import Calls
 from edgefl.errors import PluginError
+from edgefl.registry.answers import named
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -85,7 +86,7 @@ class Availability:
         """
         rows, times = _rows_and_times(clients, at)
         on, until = (np.asarray(each) for each in self.until(rows, times))
-        wanted = f"{type(self).__name__}.until must give"
+        wanted = f"{named(type(self).until)} must give"
         if on.shape != rows.shape or until.shape != rows.shape:
             raise PluginError(
                 f"{wanted} two arrays [clients], {list(rows.shape)}, not {[*on.shape]} and {[*until.shape]}"

@@ -99,6 +99,13 @@ class Batteries:
         rows = np.asarray(clients, dtype=np.int64)
         return self._level(rows, self._draw(rows), at)
 
+    def charge(self, clients: ArrayLike, at: ArrayLike) -> Floats:
+        """The share of the capacity that is left at ``at`` seconds, 1 on mains power: `[clients]`."""
+        rows = np.asarray(clients, dtype=np.int64)
+        drawn = self._draw(rows)
+        full = np.isinf(drawn.capacity)
+        return np.where(full, 1.0, self._level(rows, drawn, at) / np.where(full, 1.0, drawn.capacity))
+
     def spend(self, clients: ArrayLike, joules: ArrayLike, at: ArrayLike, seconds: ArrayLike = 0.0) -> None:
         """Subtract the ``joules`` of a work that ended ``at`` and took ``seconds``; the clients must be distinct.
 

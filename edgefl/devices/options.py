@@ -180,11 +180,12 @@ def _memory(value: object) -> Amount:
             return value.strip()
         amount = units.BYTES.parse_range(value)
     except UnitError as error:
-        raise UnitError(f"{error}, or a share of the device's RAM, '40% of device'") from None
+        also = "" if str(error).endswith("?") else "; a share of the device's RAM is written '40% of device'"
+        raise UnitError(f"{error}{also}") from None
     if 0 < amount[0] < LEAST_BARE and _is_bare(value):
         warnings.warn(
             f"fleet.budgets.memory: {value} is {amount[0]:,.0f} bytes, less than 1 MiB; write a unit if that isn't "
-            f"meant ({amount[0]:g} GiB)",
+            f"meant, such as '{value if isinstance(value, str) else f'{amount[0]:g}'} MiB'",
             BareNumber,
             stacklevel=2,
         )

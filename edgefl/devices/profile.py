@@ -344,7 +344,8 @@ def look_up(noun: str, folder: str, name: str, read: Callable[[Path], Profile], 
     """
     files = library_files(folder)
     if name not in files:
-        raise UnknownName(noun, name, [*also, *files])
+        beside = f"a file is named by its path: ./{name}.yaml" if Path(f"{name}.yaml").is_file() else ""
+        raise UnknownName(noun, name, [*also, *files], beside)
     return read(files[name])
 
 

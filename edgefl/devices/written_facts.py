@@ -183,9 +183,8 @@ class Written:
         for each in error.errors():
             # what follows is the name of a union's member; of those the first counts
             keys = (*where, *each["loc"][: 2 if each["loc"][:1] == ("source",) else 1])
-            found.setdefault(
-                keys, self.error(f"{spell(keys)}: {each['msg'].removeprefix('Value error, ')}; {shape}", *keys)
-            )
+            said = "must be a mapping" if each["type"] == "model_type" else each["msg"].removeprefix("Value error, ")
+            found.setdefault(keys, self.error(f"{spell(keys)}: {said}; {shape}", *keys))
         return _together(list(found.values()))
 
 

@@ -7,27 +7,27 @@ from functools import wraps
 from types import FunctionType
 from typing import Any
 
-from edgefl import registry
 from edgefl.errors import MethodError, ValuesGone
 from edgefl.methods.state import ServerState
+from edgefl.registry.answers import named, told
 from edgefl.work import Work
 from edgefl.work.step_faults import line_of
 
 
 def _work(answer: Any, state: ServerState | None) -> str:
-    return "" if isinstance(answer, Work) else f"returned {_shown(answer)}, not a Work"
+    return "" if isinstance(answer, Work) else f"returned {told(answer)}, not a Work"
 
 
 def _works(answer: Any, state: ServerState | None) -> str:
     if not isinstance(answer, Sequence):
-        return f"returned {_shown(answer)}, not a sequence of Works; () stands for none"
+        return f"returned {told(answer)}, not a sequence of Works; () stands for none"
     wrong = next((work for work in answer if not isinstance(work, Work)), None)
-    return "" if wrong is None else f"returned a sequence with {_shown(wrong)}, not of Works alone"
+    return "" if wrong is None else f"returned a sequence with {told(wrong)}, not of Works alone"
 
 
 def _state(answer: Any, state: ServerState | None) -> str:
     if not isinstance(answer, ServerState):
-        return f"returned {_shown(answer)}, not a ServerState"
+        return f"returned {told(answer)}, not a ServerState"
     for address, before in (state.tensors if state is not None else {}).items():
         after = answer.tensors.get(address)
         if after is before:
@@ -44,16 +44,16 @@ def _state(answer: Any, state: ServerState | None) -> str:
 
 def _addresses(answer: Any, state: ServerState | None) -> str:
     if isinstance(answer, str) or not isinstance(answer, Collection):
-        return f"returned {_shown(answer)}, not a set of addresses; set() stands for none"
+        return f"returned {told(answer)}, not a set of addresses; set() stands for none"
     wrong = next((address for address in answer if not isinstance(address, str)), None)
-    return "" if wrong is None else f"returned a collection with {_shown(wrong)}, not of addresses alone"
+    return "" if wrong is None else f"returned a collection with {told(wrong)}, not of addresses alone"
 
 
 def _hashable(answer: Any, state: ServerState | None) -> str:
     try:
         hash(answer)
     except TypeError:
-        return f"returned {_shown(answer)}, which isn't hashable; return a number, a text or a tuple of these"
+        return f"returned {told(answer)}, which isn't hashable; return a number, a text or a tuple of these"
     return ""
 
 
@@ -88,22 +88,10 @@ def _checked(function: FunctionType, check: Callable[[Any, ServerState | None], 
         try:
             answer = function(self, *args, **kwargs)
         except ValuesGone as error:
-            raise MethodError(f"{_named(function)} reads what is gone ({line_of(error)}): {error}") from error
+            raise MethodError(f"{named(function)} reads what is gone ({line_of(error)}): {error}") from error
         state = next((value for value in (*args[:1], kwargs.get("state")) if isinstance(value, ServerState)), None)
         if fault := check(answer, state):
-            raise MethodError(f"{_named(function)} {fault}")
+            raise MethodError(f"{named(function)} {fault}")
         return answer
 
     return checked
-
-
-def _named(function: FunctionType) -> str:
-    """A function with its plug-in and its file."""
-    code = function.__code__
-    owner = registry.plug_ins().owner(code.co_filename)
-    of = f"the plug-in {owner}, " if owner else ""
-    return f"{function.__qualname__}() ({of}{code.co_filename}:{code.co_firstlineno})"
-
-
-def _shown(value: Any) -> str:
-    return "None" if value is None else f"an object of type {type(value).__name__}"

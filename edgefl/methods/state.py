@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from edgefl.errors import MethodError
 from edgefl.work import Address, Description, Item, Work
 from edgefl.work.slices import Cut, take
 from edgefl.work.sums import changing, exact
@@ -42,6 +43,11 @@ class ServerState:
     def _item(self, item: Item) -> Tensor:
         if item.like is not None and item.source not in self.tensors:
             return item.spec.empty().zero_()
+        if item.source not in self.tensors:
+            raise MethodError(
+                f"{item.name!r} travels down as {item.source!r}, which the server doesn't have: put it into "
+                "Method.initial"
+            )
         value = take(self.tensors[item.source], item.cut)
         # a node holds it as received: a slice must not keep the whole tensor in memory
         return value.clone() if item.like is not None and item.cut is not None else value

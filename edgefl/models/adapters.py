@@ -273,8 +273,6 @@ class Lora(Adapter):
 
 def scale(adapter: AdapterDescription) -> float:
     """What LoRA's product is multiplied by, at every client and every rank: alpha / the server's rank."""
-    if "scale" not in adapter:  # models.json of earlier versions
-        return float(adapter["alpha"] / adapter.get("of", adapter["rank"]))
     return float(adapter["scale"])
 
 

@@ -15,6 +15,7 @@ from edgefl.models.model import JointDescription, Model, ModelDescription, Proje
 from edgefl.models.multiway import describe_multiway
 from edgefl.models.options import ModelOptions
 from edgefl.models.tower import initialise, stand_in, without_float32
+from edgefl.models.tried import check_tower
 
 FACTS = ("channels", "size", "vocabulary", "bins", "frames")
 """Fields of a tower's description that the data set determines."""
@@ -221,8 +222,8 @@ def _described(
             described[modality]["classes"] = facts[modality]["classes"]
         if rep and (not single or options.dimension_for == "all"):
             described[modality]["rep"] = rep
-        if check := getattr(registry.get("tower", towers[modality].tower), "check", None):
-            check(described[modality])
+        if registry.origin("tower", name := towers[modality].tower).package != "edgefl":
+            check_tower(name, modality, registry.get("tower", name).build, described[modality])
     joint: JointDescription = {}
     if task == "classify" and not single:
         fusion = options.fusion.model_dump(mode="json")

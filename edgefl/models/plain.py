@@ -119,33 +119,6 @@ class PlainTower:
                     raise MethodError(f"weights {weights!r}: {own(name)} {said}")
                 value.copy_(found)
 
-    def check(self, description: TowerDescription) -> None:
-        """Raise MethodError unless forward gives what ``width`` says, of a batch of two."""
-        channels, size, tokens, frames, bins = (
-            cast(int, description.get(name, 0)) for name in ("channels", "size", "tokens", "frames", "bins")
-        )
-        shapes = {"image": (2, channels, size, size), "text": (2, tokens), "audio": (2, frames, bins)}
-        shape, dtype = shapes[self.modality], torch.int64 if self.modality == "text" else torch.float32
-        with torch.device("meta"):
-            module = self.build({**description, "checkpointing": False}, True)
-            names = {name for name, _ in module.named_parameters()}
-            try:
-                out = module(torch.zeros(shape, dtype=dtype))
-            except Exception as error:  # whatever the module does
-                said = " ".join(text_of(error).split())
-                raise MethodError(
-                    f"tower {self.name}: forward fails on {self.modality} {list(shape)}: {said}"
-                ) from error
-        width = module.width
-        if not isinstance(out, Tensor) or out.dim() not in (2, 3) or out.shape[0] != 2 or out.shape[-1] != width:
-            found = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
-            raise MethodError(
-                f"tower {self.name}: forward gives {found} of {self.modality} {list(shape)}; expected [2, {width}] or "
-                f"[2, tokens, {width}], as self.width says"
-            )
-        if made := sorted({name for name, _ in module.named_parameters()} - names):
-            raise MethodError(f"tower {self.name}: {made[0]} is made in forward; make all parameters in __init__")
-
 
 def tower_of(name: str, part: Any) -> Any:
     """A registered part as a tower: a class of modules without ``Options`` becomes a PlainTower.  Raises TypeError."""

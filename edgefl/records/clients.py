@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from edgefl.records.record import UNSET, Keys, Maybe, Record, Samples, Share, Since, Unit, types_of
+from edgefl.records.record import UNSET, Bytes, Keys, Maybe, Record, Samples, Share, Unit, types_of
 
 ByPayload = Annotated[Mapping[str, int], Keys("PAYLOAD")]
 ByPart = Annotated[Mapping[str, int], Keys("PART")]
@@ -31,33 +31,32 @@ class Assigned(Record):
 class MemoryParts(Record):
     """What memory holds at its peak, by part."""
 
-    parameters: int
-    """That moment's part: the model's parameters"""
-    gradients: int
-    """Gradients of the parameters"""
-    optimizer: int
-    """State of the optimizer"""
-    activations: int
-    """What the forward pass keeps for the backward pass"""
-    buffers: int
-    """The model's buffers"""
-    inputs: int
-    """The batch"""
-    received: int
-    """Received tables, such as prototypes"""
-    reference: int
-    """The frozen copy of the model at the start (FedProx)"""
-    outputs: int
-    """What steps have allocated for their results"""
-    temporaries: int
-    """Gradients of activations, and intermediate results of the optimizer's step"""
-    scratch: Annotated[int, Since(3)] | Maybe = UNSET
-    """What the kernel that runs at that moment allocates for itself"""
+    parameters: Bytes
+    """At the moment of the peak: the model's parameters"""
+    gradients: Bytes
+    """Likewise: gradients of the parameters"""
+    optimizer: Bytes
+    """Likewise: state of the optimizer"""
+    activations: Bytes
+    """Likewise: what the forward pass keeps for the backward pass"""
+    buffers: Bytes
+    """Likewise: the model's buffers"""
+    inputs: Bytes
+    """Likewise: the batch"""
+    received: Bytes
+    """Likewise: received tables, such as prototypes"""
+    reference: Bytes
+    """Likewise: the frozen copy of the model at the start (FedProx)"""
+    outputs: Bytes
+    """Likewise: what steps have allocated for their results"""
+    temporaries: Bytes
+    """Likewise: gradients of activations, and intermediate results of the optimizer's step"""
+    scratch: Bytes
+    """Likewise: what the kernel that runs then allocates for itself"""
 
     def by_part(self) -> dict[str, int]:
         """Bytes by part."""
-        found = {name: getattr(self, name) for name in types_of(MemoryParts)}
-        return {name: bytes for name, bytes in found.items() if bytes is not UNSET}
+        return {name: getattr(self, name) for name in types_of(MemoryParts)}
 
 
 class WorkCost(Record):
@@ -65,7 +64,7 @@ class WorkCost(Record):
 
     peak_memory_bytes: int
     """Predicted peak of live tensors and kernels' scratch ([costs](../explanation/costs.md#memory))"""
-    live_memory_bytes: Annotated[int, Since(3)] | Maybe = UNSET
+    live_memory_bytes: int
     """Predicted peak of live tensors"""
     forward_flops: int
     """Predicted forward FLOPs of the whole work: 2 x MAC of matrix products and convolutions"""
@@ -91,7 +90,7 @@ class Downloads(Record):
     download_bytes: int
     """Tensors sent down for the whole work"""
     download_bytes_by_payload: ByPayload
-    """The same by payload: `model`, `partner`, `prototypes`, ..."""
+    """The same by payload: `model`, `partner`, `prototypes` and others"""
     download_bytes_by_part: ByPart
     """The same by part of the model: `embedding`, `blocks`, `norm`, `rep`, `head`, `pooler`, `buffers`, `tables`"""
     serialised_download_bytes: int
@@ -152,7 +151,7 @@ class Flown(Record):
     """Where the flight ended: `start`, `download`, `compute` or `upload`; `null` if its update arrived"""
     staleness: Annotated[int, Unit("versions")]
     """How often the model changed between dispatch and arrival"""
-    weight_factor: Annotated[float, Since(3)] | Maybe = UNSET
+    weight_factor: float
     """Factor on the update's weight, by the round policy: the discount s(t) of its staleness; times `round.mixing`
     under `asynchronous`; 1 in synchronous rounds"""
     slow_down: float

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from edgefl.records.clients import Assigned
-from edgefl.records.record import UNSET, Clients, Keys, Maybe, Since
+from edgefl.records.record import UNSET, Clients, Keys, Maybe
 
 ByBudget = Annotated[Mapping[str, float], Keys("BUDGET")]
 
@@ -30,7 +30,7 @@ class Verdict(Assigned):
     binding: str | None
     """The tightest budget: `memory`, `flops`, `bytes`, `seconds`, `joules`, or another that the scenario states;
     `null` if all are unlimited"""
-    memory_limit: Annotated[str | None, Since(3)] | Maybe = UNSET
+    memory_limit: str | None
     """Whose word the memory budget is: `owner`, or `device` if it has less than its owner grants; `null` if it is
     unlimited"""
     joules_limit: str | Maybe | None = UNSET

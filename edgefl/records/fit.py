@@ -133,13 +133,12 @@ class Fit(OfScenario):
     link: str
     """Its link"""
     runtime: RuntimeRange | Maybe = UNSET
-    """What the device's runtime overhead rests on; absent if the scenario states the bytes. This and the next three are
-    absent in answers of earlier versions"""
-    runtime_overhead_bytes: int | Maybe = UNSET
+    """What the device's runtime overhead rests on; absent if the scenario states the bytes"""
+    runtime_overhead_bytes: int
     """What the runtime takes on the device: Python and torch, or `fleet.runtime`"""
-    least_available_bytes: int | Maybe = UNSET
+    least_available_bytes: int
     """The least that the device is believed to have for tensors, by the ranges of its usable memory and the overhead"""
-    most_available_bytes: int | Maybe = UNSET
+    most_available_bytes: int
     """The most"""
     any_stage: bool
     """Whether fitting in one stage is enough"""

@@ -201,17 +201,15 @@ class ProfileRow(OnDevice, Spent, Traffic, Computed, Process, OfStage):
     """Time of the download"""
     compute_seconds: float
     """Time of reading the model from storage and computing"""
-    compute_seconds_by_class: ByClass | Maybe = UNSET
+    compute_seconds_by_class: ByClass
     """The same without throttling by class of operator (`product`, `convolution`, `attention`, ...), and `loading` the
-    model and `launches` that a GPU waits for; classes that take no time are left out. Absent in profiles
-    of earlier versions"""
+    model and `launches` that a GPU waits for; classes that take no time are left out"""
     upload_seconds: float
     """Time of the upload"""
     memory_assumed: bool
     """Whether the scratch at the peak is assumed; the lower end of the range is then `live_memory_bytes`"""
     runtime: RuntimeRange | Maybe = UNSET
-    """What `runtime_overhead_bytes` rests on; absent if the scenario states the bytes, and in profiles of earlier
-    versions"""
+    """What `runtime_overhead_bytes` rests on; absent if the scenario states the bytes"""
     host_memory_bytes: int | Maybe = UNSET
     """Optimizer's states in the memory of the GPU's host, beside the peak; absent unless they are offloaded"""
     available_memory_bytes: int

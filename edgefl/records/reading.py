@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -72,13 +72,12 @@ def each(path: Path, cls: type[R]) -> Iterator[R]:
     return (record for record, _ in numbered(path, cls))
 
 
-def numbered(path: Path, cls: type[R], skip: Callable[[bytes], bool] | None = None) -> Iterator[tuple[R, str]]:
-    """The same with the place of each record, ``clients.jsonl:3``; lines to ``skip`` are of other records."""
+def numbered(path: Path, cls: type[R]) -> Iterator[tuple[R, str]]:
+    """The same with the place of each record, ``clients.jsonl:3``."""
     decode_line, name, file = _decoder(cls).decode, str(path), path.name
     for number, line, last in lines(path):
         try:
-            if skip is None or not skip(line):
-                yield decode_line(line), f"{file}:{number}"
+            yield decode_line(line), f"{file}:{number}"
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
             if last and not isinstance(wrong, msgspec.ValidationError):
                 return

@@ -48,7 +48,7 @@ from msgspec import UNSET, UnsetType
 from edgefl.errors import suggestion
 
 __all__ = [
-    "UNSET", "ByKind", "Clients", "Flights", "Keys", "Maybe", "Record", "Rounds", "Row", "Samples", "Share", "Since",
+    "UNSET", "ByKind", "Bytes", "Clients", "Flights", "Keys", "Maybe", "Record", "Rounds", "Row", "Samples", "Share",
     "Unit", "fields_of", "part_of", "plain",
 ]  # fmt: skip
 
@@ -73,16 +73,10 @@ class Keys:
     name: str
 
 
-@dataclass(frozen=True)
-class Since:
-    """Annotation of a Maybe that every run has since this format; folders of earlier ones lack it."""
-
-    run_format: int
-
-
 Share = Annotated[float, Unit("share")]
 Clients = Annotated[int, Unit("clients")]
 Flights = Annotated[int, Unit("flights")]
+Bytes = Annotated[int, Unit("bytes")]
 Samples = Annotated[int, Unit("samples")]
 Rounds = Annotated[int, Unit("rounds")]
 ByKind = Annotated[Mapping[str, T], Keys("KIND")]
@@ -225,8 +219,6 @@ class Row(NamedTuple):
     """Whether it may be null"""
     always: bool
     """Whether every record has it"""
-    since: int = 1
-    """The first format of run folders that has it"""
 
 
 def fields_of(cls: type[Record]) -> list[Row]:
@@ -242,7 +234,6 @@ def _rows(cls: type[Record], name: str, kind: Any) -> Iterator[Row]:
     if not meaning:
         raise TypeError(f"{cls.__name__}.{name} has no meaning: write a text under the field")
     shown, inside, unit, nullable, always = name, kind, "", False, True
-    since = since_of(kind)
     while True:  # from the field's own type to that of its innermost values
         origin, args = get_origin(inside), get_args(inside)
         if origin is Annotated:
@@ -256,7 +247,7 @@ def _rows(cls: type[Record], name: str, kind: Any) -> Iterator[Row]:
                     inside = get_args(_bare(inside))[1]
         elif _is_union(inside):
             nullable |= type(None) in args
-            always &= UnsetType not in args or since > 1
+            always &= UnsetType not in args
             rest = tuple(each for each in args if each not in (type(None), UnsetType))
             if len(rest) > 1:
                 break
@@ -269,18 +260,12 @@ def _rows(cls: type[Record], name: str, kind: Any) -> Iterator[Row]:
         for row in fields_of(inside):
             yield row._replace(name=f"{shown}.{row.name}", always=row.always and always)
         return
-    yield Row(shown, _json_type(inside), unit or _unit_of(name, inside), meaning, nullable, always, since)
-
-
-def since_of(kind: Any) -> int:
-    """The first run format that has a field of this type."""
-    marks = [mark for arm in (kind, *get_args(kind)) if get_origin(arm) is Annotated for mark in get_args(arm)[1:]]
-    return next((mark.run_format for mark in marks if isinstance(mark, Since)), 1)
+    yield Row(shown, _json_type(inside), unit or _unit_of(name, inside), meaning, nullable, always)
 
 
 def always(kind: Any) -> bool:
-    """Whether every record that is written today has a field of this type."""
-    return UnsetType not in get_args(kind) or since_of(kind) > 1
+    """Whether every record has a field of this type."""
+    return UnsetType not in get_args(kind)
 
 
 def _unit_of(name: str, kind: Any) -> str:

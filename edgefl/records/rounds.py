@@ -16,7 +16,6 @@ from edgefl.records.record import (
     Record,
     Samples,
     Share,
-    Since,
     always,
     types_of,
 )
@@ -202,15 +201,8 @@ class RoundTimes(Record):
     """Virtual time at its beginning"""
     virtual_seconds: float
     """How long it lasted, the server's works and evaluation included"""
-    finished_virtual_seconds: Annotated[float, Since(4)] | Maybe = UNSET
-    """Virtual time at its end: the run's clock. `read_run(...).rounds` fills it in for runs that lack it"""
-
-    @property
-    def ended(self) -> float:
-        """Virtual seconds at its end, in runs of all formats."""
-        if self.finished_virtual_seconds is UNSET:
-            return self.started_virtual_seconds + self.virtual_seconds
-        return self.finished_virtual_seconds
+    finished_virtual_seconds: float
+    """Virtual time at its end: the run's clock"""
 
 
 class Round(Sums, RoundTimes):
@@ -236,7 +228,7 @@ class Round(Sums, RoundTimes):
     """All flights that ended in this round, by the client's outcome"""
     rejected: Sequence[int] = ()
     """Clients whose update arrived and was refused for what it held"""
-    rejections: Annotated[Mapping[str, Flights], Keys("REASON"), Since(2)] | Maybe = UNSET
+    rejections: Annotated[Mapping[str, Flights], Keys("REASON")]
     """Those updates by reason: `not finite` (a NaN or an infinity), `wrong shape`, `wrong dtype`, `truncated` (a tensor
     is missing), `oversized` (a tensor too many), `replayed` (the answer to another task)"""
     last_relay: int | Maybe | None = UNSET
@@ -263,7 +255,7 @@ class Round(Sums, RoundTimes):
     follow, `KIND.NAME`, on `evaluation.split`; only in runs that follow one"""
     stopped: Stopped | Maybe | None = UNSET
     """Why the run ended with this round"""
-    diverged: Annotated[bool, Since(2)] | Maybe = UNSET
+    diverged: bool
     """Whether weights, scores or all losses of a kind had a NaN or an infinity after this round
     ([what happens then](../explanation/evaluation.md#diverged-models))"""
     client_metrics: Sequence[ClientMetrics] | Maybe = UNSET

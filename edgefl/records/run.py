@@ -69,7 +69,7 @@ class Resumed(Record):
 class Environment(Record):
     """``environment.json``: versions and hardware of the machine that ran the simulation."""
 
-    run_format: int = 1
+    run_format: int
     """Version of the folder's format"""
     plug_ins: Sequence[PlugInFile] | Maybe = UNSET
     """Files that registered parts; only in runs with some"""

@@ -438,9 +438,9 @@ class Sweep(OfScenario):
     """The rows that no other row beats; empty for a shard"""
     sensitivity: Sensitivity | Maybe = UNSET
     """With `--sensitivity`: whether the order of the rows stays when device and link numbers are wrong"""
-    predictions: int | Maybe = UNSET
+    predictions: int
     """Different works that were priced for rows that weren't there already: combinations that differ only in devices,
-    links, budgets, learning rates or the number of batches have the same; absent in answers of earlier versions"""
+    links, budgets, learning rates or the number of batches have the same"""
 
     @property
     def costed(self) -> list[CellRow]:

@@ -24,6 +24,7 @@ from edgefl.registry import faults
 from edgefl.registry import loaded_files as files
 from edgefl.registry.faults import PASSED, said, shown
 from edgefl.registry.registered import PARTS, Absent, Registered, hash_of_module, imported
+from edgefl.registry.signatures import unfit
 
 Part = TypeVar("Part")
 
@@ -142,6 +143,8 @@ def _converted(noun: str, name: str, part: Any) -> tuple[Any, str]:
     if noun not in _CONVERTERS or any(hasattr(part, attribute) for attribute in _ATTRIBUTES.get(noun, ())):
         return part, ""
     module, _, function = _CONVERTERS[noun].partition(":")
+    if callable(part) and not isinstance(part, type) and (fault := unfit(noun, part)):
+        return part, fault
     try:
         return getattr(import_module(module), function)(name, part), ""
     except TypeError as error:
@@ -186,7 +189,7 @@ def _misfit(noun: str, part: Any) -> str:
     options = getattr(part, "Options", None)
     if options is not None and not hasattr(options, "model_fields"):
         return f"has Options that aren't a pydantic model: {shown(options)}"
-    return ""
+    return unfit(noun, part)
 
 
 def described(noun: str, name: str) -> str:

@@ -46,7 +46,7 @@ class PlugIns:
             if isinstance(point, Registered):
                 self._roots[os.path.abspath(point.file)] = point.title
             package = top_package(point)
-            if package and package != "edgefl":
+            if package not in ("", "edgefl", "torch"):  # an optimizer of torch's may be registered
                 self._roots.update(dict.fromkeys(_roots(package), titled(point)))
 
     def owner(self, file: str) -> str | None:

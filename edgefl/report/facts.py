@@ -123,7 +123,7 @@ class RoundFacts(RoundTimes, Sums):
     outcomes: Annotated[Mapping[str, Flights], Keys("OUTCOME")]
     metrics: Metrics
     stopped: Stopped | Maybe | None = UNSET
-    diverged: bool | Maybe = UNSET
+    diverged: bool
     client_metrics: Sequence[ClientMetrics] | Maybe = UNSET
 
 
@@ -173,7 +173,7 @@ class VerdictFacts(Record):
     eligible: bool
     binding: str | None
     costs: Annotated[Mapping[str, float], Keys("BUDGET")]
-    memory_limit: str | Maybe | None = UNSET
+    memory_limit: str | None
 
 
 @guarded
@@ -203,7 +203,7 @@ def facts_to_compare(run: Run, label: str = "", samples_of: Callable[[Run], Samp
         diverged_rounds=[r.round for r in rounds if r.diverged is True],
         flights=sum((Counter(r.outcomes) for r in rounds), Counter[str]()),
         trained=settings.training.mode == "real",
-        virtual_seconds=rounds[-1].ended if rounds else 0.0,
+        virtual_seconds=rounds[-1].finished_virtual_seconds if rounds else 0.0,
         totals=_totals(rounds),
         stages=_stages(rounds, verdicts),
         costs=_costs(clients),
@@ -261,8 +261,7 @@ def _stages(rounds: Sequence[RoundFacts], verdicts: Sequence[VerdictFacts]) -> l
             # later verdicts replace earlier ones, so that each client is counted once
             refused = {v.client: v for v in judged if not v.eligible}
             eligible = [r.eligible.get(kind, 0) for r in stage_rounds if kind in r.clients]
-            # records of run formats 1 and 2 don't tell whose word the memory budget is
-            by_memory = [v for v in refused.values() if v.binding == "memory" and v.memory_limit is not UNSET]
+            by_memory = [v for v in refused.values() if v.binding == "memory"]
             kinds[kind] = StageKind(
                 clients=max(r.clients.get(kind, 0) for r in stage_rounds),
                 eligible=min(eligible),

@@ -39,7 +39,7 @@ def print_fit(result: Fit, console: Console | None = None, *, interrupted: bool 
 def _free_memory(result: Fit) -> str:
     """What the device's own memory for tensors rests on, where that is the limit."""
     overhead, ends = result.runtime_overhead_bytes, (result.least_available_bytes, result.most_available_bytes)
-    if result.budgets["memory"].limit != "device" or overhead is UNSET:
+    if result.budgets["memory"].limit != "device":
         return ""
     least, most = (units.show_bytes(end or 0) for end in ends)
     taken = overhead_words(overhead, result.runtime)

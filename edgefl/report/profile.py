@@ -190,7 +190,7 @@ def print_by_part(
 
 def _print_seconds(console: Console, rows: Sequence[ProfileRow]) -> None:
     """Print by class of operator where the seconds of a client's computing go."""
-    spent = [row.compute_seconds_by_class or {} for row in rows]
+    spent = [row.compute_seconds_by_class for row in rows]
     order = [*OPERATOR_NAMES, "launches", "loading"]
     names = sorted({name for each in spent for name in each}, key=order.index)
     table = new_table("stage", "kind", "seconds", *(SHORT.get(name, name) for name in names), left=(1,))

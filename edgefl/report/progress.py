@@ -43,7 +43,7 @@ class ToldRound(RoundTimes):
     selected: Clients
     finished: Flights
     rejected: Sequence[int] = ()
-    rejections: Mapping[str, Flights] | Maybe = UNSET
+    rejections: Mapping[str, Flights]
     metrics: Metrics
     stopped: Stopped | Maybe | None = UNSET
 
@@ -207,7 +207,7 @@ class Progress:
             return []
         return [
             f"stage {r.stage}",
-            f"clock {units.show_seconds(r.ended)}",
+            f"clock {units.show_seconds(r.finished_virtual_seconds)}",
             f"eligible {sum(r.eligible.values())}/{sum(r.clients.values())}",
             *([] if r.finished == r.selected else [f"finished {r.finished}/{r.selected}"]),
             *([] if r.outcome == "completed" else [r.outcome]),

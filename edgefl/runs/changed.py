@@ -29,7 +29,7 @@ def guarded(read: Callable[Concatenate[Run, P], T]) -> Callable[Concatenate[Run,
         except EdgeflError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
-            digested = run.finished and run.format > 1
+            digested = run.finished
             differences = finished_differences(run.path) if digested else []
             told = f"no {error}" if isinstance(error, KeyError) else str(error)
             why = "; ".join(differences) or "its files hold other values than edgefl writes"

@@ -65,7 +65,7 @@ class TableDigest:
 
 
 EMPTY = TableDigest().record()
-"""The record of a table that holds nothing, or that a checkpoint of an earlier format doesn't know."""
+"""The record of a table that holds nothing, or that a checkpoint doesn't know."""
 
 
 def table_difference(path: Path, written: TableFacts, round: int) -> str | None:

@@ -139,7 +139,7 @@ class RunDirectory:
         """
         path = Path(path)
         check_run_folder(path)
-        check_format(path, resume=True)
+        check_format(path)
         run = cls(path)
         check_run_folder(path)  # its start may have failed, and been undone, before this process had the lock
         drop_leftovers(path)

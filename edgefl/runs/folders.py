@@ -36,9 +36,6 @@ RECORDS: Mapping[type[Record], Table] = {
 TABLES = tuple(RECORDS.values())
 FIRST = ("scenario.yaml", "environment.json", "models.json")
 
-CONTINUED = (4, RUN_FORMAT)
-"""Formats whose runs go on, in their own: what a run of format 4 has scored on clients stays in clients.jsonl."""
-
 FILES = (
     *FIRST, "begun.json", "evaluation.json", "preprocessing.json", "tokenizer.json", "partition.png", "curves.png",
     "pretrained.safetensors", "pretrained.json", *(f"{table}.jsonl" for table in TABLES),
@@ -373,37 +370,27 @@ def check_run_folder(path: Path) -> None:
         raise RunError(f"{path} is not the folder of a run: it has no {' and no '.join(missing)}")
 
 
-def check_format(path: Path, *, resume: bool = False) -> None:
-    """Raise RunError for the folder of a newer edgefl or, to ``resume``, of another format."""
-    written = run_format(path)
-    if written <= RUN_FORMAT and (written in CONTINUED or not resume):
-        return
-    edgefl = read_json(path / "environment.json").get("edgefl")
-    who = f"{path} has run format {written}, written by edgefl {edgefl!r:.40}; this version"
-    if written > RUN_FORMAT:
-        raise RunError(f"{who} reads formats 1 to {RUN_FORMAT}")
-    only = f"continues runs of formats {' and '.join(map(str, CONTINUED))} only"
-    raise RunError(f"{who} {only}: continue it with that version, or run its scenario.yaml anew")
-
-
 @part_of(Environment)
 class _Format(Record):
-    run_format: int = 1
+    run_format: int
 
 
-def run_format(path: Path) -> int:
-    """The format of a run's folder.  Raises RunError if it can't be read."""
+def check_format(path: Path) -> None:
+    """Raise RunError for a folder of another format than this version's."""
     file = path / "environment.json"
-    return decode(_Format, read_bytes(file), file).run_format
+    written = decode(_Format, read_bytes(file), file).run_format
+    if written != RUN_FORMAT:
+        edgefl = read_json(file).get("edgefl")
+        raise RunError(
+            f"{path} has run format {written}, written by edgefl {edgefl!r:.40}; this version reads format {RUN_FORMAT}"
+        )
 
 
 def finished_differences(path: Path) -> list[str]:
     """How the files of a finished run differ from those that it finished with, a sentence for each file.
 
-    Folders of format 1 have no digests, and no differences.  Raises RunError if ``files.json`` can't be read.
+    Raises RunError if ``files.json`` can't be read.
     """
-    if run_format(path) == 1:
-        return []
     if not (path / "files.json").is_file():
         return ["files.json is missing"]
     written = read_json(path / "files.json")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
@@ -16,8 +15,8 @@ from edgefl import html
 from edgefl.errors import RunError, UnknownName
 from edgefl.files import read_regular
 from edgefl.records import Record, part_of
-from edgefl.records.reading import data, numbered, of_data
 from edgefl.records.reading import decode as decode_record
+from edgefl.records.reading import numbered, of_data
 from edgefl.records.record import whole_of
 from edgefl.records.rounds import Metrics, Round, RoundTimes, Stopped
 from edgefl.records.run import Best, Environment, Evaluation, Result
@@ -35,7 +34,6 @@ from edgefl.runs.folders import (
     comparison,
     comparison_sets,
     is_comparison,
-    run_format,
 )
 from edgefl.units import show_bytes, show_seconds
 from edgefl.yaml_lines import KeyPath, decode
@@ -50,8 +48,6 @@ if TYPE_CHECKING:  # a finished run is shown without them
 
 
 R = TypeVar("R", bound=Record)
-SPLIT = 5
-"""The first format that has clients' evaluations in a table of their own."""
 
 _FILES: Mapping[type[Record], str] = {
     Result: "result.json", Evaluation: "evaluation.json", Environment: "environment.json"
@@ -66,23 +62,6 @@ class _Headline(RoundTimes):
     energy_joules: float
     download_bytes: int
     upload_bytes: int
-
-
-@part_of(Round)
-class _Times(RoundTimes):
-    """When a round ended."""
-
-
-def _scored(line: bytes) -> bool:
-    """Whether a line of ``clients.jsonl`` is of an evaluation, as in folders of formats up to 4."""
-    if b'"' + tables.SCORED.encode() + b'"' not in line:
-        return False
-    record = data(line)
-    return isinstance(record, dict) and record.get("when") == tables.SCORED
-
-
-def _not_scored(line: bytes) -> bool:
-    return not _scored(line)
 
 
 Frame = Table | Literal["client_evaluations", "client_metrics"]
@@ -168,7 +147,7 @@ class Run:
     def evaluation(self) -> Evaluation:
         """Server evaluation: ``samples`` by split and kind, ``chance`` (chance levels) by split, kind and metric.
 
-        Both are empty for folders of older versions, which don't record them.  Raises RunError for a comparison.
+        Both are empty until data are open.  Raises RunError for a comparison.
         """
         self._one_run()
         return self.read_file(Evaluation) or Evaluation(samples={}, chance={})
@@ -198,12 +177,7 @@ class Run:
 
     def each(self, table: Table) -> Iterator[dict[str, Any]]:
         """The same records one after the other, for a table that is larger than memory.  Raises RunError."""
-        if self.format >= SPLIT or table not in ("clients", "scored"):
-            return tables.each(self.path / f"{table}.jsonl")
-        both = tables.each(self.path / "clients.jsonl")
-        if table == "clients":
-            return (record for record in both if record.get("when") != tables.SCORED)
-        return chain((r for r in both if r.get("when") == tables.SCORED), tables.each(self.path / "scored.jsonl"))
+        return tables.each(self.path / f"{table}.jsonl")
 
     def read(self, cls: type[R]) -> Iterator[R]:
         """The records of a class, or of a part of one (``edgefl.records``), one after the other, from their table.
@@ -214,14 +188,7 @@ class Run:
 
     def read_lines(self, cls: type[R]) -> Iterator[tuple[R, str]]:
         """The same with the place of each, ``clients.jsonl:3``."""
-        table = RECORDS[whole_of(cls)]
-        path = self.path / f"{table}.jsonl"
-        if self.format >= SPLIT or table not in ("clients", "scored"):
-            yield from numbered(path, cls)
-            return
-        yield from numbered(self.path / "clients.jsonl", cls, skip=_scored if table == "clients" else _not_scored)
-        if table == "scored":
-            yield from numbered(path, cls)
+        return numbered(self.path / f"{RECORDS[whole_of(cls)]}.jsonl", cls)
 
     def read_file(self, cls: type[R]) -> R | None:
         """The record in a file of its own: a Result, an Evaluation, an Environment; None if it isn't there.
@@ -233,11 +200,6 @@ class Run:
     def _file(self, cls: type[R]) -> R:
         path = self.path / _FILES[whole_of(cls)]
         return decode_record(cls, read_bytes(path), path)
-
-    @cached_property
-    def format(self) -> int:
-        """The format of the folder.  Raises RunError if it can't be read."""
-        return run_format(self.path)
 
     @property
     def rounds(self) -> pd.DataFrame:
@@ -359,7 +321,7 @@ class Run:
             raise UnknownName("client kind", kind, self.models)
         if not path.exists():
             raise RunError(
-                f"{path} isn't there: older versions of edgefl didn't write it, nor do runs without training; "
+                f"{path} isn't there: runs without training don't write it; "
                 "run its scenario again, or prepare the inputs as its data set does"
             )
         found = read_json(path)
@@ -428,7 +390,7 @@ class Run:
         clock = energy = traffic = 0.0
         for record in self.read(_Headline):
             rounds, metrics = record.round, record.metrics or metrics
-            clock = record.ended
+            clock = record.finished_virtual_seconds
             energy += record.energy_joules
             traffic += record.download_bytes + record.upload_bytes
         names = {name: str(value) for name, value in self._names().items()}
@@ -474,15 +436,10 @@ class Run:
         return records
 
     def _rows(self, table: Frame) -> pd.DataFrame:
-        """The records of one run's table, with ``finished_virtual_seconds`` of older runs filled in."""
+        """The records of one run's table."""
         import pandas as pd
 
-        frame = pd.DataFrame([flatten(record) for record in self._of_frame(table)])
-        if table == "rounds" and {"started_virtual_seconds", "virtual_seconds"} <= set(frame):
-            if CLOCK not in frame:
-                frame.insert(list(frame).index("virtual_seconds") + 1, CLOCK, 0.0)
-            frame[CLOCK] = [times.ended for times in self.read(_Times)]
-        return frame
+        return pd.DataFrame([flatten(record) for record in self._of_frame(table)])
 
     def _names(self) -> dict[str, object]:
         """Method, schedule and seed, by column."""
@@ -495,9 +452,6 @@ class Run:
 
 WEIGHTS = {"final": "weights.safetensors", "best": "best.safetensors"}
 """The files of a finished run's weights."""
-
-CLOCK = "finished_virtual_seconds"
-"""Field of a round's record with the virtual time at its end; runs of earlier versions lack it."""
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:

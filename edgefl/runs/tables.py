@@ -12,9 +12,6 @@ from edgefl.records.reading import data, lines
 from edgefl.runs.contents import not_following
 from edgefl.runs.durable import append_file, replace_file, writing
 
-SCORED = "evaluate held-out"
-"""``when`` of a client's record of an evaluation on its own samples, which formats up to 4 have among the flights."""
-
 
 def append_lines(path: Path, encoded: Sequence[bytes]) -> None:
     """Append encoded records to a table: each a line of JSON with a ``round`` and a final newline.

@@ -10,7 +10,7 @@ from typing import Any
 from edgefl import SCENARIO_FORMAT
 from edgefl.errors import ScenarioError, suggestion
 from edgefl.scenario.document import Document, KeyPath, Place, placed, read_value
-from edgefl.scenario.library import find_document
+from edgefl.scenario.library import find_document, sections_with
 from edgefl.scenario.problems import raise_all, show
 
 VERSION, TOP = "edgefl", ("name", "seed", "compare")
@@ -59,7 +59,7 @@ def check_keys(document: Document) -> list[ScenarioError]:
     allowed = [VERSION, *TOP[:2], *NAMES, TOP[2]]
     for key in data:
         if key not in allowed:
-            errors.append(document.error((key,), f"unknown key {key!r}{suggestion(key, allowed)}", at_key=True))
+            errors.append(document.error((key,), f"unknown key {key!r}{_meant(key, allowed)}", at_key=True))
     version = data.get(VERSION)
     if version is None:
         errors.append(document.error((VERSION,), f"is missing: write `edgefl: {SCENARIO_FORMAT}`", at_key=True))
@@ -68,6 +68,14 @@ def check_keys(document: Document) -> list[ScenarioError]:
         newer = isinstance(version, int) and not isinstance(version, bool) and version > SCENARIO_FORMAT
         errors.append(document.error((VERSION,), message + ("; update edgefl" if newer else "")))
     return errors
+
+
+def _meant(key: str, allowed: Sequence[str]) -> str:
+    """What may be meant by an unknown top-level key: a field of a section, or a key that is there."""
+    if sections := sections_with(key):
+        of, paths = " or ".join(sections), " or ".join(f"{section}.{key}" for section in sections)
+        return f"; it is a field of {of}: indent it below, or set {paths}"
+    return suggestion(key, allowed)
 
 
 def check_overrides(overrides: Sequence[str]) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from edgefl.errors import ScenarioError
 from edgefl.scenario.document import Document, read_file
@@ -17,6 +20,20 @@ def library_folder() -> Path:
     package = Path(__file__).resolve().parent.parent
     shipped = package / "shipped" / "scenarios"
     return shipped if shipped.is_dir() else package.parent / "scenarios"
+
+
+def sections_with(key: str) -> list[str]:
+    """The sections of a scenario that have a field of this name, by the shipped JSON Schema; imports nothing."""
+    schema = json.loads((library_folder() / SCHEMA).read_text(encoding="utf-8"))
+
+    def fields(part: Mapping[str, Any]) -> Iterator[str]:
+        yield from part.get("properties", ())
+        for inner in part.get("anyOf", ()):
+            yield from fields(inner)
+        if name := part.get("$ref"):
+            yield from fields(schema["$defs"][name.rpartition("/")[2]])
+
+    return [section for section, part in schema["properties"].items() if key in fields(part)]
 
 
 SUITES = "suites"

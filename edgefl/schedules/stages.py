@@ -14,6 +14,7 @@ from pydantic import Field, PositiveInt
 from edgefl import models, registry
 from edgefl.errors import MethodError
 from edgefl.models.adapters import AdapterOptions
+from edgefl.registry.answers import check_answers
 from edgefl.registry.part_fields import Fields
 from edgefl.work.description import Item, Payload, Work
 from edgefl.work.optimizer.learning_rates import at_stage
@@ -140,6 +141,26 @@ class Aggregation(Protocol):
         ...
 
 
+def _misfit(schedule: Schedule, arguments: tuple[object, ...], answer: None) -> str:
+    """What is wrong with the stages that a schedule has made of its options and the blocks of each tower."""
+    if not hasattr(schedule, "offered"):
+        return "doesn't call super().__init__ with the stages"
+    if not schedule.rounds:
+        return "has no round: its stages need one or more together"
+    if [stage.index for stage in schedule.stages] != [*range(1, len(schedule.stages) + 1)]:
+        return f"numbers its stages {[stage.index for stage in schedule.stages]}, not 1, 2, ..."
+    blocks: Mapping[str, int] = next((given for given in arguments if isinstance(given, Mapping)), {})
+    for stage in (*schedule.stages, *schedule.offered) if blocks else ():
+        if unknown := [part for part in stage.parts if part not in PARTS]:
+            return f"trains {', '.join(unknown)} in {stage}; allowed in parts: {', '.join(PARTS)}"
+        for field_name in ("depth", "first", "until"):
+            for tower, at in getattr(stage, field_name).items():
+                if not 0 <= at <= blocks.get(tower, -1):
+                    of = f"0 to {blocks[tower]}" if tower in blocks else f"the towers {', '.join(blocks)}"
+                    return f"has {field_name} {{{tower!r}: {at!r}}} in {stage}; allowed: {of}"
+    return ""
+
+
 class Schedule:
     """Stages in order, and the stages that each round offers to clients.
 
@@ -165,6 +186,10 @@ class Schedule:
     """What the server averages: ``values`` of parameters, or ``products`` of LoRA's factors."""
     adapts: ClassVar[bool] = False
     """Whether it sees the rounds that end, and may end its stages by them; needs training."""
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        check_answers(cls, {"__init__": _misfit})
 
     def __init__(
         self, stages: tuple[Stage, ...], *, deliver_final: bool = False, offered: tuple[Stage, ...] | None = None

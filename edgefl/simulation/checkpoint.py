@@ -213,7 +213,7 @@ def restore(run: Run, round: int, tensors: Mapping[str, Tensor], state: State) -
     run.at = Moment(round, state["now"], state["version"], state["dispatches"])
     progress.totals, progress.metrics = Counter(state["totals"]), state["metrics"]
     progress.diverged = state["diverged"]
-    progress.reached = set(state.get("reached", [1]))  # earlier versions scored the whole model
+    progress.reached = set(state["reached"])
     if "asked_to_stop" in state:
         progress.asked_to_stop = of_data(Stopped, state["asked_to_stop"], "the checkpoint")
     if progress.watch is not None and (seen := watched(state)) is not None:

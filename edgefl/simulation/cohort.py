@@ -45,11 +45,14 @@ def candidates(run: Run, round: int, kinds: Sequence[str]) -> Candidates:
     def devices(clients: Integers) -> list[Device]:
         return [setup.fleet.device(client) for client in clients.tolist()]
 
+    def charge(clients: Integers) -> NDArray[np.float64]:
+        return np.ones(len(clients)) if batteries is None else batteries.charge(clients, run.at.now)
+
     def samples(clients: Integers) -> Integers:
         return np.asarray(setup.clients.client_samples[clients])
 
     population = {kind: len(setup.of_kind(kind)) if kind in kinds else 0 for kind in groups}
-    return Candidates(groups, population, samples, seconds, watts, devices, ready)
+    return Candidates(groups, population, samples, seconds, watts, devices, ready, charge)
 
 
 def cohort(run: Run, kinds: Sequence[str]) -> int:

@@ -6,9 +6,25 @@ They say when a round ends, and what happens to clients that are still under way
 from __future__ import annotations
 
 from math import inf
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 from edgefl.planning.round_options import PolicyOptions, RoundOptions
+from edgefl.registry.answers import check_answers
+
+
+def _no_number(policy: Policy, arguments: tuple[int, int], answer: object) -> str:
+    """What is wrong with an answer of ``wanted``."""
+    if answer is None or (isinstance(answer, Integral) and int(answer) >= min(1, max(arguments))):
+        return ""
+    return f"returned {answer!r:.60}, not a whole number of updates, 1 or more, or None"
+
+
+def _no_time(policy: Policy, arguments: tuple[float], answer: object) -> str:
+    """What is wrong with an answer of ``over``."""
+    if isinstance(answer, Real) and float(answer) >= arguments[0]:
+        return ""
+    return f"returned {answer!r:.60}, not a time in seconds from {arguments[0]:g} s on, or inf"
 
 
 class Policy:
@@ -41,6 +57,10 @@ class Policy:
     """Whether rounds end by time alone; overlapping rounds may have a ``quorum`` only then."""
     size: ClassVar[str] = "round.cohort"
     """The scenario's field that says how many updates a round has at most: ``round.cohort``."""
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        check_answers(cls, {"wanted": _no_number, "over": _no_time})
 
     def __init__(self, options: RoundOptions):
         self.options = options

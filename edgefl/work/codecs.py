@@ -34,6 +34,7 @@ from torch import Tensor
 
 from edgefl import registry
 from edgefl.errors import MethodError
+from edgefl.registry.answers import told
 from edgefl.registry.part_fields import Fields
 from edgefl.units import Share
 
@@ -241,7 +242,13 @@ class Codec:
         """Shapes and dtypes of the wire tensors of this tensor, by the names that ``encode`` gives."""
         if not self.applies(name, shape, dtype):
             return {name: (shape, dtype)}
-        return {name + added: spec for added, spec in self.kind.wire(shape, dtype).items()}
+        specs: object = self.kind.wire(shape, dtype)
+        if not isinstance(specs, Mapping):
+            raise MethodError(
+                f"{registry.described('codec', self.name)}: wire() returned {told(specs)}, not a mapping of names to "
+                "shapes and dtypes"
+            )
+        return {name + added: spec for added, spec in specs.items()}
 
     def encode(self, name: str, value: Tensor, base: Tensor | None = None) -> dict[str, Tensor]:
         """The wire tensors of this tensor, by name; ``base`` is the value that the receiver already has.

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from edgefl import registry, seeds
 from edgefl.errors import MethodError
+from edgefl.registry.answers import told
 from edgefl.work.attention import attention
 from edgefl.work.description import DTYPES, Description, Pass, Payload, Source, Work
 from edgefl.work.edits import edited, uploaded
@@ -27,7 +28,7 @@ from edgefl.work.optimizer.update import Update
 from edgefl.work.optimizer.zeroth_order import ZerothOrder, without_gradients
 from edgefl.work.packed import Parts, Places, split
 from edgefl.work.paired_batches import batches
-from edgefl.work.step_faults import step_faults
+from edgefl.work.step_faults import described, step_faults
 from edgefl.work.steps import Context, Step
 from edgefl.work.torch_device import seeded
 
@@ -308,12 +309,12 @@ def _step(
         if advice := next((advice for part, advice in _ADVICE.items() if part in str(error)), None):
             raise MethodError(f"a work of kind {ctx.work.kind!r} can't run: {advice}") from error
         raise
-    if loss is None or (pass_.train and update is None):
+    if (loss is None and not pass_.train) or (pass_.train and update is None):
         return None
     if not isinstance(loss, Tensor) or loss.dim():
-        given = f"a tensor {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-        name = registry.described("step", pass_.step)
-        raise MethodError(f"the loss of {name} is {given}; it must be a scalar tensor")
+        given = f"a tensor {tuple(loss.shape)}" if isinstance(loss, Tensor) else told(loss)
+        rest = ", or None in a pass that doesn't train" if loss is None else ""
+        raise MethodError(f"the loss of {described(pass_)} is {given}; it must be a scalar tensor{rest}")
     if not pass_.train:
         ctx.score(loss, batch)
         return None

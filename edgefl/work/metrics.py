@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from edgefl import registry
+from edgefl.errors import MethodError
 from edgefl.registry.part_fields import Fields
 
 TOP = 5
@@ -57,26 +58,34 @@ class Metric:
     """One line for ``edgefl metrics``."""
     task: ClassVar[Literal["classify", "retrieve"]] = "classify"
     adds: ClassVar[bool] = False
-    """Whether ``add`` gives a number for each sample; ``value`` gets their sum."""
+    """Whether ``add`` gives numbers for each sample; ``value`` gets their sum."""
 
     def __init__(self, options: Any):
         self.options = options
+
+    @property
+    def sums(self) -> tuple[int, ...]:
+        """Shape of the sum, of which ``add`` gives one for each sample: a scalar, or ``[bins]`` of a histogram."""
+        return ()
+
+    def _lacks(self, function: str) -> MethodError:
+        return MethodError(f"{registry.described('metric', self.options.name)} doesn't define {function}()")
 
     def applies(self, classes: int, fields: Sequence[str]) -> bool:
         """Whether it is written for so many classes and data with these further fields."""
         return True
 
     def add(self, scores: Tensor, label: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
-        """A number for each sample ``[batch]``, of its scores ``[batch, classes]`` and its class ``[batch]``."""
-        raise NotImplementedError
+        """Numbers ``[batch, *sums]``, of the samples' scores ``[batch, classes]`` and classes ``[batch]``."""
+        raise self._lacks("add")
 
     def value(self, confusion: Confusion, total: Tensor | None) -> Tensor | Mapping[str, Tensor]:
-        """The metric, a scalar, or several by name; ``total`` is the sum of ``add`` over all samples."""
-        raise NotImplementedError
+        """The metric, a scalar, or several by name; ``total`` is the sum of ``add`` over all samples ``[*sums]``."""
+        raise self._lacks("value")
 
     def ranked(self, first: Tensor, second: Tensor, group: Tensor) -> Tensor | Mapping[str, Tensor]:
         """The metric of pairs: unit vectors ``[pairs, dim]``; pairs with the same ``group`` [pairs] belong together."""
-        raise NotImplementedError
+        raise self._lacks("ranked")
 
 
 class Classes(Metric):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.models.client import ClientModel
 from edgefl.work.description import Pass
@@ -60,8 +61,22 @@ def write_metric(ctx: Context, name: str, value: Tensor | Mapping[str, Tensor], 
     for each, number in value.items() if isinstance(value, Mapping) else ((name, value),):
         if not isinstance(number, Tensor) or number.numel() != 1:
             found = f"a tensor of shape {list(number.shape)}" if isinstance(number, Tensor) else f"{number!r:.60}"
-            raise MethodError(f"the metric {name!r} must give a scalar tensor, not {found}")
+            raise MethodError(f"{registry.described('metric', name)} must give a scalar tensor, not {found}")
         ctx.metrics[f"{each}{suffix}"] = number.reshape(())
+
+
+def _sum(name: str, metric: Metric, numbers: Tensor, real: Tensor) -> Tensor:
+    """The sum of a metric's numbers over the samples that are ``real`` [batch].  Raises MethodError for others."""
+    if not isinstance(numbers, Tensor) or numbers.shape != (len(real), *metric.sums):
+        found = f"a tensor {list(numbers.shape)}" if isinstance(numbers, Tensor) else f"{numbers!r:.60}"
+        wanted = ["batch", *metric.sums]
+        raise MethodError(
+            f"{registry.described('metric', name)}: add() gave {found} for {len(real)} samples, not "
+            f"[{', '.join(map(str, wanted))}], which its sums say"
+        )
+    if not metric.sums:
+        return (numbers * real).sum()
+    return (numbers * real.view(-1, *(1 for _ in metric.sums))).sum(0)
 
 
 class ScoreClassify(Step):
@@ -81,7 +96,7 @@ class ScoreClassify(Step):
             ctx.output(self._confusion(pass_, pattern), (classes, classes)).zero_()
         for name, each in self._metrics(ctx, pass_).items():
             if each.adds:
-                ctx.output(name, (len(pass_.patterns),)).zero_()
+                ctx.output(name, (len(pass_.patterns), *each.sums)).zero_()
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> None:
         """Add the batch's predictions to the confusion matrix and the sums."""
@@ -94,7 +109,7 @@ class ScoreClassify(Step):
         index = pass_.patterns.index(pattern)
         for name, each in self._metrics(ctx, pass_).items():
             if each.adds:
-                ctx.outputs[name][index] += (each.add(scores, label, batch) * real).sum()
+                ctx.outputs[name][index] += _sum(name, each, each.add(scores, label, batch), real)
 
     def scores(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """Class scores ``[batch, classes]``; steps that complete missing modalities differently override this."""
@@ -107,7 +122,9 @@ class ScoreClassify(Step):
         metrics = self._metrics(ctx, pass_)
         sums = {name: ctx.outputs[name] for name, each in metrics.items() if each.adds}
         whole = Confusion(tables, torch.stack(counts).sum(0))
-        self._write(ctx, metrics, whole, {name: total.sum() for name, total in sums.items()}, "")
+        self._write(
+            ctx, metrics, whole, {n: total.sum(0) if total.dim() > 1 else total.sum() for n, total in sums.items()}, ""
+        )
         if len(pass_.patterns) > 1:
             batches = ctx.source.counts(pass_)
             for index, pattern in enumerate(pass_.patterns):

@@ -55,5 +55,9 @@ def step_faults(pass_: Pass, fields: Collection[str] = ()) -> Iterator[None]:
 
 def _where(pass_: Pass, error: BaseException) -> str:
     line = line_of(error)
-    named = registry.described("step", pass_.step)
-    return f"{named}, {line}" if line else named
+    return f"{described(pass_)}, {line}" if line else described(pass_)
+
+
+def described(pass_: Pass) -> str:
+    """The step of a pass as messages name it, with those around it: each may be at fault."""
+    return " around ".join(registry.described("step", name) for name in reversed(pass_.steps))

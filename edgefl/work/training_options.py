@@ -92,7 +92,9 @@ class TrainingOptions(Fields):
         description="torch's implementation of the optimizer's step: changes its speed and its temporary memory",
     )
     batch: PositiveInt | dict[str, PositiveInt] = Field(
-        32, description="samples per step, for all or by modality pattern: {image: 32, image-text: 64}"
+        32,
+        description="samples per step, for all or by modality pattern: {image: 32, image-text: 64}; samples that "
+        "don't fill the last batch of an epoch are left out of it",
     )
     epochs: PositiveInt = Field(1, description="local epochs per round")
     accumulation: int = Field(

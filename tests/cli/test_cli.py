@@ -208,15 +208,8 @@ def test_a_finished_run_is_shown_without_its_data(
 
     table = call("run", "it.yaml", "--output", "it", *full)[1]
     assert "(0.333)" in table and "1.000 (1.000)       10" in table
-    shutil.move("it", "older")
+    shutil.rmtree("it")
     plain = call("run", "it.yaml", "--output", "it", "--json")[1]
-    for path in Path("older").rglob("evaluation.json"):
-        path.unlink()
-        (path.parent / "files.json").unlink()
-        environment = json.loads((path.parent / "environment.json").read_text())
-        del environment["run_format"]
-        (path.parent / "environment.json").write_text(json.dumps(environment))
-    assert call("run", "--resume", "older", *full) == (0, table, told("older"))
 
     shutil.rmtree(sets)
     shutil.rmtree(cache)
@@ -228,9 +221,6 @@ def test_a_finished_run_is_shown_without_its_data(
     assert ("over_seeds" in facts) == bool(compare)  # of the command alone: the runs' summaries don't have it
     facts.pop("over_seeds", None)
     assert summary(edgefl.run(resume="it")).as_json() == summary(edgefl.read_run("it")).as_json() == facts
-    code, out, err = call("run", "--resume", "older", *full)
-    assert code == 0 and "1.000        -" in out and "cifar100, which data.folders names, is not there" in err
-    assert err.count("Traceback") == 0 and len(out.splitlines()) == len(table.splitlines())
     assert not (tmp_path / "other").exists()
 
 

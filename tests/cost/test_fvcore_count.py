@@ -17,6 +17,8 @@ PAIR = ("image", "text")
 WIDE = {"image": {"channels": 3, "size": 64, "classes": 10}, "text": {"vocabulary": 1000, "tokens": 40, "classes": 10},
         "audio": {"bins": 128, "frames": 256, "classes": 10}}  # fmt: skip
 
+BERT = {"model_type": "bert", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+
 
 def spec(facts: Any, tokens: int) -> dict[str, TensorSpec]:
     image, audio = facts["image"], facts.get("audio", {"frames": 1, "bins": 1})
@@ -65,6 +67,8 @@ ZOO: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
     "hf-vit": ({"image": {"tower": "hf-vit", "blocks": 2}}, ("image",), "classify"),
     "distilbert": ({"text": {"tower": "distilbert", "blocks": 2}}, ("text",), "classify"),
     "bert": ({"text": {"tower": "bert", "blocks": 2}}, ("text",), "classify"),
+    "hf": ({"text": {"tower": "hf", "config": BERT}}, ("text",), "classify"),
+    "timm": ({"image": {"tower": "timm"}}, ("image",), "classify"),
     "ast": ({"audio": {"tower": "ast", "blocks": 2}}, ("audio",), "classify"),
     "resnet and gru": ({"image": {"tower": "resnet"}, "text": {"tower": "gru"}, "dimension": 64}, PAIR, "retrieve"),
 }

@@ -28,8 +28,10 @@ def test_a_device_brings_its_battery_and_mains_is_endless():
     assert made.capacity([0, 1]).tolist() == [1000, inf]
     assert made.level([0, 1], 0).tolist() == [400, inf]
     assert made.ready([0, 1], 0).tolist() == [False, True]
+    assert made.charge([0, 1], 0).tolist() == [0.4, 1]
     made.spend([0, 1], [100, 1e9], 0)
     assert made.level([0, 1], 50).tolist() == [200, inf]
+    assert made.charge([0, 1], 50).tolist() == [0.2, 1]
     assert made.ready([0, 1], 7).tolist() == [False, True]
 
 

@@ -104,6 +104,9 @@ def test_all_errors_of_a_device_are_told_at_once(tmp_path, profile):
         "compute_wats is", "peak_wats is", "modes.fast: ",
     )  # fmt: skip
     assert len(told) == len(fields) + 1 and told[-1].startswith(f"{path}: ram_bytes is missing from a device")
+    assert any(
+        line.partition(": ")[2].startswith("idle_watts: must be a mapping; a number is {value,") for line in told
+    )
     for field in fields:
         (line,) = [each for each in told if each.partition(": ")[2].startswith(field)]
         name = field.removesuffix(" is above").split()[0].strip(":").removeprefix("modes.").partition(".")[0]
@@ -217,6 +220,13 @@ def test_a_rate_of_ones_own_replaces_that_of_the_class(tmp_path, profile):
     assert (classless.flops_per_second, classless.processor_class) == (9e9, None)
     del profile["flops_per_second"]
     assert "flops_per_second is missing" in _refused(tmp_path, profile)
+
+
+def test_a_file_of_an_unknown_name_is_told_by_its_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "town.yaml").write_text("title: x")
+    with pytest.raises(UnknownName, match=r"unknown link 'town'; a file is named by its path: \./town\.yaml"):
+        devices.load_link("town")
 
 
 def test_an_unknown_processor_is_refused(tmp_path, profile):
@@ -450,7 +460,7 @@ def test_links_that_make_no_sense(tmp_path, lte, number, entry, told):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"source": None}, "source: Input should be"),
+        ({"source": None}, "source: must be a mapping"),
         ({"confidence": "sure"}, "'sure' is not one of measured, datasheet, estimated"),
         ({"fleet": {}}, "must be a mapping of a fleet's fields, not {}"),
         ({"fleet": {"like": "phones"}}, "can't refer to another fleet"),

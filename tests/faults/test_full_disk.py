@@ -169,7 +169,8 @@ def test_a_run_that_trains_on_disks_of_any_size_ends_as_one_with_space(
     expected, random, refused = contents(whole.path), Random(39), set()
     total = sum(len(content) + 4096 for content in expected.values())
     for number in range(12):
-        with Disk(tmp_path / f"disk-{number}", random.randrange(total // 8, total + total // 8)) as disk:
+        size = int(total * 2 ** random.uniform(-6, 0.2))  # small ones too, where the first files find no space
+        with Disk(tmp_path / f"disk-{number}", size) as disk:
 
             @contextmanager
             def until_enlarged(disk: Disk = disk) -> Iterator[None]:

@@ -140,6 +140,17 @@ def test_it_trains_and_its_peak_is_the_allocators(tiny: Tiny, made: Any, more: d
     assert run.clients["loss"].notna().all()
 
 
+def test_macs_are_those_of_the_same_model_by_its_own_tower(tiny: Tiny) -> None:
+    """Its blocks run inside the library's model, and count as blocks: what is frozen there has no backward MACs."""
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    by_config = {"tower": "hf", "config": {"model_type": "bert", **sizes}, "tokens": 12}
+    by_name = {"tower": "bert", "blocks": 2, "width": 16, "heads": 2, "mlp_ratio": 2, "tokens": 12}
+    for more in ({}, {"adapter": {"name": "lora", "rank": 2}}, {"schedule": LAYERWISE}):
+        rows = [edgefl.profile(of_texts(tiny, model={"text": tower}, **more)).rows for tower in (by_config, by_name)]
+        macs, expected = ([row.fvcore_macs_per_sample for row in each] for each in rows)
+        assert macs == expected
+
+
 @pytest.mark.parametrize(("made", "modality"), [(of_images, "image"), *((made, "text") for made in MADE[1:])])
 def test_a_stage_sends_its_own_blocks(tiny: Tiny, made: Any, modality: str) -> None:
     run = edgefl.run(made(tiny, schedule=LAYERWISE))

@@ -175,7 +175,10 @@ def test_what_can_not_be_a_tower_is_told_in_a_line(tiny: Tiny) -> None:
     for made, says in (
         (Headed, "its part 'head' has the name of what a task adds to a tower: rename it"),
         (NoWidth, "set self.width in its constructor"),
-        (Wrong, "forward gives [2, 4] of image [2, 1, 16, 16]; expected [2, 5] or [2, tokens, 5], as self.width says"),
+        (
+            Wrong,
+            "forward gives [2, 4] of image [2, 1, 16, 16], and [2, 4] is read of it; expected [2, 5]",
+        ),
         (Lazy, "layer.weight is made in forward; make all parameters in __init__"),
         (Later, "more.bias is made in forward; make all parameters in __init__"),
         (Bare, "has an argument without annotation: write channels: int"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 
 import edgefl
 from edgefl.errors import RunError
-from edgefl.runs import Run, read_run
+from edgefl.runs import Run
 
 Tiny = Callable[..., dict[str, Any]]
 
@@ -51,23 +50,11 @@ def test_one_run_has_its_method_schedule_and_seed(layerwise_run: Run) -> None:
         assert set(zip(frame["method"], frame["schedule"], frame["seed"], strict=True)) == {("fedcola", "layerwise", 3)}
 
 
-def test_the_clock_is_the_end_of_a_round_and_old_runs_get_it(layerwise_run: Run, tmp_path: Path) -> None:
+def test_the_clock_is_the_end_of_a_round(layerwise_run: Run) -> None:
     records = layerwise_run.records("rounds")
     for record, after in itertools.pairwise(records):
         assert record["finished_virtual_seconds"] == after["started_virtual_seconds"]
     assert records[-1]["finished_virtual_seconds"] == layerwise_run.result["virtual_seconds"]
-
-    # a folder of an earlier version has no clock
-    for path in layerwise_run.path.iterdir():
-        if path.is_file():
-            (tmp_path / path.name).write_bytes(path.read_bytes())
-    lines = [{k: v for k, v in record.items() if k != "finished_virtual_seconds"} for record in records]
-    (tmp_path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    old = read_run(tmp_path).rounds
-    assert list(old.columns) == list(layerwise_run.rounds.columns)
-    assert old["finished_virtual_seconds"].tolist() == pytest.approx(
-        layerwise_run.rounds["finished_virtual_seconds"].tolist(), rel=1e-12
-    )
 
 
 @pytest.fixture(scope="module")

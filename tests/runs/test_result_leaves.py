@@ -251,7 +251,7 @@ def test_folders_without_it_or_with_another_say_so(trained: Callable[..., Run], 
         with pytest.raises(RunError, match=reason):
             old.preprocessing("image")
     file.unlink()
-    with pytest.raises(RunError, match=r"preprocessing.json isn't there: older versions of edgefl didn't write it"):
+    with pytest.raises(RunError, match=r"preprocessing.json isn't there: runs without training don't write it"):
         old.preprocessing("image")
     texts = tmp_path / "texts"
     shutil.copytree(trained("text").path, texts)

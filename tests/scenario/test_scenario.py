@@ -179,6 +179,7 @@ def test_every_scenario_reloads_equal_from_what_it_resolves_to(data: dict[str, A
         ("seed: 7", "seed: -1", 3, "seed: must be a whole number from 0 to 2^63 - 1, not -1"),
         ("seed: 7", "seed: true", 3, "seed: must be a whole number from 0 to 2^63 - 1, not true"),
         ("seed: 7", "sede: 7", 3, "sede: unknown key 'sede'; did you mean 'seed'?"),
+        ("seed: 7", "source: x", 3, "source: unknown key 'source'; it is a field of data: indent it below, or set"),
         ("image-text: 6", "img-text: 6", 6, "data.clients.img-text: unknown key 'img-text'; did you mean 'image-t"),
         ("{image: 12, text: 12, image-text: 6}", "{image: 0}", 4, "data: no clients"),
         ("image: 12", "image: -1", 6, "data.clients.image: must be at least 0, not -1"),
@@ -313,6 +314,10 @@ def test_an_override_reaches_into_a_bare_word_within_a_section() -> None:
         ("training.lr", "an override is path=value"),
         ("training.lrr=3", "training.lrr: unknown key 'lrr'; did you mean 'lr'?"),
         ("trainin.lr=3", "trainin: unknown key 'trainin'; did you mean 'training'?"),
+        (
+            "rounds=3",
+            "rounds: unknown key 'rounds'; it is a field of schedule: indent it below, or set schedule.rounds",
+        ),
         ("training.lr.x=3", "training.lr.x: training.lr is 0.001, which has no keys"),
         ("training.lr=[1", "this isn't valid YAML: a '[' without a closing ']', or a missing comma"),
         (

@@ -58,6 +58,23 @@ class LogLoss(Metric):
         return total / confusion.samples
 
 
+class CalibrationError(Metric):
+    """Mean distance of confidence and accuracy over equal bins of confidence."""
+
+    adds = True
+    sums = (4,)
+
+    def add(self, scores: Tensor, label: Tensor, batch: Any) -> Tensor:
+        confidence, predicted = scores.float().softmax(-1).max(-1)
+        over = confidence - (predicted == label).float()
+        place = (confidence * 4).long().clamp_max(3)
+        return over.new_zeros(len(label), 4).scatter(1, place[:, None], over[:, None])
+
+    def value(self, confusion: Confusion, total: Tensor | None) -> Tensor:
+        assert total is not None
+        return total.abs().sum() / confusion.samples
+
+
 class Nearest(Metric):
     """Mean similarity of the pairs."""
 
@@ -72,14 +89,15 @@ class Nearest(Metric):
 
 @pytest.fixture(autouse=True, scope="module")
 def _registered() -> Iterator[None]:
-    for name, part in (("kappa", kappa), ("fbeta", FBeta), ("log-loss", LogLoss), ("nearest", Nearest)):
+    own = {"kappa": kappa, "fbeta": FBeta, "log-loss": LogLoss, "ece": CalibrationError, "nearest": Nearest}
+    for name, part in own.items():
         edgefl.register("metric", name)(part)
     yield
     PARTS.clear()
     registry.forget()
 
 
-METRICS = ["kappa", {"name": "fbeta", "beta": 2}, "log-loss", "nearest"]
+METRICS = ["kappa", {"name": "fbeta", "beta": 2}, "log-loss", "ece", "nearest"]
 
 
 def test_they_are_scikit_learns(tiny: Tiny, tmp_path: Path) -> None:
@@ -101,6 +119,10 @@ def test_they_are_scikit_learns(tiny: Tiny, tmp_path: Path) -> None:
         chances /= chances.sum(1, keepdims=True)
         expected = log_loss(label_, chances, labels=range(scores_.shape[1]))
         assert found["log-loss"] == pytest.approx(expected, abs=1e-5)
+        best, right = chances.max(1), predicted == label_
+        bins = np.digitize(best, [0.25, 0.5, 0.75])
+        gaps = [abs(best[bins == b].mean() - right[bins == b].mean()) * (bins == b).mean() for b in {*bins.tolist()}]
+        assert found["ece"] == pytest.approx(sum(gaps), abs=1e-6)
         assert "nearest" not in found
     pairs = run.result["metrics"]["image-text"]
     assert -1 <= pairs["nearest"] <= 1 and "kappa" not in pairs and "r@10" in pairs
@@ -131,7 +153,7 @@ def test_every_methods_evaluations_have_them(tiny: Tiny, method: str) -> None:
     for work, _ in setup.evaluations("test", stage):
         for pass_ in (each for each in work.passes if each.step.startswith("score-")):
             names = [given["name"] for given in pass_.args["metrics"]]
-            assert names == (["nearest"] if pass_.step == "score-retrieve" else ["kappa", "fbeta", "log-loss"])
+            assert names == (["nearest"] if pass_.step == "score-retrieve" else ["kappa", "fbeta", "log-loss", "ece"])
 
 
 def test_what_is_no_metric_is_refused(tiny: Tiny) -> None:
@@ -148,7 +170,8 @@ def test_what_is_no_metric_is_refused(tiny: Tiny) -> None:
         edgefl.register("metric", "five")(5)
     edgefl.register("metric", "wide")(lambda confusion: confusion)
     with pytest.raises(
-        EdgeflError, match=r"metric 'wide' must give a scalar tensor, not a tensor of shape \[\d+, \d+\]"
+        EdgeflError,
+        match=r"metric 'wide' of .* must give a scalar tensor, not a tensor of shape \[\d+, \d+\]",
     ):
         edgefl.profile(tiny(evaluation={"metrics": ["wide"]}))
 

@@ -28,8 +28,6 @@ LATE = (
     "torch.profiler",
 )
 """What a run imports when it needs it."""
-FOUND = dict(os.environ)
-"""The environment of this process; what imports set beside it is that of a command's imports too."""
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink")
 
 
@@ -70,9 +68,7 @@ def become(request: dict[str, Any]) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.chdir(request["cwd"])
-    set_by_imports = {name: value for name, value in os.environ.items() if name not in FOUND}
-    os.environ.clear()
-    os.environ.update({**set_by_imports, **request["env"]})
+    os.environ.update(request["env"])  # names all that this process was given; what imports have set stays
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN if request["ignore_sigint"] else signal.default_int_handler)
     if size := request["fsize"]:

@@ -36,5 +36,4 @@ def fields_table(cls: type[Record]) -> str:
 
 def _rows(rows: Iterable[Row]) -> Iterable[tuple[str, str, str]]:
     for row in rows:
-        since = f" (since run format {row.since})" if row.since > 1 else ""
-        yield f"`{row.name}`", row.unit or "–", row.meaning.removesuffix(".") + since
+        yield f"`{row.name}`", row.unit or "–", row.meaning.removesuffix(".")

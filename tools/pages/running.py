@@ -47,7 +47,7 @@ PAGES = (
     )),
     *(f"docs/explanation/{name}.md" for name in (
         "architecture", "time", "promises", "schedules", "schedules/elastic", "schedules/heterofl", "evaluation",
-        "fleet", "rounds", "methods", "methods/averaging", "methods/fedcola", "methods/depthfl",
+        "fleet", "rounds", "methods", "methods/averaging", "methods/drift", "methods/fedcola", "methods/depthfl",
         "methods/representations", "methods/prototypes", "methods/aggregation", "methods/training", "costs", "accuracy",
     )),
     *(f"docs/reference/{name}.md" for name in ("devices", "data-sets", "towers")),

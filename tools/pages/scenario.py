@@ -198,8 +198,7 @@ def _quantities() -> Iterator[str]:
     yield (
         "A quantity is a number in its base unit, or text with a unit: `48 MiB`. Prefixes are `k`, `M`, `G`, `T`, `P` "
         "and `E`; bytes and rates of bits or bytes also take `Ki`, `Mi`, `Gi`, `Ti` and `Pi` (powers of 1024), joules "
-        "and watts `m`, `u` and `n`. A quantity is never negative. A range is written `12..48 MiB` or "
-        "`[12 MiB, 48 MiB]`; each client draws its own value from it, evenly."
+        "and watts `m`, `u` and `n`. A quantity is never negative."
     )
     rows = []
     for base, (quantity, _) in QUANTITIES.items():
@@ -208,6 +207,19 @@ def _quantities() -> Iterator[str]:
         ]
         rows.append((base, ", ".join(f"`{unit}`" for unit in plain), f"`{quantity.example}`"))
     yield table(("Base unit", "Units", "Example"), rows)
+    yield "### Ranges"
+    yield (
+        "`12..48 MiB` is a range: each client draws a value of its own from it, evenly, by the seed and its number, "
+        "once for the run (a slow-down in each round). Both ends belong to it. The unit of the upper end holds for a "
+        "lower one that has none; `800 KiB..1 GiB` and `[12 MiB, 48 MiB]` are ranges too, and without any unit both "
+        "ends are in the base unit. A range may stand where a field's values say *or a range*: budgets, batteries, "
+        "hours of availability, slow-downs, the samples of a declared set. Elsewhere one value holds for all clients. "
+        "[`edgefl fit`](../how-to/fit.md#set-the-limits-of-a-round) takes the lower end, which all owners allow."
+    )
+    yield (
+        "`A..B` means something else in `edgefl tune --search`, [values to try](../how-to/tune.md), and in a profile, "
+        "[how far a number may be off](devices.md#what-a-number-is)."
+    )
 
 
 def _prefixed(unit: str, factor: Any, factors: Mapping[str, Any]) -> bool:

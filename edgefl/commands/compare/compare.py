@@ -226,7 +226,7 @@ def curve_of(run: Run) -> Curve:
     spent_by_round = [
         dict(zip(AXES, amounts, strict=True))
         for amounts in zip(
-            (r.ended for r in rounds),
+            (r.finished_virtual_seconds for r in rounds),
             accumulate(float(r.download_bytes + r.upload_bytes) for r in rounds),
             accumulate(r.energy_joules for r in rounds),
             strict=True,

@@ -45,7 +45,6 @@ def reopened(folder: Path, overrides: Sequence[str]) -> list[tuple[str, Path, Sc
     folders = comparison(folder)
     whole = load(folder / "scenario.yaml", overrides)
     combinations = whole.combinations()
-    # labels may be those of an earlier version, which named mappings otherwise
     sets = json.loads(json_text(list(sets_of(whole, combinations).values())))
     if list(comparison_sets(folder).values()) != sets:
         raise RunError(

@@ -6,12 +6,12 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from edgefl.commands.progress import OnProgress
 from edgefl.commands.run.run import Executors, run_until
 from edgefl.errors import DivergedError
-from edgefl.records import UNSET, Maybe, Record, Since, part_of
+from edgefl.records import UNSET, Maybe, Record, part_of
 from edgefl.records.rounds import Metrics, Round, Stopped
 from edgefl.runs import begun, read_run
 from edgefl.scenario import Scenario
@@ -43,7 +43,7 @@ class ScoredRound(Record):
     round: int
     metrics: Metrics
     stopped: Stopped | Maybe | None = UNSET
-    diverged: Annotated[bool, Since(2)] | Maybe = UNSET
+    diverged: bool
 
 
 def in_worker(argument: Advance, on_progress: OnProgress) -> Reached:

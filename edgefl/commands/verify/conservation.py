@@ -73,14 +73,14 @@ class CheckedRound(Sums):
     under_way: int
     outcomes: Annotated[Mapping[str, Flights], Keys("OUTCOME")]
     rejected: Sequence[int] = ()
-    rejections: Annotated[Mapping[str, Flights], Keys("REASON")] | Maybe = UNSET
+    rejections: Annotated[Mapping[str, Flights], Keys("REASON")]
     last_relay: int | Maybe | None = UNSET
     last_sum_virtual_seconds: float | Maybe | None = UNSET
     final_delivery_bytes: int
     losses: ByKind[float | None]
     metrics: Metrics
     stopped: Stopped | Maybe | None = UNSET
-    diverged: bool | Maybe = UNSET
+    diverged: bool
     client_metrics: Sequence[ClientMetrics] | Maybe = UNSET
 
 
@@ -93,7 +93,7 @@ class CheckedVerdict(Record):
     clients: Clients = 1
     device: str
     eligible: bool
-    memory_limit: str | Maybe | None = UNSET
+    memory_limit: str | None
     margins: Annotated[Mapping[str, float | None], Keys("BUDGET")]
     costs: Annotated[Mapping[str, float], Keys("BUDGET")]
 
@@ -256,7 +256,7 @@ class Ledger:
     now: float = 0.0
     under_way: int = 0
     grouped: bool = False
-    last_diverged: bool | None = None
+    last_diverged: bool = False
     stopped: Stopped | None = None
     location: str = "the first line"
 
@@ -267,10 +267,7 @@ class Ledger:
         within_budgets = all(value >= 0 for value in margins.values())
         offence = None if within_budgets == record.eligible else {"eligible": record.eligible, **record.margins}
         self.checks["verdicts"].count(offence, where)
-        if record.memory_limit is not UNSET:
-            self.checks["memory"].count(self._memory(record, margins["memory"]), where)
-        else:
-            self.checks["memory"].note = "not recorded by the version of this run"
+        self.checks["memory"].count(self._memory(record, margins["memory"]), where)
         if record.clients != 1:
             self.grouped = True  # one record for a group whose clients aren't named
             return
@@ -342,9 +339,6 @@ class Ledger:
         return {"wrong": ", ".join(broken), **_values(record, *names)} if broken else None
 
     def _refusals(self, record: CheckedRound, where: str, clients: Sequence[CheckedFlight]) -> None:
-        if record.rejections is UNSET or record.diverged is UNSET:  # written by an earlier version
-            self.checks["rejected"].note = self.checks["diverged"].note = "not recorded by the version of this run"
-            return
         rejected = sorted(client.client for client in clients if client.outcome == "rejected")
         counts = sum(record.rejections.values())
         same = list(record.rejected) == rejected and counts == len(rejected)

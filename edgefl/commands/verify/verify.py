@@ -28,7 +28,7 @@ from edgefl.records.verified import Verified, VerifiedRun
 from edgefl.runs import TABLES, Run, checkpoints, kept, read_run
 from edgefl.runs.contents import CHECKPOINTS, KEPT
 from edgefl.runs.digests import EMPTY, table_difference
-from edgefl.runs.folders import CONTINUED, finished_differences
+from edgefl.runs.folders import finished_differences
 from edgefl.scenario import Scenario
 
 
@@ -149,8 +149,8 @@ FILE_RULES = {
 }
 
 
-def file_checks(run: Run, last_diverged: bool | None) -> list[Check]:
-    """The checks of FILE_RULES on a run; ``last_diverged`` is the last round's mark, None if it has none."""
+def file_checks(run: Run, last_diverged: bool) -> list[Check]:
+    """The checks of FILE_RULES on a run; ``last_diverged`` is the last round's mark."""
     checks = {name: Check(name, says) for name, says in FILE_RULES.items()}
     _check_finished(run, checks["files"]) if run.finished else _check_unfinished(run, checks["files"])
     _check_weights(run, last_diverged, checks["weights"])
@@ -158,9 +158,6 @@ def file_checks(run: Run, last_diverged: bool | None) -> list[Check]:
 
 
 def _check_finished(run: Run, check: Check) -> None:
-    if run.format == 1:
-        check.note = "not recorded by the version that wrote this run"
-        return
     differences = finished_differences(run.path)
     for difference in differences or (None,):
         check.count(None if difference is None else {"difference": difference}, "files.json")
@@ -168,9 +165,6 @@ def _check_finished(run: Run, check: Check) -> None:
 
 def _check_unfinished(run: Run, check: Check) -> None:
     folder = run.path / CHECKPOINTS
-    if run.format not in CONTINUED:
-        check.note = f"not finished, and of run format {run.format}, whose checkpoints this version doesn't read"
-        return
     _check_kept(run, check)
     try:
         newest = checkpoints.latest(folder, hashes=False)
@@ -201,9 +195,9 @@ def _check_kept(run: Run, check: Check) -> None:
             check.count(None if found is None else {"difference": found}, f"{KEPT}/{name}")
 
 
-def _check_weights(run: Run, last_diverged: bool | None, check: Check) -> None:
-    if not run.finished or last_diverged is None:
-        check.note = "not finished" if not run.finished else "not recorded by the version that wrote this run"
+def _check_weights(run: Run, last_diverged: bool, check: Check) -> None:
+    if not run.finished:
+        check.note = "not finished"
         return
     try:
         weights = run.weights()

@@ -17,6 +17,7 @@ from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.methods.aggregation.combine import Parts, Term, moved
 from edgefl.methods.aggregation.options import AggregationOptions
+from edgefl.registry.answers import told
 from edgefl.registry.part_fields import Fields
 from edgefl.work import Address
 from edgefl.work.sums import exact
@@ -64,8 +65,14 @@ class ServerOptimizer(ABC):
         self, value: Tensor, terms: Sequence[Term], kept: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """``step`` along the sum of the terms of a mean update."""
-        new, left = self.step(value, moved(torch.zeros_like(value), terms), kept)
-        return new, dict(left)
+        found: object = self.step(value, moved(torch.zeros_like(value), terms), kept)
+        match found:
+            case (Tensor() as new, Mapping() as left):
+                return new, dict(left)
+        raise MethodError(
+            f"{registry.described('server optimizer', self.options.optimizer_name)}: step() returned "
+            f"{told(found)}, not the new value and a mapping of what is kept"
+        )
 
 
 class Average(ServerOptimizer):

@@ -77,7 +77,7 @@ class Curves:
         """Where each round ends: ``rounds``, ``seconds`` (virtual), and all ``bytes`` and ``joules`` until then."""
         return {
             "rounds": [r.round for r in self.rounds],
-            "seconds": [r.ended for r in self.rounds],
+            "seconds": [r.finished_virtual_seconds for r in self.rounds],
             "bytes": list(accumulate(r.download_bytes + r.upload_bytes for r in self.rounds)),
             "joules": list(accumulate(r.energy_joules for r in self.rounds)),
         }

@@ -21,6 +21,7 @@ from edgefl import seeds
 from edgefl.devices import Device
 from edgefl.planning.cohort_places import places
 from edgefl.planning.round_options import RoundOptions
+from edgefl.registry.answers import check_answers, told
 from edgefl.registry.part_fields import Fields
 from edgefl.simulation.selection.orders import NO_CLIENTS, Circle, Order, RandomOrder
 
@@ -48,6 +49,8 @@ class Candidates:
     """Their devices."""
     ready: Callable[[Integers], NDArray[Any]]
     """Whether they are available, have enough power and are not under way."""
+    charge: Callable[[Integers], NDArray[Any]] = np.ones_like
+    """The share of their batteries that is left now, from 0 to 1; 1 on mains power."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,27 @@ class Places:
     """A numpy generator for this draw."""
 
 
+def _misfit(selection: Selection, arguments: tuple[Places], answer: object) -> str:
+    """What is wrong with an answer of ``pick``."""
+    (share,) = arguments
+    if not isinstance(answer, Chosen):
+        return f"returned {told(answer)}, not a Chosen"
+    clients = np.asarray(answer.clients)
+    if not len(clients):
+        return ""
+    if clients.ndim != 1 or clients.dtype.kind not in "iu":
+        return f"chose {clients.dtype} {[*clients.shape]}, not the numbers of clients [n]"
+    if len(clients) > share.count:
+        return f"chose {len(clients)} clients where share.count is {share.count}"
+    if len(np.unique(clients)) < len(clients):
+        return f"chose a client twice: {clients.tolist()}"
+    if not (known := np.isin(clients, share.clients)).all():
+        return f"chose {clients[~known].tolist()}, which share.clients doesn't have"
+    if not (ready := np.asarray(share.candidates.ready(clients))).all():
+        return f"chose {clients[~ready].tolist()}, for which share.candidates.ready is false"
+    return ""
+
+
 class Selection(ABC):
     """Draws a cohort from each kind of clients, or from their union.
 
@@ -102,6 +126,10 @@ class Selection(ABC):
     """Where it was published: authors and year, or the paper's name."""
     needs_loss: ClassVar[bool] = False
     """Whether it uses clients' losses."""
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        check_answers(cls, {"pick": _misfit})
 
     def __init__(self, options: RoundOptions, seed: int):
         self.options, self.seed = options, seed

@@ -229,7 +229,8 @@ class Meter(_Mode):
         handles = []
         trains: dict[str, set[bool]] = {}
         for name, module in parts(model):
-            trains.setdefault(name, set()).update(parameter.requires_grad for parameter in module.parameters())
+            own = module.parameters(recurse=False)
+            trains.setdefault(name, set()).update(parameter.requires_grad for parameter in own)
             handles.append(module.register_forward_pre_hook(lambda _, __, name=name: self._scope.append(name)))
             handles.append(
                 module.register_forward_hook(lambda _, __, out, name=name: self._leave(name, out), always_call=True)
@@ -246,7 +247,7 @@ class Meter(_Mode):
         # a recomputation that stops early can leave parts that it hasn't entered
         if self._scope:
             self._scope.pop()
-        if self.moments is not None:
+        if self.moments is not None and name not in self._scope[-1:]:  # the whole part has run
             for tensor in tree_leaves(out):
                 if isinstance(tensor, Tensor) and tensor.requires_grad:
                     # its gradient is complete: the next backward operators belong to this part
@@ -280,7 +281,7 @@ class Meter(_Mode):
             if computes and packet not in _FREE and self._step is not None:
                 self._charge(packet, args, kwargs, out, outs)
             if computes and self.moments is not None:
-                scope = self._scope[0] if self._scope else self._backward_scope
+                scope = self._scope[-1] if self._scope else self._backward_scope
                 totals = tuple(self._totals.values())
                 self.moments.append(Moment(str(packet), scope, self._phase, *self._position, totals))
             if call is not None and computes:
@@ -344,9 +345,9 @@ class Meter(_Mode):
                     macs = 5 * outs[0].numel()
                 # a frozen copy's forward within a training step has no backward, even if the part trains
                 without_gradient = self._trains and not torch.is_grad_enabled()
-                self._step.macs[WITHOUT_GRADIENT if without_gradient else self._scope[0]] += macs
-                if macs and self._trains and not without_gradient and self._scope[0] in self._partial:
-                    self._step.gradient_macs[self._scope[0]] += gradient_macs(packet, args, macs)
+                self._step.macs[WITHOUT_GRADIENT if without_gradient else self._scope[-1]] += macs
+                if macs and self._trains and not without_gradient and self._scope[-1] in self._partial:
+                    self._step.gradient_macs[self._scope[-1]] += gradient_macs(packet, args, macs)
         if packet in GATHERS:
             touched = 2 * sum(t.numel() * t.element_size() for t in outs)
         else:
@@ -371,13 +372,14 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def parts(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The parts of a model: each child of a tower, and each block separately with the layers of its exit."""
+    """All modules of a model with the part that each belongs to: a child of a tower, or one of its blocks.
+
+    Modules inside a part are listed too, as a tower may call these alone; an operator belongs to the innermost.
+    """
     for tower, module in model.named_children():
         for part, child in module.named_children():
             if part == "blocks":
                 for index, block in child.named_children():
-                    yield f"{tower}.blocks.{index}", block
-                    if isinstance(exit_ := getattr(block, "exit", None), nn.Module):
-                        yield from ((f"{tower}.blocks.{index}", layer) for layer in exit_.children())
+                    yield from ((f"{tower}.blocks.{index}", inner) for inner in block.modules())
             else:
-                yield f"{tower}.{part}", child
+                yield from ((f"{tower}.{part}", inner) for inner in child.modules())

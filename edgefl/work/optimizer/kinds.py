@@ -164,6 +164,8 @@ def optimizer_of(name: str, part: Any) -> Any:
     if not (isinstance(part, type) and issubclass(part, torch.optim.Optimizer)):
         raise TypeError("is neither a subclass of edgefl.work.optimizer.kinds.Optimizer nor of torch.optim.Optimizer")
     arguments = inspect.signature(part.__init__).parameters
+    if "lr" not in arguments and not any(each.kind is each.VAR_KEYWORD for each in arguments.values()):
+        raise TypeError("takes no lr, the rate that training.lr gives it")
     fields: dict[str, tuple[Any, object]] = {}
     for argument, parameter in list(arguments.items())[1:]:
         default = parameter.default

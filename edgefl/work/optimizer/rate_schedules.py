@@ -151,12 +151,10 @@ def parse_rate_schedule(value: Any) -> Any:
         raise ValueError(f"a rate schedule is a name such as cosine, or a mapping with a name, not {value!r:.60}")
     name = fields.get("name", "constant")
     kind: type[RateSchedule] = registry.get("rate schedule", name)
-    given = {**fields, "name": name}
     for field in fields.keys() - kind.model_fields.keys():
-        owners = [other for other in registry.names("rate schedule") if field in _fields_of(other)]
-        if owners and given.pop(field) is not None:  # earlier versions wrote the fields of all into a run's scenario
+        if owners := [other for other in registry.names("rate schedule") if field in _fields_of(other)]:
             raise ValueError(f"{name} has no {field}: it belongs to {' and '.join(owners)}")
-    return kind.model_validate(given)
+    return kind.model_validate({**fields, "name": name})
 
 
 def _fields_of(name: str) -> Collection[str]:

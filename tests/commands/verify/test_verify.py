@@ -335,14 +335,6 @@ def test_an_owner_s_budget_may_be_below_the_device_s_and_not_above(tmp_path: Pat
     assert checks(written(tmp_path / "lean", found, {"fleet": lean}))["memory"]["broken"] == 0
 
 
-def test_a_run_of_an_earlier_version_has_no_memory_limits(tmp_path: Path):
-    found = tables()
-    for row in found["eligibility"]:
-        del row["memory_limit"]
-    check = checks(written(tmp_path / "run", found))["memory"]
-    assert (check["records"], check["broken"], check["note"]) == (0, 0, "not recorded by the version of this run")
-
-
 def test_every_rule_is_broken_by_some_change():
     assert {rule for rule, _, _ in CHANGES} | {"relays"} == set(RULES) and RELAY_CHANGES
 
@@ -357,10 +349,6 @@ def test_a_run_that_goes_on_is_checked_as_far_as_it_is(tmp_path: Path):
     assert not any(c["broken"] for c in check.values())
     assert (check["files"]["note"], check["weights"]["note"]) == ("no checkpoint yet", "not finished")
     assert check["bytes"]["records"] == 8 and check["totals"]["records"] == 0
-    (folder / "environment.json").write_text('{"run_format": 3}')
-    assert checks(folder)["files"]["note"] == (
-        "not finished, and of run format 3, whose checkpoints this version doesn't read"
-    )
 
 
 def test_what_a_rule_doesn_t_apply_to_is_said(tmp_path: Path):
@@ -440,19 +428,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert code == 1 and f"energy: {folder}/clients.jsonl:5: round 2, client 8, energy_joules" in out
     code, out = answer(str(folder), "--json")
     assert code == 1 and json.loads(out)["verified"]["valid"] is False
-
-
-def test_a_folder_of_an_earlier_version_has_no_marks_or_digests(tmp_path: Path):
-    found = tables()
-    for record in found["rounds"]:
-        for name in ("rejections", "diverged"):
-            del record[name]
-    folder = written(tmp_path / "run", found)
-    (folder / "files.json").unlink()
-    (folder / "environment.json").write_text("{}")
-    check = checks(folder)
-    earlier = {name for name, c in check.items() if c["note"] and "not recorded by the version" in c["note"]}
-    assert earlier == {"rejected", "diverged", "files", "weights"}
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "clients.jsonl", "models.json", "result.json", "files.json"])
