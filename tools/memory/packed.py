@@ -113,7 +113,8 @@ def without_weights() -> Iterator[None]:
     def on_meta(layer: nn.Linear, *given: Any, **named: Any) -> None:
         original(layer, *given, **{**named, "device": "meta"})  # timm's layers name the device, None
 
-    nn.Linear.__init__ = on_meta  # type: ignore[assignment,method-assign]
+    changed: Any = on_meta
+    nn.Linear.__init__ = changed  # type: ignore[method-assign]
     try:
         yield
     finally:
