@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import inf
+from os.path import isfile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, cast, get_args
@@ -344,7 +345,7 @@ def look_up(noun: str, folder: str, name: str, read: Callable[[Path], Profile], 
     """
     files = library_files(folder)
     if name not in files:
-        beside = f"a file is named by its path: ./{name}.yaml" if Path(f"{name}.yaml").is_file() else ""
+        beside = f"a file is named by its path: ./{name}.yaml" if isfile(f"{name}.yaml") else ""
         raise UnknownName(noun, name, [*also, *files], beside)
     return read(files[name])
 
