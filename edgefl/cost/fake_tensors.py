@@ -1,25 +1,39 @@
-"""The fake tensor mode of predictions: torch's, with a correction for norms, and quick where a call comes again.
+"""The fake tensor mode of predictions: torch's, corrected for norms and strides, and quick where a call comes again.
 
 torch's ``FakeTensorMode`` keeps the outputs of operators by their arguments; comparing arguments and making outputs
 takes most of a prediction's time.  What it answers from what it kept is kept here once more, under a key with the same
-facts that costs a fifth.  So an answer is one that torch itself would give, and whatever torch computes anew each time
-(operators of libraries that return something, outputs that depend on values) is asked of torch each time.
+facts that costs a fifth.  So an answer is one that torch itself would give, corrected, and whatever torch computes anew
+each time (operators of libraries that return something, outputs that depend on values) is asked of torch each time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._prims_common import make_contiguous_strides_for
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 aten = torch.ops.aten
 
 _NORMS = {aten.native_layer_norm.default: 2, aten.native_batch_norm.default: 1}
 """Norm operators, and the index of the weight among their arguments."""
+
+_POINTWISE = frozenset(
+    getattr(aten, f"{name}_backward")
+    for name in ("elu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "mish", "softplus")
+)
+"""Pointwise operators that torch doesn't tag as such."""
+
+_KEEPS_STRIDES = frozenset({aten.clone, aten.deg2rad, aten.hardtanh, aten.nan_to_num, aten.rad2deg})
+"""Pointwise operators whose kernels allocate the output with the strides of the operand."""
+
+_OF_A_NUMBER = "Scalar"
+"""The overload whose kernel makes a tensor without dimensions of a number (``aten.mul.Scalar``)."""
 
 _UNSAFE_VIEW = aten._unsafe_view.default
 """A view of its argument that doesn't say so, for which torch keeps no answer."""
@@ -101,6 +115,8 @@ class PredictionMode(FakeTensorMode):
 
     It corrects the dtype of norm statistics on the CPU under autocast.  The CPU kernels save mean and deviation in the
     dtype of the weights.  The fake kernels of torch 2.13 use the dtype of the input, which would give a wrong size.
+    And it corrects the strides that pointwise operators give to dimensions of size 1 (``_laid_out_anew``), since a
+    convolution chooses its kernel, and so its scratch, by them.
     """
 
     @classmethod
@@ -126,19 +142,44 @@ class PredictionMode(FakeTensorMode):
             _answers[key] = answer
         return out
 
-    def _asked(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """torch's outputs, with corrected statistics of norms."""
+    def _asked(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """torch's outputs, with corrected statistics of norms and strides of pointwise operators."""
         out: Any = super().__torch_dispatch__(func, types, args, kwargs)
+        if type(out) is FakeTensor and _chooses_strides(func):
+            return self._laid_out_anew(func, args, out)
         if func not in _NORMS:
             return out
-        weight = args[_NORMS[func]]
-        if weight is None or weight.dtype == args[0].dtype or out[0].device.type != "cpu":
-            return out
+        outputs = out[0], *self._statistics(args[_NORMS[func]], args[0], out[1:])
+        if func is aten.native_layer_norm.default:
+            outputs = self._row_major(func, args, out[0]), *outputs[1:]
+        return outputs
+
+    def _statistics(self, weight: Any, x: Any, found: Sequence[Any]) -> Sequence[Any]:
+        """The statistics that a norm saves, in the weight's dtype."""
+        if weight is None or weight.dtype == x.dtype or x.device.type != "cpu":
+            return found
         with self:
-            statistics = [
-                o if not o.numel() else torch.empty(o.shape, dtype=weight.dtype, device=o.device) for o in out[1:]
-            ]
-        return (out[0], *statistics)
+            return [o if not o.numel() else torch.empty(o.shape, dtype=weight.dtype, device=o.device) for o in found]
+
+    def _laid_out_anew(self, func: Any, args: Sequence[Any], out: FakeTensor) -> FakeTensor:
+        """The output of a pointwise operator, row-major if all its operands are, whatever a dimension of size 1 has.
+
+        A tensor of shape [N, C, 1, 1] can lie row-major and channels last at once.  torch's kernels take it as
+        row-major if all operands have one shape (``compute_fast_setup_type`` in ``aten/src/ATen/TensorIterator.cpp``);
+        its fake kernels keep the strides of the operands.
+        """
+        operands = zip(args, func._schema.arguments, strict=False)
+        if all(_is_row_major(value, out.shape) for value, argument in operands if _is_operand(argument)):
+            return self._row_major(func, args, out)
+        return out
+
+    def _row_major(self, func: Any, args: Sequence[Any], out: FakeTensor) -> FakeTensor:
+        """A new output with the strides that a contiguous tensor has, if it has others in dimensions of size 1."""
+        strides = make_contiguous_strides_for(out.shape)
+        if out.stride() == strides or not out.is_contiguous():
+            return out
+        answer = _output(func, args, out)
+        return replace(answer, strides=strides).make(self, args) if isinstance(answer, _NewTensor) else out
 
     def _key(self, func: Any, args: Any, kwargs: Any) -> Key:
         """What an answer depends on: the facts of torch's own key.  Raises _UnknownArgument."""
@@ -171,6 +212,24 @@ class PredictionMode(FakeTensorMode):
                 self._describe(value, add)
             else:
                 raise _UnknownArgument
+
+
+@cache
+def _chooses_strides(func: Any) -> bool:
+    """Whether an operator works element by element and gives its output strides by those of all its operands."""
+    packet = func._overloadpacket
+    if func.namespace != "aten" or packet in _KEEPS_STRIDES or func._overloadname == _OF_A_NUMBER:
+        return False
+    return packet in _POINTWISE or torch.Tag.pointwise in func.tags
+
+
+def _is_operand(argument: Any) -> bool:
+    """Whether an argument of a schema is a tensor, for which a number is made one without dimensions."""
+    return isinstance(argument.type, torch.TensorType)
+
+
+def _is_row_major(value: Any, shape: torch.Size) -> bool:
+    return isinstance(value, Tensor) and value.shape == shape and value.is_contiguous()
 
 
 def _returns_nothing(func: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The fake tensors of predictions are torch's own: by operator, and in the predictions of works of many towers."""
+"""The fake tensors of predictions are torch's own, but where those of its kernels lie otherwise in memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LLAMA = {
     "num_key_value_heads": 2, "intermediate_size": 32, "max_position_embeddings": 8,
 }  # fmt: skip
 
-LORA = {"name": "lora", "rank": 2, "alpha": 4.0, "parts": ["q_proj"], "also": ["head"], "dtype": "float32"}
+LORA = {"name": "lora", "rank": 2, "scale": 2.0, "parts": ["q_proj"], "also": ["head"], "dtype": "float32"}
 
 
 def work_of(modality: str, tower: Mapping[str, Any], *, trained: str = "", adapter: Any = None, **more: Any) -> Work:
@@ -75,14 +75,14 @@ def seen(work: Work, device: str) -> list[Any]:
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", [pytest.param(c, marks=[pytest.mark.slow] if c in LARGE else []) for c in CASES])
-def test_a_prediction_is_that_on_torchs_own_fake_tensors(
+def test_a_prediction_is_that_for_which_torch_is_always_asked(
     case: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = CASES[case]()
     answered = seen(work, device)
     assert seen(work, device) == answered
     with monkeypatch.context() as patch:
-        patch.setitem(_predict.__globals__, "PredictionMode", FakeTensorMode)
+        patch.setattr(PredictionMode, "__torch_dispatch__", PredictionMode._asked)
         assert seen(work, device) == answered
 
 
@@ -179,3 +179,75 @@ def test_answers_that_become_many_are_forgotten(monkeypatch: pytest.MonkeyPatch)
             for _ in range(3):
                 torch.ones(size).exp()
     assert 0 < len(fake_tensors._answers) <= 10
+
+
+class Strides(TorchDispatchMode):
+    """Name, shape and strides of every operator's first output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        first = next((each for each in tree_leaves(out) if isinstance(each, Tensor)), None)
+        if first is not None and str(func) != "prim.device.default":
+            self.lines.append((str(func), first.shape, first.stride()))
+        return out
+
+
+def block_step(size: int, dtype: torch.dtype) -> list[Any]:
+    """A step of ConvNeXt's block, channels last after its norm, under a residual connection and a second block."""
+    with torch.device("cpu"):
+        x = torch.ones(3, 8, size, size, dtype=dtype)
+        blocks = [
+            (nn.Conv2d(8, 8, 7, padding=3, groups=8, dtype=dtype), nn.LayerNorm(8, dtype=dtype),
+             nn.Conv2d(8, 32, 1, dtype=dtype), nn.Conv2d(32, 8, 1, dtype=dtype), nn.Parameter(torch.ones(1, 8, 1, 1)))
+            for _ in range(2)
+        ]  # fmt: skip
+    with Strides() as log:  # type: ignore[no-untyped-call]
+        for depthwise, norm, wide, narrow, scale in blocks:
+            inside = norm(depthwise(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+            x = x + narrow(F.gelu(wide(inside))) * scale.to(dtype)
+        x.backward(torch.ones_like(x))
+    return [line for line in log.lines if line[0] != "aten.detach.default"]  # gradients of parameters
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [1, 4])
+def test_a_step_lies_in_memory_as_on_real_tensors(size: int, dtype: torch.dtype) -> None:
+    """A convolution's scratch depends on the strides, those of dimensions of size 1 too."""
+    with PredictionMode():
+        predicted = block_step(size, dtype)
+    assert predicted == block_step(size, dtype)
+
+
+POINTWISE: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu, "silu": F.silu, "hardswish": F.hardswish, "hardsigmoid": F.hardsigmoid, "relu": F.relu,
+    "relu6": F.relu6, "tanh": torch.tanh, "leaky_relu": F.leaky_relu, "elu": F.elu, "mish": F.mish,
+    "softplus": F.softplus, "square": torch.square, "power": lambda x: x**2, "dropout": F.dropout,
+    "sum": lambda x: x + x, "a number more": lambda x: x + 1, "a number times": lambda x: 2 * x,
+    "product": lambda x: x * x, "copy": lambda x: x.clone() * x, "by channel": lambda x: x * x[:1],
+    "one more for all": lambda x: x + torch.ones(()), "where": lambda x: torch.where(x > x.exp(), x, x.sin()),
+    "in another dtype": lambda x: x.to(torch.bfloat16) * 3,
+}  # fmt: skip
+
+LAYOUTS = [
+    ((3, 8, 1, 1), (8, 1, 8, 8)), ((3, 8, 1, 1), (8, 1, 1, 1)), ((3, 1, 4, 4), (16, 1, 4, 1)),
+    ((1, 8, 4, 4), (128, 1, 32, 8)), ((3, 8, 4, 1), (32, 1, 8, 8)), ((3, 8, 4, 4), (128, 16, 4, 1)),
+]  # fmt: skip
+"""Shapes and strides: channels last and row-major, of which the first three are both."""
+
+
+@pytest.mark.parametrize("name", POINTWISE)
+def test_pointwise_operators_lay_out_as_their_kernels(name: str) -> None:
+    def seen_in(x: Tensor) -> list[Any]:
+        with Strides() as log:  # type: ignore[no-untyped-call]
+            y = POINTWISE[name](x.requires_grad_())
+            y.backward(torch.ones_like(y))
+        return log.lines
+
+    for shape, strides in LAYOUTS:
+        with PredictionMode():
+            predicted = seen_in(torch.empty_strided(shape, strides))
+        assert predicted == seen_in(torch.empty_strided(shape, strides).fill_(1))
