@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +20,7 @@ from edgefl import models
 from edgefl.commands.compose import planner_of, scenario_of
 from edgefl.models import quantised
 from edgefl.models.towers.vision import import_torchvision
+from edgefl.work.optimizer.eight_bit import AdamW8bit
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "memory.py"
 MANY = 500
@@ -186,6 +188,20 @@ def test_the_profiler_sees_known_allocations(tool: ModuleType) -> None:
         torch.empty(900).view(30, 30)  # 3,600
 
     assert profiled(body) == (6400, ["aten::empty"])
+
+
+def test_both_sides_make_the_8_bit_states_of_a_large_parameter_at_once(tool: ModuleType, comparing: ModuleType) -> None:
+    """Also those of its last numbers, which are updated after the first 2^18."""
+    from memory.measuring import profiled
+    from memory.steps import EightBit  # type: ignore[import-not-found]
+
+    def peak(made: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]) -> int:
+        parameter = torch.nn.Parameter(torch.zeros(2**18 + 2**15))
+        optimizer, parameter.grad = made([parameter]), torch.ones_like(parameter)
+        return int(profiled(optimizer.step)[0])
+
+    own = peak(lambda parameters: AdamW8bit(parameters, 0.1, (0.9, 0.999), 0.0))
+    assert abs(peak(lambda parameters: EightBit(parameters, 0.1, 0.0)) - own) <= comparing.FLOOR
 
 
 ALONE = """

@@ -137,7 +137,7 @@ def make_model(configuration: Json) -> TowerModel | MultiwayModel:
 
 
 class EightBit(torch.optim.Optimizer):
-    """bitsandbytes' AdamW, which gets large parameters in pieces of 2^18 numbers."""
+    """bitsandbytes' AdamW, which gets large parameters in pieces of 2^18 numbers, and makes their states at once."""
 
     def __init__(self, parameters: list[nn.Parameter], lr: float, weight_decay: float):
         from bitsandbytes.optim import AdamW8bit
@@ -158,8 +158,12 @@ class EightBit(torch.optim.Optimizer):
             if parameter.grad is not None:
                 for piece, gradient in zip(pieces, parameter.grad.view(-1).split(2**18), strict=True):
                     piece.grad = gradient
-                self.inner[parameter].step()
-                self.inner[parameter].zero_grad(set_to_none=True)
+                inner = self.inner[parameter]
+                for index, piece in enumerate(pieces):
+                    if not inner.state[piece]:
+                        inner.init_state(inner.param_groups[0], piece, 0, index)
+                inner.step()
+                inner.zero_grad(set_to_none=True)
 
 
 def make_optimizer(training: Json, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
