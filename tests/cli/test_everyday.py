@@ -102,9 +102,14 @@ def test_help_ends_with_examples(words: str) -> None:
 
 @pytest.fixture(scope="module")
 def study(tiny: Callable[..., dict[str, Any]], layerwise_run: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the examples name: a scenario, a finished run and two profiles."""
+    """A folder with what the examples name: a scenario, a suite, a finished run and two profiles."""
     folder = tmp_path_factory.mktemp("study")
     (folder / "mine.yaml").write_text(yaml.safe_dump({"edgefl": 1, **tiny(), "name": "mine"}))
+    suite = {
+        "edgefl": 1, "name": "suite", "scenario": tiny(), "seeds": 1, "metric": "image.accuracy", "budget": "memory",
+        "small": ["100%"], "variants": {"fedavg": {"method": "fedavg"}, "fedprox": {"method": "fedprox"}},
+    }  # fmt: skip
+    (folder / "suite.yaml").write_text(yaml.safe_dump(suite))
     shutil.copytree(layerwise_run.path, folder / "runs" / "mine")
     code, out, _ = answer("profile", str(folder / "mine.yaml"), "--json")
     assert code == 0
