@@ -13,7 +13,7 @@ from edgefl.cli.app import AsJson, Jobs, Overrides, Plugins, app, examples, inte
 @app.command(
     epilog=examples(
         "edgefl bench small -o runs/small --jobs 2",
-        "edgefl bench mine.yaml --set training.epochs=1 --figure staircase.svg",
+        "edgefl bench suite.yaml --set training.epochs=1 --figure staircase.svg",
     )
 )
 def bench(

@@ -27,7 +27,15 @@ LLAMA = {
     "num_key_value_heads": 2, "intermediate_size": 32, "max_position_embeddings": 8,
 }  # fmt: skip
 
-LORA = {"name": "lora", "rank": 2, "scale": 2.0, "parts": ["q_proj"], "also": ["head"], "dtype": "float32"}
+LORA = {
+    "name": "lora",
+    "rank": 2,
+    "alpha": 4.0,
+    "scale": 2.0,
+    "parts": ["q_proj"],
+    "also": ["head"],
+    "dtype": "float32",
+}
 
 
 def work_of(modality: str, tower: Mapping[str, Any], *, trained: str = "", adapter: Any = None, **more: Any) -> Work:

@@ -199,7 +199,7 @@ def test_all_sources_in_the_library_give_plausible_steps() -> None:
         ("measurements:", "licence: []\nmeasurements:", 2, "licence must be a text"),
         ("measurements:", "measurments:", 2, "did you mean 'measurements'"),
         (FILE[FILE.index("measurements:") :], "measurements: []\n", 2, "must be a list of measurements, not []"),
-        ("  - device", "  - just text\n  - device", 3, "measurements[0]: Input should be"),
+        ("  - device", "  - just text\n  - device", 3, "measurements[0]: must be a"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, was: str, now: str, line: int, said: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,12 +22,18 @@ from tools.pages import running
 PARTS = ("devices", "own-data", "own-model", "own-method", "own-schedule", "own-aggregation", "own-parts")
 
 
-@pytest.fixture(scope="module")
-def run(mylab: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The scenario of CONTRIBUTING, with a data cache of its own."""
+@pytest.fixture(scope="module", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A data cache of its own: the example's data set may have changed since the one that lies in another."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EDGEFL_CACHE", str(tmp_path_factory.mktemp("cache")))
-        return edgefl.run(mylab / "scenario.yaml", output=tmp_path_factory.mktemp("run") / "run")
+        yield
+
+
+@pytest.fixture(scope="module")
+def run(mylab: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The scenario of CONTRIBUTING."""
+    return edgefl.run(mylab / "scenario.yaml", output=tmp_path_factory.mktemp("run") / "run")
 
 
 def test_every_part_has_a_page_with_an_example():

@@ -53,7 +53,7 @@ def test_the_model_has_the_papers_parameters() -> None:
     assert count(model) == 224_369_206
     shared = skeleton(described(facts=VQA, shared_attention=True))
     assert count(model) - count(shared) == 12 * (4 * (d * d + d) + 2 * d)
-    names = [name for name, _ in parts(model)]
+    names = list(dict.fromkeys(name for name, _ in parts(model)))
     assert names == ["multiway.embedding", *(f"multiway.blocks.{i}" for i in range(12)), "joint.fusion", "joint.head"]
 
 

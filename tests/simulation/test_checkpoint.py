@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import Tensor
 
 import edgefl
 from edgefl import registry
-from edgefl.errors import MethodError, RunError
+from edgefl.errors import MethodError
 from edgefl.planning import Setup
 from edgefl.scenario import load
 from edgefl.simulation import Simulation
@@ -309,15 +308,3 @@ def test_a_run_that_was_stopped_leaves_the_files_of_one_that_was_not(
         whole.result == resumed.result
         and (whole.path / "weights.safetensors").read_bytes() == (resumed.path / "weights.safetensors").read_bytes()
     )
-
-
-def test_a_run_priced_by_the_roofline_is_not_resumed(tmp_path: Path) -> None:
-    """A run that an earlier version was interrupted in: its clients' seconds were others, so nothing is added to it."""
-    folder = tmp_path / "run"
-    shutil.copytree(Path(__file__).parent / "earlier_run", folder)
-    written = {table: (folder / f"{table}.jsonl").read_bytes() for table in TABLES}
-    with pytest.raises(
-        RunError, match=r"seconds: None -> 'by class of operator, watts by utilisation'; undo that, or start a new run$"
-    ):
-        edgefl.run(resume=folder)
-    assert written == {table: (folder / f"{table}.jsonl").read_bytes() for table in TABLES}

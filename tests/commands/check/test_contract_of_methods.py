@@ -215,7 +215,7 @@ class Absent(Method):
     [
         (step("growing"), Rule.MEMORY, "image, end-to-end, stage 1"),
         (step("unseeded"), Rule.SEED, "image, end-to-end, stage 1"),
-        (step("still"), Rule.TRAINS, "no batch gave a loss"),
+        (step("still"), Rule.TRAINS, "it must be a scalar tensor, or None in a pass that doesn't train"),
         (Tupled, Rule.WRITTEN, "plain JSON"),
         (Counting, Rule.BLIND, "two calls give different works"),
         (Nowhere, Rule.ADDRESSES, "'table/extra'"),

@@ -142,7 +142,7 @@ def test_progress_warns_of_them() -> None:
     record = {
         "round": 1, "stage": 1, "eligible": {"image": 2}, "clients": {"image": 2}, "finished": 2, "selected": 2,
         "outcome": "completed", "started_virtual_seconds": 0.0, "virtual_seconds": 1.0,
-        "finished_virtual_seconds": 1.0, "metrics": {}, "rejected": [],
+        "finished_virtual_seconds": 1.0, "metrics": {}, "rejected": [], "rejections": {},
     }  # fmt: skip
     with Lines(said) as lines:
         lines("combination", {"label": "run", "index": 0, "of": 1})
