@@ -33,8 +33,9 @@ def trained_model(
         tensors |= {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
     try:
         loaded = module.load_state_dict(tensors, strict=False, assign=True)
-    except RuntimeError as error:
-        raise RunError(f"the weights at {path} don't fit the model {kind!r}: {error}") from error
+    except RuntimeError as error:  # torch tells all tensors of another shape, a line for each
+        first = str(error).splitlines()[:2][-1].strip().rstrip(".")
+        raise RunError(f"the weights at {path} don't fit the model {kind!r}: {first}") from error
     # buffers may be missing, since a model can rebuild them; parameters must come from the file
     missing = sorted({name for name, _ in module.named_parameters()} & set(loaded.missing_keys))
     if missing or loaded.unexpected_keys:

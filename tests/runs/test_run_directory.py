@@ -476,6 +476,15 @@ def test_the_trained_model_is_built_from_the_run(tmp_path):
     run.finish({name: weight for name, weight in weights.items() if "head" not in name}, blank(Result))
     with pytest.raises(RunError, match=r"missing \['image.head.bias', 'image.head.weight'\]"):
         read_run(run.path).model("image")
+    run.finish(
+        {name: weight.new_ones(7) if "head" in name else weight for name, weight in weights.items()}, blank(Result)
+    )
+    with pytest.raises(
+        RunError,
+        match=r"fit the model 'image': size mismatch for image.head.weight: .*\[7\].* is "
+        r"torch.Size\(\[5, 12\]\)$",
+    ):
+        read_run(run.path).model("image")
 
 
 def test_a_run_says_what_it_is(layerwise_run: Run, tmp_path: Path) -> None:
