@@ -34,7 +34,7 @@ from edgefl.devices.failures import FailureOptions
 from edgefl.devices.fleet_profile import FleetProfile, fleet_profile
 from edgefl.devices.profile import load_device, load_link
 from edgefl.devices.runtime import PYTORCH, check_runtime, load_runtime, runtime_names
-from edgefl.errors import EdgeflError, UnitError, suggestion
+from edgefl.errors import EdgeflError, UnitError, printable, suggestion
 from edgefl.registry.part_fields import Fields
 
 OF_DEVICE = "of device"
@@ -68,13 +68,15 @@ def _shares(value: object, noun: str = "name") -> object:
     for name, amount in value.items():
         if isinstance(amount, int) and not isinstance(amount, bool):
             if amount < 0:
-                raise ValueError(f"{name}: a count can't be negative: {amount}")
+                raise ValueError(f"{printable(str(name))}: a count can't be negative: {amount}")
             amounts[name] = amount
         else:
             try:
                 amounts[name] = units.SHARE.parse(amount)
             except UnitError as error:
-                raise ValueError(f"{name}: {error}; write a share (40%) or a whole count (12)") from None
+                raise ValueError(
+                    f"{printable(str(name))}: {error}; write a share (40%) or a whole count (12)"
+                ) from None
     types = {type(amount) for amount in amounts.values()}
     if len(types) > 1:
         raise ValueError("mixes shares (40%) and counts (12); use one of them throughout")

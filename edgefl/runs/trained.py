@@ -25,7 +25,7 @@ def trained_model(
         raise UnknownName("client kind", kind, models)
     try:
         module: nn.Module = build(models[kind])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise RunError(f"{path / 'models.json'} doesn't describe a model of {kind!r}: {reason}") from error
     tensors: dict[str, Tensor] = {}

@@ -372,6 +372,8 @@ def test_options_round_trip_through_json():
         ({"devices": {"raspberry-pi-5-8gb": "60%", "n100-mini-pc": "60%"}}, "add up to 120 %, not to 100 %"),
         ({"devices": {"raspberry-pi-5-8gb": "60%", "n100-mini-pc": 4}}, "mixes shares"),
         ({"devices": {"raspberry-pi-5-8gb": -2}}, "negative"),
+        ({"links": {"a\nb": -1}}, r"a\nb: a count can't be negative: -1"),
+        ({"links": {"a\nb": "x"}}, r"a\nb: 'x' is not"),
         ({"devices": {"raspberry-pi-5-8gb": True}}, "True"),
         ({"devices": {"raspberry-pi-5-8gb": 0}}, "add up to 0"),
         ({"devices": {}}, "at least one"),

@@ -485,6 +485,11 @@ def test_the_trained_model_is_built_from_the_run(tmp_path):
         r"torch.Size\(\[5, 12\]\)$",
     ):
         read_run(run.path).model("image")
+    described = json.loads((run.path / "models.json").read_text())
+    described["image"]["towers"]["image"]["channels"] = -1
+    (run.path / "models.json").write_text(json.dumps(described))
+    with pytest.raises(RunError, match=r"models.json doesn't describe a model of 'image': .*negative"):
+        read_run(run.path).model("image")
 
 
 def test_a_run_says_what_it_is(layerwise_run: Run, tmp_path: Path) -> None:
