@@ -208,7 +208,8 @@ ALONE = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 from memory.drawing import draw, towers_of
-from memory.measuring import in_a_fork
+from memory.measuring import import_libraries, in_a_fork
+library = import_libraries()  # as the tool does first
 small = next(
     c for c in (draw(5, i) for i in range(100))
     if all(t.get("tower") in ("vit", "transformer") for t in towers_of(c["scenario"]["model"]).values())
