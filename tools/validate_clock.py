@@ -1,12 +1,12 @@
 """Hold the simulator's clock against clients whose links and processors this machine's kernel slows down.
 
-    python tools/validate_clock.py                     # three methods x three schedules, five devices, three links
+    python tools/validate_clock.py                     # three methods x three schedules, four devices, three links
     python tools/validate_clock.py -o clock.json --figure docs/explanation/clock.png
     python tools/validate_clock.py --from clock.json   # print and draw what was measured before
     python tools/validate_clock.py --only background   # or "own links", "shared line"
 
-Each of nine scenarios is emulated (``edgefl emulate``) with five clients, one of each device, and simulated with rates
-that were measured under the same quotas.  A tenth has a server's line that all clients share, and an eleventh such a
+Each of nine scenarios is emulated (``edgefl emulate``) with five clients on four devices, and simulated with rates that
+were measured under the same quotas.  A tenth has a server's line that all clients share, and an eleventh such a
 line with the traffic of others on it.  It needs Linux and root, and takes 20 minutes.
 """
 
@@ -19,6 +19,7 @@ import platform
 import sys
 import tempfile
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ import matplotlib.pyplot as plt
 from edgefl import terminal
 from edgefl.commands.emulate.emulate import emulate, errors_of
 from edgefl.machine import host
+from edgefl.records.emulated import ClientRound, Emulation
+from edgefl.records.reading import of_data
 
 METHODS: dict[str, Any] = {
     "fedavg": "fedavg",
@@ -38,14 +41,15 @@ SCHEDULES: dict[str, Any] = {
     "layerwise": {"name": "layerwise", "stages": 2, "rounds": 2},
     "progressive": {"name": "progressive", "stages": 2, "rounds": 2},
 }
-DEVICES = ("raspberry-pi-3b-plus", "coral-dev-board-1gb", "raspberry-pi-4-2gb", "raspberry-pi-4-4gb", "phone-entry")
-"""Devices whose rates are shares of a core here."""
+DEVICES = {"raspberry-pi-zero-2w": 2, "raspberry-pi-3b-plus": 1, "coral-dev-board-1gb": 1, "raspberry-pi-4-4gb": 1}
+"""Clients of each device; their rates fit on two cores of 100 GFLOP/s."""
 LINKS = {"lte": 2, "home-dsl": 2, "wifi-4": 1}
 OWN, LINE, BACKGROUND = "own links", "shared line", "background"
 LINES: dict[str, Any] = {
     LINE: {"download": "30 Mbit/s", "upload": "10 Mbit/s"},
     BACKGROUND: {"download": "30 Mbit/s", "upload": "10 Mbit/s", "background": {"flows": 2}},
 }
+FIELDS = ("method", "schedule", "device", "link")
 LEAST = 8
 """Client-rounds of each method, schedule, device and link."""
 
@@ -62,16 +66,31 @@ def scenario(method: str, schedule: str, seed: int) -> dict[str, Any]:
         "method": METHODS[method],
         "schedule": SCHEDULES[schedule],
         "training": {"batch": 32, "epochs": 1},
-        "fleet": {"devices": dict.fromkeys(DEVICES, 1), "links": LINKS},
+        # the least of these devices has no memory left beside a runtime
+        "fleet": {"devices": DEVICES, "links": LINKS, "budgets": {"memory": "512 MiB", "within_device": False}},
         "round": {"cohort": 1.0},
         "evaluation": {"every": 10},
         "executor": {"device": "cpu"},
     }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Row:
+    """A client-round, and of which scenario it is."""
+
+    part: str
+    method: str
+    schedule: str
+    of: ClientRound
+
+    def value(self, field: str) -> str:
+        """Its method, schedule, device or link."""
+        return str(getattr(self if hasattr(self, field) else self.of, field))
+
+
 def measured(calibration: Any, only: str | None) -> dict[str, Any]:
-    """The client-rounds of all scenarios by what is shared, or of the ``only`` ones."""
-    rows: dict[str, list[dict[str, Any]]] = {}
+    """The answers of all scenarios as plain data, or of those of the ``only`` part, and the machine."""
+    answers = []
     cells = [(OWN, method, schedule) for method in METHODS for schedule in SCHEDULES]
     cells += [(line, "fedavg", "end-to-end") for line in LINES]
     with tempfile.TemporaryDirectory() as folder:
@@ -82,36 +101,45 @@ def measured(calibration: Any, only: str | None) -> dict[str, Any]:
             if part in LINES:
                 given["fleet"]["server_link"] = LINES[part]
             print(f"{seed}/{len(cells)}: {part}, {method}, {schedule}", file=sys.stderr)
-            result = emulate(given, output=Path(folder) / str(seed), calibration=calibration)
-            for row in result["client_rounds"]:
-                rows.setdefault(part, []).append({"method": method, "schedule": schedule, **row})
+            answer = emulate(given, output=Path(folder) / str(seed), calibration=calibration)
+            answers.append({"part": part, "method": method, "schedule": schedule, "answer": answer.as_json()})
     machine = {"processor": host.model_name(), "cores": os.cpu_count(), "kernel": platform.release().split("-")[0]}
-    return {"machine": machine, "calibration": calibration, "rows": rows}
+    return {"machine": machine, "calibration": calibration, "answers": answers}
 
 
-def table(rows: list[dict[str, Any]], title: str) -> None:
+def rows_of(found: dict[str, Any], path: str) -> list[Row]:
+    """The client-rounds of what ``measured`` gave."""
+    return [
+        Row(each["part"], each["method"], each["schedule"], row)
+        for each in found["answers"]
+        for row in of_data(Emulation, each["answer"], path).client_rounds
+    ]
+
+
+def table(rows: list[Row], title: str) -> None:
     """Print the errors over all rows and over those of each method, schedule, device and link."""
     print(f"\n{title}: {len(rows)} client-rounds; |simulated / emulated - 1|, median and worst")
-    names = list(errors_of(rows))
+    names = list(errors_of([row.of for row in rows]))
     print(f"{'':28}{'n':>4}  " + "  ".join(f"{name:>16.16}" for name in names))
     groups = [("all", rows)]
-    for field in ("method", "schedule", "device", "link"):
-        for value in dict.fromkeys(row[field] for row in rows):
-            groups.append((f"{field} {value}", [row for row in rows if row[field] == value]))
+    for field in FIELDS:
+        for value in dict.fromkeys(row.value(field) for row in rows):
+            groups.append((f"{field} {value}", [row for row in rows if row.value(field) == value]))
     for name, group in groups:
-        found = errors_of(group)
-        cells = (f"{100 * found[n]['median']:6.2f} {100 * found[n]['worst']:6.2f} %" for n in names)
+        found = errors_of([row.of for row in group])
+        cells = (f"{100 * found[n].median:6.2f} {100 * found[n].worst:6.2f} %" if n in found else "-" for n in names)
         print(f"{name:28}{len(group):4}  " + "  ".join(f"{cell:>16}" for cell in cells))
 
 
-def figure(rows: list[dict[str, Any]], path: str) -> None:
+def figure(rows: list[Row], path: str) -> None:
     """Draw simulated over emulated seconds of each phase."""
     drawn, axes = plt.subplots(1, 4, figsize=(13, 3.6), layout="constrained")
     for axis, phase in zip(axes, ("download", "compute", "upload", "round"), strict=True):
         for device in DEVICES:
-            mine = [row for row in rows if row["device"] == device]
+            mine = [row.of for row in rows if row.of.device == device]
             axis.scatter(
-                [row[f"emulated_{phase}_seconds"] for row in mine], [row[f"simulated_{phase}_seconds"] for row in mine],
+                [getattr(row, f"emulated_{phase}_seconds") for row in mine],
+                [getattr(row, f"simulated_{phase}_seconds") for row in mine],
                 s=14, label=device, alpha=0.8,
             )  # fmt: skip
         ends = [min(axis.get_xlim()[0], axis.get_ylim()[0]), max(axis.get_xlim()[1], axis.get_ylim()[1])]
@@ -141,12 +169,13 @@ def main() -> None:
     )
     if options.output:
         Path(options.output).write_text(json.dumps(found, indent=1), encoding="utf-8")
+    rows = rows_of(found, options.source or "the answers")
     print(found["machine"], f"calibration by {found['calibration']}")
-    for part, rows in found["rows"].items():
-        table(rows, part)
-    own = found["rows"].get(OWN, [])
-    for field in ("method", "schedule", "device", "link"):
-        few = [value for value, n in Counter(row[field] for row in own).items() if n < LEAST]
+    for part in dict.fromkeys(row.part for row in rows):
+        table([row for row in rows if row.part == part], part)
+    own = [row for row in rows if row.part == OWN]
+    for field in FIELDS:
+        few = [value for value, n in Counter(row.value(field) for row in own).items() if n < LEAST]
         if few:
             print(f"fewer than {LEAST} client-rounds: {field} {', '.join(few)}")
     if options.figure and own:

@@ -88,6 +88,8 @@ LONG = {
     *EXAMPLES["edgefl figures"],
 }
 """Examples that take more than a few seconds."""
+FEWER = ("data.samples=48", "data.test=100", "pretrain.image.epochs=1", "pretrain.text.epochs=1")
+"""What makes the shipped suite's minutes few."""
 
 
 @pytest.mark.parametrize("words", COMMANDS)
@@ -137,6 +139,8 @@ def test_an_example_works_as_it_is_typed(example: str, study: Path, monkeypatch:
         )
         if made[1] == "new":
             made.append("--force")
+    if made[1:3] == ["bench", "small"]:
+        made += [f"--set={change}" for change in FEWER]
     code, out, err = answer(*made[1:])
     assert code in ((0, 1) if made[1] == "fit" else (0,)), err
     assert out or err or " -o " in example

@@ -121,7 +121,7 @@ def emulate(
     shares = shares_of(setup, chosen, here)
     predictor = predictor_of(whole)
     planner = Planner(setup, predictor)
-    cores = cores_of(setup, chosen, shares, _peaks(setup, planner, chosen))
+    machines = machines_of(setup, cores_of(setup, chosen, shares, _peaks(setup, planner, chosen)), shares)
     federation = federation_of(whole, on_message)
     works = timed_works(setup, planner, chosen, federation, on_message) if calibration == "works" else {}
     data = Data(
@@ -131,7 +131,6 @@ def emulate(
     new = new_folder(output) if output is not None else free_folder(f"{whole.name}-emulated")
     folder = new.path
     on_message(f"starting {len(chosen)} clients")
-    machines = machines_of(setup, cores, shares)
     with Emulator(federation, data, machines, *line_of(setup.fleet)) as emulator:
         if calibration == "works":
             rates = _by_works(setup, chosen, shares, emulator, here, works, on_message)

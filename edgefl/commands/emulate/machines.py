@@ -177,8 +177,18 @@ def cores_of(setup: Setup, clients: Sequence[int], shares: Mapping[int, float], 
 
 
 def machines_of(setup: Setup, cores: Mapping[int, int], shares: Mapping[int, float]) -> list[Machine]:
-    """What each client gets: its device's share of its core, its memory budget and its link."""
+    """What each client gets: its device's share of its core, its memory budget and its link.
+
+    Raises EmulationError for a device whose memory its runtime takes whole.
+    """
     fleet = setup.fleet
+    for client in sorted(cores):
+        if fleet.budgets["memory"][client] <= 0:
+            raise EmulationError(
+                f"{fleet.device(client).name} has no memory left for tensors beside its runtime: choose other devices "
+                "(--set fleet.devices=...) or give a budget (--set fleet.budgets.memory=..., "
+                "fleet.budgets.within_device=false)"
+            )
     return [
         Machine(
             client,

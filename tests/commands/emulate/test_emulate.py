@@ -15,7 +15,7 @@ import torch
 import edgefl
 from edgefl.commands.compose import compose
 from edgefl.commands.emulate.emulate import PhasesOfFlight, errors_of, rows_of
-from edgefl.commands.emulate.machines import at_share, check_scope, cores_of, shares_of
+from edgefl.commands.emulate.machines import at_share, check_scope, cores_of, machines_of, shares_of
 from edgefl.commands.emulate.rates import fitted
 from edgefl.commands.verify.verify import verify
 from edgefl.cost.step_seconds import step_seconds
@@ -86,6 +86,15 @@ def test_more_clients_than_the_cores_bear_are_refused(tiny: Scenario) -> None:
         cores_of(setup, [client % 7 for client in many], {0: 0.9}, [0 for _ in many])
     with pytest.raises(EmulationError, match="7 clients need .* of memory"):
         cores_of(setup, range(7), {0: 0.01}, [1 << 50] * 7)
+
+
+def test_a_device_that_its_runtime_fills_is_refused(tiny: Scenario) -> None:
+    fleet: dict[str, Any] = {"devices": "raspberry-pi-zero-2w"}
+    with pytest.raises(EmulationError, match="raspberry-pi-zero-2w has no memory left for tensors beside its runtime"):
+        machines_of(compose(load(tiny(fleet=fleet)), trains=False), {0: 0}, {0: 0.25})
+    fleet["budgets"] = {"memory": "512 MiB", "within_device": False}
+    [machine] = machines_of(compose(load(tiny(fleet=fleet)), trains=False), {0: 0}, {0: 0.25})
+    assert machine.memory_bytes == 512 * 2**20
 
 
 def test_fitted_rates_are_those_that_the_works_were_made_of() -> None:
