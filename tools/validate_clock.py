@@ -7,7 +7,7 @@
 
 Each of nine scenarios is emulated (``edgefl emulate``) with five clients on four devices, and simulated with rates that
 were measured under the same quotas.  A tenth has a server's line that all clients share, and an eleventh such a
-line with the traffic of others on it.  It needs Linux and root, and takes 20 minutes.
+line with the traffic of others on it.  It needs Linux and root, and takes a quarter of an hour.
 """
 
 from __future__ import annotations
