@@ -229,9 +229,9 @@ def interruptible(what: Callable[[], str] = str) -> Iterator[None]:
     """
     try:
         yield
-    except (KeyboardInterrupt, OSError) as error:
+    except (KeyboardInterrupt, OSError, RuntimeError) as error:  # Python 3.11 makes the last of one in a class's body
         interruption = behind(error)
-        if interruption is None:
+        if interruption is None or isinstance(error, typer.Exit):
             raise
         from edgefl import registry
 

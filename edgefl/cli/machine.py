@@ -73,8 +73,8 @@ def calibrate(
 
 @app.command(
     epilog=examples(
-        "edgefl emulate mine.yaml",
-        "edgefl emulate mine.yaml --clients 4 --rounds 2",
+        "edgefl emulate mine.yaml --clients 4",
+        "edgefl emulate mine.yaml --clients 4 --rounds 2 -o runs/emulated",
     )
 )
 def emulate(

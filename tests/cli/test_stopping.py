@@ -21,7 +21,11 @@ from typing import Any
 
 import psutil
 import pytest
+import typer
 import yaml
+
+from edgefl.cli.app import interruptible
+from edgefl.cli.stopping import Stopped
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SECONDS = 300.0
@@ -182,6 +186,21 @@ def test_an_interruption_that_python_drops_is_raised_again(number: signal.Signal
     with small(number, "drops") as process:
         assert process.communicate(timeout=SECONDS) == ("", "")
     assert process.returncode == 128 + number
+
+
+def test_an_interruption_in_the_body_of_a_class_ends_the_command_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """Python 3.11 raises RuntimeError in place of what ``__set_name__`` raised, as fields of dataclasses have it."""
+
+    class Field:
+        def __set_name__(self, owner: type, name: str) -> None:
+            raise Stopped(signal.SIGTERM)
+
+    with pytest.raises(typer.Exit) as ended, interruptible(lambda: "outer"), interruptible(lambda: "go on so"):
+        type("Imported", (), {"field": Field()})
+    assert ended.value.exit_code == 143
+    assert capsys.readouterr().err == "edgefl: interrupted; go on so\n"
+    with pytest.raises(RuntimeError, match="a fault"), interruptible():
+        raise RuntimeError("a fault")
 
 
 @pytest.mark.parametrize("how", ["once", "twice"])

@@ -346,6 +346,7 @@ def test_the_three_nodes_of_the_page(tmp_path: Path) -> None:
     commands = next(text for text in page.split("```") if "quickstart" in text and text.startswith("bash\n"))
     done = subprocess.run(
         ["bash", "-e", "-c", commands.removeprefix("bash\n")],
+        env={**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])},
         cwd=tmp_path,
         capture_output=True,
         text=True,
