@@ -24,10 +24,13 @@ _NORMS = {aten.native_layer_norm.default: 2, aten.native_batch_norm.default: 1}
 """Norm operators, and the index of the weight among their arguments."""
 
 _POINTWISE = frozenset(
-    getattr(aten, f"{name}_backward")
-    for name in ("elu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "mish", "softplus")
-)
-"""Pointwise operators that torch doesn't tag as such."""
+    getattr(aten, name)
+    for name in (
+        "elu_backward", "hardsigmoid_backward", "hardswish_backward", "hardtanh_backward", "leaky_relu",
+        "leaky_relu_backward", "mish_backward", "softplus_backward",
+    )
+)  # fmt: skip
+"""Pointwise operators that torch doesn't tag as such; of leaky_relu this is torch 2.11."""
 
 _KEEPS_STRIDES = frozenset({aten.clone, aten.deg2rad, aten.hardtanh, aten.nan_to_num, aten.rad2deg})
 """Pointwise operators whose kernels allocate the output with the strides of the operand."""
