@@ -25,7 +25,7 @@ from typer.main import get_command_name
 from typer.models import CommandInfo
 
 from edgefl import garbage, terminal
-from edgefl.cli.stopping import behind, exit_code, stoppable
+from edgefl.cli.stopping import asked, behind, exit_code, stoppable
 from edgefl.errors import EdgeflError, PluginError, RunError, text_of, visible
 from edgefl.files import full_disk_named
 from edgefl.terminal import say
@@ -229,8 +229,9 @@ def interruptible(what: Callable[[], str] = str) -> Iterator[None]:
     """
     try:
         yield
-    except (KeyboardInterrupt, OSError, RuntimeError) as error:  # Python 3.11 makes the last of one in a class's body
-        interruption = behind(error)
+    except (KeyboardInterrupt, Exception) as error:
+        # Python 3.11 makes a RuntimeError of an interruption in a class's body, matplotlib's fonts a ValueError
+        interruption = behind(error) or asked()
         if interruption is None or isinstance(error, typer.Exit):
             raise
         from edgefl import registry

@@ -192,6 +192,10 @@ def _finished(folder: str, *, check: bool) -> Run | None:
         for each in run.runs.values() or (run,):
             check_finished(each.path)
             tidy(each.path)
+        if run.runs and not (run.path / "curves.png").is_file():  # interrupted after the last run had ended
+            from edgefl.report.charts import draw_curves
+
+            draw_curves(run)
     return run
 
 

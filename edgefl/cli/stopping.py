@@ -73,7 +73,8 @@ def stoppable(*, to_the_end: bool = False) -> Iterator[None]:
             first = time.monotonic()
             watch = threading.Thread(target=look, args=(number,), daemon=True)
             watch.start()
-            raise Stopped(number)
+            _asked.append(Stopped(number))
+            raise _asked[-1]
         if looks:
             looks = False
             if behind(sys.exc_info()[1]) is None:
@@ -92,9 +93,19 @@ def stoppable(*, to_the_end: bool = False) -> Iterator[None]:
             yield
         finally:
             sys.unraisablehook = hook
+            _asked.clear()
             over.set()
             if watch is not None:
                 watch.join()
+
+
+def asked() -> Stopped | None:
+    """The signal that asked this command to end, if one did: a library's own code may have made another error of it."""
+    return _asked[-1] if _asked else None
+
+
+_asked: list[Stopped] = []
+"""That of the ``stoppable`` that is open."""
 
 
 def behind(error: BaseException | None) -> KeyboardInterrupt | None:

@@ -25,7 +25,7 @@ import typer
 import yaml
 
 from edgefl.cli.app import interruptible
-from edgefl.cli.stopping import Stopped
+from edgefl.cli.stopping import Stopped, stoppable
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SECONDS = 300.0
@@ -186,6 +186,23 @@ def test_an_interruption_that_python_drops_is_raised_again(number: signal.Signal
     with small(number, "drops") as process:
         assert process.communicate(timeout=SECONDS) == ("", "")
     assert process.returncode == 128 + number
+
+
+def test_an_interruption_that_a_library_makes_another_error_of_ends_the_command_too(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As matplotlib's fonts do, whose error doesn't tell of the interruption."""
+    with stoppable(), pytest.raises(typer.Exit) as ended, interruptible(lambda: "go on so"):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except Stopped:
+            fault = ValueError("invalid bounding box")
+        fault.__context__ = None
+        raise fault
+    assert ended.value.exit_code == 143
+    assert capsys.readouterr().err == "edgefl: interrupted; go on so\n"
+    with stoppable(), pytest.raises(ValueError, match="a fault"), interruptible():
+        raise ValueError("a fault")
 
 
 def test_an_interruption_in_the_body_of_a_class_ends_the_command_too(capsys: pytest.CaptureFixture[str]) -> None:

@@ -293,6 +293,15 @@ def test_a_run_that_evaluates_leaves_its_curves(evaluated: Run, tiny: Callable[.
     assert not any(name.startswith("metric-") for name in charts(simulated))
 
 
+def test_a_comparison_interrupted_after_its_last_run_gets_its_curves(evaluated: Run, tmp_path: Path) -> None:
+    again = tmp_path / "again"
+    shutil.copytree(evaluated.path, again)
+    (again / "curves.png").unlink()
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "--resume", str(again), "--json"])
+    assert not ended.value.code and (again / "curves.png").is_file() and edgefl.read_run(again).finished
+
+
 def test_what_cannot_be_drawn_is_told_in_a_line(
     layerwise_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,7 +90,7 @@ def command(request: dict[str, Any]) -> None:
 
     code: Any = 0
     try:
-        main(request["arguments"])
+        main()  # without arguments, as a shell has it
     except SystemExit as end:
         code = end.code
     except BaseException as error:
