@@ -22,9 +22,10 @@ SAME_SECONDS = 1.0
 """A signal that comes so soon after the first is part of it: ``timeout`` sends one to a process and one to its group, a
 closed terminal sends one by the shell and one by the kernel."""
 
-LOOK_SECONDS = 1.0
-"""Pause between two looks at whether the command still ends: Python and libraries drop exceptions in some places, such
-as garbage collection."""
+LOOK_SECONDS, SOON = 1.0, 0.001
+"""Pause between two looks at whether the command still ends, as libraries drop exceptions in some places; and the pause
+after Python has dropped one, as it does in garbage collection and where tensors are freed: a measurement that it cut
+short there is to be in no record."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -55,13 +56,18 @@ def stoppable(*, to_the_end: bool = False) -> Iterator[None]:
     ``to_the_end``: the process ends after the block, and any of them ends it at once from then on.
     """
     first, looks = 0.0, False
-    over, hook = threading.Event(), sys.unraisablehook
+    over, woken, hook = threading.Event(), threading.Event(), sys.unraisablehook
     watch: threading.Thread | None = None
 
     def look(number: int) -> None:
         nonlocal looks
         main = threading.main_thread().ident
-        while not over.wait(LOOK_SECONDS) and main is not None and hasattr(signal, "pthread_kill"):
+        while main is not None and hasattr(signal, "pthread_kill"):
+            if woken.wait(LOOK_SECONDS):
+                woken.clear()
+                time.sleep(SOON)
+            if over.is_set():
+                return
             looks = True
             signal.pthread_kill(main, number)
 
@@ -84,7 +90,9 @@ def stoppable(*, to_the_end: bool = False) -> Iterator[None]:
             signal.raise_signal(number)
 
     def unraisable(lost: sys.UnraisableHookArgs) -> None:
-        if not isinstance(lost.exc_value, Stopped):  # which is raised again
+        if isinstance(lost.exc_value, Stopped):
+            woken.set()  # it is raised again
+        else:
             hook(lost)
 
     with _handled(SIGNALS, stop, kept=to_the_end):
@@ -95,6 +103,7 @@ def stoppable(*, to_the_end: bool = False) -> Iterator[None]:
             sys.unraisablehook = hook
             _asked.clear()
             over.set()
+            woken.set()
             if watch is not None:
                 watch.join()
 

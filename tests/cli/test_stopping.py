@@ -157,7 +157,8 @@ try:
     with stoppable(to_the_end=True):
         if sys.argv[2] == "drops":
             Drops()
-            time.sleep(60)
+            time.sleep(0.5)
+            print("recorded", flush=True)
         try:
             os.kill(os.getpid(), number)
             time.sleep(60)
