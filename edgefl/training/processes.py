@@ -284,12 +284,21 @@ class Processes:
                 entry.future.follow()
                 self._next()
             return
+        if isinstance(inner.exception(), BrokenProcessPool):
+            # from Python 3.12 on the pool's lock is held here, which submitting to it and shutting it down take too
+            threading.Thread(target=self._pass_on, args=(entry, inner, pool, how_ended(pool)), daemon=True).start()
+        else:
+            self._pass_on(entry, inner, pool)
+
+    def _pass_on(
+        self, entry: _Entry, inner: Future[Answer], pool: ProcessPoolExecutor | Pools, reason: str = ""
+    ) -> None:
+        """The same for a task that wasn't cancelled; ``reason`` says how the workers of a broken pool ended."""
         error = inner.exception()
         if isinstance(error, BrokenProcessPool | OutOfHostMemory) and not self._closing:
             with self._lock:
                 if pool is not self._pool:
                     return  # another task's failure came first, and this one is queued again
-                reason = how_ended(pool)
                 if isinstance(error, OutOfHostMemory):
                     entry.out_of_memory, reason = True, str(error)
                     end(processes_of(pool))
