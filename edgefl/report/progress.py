@@ -69,7 +69,7 @@ class Progress:
         self.round, self.rounds = 0, 0
         self.done, self.of_round = 0, 0
         self.opened = self.began = time.monotonic()
-        self._from = 0.0
+        self._from: float | None = None  # the finished share when the pace began to be taken
         self.metrics: Mapping[str, Mapping[str, float | None]] = {}
         self.record: ToldRound | None = None
         self.what = ""
@@ -91,12 +91,15 @@ class Progress:
             self.folder = facts["folder"]
         elif event == "cell":
             cell = of_data(ToldCell, facts, "an event")
-            if cell.started and not self.cells:
-                self.began, self._from = time.monotonic(), cell.share
+            if cell.started:
+                if self._from is None or not self.cells or self.cells.share == 1:  # the first, or the first of the next
+                    self.began, self._from = time.monotonic(), cell.share
+                else:  # the rounds that this one had before it began, or that a lost worker takes with it
+                    self._from += cell.share - self.cells.share
             self.cells, self.label = cell, cell.label
         elif event == "start":
             self.round, self.rounds = facts["round"], facts["rounds"]
-            if not self._from:
+            if self._from is None:
                 self.began, self._from = time.monotonic(), self.share
         elif event == "round":
             self.done, self.of_round, self.scored = 0, facts["selected"], ""
@@ -148,7 +151,7 @@ class Progress:
     @property
     def eta(self) -> str:
         """Estimated remaining wall time as text, from the pace so far; ``--`` if it is unknown."""
-        done = self.share - self._from
+        done = self.share - (self._from or 0.0)
         if done <= 0 or (not self.cells and not self.record and self.done < self.of_round / 2):
             return "--"  # the first clients also load and measure what later ones don't
         return units.show_seconds((time.monotonic() - self.began) * (1 - self.share) / done)

@@ -262,6 +262,33 @@ def test_a_long_round_tells_how_many_clients_have_trained(monkeypatch: pytest.Mo
     ]
 
 
+def test_the_pace_of_one_batch_of_cells_is_not_that_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, shares, progress = [0.0], [0.0, 0.0], Lines(io.StringIO())
+    monkeypatch.setattr("edgefl.report.progress.time.monotonic", lambda: now[0])
+
+    def cell(index: int, share: float, started: bool = False) -> None:
+        shares[index] = share
+        facts = {"label": str(index), "status": "", "started": started, "done": 0, "of": 2, "running": {}}
+        progress("cell", {**facts, "share": sum(shares) / 2})
+
+    cell(0, 0.0, started=True)
+    cell(1, 0.5, started=True)  # resumed: half of it was played before
+    assert progress.eta == "--"
+    now[0] = 10.0
+    cell(0, 0.5)
+    assert progress.eta == "20 s"  # half a cell in 10 s, and two halves are left
+    cell(0, 1.0), cell(1, 1.0)
+    shares[:] = [0.0, 0.0]
+    now[0] = 1000.0
+    cell(0, 0.0, started=True)
+    assert progress.eta == "--"
+    now[0] = 1001.0
+    cell(0, 0.5)
+    assert progress.eta == "3 s"
+    cell(0, 0.0, started=True)  # its worker was lost: 1 s was work for half a cell, and two are left
+    assert progress.eta == "4 s"
+
+
 def test_columns_are_those_of_the_metrics_and_patterns_have_lines_of_their_own(layerwise_run: Any) -> None:
     found = summary(layerwise_run)
     (facts,) = found["runs"].values()
