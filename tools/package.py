@@ -3,6 +3,7 @@
     python tools/package.py         the wheel, beside the packages of this environment: half a minute
     python tools/package.py --all   wheel and sdist with all that they need, and every extra, in new environments of the
                                     Pythons that the classifiers name and this machine has (on the path, or pyenv's)
+    python tools/package.py --newest   nothing of this: print the newest of these Pythons
 
 Needs ``build`` (in the extra ``dev``).  Ends with 1 if anything is wrong.
 """
@@ -146,9 +147,9 @@ def with_all_they_need(python: str, wheel: Path, sdist: Path, folder: Path) -> N
     used(own, LONG, folder)
 
 
-def pythons(wheel: Path) -> Iterator[tuple[str, str | None]]:
-    """The versions of Python that the classifiers promise, each with its program, None where there is none."""
-    for classifier in Metadata.from_email(_metadata(wheel), validate=False).classifiers or []:
+def pythons() -> Iterator[tuple[str, str | None]]:
+    """The versions of Python in the classifiers, oldest first, each with its program, None where there is none."""
+    for classifier in tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["classifiers"]:
         if match := re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", classifier):
             name = f"python{match[1]}"
             pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
@@ -171,12 +172,17 @@ def main() -> int:
     """Check the package; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", action="store_true", help="every Python, the sdist, every extra")
-    everything = parser.parse_args().all
+    parser.add_argument("--newest", action="store_true", help="print the newest Python that is promised and here")
+    options = parser.parse_args()
+    everything = options.all
+    if options.newest:
+        print([python for _, python in pythons() if python][-1])
+        return 0
     try:
         wheel, sdist = build(ROOT / "dist")
         if found := list(faults(wheel, sdist)):
             raise Wrong("\n".join(found))
-        for version, python in pythons(wheel) if everything else [("", "")]:
+        for version, python in pythons() if everything else [("", "")]:
             if python is None:
                 print(f"Python {version}: SKIPPED, there is no python{version} here that can make environments")
                 continue

@@ -85,8 +85,9 @@ def test_what_an_index_refuses_or_shows_broken(tmp_path: Path, about: str, said:
     assert said in line
 
 
-def test_every_promised_python_is_looked_for(tmp_path: Path) -> None:
-    classes = "".join(f"Classifier: Programming Language :: Python :: {each}\n" for each in ("3.11", "3.987"))
-    faults(tmp_path, about=ABOUT + classes + TEXT)
-    found = dict(package.pythons(tmp_path / "w.whl"))
+def test_every_promised_python_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    classes = [f"Programming Language :: Python :: {each}" for each in ("3.11", "3.987")]
+    (tmp_path / "pyproject.toml").write_text(f"[project]\nclassifiers = {classes}\n")
+    monkeypatch.setattr(package, "ROOT", tmp_path)
+    found = dict(package.pythons())
     assert found.keys() == {"3.11", "3.987"} and found["3.987"] is None
