@@ -13,6 +13,7 @@ memory and computation are bounded from below by the predictions of similar cand
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -133,6 +134,8 @@ class Pricer:
         self.most, self._on_prediction = question.most, on_prediction
         self.keys: set[str] = set()
         """Keys of the works that were predicted."""
+        self.seconds = 0.0
+        """Wall time that predictions took so far."""
         self._data, setup = plain(question.scenario), question.setup
         self._source = setup.clients.client(client)
         self._work_numbers = _work_numbers(setup, kind, client)
@@ -212,12 +215,14 @@ class Pricer:
             if len(self.keys) >= self.most:
                 raise PredictionLimit
             self._on_prediction(len(self.keys), levels, stage)
+            began = time.monotonic()
             self._shape(levels, span, stage)
             work, base = planner.work(self.kind, span.first, stage, planner.setup.variant_of(self.client))
             self._begin_ahead(levels, span, stage)
             _, key, computed = planner.compute(work, base, self.client)
             self._computed[cell_key] = computed
             self.keys.add(key)
+            self.seconds += time.monotonic() - began
             self._note_states(levels, stage, self._shapes[cell_key], computed)
         return self._priced(self._computed[cell_key], self.moved(levels, span, stage, late=late))
 

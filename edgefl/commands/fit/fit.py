@@ -50,6 +50,9 @@ MOST, FIRST = 200, 5
 PACED_BY = 5
 """Works from whose time that of the others is estimated."""
 
+PAUSE = 5.0
+"""Wall time in seconds without a message after which the number of combinations that were looked at is told."""
+
 
 class Unfinished(KeyboardInterrupt):
     """The search was interrupted; ``answer`` is what it had found by then."""
@@ -255,7 +258,7 @@ class _OfKind:
         self.axes = axes_of(question.scenario, setup, kind, samples, growing=question.any_stage, epochs=question.epochs)
         self.pricer = Pricer(question, self.axes, kind, client, self._on_prediction)
         self.search = Search(self.pricer)
-        self._began = time.monotonic()
+        self._told = time.monotonic()
         self.so_far = KindFit(
             kind=kind, samples=samples, rounds=0, fits=False, as_it_stands=None, solutions=[], complete=False
         )
@@ -265,10 +268,18 @@ class _OfKind:
         what = ", ".join(step.what for step in steps_of(self.axes, levels)) or "as it stands"
         left = ""
         if predicted >= PACED_BY:
-            seconds = (time.monotonic() - self._began) / predicted * (most - predicted)
+            seconds = self.pricer.seconds / predicted * (most - predicted)
             left = f"; at most {units.show_seconds(seconds)} left"
-        told = f"{self.kind}: work {predicted + 1} of at most {most}: {what}, stage {stage.index}{left}"
-        self._on_progress("prepare", {"what": told})
+        self._tell(f"work {predicted + 1} of at most {most}: {what}, stage {stage.index}{left}")
+
+    def _on_candidate(self) -> None:
+        if time.monotonic() - self._told >= PAUSE:  # many are decided without a prediction
+            result = self.search.result
+            self._tell(f"combination {result.looked_at:,} of {result.candidates:,}")
+
+    def _tell(self, words: str) -> None:
+        self._told = time.monotonic()
+        self._on_progress("prepare", {"what": f"{self.kind}: {words}"})
 
     def _on_solution(self, levels: Levels) -> None:
         candidate = _candidate(self.search, levels, self.so_far.as_it_stands)
@@ -289,7 +300,7 @@ class _OfKind:
         if unchanged.fits:
             return replace(self.so_far, predictions=len(self.pricer.keys), complete=True)
         try:
-            result = self.search.find(self._on_solution)
+            result = self.search.find(self._on_solution, self._on_candidate)
         finally:
             self._note_search()
         nearest: Candidate | Maybe = UNSET

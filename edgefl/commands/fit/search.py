@@ -67,10 +67,11 @@ class Search:
         self._refused_at = 0
         """The first round of the span that refused a candidate last."""
 
-    def find(self, on_solution: Callable[[Levels], None]) -> SearchResult:
+    def find(self, on_solution: Callable[[Levels], None], on_candidate: Callable[[], None]) -> SearchResult:
         """Search for solutions of which none contains another, up to the number that the question asks for.
 
-        Each is told by ``on_solution`` when it is found; ``result`` has what is known so far.
+        Each is told by ``on_solution`` when it is found.  ``on_candidate`` is called before each candidate is decided.
+        ``result`` has what is known so far.
         """
         order, first = candidates(self.pricer.axes), self.pricer.question.first
         result = self.result
@@ -97,6 +98,7 @@ class Search:
                 if first is not None and len(result.solutions) >= first:
                     break
                 result.looked_at += 1
+                on_candidate()
                 if any(within(self.pricer.axes, solution, levels) for solution in result.solutions):
                     continue
                 cell = self.pricer.cell(levels)

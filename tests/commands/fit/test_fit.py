@@ -589,7 +589,9 @@ def test_bad_input(texts: dict[str, Any]) -> None:
         edgefl.fit(texts, device=PI, most=0)
 
 
-def test_the_command(few: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(
+    few: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "few.yaml"
     path.write_text(yaml.safe_dump({"edgefl": 1, **few}))
 
@@ -605,12 +607,13 @@ def test_the_command(few: dict[str, Any], tmp_path: Path, capsys: pytest.Capture
     assert code == 0 and "1: --set payload.up=float16\n" in out and "tightest" in out
     assert "text: work 1 of at most 200: as it stands, stage 1" in err
     assert all(len(line) <= 100 for line in out.splitlines() if "--set" not in line)
-    code, out, _ = call("--bytes", "1kB", "--most", "2")
-    assert (
-        code == 1
-        and "No solution: no change meets the traffic budget of 1000 B." in out
-        and "Nearest combination, at" in out
-    )
+    monkeypatch.setattr("edgefl.commands.fit.fit.PAUSE", 0.0)
+    code, out, err = call("--bytes", "1kB", "--most", "2")
+    assert code == 1 and "No solution: no change meets the traffic budget of 1000 B." in out
+    assert "Nearest combination, at" in out
+    told = [line.removeprefix("text: combination ") for line in err.splitlines() if "combination" in line]
+    (every,) = {int(words.split(" of ")[1].replace(",", "")) for words in told}
+    assert [int(words.split(" of ")[0].replace(",", "")) for words in told] == list(range(1, every + 1))
     code, out, _ = call("--bytes", "1kB", "--most", "2", "--json")
     assert code == 1 and json.loads(out)["kinds"]["text"]["unmet"] == ["bytes"]
     code, _, err = call("--memory", "60s")
