@@ -32,9 +32,15 @@ READ_AT_IMPORT = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXP
 """Beginnings of environment variables that libraries read while they are imported, or the interpreter when it starts.
 A worker for which one differs from the server's is spawned."""
 
-SET_BY_LIBRARIES = {"PYTHONPATH", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR"}
+SET_BY_LIBRARIES = {
+    "PYTHONPATH",
+    "KMP_DUPLICATE_LIB_OK",
+    "KMP_INIT_AT_FORK",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "PYTHONBREAKPOINT",
+}
 """Such variables that decide nothing here: workers are given ``sys.path``; scikit-learn sets the next two, and
-bitsandbytes the last, in whatever process imports them."""
+bitsandbytes the fourth, in whatever process imports them, and Ray the last in one that joins a cluster."""
 
 _lock = threading.Lock()
 _begun: Mapping[str, str] | None = None

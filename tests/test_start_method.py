@@ -45,6 +45,7 @@ def test_a_worker_has_environment_folder_path_and_limits_as_they_are_when_it_sta
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     monkeypatch.setenv("TOLD", "after")
     monkeypatch.setenv("KMP_INIT_AT_FORK", "FALSE")  # as scikit-learn does when it is imported
+    monkeypatch.setenv("PYTHONBREAKPOINT", "ray.util.rpdb._driver_set_trace")  # as Ray does when a process joins it
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend("/told")
     resource.setrlimit(resource.RLIMIT_NOFILE, (limits[0] - 1, limits[1]))
