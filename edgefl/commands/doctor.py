@@ -31,7 +31,7 @@ ERROR: Literal["error"] = "error"
 
 DISTRIBUTION = "edgefl-sim"
 OLDEST_PYTHON = (3, 11)
-NEWEST_PYTHON = (3, 12)
+NEWEST_PYTHON = (3, 13)
 """The newest Python that the tests run with."""
 
 INSTALL = "in edgefl's checkout, run pip install -c constraints.txt ."
