@@ -80,6 +80,8 @@ class Progress:
     def __call__(self, event: str, facts: Mapping[str, Any]) -> None:
         """Update the state by an event of a command (its ``on_progress`` callback), then display it."""
         if event == "combination":
+            if facts["index"] <= self.index:  # the first, or the first of a command's next ones
+                self._from = None
             self.has_folder = "folder" in facts
             self.folder = facts.get("folder", self.folder)
             self.label, self.index, self.of = facts["label"], facts["index"], facts["of"]
@@ -101,6 +103,8 @@ class Progress:
             self.round, self.rounds = facts["round"], facts["rounds"]
             if self._from is None:
                 self.began, self._from = time.monotonic(), self.share
+            elif self.rounds:
+                self._from += self.round / self.rounds / self.of  # the rounds that it had before
         elif event == "round":
             self.done, self.of_round, self.scored = 0, facts["selected"], ""
         elif event == "trained":

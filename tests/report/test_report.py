@@ -289,6 +289,25 @@ def test_the_pace_of_one_batch_of_cells_is_not_that_of_the_next(monkeypatch: pyt
     assert progress.eta == "4 s"
 
 
+def test_nor_is_that_of_one_batch_of_runs_one_after_the_other(
+    layerwise_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, progress, record = [0.0], Lines(io.StringIO()), layerwise_run.records("rounds")[0]
+    monkeypatch.setattr("edgefl.report.progress.time.monotonic", lambda: now[0])
+    for seconds, left in ((10.0, ["70 s", "10 s"]), (1.0, ["7 s", "1 s"])):
+        told = []
+        for index, played in ((0, 0), (1, 2)):  # the second is resumed: two of its four rounds were played before
+            progress("combination", {"label": str(index), "index": index, "of": 2})
+            progress("start", {"rounds": 4, "round": played})
+            assert index or progress.eta == "--"
+            for number in range(played + 1, 5):
+                now[0] += seconds
+                progress("record", {**record, "round": number})
+                told += [progress.eta] * (number == played + 1)
+        assert told == left
+        now[0] += 1000.0
+
+
 def test_columns_are_those_of_the_metrics_and_patterns_have_lines_of_their_own(layerwise_run: Any) -> None:
     found = summary(layerwise_run)
     (facts,) = found["runs"].values()
