@@ -3,7 +3,7 @@
     python tools/package.py         the wheel, beside the packages of this environment: half a minute
     python tools/package.py --all   wheel and sdist with all that they need, and every extra, in new environments of the
                                     Pythons that the classifiers name and this machine has (on the path, or pyenv's)
-    python tools/package.py --newest   nothing of this: print the newest of these Pythons
+    python tools/package.py --pythons   nothing of this: print the programs of these Pythons, oldest first
 
 Needs ``build`` (in the extra ``dev``).  Ends with 1 if anything is wrong.
 """
@@ -172,22 +172,21 @@ def main() -> int:
     """Check the package; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", action="store_true", help="every Python, the sdist, every extra")
-    parser.add_argument("--newest", action="store_true", help="print the newest Python that is promised and here")
+    parser.add_argument("--pythons", action="store_true", help="print the promised Pythons that are here")
     options = parser.parse_args()
-    everything = options.all
-    if options.newest:
-        print([python for _, python in pythons() if python][-1])
+    if options.pythons:
+        print(*[python for _, python in pythons() if python] or [sys.executable], sep="\n")
         return 0
     try:
         wheel, sdist = build(ROOT / "dist")
         if found := list(faults(wheel, sdist)):
             raise Wrong("\n".join(found))
-        for version, python in pythons() if everything else [("", "")]:
+        for version, python in pythons() if options.all else [("", "")]:
             if python is None:
                 print(f"Python {version}: SKIPPED, there is no python{version} here that can make environments")
                 continue
             with tempfile.TemporaryDirectory(prefix="edgefl-package-") as folder:
-                if everything:
+                if options.all:
                     print(f"Python {version}: {python}")
                     with_all_they_need(python, wheel, sdist, Path(folder))
                 else:

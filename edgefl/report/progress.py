@@ -93,18 +93,15 @@ class Progress:
             self.folder = facts["folder"]
         elif event == "cell":
             cell = of_data(ToldCell, facts, "an event")
-            if cell.started:
-                if self._from is None or not self.cells or self.cells.share == 1:  # the first, or the first of the next
-                    self.began, self._from = time.monotonic(), cell.share
-                else:  # the rounds that this one had before it began, or that a lost worker takes with it
-                    self._from += cell.share - self.cells.share
+            before = self.cells.share if self.cells else 0.0
+            if before == 1:  # all have ended: this is the first of the command's next ones
+                self._from, before = None, 0.0
             self.cells, self.label = cell, cell.label
+            if cell.started:
+                self._begins(cell.share - before)
         elif event == "start":
             self.round, self.rounds = facts["round"], facts["rounds"]
-            if self._from is None:
-                self.began, self._from = time.monotonic(), self.share
-            elif self.rounds:
-                self._from += self.round / self.rounds / self.of  # the rounds that it had before
+            self._begins(self.share - self.index / self.of)
         elif event == "round":
             self.done, self.of_round, self.scored = 0, facts["selected"], ""
         elif event == "trained":
@@ -122,6 +119,16 @@ class Progress:
 
     def on_event(self, event: str) -> None:
         """Display the event."""
+
+    def _begins(self, had: float) -> None:
+        """Take the pace from now on, or go on with it: what a combination ``had`` when it begins is no work of now.
+
+        It is below 0 where a combination begins again, without the rounds of a lost worker.
+        """
+        if self._from is None:
+            self.began, self._from = time.monotonic(), self.share
+        else:
+            self._from += had
 
     @property
     def share(self) -> float:
@@ -156,7 +163,7 @@ class Progress:
     def eta(self) -> str:
         """Estimated remaining wall time as text, from the pace so far; ``--`` if it is unknown."""
         done = self.share - (self._from or 0.0)
-        if done <= 0 or (not self.cells and not self.record and self.done < self.of_round / 2):
+        if done < 1e-9 or (not self.cells and not self.record and self.done < self.of_round / 2):
             return "--"  # the first clients also load and measure what later ones don't
         return units.show_seconds((time.monotonic() - self.began) * (1 - self.share) / done)
 

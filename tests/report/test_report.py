@@ -289,6 +289,16 @@ def test_the_pace_of_one_batch_of_cells_is_not_that_of_the_next(monkeypatch: pyt
     assert progress.eta == "4 s"
 
 
+def test_cells_that_were_played_before_give_no_pace() -> None:
+    """Of sums of these shares an ulp remains."""
+    shares, progress = [0.0] * 6, Lines(io.StringIO())
+    for index, played in enumerate([0, 7, 5, 17, 18, 5]):
+        shares[index] = played / 20
+        facts = {"label": str(index), "status": "", "started": True, "done": 0, "of": 6, "running": {}}
+        progress("cell", {**facts, "share": sum(shares) / 6})
+        assert progress.eta == "--"
+
+
 def test_nor_is_that_of_one_batch_of_runs_one_after_the_other(
     layerwise_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

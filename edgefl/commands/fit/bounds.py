@@ -215,14 +215,14 @@ class Pricer:
             if len(self.keys) >= self.most:
                 raise PredictionLimit
             self._on_prediction(len(self.keys), levels, stage)
-            began = time.monotonic()
             self._shape(levels, span, stage)
             work, base = planner.work(self.kind, span.first, stage, planner.setup.variant_of(self.client))
             self._begin_ahead(levels, span, stage)
+            began = time.monotonic()
             _, key, computed = planner.compute(work, base, self.client)
+            self.seconds += time.monotonic() - began
             self._computed[cell_key] = computed
             self.keys.add(key)
-            self.seconds += time.monotonic() - began
             self._note_states(levels, stage, self._shapes[cell_key], computed)
         return self._priced(self._computed[cell_key], self.moved(levels, span, stage, late=late))
 
