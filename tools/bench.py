@@ -1,6 +1,6 @@
 """Measure edgefl's speed beside bare loops, rivals, formulas and its own predictions.
 
-    python tools/bench.py all | fleet | network | overhead | peers | rounds | stack | steps  [--help]
+    python tools/bench.py all | fleet | network | overhead | peers | rounds | steps  [--help]
 
 What is compared takes turns in one run, and the ratios of the same turn are told.  docs/explanation/performance.md and
 docs/explanation/fleet.md have the figures.
@@ -25,7 +25,6 @@ MEASURES = {
     "overhead": "a client's steps, the meter and a prediction, beside a training loop written by hand",
     "peers": "rounds with training, beside a bare loop, pfl-research and Flower",
     "rounds": "a round's time by part",
-    "stack": "rounds in which several clients train at once, beside a bare loop",
     "steps": "predicted against measured seconds of a step on this machine",
 }
 

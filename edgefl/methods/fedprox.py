@@ -29,8 +29,6 @@ class Proximal(Wrapper):
     in FedCola's public code.
     """
 
-    stacks = True
-
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor | None:
         """The inner step's loss and the proximal term; w0 is the work's ``reference``."""
         args = cast(ProximalArgs, pass_.args)

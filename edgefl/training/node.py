@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache
 from typing import Protocol
 
@@ -22,7 +21,6 @@ from edgefl.training.task import HostFigures, Measured, Report, Task
 from edgefl.work import CUDA_ROUNDING, AllocatorPeak, Meter, Pass, Source, Work, run
 from edgefl.work.meter.allocator_peak import profiling
 from edgefl.work.packed import Buffers, space
-from edgefl.work.stacking import CantStack, Stacked, told_alone
 from edgefl.work.torch_device import ran_out, seeded, threads, warm
 
 
@@ -54,7 +52,6 @@ class Node:
     def __init__(self, sources: Sources, device: torch.device, *, one_module: bool = False):
         self.sources, self.device, self._one_module = sources, device, one_module
         self._modules: dict[str, tuple[nn.Module, frozenset[str]]] = {}
-        self._stacked = Stacked(device)
         self._buffers = Buffers()
         self._adder = Adder(self._buffers.take)
         warm(device)
@@ -80,8 +77,6 @@ class Node:
         """
         if task.sum is not None:
             return self._adder.run(task, self.run)
-        if task.others:
-            return self._together(task)
         started = time.perf_counter()
         source = self.sources.server() if task.client is None else self.sources.client(task.client)
         with self._failing(task), threads(1):
@@ -102,30 +97,12 @@ class Node:
             measured = Measured(watch.bytes if watch else None, result.trace) if result.trace is not None else None
         return Report(result, measured, task.seed, _host(started))
 
-    def _together(self, task: Task) -> Report:
-        """Run a task and its ``others`` at once; one by one if their work can't be stacked, which is told once."""
-        started, tasks = time.perf_counter(), (replace(task, others=(), places=0), *task.others)
-        try:
-            with self._failing(task), threads(1):
-                inputs = task.form.received(task.inputs)
-                sources = [self.sources.server() if t.client is None else self.sources.client(t.client) for t in tasks]
-                results = self._stacked.run(
-                    task.work, inputs, sources, [t.seed for t in tasks], self._module(task, inputs), task.places
-                )
-        except CantStack as error:
-            told_alone(task.form.kind, str(error))
-            reports = [self.run(each) for each in tasks]
-            return replace(reports[0], others=tuple(reports[1:]))
-        host = _host(started, len(tasks))
-        reports = [Report(result, None, t.seed, host) for result, t in zip(results, tasks, strict=True)]
-        return replace(reports[0], others=tuple(reports[1:]))
-
     @contextmanager
     def _failing(self, task: Task) -> Iterator[None]:
         """Name the client or the server in the error of a task that fails."""
         try:
             yield
-        except (CantStack, *registry.PASSED):
+        except registry.PASSED:
             raise
         except BaseException as error:
             self._modules.clear()  # a failed work may leave its module in an undefined state

@@ -69,7 +69,6 @@ class TaskFacts(TypedDict):
     attack: list[Any] | None
     kept: list[Any] | None
     others: list[TaskFacts]
-    places: int
     sum: list[Any] | None
 
 
@@ -80,8 +79,8 @@ class Task:
     ``client`` is None for the server.  ``inputs`` maps item names (or names that a payload's codec makes) to tensors.
     With ``kept``, what the client kept for itself, they hold the complete model of the stage.
     ``seed`` is specific to this client and round.  ``attack`` is what an attacker does, None for an honest client.
-    ``others`` are tasks of other clients with this work and these inputs.  They are trained at once with it, on
-    ``places`` places, or, with ``sum``, one after the other, and the report has the sum of what they change.
+    ``others`` are tasks of other clients with this work and these inputs.  They are trained one after the other, and
+    the report has the sum of what they change, as ``sum`` says.
     ``peak`` are the predicted bytes at its peak, None if it isn't known; they aren't sent.
     """
 
@@ -94,7 +93,6 @@ class Task:
     attack: Attack | None = None
     kept: Kept | None = None
     others: tuple[Task, ...] = ()
-    places: int = 0
     sum: Sum | None = None
     peak: int | None = None
 
@@ -128,7 +126,6 @@ class Task:
             "attack": self.attack.to_json() if self.attack else None,
             "kept": self.kept.to_json() if isinstance(self.kept, Stored) else None,
             "others": [task.facts() for task in self.others],
-            "places": self.places,
             "sum": self.sum.to_json() if self.sum else None,
         }
 
@@ -141,7 +138,7 @@ class Task:
         rule = Sum.from_json(facts["sum"]) if facts["sum"] else None
         return cls(
             form, facts["scalars"], inputs, facts["client"], facts["seed"], facts["metered"], attack, kept, others,
-            facts["places"], rule,
+            rule,
         )  # fmt: skip
 
 

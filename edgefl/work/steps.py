@@ -121,10 +121,6 @@ class Step(ABC):
     from ``ctx.work.scalars``.
     """
 
-    stacks: bool = False
-    """Whether clients may be trained at once (``training.stack``): ``loss`` reads only the batch, ``ctx.model``,
-    ``ctx.trained``, ``ctx.reference`` and arguments, and writes nothing. Default: False. A class that overrides
-    ``loss`` says it again."""
     chunks: bool = False
     """Whether ``loss`` computes the scores of ``args.chunk`` tokens at a time (``training.loss_chunk``). Default:
     False. A class that overrides ``loss`` says it again."""
@@ -155,7 +151,7 @@ class Step(ABC):
 
 
 def says(step: type[Step], name: str) -> bool:
-    """Whether a step says ``stacks`` or ``chunks`` of its loss: in the class that has the loss, or below."""
+    """Whether a step says ``chunks`` of its loss: in the class that has the loss, or below."""
     for kind in step.__mro__:
         if name in vars(kind):
             return bool(vars(kind)[name])
@@ -205,8 +201,6 @@ class Classify(Step):
     ``args.mask`` (``zero`` or ``random``) replaces a modality that the pattern lacks.
     """
 
-    stacks = True
-
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """Mean over the batch; a repeated sample, whose label is -1, doesn't count."""
         logits = ctx.client_model.classify(pattern, batch, pass_.args.get("mask", "zero")).to(ctx.floating)
@@ -250,8 +244,6 @@ def clip_loss(a: Tensor, b: Tensor, scale: float = CLIP_SCALE) -> Tensor:
 
 class Contrast(Step):
     """CLIP's loss between the two modalities of a pair; ``args.scale``, or 1 / 0.07, multiplies the similarities."""
-
-    stacks = True
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """Mean over both directions."""

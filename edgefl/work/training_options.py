@@ -25,13 +25,6 @@ from edgefl.work.optimizer.kinds import Optimizer, parse_optimizer
 from edgefl.work.optimizer.learning_rates import Rate, check_key, scaled, stated
 from edgefl.work.optimizer.rate_schedules import Constant, RateSchedule, parse_rate_schedule
 
-
-def _parse_stack(value: Any) -> Any:
-    if value == "off" or (isinstance(value, int) and not isinstance(value, bool) and value >= 2):
-        return value
-    raise ValueError(f"must be off, or a number of clients of at least 2, not {value!r}")
-
-
 _OPTIMIZER = WithJsonSchema(
     {
         "anyOf": [{"type": "string"}, {"type": "object", "properties": {"name": {"type": "string"}}}],
@@ -40,7 +33,7 @@ _OPTIMIZER = WithJsonSchema(
 )
 
 NO_GRADIENTS = (
-    "weight_decay", "rates", "betas", "momentum", "implementation", "accumulation", "clip", "checkpointing", "stack",
+    "weight_decay", "rates", "betas", "momentum", "implementation", "accumulation", "clip", "checkpointing",
     "step_in_backward", "offload_states",
 )  # fmt: skip
 """Fields that mean nothing, or aren't built, where no gradient is computed (optimizer mezo)."""
@@ -138,12 +131,6 @@ class TrainingOptions(Fields):
     )
     measure: Literal["first", "all"] = Field(
         "first", description="works that are metered while they train: the first of each distinct cost, or all"
-    )
-    stack: Annotated[Annotated[int, Field(ge=2)] | Literal["off"], BeforeValidator(_parse_stack)] = Field(
-        "off",
-        description="clients with equal works that are trained at once by stacked parameters, such as 8: faster for "
-        "tiny models; results are those of off but for rounding; what can't be stacked trains one by one. off: "
-        "everything trains one by one",
     )
     _factors: tuple[float, ...] = PrivateAttr(())
 

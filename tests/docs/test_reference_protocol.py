@@ -27,14 +27,15 @@ PAGE = (ROOT / "docs" / "reference" / "protocol.md").read_text(encoding="utf-8")
 
 
 def test_a_class_is_told_with_its_own_and_inherited_names_and_their_texts() -> None:
+    from edgefl.methods.fedprox import Proximal
     from edgefl.work import Pass, Work
 
     told = {member.name: member for member in classes.members(Work)}
     assert {"kind", "accumulation", "scalars", "around"} <= told.keys() and "_form" not in told
     assert told["around"].arguments == "(wrapper, **args)" and told["around"].type == "Work"
     assert told["down"].type == "tuple[Payload, ...] = ()" and told["down"].text == "What the node needs at the start."
-    assert "stacks" in {m.name for m in classes.members(Wrapper)}
-    assert "stacks" not in {m.name for m in classes.members(Wrapper, [Step])}
+    assert "finish" in {m.name for m in classes.members(Proximal)}
+    assert "finish" not in {m.name for m in classes.members(Proximal, [Step, Wrapper])}
     (row,) = (line for line in classes.sections([Pass], [Wrapper]).splitlines() if line.startswith("| `around`"))
     assert row.startswith("| `around` | `tuple[str, ...] = ()` | Registered [`Wrapper`](#wrapper)s of the step")
 

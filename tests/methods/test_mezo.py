@@ -179,7 +179,7 @@ def test_the_contract_is_kept_under_every_schedule() -> None:
     "training",
     [
         {"weight_decay": 0.1}, {"momentum": 0.9}, {"clip": 1.0}, {"accumulation": 2}, {"checkpointing": True},
-        {"rates": {"image": 1e-3}}, {"betas": [0.5, 0.5]}, {"implementation": "foreach"}, {"stack": 4},
+        {"rates": {"image": 1e-3}}, {"betas": [0.5, 0.5]}, {"implementation": "foreach"},
     ],
     ids=lambda given: next(iter(given)),
 )  # fmt: skip

@@ -575,16 +575,3 @@ def test_rounds_finds_every_part_of_a_round(tmp_path: Path, workers: str) -> Non
     trained = found["workers" if workers == "2" else "own"]
     for part, where in (("train", trained), ("copy", trained), ("clock and planning", found["own"])):
         assert sum(each.get(part, 0.0) for each in where) > 0, part
-
-
-@pytest.mark.slow
-def test_stack_prints_its_table(tmp_path: Path) -> None:
-    command = [
-        sys.executable, str(TOOLS / "bench.py"), "stack", "--job", "tiny", "--stacks", "off,2", "--rounds", "2",
-        "--json", str(tmp_path / "figures.json"),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert not done.returncode, done.stderr
-    figures = json.loads((tmp_path / "figures.json").read_text())["figures"]
-    assert list(figures) == ["bare-1", "off", "2"]
-    assert all(figures[name]["to_bare-1"]["count"] == 2 for name in figures)

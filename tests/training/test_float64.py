@@ -117,14 +117,6 @@ def test_what_cannot_be_in_float64_is_refused_in_a_line(tiny: Make, sections: An
     assert "\n" not in str(refused.value)
 
 
-def test_clients_that_would_be_stacked_train_one_by_one(tiny: Make, tmp_path: Path) -> None:
-    with pytest.warns(RuntimeWarning, match="its precision is float64"):
-        edgefl.run(tiny(training=sgd(precision="float64", stack=2)), output=tmp_path / "stacked")
-    edgefl.run(tiny(training=sgd(precision="float64")), output=tmp_path / "alone")
-    a, b = ((tmp_path / name / "weights.safetensors").read_bytes() for name in ("stacked", "alone"))
-    assert a == b
-
-
 def test_pretrained_towers_are_taken_in_float64(tiny: Make) -> None:
     data = {"source": "names", "clients": {"text": 2}, "samples": 20, "validation": 20, "test": 20, "public": 32}
     model = {"text": {"blocks": 1, "width": 8, "heads": 2, "tokens": 8}}

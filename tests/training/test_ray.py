@@ -160,7 +160,6 @@ CASES: dict[str, dict[str, Any]] = {
     "buffered": {"round": {"policy": "buffered", "cohort": 1.0}},
     "asynchronous": {"round": {"policy": "asynchronous", "cohort": 1.0}},
     "attacked": {"fleet": {"failures": {"attack": {"kind": "label-flip", "share": 0.5}}}},
-    "stack": {"training": {"batch": 8, "stack": 2}},
     "shards": {},
     "shipped": {"executor": on_ray(ship_data=True)},
 }

@@ -46,7 +46,7 @@ ENTRIES = {
     "pfl-2": Entry("pfl-research, two torchrun processes", "bench.pfl_run", environment="pfl", launcher=TORCHRUN),
     "flower-2": Entry("Flower, two Ray workers", "bench.flower_run", environment="flower"),
 }
-"""The contestants; ``bench.stack`` makes others."""
+"""The contestants."""
 PACKAGES = {"pfl": ("pfl[pytorch]",), "flower": ("flwr[simulation]",)}
 """What each environment has beside torch, which is of the tool's own version in all of them."""
 SHOWN = {"pfl": ("pfl",), "flower": ("flwr", "ray")}

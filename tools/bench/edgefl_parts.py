@@ -78,11 +78,8 @@ class Cnn:
         return CnnTower(description["channels"], description["size"])
 
 
-def scenario(job: Job, rounds: int, workers: int, stack: int = 0, executor: str = "processes") -> dict[str, Any]:
-    """The job as a scenario: ``rounds`` rounds, in this process (1) or with so many workers of this ``executor``.
-
-    ``stack`` clients are trained at once; with 0 they train one by one.
-    """
+def scenario(job: Job, rounds: int, workers: int, executor: str = "processes") -> dict[str, Any]:
+    """The job as a scenario: ``rounds`` rounds, in this process (1) or with so many workers of this ``executor``."""
     image: dict[str, Any] = {"tower": "bench-cnn"}
     if job.vit is not None:
         image = {"tower": "vit", **dict(zip(("blocks", "width", "heads", "patch"), job.vit, strict=True))}
@@ -96,7 +93,7 @@ def scenario(job: Job, rounds: int, workers: int, stack: int = 0, executor: str 
         "model": {"image": image},
         "method": "fedavg",
         "schedule": {"name": "end-to-end", "rounds": rounds},
-        "training": {"optimizer": "sgd", "lr": LEARNING_RATE, "batch": job.batch, "epochs": 1, "stack": stack or "off"},
+        "training": {"optimizer": "sgd", "lr": LEARNING_RATE, "batch": job.batch, "epochs": 1},
         "round": {"cohort": job.cohort},
         "executor": "inline" if workers == 1 else {"name": executor, "workers": workers},
         "evaluation": {"every": rounds},

@@ -1,6 +1,6 @@
 """edgefl as a contestant: ``edgefl.run`` with a callback that waits after each round's record.
 
-    python -m bench.edgefl_run JOB --rounds N [--processes 1 | 2] [--ray] [--stack K]
+    python -m bench.edgefl_run JOB --rounds N [--processes 1 | 2] [--ray]
 
 With ``EDGEFL_BENCH_PARTS``, a folder, it also tells each round's time by part (``bench.parts``).
 
@@ -21,7 +21,7 @@ from bench import edgefl_parts, parts
 from bench.jobs import Job, Turns, asked
 
 
-def play(job: Job, rounds: int, workers: int, stack: int, executor: str) -> None:
+def play(job: Job, rounds: int, workers: int, executor: str) -> None:
     """Play the rounds, and tell the end of each."""
     turns = Turns()
     folder_of_parts = os.environ.get("EDGEFL_BENCH_PARTS")
@@ -36,10 +36,10 @@ def play(job: Job, rounds: int, workers: int, stack: int, executor: str) -> None
             turns.played(facts["upload_bytes"] // finished // 4, facts["finished"], by_part)
 
     with tempfile.TemporaryDirectory() as folder:
-        scenario = edgefl_parts.scenario(job, rounds, workers, stack, executor)
+        scenario = edgefl_parts.scenario(job, rounds, workers, executor)
         edgefl.run(scenario, output=Path(folder) / "run", on_progress=on_progress)
 
 
 if __name__ == "__main__":
     job, chosen = asked()
-    play(job, chosen.rounds, chosen.processes, chosen.stack, "ray" if chosen.ray else "processes")
+    play(job, chosen.rounds, chosen.processes, "ray" if chosen.ray else "processes")

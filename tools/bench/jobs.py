@@ -94,6 +94,5 @@ def asked() -> tuple[Job, argparse.Namespace]:
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--ray", action="store_true")
-    parser.add_argument("--stack", type=int, default=0)
     chosen = parser.parse_args()
     return JOBS[chosen.job], chosen

@@ -48,8 +48,6 @@ def _refused(scenario: Scenario, setup: Setup) -> Iterator[str]:
         yield f"selection {scenario.round.selection_name} isn't emulated: {', '.join(SELECTIONS)} are"
     if scenario.executor.device_type == "cuda":
         yield "clients are emulated on processors, not on GPUs: --set executor.device=cpu"
-    if scenario.training.stack != "off":
-        yield "training.stack: clients of an emulation train one by one: --set training.stack=off"
     if scenario.evaluation.clients:
         yield "evaluation.clients isn't emulated: leave it out"
     if fleet.availability != "always" or fleet.battery is not None or fleet.throttling:

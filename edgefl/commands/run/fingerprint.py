@@ -24,7 +24,6 @@ MAY_CHANGE = ("executor", "tracker", "training.on_divergence")
 
 NEWER = MappingProxyType(
     {
-        "training.stack": "off",
         "training.step_in_backward": False,
         "training.offload_states": False,
         "evaluation.metrics": [],

@@ -67,10 +67,10 @@ def check(scenario: Scenario, on_message: Callable[[str], None], folder: Path = 
     return setup
 
 
-def peaks_of(planner: Planner, together: int = 1) -> dict[str, int]:
+def peaks_of(planner: Planner) -> dict[str, int]:
     """Predicted peak bytes, kernels' scratch included, of each kind's largest client at each stage, and of evaluations.
 
-    ``together`` clients train at once (``training.stack``).  A work of a method that changes later isn't among them,
+    A work of a method that changes later isn't among them,
     nor is one of the server's beside evaluations: executors learn of those when they come.
     """
     setup, peaks = planner.setup, dict[str, int]()
@@ -87,7 +87,7 @@ def peaks_of(planner: Planner, together: int = 1) -> dict[str, int]:
                 largest = int(members[int(samples[members].argmax())])
                 _, _, cost = planner.compute(*planner.work(kind, first, stage, variant), largest)
                 what = f"the work of kind {kind!r} at stage {stage.index}"
-                peaks[what] = max(peaks.get(what, 0), cost.peak_memory_bytes * together)
+                peaks[what] = max(peaks.get(what, 0), cost.peak_memory_bytes)
         for split in {setup.evaluation.split, setup.evaluation.final}:
             for work, _ in setup.evaluations(split, schedule.stage(first)):
                 what = f"the evaluation of kind {work.kind!r}"
@@ -108,21 +108,16 @@ def check_devices(scenario: Scenario, setup: Setup, memories: Sequence[Memory] |
     if options.name == "inline" or (devices[0].type == "cpu" and memories is None):
         return
     packing = Packing([str(device) for device in devices], memories)
-    peaks = peaks_of(Planner(setup, predictor_of(scenario)), stacked(scenario))
+    peaks = peaks_of(Planner(setup, predictor_of(scenario)))
     if peaks and not packing.places(1, peaks.values()):
         what, peak = max(peaks.items(), key=lambda item: item[1])
         raise scenario.error(("executor", "device"), packing.refusal(what, peak))
 
 
-def stacked(scenario: Scenario) -> int:
-    """Clients that train at once in one process at most."""
-    return scenario.training.stack if isinstance(scenario.training.stack, int) else 1
-
-
 def expect_works(executor: Executor | None, scenario: Scenario, setup: Setup, predictor: Predictor) -> None:
     """Tell workers that share GPUs which works will come; raises TrainingError if one fits nowhere."""
     if isinstance(executor, Processes) and executor.packs:
-        executor.expect(peaks_of(Planner(setup, predictor), stacked(scenario)))
+        executor.expect(peaks_of(Planner(setup, predictor)))
 
 
 @dataclass(frozen=True)

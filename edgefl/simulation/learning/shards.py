@@ -38,7 +38,7 @@ def may_share(setup: Setup) -> bool:
     method, setting = setup.method, setup.method.setting
     own = type(method)
     usual = own.update_weight is Method.update_weight and own.rebuild is Method.rebuild and method.adds_up
-    return usual and setting.aggregation.clip is None and setting.training.stack == "off"
+    return usual and setting.aggregation.clip is None
 
 
 def shards_of(setup: Setup, state: ServerState, clients: Sequence[Member], stage: Stage) -> list[list[Member]]:

@@ -30,8 +30,8 @@ from edgefl.simulation.learning.part import KnownPart, Part, PartState
 from edgefl.simulation.learning.shards import largest_shard, may_share, shards_of
 from edgefl.training import Executor, Report, Task
 from edgefl.training.refusal import why_refused
-from edgefl.training.stacked import grouped, submit_together
-from edgefl.work import Work, distinct
+from edgefl.training.together import submit_together
+from edgefl.work import Work
 
 Floats = NDArray[np.float64]
 Integers = NDArray[Any]
@@ -70,8 +70,6 @@ class Training:
         """Trainings that haven't landed, and for each what the executor runs in one piece: itself, or a shard."""
         self._window = executor.window
         self._shares, self._may_share = False, may_share(setup)
-        stack = setup.method.setting.training.stack
-        self._stack = 1 if stack == "off" else stack
         self._of, self._landed_now, self._told = 0, 0, 0
         self._arrived = Arrived(setup, folder, most)
         self._part: Part | None = None
@@ -87,7 +85,6 @@ class Training:
         self._submitted = {future: of for future, of in self._submitted.items() if not future.done()}
         self._of, self._landed_now, self._told = len(self._submitted), 0, 0
         few = self.executor.window
-        few = None if few is None else few * self._stack
         self._window = few if few == 0 or (few is not None and in_order and len(flights.plans) > 2 * few) else None
         chosen = []
         for client, plan, trains in zip(flights.client.tolist(), flights.plans, go.tolist(), strict=True):
@@ -100,26 +97,9 @@ class Training:
             chosen.sort(key=lambda entry: -entry[1].cost.budgets()["flops"])
         for client, plan, metered, trains in chosen:
             self._begin(client, plan, self.state, flights.dispatch, metered, trains or metered, wires)
-        if self._stack > 1 and in_order:  # these have all landed when a checkpoint is written
-            self._group([self.under_way[client] for client in flights.client.tolist()])
         self._shares = self._may_share and in_order and largest_shard(len(flights.plans)) > 1
         if not self._shares:  # else when it is known who arrives
             self._feed()
-
-    def _group(self, started: Sequence[Started]) -> None:
-        """Decide which of these clients train at once: by the dispatch alone, whatever the executor."""
-        training = [(each, each.task) for each in started if each.task is not None]
-        counts: dict[int, tuple[int, ...]] = {}
-        for each, task in training:
-            if each.plan.group not in counts and task.client is not None:
-                source = self.setup.clients.client(task.client)
-                passes = distinct(each.plan.form)
-                counts[each.plan.group] = tuple(n for p in passes for n in source.counts(p).values())
-        classes = [(each.plan.kind, counts[each.plan.group]) for each, _ in training]
-        for members in grouped([task for _, task in training], classes, self._stack):
-            together = [training[member][0] for member in members]
-            for each in together:
-                each.together = together
 
     def resume(
         self, client: int, plan: Plan, state: ServerState, dispatch: Dispatch, metered: bool, trains: bool
@@ -170,14 +150,14 @@ class Training:
         return started.future
 
     def _submit_together(self, started: Started) -> Future[Report]:
-        """Give the executor all clients of a stack or a shard with ``started``, some of whom may not be waited for."""
+        """Give the executor all clients of a shard with ``started``, some of whom may not be waited for."""
         together, shard = started.together, started.shard
         tasks = [each.task for each in together if each.task is not None]
-        places, rule = (self._stack, None) if shard is None else (0, shard.rule)
-        for each, future in zip(together, submit_together(self.executor, tasks, places, rule), strict=True):
+        assert shard is not None
+        for each, future in zip(together, submit_together(self.executor, tasks, shard.rule), strict=True):
             each.future, each.together = future, ()
             if each is started or each in self._waiting:
-                self._submitted[future] = shard or future
+                self._submitted[future] = shard
             if each in self._waiting:
                 self._waiting.remove(each)
         self._tell()
@@ -284,10 +264,9 @@ class Training:
     def part(self, round: int) -> tuple[dict[str, Tensor], PartState] | None:
         """The clients that have landed of the round under way, from which ``resume_part`` goes on.
 
-        None where updates aren't added up as they land, and where clients train at once, whose numbers differ in other
-        groups.  Raises RunError if what clients left can't be written.
+        None where updates aren't added up as they land.  Raises RunError if what clients left can't be written.
         """
-        return None if self._part is None or self._stack > 1 else self._part.written(self._arrived, self.kept, round)
+        return None if self._part is None else self._part.written(self._arrived, self.kept, round)
 
     def resume_part(self, tensors: Mapping[str, Tensor], state: PartState) -> None:
         """Go on with clients that have landed, as ``part`` returned them: they don't train again."""

@@ -30,8 +30,6 @@ def test_no_work_of_a_run_was_larger_than_expected(
     run = edgefl.run(raw, output=tmp_path / "run")
     for (kind, stage), peak in run.clients.groupby(["kind", "stage"]).peak_memory_bytes.max().items():
         assert peak == peaks[f"the work of kind {kind!r} at stage {stage}"]
-    stacked = peaks_of(Planner(setup, predictor_of(scenario)), together=4)
-    assert all(stacked[what] == 4 * peak for what, peak in peaks.items() if what.startswith("the work of"))
 
 
 def test_a_client_that_fits_nowhere_is_told_before_the_run(tiny: Callable[..., dict[str, Any]]) -> None:

@@ -19,7 +19,6 @@ from edgefl.cost import predict
 from edgefl.errors import EdgeflError
 from edgefl.scenario import load
 from edgefl.work import Meter, Work
-from edgefl.work.stacking.loop import why_alone
 from edgefl.work.training_options import TrainingOptions
 
 Tiny = Callable[..., dict[str, Any]]
@@ -90,5 +89,4 @@ def test_what_it_does_not_go_with(tiny: Tiny) -> None:
         load(tiny(training={"offload_states": True, "precision": "float16"}))
     with pytest.raises(EdgeflError, match="mezo has no gradients .* leave out offload_states"):
         load(tiny(training={"offload_states": True, "optimizer": "mezo"}))
-    assert why_alone(offloaded(work_of())) == "its optimizer's states are offloaded"
     assert "offload_states" not in TrainingOptions().settings()

@@ -177,17 +177,6 @@ def test_what_is_wrong_is_told(tiny: Tiny) -> None:
         registry.get("optimizer", "mezo").build([], {}, "fused")
 
 
-def test_clients_arent_stacked_under_one_that_may_look_at_whole_tensors(tiny: Tiny, tmp_path: Path) -> None:
-    scenario = one_client(tiny, optimizer="signs", stack=2)
-    scenario["data"] = {**scenario["data"], "clients": {"image": 2}}
-    with pytest.warns(RuntimeWarning, match="the optimizer signs may look at whole tensors"):
-        stacked = edgefl.run(scenario, output=tmp_path / "stacked")
-    scenario["training"] = {**scenario["training"], "stack": "off"}
-    apart = edgefl.run(scenario, output=tmp_path / "apart")
-    for name, value in apart.weights().items():
-        assert torch.equal(stacked.weights()[name], value)
-
-
 def test_lists_and_schema_have_them() -> None:
     listed = parts(["optimizers", "rate_schedules"])
     by_name = {entry["name"]: entry for section in ("optimizers", "rate_schedules") for entry in listed[section]}

@@ -24,7 +24,6 @@ from edgefl.scenario import load
 from edgefl.schedules import Layerwise
 from edgefl.training import Inline, Task
 from edgefl.work import Context, Pass, Work, execute
-from edgefl.work.stacking.loop import why_alone
 from edgefl.work.steps import Classify
 
 Tiny = Callable[..., dict[str, Any]]
@@ -218,11 +217,6 @@ def test_a_value_that_is_read_after_its_step_is_an_error(registered: None, runs:
     runs(work, Toy())
     with pytest.raises(MethodError, match=r"set training\.step_in_backward: false"):
         runs(in_backward(work), Toy())
-
-
-def test_clients_train_one_by_one() -> None:
-    assert why_alone(make_work()) is None
-    assert why_alone(in_backward(make_work())) == "its optimizer steps in the backward pass"
 
 
 def test_an_earlier_run_can_be_resumed(tiny: Tiny) -> None:
