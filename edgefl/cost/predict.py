@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,6 +20,7 @@ from edgefl.cost.scratch import ScratchTable
 from edgefl.cost.traced_ahead import Ahead
 from edgefl.errors import MethodError
 from edgefl.memo import is_remembered, remember, remembered
+from edgefl.plain_data import from_data, to_data
 from edgefl.work import (
     CUDA_ROUNDING,
     METERED,
@@ -100,7 +102,7 @@ def work_key(form: Form) -> str:
     )  # fmt: skip
 
 
-ROOMS = ("cost", "methods", "schedules", "work", *models.ROOMS)
+ROOMS = ("cost", "methods", "plain_data", "schedules", "work", *models.ROOMS)
 """The rooms whose code decides the cost of a work.  Methods and schedules have steps and edits."""
 
 
@@ -273,7 +275,9 @@ class Predictor:
                 self._traces[key] = priced
                 return priced
             name = self._name(work, key)
-            trace = remembered(self.folder, name, Trace.from_json, "costs") or self._predict(name, work, source)
+            trace = remembered(self.folder, name, partial(from_data, Trace), "costs") or self._predict(
+                name, work, source
+            )
             self._traces[key] = self._with_scratch(trace, name)
         return self._traces[key]
 
@@ -301,5 +305,5 @@ class Predictor:
     def _predict(self, name: str, work: Work, source: Source) -> Trace:
         trace = predict(work, source, self.device)
         self.predicted += 1
-        remember(self.folder, name, trace.to_json())
+        remember(self.folder, name, to_data(trace))
         return trace

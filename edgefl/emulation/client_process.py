@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import IO, TypedDict, TypeVar
+from typing import IO, Any, TypedDict, TypeVar
 
 import safetensors.torch
 import torch
@@ -32,7 +32,7 @@ from edgefl.emulation.links import PORT, SERVER
 from edgefl.errors import EdgeflError, text_of
 from edgefl.machine.microbenchmarks import CPU, calibrate_here, small_layers, threads_of
 from edgefl.training import Node, Report, Task
-from edgefl.training.task import ReportFacts, TaskFacts, serialised
+from edgefl.training.task import ReportFacts, serialised
 from edgefl.training.worker import open_node
 from edgefl.work import Form
 from edgefl.work.packed import space
@@ -59,7 +59,7 @@ class Order(TypedDict, total=False):
     do: str
     seconds: float
     form: str
-    facts: TaskFacts
+    facts: dict[str, Any]
     payloads: int
     check: Mapping[str, int]
     latency: float
@@ -161,7 +161,7 @@ class _Client:
             "arithmetic": device.processor.arithmetic, "memory": device.processor.memory,
         }, b""  # fmt: skip
 
-    def timed(self, form: str, facts: TaskFacts, body: list[bytes]) -> tuple[Answer, bytes]:
+    def timed(self, form: str, facts: dict[str, Any], body: list[bytes]) -> tuple[Answer, bytes]:
         """Train a work after a pause, as in a round; the wall seconds."""
         # new files, whose pages are touched for the first time as those of a download
         task = Task.of(Form.decode(form), stored(lambda file: file.write(body.pop())), facts)
@@ -170,7 +170,7 @@ class _Client:
         self._computed(task)
         return {"seconds": time.monotonic() - began}, b""
 
-    def prepare(self, form: str, facts: TaskFacts, body: list[bytes]) -> tuple[Answer, bytes]:
+    def prepare(self, form: str, facts: dict[str, Any], body: list[bytes]) -> tuple[Answer, bytes]:
         """Train a work once outside all clocks, so that what is made at a first use is there."""
         self._run(Task.of(Form.decode(form), stored(lambda file: file.write(body.pop())), facts))
         return {}, b""
@@ -178,7 +178,7 @@ class _Client:
     def train(
         self,
         form: str,
-        facts: TaskFacts,
+        facts: dict[str, Any],
         payloads: int,
         check: Mapping[str, int],
         latency: float,

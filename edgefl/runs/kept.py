@@ -153,16 +153,6 @@ class Stored:
         except (OSError, ValueError) as error:
             raise RunError(f"can't read what a client keeps from {self.path}: {error}") from error
 
-    def to_json(self) -> list[Any]:
-        """Plain data from which ``from_json`` makes an equal Stored."""
-        return [self.path, self.offset, self.layout.items, self.names]
-
-    @classmethod
-    def from_json(cls, raw: Any) -> Stored:
-        """The Stored that ``to_json`` described."""
-        path, offset, items, names = raw
-        return cls(path, offset, Layout.read(items), tuple(names))
-
 
 class KeptFacts(TypedDict):
     """The files of clients' values by name, with their sizes in bytes, and the layouts that rows refer to."""

@@ -63,13 +63,13 @@ class Attack:
         start = base.to(value.device, torch.float64)
         return (start + self.changed(item, value.double() - start)).to(value.dtype)
 
-    def to_json(self) -> list[Any]:
-        """As plain data, from which ``from_json`` makes it again."""
+    def to_data(self) -> list[Any]:
+        """As plain data, from which ``from_data`` makes it again."""
         return [self.options.model_dump(mode="json"), self.classes, self.seed]
 
     @staticmethod
-    def from_json(raw: list[Any]) -> Attack:
-        """The attack of which ``to_json`` made this; it may have been JSON.  Raises PluginError in a worker."""
+    def from_data(raw: list[Any]) -> Attack:
+        """The attack of which ``to_data`` made this; it may have been JSON.  Raises PluginError in a worker."""
         options, classes, seed = raw
         part = registry.get("attack", options["kind"])
         made: Attack = part(part.Options.model_validate(options), classes, seed)

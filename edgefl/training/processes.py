@@ -27,6 +27,7 @@ from torch import Tensor
 from edgefl import registry, start_method
 from edgefl.data import DataOptions
 from edgefl.errors import OutOfHostMemory, TrainingError
+from edgefl.plain_data import to_data
 from edgefl.runs.kept import Layout, Stored
 from edgefl.training.packing import Memory, Place
 from edgefl.training.pools import PATIENCE, Packing, Pools, end, how_ended, processes_of, stop, warn
@@ -259,7 +260,7 @@ class Processes:
                 unused = [slot for _, slot, _ in self._inputs.values() if slot not in used]
                 self._inputs = {key: known for key, known in self._inputs.items() if known[1] in used}
                 slot = unused[-1] if unused else Slot()  # one that has memory already is written faster
-                self._inputs[id(given)] = given, slot, _text_slot(json.dumps(slot.write(given).to_json()))
+                self._inputs[id(given)] = given, slot, _text_slot(json.dumps(to_data(slot.write(given))))
             form = self._forms.get(task.form)
             if form is None:
                 form = self._forms[task.form] = _text_slot(task.form.encode())

@@ -15,11 +15,11 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from edgefl.plain_data import from_data, to_data
 from edgefl.runs.kept import Stored
 from edgefl.training.attack import Attack
 from edgefl.work import Description, Form, Result, Trace, Work
 from edgefl.work.description import Scalar
-from edgefl.work.meter.trace import StoredTrace
 from edgefl.work.packed import placed, split
 from edgefl.work.sums import Key, Means, Totals, listed, unlisted
 
@@ -47,29 +47,6 @@ class Sum:
     totals: Totals
     weights: tuple[tuple[float, float], ...]
     keep_non_finite: bool
-
-    def to_json(self) -> list[Any]:
-        """As plain data, from which ``from_json`` makes it again."""
-        return [self.totals.to_json(), self.weights, self.keep_non_finite]
-
-    @classmethod
-    def from_json(cls, raw: Sequence[Any]) -> Sum:
-        """The rule of which ``to_json`` made this; it may have been JSON."""
-        totals, weights, keep = raw
-        return cls(Totals.from_json(totals), tuple((weight, factor) for weight, factor in weights), keep)
-
-
-class TaskFacts(TypedDict):
-    """A task without its form and its inputs, as plain data."""
-
-    scalars: Mapping[str, Scalar]
-    client: int | None
-    seed: int
-    metered: bool
-    attack: list[Any] | None
-    kept: list[Any] | None
-    others: list[TaskFacts]
-    sum: list[Any] | None
 
 
 @dataclass(frozen=True)
@@ -116,30 +93,25 @@ class Task:
         raw = json.loads(head)
         return cls.of(Form.decode(raw["form"]), deserialised(body), raw)
 
-    def facts(self) -> TaskFacts:
+    def facts(self) -> dict[str, Any]:
         """All but the form and the inputs, as plain data."""
-        return {
-            "scalars": dict(self.scalars),
-            "client": self.client,
-            "seed": self.seed,
-            "metered": self.metered,
-            "attack": self.attack.to_json() if self.attack else None,
-            "kept": self.kept.to_json() if isinstance(self.kept, Stored) else None,
-            "others": [task.facts() for task in self.others],
-            "sum": self.sum.to_json() if self.sum else None,
+        kept = to_data(self.kept) if isinstance(self.kept, Stored) else None
+        facts = {
+            name: to_data(getattr(self, name)) for name in ("scalars", "client", "seed", "metered", "attack", "sum")
         }
+        return {**facts, "kept": kept, "others": [task.facts() for task in self.others]}
 
     @classmethod
-    def of(cls, form: Form, inputs: Mapping[str, Tensor], facts: TaskFacts) -> Task:
+    def of(cls, form: Form, inputs: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Task:
         """The task with these ``facts``."""
-        attack = Attack.from_json(facts["attack"]) if facts["attack"] else None
-        kept = Stored.from_json(facts["kept"]) if facts["kept"] else None
+        types = {"attack": Attack, "kept": Stored, "sum": Sum}
+        parts = {
+            name: raw and from_data(types[name], raw) if name in types else raw
+            for name, raw in facts.items()
+            if name != "form"
+        }
         others = tuple(cls.of(form, inputs, each) for each in facts["others"])
-        rule = Sum.from_json(facts["sum"]) if facts["sum"] else None
-        return cls(
-            form, facts["scalars"], inputs, facts["client"], facts["seed"], facts["metered"], attack, kept, others,
-            rule,
-        )  # fmt: skip
+        return cls(form, inputs=inputs, **{**parts, "others": others})
 
 
 @dataclass(frozen=True)
@@ -170,7 +142,7 @@ class ReportFacts(TypedDict):
     loss: float | None
     updates: int
     seed: int | None
-    measured: tuple[int | None, StoredTrace] | None
+    measured: tuple[int | None, Any] | None
     host: HostFigures
     others: list[ReportFacts]
     sums: Sequence[Key] | None
@@ -217,7 +189,7 @@ class Report:
             "loss": r.loss,
             "updates": r.updates,
             "seed": self.seed,
-            "measured": (m.peak_memory_bytes, m.trace.to_json()) if (m := self.measured) else None,
+            "measured": (m.peak_memory_bytes, to_data(m.trace)) if (m := self.measured) else None,
             "host": self.host,
             "others": [other.facts() for other in self.others],
             "sums": None if self.sums is None else listed(self.sums)[1],
@@ -264,7 +236,7 @@ class Report:
         kept: Mapping[str, Tensor],
         others: tuple[Report, ...] = (),
     ) -> Report:
-        measured = raw["measured"] and Measured(raw["measured"][0], Trace.from_json(raw["measured"][1]))
+        measured = raw["measured"] and Measured(raw["measured"][0], from_data(Trace, raw["measured"][1]))
         result = Result(payloads, raw["metrics"], kept, raw["loss"], updates=raw["updates"])
         return cls(result, measured, raw["seed"], raw["host"], others, refused=raw["refused"])
 

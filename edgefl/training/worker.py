@@ -18,6 +18,7 @@ from torch import Tensor
 from edgefl import registry, start_method, terminal
 from edgefl.data import Cargo, DataOptions, open_federation, unpacked
 from edgefl.errors import OutOfHostMemory, TrainingError, text_of
+from edgefl.plain_data import from_data
 from edgefl.runs.kept import Stored
 from edgefl.training.node import Node
 from edgefl.training.shared import put, room
@@ -148,4 +149,4 @@ def _form(key: str, path: str) -> Form:
 @lru_cache(1)
 def _inputs(number: int, path: str) -> Mapping[str, Tensor]:
     """Inputs that many tasks of a round share.  Works read them, and never write into them."""
-    return Stored.from_json(json.loads(Path(path).read_text(encoding="utf-8"))).tensors()
+    return from_data(Stored, json.loads(Path(path).read_text(encoding="utf-8"))).tensors()

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from edgefl.models.model import ModelDescription
+from edgefl.plain_data import from_data, to_data
 from edgefl.work.codecs import Codec
 from edgefl.work.slices import Cut
 
@@ -361,34 +362,12 @@ class Description:
 
     def encode(self) -> str:
         """JSON text from which ``decode`` makes an equal one."""
-        return json.dumps(asdict(self), sort_keys=True)
+        return json.dumps(to_data(self), sort_keys=True)
 
     @classmethod
     def decode(cls, text: str) -> Self:
         """What ``encode`` wrote."""
-        raw = json.loads(text)
-
-        def payload(p: Any) -> Payload:
-            items = tuple(
-                Item(**{**i, "shape": tuple(i["shape"]), "cut": i["cut"] and _cut(i["cut"])}) for i in p["items"]
-            )
-            codec = p["codec"] and Codec(**{**p["codec"], "exact": tuple(p["codec"]["exact"])})
-            return Payload(p["name"], items, p["follows"], codec)
-
-        return cls(
-            **{
-                **raw,
-                "trainable": tuple(raw["trainable"]),
-                "keep": tuple(raw["keep"]),
-                "reference": tuple(raw["reference"]) if isinstance(raw["reference"], list) else raw["reference"],
-                "passes": tuple(
-                    Pass(**{**p, "patterns": tuple(p["patterns"]), "around": tuple(p["around"])}) for p in raw["passes"]
-                ),
-                "down": tuple(map(payload, raw["down"])),
-                "up": tuple(map(payload, raw["up"])),
-                "edits": tuple(Edit(**e) for e in raw["edits"]),
-            }
-        )
+        return from_data(cls, json.loads(text))
 
     def received(self, wire: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Tensors that the node starts from, by item name; ``wire`` holds wire tensors and kept items."""
@@ -530,10 +509,6 @@ _SHARED = tuple(each.name for each in fields(Description))
 
 def _shared(description: Description) -> dict[str, Any]:
     return {name: getattr(description, name) for name in _SHARED}
-
-
-def _cut(raw: Any) -> Cut:
-    return tuple(tuple((start, stop) for start, stop in ranges) for ranges in raw)
 
 
 @runtime_checkable

@@ -67,23 +67,6 @@ class Totals:
         cuts = {a: its for a, its in self.cuts.items() if a in sent}
         return Totals(cuts, {k: total for k, total in self.expected.items() if k[0] in sent}, self.alone & sent)
 
-    def to_json(self) -> list[Any]:
-        """As plain data, from which ``from_json`` makes it again."""
-        rows = [
-            [a, a in self.alone, [[cut, self.expected.get((a, cut))] for cut in its]] for a, its in self.cuts.items()
-        ]
-        return rows
-
-    @classmethod
-    def from_json(cls, raw: Sequence[Any]) -> Totals:
-        """The totals of which ``to_json`` made this; it may have been JSON."""
-        rows = [(address, alone, [(read_cut(cut), total) for cut, total in its]) for address, alone, its in raw]
-        return cls(
-            {address: [cut for cut, _ in its] for address, _, its in rows},
-            {(address, cut): total for address, _, its in rows for cut, total in its if total is not None},
-            frozenset(address for address, alone, _ in rows if alone),
-        )
-
 
 def _new_memory(size: int) -> Tensor:
     return torch.empty(size, dtype=torch.uint8)

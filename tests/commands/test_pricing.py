@@ -14,6 +14,7 @@ from edgefl.commands.cells.pricing import Pricing, beside
 from edgefl.commands.compose import planner_of
 from edgefl.commands.fit.fit import Unfinished
 from edgefl.commands.profile.subjects import works_of
+from edgefl.plain_data import to_data
 from edgefl.scenario import load
 
 Tiny = Callable[..., dict[str, Any]]
@@ -59,7 +60,7 @@ def test_a_worker_answers_with_the_trace(
         pricing.begin(first)
         answered = pricing.take(first.key)
     alone = planner.predictor.trace(first.work, first.shapes, first.key)
-    assert answered is not None and answered.to_json() == alone.to_json()
+    assert answered is not None and to_data(answered) == to_data(alone)
     assert answered.peak_memory_bytes == alone.peak_memory_bytes and planner.predictor.ahead is None
 
 

@@ -20,6 +20,7 @@ from edgefl.cost import fake_tensors
 from edgefl.cost.fake_tensors import PredictionMode
 from edgefl.cost.predict import _predict
 from edgefl.models import ModelOptions
+from edgefl.plain_data import to_data
 from edgefl.work import Moment, Work
 
 LLAMA = {
@@ -78,7 +79,7 @@ def seen(work: Work, device: str) -> list[Any]:
     """All that a prediction says of a work: its costs with the calls of operators, and live bytes after each."""
     moments: list[Moment] = []
     trace = _predict(work, Toy(), device, moments).trace()
-    return [trace.to_json(), moments]
+    return [to_data(trace), moments]
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.slow)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from edgefl import registry
 from edgefl.cost import Predictor, cost_key, predict, shortened
 from edgefl.cost.predict import ROOMS, replaced
 from edgefl.memo import remembered
+from edgefl.plain_data import from_data
 from edgefl.work import Item, Payload, Trace, Work
 
 BASE = make_work()
@@ -120,7 +122,7 @@ def test_a_damaged_file_is_predicted_anew_with_a_warning(tmp_path: Path, damage:
     with pytest.warns(UserWarning, match=path.name):
         assert predictor.trace(BASE, Toy()) == expected
     assert predictor.predicted == 1
-    assert remembered(tmp_path, path.stem, Trace.from_json, "costs") == expected
+    assert remembered(tmp_path, path.stem, partial(from_data, Trace), "costs") == expected
 
 
 def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tensors import assert_equal_tensors
 from torch import Tensor
 
 from edgefl.errors import RunError
+from edgefl.plain_data import from_data, to_data
 from edgefl.runs import kept
 from edgefl.runs.kept import ALIGNMENT, FACTS, Index, Layout, Stored, new_file
 from edgefl.simulation.kept import KeptValues
@@ -57,7 +58,7 @@ def test_values_come_back_to_the_byte_and_changing_them_changes_no_file(tmp_path
     assert path.read_bytes() == before
     only = index.clients[3].only(["count", "unknown"])
     assert only is not None and list(only.tensors()) == ["count"] and index.clients[3].only([]) is None
-    assert Stored.from_json(json.loads(json.dumps(only.to_json()))) == only
+    assert from_data(Stored, json.loads(json.dumps(to_data(only)))) == only
 
 
 def test_what_a_stranger_writes_into_a_checkpoint_reads_no_other_file(tmp_path: Path) -> None:

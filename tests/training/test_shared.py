@@ -17,6 +17,7 @@ from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl.commands.compose import compose
+from edgefl.plain_data import to_data
 from edgefl.runs.kept import Layout
 from edgefl.scenario import load
 from edgefl.training import Inline, Processes, Task
@@ -59,16 +60,17 @@ def test_tensors_come_back_as_they_were_and_outlive_the_slot() -> None:
 def test_another_process_reads_and_writes_a_slot() -> None:
     code = (
         "import json, sys\n"
+        "from edgefl.plain_data import from_data\n"
         "from edgefl.runs.kept import Stored\n"
         "from edgefl.training.shared import put\n"
         "stored, path = json.loads(sys.argv[1])\n"
-        "tensors = Stored.from_json(stored).tensors()\n"
+        "tensors = from_data(Stored, stored).tensors()\n"
         "print(json.dumps(put(path, {name: t + t for name, t in tensors.items()}).items))"
     )
     inputs, answer = Slot(), Slot()
     given = {"a": torch.arange(1000.0), "b": torch.ones(2, 3, dtype=torch.float64)}
     stored = inputs.write(given)
-    text = json.dumps([stored.to_json(), answer.path])
+    text = json.dumps([to_data(stored), answer.path])
     out = subprocess.run([sys.executable, "-c", code, text], check=True, capture_output=True, text=True).stdout
     assert_equal_tensors(answer.read(Layout.read(json.loads(out))), {name: t + t for name, t in given.items()})
 

@@ -19,6 +19,7 @@ from edgefl import models
 from edgefl.cost import Predictor, ScratchTable, predict
 from edgefl.errors import UncountedOperator
 from edgefl.machine.kernel_scratch import probe
+from edgefl.plain_data import from_data, to_data
 from edgefl.schedules import Layerwise
 from edgefl.work import PARTS, AllocatorPeak, Call, Held, Inside, Item, Meter, Pass, Payload, Trace, Work, execute
 
@@ -179,7 +180,7 @@ def test_checkpointing_trades_memory_for_flops() -> None:
 
 def test_a_trace_comes_back_from_json() -> None:
     trace = predicted("training, then evaluation")
-    again = Trace.from_json(trace.to_json())
+    again = from_data(Trace, to_data(trace))
     assert again == trace and again.calls == trace.calls != ()
 
 

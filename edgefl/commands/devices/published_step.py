@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from edgefl.devices.written_facts import library_folder
 from edgefl.errors import DeviceError, UnknownName
 from edgefl.memo import cache_folder, remember, remembered
 from edgefl.models.towers.vision import import_torchvision
+from edgefl.plain_data import from_data, to_data
 from edgefl.registry import package_digest
 from edgefl.registry.part_fields import Fields
 from edgefl.work import CUDA_ROUNDING, METERED, Meter, Trace, digest
@@ -103,10 +104,10 @@ def _predicted(row: Measurement, gpu: bool, key: tuple[object, ...]) -> ComputeC
     """The cost of a network's step, whose trace is kept on disk as those of works are."""
     code = package_digest("edgefl", (*ROOMS, "commands/devices"))
     folder, name = cache_folder() / "costs", digest([*key, *models.versions(), code])
-    trace = remembered(folder, name, Trace.from_json, "costs")
+    trace = remembered(folder, name, partial(from_data, Trace), "costs")
     if trace is None:
         trace = _trace(row, gpu)
-        remember(folder, name, trace.to_json())
+        remember(folder, name, to_data(trace))
     step = trace.steps[0, "all"]
     return ComputeCost(
         trace.peak_memory_bytes, trace.memory_bytes, step.forward_flops, step.backward_flops, 0.0,

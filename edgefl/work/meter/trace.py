@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
-from typing import TypedDict
 
 from edgefl.work.meter.operator_calls import LIBRARY, Call
 
@@ -98,17 +97,6 @@ class Inside:
     assumed: bool = False
 
 
-class StoredTrace(TypedDict):
-    """A Trace as plain data: ``calls`` and ``steps`` are rows of their fields, in order."""
-
-    live: int
-    host: int
-    reserved: int
-    memory: dict[str, int]
-    calls: list[tuple[str, str, int, int, tuple[int, ...]]]
-    steps: list[tuple[int, str, int, int, dict[str, int], list[tuple[int, int, int, int]], dict[str, int]]]
-
-
 @dataclass(frozen=True)
 class Trace:
     """Result of a meter: bytes by part at the peak, and the cost of each distinct step.
@@ -141,49 +129,6 @@ class Trace:
                 memory = dict(zip(PARTS, held.after, strict=True))
                 memory["scratch"] += peak - sum(held.after)
         return replace(self, peak_memory_bytes=peak, memory_bytes=memory, assumed=assumed)
-
-    def to_json(self) -> StoredTrace:
-        """Plain data from which ``from_json`` makes an equal Trace, without the scratch."""
-        return {
-            "live": self.live_memory_bytes,
-            "host": self.host_bytes,
-            "reserved": self.reserved_bytes,
-            "memory": dict(self.live_parts),
-            "calls": [(h.call.operator, h.call.arguments, h.before, h.outputs, h.after) for h in self.calls],
-            "steps": [
-                (
-                    *key,
-                    s.forward_flops,
-                    s.backward_flops,
-                    dict(s.macs),
-                    [(f, b, n, int(c)) for (f, b, c), n in s.operators.items()],
-                    dict(s.gradient_macs),
-                )
-                for key, s in self.steps.items()
-            ],
-        }
-
-    @classmethod
-    def from_json(cls, raw: StoredTrace) -> Trace:
-        """The Trace that ``to_json`` wrote."""
-        steps = {
-            (index, pattern): StepCost(
-                forward,
-                backward,
-                Counter(macs),
-                Counter({(f, b, c): n for f, b, n, c in operators}),
-                Counter(gradient_macs),
-            )
-            for index, pattern, forward, backward, macs, operators, gradient_macs in raw["steps"]
-        }
-        calls = tuple(
-            Held(Call(operator, arguments), before, outputs, tuple(after))
-            for operator, arguments, before, outputs, after in raw["calls"]
-        )
-        live, parts = raw["live"], raw["memory"]
-        return cls(
-            live, parts, steps, live, calls, live_parts=parts, host_bytes=raw["host"], reserved_bytes=raw["reserved"]
-        )
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,87 @@
+"""Dataclasses as plain JSON data, and back: ``to_data`` and ``from_data``, the one pair for all that travels."""
+
+from __future__ import annotations
+
+import types
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import fields
+from functools import cache
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+Reader = Callable[[Any], Any]
+
+
+def to_data(value: Any) -> Any:
+    """Mappings, lists, text and numbers; a mapping whose keys aren't text is a list of pairs."""
+    if hasattr(value, "to_data"):
+        return value.to_data()
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: to_data(getattr(value, name)) for name in _names(value.__class__)}
+    if isinstance(value, Mapping):
+        if all(isinstance(key, str) for key in value):
+            return {key: to_data(each) for key, each in value.items()}
+        return [[to_data(key), to_data(each)] for key, each in value.items()]
+    if isinstance(value, list | tuple | Set):
+        return [to_data(each) for each in value]
+    return value
+
+
+def from_data(cls: type[T], raw: Any) -> T:
+    """The object of which ``to_data`` made this; it may have been JSON.  Raises TypeError for fields of another class.
+
+    Only what JSON can't tell is made anew, by the types of fields: dataclasses, tuples, sets and mappings.  Values of
+    other types, such as TypedDict, stay as they are.
+    """
+    kind: Any = cls
+    made: T = _reader(kind)(raw)
+    return made
+
+
+@cache
+def _names(cls: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(cls) if field.init)
+
+
+@cache
+def _reader(kind: Any) -> Reader:
+    kind = getattr(kind, "__value__", kind)
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return _same
+    if origin in (Union, types.UnionType):
+        arms = [_reader(arm) for arm in args if arm is not type(None)]
+        several = next((arm for arm in arms if arm is not _same), _same)
+        return lambda raw: several(raw) if isinstance(raw, list | dict) else raw
+    if hasattr(kind, "from_data"):
+        made: Reader = kind.from_data
+        return made
+    if hasattr(kind, "__dataclass_fields__"):
+        hints = get_type_hints(kind)
+        readers = {name: reader for name in _names(kind) if (reader := _reader(hints[name])) is not _same}
+        return lambda raw: kind(**{n: readers[n](v) if n in readers else v for n, v in raw.items()})
+    if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
+        each = _reader(args[0])
+        return tuple if each is _same else lambda raw: tuple(map(each, raw))
+    if origin is tuple:
+        readers_of = [_reader(arg) for arg in args]
+        return lambda raw: tuple(read(value) for read, value in zip(readers_of, raw, strict=True))
+    if origin in (frozenset, list) or (origin is not None and issubclass(origin, Sequence) and origin is not Mapping):
+        each, into = _reader(args[0]), frozenset if origin is frozenset else list
+        return _same if into is list and each is _same else lambda raw: into(map(each, raw))
+    if origin is not None and issubclass(origin, Mapping):
+        key, value = (_reader(arg) for arg in (*args, int)[:2])
+        into_mapping = Counter if origin is Counter else dict
+        if args[0] is str:
+            return (
+                _same
+                if value is _same and into_mapping is dict
+                else lambda raw: into_mapping({k: value(v) for k, v in raw.items()})
+            )
+        return lambda raw: into_mapping({key(k): value(v) for k, v in raw})
+    return _same
+
+
+def _same(raw: Any) -> Any:
+    return raw
