@@ -33,8 +33,8 @@ from edgefl.planning import Setup
 from edgefl.runs import RunDirectory, environment, read_run
 from edgefl.scenario import load
 from edgefl.simulation import Simulation
-from edgefl.training import Report, Task
-from edgefl.work import Item, Payload, Result, Work
+from edgefl.training import Task
+from edgefl.work import Item, Payload, Update, Work
 
 OWN = "own"
 """What each client keeps."""
@@ -67,14 +67,16 @@ class Adding:
 
     window = 0
 
-    def submit(self, task: Task) -> Future[Report]:
+    def submit(self, task: Task) -> Future[Update]:
         """A future with the report."""
         held: Mapping[str, Tensor] = getattr(task, "tensors", lambda: task.inputs)()
         kept = {name: held[name] + 1 for name in task.work.keep}
         payloads = {p.name: {i.name: i.spec.empty().zero_() for i in p.items} for p in task.work.up}
-        future: Future[Report] = Future()
+        future: Future[Update] = Future()
         host = {"wall_seconds": 0.0, "rss_bytes": psutil.Process().memory_info().rss, "process": os.getpid()}
-        future.set_result(Report(Result(payloads, kept=kept, loss=1.0), seed=task.seed, host=host))
+        future.set_result(
+            Update(task.client or 0, "", {}, task.work, payloads, {}, kept=kept, loss=1.0, seed=task.seed, host=host)
+        )
         return future
 
     def close(self) -> None:

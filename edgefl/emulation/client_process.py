@@ -31,11 +31,12 @@ from edgefl.emulation.kernel import enter
 from edgefl.emulation.links import PORT, SERVER
 from edgefl.errors import EdgeflError, text_of
 from edgefl.machine.microbenchmarks import CPU, calibrate_here, small_layers, threads_of
-from edgefl.training import Node, Report, Task
-from edgefl.training.task import ReportFacts, serialised
+from edgefl.training import Node, Task
+from edgefl.training.task import serialised
 from edgefl.training.worker import open_node
 from edgefl.work import Form
 from edgefl.work.packed import space
+from edgefl.work.update import Update
 
 PAUSE = 0.5
 """Seconds without work before a work is timed: after a download the processor's caches hold other things."""
@@ -86,7 +87,7 @@ class Answer(TypedDict, total=False):
     arithmetic: tuple[float, ...]
     memory: tuple[float, ...]
     times: Times
-    facts: ReportFacts
+    facts: dict[str, Any]
 
 
 def tell(pipe: Connection, facts: Order | Answer, body: bytes = b"") -> None:
@@ -139,15 +140,15 @@ class _Client:
         self._pipe, self._stream, self._node = pipe, stream, node
         self._held: dict[str, Tensor] = {}
 
-    def _run(self, task: Task) -> Report:
+    def _run(self, task: Task) -> Update:
         """Run a task, with new memory for its update: what a node keeps for the next one would count in its peak."""
         size = space(task.form.up)
         return self._node.run(task, None if size is None else torch.empty(size, dtype=torch.uint8))
 
-    def _computed(self, task: Task) -> tuple[Report, list[bytes]]:
+    def _computed(self, task: Task) -> tuple[Update, list[bytes]]:
         """What a round computes: the task's report, and its payloads as they are sent."""
         report = self._run(task)
-        return report, [serialised(tensors) for tensors in report.result.payloads.values() if tensors]
+        return report, [serialised(tensors) for tensors in report.payloads.values() if tensors]
 
     def calibrate(self, seconds: float, body: list[bytes]) -> tuple[Answer, bytes]:
         """Measure the rates of this process by CPU time, and its ``share`` of a processor's time."""
@@ -207,10 +208,10 @@ class _Client:
         if uploads:
             time.sleep(latency)
             frames.send(self._stream, uploads)
-        kept = report.result.kept
+        kept = report.kept
         self._held |= kept
         times: Times = {"downloaded": downloaded, "computed": computed, "cpu_seconds": spent}
-        return {"times": times, "facts": report.facts()}, serialised(kept)
+        return {"times": times, "facts": report.to_data()}, serialised(kept)
 
 
 def stored(write: Callable[[IO[bytes]], object]) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import inf
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Self
+from typing import Any, Self
 
 from torch import Tensor
 
@@ -29,9 +29,9 @@ from edgefl.emulation.links import UNLIMITED, Network, Rates, client_of
 from edgefl.emulation.traffic import Traffic
 from edgefl.errors import EmulationError
 from edgefl.planning import Plan
-from edgefl.training import Inline, Report, Task
-from edgefl.training.task import ReportFacts, deserialised, serialised
-from edgefl.work import Form
+from edgefl.training import Inline, Task
+from edgefl.training.task import answer, deserialised, serialised
+from edgefl.work.update import Update
 
 START_SECONDS = 300.0
 """Wall time in which all clients have imported torch and opened their data."""
@@ -106,7 +106,7 @@ class Emulator:
         background: tuple[int, float] = (0, inf),
     ):
         self._inline = Inline(federation, "cpu")
-        self._tasks: dict[int, tuple[Task, Future[Report]]] = {}
+        self._tasks: dict[int, tuple[Task, Future[Update]]] = {}
         self._running: dict[int, _Running] = {}
         self._journal = Journal()
         self._traffic: Traffic | None = None
@@ -188,11 +188,11 @@ class Emulator:
 
     # as an executor -------------------------------------------------------------------------------------------------
 
-    def submit(self, task: Task) -> Future[Report]:
+    def submit(self, task: Task) -> Future[Update]:
         """Run a work of the server; keep a client's until it flies."""
         if task.client is None:
             return self._inline.submit(task)
-        future: Future[Report] = Future()
+        future: Future[Update] = Future()
         self._tasks[task.client] = task, future
         return future
 
@@ -265,7 +265,7 @@ class Emulator:
         running: _Running,
         plan: Plan,
         task: Task,
-        future: Future[Report],
+        future: Future[Update],
         start: threading.Barrier,
         deadline: float,
     ) -> Flown:
@@ -306,7 +306,7 @@ class Emulator:
             future.cancel()
             return self._given_up(running, receiver, began, sum(map(len, downloads)), error)
         running.held |= sent | new.keys()
-        future.set_result(_report(answer["facts"], task.form, arrived, kept))
+        future.set_result(_update(answer["facts"], task, arrived, kept))
         counted = self.network.counted(running.number)
         downloaded = times["downloaded"] if downloads else began
         return Flown(
@@ -357,11 +357,11 @@ def _order(task: Task) -> Order:
     return {"form": task.form.encode(), "facts": {**task.facts(), "metered": False, "kept": None}}
 
 
-def _report(facts: ReportFacts, form: Form, arrived: Sequence[bytearray], kept: bytes) -> Report:
+def _update(facts: Mapping[str, Any], task: Task, arrived: Sequence[bytearray], kept: bytes) -> Update:
     """The report of a client from its facts, its payloads and what it keeps."""
     tensors: dict[str, Tensor] = {f"kept/{name}": tensor for name, tensor in deserialised(kept).items()}
-    names = [payload.name for payload in form.up if payload.items]
+    names = [payload.name for payload in task.form.up if payload.items]
     for name, body in zip(names, arrived, strict=True):
         index = facts["payloads"].index(name)
         tensors |= {f"{index}/{item}": tensor for item, tensor in deserialised(bytes(body)).items()}
-    return Report.of(facts, tensors)
+    return answer(facts, task, tensors)

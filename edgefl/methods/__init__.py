@@ -5,7 +5,8 @@ from edgefl.methods.aggregation.rules import ByCoordinate, ByUpdate, Group
 from edgefl.methods.aggregation.server_optimizers import ServerOptimizer
 from edgefl.methods.protocol import Method
 from edgefl.methods.setting import ClientFacts, Kind, Setting
-from edgefl.methods.state import ServerState, Update
+from edgefl.methods.state import ServerState
+from edgefl.work.update import Update
 
 __all__ = [
     "ByCoordinate", "ByUpdate", "ClientFacts", "Cohort", "Group", "Kind", "Method", "ServerOptimizer", "ServerState",

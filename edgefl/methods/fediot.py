@@ -15,8 +15,9 @@ from edgefl.errors import MethodError
 from edgefl.methods.aggregation import Cohort
 from edgefl.methods.protocol import Method
 from edgefl.methods.setting import Setting
-from edgefl.methods.state import ServerState, Update
+from edgefl.methods.state import ServerState
 from edgefl.work import Address
+from edgefl.work.update import Update
 
 LAYERS = {"attention": ("attn", "attention"), "mlp": ("mlp", "ffn")}
 """Names of a block's layers in each scope."""

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from edgefl.errors import MethodError
 from edgefl.methods.protocol import Method
-from edgefl.methods.state import Update
 from edgefl.work import Address, Item, Payload, Work
 from edgefl.work.description import OptimizerSettings, Scalar
 from edgefl.work.optimizer.zeroth_order import STEPS, direction, pooled
 from edgefl.work.training_options import TrainingOptions
+from edgefl.work.update import Update
 
 
 class Mezo(Method):

@@ -24,10 +24,10 @@ from edgefl.methods.aggregation.server_optimizers import stepped
 from edgefl.methods.checked_answers import check_answers
 from edgefl.methods.personal.personal_parts import check_parts, keep_personal
 from edgefl.methods.setting import ClientFacts, Setting
-from edgefl.methods.state import ServerState, Update
+from edgefl.methods.state import ServerState
 from edgefl.models import peft_folder, quantised
 from edgefl.registry.part_fields import Fields
-from edgefl.work import Address, Item, Pass, Payload, Result, Work
+from edgefl.work import Address, Item, Pass, Payload, Update, Work
 from edgefl.work.description import HELD_OUT, StepArgs
 from edgefl.work.slices import add
 from edgefl.work.sums import averaged, exact
@@ -310,7 +310,7 @@ class Method:
         """Works of the server after updates are aggregated."""
         return ()
 
-    def absorb(self, state: ServerState, work: Work, result: Result) -> ServerState:
+    def absorb(self, state: ServerState, work: Work, result: Update) -> ServerState:
         """The state after a server work: the tensors that it sends up replace those at their addresses."""
         sent = {i.source: result.payloads[p.name][i.name] for p in work.up for i in p.items}
         old = {a: state.tensors.get(a, value) for a, value in sent.items()}

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from edgefl import registry
 from edgefl.methods.aggregation.rules import ByUpdate, Rule, rule
-from edgefl.methods.state import Update
 from edgefl.planning.setup import Setup
 from edgefl.training import Attack
 from edgefl.work.slices import Cut, covers
 from edgefl.work.sums import averaged
+from edgefl.work.update import Update
 
 Texts = dict[str, list[bytes]]
 

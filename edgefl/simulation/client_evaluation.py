@@ -28,9 +28,10 @@ from edgefl.simulation.learning import Training
 from edgefl.simulation.records import scored_record
 from edgefl.simulation.run_state import Run
 from edgefl.simulation.tally import ScoredClients
-from edgefl.training import Report, Task
+from edgefl.training import Task
 from edgefl.work import Description, Form
 from edgefl.work.description import Scalar
+from edgefl.work.update import Update
 
 WAITING = 32
 """Works that are submitted before the oldest one's report is awaited: each holds a copy of the model."""
@@ -49,7 +50,7 @@ def score_clients(run: Run, planner: ScoringPlanner, round: int) -> ScoredClient
         metrics: Mapping[str, float | None] | Maybe = UNSET
         if report is not None:
             received = replace(scoring.form, down=_without(scoring.form))
-            metrics = finite_metrics(received, report.result.metrics, bad)
+            metrics = finite_metrics(received, report.metrics, bad)
         records.append(scored_record(parts.setup, scoring, round, client, bool(trains[client]), report, metrics))
     _note_received(run, scored)
     return ScoredClients(records, sums_of(groups_of(run, scored, trains), records))
@@ -100,17 +101,17 @@ def _note_received(run: Run, scored: Scored) -> None:
 
 def _reports(
     run: Run, planner: ScoringPlanner, scored: Scored, round: int
-) -> Iterator[tuple[int, Scoring, Report | None]]:
+) -> Iterator[tuple[int, Scoring, Update | None]]:
     """Each client's scoring and report, in order; None without training."""
     learning, entries = run.parts.learning, list(scored.scorings.items())
     if not isinstance(learning, Training):
         yield from ((client, scoring, None) for client, scoring in entries)
         return
     wires: dict[tuple[Any, ...], Mapping[str, Tensor]] = {}
-    waiting: deque[tuple[int, Scoring, Future[Report]]] = deque()
+    waiting: deque[tuple[int, Scoring, Future[Update]]] = deque()
     told = 0
 
-    def oldest() -> tuple[int, Scoring, Report]:
+    def oldest() -> tuple[int, Scoring, Update]:
         nonlocal told
         client, scoring, future = waiting.popleft()
         report, told = future.result(), told + 1
@@ -133,7 +134,7 @@ def _submitted(
     scalars: Mapping[str, Scalar],
     round: int,
     wires: dict[tuple[Any, ...], Mapping[str, Tensor]],
-) -> Future[Report]:
+) -> Future[Update]:
     """The future of a client's work: on the current model, with the parts of it that are the client's own."""
     form, state, setup = scoring.form, learning.state, learning.setup
     start = scoring.kind, scoring.variant, scoring.stage.index, scoring.old

@@ -21,7 +21,8 @@ from torch import Tensor
 from edgefl.errors import RunError
 from edgefl.runs.durable import writing
 from edgefl.runs.kept import Index, KeptFacts, Layout, Stored, made, mapped, new_file, write_at
-from edgefl.training import Kept, Report
+from edgefl.training import Kept
+from edgefl.work.update import Update
 
 TRIM_BYTES = 64 << 20
 """Bytes that trainings leave between two times that free memory is given back to the system."""
@@ -201,13 +202,13 @@ class KeptValues:
         self._saved = Index.read(self._saved.folder, rows, facts)
 
 
-class Deposited(Future[Report]):
+class Deposited(Future[Update]):
     """The report of a training, whose kept tensors go to the store when it ends: ``left`` says where they are."""
 
-    def __init__(self, training: Future[Report], store: KeptValues):
+    def __init__(self, training: Future[Update], store: KeptValues):
         super().__init__()
         self.left: Left | None = None
-        self._training: Future[Report] | None = training
+        self._training: Future[Update] | None = training
         self._store = store
         training.add_done_callback(self._deposit)
 
@@ -216,16 +217,16 @@ class Deposited(Future[Report]):
         training = self._training
         return training is not None and training.cancel()
 
-    def _deposit(self, training: Future[Report]) -> None:
+    def _deposit(self, training: Future[Update]) -> None:
         self._training = None  # it holds the tensors
         if training.cancelled():
             super().cancel()
             return
         try:
             report = training.result()
-            if report.result.kept:
-                self.left = self._store.put(report.result.kept)
-                report = replace(report, result=replace(report.result, kept={}))
+            if report.kept:
+                self.left = self._store.put(report.kept)
+                report = replace(report, kept={})
         except Exception as error:
             self.set_exception(error)
         else:

@@ -157,11 +157,11 @@ def await_report(run: Run, client: int, plan: Plan, arrived: bool, round: int, t
     report = run.parts.learning.land(client, arrived)
     if report is None:
         return UNTRAINED
-    loss = report.result.loss
+    loss = report.loss
     tally.hosts.append(HostWork(round=round, client=client, **report.host))
     run.parts.on_progress("client", {"round": round, "client": client, "loss": loss})
     measured = run.progress.lines.measured(client, plan, report)
-    return Learnt(loss, measured, report.result.metrics) if arrived else Learnt(None, measured)
+    return Learnt(loss, measured, report.metrics) if arrived else Learnt(None, measured)
 
 
 def accepted(run: Run, client: int, plan: Plan, number: int, learnt: Learnt, tally: Tally) -> bool:

@@ -27,8 +27,8 @@ from edgefl.records.writing import Columns, inner, texts
 from edgefl.simulation.attackers import attack_column
 from edgefl.simulation.inflight.closed_form import OUTCOMES, PHASES, Integers, Landings
 from edgefl.simulation.roster import CHUNK, Roster
-from edgefl.training import Report
 from edgefl.work import Description, Source, Work
+from edgefl.work.update import Update
 
 JOULES_PER_KWH = 3.6e6
 
@@ -188,7 +188,7 @@ class ClientLines:
                 known[key] = orjson.dumps(setting.training.scalars_of(key[1], pattern)["lr"])
         return {"lr": [known[plan.kind, int(round)] for plan, round in zip(plans, base_rounds, strict=True)]}
 
-    def measured(self, client: int, plan: Plan, report: Report) -> Measured:
+    def measured(self, client: int, plan: Plan, report: Update) -> Measured:
         """What was measured of a client's work; UNMEASURED if nothing was."""
         return _measured(plan.form, self.setup.clients.client(client), plan.cost.compute, report)
 
@@ -250,7 +250,7 @@ def outcomes(landings: Landings) -> dict[str, int]:
 
 
 def server_record(
-    setup: Setup, work: Work, when: str, computed: ComputeCost, seconds: float, report: Report | None
+    setup: Setup, work: Work, when: str, computed: ComputeCost, seconds: float, report: Update | None
 ) -> ServerWork:
     """Record of a work of the server; ``when`` names the point of the round at which it runs."""
     return ServerWork(
@@ -272,7 +272,7 @@ def scored_record(
     round: int,
     client: int,
     eligible: bool,
-    report: Report | None,
+    report: Update | None,
     metrics: Mapping[str, float | None] | Maybe,
 ) -> ScoredClient:
     """Record of a client's work on its own held-out samples."""
@@ -347,11 +347,11 @@ def _uploads(plan: Plan) -> written.Uploads:
     )
 
 
-def _measured(work: Description, source: Source, predicted: ComputeCost, report: Report | None) -> Measured:
-    if report is None or report.measured is None:
+def _measured(work: Description, source: Source, predicted: ComputeCost, report: Update | None) -> Measured:
+    if report is None or report.trace is None:
         return UNMEASURED
-    peak = report.measured.peak_memory_bytes
-    measured = compute_cost(work, source, report.measured.trace)
+    peak = report.peak_memory_bytes
+    measured = compute_cost(work, source, report.trace)
     return Measured(
         measured_peak_memory_bytes=peak,
         measured_forward_flops=measured.forward_flops,

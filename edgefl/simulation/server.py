@@ -17,8 +17,8 @@ from edgefl.simulation.inflight.clock import Clock
 from edgefl.simulation.records import server_record
 from edgefl.simulation.run_state import Events, Run
 from edgefl.simulation.tally import Tally
-from edgefl.training import Report
 from edgefl.work import Payload, Work
+from edgefl.work.update import Update
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ServerWork:
     work: Work
     when: str
     compute: ComputeCost
-    future: Future[Report] | None
+    future: Future[Update] | None
 
 
 def run_server_works(
@@ -74,7 +74,7 @@ def evaluate(run: Run, env: Clock, round: int, split: str, tally: Tally) -> Even
     for under_way, (_, kinds) in zip(submitted, works, strict=True):
         report = yield from server_work(run, env, under_way, tally.server)
         if report is not None:
-            metrics |= {kind: finite_metrics(under_way.work, report.result.metrics, bad) for kind in kinds}
+            metrics |= {kind: finite_metrics(under_way.work, report.metrics, bad) for kind in kinds}
     return {kind: metrics[kind] for kind in setup.clients.kinds if kind in metrics}
 
 

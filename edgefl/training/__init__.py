@@ -8,10 +8,10 @@ with garbage.left_alone():  # workers on Ray, and spawned ones, begin here
     from edgefl.training.node import Node, Sources
     from edgefl.training.options import ExecutorOptions
     from edgefl.training.processes import Processes
-    from edgefl.training.task import Kept, Measured, Report, Task
+    from edgefl.training.task import Kept, Task
     from edgefl.work.torch_device import device_of
 
 __all__ = [
-    "Attack", "Executor", "ExecutorOptions", "Inline", "Kept", "Measured", "Node", "Processes", "Report", "Sources",
+    "Attack", "Executor", "ExecutorOptions", "Inline", "Kept", "Node", "Processes", "Sources",
     "Task", "device_of", "make_executor",
 ]  # fmt: skip

@@ -13,8 +13,9 @@ from edgefl.errors import EdgeflError, OutOfHostMemory
 from edgefl.training.node import Node, free_memory
 from edgefl.training.options import ExecutorOptions
 from edgefl.training.processes import Processes
-from edgefl.training.task import Report, Task
+from edgefl.training.task import Task
 from edgefl.work.torch_device import device_of, keep_freed_memory
+from edgefl.work.update import Update
 
 
 class Executor(Protocol):
@@ -25,7 +26,7 @@ class Executor(Protocol):
         """Tasks that it should have at a time: 0 if ``submit`` runs a task itself, None if it can't say."""
         ...
 
-    def submit(self, task: Task) -> Future[Report]:
+    def submit(self, task: Task) -> Future[Update]:
         """Start or queue a task.  The future holds its report, or the error that the task raised."""
         ...
 
@@ -63,13 +64,13 @@ class Inline(_Closing):
         keep_freed_memory()
         self._node = Node(federation, device_of(device))
 
-    def submit(self, task: Task) -> Future[Report]:
+    def submit(self, task: Task) -> Future[Update]:
         """Run the task and return a completed future with its report or its EdgeflError.
 
         A task for which the memory of this machine doesn't suffice runs once more, after everything that can be freed
         is freed.
         """
-        future: Future[Report] = Future()
+        future: Future[Update] = Future()
         try:
             try:
                 future.set_result(self._node.run(task))

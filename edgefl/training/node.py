@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import Protocol
 
@@ -17,11 +18,12 @@ from torch import Tensor, nn
 from edgefl import models, registry, seeds
 from edgefl.errors import EdgeflError, OutOfHostMemory, TrainingError
 from edgefl.training.summed import Adder
-from edgefl.training.task import HostFigures, Measured, Report, Task
-from edgefl.work import CUDA_ROUNDING, AllocatorPeak, Meter, Pass, Source, Work, run
+from edgefl.training.task import Task
+from edgefl.work import CUDA_ROUNDING, SERVER, AllocatorPeak, Meter, Pass, Source, Update, Work, run
 from edgefl.work.meter.allocator_peak import profiling
 from edgefl.work.packed import Buffers, space
 from edgefl.work.torch_device import ran_out, seeded, threads, warm
+from edgefl.work.update import HostFigures
 
 
 class Sources(Protocol):
@@ -69,7 +71,7 @@ class Node:
             self._modules[key] = module, frozenset(module.state_dict())
         return module
 
-    def run(self, task: Task, buffer: Tensor | None = None) -> Report:
+    def run(self, task: Task, buffer: Tensor | None = None) -> Update:
         """Run a task.  Its payloads are put into ``buffer``, if that is given; see ``edgefl.work.run``.
 
         Raises TrainingError, which names the client or the server, if the work fails, OutOfHostMemory if the memory of
@@ -90,12 +92,12 @@ class Node:
             data: Source = _Lapped(source, watch) if watch else source
             if buffer is None and task.attack is None and (size := space(work.up)) is not None:
                 buffer = self._buffers.take(size)
-            result = run(
+            update = run(
                 work, inputs, data, module=module, device=self.device,
                 seed=task.seed, meter=meter, sent=sent, watch=watch, buffer=buffer,
             )  # fmt: skip
-            measured = Measured(watch.bytes if watch else None, result.trace) if result.trace is not None else None
-        return Report(result, measured, task.seed, _host(started))
+        client, peak = SERVER if task.client is None else task.client, watch.bytes if watch else None
+        return replace(update, client=client, seed=task.seed, peak_memory_bytes=peak, host=_host(started))
 
     @contextmanager
     def _failing(self, task: Task) -> Iterator[None]:

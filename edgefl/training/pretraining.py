@@ -319,10 +319,10 @@ class Pretraining:
             self.on_message(f"pre-training the {modality} tower: epoch {epoch + 1} of {count}")
             seed = seeds.key(self.seed, "pre-training", epoch)
             report = node.run(Task(work.form, work.scalars, values, None, seed, metered=True))
-            values = dict(report.result.payloads["model"])
-            losses.append(report.result.loss)
-            assert report.measured is not None
-            cost = compute_cost(work, data.server(), report.measured.trace)
+            values = dict(report.payloads["model"])
+            losses.append(report.loss)
+            assert report.trace is not None
+            cost = compute_cost(work, data.server(), report.trace)
             flops += cost.forward_flops + cost.backward_flops
             if stop is None or held_out is None:
                 continue
@@ -355,7 +355,7 @@ class Pretraining:
         scoring = Work(
             "pretrain", work.model, (), (Pass("score-classify", data, (modality,), 100, False, {}),), work.down
         )
-        return node.run(Task(scoring.form, scoring.scalars, values, None, 0)).result.metrics["accuracy"]
+        return node.run(Task(scoring.form, scoring.scalars, values, None, 0)).metrics["accuracy"]
 
     def _works(self, modality: str, options: TowerPretraining) -> list[Work]:
         """One work per epoch over the public samples; the works differ in the learning rate only."""

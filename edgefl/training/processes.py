@@ -32,11 +32,12 @@ from edgefl.runs.kept import Layout, Stored
 from edgefl.training.packing import Memory, Place
 from edgefl.training.pools import PATIENCE, Packing, Pools, end, how_ended, processes_of, stop, warn
 from edgefl.training.shared import MOST_LENT, Slot, Slots, available
-from edgefl.training.task import Report, Task
+from edgefl.training.task import Task, answer, decoded
 from edgefl.training.worker import Answer, do_nothing, in_one_piece, run_task, start
 from edgefl.work import Form
 from edgefl.work.packed import space
 from edgefl.work.torch_device import device_of
+from edgefl.work.update import Update
 
 QUEUED_PER_WORKER = 3
 """Tasks for each worker that are handed to the pool, those that run included; the others wait as they are."""
@@ -46,7 +47,7 @@ LOOKS_PER_TIMEOUT = 20
 """How often per timeout the watch looks whether tasks still end."""
 
 
-class _Cancellable(Future[Report]):
+class _Cancellable(Future[Update]):
     """Future of a task, which can be cancelled while the task is queued."""
 
     entry: _Entry | None = None
@@ -156,7 +157,7 @@ class Processes:
                 assert isinstance(self._pool, Pools)
                 self._pool.warm(do_nothing)
 
-    def submit(self, task: Task) -> Future[Report]:
+    def submit(self, task: Task) -> Future[Update]:
         """Queue the task for a worker and return the future of its report.
 
         The future raises TrainingError if the task fails, or if this machine can't run it even alone.
@@ -381,15 +382,15 @@ class Processes:
                     self._recover(pool, f"no task ended within {timeout:g} s (executor.timeout)")
 
 
-def _report(entry: _Entry, slots: Slots, head: str, body: bytes | list[Any] | None) -> Report:
+def _report(entry: _Entry, slots: Slots, head: str, body: bytes | list[Any] | None) -> Update:
     """The report of a worker's answer, whose slot is one of ``slots``."""
     if isinstance(body, bytes):
-        return Report.decode(head, body)
+        return decoded(head, body, entry.task)
     assert entry.shared is not None
     if body is None:
-        form = entry.task.form
-        return Report.in_buffer(json.loads(head), form, slots.bytes(entry.shared[1], space(form.up) or 0))
-    return Report.of(json.loads(head), entry.shared[1].read(Layout.read(body)))
+        buffer = slots.bytes(entry.shared[1], space(entry.task.form.up) or 0)
+        return answer(json.loads(head), entry.task, buffer)
+    return answer(json.loads(head), entry.task, entry.shared[1].read(Layout.read(body)))
 
 
 def _text_slot(text: str) -> Slot:

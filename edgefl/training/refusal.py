@@ -10,16 +10,16 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from edgefl.training.task import Report
 from edgefl.work import Description, TensorSpec
 from edgefl.work.description import DTYPES
 from edgefl.work.packed import Packed, finite
+from edgefl.work.update import Update
 
 REPLAYED, TRUNCATED, OVERSIZED = "replayed", "truncated", "oversized"
 WRONG_SHAPE, WRONG_DTYPE, NOT_FINITE = "wrong shape", "wrong dtype", "not finite"
 
 
-def why_refused(work: Description, report: Report, seed: int, *, keep_non_finite: bool) -> str | None:
+def why_refused(work: Description, report: Update, seed: int, *, keep_non_finite: bool) -> str | None:
     """The reason for which the server refuses a report of ``work``; None if it accepts it.
 
     ``seed`` is that of the client's task: a report with another one answers another task (``replayed``).  Missing
@@ -27,7 +27,7 @@ def why_refused(work: Description, report: Report, seed: int, *, keep_non_finite
     """
     if report.seed != seed:
         return REPLAYED
-    payloads = report.result.payloads
+    payloads = report.payloads
     if payloads.keys() - {payload.name for payload in work.up}:
         return OVERSIZED
     for payload in work.up:

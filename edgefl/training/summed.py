@@ -8,10 +8,11 @@ from dataclasses import replace
 from torch import Tensor
 
 from edgefl.training.refusal import why_refused
-from edgefl.training.task import Report, Task
+from edgefl.training.task import Task
 from edgefl.work import Address, Description
 from edgefl.work.packed import Packed
 from edgefl.work.sums import Starts, Sums
+from edgefl.work.update import Update
 
 
 class Adder:
@@ -22,7 +23,7 @@ class Adder:
         self._starts: Starts = {}
         self._began: tuple[Mapping[str, Tensor], object, dict[Address, Tensor], dict[str, Tensor]] | None = None
 
-    def run(self, task: Task, run: Callable[[Task], Report]) -> Report:
+    def run(self, task: Task, run: Callable[[Task], Update]) -> Update:
         """Run a task and its ``others`` by ``run``, and add up what they change, as ``task.sum`` says.
 
         The report has the sums; those of clients have no payloads, and say why an update isn't in the sums.
@@ -37,9 +38,9 @@ class Adder:
             reason = why_refused(work, report, each.seed, keep_non_finite=rule.keep_non_finite)
             if reason is None:
                 sums.add(work.up, _decoded(work, report, bases), base, weight, factor)
-            reports.append(replace(report, result=replace(report.result, payloads={}), refused=reason))
+            reports.append(replace(report, payloads={}, refused=reason))
             del report
-        return replace(reports[0], others=tuple(reports[1:]), sums=sums.means)
+        return replace(reports[0], others=tuple(reports[1:]), means=sums.means)
 
     def _bases(self, task: Task) -> tuple[dict[Address, Tensor], dict[str, Tensor]]:
         """What clients of a task began with, by address, and as codecs need it; tasks with the same inputs share it."""
@@ -52,9 +53,9 @@ class Adder:
         return began[2], began[3]
 
 
-def _decoded(work: Description, report: Report, bases: Mapping[str, Tensor]) -> Mapping[str, Mapping[str, Tensor]]:
+def _decoded(work: Description, report: Update, bases: Mapping[str, Tensor]) -> Mapping[str, Mapping[str, Tensor]]:
     """What a client sent, by payload and item; ``bases`` are the values to which a codec's output is a difference."""
-    payloads = report.result.payloads
+    payloads = report.payloads
     if all(isinstance(sent, Packed) for sent in payloads.values()):
         return payloads  # without a codec
     return {p.name: p.decoded(payloads[p.name], bases) for p in work.up}

@@ -1,15 +1,15 @@
-"""Tasks (one work for one client or the server, with its input tensors) and their reports.
+"""Tasks: one work for one client or the server, with its input tensors.
 
-Tasks and reports can be encoded as bytes and sent to other processes.
+Tasks and updates can be encoded as bytes and sent to other processes.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, TypedDict
+from typing import Any, Protocol
 
 import safetensors.torch
 import torch
@@ -18,10 +18,9 @@ from torch import Tensor
 from edgefl.plain_data import from_data, to_data
 from edgefl.runs.kept import Stored
 from edgefl.training.attack import Attack
-from edgefl.work import Description, Form, Result, Trace, Work
+from edgefl.work import SERVER, Form, Update, Work
 from edgefl.work.description import Scalar
-from edgefl.work.packed import placed, split
-from edgefl.work.sums import Key, Means, Totals, listed, unlisted
+from edgefl.work.sums import Totals
 
 
 class Kept(Protocol):
@@ -114,131 +113,19 @@ class Task:
         return cls(form, inputs=inputs, **{**parts, "others": others})
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Measured cost of the metered steps, which a prediction covers too.
-
-    ``peak_memory_bytes`` is the allocator's peak; None if it couldn't be had, because another profiler of torch is
-    running in the process.  ``trace`` has the FLOPs, and the live storage by part.
-    """
-
-    peak_memory_bytes: int | None
-    trace: Trace
+def encoded(update: Update) -> tuple[str, bytes]:
+    """An update as JSON text and safetensors bytes, to be sent to another process."""
+    return json.dumps(update.to_data()), serialised(update.tensors())
 
 
-class HostFigures(TypedDict, total=False):
-    """What differs between equal runs: wall seconds, resident memory and number of the process that ran a task."""
-
-    wall_seconds: float
-    rss_bytes: int
-    process: int
+def decoded(head: str, body: bytes, task: Task) -> Update:
+    """The update of a task of which ``encoded`` made this."""
+    return answer(json.loads(head), task, deserialised(body))
 
 
-class ReportFacts(TypedDict):
-    """A report without its tensors, as plain data."""
-
-    payloads: list[str]
-    metrics: Mapping[str, float]
-    loss: float | None
-    updates: int
-    seed: int | None
-    measured: tuple[int | None, Any] | None
-    host: HostFigures
-    others: list[ReportFacts]
-    sums: Sequence[Key] | None
-    refused: str | None
-
-
-@dataclass(frozen=True)
-class Report:
-    """The outcome of a task: its result, the measurement if the task was metered, and figures of the host.
-
-    ``seed`` is the task's, by which a report is known to answer it.  ``host`` has wall time, memory and process id,
-    which differ between equal runs.  ``others`` are the reports of the task's ``others``.  ``sums`` are the means over
-    them all of what they changed, if the task asked for them; reports of clients have no payloads then, and ``refused``
-    says why one isn't among them.
-    """
-
-    result: Result
-    measured: Measured | None = None
-    seed: int | None = None
-    host: HostFigures = field(default_factory=HostFigures)
-    others: tuple[Report, ...] = ()
-    sums: Means | None = None
-    refused: str | None = None
-
-    def encode(self) -> tuple[str, bytes]:
-        """The report as JSON text and safetensors bytes, to be sent to another process."""
-        return json.dumps(self.facts()), serialised(self.tensors())
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What is sent and kept, by names that ``of`` knows."""
-        r = self.result
-        tensors = {f"{i}/{n}": t for i, named in enumerate(r.payloads.values()) for n, t in named.items()}
-        tensors |= {f"kept/{n}": t for n, t in r.kept.items()}
-        for i, other in enumerate(self.others):
-            tensors |= {f"others/{i}/{n}": t for n, t in other.tensors().items()}
-        return tensors | {f"sums/{i}": tensor for i, tensor in enumerate(listed(self.sums or {})[0])}
-
-    def facts(self) -> ReportFacts:
-        """All but the tensors, as plain data."""
-        r = self.result
-        return {
-            "payloads": list(r.payloads),
-            "metrics": r.metrics,
-            "loss": r.loss,
-            "updates": r.updates,
-            "seed": self.seed,
-            "measured": (m.peak_memory_bytes, to_data(m.trace)) if (m := self.measured) else None,
-            "host": self.host,
-            "others": [other.facts() for other in self.others],
-            "sums": None if self.sums is None else listed(self.sums)[1],
-            "refused": self.refused,
-        }
-
-    @classmethod
-    def decode(cls, head: str, body: bytes) -> Report:
-        """Restore a report from the output of ``encode``."""
-        return cls.of(json.loads(head), deserialised(body))
-
-    @classmethod
-    def of(cls, raw: ReportFacts, tensors: Mapping[str, Tensor]) -> Report:
-        """The report with these facts and tensors."""
-        payloads: dict[str, dict[str, Tensor]] = {name: {} for name in raw["payloads"]}
-        kept, means = {}, {}
-        theirs: list[dict[str, Tensor]] = [{} for _ in raw["others"]]
-        for key, tensor in tensors.items():
-            side, rest = key.split("/", 1)
-            if side == "others":
-                index, name = rest.split("/", 1)
-                theirs[int(index)][name] = tensor
-            elif side == "kept":
-                kept[rest] = tensor
-            elif side == "sums":
-                means[int(rest)] = tensor
-            else:
-                payloads[raw["payloads"][int(side)]][rest] = tensor
-        others = tuple(cls.of(each, own) for each, own in zip(raw["others"], theirs, strict=True))
-        report = cls._of(raw, payloads, kept, others)
-        keys = raw["sums"]
-        return report if keys is None else replace(report, sums=unlisted([means[i] for i in range(len(keys))], keys))
-
-    @classmethod
-    def in_buffer(cls, raw: ReportFacts, work: Description, buffer: Tensor) -> Report:
-        """The report with these facts, of a task whose ``work`` put its payloads into ``buffer``."""
-        return cls._of(raw, {p.name: placed(p).packed(part) for p, part in split(buffer, work.up)}, {})
-
-    @classmethod
-    def _of(
-        cls,
-        raw: ReportFacts,
-        payloads: Mapping[str, Mapping[str, Tensor]],
-        kept: Mapping[str, Tensor],
-        others: tuple[Report, ...] = (),
-    ) -> Report:
-        measured = raw["measured"] and Measured(raw["measured"][0], from_data(Trace, raw["measured"][1]))
-        result = Result(payloads, raw["metrics"], kept, raw["loss"], updates=raw["updates"])
-        return cls(result, measured, raw["seed"], raw["host"], others, refused=raw["refused"])
+def answer(raw: Mapping[str, Any], task: Task, tensors: Mapping[str, Tensor] | Tensor) -> Update:
+    """The update of a task."""
+    return Update.from_data(raw, task.work, SERVER if task.client is None else task.client, tensors)
 
 
 def serialised(tensors: Mapping[str, Tensor]) -> bytes:

@@ -8,18 +8,19 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
-from edgefl.training.task import Report, Sum, Task
+from edgefl.training.task import Sum, Task
+from edgefl.work.update import Update
 
 
 class Submits(Protocol):
     """An executor, as far as it is needed here."""
 
-    def submit(self, task: Task) -> Future[Report]:
+    def submit(self, task: Task) -> Future[Update]:
         """Start or queue a task."""
         ...
 
 
-def submit_together(executor: Submits, tasks: Sequence[Task], rule: Sum) -> list[Future[Report]]:
+def submit_together(executor: Submits, tasks: Sequence[Task], rule: Sum) -> list[Future[Update]]:
     """Have tasks added up by a rule where they train; returns a future for each report.
 
     The first report has the sums.
@@ -34,11 +35,11 @@ def submit_together(executor: Submits, tasks: Sequence[Task], rule: Sum) -> list
     return list(futures)
 
 
-class _Together(Future[Report]):
+class _Together(Future[Update]):
     """Future of one report among those of a training of several clients."""
 
-    mates: Sequence[Future[Report]] = ()
-    inner: Future[Report] | None = None
+    mates: Sequence[Future[Update]] = ()
+    inner: Future[Update] | None = None
 
     def cancel(self) -> bool:
         cancelled = super().cancel()
@@ -47,7 +48,7 @@ class _Together(Future[Report]):
         return cancelled
 
 
-def _divide(done: Future[Report], futures: Sequence[_Together]) -> None:
+def _divide(done: Future[Update], futures: Sequence[_Together]) -> None:
     """Give each future its report, or the error."""
     for future in futures:
         future.mates, future.inner = (), None

@@ -22,7 +22,7 @@ from edgefl.plain_data import from_data
 from edgefl.runs.kept import Stored
 from edgefl.training.node import Node
 from edgefl.training.shared import put, room
-from edgefl.training.task import Task
+from edgefl.training.task import Task, encoded
 from edgefl.work import Form
 from edgefl.work.packed import space
 from edgefl.work.torch_device import device_of, keep_freed_memory
@@ -116,7 +116,7 @@ def run_task(
         raise TrainingError(f"a worker process couldn't open the data or load plug-ins: {_why_not}")
     if inputs is None:
         assert isinstance(form, str)
-        return _node.run(Task.decode(form, body)).encode()
+        return encoded(_node.run(Task.decode(form, body)))
     assert not isinstance(form, str)
     task = Task.of(_form(*form), _inputs(*inputs), body)
     size = in_one_piece(task)
@@ -129,7 +129,7 @@ def run_task(
         layout = None if buffer is not None else list(put(slot[1], report.tensors()).items)
     except OSError as error:
         raise _no_room(task) from error
-    return json.dumps(report.facts()), layout
+    return json.dumps(report.to_data()), layout
 
 
 def in_one_piece(task: Task) -> int | None:

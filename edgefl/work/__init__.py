@@ -17,7 +17,7 @@ from edgefl.work.description import (
     interned,
     serialised_bytes,
 )
-from edgefl.work.interpreter import Result, distinct, execute, metered_steps, run
+from edgefl.work.interpreter import distinct, execute, metered_steps, run
 from edgefl.work.meter.allocator_peak import CUDA_ROUNDING, AllocatorPeak
 from edgefl.work.meter.meter import Meter
 from edgefl.work.meter.operator_calls import Call
@@ -35,10 +35,11 @@ from edgefl.work.meter.trace import (
     Trace,
 )
 from edgefl.work.steps import Context, Step, Wrapper
+from edgefl.work.update import SERVER, Update
 
 __all__ = [
     "CUDA_ROUNDING", "FINISH", "METERED", "PARTS", "START", "UPDATE", "Address", "AllocatorPeak", "Call", "Codec",
     "CodecKind", "Context", "Description", "Edit", "Form", "Held", "Inside", "Item", "Meter", "Moment", "Pass",
-    "Payload", "Result", "Scalars", "Source", "Step", "StepCost", "TensorSpec", "Timeline", "Trace", "Work",
+    "Payload", "SERVER", "Scalars", "Source", "Step", "StepCost", "TensorSpec", "Timeline", "Trace", "Update", "Work",
     "Wrapper", "digest", "distinct", "execute", "interned", "metered_steps", "run", "serialised_bytes",
 ]  # fmt: skip

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -23,29 +22,15 @@ from edgefl.work.attention import attention
 from edgefl.work.description import DTYPES, Description, Pass, Payload, Source, Work
 from edgefl.work.edits import edited, uploaded
 from edgefl.work.meter.meter import Meter
-from edgefl.work.meter.trace import FINISH, METERED, START, Trace
-from edgefl.work.optimizer.update import Update
+from edgefl.work.meter.trace import FINISH, METERED, START
+from edgefl.work.optimizer.update import Update as Optimizing
 from edgefl.work.optimizer.zeroth_order import ZerothOrder, without_gradients
 from edgefl.work.packed import Parts, Places, split
 from edgefl.work.paired_batches import batches
 from edgefl.work.step_faults import described, step_faults
 from edgefl.work.steps import Context, Step
 from edgefl.work.torch_device import seeded
-
-
-@dataclass(frozen=True)
-class Result:
-    """Result of a work: payloads by name, metrics, kept tensors, mean training loss, and the trace if metered.
-
-    ``updates`` counts the optimizer's updates.
-    """
-
-    payloads: Mapping[str, Mapping[str, Tensor]]
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    kept: Mapping[str, Tensor] = field(default_factory=dict)
-    loss: float | None = None
-    trace: Trace | None = None
-    updates: int = 0
+from edgefl.work.update import SERVER, Update
 
 
 def distinct(work: Description) -> list[Pass]:
@@ -204,7 +189,7 @@ def _passes(ctx: Context, seed: int, meter: Meter | None) -> tuple[Tensor, int]:
     work = ctx.work
     training = any(p.train for p in work.passes)
     gradients = not without_gradients(work)
-    update = Update(ctx) if training and ctx.trained and gradients else None
+    update = Optimizing(ctx) if training and ctx.trained and gradients else None
     zeroth = ZerothOrder(ctx, seed) if training and ctx.trained and not gradients else None
     order = distinct(work)
     limit = metered_steps(work)
@@ -299,7 +284,7 @@ def _step(
     batch: Mapping[str, Tensor],
     pattern: str,
     pass_: Pass,
-    update: Update | ZerothOrder | None,
+    update: Optimizing | ZerothOrder | None,
     meter: Meter | None,
 ) -> Tensor | None:
     forward = partial(_loss, ctx, step, batch, pattern, pass_)
@@ -318,7 +303,7 @@ def _step(
     if not pass_.train:
         ctx.score(loss, batch)
         return None
-    if isinstance(update, Update):
+    if isinstance(update, Optimizing):
         if meter:
             meter.enter("backward")
         update.backward(loss, meter)
@@ -348,7 +333,7 @@ def run(
     sent: Callable[[Payload, Mapping[str, Tensor], Mapping[str, Tensor]], dict[str, Tensor]] | None = None,
     watch: AbstractContextManager[object] | None = None,
     buffer: Tensor | None = None,
-) -> Result:
+) -> Update:
     """Execute the work, and collect its encoded payloads and its kept tensors.
 
     ``module`` must have been built from ``work.model``; it is loaded from ``inputs`` (tensors by item name) and
@@ -383,11 +368,11 @@ def run(
         # gradients, optimizer and activations are freed by now, so that encoding tensor by tensor is never the peak;
         # what was sent down is read again from the node's storage
         payloads[payload.name] = payload.encoded(tensors, work.bases(inputs)) if payload.codec else tensors
-    return Result(
-        payloads,
-        {name: float(value) for name, value in ctx.metrics.items()},
-        {name: {**ctx.received, **held}[name].detach().to("cpu", copy=True) for name in work.keep},
-        float(total) / steps if steps else None,
-        meter.trace() if meter else None,
-        ctx.updates,
-    )
+    return Update(
+        SERVER, work.kind, {}, work, payloads, {},
+        loss=float(total) / steps if steps else None,
+        metrics={name: float(value) for name, value in ctx.metrics.items()},
+        updates=ctx.updates,
+        kept={name: {**ctx.received, **held}[name].detach().to("cpu", copy=True) for name in work.keep},
+        trace=meter.trace() if meter else None,
+    )  # fmt: skip

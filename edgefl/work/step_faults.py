@@ -25,7 +25,8 @@ def line_of(error: BaseException) -> str:
     found = ""
     for frame, line in walk_tb(error.__traceback__):
         file = frame.f_code.co_filename
-        if not file.startswith(_LIBRARIES) and "contextlib" not in file:
+        # "<@": a wrapper that a type checker has put around a function of edgefl
+        if not file.startswith((*_LIBRARIES, "<@")) and "contextlib" not in file:
             found = f"{file}:{line}"
     return found
 

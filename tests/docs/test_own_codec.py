@@ -25,8 +25,9 @@ from edgefl.errors import EdgeflError, MethodError, PluginError
 from edgefl.registry.registered import PARTS
 from edgefl.scenario import load
 from edgefl.simulation import Simulation
-from edgefl.training import Inline, Report, Task
+from edgefl.training import Inline, Task
 from edgefl.work import Codec, CodecKind, Item, Payload, Work
+from edgefl.work.update import Update
 
 pytestmark = pytest.mark.usefixtures("mylab")
 
@@ -73,10 +74,10 @@ class Weighed(Inline):
         self.tensors: dict[int, int] = {}
         self.works: dict[int, Work] = {}
 
-    def submit(self, task: Task) -> Future[Report]:
+    def submit(self, task: Task) -> Future[Update]:
         future = super().submit(task)
         if task.client is not None:
-            payloads = future.result().result.payloads
+            payloads = future.result().payloads
             self.files[task.client] = sum(len(safetensors.torch.save(dict(p))) for p in payloads.values())
             self.tensors[task.client] = sum(t.nbytes for p in payloads.values() for t in p.values())
             self.works[task.client] = task.work

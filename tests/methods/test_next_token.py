@@ -65,7 +65,7 @@ def test_a_client_trains_as_a_loop_by_hand_does(tiny: Tiny) -> None:
         parameters = list(model.parameters())
         for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
             parameter.data -= 0.1 * gradient
-    sent = report.result.payloads["model"]
+    sent = report.payloads["model"]
     assert all(torch.allclose(value, sent[name], atol=1e-6) for name, value in model.state_dict().items())
     assert not torch.allclose(sent["text.embedding.weight"], inputs["text.embedding.weight"], atol=1e-4)
 

@@ -260,7 +260,7 @@ def _trained_alone(setup: Any, work: Work, client: int) -> dict[str, Tensor]:
     fitted = work.fitted(setup.clients.client(client).size)
     seed = seeds.key(setup.seed, "training", client, 1)
     with Inline(setup.clients, "cpu") as inline:
-        result = inline.submit(Task(fitted.form, fitted.scalars, state.wire(fitted), client, seed)).result().result
+        result = inline.submit(Task(fitted.form, fitted.scalars, state.wire(fitted), client, seed)).result()
     return dict(result.payloads["model"])
 
 

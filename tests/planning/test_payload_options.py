@@ -25,8 +25,9 @@ from edgefl.planning import Setup, final_blocks
 from edgefl.planning.payload_options import PayloadOptions, encoded
 from edgefl.scenario import load
 from edgefl.simulation import Simulation
-from edgefl.training import Inline, Report, Task
+from edgefl.training import Inline, Task
 from edgefl.work import Codec
+from edgefl.work.update import Update
 
 Tiny = Callable[..., dict[str, Any]]
 LAYERWISE = {"name": "layerwise", "stages": 2, "rounds": 4}
@@ -41,16 +42,16 @@ class Watched(Inline):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup.clients, "cpu")  # type: ignore[arg-type]
-        self.done: list[tuple[Task, Report]] = []
+        self.done: list[tuple[Task, Update]] = []
 
-    def submit(self, task: Task) -> Future[Report]:
+    def submit(self, task: Task) -> Future[Update]:
         future = super().submit(task)
         if task.client is not None:
             self.done.append((task, future.result()))
         return future
 
 
-def play(setup: Setup) -> tuple[Simulation, Memory, list[tuple[Task, Report]]]:
+def play(setup: Setup) -> tuple[Simulation, Memory, list[tuple[Task, Update]]]:
     journal, executor = Memory(), Watched(setup)
     simulation = Simulation(setup, executor, PREDICTOR, journal)
     simulation.play()
@@ -64,12 +65,12 @@ def small(tiny: Tiny) -> Tiny:
 
 
 @pytest.fixture(scope="module")
-def plain(small: Tiny) -> tuple[Simulation, Memory, list[tuple[Task, Report]]]:
+def plain(small: Tiny) -> tuple[Simulation, Memory, list[tuple[Task, Update]]]:
     return play(compose(load(small(method="fedcola", schedule=LAYERWISE))))
 
 
 @pytest.fixture(scope="module")
-def narrow(small: Tiny) -> tuple[Simulation, Memory, list[tuple[Task, Report]]]:
+def narrow(small: Tiny) -> tuple[Simulation, Memory, list[tuple[Task, Update]]]:
     """FedCola in two stages, everything in int8 and a tenth of each update: models, partners, frozen parts."""
     return play(compose(load(small(method="fedcola", schedule=LAYERWISE, payload=BOTH))))
 
@@ -77,9 +78,9 @@ def narrow(small: Tiny) -> tuple[Simulation, Memory, list[tuple[Task, Report]]]:
 # what travels is what is charged ------------------------------------------------------------------------------------
 
 
-def by_client(journal: Memory, done: list[tuple[Task, Report]]) -> Iterator[tuple[Mapping[str, Any], Task, Report]]:
+def by_client(journal: Memory, done: list[tuple[Task, Update]]) -> Iterator[tuple[Mapping[str, Any], Task, Update]]:
     """Records in their order beside the tasks of the same client and round."""
-    rounds: dict[int, list[tuple[Task, Report]]] = {}
+    rounds: dict[int, list[tuple[Task, Update]]] = {}
     for task, report in done:
         assert task.client is not None
         rounds.setdefault(task.client, []).append((task, report))
@@ -91,7 +92,7 @@ def test_what_travels_has_the_bytes_of_the_records(narrow: Any) -> None:
     """Uploads as the executor gives them; downloads as it gets them, less what a client has already."""
     simulation, journal, done = narrow
     for record, task, report in by_client(journal, done):
-        sent = report.result.payloads
+        sent = report.payloads
         assert sum(len(safetensors.torch.save(dict(p))) for p in sent.values()) == record["serialised_upload_bytes"]
         assert {n: sum(t.nbytes for t in p.values()) for n, p in sent.items()} == record["upload_bytes_by_payload"]
         stage = simulation.run.parts.setup.schedule.stage(record["round"])
@@ -277,7 +278,7 @@ def test_tables_take_a_dtype(prototypes: Any) -> None:
         assert task.inputs["prototypes:values"].dtype == torch.int8
         # what the client keeps never travels
         assert task.inputs["prototypes.own"].dtype == torch.float32
-        assert report.result.payloads["prototypes"]["prototypes.new"].dtype == torch.float16
+        assert report.payloads["prototypes"]["prototypes.new"].dtype == torch.float16
         classes, width = task.work.down[1].items[0].shape
         assert record["download_bytes_by_payload"]["prototypes"] == classes * width + 4
         assert record["upload_bytes_by_payload"]["prototypes"] == 2 * classes * (width + 1)

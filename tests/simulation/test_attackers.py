@@ -18,7 +18,8 @@ from edgefl.commands.compose import compose
 from edgefl.errors import EdgeflError
 from edgefl.planning import Setup
 from edgefl.scenario import Scenario, load
-from edgefl.training import Inline, Processes, Report, Task
+from edgefl.training import Inline, Processes, Task
+from edgefl.work.update import Update
 
 KINDS = ("sign-flip", "scaling", "label-flip")
 
@@ -56,9 +57,9 @@ class Twice(Inline):
 
     def __init__(self, setup: Setup):
         super().__init__(setup.clients, "cpu")  # type: ignore[arg-type]
-        self.honest: dict[int, tuple[Task, Report]] = {}
+        self.honest: dict[int, tuple[Task, Update]] = {}
 
-    def submit(self, task: Task) -> Future[Report]:
+    def submit(self, task: Task) -> Future[Update]:
         if task.client is not None:
             self.honest[task.client] = task, super().submit(replace(task, attack=None)).result()
         return super().submit(task)
@@ -79,7 +80,7 @@ def test_the_mean_has_the_changed_updates(games: Games, kind: str, strength: flo
             continue
         expected = value.double().clone()
         for client, (_, report) in executor.honest.items():
-            change = report.result.payloads["model"][name].double() - value.double()
+            change = report.payloads["model"][name].double() - value.double()
             expected += counts[client] / sum(counts.values()) * (strength if client in bad else 1.0) * change
         torch.testing.assert_close(whole.state.tensors[address].double(), expected, rtol=1e-4, atol=1e-5)
     assert broken_rules(setup, told) == []

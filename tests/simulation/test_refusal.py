@@ -13,7 +13,8 @@ from edgefl_games import Games, broken_rules
 from tensors import assert_equal_tensors
 from torch import Tensor
 
-from edgefl.training import Inline, Report, Task
+from edgefl.training import Inline, Task
+from edgefl.work.update import Update
 
 Named = dict[str, Tensor]
 FORGER = 1
@@ -41,9 +42,9 @@ class ForgingExecutor:
 
     def __init__(self, inner: Inline, forge: Callable[[Named], Named] | None):
         self.inner, self.forge = inner, forge
-        self.answers: list[Report] = []
+        self.answers: list[Update] = []
 
-    def submit(self, task: Task) -> Future[Report]:
+    def submit(self, task: Task) -> Future[Update]:
         future = self.inner.submit(task)
         if task.client != FORGER:
             return future
@@ -52,9 +53,9 @@ class ForgingExecutor:
         if self.forge is None:  # the first answer again and again
             report = self.answers[0]
         else:
-            payloads = {name: self.forge(dict(named)) for name, named in report.result.payloads.items()}
-            report = replace(report, result=replace(report.result, payloads=payloads))
-        forged: Future[Report] = Future()
+            payloads = {name: self.forge(dict(named)) for name, named in report.payloads.items()}
+            report = replace(report, payloads=payloads)
+        forged: Future[Update] = Future()
         forged.set_result(report)
         return forged
 
@@ -94,10 +95,10 @@ def test_a_round_with_a_forger_is_the_round_without_the_client(games: Games) -> 
         executor = ForgingExecutor(inline, FORGERIES["wrong shape"])
         refused, _ = games.real(setup, executor)  # type: ignore[arg-type]
         zero = ForgingExecutor(inline, lambda named: named)
-        reports: list[tuple[int, Report]] = []
+        reports: list[tuple[int, Update]] = []
         submit = zero.submit
 
-        def noted(task: Task) -> Future[Report]:
+        def noted(task: Task) -> Future[Update]:
             future = submit(task)
             if task.client is not None:
                 reports.append((task.client, future.result()))
@@ -106,7 +107,7 @@ def test_a_round_with_a_forger_is_the_round_without_the_client(games: Games) -> 
         zero.submit = noted  # type: ignore[method-assign]
         games.real(setup, zero)  # type: ignore[arg-type]
     samples = {client: int(setup.clients.client_samples[client]) for client, _ in reports}
-    others = [(samples[client], report.result.payloads["model"]) for client, report in reports if client != FORGER]
+    others = [(samples[client], report.payloads["model"]) for client, report in reports if client != FORGER]
     total = sum(count for count, _ in others)
     mean = {name: sum(count * sent[name].double() for count, sent in others) / total for name in others[0][1]}
     held = {name.removeprefix("image/"): value for name, value in refused.state.tensors.items()}

@@ -21,7 +21,7 @@ from edgefl.methods.aggregation.fold import Fold
 from edgefl.registry.registered import PARTS
 from edgefl.simulation.learning import shards
 from edgefl.simulation.learning.shards import largest_shard
-from edgefl.training import Inline, Report, Task
+from edgefl.training import Inline, Task
 from edgefl.training.summed import Adder
 from edgefl.training.task import Sum
 from edgefl.work.sums import Totals
@@ -137,19 +137,19 @@ class Spoiling(Inline):
         self.inner, self.clients = inner, clients
         self.sizes: list[int] = []
 
-    def submit(self, task: Task) -> Future[Report]:
-        future: Future[Report] = Future()
+    def submit(self, task: Task) -> Future[Update]:
+        future: Future[Update] = Future()
         self.sizes.append(1 + len(task.others))
         adder = Adder(lambda size: torch.empty(size, dtype=torch.uint8))
         future.set_result(adder.run(task, self._run) if task.sum else self._run(task))
         return future
 
-    def _run(self, task: Task) -> Report:
+    def _run(self, task: Task) -> Update:
         report = self.inner.submit(task).result()
         if task.client not in self.clients:
             return report
-        payloads = {p: {n: t * torch.inf for n, t in named.items()} for p, named in report.result.payloads.items()}
-        return replace(report, result=replace(report.result, payloads=payloads))
+        payloads = {p: {n: t * torch.inf for n, t in named.items()} for p, named in report.payloads.items()}
+        return replace(report, payloads=payloads)
 
 
 @pytest.mark.parametrize("spoilt", [[1, 6], [4, 5, 6, 7]])
@@ -189,17 +189,17 @@ def test_a_sum_is_what_a_loop_adds_up(tiny: Tiny) -> None:
     tasks = [Task(work.form, work.scalars, inputs, client, 7 + client) for client in range(3)]
     task = replace(tasks[0], others=tuple(tasks[1:]), sum=rule)
     with Inline(setup.clients, "cpu") as inline:  # type: ignore[arg-type]
-        sent = [inline.submit(each).result().result.payloads["model"] for each in tasks]
+        sent = [inline.submit(each).result().payloads["model"] for each in tasks]
         sent = [{name: tensor.clone() for name, tensor in named.items()} for named in sent]
         travelled = Task.of(work.form, inputs, json.loads(json.dumps(task.facts())))
         report = inline.submit(travelled).result()
-    report = Report.of(json.loads(json.dumps(report.facts())), report.tensors())
-    assert report.sums is not None and len(report.others) == 2 and not report.result.payloads
+    report = Update.from_data(json.loads(json.dumps(report.to_data())), work, 0, report.tensors())
+    assert report.means is not None and len(report.others) == 2 and not report.payloads
     for item in work.up[0].items:
         expected = torch.zeros(item.shape)
         for named, weight in zip(sent, (0.5, 0.15, 0.2), strict=True):
             expected += weight * (named[item.name] - inputs[item.name])
-        torch.testing.assert_close(report.sums[item.source, None], expected, rtol=1e-5, atol=1e-8)
+        torch.testing.assert_close(report.means[item.source, None], expected, rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.slow

@@ -10,8 +10,10 @@ from typing import Any
 
 from edgefl import registry, start_method
 from edgefl.data import DataOptions
-from edgefl.training import Report, Task, worker
+from edgefl.training import Task, worker
 from edgefl.training.packing import Memory
+from edgefl.training.task import decoded
+from edgefl.work.update import Update
 
 Data = tuple[str, int, int, str | None, str, float]
 """Data that a worker opens: options (JSON), seed, tokens, cache, device and held-out share, as ``Processes`` has."""
@@ -56,13 +58,13 @@ class ResidentExecutor:
     def __init__(self, pool: ProcessPoolExecutor, data: Data):
         self.pool, self.data = pool, data
 
-    def submit(self, task: Task) -> Future[Report]:
+    def submit(self, task: Task) -> Future[Update]:
         """Queue a task; returns the future of its report."""
-        report: Future[Report] = Future()
+        report: Future[Update] = Future()
 
         def finished(inner: Future[tuple[str, bytes]]) -> None:
             try:
-                report.set_result(Report.decode(*inner.result()))
+                report.set_result(decoded(*inner.result(), task))
             except Exception as error:
                 report.set_exception(error)
 

@@ -68,10 +68,10 @@ def test_flipped_labels_are_really_trained_on() -> None:
     flipped = Node(Toys(), CPU).run(task(FLIP))
     stored = Node(Dishonest(), CPU).run(task(None))
     honest = Node(Toys(), CPU).run(task(None))
-    assert flipped.result.loss == stored.result.loss != honest.result.loss
-    assert_equal_tensors(flipped.result.payloads, stored.result.payloads)
-    assert flipped.measured is not None and honest.measured is not None
-    assert flipped.measured.trace == honest.measured.trace
+    assert flipped.loss == stored.loss != honest.loss
+    assert_equal_tensors(flipped.payloads, stored.payloads)
+    assert flipped.trace is not None
+    assert flipped.trace == honest.trace
 
 
 def test_labels_are_flipped_where_they_are_private_and_are_classes() -> None:
@@ -97,12 +97,12 @@ def test_a_changed_update_leaves_and_costs_what_an_honest_one_does(strength: flo
     node = Node(Toys(), CPU)
     honest, bad = node.run(task(None)), node.run(task(scaled(strength)))
     base = inputs_of(make_work())
-    assert honest.result.loss == bad.result.loss and honest.measured == bad.measured
+    assert honest.loss == bad.loss and honest.trace == bad.trace
     moved = 0
-    for name, value in honest.result.payloads["model"].items():
+    for name, value in honest.payloads["model"].items():
         expected = base[name] + strength * (value - base[name])
-        torch.testing.assert_close(bad.result.payloads["model"][name], expected, rtol=1e-5, atol=1e-6)
-        moved += int(not torch.equal(bad.result.payloads["model"][name], value))
+        torch.testing.assert_close(bad.payloads["model"][name], expected, rtol=1e-5, atol=1e-6)
+        moved += int(not torch.equal(bad.payloads["model"][name], value))
     assert moved
 
 
@@ -126,7 +126,7 @@ def test_a_changed_update_is_encoded_like_any_other() -> None:
     node = Node(Toys(), CPU)
     plain, bad = node.run(task(scaled(-10.0))), node.run(task(scaled(-10.0), up=coded))
     bases = work.bases(inputs_of(work))
-    decoded = coded[0].decoded(bad.result.payloads["model"], bases)
-    for name, value in plain.result.payloads["model"].items():
+    decoded = coded[0].decoded(bad.payloads["model"], bases)
+    for name, value in plain.payloads["model"].items():
         change = (value - bases[name]).abs().max()
         assert float((decoded[name] - value).abs().max()) <= float(change) / 100 + 1e-6

@@ -18,10 +18,11 @@ from edgefl.commands.compose import compose
 from edgefl.errors import ScenarioError, TrainingError, UnknownName
 from edgefl.planning import Setup
 from edgefl.scenario import Scenario, load
-from edgefl.training import Inline, Processes, Report, Task, device_of
+from edgefl.training import Inline, Processes, Task, device_of
 from edgefl.training.packing import CONTEXT_BYTES, Memory, limit_of
 from edgefl.training.pools import Pools
 from edgefl.work import Form, Pass, Work
+from edgefl.work.update import Update
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +64,11 @@ def doing(step: str) -> Callable[[Work], Work]:
     return lambda work: replace(work, passes=(Pass(step, "private", work.passes[0].patterns, 4),))
 
 
-def assert_same(a: Report, b: Report) -> None:
-    assert a.result.loss == b.result.loss and a.result.metrics == b.result.metrics and a.measured == b.measured
-    assert_equal_tensors(a.result.payloads, b.result.payloads)
+def assert_same(a: Update, b: Update) -> None:
+    assert (
+        a.loss == b.loss and a.metrics == b.metrics and (a.trace, a.peak_memory_bytes) == (b.trace, b.peak_memory_bytes)
+    )
+    assert_equal_tensors(a.payloads, b.payloads)
 
 
 def test_inline_and_processes_give_the_same_reports(setup: Setup, processes: Processes) -> None:
@@ -82,7 +85,7 @@ def test_inline_and_processes_give_the_same_reports(setup: Setup, processes: Pro
         for future, task in zip(futures, tasks, strict=True):
             report = future.result(120)
             assert_same(inline.submit(task).result(), report)
-            assert report.measured is not None
+            assert report.trace is not None
 
 
 def test_two_workers_give_the_run_of_this_process_and_get_each_form_once_whatever_its_rate(
@@ -117,7 +120,7 @@ def test_a_failure_names_the_node(setup: Setup, processes: Processes, where: str
         executor.submit(task_of(setup, 0, doing("toy-broken"))).result(120)
     with pytest.raises(UnknownName, match="did you mean 'toy-broken'"):
         executor.submit(task_of(setup, 0, doing("toy-brokn"))).result(120)
-    assert executor.submit(task_of(setup, 0)).result(120).result.loss is not None
+    assert executor.submit(task_of(setup, 0)).result(120).loss is not None
 
 
 def test_a_queued_task_can_be_cancelled_and_never_runs(setup: Setup, processes: Processes) -> None:
@@ -128,7 +131,7 @@ def test_a_queued_task_can_be_cancelled_and_never_runs(setup: Setup, processes: 
     futures = [processes.submit(long) for _ in range(5)]
     last = futures[-1]
     assert last.cancel() and last.cancelled()
-    assert all(f.result(120).result.loss is not None for f in futures[:-1])
+    assert all(f.result(120).loss is not None for f in futures[:-1])
     assert not futures[0].cancel()
 
 

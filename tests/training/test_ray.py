@@ -315,7 +315,7 @@ def test_a_task_that_kills_its_workers_is_named(tiny: Tiny, cluster: Any, tmp_pa
         bad = executor.submit(task_of(setup, 1, "toy-unlucky", times=99, how="kill", file=str(tmp_path / "tries")))
         with pytest.raises(TrainingError, match="of client 1 was begun 3 times, and its worker on Ray was lost each"):
             bad.result(300)
-        assert good.result(300).result.loss is not None
+        assert good.result(300).loss is not None
         with pytest.raises(TrainingError, match=r"kind 'image' failed on client 0.*the toy is broken"):
             executor.submit(task_of(setup, 0, "toy-broken")).result(120)
         with pytest.raises(EdgeflError, match="did you mean 'toy-broken'"):

@@ -145,10 +145,10 @@ def test_workers_share_inputs_and_leave_nothing_open(tiny: Tiny) -> None:
     with Inline(setup.clients, "cpu") as inline:  # type: ignore[arg-type]
         for task, report in zip(tasks, reports, strict=True):
             expected = inline.submit(task).result()
-            assert_equal_tensors(report.result.payloads, expected.result.payloads)
+            assert_equal_tensors(report.payloads, expected.payloads)
         expected = inline.submit(Task(work.form, work.scalars, moved, tasks[0].client, tasks[0].seed)).result()
-        assert_equal_tensors(later.result.payloads, expected.result.payloads)
-    assert_equal_tensors(first.result.payloads, reports[0].result.payloads)
+        assert_equal_tensors(later.payloads, expected.payloads)
+    assert_equal_tensors(first.payloads, reports[0].payloads)
 
 
 @pytest.mark.slow

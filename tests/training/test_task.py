@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +11,11 @@ from edgefl_toys import CPU, Toy, inputs_of, make_work, training_pass
 from tensors import assert_equal_tensors
 
 from edgefl.errors import TrainingError
-from edgefl.training import Measured, Node, Report, Task
-from edgefl.work import Item, Pass, Payload, Result, Work
+from edgefl.training import Node, Task
+from edgefl.training.task import decoded, encoded
+from edgefl.work import Item, Pass, Payload, Work
 from edgefl.work.torch_device import device_of
+from edgefl.work.update import Update
 
 
 class Toys:
@@ -48,21 +50,20 @@ def test_tensors_that_share_storage_travel_one_by_one() -> None:
 
 def test_a_report_comes_back_as_it_was() -> None:
     report = Node(Toys(), CPU).run(task(metered=True))
-    kept = replace(report.result, kept={"image.blocks.0/odd": torch.ones(2, dtype=torch.bfloat16)})
-    report = replace(report, result=kept)
-    back = Report.decode(*report.encode())
-    assert {f.name for f in fields(Result)} == {"payloads", "metrics", "kept", "loss", "trace", "updates"}
-    assert back.result.loss == report.result.loss and back.result.metrics == report.result.metrics
-    assert back.result.updates == report.result.updates > 0
-    assert_equal_tensors(back.result.payloads["model"], report.result.payloads["model"])
-    assert_equal_tensors(back.result.kept, kept.kept)
-    assert back.measured == report.measured and isinstance(back.measured, Measured)
+    report = kept = replace(report, kept={"image.blocks.0/odd": torch.ones(2, dtype=torch.bfloat16)})
+    back = decoded(*encoded(report), task(metered=True))
+    assert back.loss == report.loss and back.metrics == report.metrics
+    assert back.updates == report.updates > 0
+    assert_equal_tensors(back.payloads["model"], report.payloads["model"])
+    assert_equal_tensors(back.kept, kept.kept)
+    assert back.trace == report.trace and back.peak_memory_bytes == report.peak_memory_bytes is not None
     assert back.host == report.host
 
 
 def test_payloads_of_any_name_even_empty_ones() -> None:
-    result = Result({"a/b": {"x/y": torch.ones(2)}, "empty": {}, "kept": {"z": torch.zeros(1)}}, {"m": float("inf")})
-    back = Report.decode(*Report(result).encode()).result
+    sent = {"a/b": {"x/y": torch.ones(2)}, "empty": {}, "kept": {"z": torch.zeros(1)}}
+    result = Update(1, "image", {}, task().work, sent, {}, metrics={"m": float("inf")})
+    back = decoded(*encoded(result), task())
     assert list(back.payloads) == ["a/b", "empty", "kept"]
     assert_equal_tensors(back.payloads, result.payloads)
     assert back.metrics == {"m": float("inf")} and back.loss is None
@@ -73,8 +74,8 @@ def test_a_nodes_history_changes_nothing() -> None:
     used.run(task(seed=9, client=1))
     used.run(task(make_work(), seed=8))
     a, b = fresh.run(task()), used.run(task())
-    assert_equal_tensors(b.result.payloads["model"], a.result.payloads["model"])
-    assert a.result.loss == b.result.loss
+    assert_equal_tensors(b.payloads["model"], a.payloads["model"])
+    assert a.loss == b.loss
 
 
 def test_a_node_restores_the_number_of_threads() -> None:
@@ -95,27 +96,29 @@ def test_a_failing_work_names_its_node(client: int | None, name: str) -> None:
         node.run(task(broken, client=client))
     assert caught.value.exit_code == 1
     after, fresh = node.run(task()), Node(Toys(), CPU).run(task())
-    assert_equal_tensors(after.result.payloads["model"], fresh.result.payloads["model"])
+    assert_equal_tensors(after.payloads["model"], fresh.payloads["model"])
 
 
 def test_only_metered_tasks_are_measured() -> None:
     node = Node(Toys(), CPU)
-    assert node.run(task()).measured is None
-    measured = node.run(task(metered=True)).measured
-    assert measured is not None and measured.peak_memory_bytes == measured.trace.peak_memory_bytes > 0
+    assert node.run(task()).trace is None
+    measured = node.run(task(metered=True))
+    assert measured is not None and measured.trace is not None
+    assert measured.peak_memory_bytes == measured.trace.peak_memory_bytes > 0
 
 
 def test_outputs_travel_too() -> None:
     table = Payload("confusion", (Item("confusion", (5, 5), "float32", "table/confusion"),))
     work = replace(make_work(passes=(Pass("score-classify", "validation", ("image",), 16, False),)), up=(table,))
-    report = Node(Toys(), CPU).run(task(work, client=None))
-    assert float(Report.decode(*report.encode()).result.payloads["confusion"]["confusion"].sum()) == 60
+    one = task(work, client=None)
+    report = Node(Toys(), CPU).run(one)
+    assert float(decoded(*encoded(report), one).payloads["confusion"]["confusion"].sum()) == 60
 
 
 def test_a_work_without_a_full_batch_sends_what_it_received() -> None:
     work = make_work(passes=(training_pass(batch=64),))
     one = task(work)
-    result = Node(Toys(), CPU).run(one).result
+    result = Node(Toys(), CPU).run(one)
     assert result.loss is None
     assert_equal_tensors(result.payloads["model"], one.inputs)
 

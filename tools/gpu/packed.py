@@ -107,7 +107,7 @@ def trained(scenario: Any, kind: str, workers: int, devices: list[str], count: i
             seconds = time.perf_counter() - started
     digest = hashlib.sha256()
     for report in reports:
-        for payload in report.result.payloads.values():
+        for payload in report.payloads.values():
             for name, tensor in sorted(payload.items()):
                 digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
     texts = [str(each.message) for each in said]

@@ -26,7 +26,7 @@ from edgefl.runs.kept import Values
 from edgefl.scenario import Scenario
 from edgefl.schedules import Stage, part_of
 from edgefl.training import Inline, Task
-from edgefl.work import Result, Source, Work, distinct
+from edgefl.work import Source, Update, Work, distinct
 from edgefl.work.description import OptimizerSettings
 
 RATE = 2.0**40
@@ -95,10 +95,10 @@ class Trained:
         kept = self.kept.get(client, {})
         return {**self.state.wire(work), **{name: kept[name] for name in keep if name in kept}}
 
-    def do(self, work: Work, inputs: Mapping[str, Tensor], client: int | None, purpose: str) -> Result:
+    def do(self, work: Work, inputs: Mapping[str, Tensor], client: int | None, purpose: str) -> Update:
         """Run a work on a client's data, or on the server's."""
         seed = seeds.key(self.setup.seed, f"analysis {purpose}", 0 if client is None else client)
-        return self.executor.submit(Task(work.form, work.scalars, inputs, client, seed)).result().result
+        return self.executor.submit(Task(work.form, work.scalars, inputs, client, seed)).result()
 
 
 def group_of(name: str) -> Group:

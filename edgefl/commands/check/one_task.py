@@ -19,12 +19,13 @@ from edgefl.commands.check.findings import Findings, Rule
 from edgefl.commands.check.tiny_federation import TinyFederation
 from edgefl.cost import cost_key
 from edgefl.memo import cache_folder
-from edgefl.training import Node, Processes, Report, Task
-from edgefl.work import Meter, Payload, Result, Source, Trace, Work, run
+from edgefl.training import Node, Processes, Task
+from edgefl.work import Meter, Payload, Source, Trace, Work, run
 from edgefl.work.torch_device import device_of
+from edgefl.work.update import Update
 
 
-def run_task(federation: TinyFederation, task: Task, source: Source, rule: str, where: str) -> Report | None:
+def run_task(federation: TinyFederation, task: Task, source: Source, rule: str, where: str) -> Update | None:
     """The task's report, None if running it fails; the first task of each cost is compared with its prediction."""
     findings = federation.findings
     key = cost_key(task.work, source)
@@ -39,16 +40,16 @@ def run_task(federation: TinyFederation, task: Task, source: Source, rule: str, 
             federation.measured.add(key)
             with findings.attempt(Rule.MEMORY, where):
                 check_cost(federation, task, source, where)
-        check_bytes(findings, task.work.up, report.result.payloads, where)
+        check_bytes(findings, task.work.up, report.payloads, where)
         inputs = {p.name: {i.name: task.inputs[i.name] for i in p.items} for p in task.work.down}
         check_bytes(findings, task.work.down, inputs, where)
         return report
     return None
 
 
-def check_training(findings: Findings, task: Task, report: Report, where: str) -> None:
+def check_training(findings: Findings, task: Task, report: Update, where: str) -> None:
     """Check that training changed what trains, at a finite loss."""
-    work, loss = task.work, report.result.loss
+    work, loss = task.work, report.loss
     if not any(p.train for p in work.passes):
         return
     if loss is None:
@@ -56,23 +57,23 @@ def check_training(findings: Findings, task: Task, report: Report, where: str) -
         return
     findings.expect(Rule.TRAINS, where, True)
     findings.expect(Rule.TRAINS, where, math.isfinite(loss), f"the mean loss is {loss}")
-    after = {n: t for named in report.result.payloads.values() for n, t in named.items()} | dict(report.result.kept)
+    after = {n: t for named in report.payloads.values() for n, t in named.items()} | dict(report.kept)
     names = set(work.trainable) & after.keys() & task.inputs.keys()
     moved = any(not same(task.inputs[name].to(after[name].dtype), after[name]) for name in names)
     findings.expect(Rule.TRAINS, where, moved or not names, "no trainable parameter that is sent up has changed")
 
 
-def check_repeated(federation: TinyFederation, task: Task, report: Report, where: str) -> None:
+def check_repeated(federation: TinyFederation, task: Task, report: Update, where: str) -> None:
     """Repeat a task on this node, where other tasks ran since, and on a new one, and compare the reports."""
     with federation.findings.attempt(Rule.SEED, where):
         for node in (federation.node, Node(federation.setup.clients, device_of("cpu"))):
             check_equal(federation.findings, Rule.SEED, report, node.run(task), where)
 
 
-def check_kept(federation: TinyFederation, task: Task, report: Report, source: Source, where: str) -> None:
+def check_kept(federation: TinyFederation, task: Task, report: Update, source: Source, where: str) -> None:
     """Check the cost of a client's next task, which starts from the parameters that it kept."""
-    if task.work.keep and report.result.kept:
-        following = replace(task, inputs={**task.inputs, **report.result.kept})
+    if task.work.keep and report.kept:
+        following = replace(task, inputs={**task.inputs, **report.kept})
         with federation.findings.attempt(Rule.KEPT, where):
             check_cost(federation, following, source, f"{where}, with what was kept")
 
@@ -87,16 +88,16 @@ def check_in_worker(federation: TinyFederation) -> None:
                 check_equal(federation.findings, Rule.PROCESS, report, future.result(), where)
 
 
-def check_equal(findings: Findings, rule: str, first: Report, second: Report, where: str) -> None:
+def check_equal(findings: Findings, rule: str, first: Update, second: Update, where: str) -> None:
     """Compare two reports of one task."""
-    different = differing(_tensors(first.result), _tensors(second.result))
+    different = differing(_tensors(first), _tensors(second))
     findings.expect_none(rule, where, different, "{} differs")
-    one, two = ((r.result.loss, r.result.metrics, r.result.updates) for r in (first, second))
+    one, two = ((r.loss, r.metrics, r.updates) for r in (first, second))
     fault = f"loss {one[0]} after {one[2]} updates, and {two[0]} after {two[2]}"
     findings.expect(rule, where, one == two, fault)
 
 
-def _tensors(result: Result) -> dict[str, Tensor]:
+def _tensors(result: Update) -> dict[str, Tensor]:
     uploaded = {f"{p}: {n}": t for p, named in result.payloads.items() for n, t in named.items()}
     return uploaded | {f"kept: {n}": t for n, t in result.kept.items()}
 

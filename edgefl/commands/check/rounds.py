@@ -111,7 +111,7 @@ def check_client(federation: TinyFederation, client: int, kind: str, place: Plac
             federation.tasks.append((where, task, report))
         check_training(findings, task, report, where)
         samples = {q: source.size(p) for p in work.passes if p.data == "private" for q in p.patterns}
-        result = report.result
+        result = report
         return Update(
             client, kind, samples, work, result.payloads, state.base(work), place.round,
             loss=result.loss, metrics=result.metrics, updates=result.updates, variant=variant,
@@ -148,7 +148,7 @@ def _check_server_work(
         check_equal(findings, Rule.SEED, report, federation.node.run(task), where)
     check_training(findings, task, report, where)
     tensors = copies(state.tensors)
-    new = federation.method.absorb(state, work, report.result)
+    new = federation.method.absorb(state, work, report)
     changed = differing(tensors, state.tensors)
     findings.expect_none(Rule.SERVER, where, changed, "absorb() changed {} in place")
     check_next_state(federation, place, where, state, new)
@@ -166,7 +166,7 @@ def check_evaluation(federation: TinyFederation, kind: str, place: Place, state:
         task = Task(work.form, work.scalars, state.inputs(work), None, 1)
         report = run_task(federation, task, federation.setup.clients.server(), Rule.METRICS, where)
         if report is not None:
-            metrics = report.result.metrics
+            metrics = report.metrics
             findings.expect(Rule.METRICS, where, bool(metrics), "it gives no metrics")
             infinite = {name: value for name, value in metrics.items() if not math.isfinite(value)}
             findings.expect(Rule.METRICS, where, not infinite, str(infinite))

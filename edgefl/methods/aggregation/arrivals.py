@@ -14,9 +14,9 @@ from edgefl.methods.aggregation.fold import Fold
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.methods.aggregation.rules import ByCoordinate, ByUpdate, rule
 from edgefl.methods.aggregation.senders import Cohort
-from edgefl.methods.state import Update
 from edgefl.work import Address, Payload
 from edgefl.work.sums import averaged
+from edgefl.work.update import Update
 
 
 class AddedUp(Mapping[str, Tensor]):
@@ -47,10 +47,10 @@ class AddedUp(Mapping[str, Tensor]):
         )
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.payload.names)
+        return iter(self.tables)
 
     def __len__(self) -> int:
-        return len(self.payload.items)
+        return len(self.tables)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,9 +10,9 @@ from torch import Tensor
 from edgefl.methods.aggregation.arrivals import Arrivals
 from edgefl.methods.aggregation.options import MEAN, AggregationOptions
 from edgefl.methods.aggregation.senders import Cohort
-from edgefl.methods.state import Update
 from edgefl.work import Address
 from edgefl.work.sums import exact
+from edgefl.work.update import Update
 
 
 class Rows(NamedTuple):

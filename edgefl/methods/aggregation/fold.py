@@ -11,10 +11,10 @@ from torch import Tensor
 
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.methods.aggregation.senders import Cohort, Senders, counted
-from edgefl.methods.state import Update
 from edgefl.work import Address
 from edgefl.work.slices import Cut, covers, put
 from edgefl.work.sums import Means, Sums, Totals, exact, listed, unlisted
+from edgefl.work.update import Update
 
 MEANS = "mean:"
 """Prefix of the names of a fold's tensors."""

@@ -18,9 +18,9 @@ from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.methods.aggregation.robust_deltas import with_values
 from edgefl.methods.aggregation.senders import Senders, counted
 from edgefl.methods.aggregation.server_optimizers import stepped
-from edgefl.methods.state import Update
 from edgefl.models.adapters import FACTORS
 from edgefl.work import Address, Item, Payload
+from edgefl.work.update import Update
 
 FIRST, SECOND = (f".{factor}" for factor in FACTORS)
 

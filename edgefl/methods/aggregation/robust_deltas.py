@@ -13,10 +13,10 @@ from torch import Tensor
 from edgefl.methods.aggregation import rules
 from edgefl.methods.aggregation.rules import ByCoordinate, ByUpdate
 from edgefl.methods.aggregation.senders import Cohort, Senders, counted
-from edgefl.methods.state import Update
 from edgefl.work import Address
 from edgefl.work.slices import Cut, covers, put, shape_of, take, within
 from edgefl.work.sums import exact
+from edgefl.work.update import Update
 
 _AT_ONCE, _ALIGNED = 2**22, 2**12
 """Numbers of all clients together that a robust rule compares at a time, in parts of a multiple of so many coordinates:

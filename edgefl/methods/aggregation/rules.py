@@ -19,9 +19,9 @@ from torch import Tensor
 from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.methods.aggregation.options import AggregationOptions
-from edgefl.methods.state import Update
 from edgefl.registry.part_fields import Fields
 from edgefl.work.sums import exact
+from edgefl.work.update import Update
 
 TRIM = 0.1
 """Default share that a trimmed mean drops at each end."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from edgefl.methods.aggregation.options import AggregationOptions
-from edgefl.methods.state import Update
 from edgefl.work import Address, Payload
 from edgefl.work.slices import Cut
+from edgefl.work.update import Update
 
 Upload = tuple[Payload, ...]
 

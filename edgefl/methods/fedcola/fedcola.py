@@ -21,8 +21,9 @@ from edgefl.methods.aggregation.combine import Source, address_of
 from edgefl.methods.fedcola.stacks import PARTS, WORKING, Key, Stack, differing, shares, sources
 from edgefl.methods.protocol import Method
 from edgefl.methods.setting import Setting
-from edgefl.methods.state import ServerState, Update
+from edgefl.methods.state import ServerState
 from edgefl.work import Address, Edit, Item, Payload, Work
+from edgefl.work.update import Update
 
 Scope = Literal["none", "attention", "mlp", "blocks"]
 

@@ -20,9 +20,10 @@ from edgefl.methods.aggregation.combine import Source, address_of
 from edgefl.methods.fedcola.stacks import Key, Place, Stack, shares, sources
 from edgefl.methods.protocol import Method
 from edgefl.methods.setting import Kind, Setting
-from edgefl.methods.state import ServerState, Update
+from edgefl.methods.state import ServerState
 from edgefl.registry.part_fields import Fields
 from edgefl.work import Address, Work
+from edgefl.work.update import Update
 
 SCOPES = {"attention": "attention", "ffn": "mlp"}
 """What each option shares, as a stack calls it."""

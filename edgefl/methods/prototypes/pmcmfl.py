@@ -21,9 +21,10 @@ from edgefl.methods.prototypes.losses import PrototypeArgs
 from edgefl.methods.prototypes.matching import DISTANCES, MODELS, shapes
 from edgefl.methods.prototypes.prototype_method import LibraryMethod
 from edgefl.methods.setting import Setting
-from edgefl.methods.state import ServerState, Update
+from edgefl.methods.state import ServerState
 from edgefl.registry.part_fields import Fields
 from edgefl.work import Edit, Item, Pass, Payload, Work
+from edgefl.work.update import Update
 
 
 class Matching(Fields):

@@ -22,10 +22,11 @@ from edgefl.methods.aggregation import Cohort
 from edgefl.methods.protocol import Method
 from edgefl.methods.prototypes.losses import PrototypeArgs
 from edgefl.methods.setting import Kind, Setting
-from edgefl.methods.state import ServerState, Update
+from edgefl.methods.state import ServerState
 from edgefl.models.multiway import MODALITIES
 from edgefl.work import Address, Item, Pass, Payload, Work
 from edgefl.work.description import StepArgs
+from edgefl.work.update import Update
 
 
 class LibraryMethod(Method, ABC):

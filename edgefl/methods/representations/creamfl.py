@@ -21,11 +21,12 @@ from edgefl.methods.protocol import Method
 from edgefl.methods.representations.representation_method import Exchange, Sent, mixed
 from edgefl.methods.representations.steps import PublicArgs
 from edgefl.methods.setting import Kind, Setting
-from edgefl.methods.state import ServerState, Update
+from edgefl.methods.state import ServerState
 from edgefl.registry.part_fields import Fields
 from edgefl.work import Pass, Work
 from edgefl.work.description import StepArgs
 from edgefl.work.torch_device import threads
+from edgefl.work.update import Update
 
 IOT = 100.0
 """FedIoT's weight factor of clients with pairs."""

@@ -16,8 +16,9 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from edgefl.methods.representations.representation_method import Digesting, Sent, best_match, mixed
-from edgefl.methods.state import ServerState, Update
+from edgefl.methods.state import ServerState
 from edgefl.work import Address, Work
+from edgefl.work.update import Update
 
 
 class FedET(Digesting):

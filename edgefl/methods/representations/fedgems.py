@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from edgefl.methods.representations.representation_method import Digesting, best_match, mixed
-from edgefl.methods.state import ServerState, Update
+from edgefl.methods.state import ServerState
 from edgefl.work import Work
+from edgefl.work.update import Update
 
 TABLES = ("memory", "memory-share", "ensemble", "ensemble-share")
 """What the server is distilled from: targets, and for which samples (1 or 0)."""

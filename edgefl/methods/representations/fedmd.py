@@ -15,8 +15,9 @@ import torch
 from pydantic import Field, NonNegativeFloat
 
 from edgefl.methods.representations.representation_method import Digesting, mixed
-from edgefl.methods.state import ServerState, Update
+from edgefl.methods.state import ServerState
 from edgefl.work import Work
+from edgefl.work.update import Update
 
 
 class FedMD(Digesting):

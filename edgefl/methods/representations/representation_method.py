@@ -19,10 +19,11 @@ from edgefl.errors import MethodError
 from edgefl.methods.protocol import Method
 from edgefl.methods.representations.steps import PublicArgs
 from edgefl.methods.setting import Kind, Setting
-from edgefl.methods.state import ServerState, Update
+from edgefl.methods.state import ServerState
 from edgefl.models import MODALITIES, ModelOptions
 from edgefl.work import Item, Pass, Payload, Work
 from edgefl.work.torch_device import threads
+from edgefl.work.update import Update
 
 SERVER = "server"
 """The kind of the server's own model, and the first part of its addresses."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 from pathlib import Path
-from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from torch import Tensor
@@ -24,10 +23,10 @@ from edgefl.planning.setup import Setup
 from edgefl.planning.versions import preinstalled
 from edgefl.schedules import Stage
 from edgefl.simulation.learning.interface import Arrival, part_of_stage
-from edgefl.simulation.learning.spilled import Place, Spill
-from edgefl.training import Report, Task
+from edgefl.simulation.learning.spilled import Spill, Spilled
+from edgefl.training import Task
 from edgefl.training.task import Sum
-from edgefl.work import Address, Form, Result, Scalars, Work
+from edgefl.work import Address, Form, Scalars, Work
 from edgefl.work.packed import Packed
 from edgefl.work.sums import Means, averaged
 
@@ -66,7 +65,7 @@ class Started:
     state: ServerState
     metered: bool
     task: Task | None
-    future: Future[Report] | None = None
+    future: Future[Update] | None = None
     together: Sequence[Started] = ()
     shard: Shard | None = None
 
@@ -74,15 +73,6 @@ class Started:
     def work(self) -> Work:
         """The work with its scalars, for the method that aggregates."""
         return self.plan.form.bound(self.scalars)
-
-
-class _Held(NamedTuple):
-    """An update that waits for the end of its round; on disk its tensors lie at ``place``, else in ``result``."""
-
-    started: Started
-    result: Result
-    bytes: int
-    place: Place | None
 
 
 class Arrived:
@@ -93,11 +83,10 @@ class Arrived:
 
     def __init__(self, setup: Setup, folder: Path, most: float = inf):
         self._setup, self._folder, self._most = setup, folder, most
-        self._held: dict[Key, _Held] = {}
+        self._landed: dict[Key, tuple[Started, Update]] = {}
         self._bytes = 0
         self._spill: Spill | None = None
         self.fold: Fold | None = None
-        self._added: dict[Key, Update] = {}
         self._stage: Stage | None = None
         self._expected: dict[Key, Update] = {}
         self._starts: dict[tuple[int, Start], tuple[dict[str, Tensor], dict[Address, Tensor]]] = {}
@@ -108,27 +97,26 @@ class Arrived:
         self, state: ServerState, arrivals: Sequence[Arrival], under_way: Mapping[int, Started], stage: Stage
     ) -> None:
         """Add updates up as they land, if the method and the rule of aggregation let that be."""
-        self.fold, self._added, self._expected, self._stage = None, {}, {}, stage
+        self.fold, self._expected, self._stage = None, {}, stage
         method = self._setup.method
         if not method.adds_up:
             return
         for arrival in arrivals:
             started = under_way[arrival.client]
-            expected = self._update(arrival, started, stage, _without_values(started.work))
-            self._expected[arrival.client, started.number] = expected
+            self._expected[arrival.client, started.number] = self._expected_of(arrival, started, stage)
         parameters = {a: t for a, t in state.tensors.items() if averaged(a)}
         sent = list(map(method.rebuild, self._expected.values()))
         self.fold = Fold(parameters, sent, method.update_weight, method.setting.aggregation)
 
-    def add(self, client: int, started: Started, result: Result) -> None:
+    def add(self, client: int, started: Started, update: Update) -> None:
         """Take an update that is accepted.  Raises RunError if it has to lie on disk and can't be written."""
-        if self.fold is None:
-            self._hold((client, started.number), started, result)
-            return
         key = client, started.number
-        update = _with_result(self._expected.pop(key), result, self._decoded(started, result))
+        if self.fold is None:
+            self._landed[key] = started, self._within_memory(started, update)
+            return
+        update = _filled(self._expected.pop(key), update, self._decoded(started, update))
         self.fold.add(self._setup.method.rebuild(update))
-        self._added[key] = replace(update, payloads=AddedUp.of(update.work.up, update.payloads))
+        self._landed[key] = started, replace(update, payloads=AddedUp.of(update.work.up, update.payloads))
 
     def shard(self, clients: Sequence[tuple[int, Started]]) -> Shard:
         """A shard of clients whose updates are expected."""
@@ -137,16 +125,16 @@ class Arrived:
         keep = self._setup.method.setting.aggregation.non_finite == "keep"
         return Shard(Sum(totals, tuple(weights), keep), len(clients))
 
-    def add_to_shard(self, client: int, started: Started, report: Report) -> None:
-        """Take the report of a client of a shard, whose sums are added when its last client has landed."""
-        shard, fold = started.shard, self.fold
+    def add_to_shard(self, client: int, started: Started, update: Update) -> None:
+        """Take the update of a client of a shard, whose means are added when its last client has landed."""
+        shard, fold, key = started.shard, self.fold, (client, started.number)
         assert shard is not None and fold is not None
-        expected = self._expected.pop((client, started.number))
-        if report.sums is not None:
-            shard.means = report.sums
-        if report.refused is None:
+        expected = self._expected.pop(key)
+        if update.means is not None:
+            shard.means = update.means
+        if update.refused is None:
             shard.used = True
-            self._added[client, started.number] = _with_result(expected, report.result, expected.payloads)
+            self._landed[key] = started, _filled(expected, update, expected.payloads)
         shard.left -= 1
         if not shard.left:
             assert shard.means is not None
@@ -154,15 +142,15 @@ class Arrived:
                 fold.merge(expected, shard.means)
             shard.means = None
 
-    def add_again(self, client: int, started: Started, result: Result, tables: Payloads) -> None:
+    def add_again(self, client: int, started: Started, update: Update, tables: Payloads) -> None:
         """Take an update whose parameters the restored sums already have; ``tables`` are its other tensors."""
         expected = self._expected.pop((client, started.number))
         payloads = {payload.name: AddedUp(payload, tables.get(payload.name, {})) for payload in expected.work.up}
-        self._added[client, started.number] = _with_result(expected, result, payloads)
+        self._landed[client, started.number] = started, _filled(expected, update, payloads)
 
     def tables(self, client: int, number: int) -> Payloads:
         """The tensors that are left of an update which was added up."""
-        payloads = self._added[client, number].payloads
+        payloads = self._landed[client, number][1].payloads
         return {name: sent.tables for name, sent in payloads.items() if isinstance(sent, AddedUp)}
 
     def take(self, state: ServerState, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool) -> Arrivals:
@@ -172,15 +160,14 @@ class Arrived:
         """
         updates: list[Update] = []
         for arrival in arrivals:
-            key = arrival.client, arrival.number
+            started, update = self._landed.pop((arrival.client, arrival.number))
             if self.fold is not None:
-                updates.append(replace(self._added.pop(key), base_round=arrival.round))
+                updates.append(replace(update, base_round=arrival.round))
                 continue
-            held = self._held.pop(key)
-            self._bytes -= held.bytes
-            payloads = self._decoded(held.started, held.result) if held.place is None else self._read(held)
-            base = state.base(held.started.work, state.items(held.started.work)) if at_once else None
-            updates.append(self._update(arrival, held.started, stage, payloads, held.result, base))
+            self._bytes -= _bytes_in_memory(update)
+            base = state.base(started.work, state.items(started.work)) if at_once else None
+            expected = self._expected_of(arrival, started, stage, base)
+            updates.append(_filled(expected, update, self._decoded(started, update)))
         updates = [update for update in updates if any(p.items for p in update.work.up)]
         fold = self.fold
         self._end()
@@ -189,60 +176,45 @@ class Arrived:
     def forget(self, arrivals: Sequence[Arrival]) -> None:
         """Drop updates that aren't used."""
         for arrival in arrivals:
-            if (held := self._held.pop((arrival.client, arrival.number), None)) is not None:
-                self._bytes -= held.bytes
+            if (landed := self._landed.pop((arrival.client, arrival.number), None)) is not None:
+                self._bytes -= _bytes_in_memory(landed[1])
         self._end()
 
     def _end(self) -> None:
-        self._starts, self.fold, self._added, self._expected = {}, None, {}, {}
-        if not any(held.place for held in self._held.values()):
+        self._starts, self.fold, self._expected = {}, None, {}
+        if not any(isinstance(p, Spilled) for _, update in self._landed.values() for p in update.payloads.values()):
             self._spill = None
 
     # one update -----------------------------------------------------------------------------------------------------
 
-    def _hold(self, key: Key, started: Started, result: Result) -> None:
-        size, place = sum(item.spec.bytes for p in started.work.up for item in p.items), None
-        if self._bytes + size > self._most:
-            self._spill = self._spill or Spill(self._folder)
-            # decoded, because all of them are read together in the end
-            decoded = self._decoded(started, result)
-            place = self._spill.add({f"{p}/{n}": t for p, named in decoded.items() for n, t in named.items()})
-            result, size = replace(result, payloads={}), 0
-        self._held[key] = _Held(started, result, size, place)
-        self._bytes += size
+    def _within_memory(self, started: Started, update: Update) -> Update:
+        """The update, with its payloads on disk if they don't fit into memory."""
+        size = _bytes_in_memory(update)
+        if self._bytes + size <= self._most:
+            self._bytes += size
+            return update
+        self._spill = spill = self._spill or Spill(self._folder)
+        # decoded, because all of them are read together in the end
+        return replace(update, payloads={n: spill.add(named) for n, named in self._decoded(started, update).items()})
 
-    def _read(self, held: _Held) -> Payloads:
-        assert self._spill is not None and held.place is not None
-        payloads: dict[str, dict[str, Tensor]] = {p.name: {} for p in held.started.work.up}
-        for name, tensor in self._spill.read(held.place).items():
-            payload, item = name.split("/", 1)
-            payloads[payload][item] = tensor
-        return payloads
-
-    def _decoded(self, started: Started, result: Result) -> Payloads:
-        if all(isinstance(sent, Packed) for sent in result.payloads.values()):
-            return result.payloads  # without a codec
+    def _decoded(self, started: Started, update: Update) -> Payloads:
+        if all(isinstance(sent, Packed | Spilled) for sent in update.payloads.values()):
+            return update.payloads  # without a codec, or decoded
         bases = started.plan.form.bases(self._start(started)[0])
-        return {p.name: p.decoded(result.payloads[p.name], bases) for p in started.plan.form.up}
+        return {p.name: p.decoded(update.payloads[p.name], bases) for p in started.plan.form.up}
 
-    def _update(
-        self,
-        arrival: Arrival,
-        started: Started,
-        stage: Stage,
-        payloads: Payloads,
-        result: Result | None = None,
-        base: dict[Address, Tensor] | None = None,
+    def _expected_of(
+        self, arrival: Arrival, started: Started, stage: Stage, base: dict[Address, Tensor] | None = None
     ) -> Update:
-        """The update of a client; without its result one that is expected."""
+        """What is known of an update before it lands: all that isn't the node's."""
         work = self._part(started.plan.form, stage).bound(started.scalars)
-        expected = Update(
-            arrival.client, started.plan.kind, self._private(arrival.client, started.plan.form), work, payloads,
+        return Update(
+            arrival.client, started.plan.kind, self._private(arrival.client, started.plan.form), work,
+            {payload.name: AddedUp(payload, {}) for payload in work.up},
             self._start(started)[1] if base is None else base,
             arrival.round, arrival.staleness, arrival.weight_factor, self._setup.round.equal,
             variant=started.plan.variant,
         )  # fmt: skip
-        return expected if result is None else _with_result(expected, result, payloads)
 
     def _part(self, form: Form, stage: Stage) -> Form:
         """The form with uploads of what trains at this stage only."""
@@ -271,10 +243,12 @@ class Arrived:
         }
 
 
-def _without_values(work: Work) -> Payloads:
-    return {payload.name: AddedUp(payload, {}) for payload in work.up}
-
-
-def _with_result(expected: Update, result: Result, payloads: Payloads) -> Update:
+def _filled(expected: Update, update: Update, payloads: Payloads) -> Update:
     """The update that was expected of a client, with what it sent."""
-    return replace(expected, payloads=payloads, loss=result.loss, metrics=result.metrics, updates=result.updates)
+    return replace(expected, payloads=payloads, loss=update.loss, metrics=update.metrics, updates=update.updates)
+
+
+def _bytes_in_memory(update: Update) -> int:
+    """Bytes of what was sent, without what lies on disk."""
+    in_memory = {name for name, sent in update.payloads.items() if not isinstance(sent, Spilled)}
+    return sum(item.spec.bytes for p in update.work.up if p.name in in_memory for item in p.items)

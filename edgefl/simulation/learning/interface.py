@@ -15,8 +15,8 @@ from edgefl.planning.planner import Plan
 from edgefl.planning.versions import always
 from edgefl.schedules import Stage
 from edgefl.simulation.inflight.closed_form import Flights
-from edgefl.training import Report
 from edgefl.work import Description, Work
+from edgefl.work.update import Update
 
 Floats = NDArray[np.float64]
 Integers = NDArray[Any]
@@ -49,7 +49,7 @@ class Learning(Protocol):
         """All the updates that the next aggregation gets, before any of them lands; some may be refused."""
         ...
 
-    def land(self, client: int, arrived: bool) -> Report | None:
+    def land(self, client: int, arrived: bool) -> Update | None:
         """End a client's flight; return its report, if there is one."""
         ...
 
@@ -69,11 +69,11 @@ class Learning(Protocol):
         """Drop these updates: their round doesn't change the state."""
         ...
 
-    def submit(self, work: Work, when: str, round: int, index: int) -> Future[Report] | None:
+    def submit(self, work: Work, when: str, round: int, index: int) -> Future[Update] | None:
         """Begin a work of the server."""
         ...
 
-    def absorb(self, work: Work, report: Report | None) -> None:
+    def absorb(self, work: Work, report: Update | None) -> None:
         """Apply a finished work of the server to the state."""
         ...
 

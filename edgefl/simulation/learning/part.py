@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from torch import Tensor
 
@@ -15,8 +15,7 @@ from edgefl.methods.aggregation.fold import StoredFold
 from edgefl.runs.kept import FACTS, ROWS, Index, KeptFacts, Stored
 from edgefl.simulation.kept import KeptValues, Left
 from edgefl.simulation.learning.arrived import Arrived, Shard
-from edgefl.training import Report
-from edgefl.training.task import ReportFacts
+from edgefl.work import Update, Work
 
 TABLE = "of:"
 """Prefix of the names of clients' own tensors."""
@@ -29,14 +28,14 @@ class Landed:
     Its changes aren't in the round's sums before all of its ``shard`` have landed.
     """
 
-    facts: ReportFacts
+    facts: Mapping[str, Any]
     arrived: bool
     reason: str | None = None
     left: Left | None = None
     shard: Shard | None = None
 
 
-LandedRow = tuple[int, ReportFacts, bool, str | None]
+LandedRow = tuple[int, Mapping[str, Any], bool, str | None]
 """A client that landed: its number, its report, whether its update arrived, and why it was refused."""
 
 
@@ -58,10 +57,10 @@ class Part:
     landed: dict[int, Landed] = field(default_factory=dict)
 
     def note(
-        self, client: int, report: Report, arrived: bool, left: Left | None = None, shard: Shard | None = None
+        self, client: int, report: Update, arrived: bool, left: Left | None = None, shard: Shard | None = None
     ) -> None:
         """Note a client that landed with this report."""
-        self.landed[client] = Landed(replace(report, sums=None).facts(), arrived, None, left, shard)
+        self.landed[client] = Landed(replace(report, means=None).to_data(), arrived, None, left, shard)
 
     def written(self, arrived: Arrived, kept: KeptValues, round: int) -> tuple[dict[str, Tensor], PartState]:
         """Tensors and JSON data from which ``KnownPart`` is read; what clients left is written to a file at once.
@@ -107,9 +106,9 @@ class KnownPart:
         """Whether the client trained in this dispatch."""
         return number == self.number and client in self.landed
 
-    def report(self, client: int) -> Report:
-        """The report of a client, without tensors."""
-        return Report.of(self.landed[client].facts, {})
+    def update(self, client: int, work: Work) -> Update:
+        """The update of a client, without tensors."""
+        return Update.from_data(self.landed[client].facts, work, client, {})
 
     def kept(self, client: int) -> Mapping[str, Tensor]:
         """What the client left.  Raises RunError if it can't be read."""

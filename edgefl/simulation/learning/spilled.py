@@ -5,8 +5,8 @@ from __future__ import annotations
 import mmap
 import tempfile
 import weakref
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from math import prod
 from pathlib import Path
 
@@ -15,14 +15,6 @@ from torch import Tensor
 
 from edgefl.runs.durable import writing
 from edgefl.runs.kept import Layout, write_at
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where some tensors lie in the file: the byte at which they begin, and their names, dtypes and shapes."""
-
-    begin: int
-    layout: Layout
 
 
 class Spill:
@@ -39,15 +31,15 @@ class Spill:
         self._view: mmap.mmap | None = None
         weakref.finalize(self, self._file.close)
 
-    def add(self, tensors: Mapping[str, Tensor]) -> Place:
-        """Append tensors.  Raises RunError, such as on a full disk."""
-        place = Place(self._end, Layout.of(tensors))
+    def add(self, tensors: Mapping[str, Tensor]) -> Spilled:
+        """Append tensors; returns them as they are read again.  Raises RunError, such as on a full disk."""
+        begin, layout = self._end, Layout.of(tensors)
         with writing(self._folder):
             write_at(self._file, self._end, tensors.values())
-        self._end += place.layout.size
-        return place
+        self._end += layout.size
+        return Spilled(self, begin, layout)
 
-    def read(self, place: Place) -> dict[str, Tensor]:
+    def read(self, begin: int, layout: Layout) -> dict[str, Tensor]:
         """Tensors that were appended, through a map of the whole file that lasts as long as they do.
 
         Raises RunError if the file can't be mapped.
@@ -56,11 +48,31 @@ class Spill:
             if self._end and (self._view is None or len(self._view) < self._end):
                 self._view = mmap.mmap(self._file.fileno(), self._end)
         tensors = {}
-        for name, (begin, dtype, shape) in place.layout.places.items():
+        for name, (offset, dtype, shape) in layout.places.items():
             count = prod(shape)
             if self._view is None or not count:
                 tensors[name] = torch.empty(shape, dtype=dtype)
             else:
-                at = place.begin + begin
+                at = begin + offset
                 tensors[name] = torch.frombuffer(self._view, dtype=dtype, count=count, offset=at).reshape(shape)
         return tensors
+
+
+class Spilled(Mapping[str, Tensor]):
+    """A payload in such a file, which is mapped when it is first asked for."""
+
+    def __init__(self, spill: Spill, begin: int, layout: Layout):
+        self._spill, self._begin, self._layout = spill, begin, layout
+
+    @cached_property
+    def _tensors(self) -> dict[str, Tensor]:
+        return self._spill.read(self._begin, self._layout)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._layout.names)
+
+    def __len__(self) -> int:
+        return len(self._layout.names)

@@ -28,10 +28,11 @@ from edgefl.simulation.learning.arrived import Arrived, Key, Started
 from edgefl.simulation.learning.interface import Arrival
 from edgefl.simulation.learning.part import KnownPart, Part, PartState
 from edgefl.simulation.learning.shards import largest_shard, may_share, shards_of
-from edgefl.training import Executor, Report, Task
+from edgefl.training import Executor, Task
 from edgefl.training.refusal import why_refused
 from edgefl.training.together import submit_together
 from edgefl.work import Work
+from edgefl.work.update import Update
 
 Floats = NDArray[np.float64]
 Integers = NDArray[Any]
@@ -62,11 +63,11 @@ class Training:
         self.setup, self.planner, self.executor, self.state, self.kept = setup, planner, executor, state, kept
         self.metered: set[str] = set()
         self.under_way: dict[int, Started] = {}
-        self._landed: dict[Key, tuple[Started, Report]] = {}
+        self._landed: dict[Key, tuple[Started, Update]] = {}
         self._finite = FiniteCheck()
         self.on_trained: Callable[[int, int], None] = lambda done, of: None
         self._waiting: deque[Started] = deque()
-        self._submitted: dict[Future[Report], object] = {}
+        self._submitted: dict[Future[Update], object] = {}
         """Trainings that haven't landed, and for each what the executor runs in one piece: itself, or a shard."""
         self._window = executor.window
         self._shares, self._may_share = False, may_share(setup)
@@ -139,7 +140,7 @@ class Training:
         while self._waiting and (self._window is None or len(set(map(id, self._submitted.values()))) < self._window):
             self._submit(self._waiting.popleft())
 
-    def _submit(self, started: Started) -> Future[Report]:
+    def _submit(self, started: Started) -> Future[Update]:
         assert started.task is not None
         if started.together:
             return self._submit_together(started)
@@ -149,7 +150,7 @@ class Training:
         self._tell()
         return started.future
 
-    def _submit_together(self, started: Started) -> Future[Report]:
+    def _submit_together(self, started: Started) -> Future[Update]:
         """Give the executor all clients of a shard with ``started``, some of whom may not be waited for."""
         together, shard = started.together, started.shard
         tasks = [each.task for each in together if each.task is not None]
@@ -164,12 +165,12 @@ class Training:
         assert started.future is not None
         return started.future
 
-    def land(self, client: int, arrived: bool) -> Report | None:
+    def land(self, client: int, arrived: bool) -> Update | None:
         """Report of a client; None if its update doesn't arrive and its measurement isn't needed."""
         started = self.under_way.pop(client)
         left = None
         if self._known is not None and self._has_trained(client, started.number):
-            report = self._known.report(client)
+            report = self._known.update(client, started.work)
             if tensors := self._known.kept(client):
                 left = self.kept.put(tensors)
         elif started.task is None:
@@ -198,7 +199,7 @@ class Training:
             self._part.note(client, report, arrived, left, started.shard)
         return report
 
-    def _leave_window(self, future: Future[Report]) -> None:
+    def _leave_window(self, future: Future[Update]) -> None:
         """Note that a training has landed, and give the executor the next one."""
         self._tell()
         if self._submitted.pop(future, None) is not None:
@@ -229,9 +230,9 @@ class Training:
         if started.shard is not None:
             self._arrived.add_to_shard(client, started, report)
         elif reason is None and known is not None:
-            self._arrived.add_again(client, started, report.result, known.tables(client))
+            self._arrived.add_again(client, started, report, known.tables(client))
         elif reason is None:
-            self._arrived.add(client, started, report.result)
+            self._arrived.add(client, started, report)
         return reason
 
     def expect(self, arrivals: Sequence[Arrival], stage: Stage) -> None:
@@ -308,7 +309,7 @@ class Training:
         self._arrived.forget(arrivals)
         self._part = None
 
-    def submit(self, work: Work, when: str, round: int, index: int) -> Future[Report] | None:
+    def submit(self, work: Work, when: str, round: int, index: int) -> Future[Update] | None:
         """Submit a work of the server."""
         key, computed = self.planner.server(work)
         metered = self._measures(key)
@@ -318,10 +319,10 @@ class Training:
             Task(work.form, work.scalars, self.state.inputs(work), None, seed, metered, peak=computed.peak_memory_bytes)
         )
 
-    def absorb(self, work: Work, report: Report | None) -> None:
+    def absorb(self, work: Work, report: Update | None) -> None:
         """Apply the result of a work of the server to the state."""
         assert report is not None
-        self.state = self.setup.method.absorb(self.state, work, report.result)
+        self.state = self.setup.method.absorb(self.state, work, report)
 
     def leave(self) -> None:
         """Cancel works that no worker has begun, because another run may need the workers."""

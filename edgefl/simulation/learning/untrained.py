@@ -19,7 +19,6 @@ from edgefl.planning.setup import Setup
 from edgefl.schedules import Stage
 from edgefl.simulation.inflight.closed_form import Flights
 from edgefl.simulation.learning.interface import Arrival, part_of_stage
-from edgefl.training import Report
 from edgefl.work import Address, Work
 
 Floats = NDArray[np.float64]
@@ -94,7 +93,7 @@ class NoTraining:
     def expect(self, arrivals: Sequence[Arrival], stage: Stage) -> None:
         """Do nothing: shapes need no memory."""
 
-    def land(self, client: int, arrived: bool) -> Report | None:
+    def land(self, client: int, arrived: bool) -> Update | None:
         """Return None: there is no report without training."""
         return None
 
@@ -156,11 +155,11 @@ class NoTraining:
     def forget(self, arrivals: Sequence[Arrival]) -> None:
         """Do nothing: no updates are stored."""
 
-    def submit(self, work: Work, when: str, round: int, index: int) -> Future[Report] | None:
+    def submit(self, work: Work, when: str, round: int, index: int) -> Future[Update] | None:
         """Return None: the server computes nothing."""
         return None
 
-    def absorb(self, work: Work, report: Report | None) -> None:
+    def absorb(self, work: Work, report: Update | None) -> None:
         """Add the result of a work of the server to the state, as shapes."""
         with torch.device("meta"):
             uploads = {i.source: i.spec.empty() for p in work.up for i in p.items}

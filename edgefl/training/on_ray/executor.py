@@ -45,8 +45,9 @@ from edgefl.training.on_ray.cluster import (
 )
 from edgefl.training.on_ray.worker import Worker, received, sent
 from edgefl.training.options import ExecutorOptions
-from edgefl.training.task import Report, Task
+from edgefl.training.task import Task, answer
 from edgefl.work import Form
+from edgefl.work.update import Update
 
 AT_HAND = 2
 """Tasks that a worker has at a time: one that runs, and the next."""
@@ -65,7 +66,7 @@ class _Entry:
     """A task that hasn't ended, its future, and how often it was begun in vain."""
 
     task: Task
-    future: Future[Report]
+    future: Future[Update]
     failures: int = 0
 
     @property
@@ -131,7 +132,7 @@ class OnRay:
             raise
         threading.Thread(target=self._watch, args=(options.timeout or math.inf,), daemon=True).start()
 
-    def submit(self, task: Task) -> Future[Report]:
+    def submit(self, task: Task) -> Future[Update]:
         """Queue the task for a worker and return the future of its report.
 
         The future raises TrainingError if the task fails, or if its worker is lost ``TRIES`` times.
@@ -302,7 +303,7 @@ class OnRay:
                 entry.future.set_exception(error)
                 return
             facts, rows = done.result()
-            entry.future.set_result(Report.of(json.loads(facts), received(rows)))
+            entry.future.set_result(answer(json.loads(facts), entry.task, received(rows)))
 
     def _replace(self, slot: _Slot, reason: str) -> None:
         """Put a new worker in the place of one that is lost; called under the lock."""

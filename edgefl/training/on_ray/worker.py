@@ -74,4 +74,4 @@ class Worker:
             self._inputs = number, received(inputs)
         given = self._inputs[1] if kept is None else {**self._inputs[1], **received(kept)}
         report = self._node.run(Task.of(self._forms[key], given, json.loads(facts)))
-        return json.dumps(report.facts()), sent(report.tensors())
+        return json.dumps(report.to_data()), sent(report.tensors())

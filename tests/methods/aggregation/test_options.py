@@ -19,7 +19,8 @@ from edgefl.errors import EdgeflError
 from edgefl.planning import Setup
 from edgefl.report.progress import Lines
 from edgefl.scenario import load
-from edgefl.training import Inline, Report, Task
+from edgefl.training import Inline, Task
+from edgefl.work.update import Update
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +40,11 @@ class Poisoned(Inline):
 
     bad: Mapping[int, str] = {}
 
-    def submit(self, task: Task) -> Future[Report]:
+    def submit(self, task: Task) -> Future[Update]:
         future = super().submit(task)
         wanted = self.bad.get(task.client) if task.client is not None else None
         if wanted is not None:
-            for named in list(found := future.result().result.payloads):
+            for named in list(found := future.result().payloads):
                 if named == wanted:
                     name = next(iter(found[named]))
                     value = found[named][name].clone()

@@ -557,7 +557,7 @@ def test_prototypes_help_where_a_modality_is_missing(tmp_path: Path) -> None:
         options = {"matching": {"round": 13}} if inference == "classifier" else {}
         pmcmfl = PmcmFL(PmcmFL.Options(inference=inference, **options), setup.method.setting)
         work = pmcmfl.evaluate("image-text", "test")
-        metrics = node.run(Task(work.form, work.scalars, state.inputs(work), None, 1)).result.metrics
+        metrics = node.run(Task(work.form, work.scalars, state.inputs(work), None, 1)).metrics
         accuracy[inference] = metrics["accuracy[text]"]
     for matched in ("l2", "classifier"):
         assert accuracy["random"] < accuracy[matched] < accuracy["oracle"]

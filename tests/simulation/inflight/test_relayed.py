@@ -23,7 +23,8 @@ from edgefl.devices import load_link
 from edgefl.errors import EmulationError
 from edgefl.methods import ServerState
 from edgefl.planning import Setup
-from edgefl.training import Inline, Report, Task
+from edgefl.training import Inline, Task
+from edgefl.work.update import Update
 
 Tiny = Callable[..., dict[str, Any]]
 SLOW_LINE = {"download": "20 Mbit/s", "upload": "5 Mbit/s", "latency": "30 ms"}
@@ -228,10 +229,10 @@ class Keeping(Inline):
         super().__init__(*given)
         self.sent: dict[int, dict[str, Tensor]] = {}
 
-    def submit(self, task: Task) -> Future[Report]:
+    def submit(self, task: Task) -> Future[Update]:
         future = super().submit(task)
         if task.client is not None:
-            payloads = future.result().result.payloads
+            payloads = future.result().payloads
             self.sent[task.client] = {
                 item.source: payloads[payload.name][item.name].double().clone()
                 for payload in task.form.up

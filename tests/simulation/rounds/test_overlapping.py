@@ -22,7 +22,8 @@ from edgefl.errors import RunError
 from edgefl.planning import Setup
 from edgefl.simulation.cohort import cohort as cohort_of
 from edgefl.simulation.rounds.overlapping import FLIGHTS_PER_UPDATE
-from edgefl.training import Inline, Report, Task
+from edgefl.training import Inline, Task
+from edgefl.work.update import Update
 
 POLICIES = ("synchronous", "asynchronous", "buffered", "semi-synchronous")
 OVERLAPPING = POLICIES[1:]
@@ -64,9 +65,9 @@ class Watched(Inline):
 
     def __init__(self, setup: Setup):
         super().__init__(setup.clients, "cpu")  # type: ignore[arg-type]
-        self.done: dict[int, list[tuple[Task, Report]]] = {}
+        self.done: dict[int, list[tuple[Task, Update]]] = {}
 
-    def submit(self, task: Task) -> Future[Report]:
+    def submit(self, task: Task) -> Future[Update]:
         future = super().submit(task)
         if task.client is not None:
             self.done.setdefault(task.client, []).append((task, future.result()))
@@ -79,7 +80,7 @@ def images(games: Games) -> Setup:
     return changed(games.setup(**small(games, image=4), schedule={"name": "end-to-end", "rounds": 2}), jitter=0.5)
 
 
-def arrivals(journal: Memory, done: dict[int, list[tuple[Task, Report]]]) -> list[tuple[dict[str, Any], Task, Report]]:
+def arrivals(journal: Memory, done: dict[int, list[tuple[Task, Update]]]) -> list[tuple[dict[str, Any], Task, Update]]:
     """What arrived, in order: record, task and report."""
     seen: Counter[int] = Counter()
     found = []
@@ -112,7 +113,7 @@ def test_fedasync_mixes_each_update_into_the_model_as_it_is(games: Games, images
         staleness = place - sent_at(record)
         share = MIXING * (1 + staleness) ** -0.5
         assert (record["staleness"], record["weight_factor"]) == (staleness, pytest.approx(share))
-        for name, value in report.result.payloads["model"].items():
+        for name, value in report.payloads["model"].items():
             address = f"image/{name}"
             model[address] = (1 - share) * model[address] + share * value
     assert (concurrency > 1) == any(record["staleness"] for record, _, _ in found)
@@ -147,7 +148,7 @@ def test_fedbuff_adds_the_discounted_deltas_of_a_buffer(games: Games, weighting:
             staleness = first // 5 - sent_at(record)
             discount = (1 + staleness) ** -0.5
             assert (record["staleness"], record["weight_factor"]) == (staleness, pytest.approx(discount))
-            for name, value in report.result.payloads["model"].items():
+            for name, value in report.payloads["model"].items():
                 share = discount * (record["samples"] / samples if weighting == "samples" else 1 / 5)
                 fresh[f"image/{name}"] = fresh[f"image/{name}"] + share * (value - task.inputs[name])
         model = fresh

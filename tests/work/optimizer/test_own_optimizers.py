@@ -122,7 +122,7 @@ def test_a_client_trains_as_torchs_class_does_by_hand(tiny: Tiny, name: str) -> 
             optimizer.zero_grad()
             F.cross_entropy(model(batch["image"]), batch["label"]).backward()
             optimizer.step()
-    sent = report.result.payloads["model"]
+    sent = report.payloads["model"]
     for parameter, value in model.state_dict().items():
         torch.testing.assert_close(sent[parameter], value, atol=1e-6, rtol=1e-5)
 

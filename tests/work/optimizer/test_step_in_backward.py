@@ -117,7 +117,7 @@ def sent(scenario: dict[str, Any]) -> dict[str, Tensor]:
     work = setup.method.client_work("text", 1).fitted(setup.clients.client(0).size)
     tensors = setup.method.initial(setup.seed).tensors
     inputs = {i.name: tensors[i.source] for p in work.down for i in p.items if i.source in tensors}
-    result = Inline(setup.clients, "cpu").submit(Task(work.form, work.scalars, inputs, 0, 1)).result().result
+    result = Inline(setup.clients, "cpu").submit(Task(work.form, work.scalars, inputs, 0, 1)).result()
     assert result.updates
     return {**{n: value for payload in result.payloads.values() for n, value in payload.items()}, **result.kept}
 
