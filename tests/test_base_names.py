@@ -32,6 +32,9 @@ ALLOWED = {
     "verified": "what a verification answers, and how it is printed",
     "reading": "records from lines, and the tables of a run's folder",
     "writing": "records as lines, and profiles of devices as files",
+    "base": "what all selections have in common, and all round policies",
+    "client": "a client's model, and its round on the virtual clock",
+    "relays": "the relays of a fleet, and what they do in a round",
     "pmcmfl": "the method, and the page of docs/papers that has its name",
 }
 

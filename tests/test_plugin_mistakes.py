@@ -24,7 +24,7 @@ from edgefl.data.collection import Collection, DataSet
 from edgefl.devices import Availability
 from edgefl.methods import ByUpdate, Method, ServerOptimizer
 from edgefl.schedules import PARTS, Layerwise, Schedule, Stage
-from edgefl.simulation import Policy, Selection
+from edgefl.simulation import Selection, policies
 from edgefl.simulation.selection import Chosen
 from edgefl.work import CodecKind, Item, Payload, Wrapper
 from edgefl.work.metrics import Metric
@@ -207,7 +207,7 @@ CASES |= {
 }
 CASES |= {
     f"a policy's {answer}": (
-        part("round policy", "Policy", f"def wanted(self, cohort, asked):\n    return {answer}"),
+        part("round policy", "policies.Synchronous", f"def wanted(self, cohort, asked):\n    return {answer}"),
         {"round": {"cohort": 2, "policy": "mine"}, **SKIPPED},
         f"Mine.wanted() (the plug-in plug.py, {{file}}:17) returned {told}, not a whole number of updates, 1 or more",
     )

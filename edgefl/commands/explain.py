@@ -61,7 +61,8 @@ def _explain(run: Run, number: int, client: int | None) -> Explanation:
     window = window_of(run)
     path = critical_path(record, flights, window)
     settings = run.settings
-    alone = bool(getattr(policy_of(run), "waits_for_all", False)) and not settings.round.over_selection
+    policy = policy_of(run)
+    alone = policy is not None and policy.waits_for_all and not settings.round.over_selection
     alone &= not (settings.fleet.server_link or settings.fleet.relays)
     under_way = _under_way(run, record)
     absent = _absent(run, record, flights, verdicts, under_way)

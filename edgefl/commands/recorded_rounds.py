@@ -113,18 +113,18 @@ def round_of(run: Run, number: int) -> PlayedRound:
 
 def window_of(run: Run) -> float | None:
     """The seconds between two aggregations of a run whose rounds end by time; None for other policies."""
-    if not getattr(policy_of(run), "by_time", False):
+    policy = policy_of(run)
+    return float(policy.over(0.0)) if policy is not None and policy.by_time else None
+
+
+def policy_of(run: Run) -> Any:
+    """The round policy (an ``edgefl.simulation.Policy``) of a run; None if it isn't installed."""
+    name = run.settings.round.policy_name
+    if name not in registry.names("round policy"):
         return None
     # the selection of a plug-in isn't needed, and may not be there
     section = {name: value for name, value in run.scenario["round"].items() if name != "selection"}
-    options = RoundOptions.model_validate(section)
-    return float(registry.get("round policy", options.policy_name)(options).over(0.0))
-
-
-def policy_of(run: Run) -> type[Any] | None:
-    """The round policy (an ``edgefl.simulation.Policy``) of a run; None if it isn't installed."""
-    name = run.settings.round.policy_name
-    return registry.get("round policy", name) if name in registry.names("round policy") else None
+    return registry.get("round policy", name)(RoundOptions.model_validate(section))
 
 
 def server_spans(record: PlayedRound, last_landing: float | None, window: float | None = None) -> list[Span]:

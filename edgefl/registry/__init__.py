@@ -162,7 +162,7 @@ _ATTRIBUTES = {
     "selection": ("Options", "blind"),
     "server optimizer": ("Options", "step", "along", "keeps"),
     "codec": ("Options", "needs_base", "applies", "wire", "encode", "decode"),
-    "round policy": ("Options", "at_once", "by_time", "holds", "overlapping", "size", "waits_for_all", "weighted"),
+    "round policy": ("Options", "at_once", "holds", "over", "overlapping", "play", "size", "wanted", "weighted"),
     "budget": ("noun", "quantity", "summary", "of", "show"),
     "metric": ("Options", "task", "value"),
     "optimizer": ("Options", "build", "reads"),

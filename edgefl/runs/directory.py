@@ -14,7 +14,6 @@
     host.jsonl           wall time, memory and ids of processes: differ between equal runs
     checkpoints/round-000012/{state.safetensors,state.json}
     kept/round-000012-<hash>.bin    what clients keep, if the method lets them: checkpoints refer to these files
-    unfinished/round-000013/        what clients of a long round have trained, until its checkpoint is written
     weights.safetensors  {address: tensor}, written at the end
     best.safetensors     the same at the best evaluation, if the scenario follows a metric
     files.json           digests of all these files, written at the end
@@ -39,7 +38,7 @@ from edgefl.records import Record, plain
 from edgefl.records.reading import decode
 from edgefl.records.run import Begun, Best, Environment, Evaluation, Result, Resumed
 from edgefl.records.writing import line
-from edgefl.runs import best, checkpoints, digests, kept, tables, unfinished
+from edgefl.runs import best, checkpoints, digests, kept, tables
 from edgefl.runs.background import Background
 from edgefl.runs.contents import CHECKPOINTS, KEPT, PREPROCESSING, read_bytes, read_json
 from edgefl.runs.durable import boot, locked, replace_file, writing
@@ -101,7 +100,6 @@ class RunDirectory:
         """Number of checkpoints that the run keeps when it is finished; under way it keeps two at least."""
         self._digests: dict[Table, digests.TableDigest] = {}
         self._kept_files: dict[int, frozenset[str]] = {}
-        self._part_files: frozenset[str] | None = None
         self._lock = locked(path)
 
     @classmethod
@@ -279,29 +277,12 @@ class RunDirectory:
         if synced:
             self._synced_round, self._synced_at = round, time.monotonic()
         best.settle(self.path)
-        unfinished.drop(self.path)
-        self._kept_files[round], self._part_files = frozenset(kept.files_of(state)), frozenset()
+        self._kept_files[round] = frozenset(kept.files_of(state))
 
     def settle(self) -> None:
         """Write the checkpoint that waits in the background.  Raises RunError if it can't be written."""
         if self._background is not None:
             self._background.settle()
-
-    def write_part(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, object]) -> None:
-        """Write what clients of a round under way have trained; it goes with the round's checkpoint.
-
-        Raises RunError if it can't be written, TypeError for a state that JSON can't represent.
-        """
-        self.settle()
-        unfinished.write(self.path, round, tensors, state, self._facts())
-        self._part_files = frozenset(kept.files_of(state))
-
-    def part(self, round: int) -> tuple[dict[str, Tensor], dict[str, object]] | None:
-        """``(tensors, state)`` of a round under way as it was written last; None if there is nothing of it.
-
-        Warns of one that is damaged.
-        """
-        return unfinished.read(self.path, round, self._facts())
 
     def _facts(self) -> dict[str, object]:
         facts: dict[str, object] = plain({"made_of": self.made_of, "inputs": self.inputs})
@@ -385,8 +366,6 @@ class RunDirectory:
             tables.rewind(self.table(table), round)
         self._digests.clear()
         checkpoints.drop_after(self.path / CHECKPOINTS, round)
-        unfinished.drop(self.path, but=round + 1)
-        self._part_files = None
         best.rewind(self.path, best_round)
         self._kept_files.clear()
         self._sweep()
@@ -437,9 +416,7 @@ class RunDirectory:
         for round in (rounds := checkpoints.rounds(self.path / CHECKPOINTS)[-newest:]):
             if round not in self._kept_files:
                 self._kept_files[round] = checkpoints.kept_files(self.path / CHECKPOINTS, round)
-        if self._part_files is None:
-            self._part_files = unfinished.kept_files(self.path)
-        return set(self._part_files).union(*(self._kept_files[round] for round in rounds))
+        return set().union(*(self._kept_files[round] for round in rounds))
 
     def _sweep(self) -> None:
         """Remove what no checkpoint refers to any more.  Raises RunError if it can't be removed."""

@@ -13,19 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edgefl.devices.options import ServerLinkOptions
 from edgefl.errors import RunError
 from edgefl.methods import ServerState
 from edgefl.planning.versions import Versions
 from edgefl.records.reading import of_data
 from edgefl.records.rounds import Stopped
 from edgefl.runs.kept import FACTS, ROWS, KeptFacts
-from edgefl.simulation.inflight.clock import Clock
-from edgefl.simulation.inflight.closed_form import Dispatch
-from edgefl.simulation.inflight.events import EventEngine, flight_of
-from edgefl.simulation.inflight.shared_link import SHARING, SharedLink
+from edgefl.simulation.client import flight_of
+from edgefl.simulation.clock import Clock
+from edgefl.simulation.closed_form import Dispatch
+from edgefl.simulation.in_flight import InFlight
 from edgefl.simulation.learning import Learning, Training
-from edgefl.simulation.run_state import Air, Moment, Parts, Run
+from edgefl.simulation.run_state import Moment, Parts, Run
 from edgefl.simulation.watch import watched
 from edgefl.work import TensorSpec
 
@@ -107,7 +106,7 @@ def checkpoint_of(run: Run) -> tuple[dict[str, Tensor], State]:
     tensors: dict[str, Tensor] = {}
     of, states = roster.client_versions.rows()
     state: State = {
-        "now": at.now,
+        "now": run.now,
         "dispatches": at.dispatches,
         "version": at.version,
         "versions": dict(learning.state.versions),
@@ -137,7 +136,7 @@ def checkpoint_of(run: Run) -> tuple[dict[str, Tensor], State]:
         state["flights"], started = _rows(air, learning)
         for number, held in enumerate(started):
             tensors |= {f"{FLOWN}{number}:{a}": t for a, t in held.tensors.items()}
-        state["wires"] = air.engine.rows()
+        state["wires"] = air.rows()
     if isinstance(learning, Training):
         tensors |= learning.state.tensors
         state["metered"] = sorted(learning.metered)
@@ -151,13 +150,13 @@ def checkpoint_of(run: Run) -> tuple[dict[str, Tensor], State]:
     return tensors, state
 
 
-def _rows(air: Air, learning: Learning) -> tuple[FlightRows, list[ServerState]]:
+def _rows(air: InFlight, learning: Learning) -> tuple[FlightRows, list[ServerState]]:
     """Rows of flights, dispatches and versions, and the distinct states that the flights started from."""
     numbered: dict[int, tuple[int, Dispatch]] = {}
     versions: dict[int, tuple[int, Mapping[str, int]]] = {}
     states: dict[int, tuple[int, ServerState]] = {}
     rows: list[Mapping[str, object]] = []
-    for flight in (*air.engine.flying.values(), *air.queue.values()):
+    for flight in (*air.flying.values(), *air.queue.values()):
         number, _ = numbered.setdefault(id(flight.dispatch), (len(numbered), flight.dispatch))
         versions.setdefault(id(flight.dispatch.versions), (len(versions), flight.dispatch.versions))
         row = {**flight.row(), "dispatch": number, "at_stage": flight.plan.stage.index, "old": list(flight.plan.old)}
@@ -173,7 +172,7 @@ def _rows(air: Air, learning: Learning) -> tuple[FlightRows, list[ServerState]]:
     ]  # fmt: skip
     flight_rows: FlightRows = {
         "rows": rows,
-        "flying": len(air.engine.flying),
+        "flying": len(air.flying),
         "dispatches": dispatches,
         "versions": [dict(held) for _, held in versions.values()],
         "states": [dict(held.versions) for _, held in states.values()],
@@ -210,7 +209,8 @@ def restore(run: Run, round: int, tensors: Mapping[str, Tensor], state: State) -
     roster.client_versions.restore(arrays["ledger"], state["ledger"])
     if progress.scored_versions.keeping:
         progress.scored_versions.restore(arrays["scored"], state["scored"])
-    run.at = Moment(round, state["now"], state["version"], state["dispatches"])
+    run.at = Moment(round, state["version"], state["dispatches"])
+    run.env = Clock(initial_time=state["now"])
     progress.totals, progress.metrics = Counter(state["totals"]), state["metrics"]
     progress.diverged = state["diverged"]
     progress.reached = set(state["reached"])
@@ -224,21 +224,14 @@ def restore(run: Run, round: int, tensors: Mapping[str, Tensor], state: State) -
     if parts.batteries is not None:
         parts.batteries.restore(state["batteries"] or {})
     if run.air is not None:
-        line = parts.setup.fleet.server_link
-        if "flights" in state:
-            run.air = _restored(parts, line, tensors, state)
-        else:  # the run was played in closed form until now
-            run.air = Air.over(line, run.at.now)
+        run.air = InFlight(run.env, parts.setup.fleet.server_link)
+        if "flights" in state:  # else the run was played in closed form until now
+            _restore_flights(parts, run.air, tensors, state)
 
 
-def _restored(parts: Parts, line: ServerLinkOptions | None, tensors: Mapping[str, Tensor], state: State) -> Air:
-    """The flights of a checkpoint; what their clients train begins again."""
+def _restore_flights(parts: Parts, air: InFlight, tensors: Mapping[str, Tensor], state: State) -> None:
+    """Go on with the flights of a checkpoint; what their clients train begins again."""
     setup, rows = parts.setup, state["flights"]
-    wires: tuple[SharedLink | None, SharedLink | None] = (None, None)
-    if line is not None:
-        down, up = (SHARING[line.sharing].from_rows(wire) if wire is not None else None for wire in state["wires"])
-        wires = (down, up)
-    air = Air(EventEngine(Clock(initial_time=state["now"]), wires))
     dispatches = [
         Dispatch(d["round"], d["number"], d["version"], d["at"], rows["versions"][d["versions"]])
         for d in rows["dispatches"]
@@ -257,6 +250,5 @@ def _restored(parts: Parts, line: ServerLinkOptions | None, tensors: Mapping[str
         flights.append(flight_of(row, plan, dispatch))
         if isinstance(parts.learning, Training):
             parts.learning.resume(client, plan, started[place["state"]], dispatch, place["metered"], place["trains"])
-    air.engine.restore(flights[: rows["flying"]])
+    air.restore(flights[: rows["flying"]], state["wires"])
     air.queue.update((flight.client, flight) for flight in flights[rows["flying"] :])
-    return air

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from edgefl.devices import Device
 from edgefl.planning.cohort_places import places
 from edgefl.planning.setup import Setup
-from edgefl.simulation.inflight.closed_form import Flights, Integers
-from edgefl.simulation.inflight.dispatch import flights_of
+from edgefl.simulation.closed_form import Flights, Integers
+from edgefl.simulation.dispatch import flights_of
 from edgefl.simulation.run_state import Run
 from edgefl.simulation.selection.base import Candidates, Chosen
 from edgefl.simulation.selection.orders import NO_CLIENTS
@@ -21,7 +21,7 @@ from edgefl.simulation.tally import Tally
 def candidates(run: Run, round: int, kinds: Sequence[str]) -> Candidates:
     """Clients that the selection may draw from now, with the data that it may use."""
     setup, roster, batteries = run.parts.setup, run.parts.roster, run.parts.batteries
-    flying, queued = ({}, {}) if run.air is None else (run.air.engine.flying, run.air.queue)
+    flying, queued = ({}, {}) if run.air is None else (run.air.flying, run.air.queue)
     groups = {kind: setup.of_kind(kind) if setup.round.gate == "everyone" else roster.able(kind) for kind in kinds}
 
     # a kind that is left out keeps its index, so that the draws of other kinds don't change
@@ -29,9 +29,9 @@ def candidates(run: Run, round: int, kinds: Sequence[str]) -> Candidates:
     groups = {kind: groups.get(kind, NO_CLIENTS) for kind in kinds_by_index}
 
     def ready(clients: Integers) -> NDArray[np.bool_]:
-        free = setup.fleet.availability.available(clients, run.at.now)
+        free = setup.fleet.availability.available(clients, run.now)
         if batteries is not None:
-            free &= batteries.ready(clients, run.at.now)
+            free &= batteries.ready(clients, run.now)
         if flying or queued:
             free &= np.array([c not in flying and c not in queued for c in clients.tolist()], dtype=bool)
         return free
@@ -46,7 +46,7 @@ def candidates(run: Run, round: int, kinds: Sequence[str]) -> Candidates:
         return [setup.fleet.device(client) for client in clients.tolist()]
 
     def charge(clients: Integers) -> NDArray[np.float64]:
-        return np.ones(len(clients)) if batteries is None else batteries.charge(clients, run.at.now)
+        return np.ones(len(clients)) if batteries is None else batteries.charge(clients, run.now)
 
     def samples(clients: Integers) -> Integers:
         return np.asarray(setup.clients.client_samples[clients])

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import tempfile
-import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,9 +16,9 @@ from threading import Lock
 
 from torch import Tensor
 
-from edgefl.errors import RunError
 from edgefl.runs.durable import writing
-from edgefl.runs.kept import Index, KeptFacts, Layout, Stored, made, mapped, new_file, write_at
+from edgefl.runs.kept import Index, KeptFacts, Layout, Stored, new_file
+from edgefl.simulation.tensor_file import Spilled, TensorFile
 from edgefl.training import Kept
 from edgefl.work.update import Update
 
@@ -40,50 +38,11 @@ def _trim() -> None:
             trim(0)
 
 
-class _Spill:
-    """A temporary file of values that no checkpoint has yet.  Its space is free again when nothing refers to it."""
-
-    def __init__(self, folder: Path):
-        with writing(folder):
-            self._file = tempfile.TemporaryFile(dir=made(folder), buffering=0)  # noqa: SIM115 - open as long as it lives
-        self._folder, self._end, self._lock = folder, 0, Lock()
-        weakref.finalize(self, self._file.close)
-
-    def add(self, tensors: Mapping[str, Tensor]) -> Left:
-        """Append tensors; threads may do so at once.  Raises RunError, such as on a full disk."""
-        layout = Layout.of(tensors)
-        with self._lock, writing(self._folder):
-            begin = self._end
-            write_at(self._file, begin, tensors.values())
-            self._end += layout.size
-        return Left(self, begin, layout)
-
-    def read(self, offset: int, layout: Layout, names: Sequence[str]) -> dict[str, Tensor]:
-        """Some of the tensors of a client.  Raises RunError."""
-        try:
-            return mapped(self._file.fileno(), offset, layout, names)
-        except (OSError, ValueError) as error:
-            raise RunError(f"can't read what a client keeps from {self._folder}: {error}") from error
-
-
-@dataclass(frozen=True)
-class Left:
-    """What one training left: its place in a temporary file."""
-
-    spill: _Spill
-    offset: int
-    layout: Layout
-
-    def tensors(self, names: Sequence[str]) -> dict[str, Tensor]:
-        """The tensors of these names.  Raises RunError if they can't be read."""
-        return self.spill.read(self.offset, self.layout, names)
-
-
 @dataclass(frozen=True)
 class _Since:
     """What a client keeps that left values since the last checkpoint: these, and the others as tensors."""
 
-    lefts: Mapping[str, Left]
+    lefts: Mapping[str, Spilled]
     others: Mapping[str, Tensor]
 
     @property
@@ -94,12 +53,12 @@ class _Since:
         return {**self.others, **_read(self.lefts)}
 
 
-def _read(lefts: Mapping[str, Left]) -> dict[str, Tensor]:
+def _read(lefts: Mapping[str, Spilled]) -> dict[str, Tensor]:
     """The tensors of these names, each from where it was left."""
-    by_place: dict[int, tuple[Left, list[str]]] = {}
+    by_place: dict[int, tuple[Spilled, list[str]]] = {}
     for name, left in lefts.items():
         by_place.setdefault(id(left), (left, []))[1].append(name)
-    return {name: tensor for left, names in by_place.values() for name, tensor in left.tensors(names).items()}
+    return {name: tensor for left, names in by_place.values() for name, tensor in left.read(names).items()}
 
 
 class KeptValues:
@@ -110,16 +69,16 @@ class KeptValues:
 
     def __init__(self, folder: Path):
         self._saved = Index(folder.absolute())
-        self._since: dict[int, dict[str, Left]] = {}
+        self._since: dict[int, dict[str, Spilled]] = {}
         self._layouts: dict[Layout, Layout] = {}
-        self._spill: _Spill | None = None
+        self._spill: TensorFile | None = None
         self._untrimmed = 0
         self._lock = Lock()
 
-    def put(self, tensors: Mapping[str, Tensor]) -> Left:
+    def put(self, tensors: Mapping[str, Tensor]) -> Spilled:
         """Write what a training left to the disk; threads may do so at once.  Raises RunError if that fails."""
         with self._lock:
-            self._spill = self._spill or _Spill(self._saved.folder)
+            self._spill = self._spill or TensorFile(self._saved.folder)
             spill = self._spill
         left = spill.add(tensors)
         with self._lock:
@@ -130,7 +89,7 @@ class KeptValues:
             _trim()
         return left
 
-    def settle(self, client: int, left: Left) -> None:
+    def settle(self, client: int, left: Spilled) -> None:
         """The client keeps these values from now on.  Others that it keeps stay: a shallower stage has fewer blocks."""
         self._since.setdefault(client, {}).update(dict.fromkeys(left.layout.names, left))
 
@@ -170,24 +129,6 @@ class KeptValues:
             self._since, self._spill = {}, None
         return self._saved.written() if clients else None
 
-    def add_to(self, index: Index, lefts: Mapping[int, Left], round: int) -> None:
-        """Write what these clients left to a file of ``index``; the clients' own values stay as they are.
-
-        Raises RunError if it can't be written.
-        """
-        if not lefts:
-            return
-        new = {}
-        with new_file(index.folder, round) as writer:
-            for client, left in sorted(lefts.items()):
-                names, tensors = left.layout.names, left.tensors(left.layout.names)
-                new[client] = Stored("", writer.add(tensors.values()), left.layout, names)
-        index.clients.update((client, replace(stored, path=str(writer.path))) for client, stored in new.items())
-
-    def index(self) -> Index:
-        """An index of no clients' values, in the same folder."""
-        return Index(self._saved.folder)
-
     def _scattered(self, busy: Collection[int]) -> set[int]:
         """Clients whose values should move, because most of their file belongs to no client any more."""
         needed: dict[str, int] = {}
@@ -207,7 +148,7 @@ class Deposited(Future[Update]):
 
     def __init__(self, training: Future[Update], store: KeptValues):
         super().__init__()
-        self.left: Left | None = None
+        self.left: Spilled | None = None
         self._training: Future[Update] | None = training
         self._store = store
         training.add_done_callback(self._deposit)

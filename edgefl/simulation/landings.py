@@ -5,28 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
-from time import monotonic
 
 import numpy as np
 
 from edgefl.planning.planner import Plan
-from edgefl.planning.staleness import mixed
 from edgefl.planning.versions import computed_once
 from edgefl.records.host import HostWork
 from edgefl.schedules import Stage
-from edgefl.simulation.inflight.closed_form import EMPTY, FINISHED, REJECTED, Dispatch, Landings
-from edgefl.simulation.inflight.events import Flight, landings
+from edgefl.simulation.client import Flight, landings
+from edgefl.simulation.closed_form import EMPTY, FINISHED, REJECTED, Dispatch, Landings
 from edgefl.simulation.learning import Arrival, Training
 from edgefl.simulation.records import Learnt, outcomes, sums
 from edgefl.simulation.run_state import Run
 from edgefl.simulation.tally import Tally
 
 UNTRAINED = Learnt(None)
-
-PART_SECONDS = 60.0
-"""Wall time between two times that a round under way is written."""
-LEAST_RATIO = 20.0
-"""It is written so seldom that writing takes at most one part in so many of the time."""
 
 
 def land_cohort(
@@ -49,14 +42,12 @@ def land_cohort(
     finished = (landed.outcome == FINISHED).tolist()
     of = zip(landed.client.tolist(), plans, finished, strict=True)
     learning.expect([Arrival(c, plan, dispatch.round, dispatch.number) for c, plan, there in of if there], stage)
-    part = PartSaver(run, round)
     for index, (client, outcome) in enumerate(zip(landed.client.tolist(), landed.outcome.tolist(), strict=True)):
         plan, arrived = plans[index], outcome == FINISHED
         if trains:
-            learnt[index] = await_report(run, client, plan, arrived, round, tally)
-            if arrived and not accepted(run, client, plan, dispatch.number, learnt[index], tally):
+            learnt[index], used = receive(run, client, plan, arrived, round, tally)
+            if arrived and not used:
                 arrived, landed.outcome[index] = False, REJECTED
-            part.landed()
         if arrived:
             arrivals.append(Arrival(client, plan, dispatch.round, dispatch.number))
             if needs_loss:
@@ -65,40 +56,19 @@ def land_cohort(
     return arrivals
 
 
-class PartSaver:
-    """Writes what the clients of a round have trained, if the round takes long: a killed run goes on in its middle."""
-
-    def __init__(self, run: Run, round: int):
-        self._learning, self._journal, self._round = run.parts.learning, run.parts.journal, round
-        self._due = monotonic() + PART_SECONDS
-
-    def landed(self) -> None:
-        """Note that another client has landed.  Raises RunError if it is time to write and that fails."""
-        began = monotonic()
-        if began < self._due or not isinstance(self._learning, Training):
-            return
-        part = self._learning.part(self._round)
-        if part is not None:
-            self._journal.write_part(self._round, *part)
-        ended = monotonic()
-        self._due = ended + max(PART_SECONDS, LEAST_RATIO * (ended - began))
-
-
 def land_flight(run: Run, flight: Flight, round: int, tally: Tally) -> Arrival | None:
     """Land one flight of an overlapping policy, except for its record; return its update, if it arrived."""
     parts, factors = run.parts, run.progress.weight_factors
     stale = run.at.version - flight.dispatch.version
     factor = factors.get(stale)
     if factor is None:
-        options = parts.setup.round
-        discount = options.staleness.discount(stale)
-        factor = factors[stale] = float(mixed(options.mixing, discount) if parts.policy.at_once else discount)
+        factor = factors[stale] = parts.policy.weight(stale)
     if parts.roster.moving or parts.batteries is not None:
         update_clients(run, landings([flight]), [flight.plan], [flight.dispatch])
     arrived, learnt = flight.outcome == FINISHED, UNTRAINED
     if isinstance(parts.learning, Training):
-        learnt = await_report(run, flight.client, flight.plan, arrived, round, tally)
-        if arrived and not accepted(run, flight.client, flight.plan, flight.dispatch.number, learnt, tally):
+        learnt, used = receive(run, flight.client, flight.plan, arrived, round, tally)
+        if arrived and not used:
             arrived, flight.outcome = False, REJECTED
     tally.processed.append((flight, stale, factor, learnt))
     if not arrived:
@@ -152,33 +122,29 @@ def update_clients(run: Run, landed: Landings, plans: Sequence[Plan], dispatches
         batteries.spend(landed.client, spent, landed.ended, landed.virtual_seconds)
 
 
-def await_report(run: Run, client: int, plan: Plan, arrived: bool, round: int, tally: Tally) -> Learnt:
-    """Await a client's training, if its report is needed."""
-    report = run.parts.learning.land(client, arrived)
-    if report is None:
-        return UNTRAINED
+def receive(run: Run, client: int, plan: Plan, arrived: bool, round: int, tally: Tally) -> tuple[Learnt, bool]:
+    """Receive a client's report, if it is needed; return its training part, and whether its update is used.
+
+    A refused update is listed in ``rejected`` and counted by its reason; its loss doesn't enter the round's mean.
+    """
+    received = run.parts.learning.receive(client, arrived)
+    if received is None:
+        return UNTRAINED, arrived
+    report, refusal = received
     loss = report.loss
     tally.hosts.append(HostWork(round=round, client=client, **report.host))
     run.parts.on_progress("client", {"round": round, "client": client, "loss": loss})
     measured = run.progress.lines.measured(client, plan, report)
-    return Learnt(loss, measured, report.metrics) if arrived else Learnt(None, measured)
-
-
-def accepted(run: Run, client: int, plan: Plan, number: int, learnt: Learnt, tally: Tally) -> bool:
-    """Whether an arrived update is used.
-
-    A rejected one is listed in ``rejected`` and counted by its reason; its loss doesn't enter the round's mean.
-    """
-    loss = learnt.loss
+    if not arrived:
+        return Learnt(None, measured), False
     if loss is not None:
         tally.all_losses.setdefault(plan.kind, []).append(loss)
-    if (reason := run.parts.learning.rejects(client, number)) is not None:
+    if refusal is not None:
         tally.rejected.append(client)
-        tally.rejections[reason] += 1
-        return False
-    if loss is not None:
+        tally.rejections[refusal] += 1
+    elif loss is not None:
         tally.losses.setdefault(plan.kind, []).append((loss, plan.samples))
-    return True
+    return Learnt(loss, measured, report.metrics), refusal is None
 
 
 def learn(client: int, plan: Plan, seconds: float, learnt: Learnt, tally: Tally) -> None:

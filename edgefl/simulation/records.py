@@ -25,7 +25,7 @@ from edgefl.records.record import types_of
 from edgefl.records.rounds import CARBON, SUMMED, ServerWork
 from edgefl.records.writing import Columns, inner, texts
 from edgefl.simulation.attackers import attack_column
-from edgefl.simulation.inflight.closed_form import OUTCOMES, PHASES, Integers, Landings
+from edgefl.simulation.closed_form import OUTCOMES, PHASES, Integers, Landings
 from edgefl.simulation.roster import CHUNK, Roster
 from edgefl.work import Description, Source, Work
 from edgefl.work.update import Update

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import simpy
 from torch import Tensor
 
 from edgefl.devices.battery import Batteries
-from edgefl.devices.options import ServerLinkOptions
 from edgefl.methods import ServerState
 from edgefl.planning.client_evaluation import ScoringPlanner
 from edgefl.planning.planner import Planner
@@ -23,23 +21,20 @@ from edgefl.records.host import Scratch
 from edgefl.records.rounds import Round, Stopped
 from edgefl.records.run import Best
 from edgefl.schedules import Stage
-from edgefl.simulation.inflight.clock import Clock
-from edgefl.simulation.inflight.closed_form import Dispatch, Flights, Landings
-from edgefl.simulation.inflight.events import EventEngine, Flight
-from edgefl.simulation.inflight.relayed import Tier
-from edgefl.simulation.inflight.shared_link import wires_of
+from edgefl.simulation.clock import LAST, Clock, Steps
+from edgefl.simulation.closed_form import Dispatch, Flights, Landings
+from edgefl.simulation.in_flight import InFlight
 from edgefl.simulation.learning import Arrival, Learning
 from edgefl.simulation.policies import Policy
 from edgefl.simulation.records import ClientLines, verdict_records
+from edgefl.simulation.relays import Tier
 from edgefl.simulation.roster import Roster
 from edgefl.simulation.selection.base import Selection
-from edgefl.simulation.tally import Tally
 from edgefl.simulation.watch import Watch
 
 OnProgress = Callable[[str, Mapping[str, Any]], None]
 OnRound = Callable[[Round], str | None]
 """Called with the record of each round; may return "stop"."""
-Events = Generator[simpy.Event, Any, Any]
 
 
 class Journal(Protocol):
@@ -62,10 +57,6 @@ class Journal(Protocol):
         """Write the best weights so far, which count from the next checkpoint on."""
         ...
 
-    def write_part(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, object]) -> None:
-        """Write what clients of a round under way have trained, until the round's checkpoint."""
-        ...
-
     def checkpoint(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, object]) -> None:
         """Write a checkpoint of everything that the next round depends on."""
         ...
@@ -73,14 +64,10 @@ class Journal(Protocol):
 
 @dataclass
 class Moment:
-    """Where a run stands, the head of its checkpoint.
-
-    ``round`` is the last finished round, ``now`` the exact virtual time in seconds (the SimPy clock beside it orders
-    the events), ``version`` the number of aggregations and ``dispatches`` the number of dispatches so far.
-    """
+    """Where a run stands beside its clock: the last finished ``round``, and the number of aggregations
+    (``version``) and of ``dispatches`` so far."""
 
     round: int = 0
-    now: float = 0.0
     version: int = 0
     dispatches: int = 0
 
@@ -136,48 +123,20 @@ class Progress:
         return (self.watch.stopped if self.watch is not None else None) or self.asked_to_stop
 
 
-class DrawnAhead(Protocol):
-    """Choices that are drawn beforehand (edgefl.simulation.ahead)."""
-
-    def dispatch(self, run: Run, round: int, kinds: Sequence[str], tally: Tally, until: float) -> Flight | None:
-        """Choose and dispatch one client; None where the selection has to choose."""
-        ...
-
-
-@dataclass
-class Air:
-    """Flights that are played event by event.
-
-    ``queue`` has landed flights that aren't processed yet, by client, in order of landing.
-    """
-
-    engine: EventEngine
-    queue: OrderedDict[int, Flight] = field(default_factory=OrderedDict)
-    ahead: DrawnAhead | None = None
-
-    @classmethod
-    def over(cls, line: ServerLinkOptions | None, now: float = 0.0) -> Air:
-        """No flights yet; transfers share the server's ``line``, if it has limits."""
-        return cls(EventEngine(Clock(initial_time=now), (None, None) if line is None else wires_of(line)))
-
-    def take(self) -> None:
-        """Queue landed flights for processing."""
-        for flight in self.engine.take():
-            self.queue[flight.client] = flight
-
-    def under_way(self) -> int:
-        """Number of clients that were dispatched and aren't processed yet."""
-        return len(self.engine.flying) + len(self.engine.landed) + len(self.queue)
-
-
 @dataclass
 class Run:
-    """One run.  Without events (``air``), rounds are computed in closed form; records don't depend on it."""
+    """One run.  Without processes of clients (``air``) rounds are computed in closed form; records are the same."""
 
+    env: Clock
     at: Moment
     parts: Parts
     progress: Progress
-    air: Air | None
+    air: InFlight | None
+
+    @property
+    def now(self) -> float:
+        """The virtual time, in seconds."""
+        return self.env.now
 
     @property
     def state(self) -> ServerState:
@@ -188,13 +147,12 @@ class Run:
         """A dispatch at the current virtual time, with the next number."""
         at = self.at
         at.dispatches += 1
-        return Dispatch(round, at.dispatches, at.version, at.now, self.parts.learning.state.versions)
+        return Dispatch(round, at.dispatches, at.version, self.now, self.parts.learning.state.versions)
 
-    def pass_until(self, env: Clock, until: float) -> Events:
+    def pass_until(self, until: float) -> Steps:
         """Advance the virtual time to ``until``, in seconds."""
-        self.at.now = max(self.at.now, until)
-        if self.at.now > env.now:
-            yield env.moment(self.at.now)
+        if until > self.now:
+            yield self.env.at(until, LAST)
 
     def aggregate(self, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool = False) -> None:
         """Aggregate these updates, which makes a version."""

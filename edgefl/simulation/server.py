@@ -12,10 +12,10 @@ from edgefl.cost import ComputeCost, duration, numbers_of, priced, traffic
 from edgefl.planning.versions import final_blocks
 from edgefl.records.record import UNSET
 from edgefl.records.rounds import ServerWork as ServerRecord
+from edgefl.simulation.clock import Steps
 from edgefl.simulation.finite import finite_metrics
-from edgefl.simulation.inflight.clock import Clock
 from edgefl.simulation.records import server_record
-from edgefl.simulation.run_state import Events, Run
+from edgefl.simulation.run_state import Run
 from edgefl.simulation.tally import Tally
 from edgefl.work import Payload, Work
 from edgefl.work.update import Update
@@ -31,15 +31,13 @@ class ServerWork:
     future: Future[Update] | None
 
 
-def run_server_works(
-    run: Run, env: Clock, works: Sequence[Work], round: int, when: str, server: list[ServerRecord]
-) -> Events:
+def run_server_works(run: Run, works: Sequence[Work], round: int, when: str, server: list[ServerRecord]) -> Steps:
     """Run works of the server in sequence, charged to its device; each changes the state."""
     setup = run.parts.setup
     stage = setup.schedule.stage(round)
     for index, work in enumerate(works):
         work = setup.staged(work, stage)
-        report = yield from server_work(run, env, submit(run, work, round, when, index), server)
+        report = yield from server_work(run, submit(run, work, round, when, index), server)
         run.parts.learning.absorb(work, report)
 
 
@@ -49,17 +47,17 @@ def submit(run: Run, work: Work, round: int, when: str, index: int) -> ServerWor
     return ServerWork(work, when, computed, run.parts.learning.submit(work, when, round, index))
 
 
-def server_work(run: Run, env: Clock, under_way: ServerWork, server: list[ServerRecord]) -> Events:
+def server_work(run: Run, under_way: ServerWork, server: list[ServerRecord]) -> Steps:
     """Charge a work to the server's device; return its report."""
     work, computed = under_way.work, under_way.compute
     spent = duration(computed, traffic((), ()), run.parts.setup.fleet.server, None)
-    yield from run.pass_until(env, run.at.now + spent.compute_seconds)
+    yield from run.pass_until(run.now + spent.compute_seconds)
     report = under_way.future.result() if under_way.future is not None else None
     server.append(server_record(run.parts.setup, work, under_way.when, computed, spent.compute_seconds, report))
     return report
 
 
-def evaluate(run: Run, env: Clock, round: int, split: str, tally: Tally) -> Events:
+def evaluate(run: Run, round: int, split: str, tally: Tally) -> Steps:
     """Evaluate every kind's model; return the metrics by kind, None where a model or its scores aren't finite.
 
     Without training the result is empty.
@@ -72,13 +70,13 @@ def evaluate(run: Run, env: Clock, round: int, split: str, tally: Tally) -> Even
     metrics: dict[str, dict[str, float | None]] = {}
     bad = run.parts.learning.non_finite()
     for under_way, (_, kinds) in zip(submitted, works, strict=True):
-        report = yield from server_work(run, env, under_way, tally.server)
+        report = yield from server_work(run, under_way, tally.server)
         if report is not None:
             metrics |= {kind: finite_metrics(under_way.work, report.metrics, bad) for kind in kinds}
     return {kind: metrics[kind] for kind in setup.clients.kinds if kind in metrics}
 
 
-def deliver_final(run: Run, env: Clock, round: int) -> Events:
+def deliver_final(run: Run, round: int) -> Steps:
     """Send a finished stage's blocks once to all eligible clients.
 
     Return tensor and serialised bytes, and those that went to relays, which pass them on when they have them.
@@ -113,5 +111,5 @@ def deliver_final(run: Run, env: Clock, round: int) -> Events:
         seconds = float(priced(np.array([delivery]), throttling=False)[0][0])
         slowest = max(slowest, float(had[clients].max()) + seconds)
         roster.client_versions.sent(clients, (payload,), run.state.versions)
-    yield from run.pass_until(env, run.at.now + slowest)
+    yield from run.pass_until(run.now + slowest)
     return bytes_, serialised, relayed

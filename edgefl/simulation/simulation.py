@@ -34,18 +34,17 @@ from edgefl.records.writing import line
 from edgefl.schedules import Seen, Stage, movement
 from edgefl.simulation.checkpoint import State, checkpoint_of, restore
 from edgefl.simulation.client_evaluation import score_clients
-from edgefl.simulation.inflight.clock import Clock
-from edgefl.simulation.inflight.closed_form import Flights, Landings
-from edgefl.simulation.inflight.relayed import Tier
+from edgefl.simulation.clock import Clock, Steps
+from edgefl.simulation.closed_form import Flights, Landings
+from edgefl.simulation.in_flight import InFlight
 from edgefl.simulation.kept import KeptValues
 from edgefl.simulation.learning import Learning, NoTraining, Training
-from edgefl.simulation.learning.part import PartState
 from edgefl.simulation.policies import Policy
 from edgefl.simulation.records import ClientLines
+from edgefl.simulation.relays import Tier
 from edgefl.simulation.roster import Roster
-from edgefl.simulation.rounds.overlapping import overlapping
-from edgefl.simulation.rounds.synchronous import synchronous
-from edgefl.simulation.run_state import Air, Events, Journal, Moment, OnProgress, OnRound, Parts, Progress, Run
+from edgefl.simulation.round_server import RoundServer
+from edgefl.simulation.run_state import Journal, Moment, OnProgress, OnRound, Parts, Progress, Run
 from edgefl.simulation.selection.base import Selection
 from edgefl.simulation.server import deliver_final, evaluate, run_server_works
 from edgefl.simulation.tally import Tally
@@ -118,7 +117,8 @@ class Simulation:
         )
         line = setup.fleet.server_link
         by_event = events or policy.overlapping or (line is not None and (line.download, line.upload) != (None, None))
-        self.run = Run(Moment(), parts, progress, Air.over(line) if by_event else None)
+        env = Clock(0.0)
+        self.run = Run(env, Moment(), parts, progress, InFlight(env, line) if by_event else None)
         if isinstance(parts.learning, Training):
             parts.learning.on_trained = lambda done, of: on_progress(
                 "trained", {"round": self.run.at.round + 1, "done": done, "of": of}
@@ -155,11 +155,6 @@ class Simulation:
         """Restore the checkpoint written after ``round``.  Raises RunError if it doesn't match this setup."""
         restore(self.run, round, tensors, cast(State, state))
 
-    def restore_part(self, tensors: Mapping[str, Tensor], state: Mapping[str, object]) -> None:
-        """Go on in the middle of the next round, with the clients that had trained in it."""
-        if isinstance(self.run.parts.learning, Training):
-            self.run.parts.learning.resume_part(tensors, cast(PartState, state))
-
     def play(self, rounds: int | None = None) -> Result:
         """Play the remaining rounds, up to the number ``rounds`` if it is given; return final metrics and totals."""
         run, progress = self.run, self.run.progress
@@ -167,26 +162,25 @@ class Simulation:
         if progress.diverged is not None and self._on_divergence == "stop":
             raise self._divergence_error()  # a resumed run
         if not self.over:
-            env = Clock(initial_time=run.at.now) if run.air is None else run.air.engine.env
-            env.run(env.process(self._rounds(env)))
+            run.env.run(run.env.process(self._rounds()))
         run.parts.learning.leave()
         watch, stopped, totals = progress.watch, progress.stopped, progress.totals
         return Result(
             rounds=run.at.round,
-            virtual_seconds=run.at.now,
+            virtual_seconds=run.now,
             metrics=progress.metrics,
             totals=Sums(**{n: totals[n] for n, kind in types_of(Sums).items() if always(kind) or n in totals}),
             stopped=UNSET if watch is None and stopped is None else stopped,
             best=UNSET if watch is None else watch.best,
         )
 
-    def _rounds(self, env: Clock) -> Events:
+    def _rounds(self) -> Steps:
         run, written = self.run, monotonic()
         while not self.over:
-            yield from self._round(env, run.at.round + 1)
+            yield from self._round(run.at.round + 1)
             run.at.round += 1
             if run.air is not None:
-                run.air.take()
+                run.air.line_up()
             diverged = run.progress.diverged is not None and self._on_divergence == "stop"
             if diverged or self.over or monotonic() - written >= self._checkpoint_seconds:
                 self.checkpoint()
@@ -201,26 +195,25 @@ class Simulation:
             "training.on_divergence: continue the run goes on all the same"
         )
 
-    def _round(self, env: Clock, round: int) -> Events:
-        run, setup, started = self.run, self.run.parts.setup, self.run.at.now
+    def _round(self, round: int) -> Steps:
+        run, setup, started = self.run, self.run.parts.setup, self.run.now
         stage = setup.schedule.stage(round)
         before = self.state.tensors if setup.schedule.adapts else {}
         tally = Tally()
-        yield from run_server_works(run, env, setup.method.before(run.state, round), round, "before", tally.server)
+        yield from run_server_works(run, setup.method.before(run.state, round), round, "before", tally.server)
         run.judge(round)
         kinds = [kind for kind in setup.clients.kinds if setup.participates(kind, round)]
-        play = overlapping if run.parts.policy.overlapping else synchronous
-        outcome = yield from play(run, env, round, stage, kinds, tally)
+        outcome = yield from run.parts.policy.play(RoundServer(run, round, stage, kinds, tally))
         if outcome == "completed":
-            yield from run_server_works(run, env, setup.method.after(run.state, round), round, "after", tally.server)
+            yield from run_server_works(run, setup.method.after(run.state, round), round, "after", tally.server)
         metrics: dict[str, dict[str, float | None]] = {}
         watched = Watched() if run.progress.watch is None else Watched({}, None)
         evaluates = round == setup.schedule.rounds or round % setup.evaluation.every == 0
         if evaluates:
-            metrics, watched = yield from self._evaluated(env, round, tally)
+            metrics, watched = yield from self._evaluated(round, tally)
             self._score(round, tally, metrics)
         self._note_divergence(round, tally, metrics)
-        final = yield from deliver_final(run, env, round)
+        final = yield from deliver_final(run, round)
         tally.sums["download_bytes"] += final[0]
         tally.sums["serialised_download_bytes"] += final[1]
         tally.sums["carried_download_bytes"] += final[1]
@@ -230,7 +223,7 @@ class Simulation:
             watched = watched._replace(stopped=run.progress.asked_to_stop)
             # the last round is evaluated on the split of last rounds
             if not evaluates or setup.evaluation.final != setup.evaluation.split:
-                metrics = yield from evaluate(run, env, round, setup.evaluation.final, tally)
+                metrics = yield from evaluate(run, round, setup.evaluation.final, tally)
                 self._score(round, tally, metrics)
                 self._note_divergence(round, tally, metrics)
             record = self._record(round, stage, kinds, outcome, started, tally, metrics, final[0], watched)
@@ -264,7 +257,7 @@ class Simulation:
         if run.parts.scoring is not None and not tally.scored.groups:
             tally.scored = score_clients(run, run.parts.scoring, round)
 
-    def _evaluated(self, env: Clock, round: int, tally: Tally) -> Events:
+    def _evaluated(self, round: int, tally: Tally) -> Steps:
         """Evaluate; return the metrics of ``evaluation.final`` after the last round, else of ``evaluation.split``.
 
         With metrics to follow, the last round is evaluated on both; what they say is returned too, as Watched.
@@ -272,13 +265,13 @@ class Simulation:
         run, watch, setup = self.run, self.run.progress.watch, self.run.parts.setup
         splits, last = setup.evaluation, round == setup.schedule.rounds
         if watch is None:
-            metrics = yield from evaluate(run, env, round, splits.final if last else splits.split, tally)
+            metrics = yield from evaluate(run, round, splits.final if last else splits.split, tally)
             return metrics, Watched()
-        metrics = yield from evaluate(run, env, round, splits.split, tally)
+        metrics = yield from evaluate(run, round, splits.split, tally)
         watch.sees(metrics, round, run.state)
         watched = Watched(watch.values(metrics), watch.stopped)
         if (last or watch.stopped is not None) and splits.final != splits.split:
-            metrics = yield from evaluate(run, env, round, splits.final, tally)
+            metrics = yield from evaluate(run, round, splits.final, tally)
         return metrics, watched
 
     def _note_divergence(self, round: int, tally: Tally, metrics: Mapping[str, Mapping[str, float | None]]) -> None:
@@ -322,8 +315,8 @@ class Simulation:
             stage=stage.index,
             outcome=outcome,
             started_virtual_seconds=started,
-            virtual_seconds=run.at.now - started,
-            finished_virtual_seconds=run.at.now,
+            virtual_seconds=run.now - started,
+            finished_virtual_seconds=run.now,
             clients={kind: len(setup.of_kind(kind)) for kind in kinds},
             eligible={kind: len(clients) for kind, clients in able.items()},
             samples={kind: setup.samples_of_kind[kind] for kind in kinds},

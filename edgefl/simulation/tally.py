@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from math import inf
 
 from edgefl.records.clients import ScoredClient
 from edgefl.records.host import HostWork
 from edgefl.records.record import UNSET, Maybe
 from edgefl.records.rounds import ClientMetrics, ServerWork
-from edgefl.simulation.inflight.events import Flight
-from edgefl.simulation.learning import Arrival
+from edgefl.simulation.client import Flight
 from edgefl.simulation.records import Learnt
 
 
@@ -29,8 +27,7 @@ class Tally:
 
     ``losses`` are those of accepted updates with their samples, ``all_losses`` also those of rejected ones, both by
     kind; ``rejections`` counts rejected updates by reason.  ``processed`` are flights without a record yet, each with
-    staleness, weight factor and training part.  ``short`` means that places are free and may be filled by clients that
-    come back online; ``unfilled_at`` is the virtual time at which nobody could be dispatched, -inf if somebody was.
+    staleness, weight factor and training part.
     ``scored_part`` is the index of the ``offered`` stage that was evaluated, where the schedule chooses one.
     ``last_relay`` is the relay that the last dispatch waited for, and the virtual time at which it was done; None where
     no client was sent off behind one.
@@ -42,17 +39,12 @@ class Tally:
     hosts: list[HostWork] = field(default_factory=list)
     losses: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
     learnt: list[tuple[int, float, float, int]] = field(default_factory=list)
-    buffer: list[Arrival] = field(default_factory=list)
     rejected: list[int] = field(default_factory=list)
     rejections: Counter[str] = field(default_factory=Counter)
     all_losses: dict[str, list[float]] = field(default_factory=dict)
     processed: list[tuple[Flight, int, float, Learnt]] = field(default_factory=list)
     selected: int = 0
     unavailable: int = 0
-    landed: int = 0
-    arrived: int = 0
-    unfilled_at: float = -inf
-    short: bool = False
     last_relay: tuple[int, float] | None = None
     server: list[ServerWork] = field(default_factory=list)
     scored_part: int | Maybe = UNSET

@@ -23,7 +23,7 @@ from edgefl.errors import EdgeflError, RunError
 from edgefl.files import output
 from edgefl.runs import Run, begun
 from edgefl.runs.durable import append_file
-from edgefl.simulation.learning.spilled import Spill
+from edgefl.simulation.tensor_file import TensorFile
 
 resource = pytest.importorskip("resource", reason="a limit of a file's size needs a POSIX system")
 pytestmark = pytest.mark.filterwarnings("ignore:.* has no checkpoint:RuntimeWarning")  # a resume says so
@@ -183,14 +183,14 @@ def test_a_run_that_trains_on_disks_of_any_size_ends_as_one_with_space(
 
 
 def test_an_update_that_found_no_space_moves_no_other(tmp_path: Path) -> None:
-    spill = Spill(tmp_path)
+    spill = TensorFile(tmp_path)
     first, second = {"w": torch.arange(100.0)}, {"w": torch.arange(50.0)}
     places = [spill.add(first)]
     with at_most(10_000), pytest.raises(RunError, match="can't write"):
         spill.add({"w": torch.ones(100_000)})
     places.append(spill.add(second))
     for place, given in zip(places, (first, second), strict=True):
-        assert_equal_tensors(spill.read(place), given)
+        assert_equal_tensors(dict(place), given)
 
 
 def test_a_file_that_a_user_names_is_whole_or_as_it_was(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_a_registered_part_is_listed_with_its_options_and_they_are_checked(small
             "round_policy",
             "synchronous",
             Damped,
-            "has no at_once, by_time, holds, overlapping",
+            "has no at_once, holds, over, overlapping, play",
         ),
         ("profile library", "mine", 3, "not the path of a folder"),
     ],

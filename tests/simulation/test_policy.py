@@ -28,17 +28,12 @@ SECTIONS: dict[str, Any] = {
 }
 
 
-class Tide(Policy):
+class Tide(SemiSynchronous):
     """Rounds of a fixed length, which is the policy's own field."""
 
     class Options(Policy.Options):
         name: Literal["tide"] = "tide"
         hours: float = Field(1.0, gt=0)
-
-    overlapping = by_time = True
-
-    def wanted(self, cohort: int, asked: int) -> int | None:
-        return None
 
     def over(self, started: float) -> float:
         return started + 3600 * float(self.own.hours)
@@ -48,6 +43,7 @@ class Pairs(Policy):
     """Two updates end a round, and clients stay under way beyond it."""
 
     overlapping = True
+    play = FedBuff.play
 
     def wanted(self, cohort: int, asked: int) -> int | None:
         return 2

@@ -17,7 +17,7 @@ from edgefl.commands.compose import compose
 from edgefl.commands.run.needs import check_updates, held_updates
 from edgefl.errors import ScenarioError
 from edgefl.scenario import load
-from edgefl.simulation.learning.spilled import Spill
+from edgefl.simulation.tensor_file import TensorFile
 
 Tiny = Callable[..., dict[str, Any]]
 Small = Callable[..., dict[str, Any]]
@@ -62,12 +62,12 @@ def test_the_bits_are_those_of_updates_in_memory(
     """Nothing fits into the memory, some of it does, and everything."""
     added: list[int] = []
 
-    class Counted(Spill):
+    class Counted(TensorFile):
         def add(self, tensors: Any) -> Any:
             added.append(len(tensors))
             return super().add(tensors)
 
-    monkeypatch.setattr("edgefl.simulation.learning.arrived.Spill", Counted)
+    monkeypatch.setattr("edgefl.simulation.learning.arrived.TensorFile", Counted)
     scenario, spilled_each = small(**CASES[case]), []
     held = edgefl.run(limited(scenario, "1 GiB"), output=tmp_path / "held")
     for memory in (0, "300 KiB"):
@@ -83,14 +83,14 @@ def test_the_bits_are_those_of_updates_in_memory(
 
 
 def test_what_is_on_disk_is_read_as_it_was_written(tmp_path: Path) -> None:
-    spill = Spill(tmp_path)
+    spill = TensorFile(tmp_path)
     tensors = [{"a/w": torch.randn(3, 5), "a/n": torch.tensor(7), "b/empty": torch.empty(0, 4)},
                {"a/w": torch.randn(2).to(torch.bfloat16)}]  # fmt: skip
     first = spill.add(tensors[0])
-    assert_equal_tensors(spill.read(first), tensors[0])
+    assert_equal_tensors(dict(first), tensors[0])
     second = spill.add(tensors[1])
-    assert_equal_tensors(spill.read(first), tensors[0])
-    assert_equal_tensors(spill.read(second), tensors[1])
+    assert_equal_tensors(dict(first), tensors[0])
+    assert_equal_tensors(dict(second), tensors[1])
     assert list(tmp_path.iterdir()) == []
 
 

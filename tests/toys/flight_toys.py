@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from edgefl.devices.failures import NONE, Failures
-from edgefl.simulation.inflight.clock import Clock
-from edgefl.simulation.inflight.closed_form import Dispatch, Flights, Landings
-from edgefl.simulation.inflight.events import EventEngine, landings
-from edgefl.simulation.inflight.shared_link import SharedLink
+from edgefl.simulation.client import landings
+from edgefl.simulation.clock import LAST, Clock
+from edgefl.simulation.closed_form import AT_DOWNLOAD, AT_UPLOAD, Dispatch, Flights, Landings
+from edgefl.simulation.in_flight import InFlight
 
-Wires = tuple[SharedLink | None, SharedLink | None]
+Wires = tuple[Any, Any]
 ALONE: Wires = (None, None)
 
 
@@ -78,17 +78,25 @@ def made(
 def played(flights: Flights, over: float = inf, wanted: int | None = None, wires: Wires = ALONE) -> Landings:
     """Landings of the event engine in a synchronous round, which ends at ``over`` seconds or ``wanted`` updates."""
     clock = Clock(initial_time=flights.dispatch.at)
-    engine = EventEngine(clock, wires)
+    air = over_lines(clock, wires)
 
     def cohort() -> Iterator[Any]:
-        engine.launch(flights)
-        done = engine.wait(len(flights) if wanted is None else wanted)
-        yield done if over == inf else done | clock.moment(over)
-        if engine.flying:
-            engine.cut(clock.now)
+        air.launch(flights)
+        done = air.landed(len(flights), inf if wanted is None else wanted)
+        yield done if over == inf else done | clock.at(over, LAST)
+        if air.flying:
+            yield from air.cut()
 
     clock.run(clock.process(cohort()))  # type: ignore[arg-type]
-    return landings(sorted(engine.take(), key=lambda flight: flight.client))
+    return landings(sorted(air.take(), key=lambda flight: flight.client))
+
+
+def over_lines(clock: Clock, wires: Wires) -> InFlight:
+    """Nobody under way, with lines that ``wires`` make of the clock."""
+    air = InFlight(clock)
+    down, up = (None if wire is None else wire(clock) for wire in wires)
+    air.lines = {**air.lines, AT_DOWNLOAD: down, AT_UPLOAD: up}
+    return air
 
 
 def permuted(landed: Landings, order: Any) -> Landings:

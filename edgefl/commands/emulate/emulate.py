@@ -49,7 +49,7 @@ from edgefl.runs.durable import replace_file
 from edgefl.runs.folders import free_folder, json_text, new_folder
 from edgefl.scenario import Scenario, load
 from edgefl.simulation import Simulation
-from edgefl.simulation.inflight.closed_form import (
+from edgefl.simulation.closed_form import (
     DROPPED,
     FINISHED,
     LATE,

@@ -315,8 +315,6 @@ def _run_one(
         directory.rewind(latest[0] if latest else 0, best_round(latest[2] if latest else {}))
         if latest:
             simulation.restore(*latest)
-        if part := directory.part((latest[0] if latest else 0) + 1):
-            simulation.restore_part(*part)
         if continued:
             directory.record_resume(latest[0] if latest else 0, scenario.to_yaml(), overrides, environment())
         tracked.open(lambda: log_of(scenario.tracker.name, folder, label, scenario.resolved()))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -13,18 +12,8 @@ from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.methods.aggregation.senders import Cohort, Senders, counted
 from edgefl.work import Address
 from edgefl.work.slices import Cut, covers, put
-from edgefl.work.sums import Means, Sums, Totals, exact, listed, unlisted
+from edgefl.work.sums import Means, Sums, Totals, exact
 from edgefl.work.update import Update
-
-MEANS = "mean:"
-"""Prefix of the names of a fold's tensors."""
-
-
-class StoredFold(TypedDict):
-    """A fold as plain data beside its tensors: the key of each mean, and the addresses that were sent."""
-
-    means: Sequence[tuple[Address, Cut | None]]
-    sent: Sequence[Address]
 
 
 class Fold:
@@ -89,18 +78,6 @@ class Fold:
             else:  # the largest first: smaller slices overwrite their part with the mean over more clients
                 put(changes[address], cut, mean)
         return changes, cohort
-
-    def written(self) -> tuple[dict[str, Tensor], StoredFold]:
-        """The sums so far, as tensors by name and plain data, from which ``restore`` goes on."""
-        tensors, keys = listed(self._sums.means)
-        named = {f"{MEANS}{number}": tensor for number, tensor in enumerate(tensors)}
-        return named, {"means": keys, "sent": sorted(self._sums.sent)}
-
-    def restore(self, tensors: Mapping[str, Tensor], facts: StoredFold) -> None:
-        """Go on with sums that ``written`` returned, when nothing is added yet; ``facts`` may have been JSON."""
-        keys = facts["means"]
-        self._sums.means = unlisted([tensors[f"{MEANS}{number}"].clone() for number in range(len(keys))], keys)
-        self._sums.sent = set(facts["sent"])
 
     def _denominators(
         self, senders: Senders, updates: Sequence[Update]

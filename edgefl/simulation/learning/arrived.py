@@ -23,7 +23,7 @@ from edgefl.planning.setup import Setup
 from edgefl.planning.versions import preinstalled
 from edgefl.schedules import Stage
 from edgefl.simulation.learning.interface import Arrival, part_of_stage
-from edgefl.simulation.learning.spilled import Spill, Spilled
+from edgefl.simulation.tensor_file import Spilled, TensorFile
 from edgefl.training import Task
 from edgefl.training.task import Sum
 from edgefl.work import Address, Form, Scalars, Work
@@ -85,7 +85,7 @@ class Arrived:
         self._setup, self._folder, self._most = setup, folder, most
         self._landed: dict[Key, tuple[Started, Update]] = {}
         self._bytes = 0
-        self._spill: Spill | None = None
+        self._spill: TensorFile | None = None
         self.fold: Fold | None = None
         self._stage: Stage | None = None
         self._expected: dict[Key, Update] = {}
@@ -142,17 +142,6 @@ class Arrived:
                 fold.merge(expected, shard.means)
             shard.means = None
 
-    def add_again(self, client: int, started: Started, update: Update, tables: Payloads) -> None:
-        """Take an update whose parameters the restored sums already have; ``tables`` are its other tensors."""
-        expected = self._expected.pop((client, started.number))
-        payloads = {payload.name: AddedUp(payload, tables.get(payload.name, {})) for payload in expected.work.up}
-        self._landed[client, started.number] = started, _filled(expected, update, payloads)
-
-    def tables(self, client: int, number: int) -> Payloads:
-        """The tensors that are left of an update which was added up."""
-        payloads = self._landed[client, number][1].payloads
-        return {name: sent.tables for name, sent in payloads.items() if isinstance(sent, AddedUp)}
-
     def take(self, state: ServerState, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool) -> Arrivals:
         """The updates to aggregate, decoded, each with its starting values; they are held no longer.
 
@@ -193,7 +182,7 @@ class Arrived:
         if self._bytes + size <= self._most:
             self._bytes += size
             return update
-        self._spill = spill = self._spill or Spill(self._folder)
+        self._spill = spill = self._spill or TensorFile(self._folder)
         # decoded, because all of them are read together in the end
         return replace(update, payloads={n: spill.add(named) for n, named in self._decoded(started, update).items()})
 

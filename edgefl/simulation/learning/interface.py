@@ -14,7 +14,7 @@ from edgefl.methods import ServerState
 from edgefl.planning.planner import Plan
 from edgefl.planning.versions import always
 from edgefl.schedules import Stage
-from edgefl.simulation.inflight.closed_form import Flights
+from edgefl.simulation.closed_form import Flights
 from edgefl.work import Description, Work
 from edgefl.work.update import Update
 
@@ -33,6 +33,13 @@ class Arrival(NamedTuple):
     weight_factor: float = 1.0
 
 
+class Received(NamedTuple):
+    """What the server has received of a client: its report, and why its update is refused."""
+
+    report: Update
+    refusal: str | None
+
+
 class Learning(Protocol):
     """Interface of a simulation to training, which doesn't affect virtual time."""
 
@@ -49,12 +56,8 @@ class Learning(Protocol):
         """All the updates that the next aggregation gets, before any of them lands; some may be refused."""
         ...
 
-    def land(self, client: int, arrived: bool) -> Update | None:
-        """End a client's flight; return its report, if there is one."""
-        ...
-
-    def rejects(self, client: int, number: int) -> str | None:
-        """Why a landed client's update is refused, which drops it; None if it is accepted."""
+    def receive(self, client: int, arrived: bool) -> Received | None:
+        """Take the report of a client that has landed, and its update if that has ``arrived``."""
         ...
 
     def non_finite(self) -> list[str]:

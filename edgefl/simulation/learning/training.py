@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from math import inf
 from pathlib import Path
@@ -21,12 +21,11 @@ from edgefl.planning.setup import Setup
 from edgefl.planning.versions import preinstalled
 from edgefl.schedules import Stage
 from edgefl.simulation.attackers import attack_of, overrun
+from edgefl.simulation.closed_form import Dispatch, Flights
 from edgefl.simulation.finite import FiniteCheck
-from edgefl.simulation.inflight.closed_form import Dispatch, Flights
 from edgefl.simulation.kept import Deposited, KeptValues
-from edgefl.simulation.learning.arrived import Arrived, Key, Started
-from edgefl.simulation.learning.interface import Arrival
-from edgefl.simulation.learning.part import KnownPart, Part, PartState
+from edgefl.simulation.learning.arrived import Arrived, Started
+from edgefl.simulation.learning.interface import Arrival, Received
 from edgefl.simulation.learning.shards import largest_shard, may_share, shards_of
 from edgefl.training import Executor, Task
 from edgefl.training.refusal import why_refused
@@ -63,7 +62,6 @@ class Training:
         self.setup, self.planner, self.executor, self.state, self.kept = setup, planner, executor, state, kept
         self.metered: set[str] = set()
         self.under_way: dict[int, Started] = {}
-        self._landed: dict[Key, tuple[Started, Update]] = {}
         self._finite = FiniteCheck()
         self.on_trained: Callable[[int, int], None] = lambda done, of: None
         self._waiting: deque[Started] = deque()
@@ -73,8 +71,6 @@ class Training:
         self._shares, self._may_share = False, may_share(setup)
         self._of, self._landed_now, self._told = 0, 0, 0
         self._arrived = Arrived(setup, folder, most)
-        self._part: Part | None = None
-        self._known: KnownPart | None = None
         self._overrun = False
         """Whether it was told that attackers were too many for the rule."""
 
@@ -121,7 +117,7 @@ class Training:
     ) -> None:
         scalars = self.planner.scalars(plan.kind, dispatch.round, plan.stage, plan.variant)
         task = None
-        if trains and not self._has_trained(client, dispatch.number):
+        if trains:
             if plan.start not in wires:
                 wires[plan.start] = state.wire(plan.form, preinstalled(plan.form, plan.down, state.versions))
             keep = plan.form.keep
@@ -165,39 +161,32 @@ class Training:
         assert started.future is not None
         return started.future
 
-    def land(self, client: int, arrived: bool) -> Update | None:
-        """Report of a client; None if its update doesn't arrive and its measurement isn't needed."""
+    def receive(self, client: int, arrived: bool) -> Received | None:
+        """Take the report of a client that has landed, and its update if that has ``arrived``.
+
+        None if the update hasn't and its measurement isn't needed.
+        """
         started = self.under_way.pop(client)
-        left = None
-        if self._known is not None and self._has_trained(client, started.number):
-            report = self._known.update(client, started.work)
-            if tensors := self._known.kept(client):
-                left = self.kept.put(tensors)
-        elif started.task is None:
+        if started.task is None:
             return None
-        else:
-            future = started.future
-            if future is None:  # one that has not begun: those before it haven't landed, or aren't needed
-                self._waiting.remove(started)
-            if not arrived and not started.metered:
-                if future is not None:
-                    future.cancel()  # no effect on a training that has begun; its result is ignored
-                    self._leave_window(future)
-                return None
-            future = future or self._submit(started)
-            while not wait((future,), timeout=LOOK_SECONDS).done:
-                self._tell()
-            report = future.result()
-            started.future = started.task = None  # the report may be large
-            self._leave_window(future)
-            left = future.left if isinstance(future, Deposited) else None
-        if arrived:
-            self._landed[client, started.number] = started, report
-            if left is not None:
-                self.kept.settle(client, left)
-        if self._part is not None:
-            self._part.note(client, report, arrived, left, started.shard)
-        return report
+        future = started.future
+        if future is None:  # one that has not begun: those before it haven't landed, or aren't needed
+            self._waiting.remove(started)
+        if not arrived and not started.metered:
+            if future is not None:
+                future.cancel()  # no effect on a training that has begun; its result is ignored
+                self._leave_window(future)
+            return None
+        future = future or self._submit(started)
+        while not wait((future,), timeout=LOOK_SECONDS).done:
+            self._tell()
+        report = future.result()
+        started.future = started.task = None  # the report may be large
+        self._leave_window(future)
+        left = future.left if isinstance(future, Deposited) else None
+        if arrived and left is not None:
+            self.kept.settle(client, left)
+        return Received(report, self._accept(client, started, report) if arrived else None)
 
     def _leave_window(self, future: Future[Update]) -> None:
         """Note that a training has landed, and give the executor the next one."""
@@ -213,40 +202,23 @@ class Training:
             self._told = done
             self.on_trained(done, self._of)
 
-    def rejects(self, client: int, number: int) -> str | None:
-        """Why an arrived update is refused, which drops it; None if it is accepted."""
-        started, report = self._landed.pop((client, number))
-        known = self._known if self._has_trained(client, number) else None
-        if known is not None:
-            reason = known.landed[client].reason
-        elif started.shard is not None:
-            reason = report.refused
-        else:
-            seed = self._seed(client, number)
-            keep = self.setup.method.setting.aggregation.non_finite == "keep"
-            reason = why_refused(started.plan.form, report, seed, keep_non_finite=keep)
-        if self._part is not None:
-            self._part.landed[client].reason = reason
+    def _accept(self, client: int, started: Started, report: Update) -> str | None:
+        """Add an update that has arrived to the round's; return why it is refused, if it is."""
         if started.shard is not None:
             self._arrived.add_to_shard(client, started, report)
-        elif reason is None and known is not None:
-            self._arrived.add_again(client, started, report, known.tables(client))
-        elif reason is None:
+            return report.refused
+        keep = self.setup.method.setting.aggregation.non_finite == "keep"
+        seed = self._seed(client, started.number)
+        refusal = why_refused(started.plan.form, report, seed, keep_non_finite=keep)
+        if refusal is None:
             self._arrived.add(client, started, report)
-        return reason
+        return refusal
 
     def expect(self, arrivals: Sequence[Arrival], stage: Stage) -> None:
         """Add updates up as they land, if the method and the rule of aggregation let that be."""
         self._arrived.expect(self.state, arrivals, self.under_way, stage)
-        fold, self._part = self._arrived.fold, None
-        if fold is not None and arrivals:
-            number = arrivals[0].number
-            self._part = Part(number, self.kept.index())
-            if self._known is not None and self._known.number == number:
-                fold.restore(self._known.tensors, self._known.fold)
-                self._known.tensors = {}
         if self._shares:
-            if fold is not None:
+            if self._arrived.fold is not None:
                 self._divide(arrivals, stage)
             self._shares = False
             self._feed()
@@ -255,26 +227,10 @@ class Training:
         """Decide which clients' changes are added up where they train."""
         clients = [(arrival.client, self.under_way[arrival.client]) for arrival in arrivals]
         for members in shards_of(self.setup, self.state, clients, stage):
-            training = [(client, started) for client, started in members if started.task is not None]
-            if len(training) > 1:  # of a round that is resumed, others have trained
-                shard = self._arrived.shard(training)
-                together = [started for _, started in training]
-                for started in together:
-                    started.shard, started.together = shard, together
-
-    def part(self, round: int) -> tuple[dict[str, Tensor], PartState] | None:
-        """The clients that have landed of the round under way, from which ``resume_part`` goes on.
-
-        None where updates aren't added up as they land.  Raises RunError if what clients left can't be written.
-        """
-        return None if self._part is None else self._part.written(self._arrived, self.kept, round)
-
-    def resume_part(self, tensors: Mapping[str, Tensor], state: PartState) -> None:
-        """Go on with clients that have landed, as ``part`` returned them: they don't train again."""
-        self._known = KnownPart(tensors, state, self.kept)
-
-    def _has_trained(self, client: int, number: int) -> bool:
-        return self._known is not None and self._known.has(client, number)
+            shard = self._arrived.shard(members)
+            together = [started for _, started in members]
+            for started in together:
+                started.shard, started.together = shard, together
 
     def non_finite(self) -> list[str]:
         """The addresses of the state whose tensors have a NaN or an infinity."""
@@ -292,7 +248,6 @@ class Training:
     def aggregate(self, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool = False) -> None:
         """Decode these updates and aggregate them, each with its starting values."""
         updates = self._arrived.take(self.state, arrivals, stage, at_once=at_once)
-        self._part = self._known = None
         if not self._overrun and (many := overrun(self.setup, updates)):
             self._overrun = True
             warnings.warn(
@@ -307,7 +262,6 @@ class Training:
     def forget(self, arrivals: Sequence[Arrival]) -> None:
         """Drop updates that arrived and aren't used."""
         self._arrived.forget(arrivals)
-        self._part = None
 
     def submit(self, work: Work, when: str, round: int, index: int) -> Future[Update] | None:
         """Submit a work of the server."""

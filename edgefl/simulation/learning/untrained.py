@@ -17,7 +17,7 @@ from edgefl.planning.meta_state import shapes, shapes_alone
 from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
 from edgefl.schedules import Stage
-from edgefl.simulation.inflight.closed_form import Flights
+from edgefl.simulation.closed_form import Flights
 from edgefl.simulation.learning.interface import Arrival, part_of_stage
 from edgefl.work import Address, Work
 
@@ -93,13 +93,8 @@ class NoTraining:
     def expect(self, arrivals: Sequence[Arrival], stage: Stage) -> None:
         """Do nothing: shapes need no memory."""
 
-    def land(self, client: int, arrived: bool) -> Update | None:
-        """Return None: there is no report without training."""
-        return None
-
-    def rejects(self, client: int, number: int) -> str | None:
-        """Return None: shapes have no values to reject."""
-        return None
+    def receive(self, client: int, arrived: bool) -> None:
+        """Do nothing: nothing is trained."""
 
     def non_finite(self) -> list[str]:
         """Return an empty list: shapes have no values."""

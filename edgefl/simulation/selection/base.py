@@ -181,23 +181,6 @@ class Selection(ABC):
             return groups, population
         return {"": self._union(groups)}, {"": sum(population.values())}
 
-    def upcoming(self, candidates: Candidates, round: int, count: int, pieces: int) -> list[Integers]:
-        """The clients that each of the next ``count`` choices of one client asks first, in order.
-
-        Each entry has up to ``pieces`` pieces of an order, and is empty where they aren't known beforehand; so is the
-        list if the selection can't tell.
-        """
-        return []
-
-    def skip(self, round: int) -> None:
-        """Note that the next choice was made from ``upcoming``."""
-        self._begin(round)
-
-    @property
-    def call(self) -> tuple[int, int]:
-        """The round of the last choice, and the number of the choice in it."""
-        return self._round, self._call
-
     def _begin(self, round: int) -> None:
         self._round, self._call = round, self._call + 1 if round == self._round else 0
 
@@ -288,32 +271,6 @@ class Random(Selection):
     def pick(self, share: Places) -> Chosen:
         """The first ready clients of a random order."""
         return first_ready(RandomOrder(share.generator(), len(share.clients)), share)
-
-    def upcoming(self, candidates: Candidates, round: int, count: int, pieces: int) -> list[Integers]:
-        """The first clients of the random orders."""
-        own = type(self)
-        if (own.choose, own.pick, own.note_chosen) != (Random.choose, Random.pick, Random.note_chosen):
-            return []  # a subclass that chooses in another way
-        groups, population = self._grouped(candidates)
-        before, generators = self.call, seeds.Generators()
-        members, shares = list(groups.values()), self._shares(1, groups, population)
-        asked: list[Integers] = []
-        for _ in range(count):
-            self._begin(round)
-            seats = self._seats(shares, 0) if len(members) > 1 else [1]
-            index = seats.index(1) if 1 in seats else -1
-            if index < 0 or not len(members[index]):
-                asked.append(NO_CLIENTS)
-                continue
-            clients = members[index]
-            draw = generators.generator(self.seed, "cohort", *self._indices(index))
-            order = RandomOrder(draw, len(clients))
-            positions = order.take(1)
-            if pieces > 1:
-                positions = np.concatenate([positions, order.take(further(1, 1, 0))])
-            asked.append(clients[positions])
-        self._round, self._call = before
-        return asked
 
 
 class RoundRobin(Selection):

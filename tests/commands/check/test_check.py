@@ -24,7 +24,8 @@ from typing import Literal
 import edgefl
 from edgefl.schedules import PARTS, Schedule, Stage
 from edgefl.schedules.stages import ScheduleOptions
-from edgefl.simulation import Policy, Selection
+from edgefl.simulation import Selection
+from edgefl.simulation.policies import Synchronous
 from edgefl.simulation.selection import Chosen
 
 
@@ -98,7 +99,7 @@ class Forgetful(Ready):
 
 
 @edgefl.register("round policy", "half")
-class Half(Policy):
+class Half(Synchronous):
     def wanted(self, cohort, asked):
         return -(-asked // 2)
 '''

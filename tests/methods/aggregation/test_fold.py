@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -142,27 +141,6 @@ def test_a_payload_that_was_narrowed_is_added_without_what_it_lacks() -> None:
     expected = by_hand(tensors, whole, AggregationOptions())
     del expected["image/b"]
     assert_close(found, expected)
-
-
-@settings(deadline=None)
-@given(ROWS, OPTIONS, st.data())
-def test_sums_that_were_written_go_on_to_the_same_bits(rows: list[Any], options: AggregationOptions, data: Any) -> None:
-    tensors = state(0)
-    updates = updates_of(rows, tensors)
-    light = [without_values(u) for u in updates]
-    first = Fold(tensors, light, usual_weight, options)
-    count = data.draw(st.integers(0, len(updates)))
-    for update in updates[:count]:
-        first.add(update)
-    sums, facts = first.written()
-    second = Fold(tensors, light, usual_weight, options)
-    second.restore({name: value.clone() for name, value in sums.items()}, json.loads(json.dumps(facts)))
-    for update in updates[count:]:
-        first.add(update)
-        second.add(update)
-    found, expected = (Arrivals.of(light, fold).deltas({}, usual_weight, options)[0] for fold in (second, first))
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[address], value) for address, value in expected.items())
 
 
 @settings(deadline=None)

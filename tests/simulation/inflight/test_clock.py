@@ -30,65 +30,44 @@ from edgefl.planning import RoundOptions, Setup
 from edgefl.records.reading import of_data
 from edgefl.scenario import load
 from edgefl.simulation import Simulation
-from edgefl.simulation.inflight.clock import CUTS, FLOWS, LAST, PHASES, Clock
+from edgefl.simulation.clock import CUTS, FLOWS, LAST, PHASES, Clock
 
 Tiny = Callable[..., dict[str, Any]]
 PREDICTOR = Predictor(cache_folder() / "costs")
 TABLES = ("rounds", "clients", "eligibility")
 
 
-def test_a_call_has_its_time_where_no_delay_leads_there() -> None:
+def test_an_event_has_its_time_where_no_delay_leads_there() -> None:
     clock, then = Clock(initial_time=2.0**-53), 1 + 2.0**-52
     delay = then - clock.now
     assert all(clock.now + d != then for d in (np.nextafter(delay, 0), delay, np.nextafter(delay, 2)))
     times: list[float] = []
-    clock.at(then, lambda _: times.append(clock.now), None, PHASES)
-    clock.at(-1.0, lambda _: times.append(clock.now), None, PHASES)  # what would lie in the past happens now
-    assert clock.peek() == 2.0**-53 and clock.pending == 2
+    for when in (then, -1.0):  # what would lie in the past happens now
+        clock.at(when).callbacks.append(lambda _: times.append(clock.now))
+    assert clock.peek() == 2.0**-53
     clock.run()
     assert times == [2.0**-53, then] and clock.peek() == inf
 
 
 def test_what_happens_at_one_time_happens_in_its_order() -> None:
     clock, happened = Clock(), list[Any]()
-
-    def process() -> Iterator[Any]:
-        yield clock.timeout(5.0)
-        happened.append("timeout")
-        clock.at(5.0, happened.append, "phase of now", PHASES)
-        yield clock.moment(4.0)
-        happened.append("moment")
-
-    for priority, name in ((LAST, "last"), (CUTS, "cut"), (FLOWS, "flow"), (PHASES, "phase")):
-        clock.at(5.0, happened.append, name, priority)
-    done = clock.process(process())  # type: ignore[arg-type]
-    assert clock.run(done) is None and clock.now == 5.0
-    # of one priority, SimPy's and a phase's, what was asked for first
-    assert happened == ["phase", "timeout", "phase of now", "flow", "cut", "last", "moment"]
-
-
-def test_only_what_is_outdated_is_dropped() -> None:
-    clock, happened = Clock(), list[Any]()
-
-    def process() -> Iterator[Any]:
-        yield clock.moment(1.0) | clock.moment(9.0)
-        clock.drop(lambda held: held == "old")
-        assert clock.pending == 2  # nobody waits for 9 s any more
-        yield clock.timeout(3.0)
-        happened.append(clock.now)
-
-    for name in ("old", "new", "old"):
-        clock.at(2.0, happened.append, name, PHASES)
-    timeout = clock.timeout(3.0)
-    clock.run(clock.process(process()))  # type: ignore[arg-type]
-    assert happened == ["new", 4.0] and timeout.processed
+    for order, client, name in (
+        (LAST, 0, "last"),
+        (CUTS, 1, "cut"),
+        (FLOWS, 0, "flow"),
+        (PHASES, 9, "9"),
+        (PHASES, 8, "8"),
+    ):
+        clock.at(5.0, order, client).callbacks.append(lambda _, name=name: happened.append(name))
+    clock.run()
+    assert happened == ["8", "9", "flow", "cut", "last"] and clock.now == 5.0
 
 
 def test_an_error_in_a_process_ends_the_run() -> None:
     clock = Clock()
 
     def process() -> Iterator[Any]:
-        yield clock.moment(1.0)
+        yield clock.at(1.0)
         raise KeyError("lost")
 
     clock.process(process())  # type: ignore[arg-type]
@@ -262,7 +241,7 @@ def test_every_policy_conserves(setup: Setup, policy: str, line: dict[str, Any])
         mine = [of_data(CheckedFlight, c, "clients") for c in clients if c["round"] == record["round"]]
         ledger.round(of_data(CheckedRound, record, "rounds"), "rounds", [(flight, "clients") for flight in mine])
     assert [(check.name, check.first) for check in ledger.closed() if check.broken] == []
-    assert len(tally(journal)) > 2 and simulation.run.at.now > 0
+    assert len(tally(journal)) > 2 and simulation.run.now > 0
 
 
 def test_the_same_scenario_twice(setup: Setup) -> None:
@@ -332,7 +311,7 @@ def test_a_link_so_slow_that_it_takes_years(setup: Setup, line: dict[str, float]
     links = tuple(replace(one, upload_bits_per_second=1e-5) for one in fleet.links)
     slow = replace(setup, fleet=replace(fleet, links=links))
     simulation, journal = play(changed(slow, {"server_link": line} if line else {}))
-    assert tally(journal) == {"finished": 42} and simulation.run.at.now > 100 * 365 * 86400
+    assert tally(journal) == {"finished": 42} and simulation.run.now > 100 * 365 * 86400
 
 
 @pytest.mark.usefixtures("hurry")

@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgefl.devices.failures import BEFORE, CORRUPTED, DOWNLOAD, NONE, TRAINING, TRUNCATED, UPLOAD
-from edgefl.simulation.inflight.closed_form import OUTCOMES, PHASES, Flights, Landings, closed
-from edgefl.simulation.inflight.shared_link import FairShare
+from edgefl.simulation.clock import Clock
+from edgefl.simulation.closed_form import OUTCOMES, PHASES, Flights, Landings, closed
+from edgefl.simulation.lines import FairShare
 
 QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 LONG = settings(QUICK, max_examples=5000)
@@ -264,7 +265,10 @@ def test_a_link_that_takes_years_ends_as_any_other() -> None:
     years = One(down_goodput=1e-6, up_goodput=1e-3)
     assert alone(years)["seconds"] == (8e9, 10, 8e6)
     assert alone(years, 60.0)["outcome"] == "late"
-    wire = FairShare(1e9)
+
+    def wire(clock: Clock) -> FairShare:
+        return FairShare(clock, 1e9)
+
     assert told(played(made([years]), wires=(wire, wire)), 0)["seconds"][::2] == pytest.approx((8e9, 8e6), rel=1e-15)
 
 

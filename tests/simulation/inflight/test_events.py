@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import inf
 from typing import Any
 
 import numpy as np
 import pytest
-from flight_toys import One, assert_same, made, permuted, played
+from flight_toys import One, assert_same, made, over_lines, permuted, played
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgefl.devices.failures import DOWNLOAD, NONE, TRAINING, TRUNCATED, UPLOAD
 from edgefl.devices.options import BackgroundOptions, ServerLinkOptions
-from edgefl.simulation.inflight.clock import Clock
-from edgefl.simulation.inflight.closed_form import OUTCOMES, Flights, Landings, closed
-from edgefl.simulation.inflight.events import EventEngine, flight_of, landings
-from edgefl.simulation.inflight.shared_link import FairShare, Fifo, SharedLink, wires_of
+from edgefl.simulation import lines
+from edgefl.simulation.client import flight_of, landings
+from edgefl.simulation.clock import LAST, Clock
+from edgefl.simulation.closed_form import AT_DOWNLOAD, AT_UPLOAD, OUTCOMES, Flights, Landings, closed
 
 QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 LONG = settings(QUICK, max_examples=3000)
-Make = Callable[[float], SharedLink]
+Make = Callable[[float], Any]
+
+
+def FairShare(rate: float) -> Any:
+    return lambda clock: lines.FairShare(clock, rate)
+
+
+def Fifo(rate: float) -> Any:
+    return lambda clock: lines.Fifo(clock, rate)
+
+
+def wires_of(line: Any) -> Any:
+    return tuple((lambda clock, way=way: lines.lines_of(clock, line)[way]) for way in (AT_DOWNLOAD, AT_UPLOAD))
+
+
 BOTH = pytest.mark.parametrize("make", [FairShare, Fifo])
 
 
@@ -262,25 +276,24 @@ def test_with_fair_sharing_no_number_of_a_client_matters() -> None:
 # in the middle ----------------------------------------------------------------------------------------------------
 
 
-def cut_and_gone_on(flights: Flights, at: float, wires: Sequence[SharedLink]) -> Landings:
-    """All until a time, written down as JSON and read again, then the rest."""
+def cut_and_gone_on(flights: Flights, at: float, wires: Any) -> Landings:
+    """Landings of flights that were written as JSON at the time ``at``, and went on from there."""
     clock = Clock(initial_time=0.0)
-    engine = EventEngine(clock, (wires[0], wires[1]))
-    engine.launch(flights)
+    air = over_lines(clock, wires)
+    air.launch(flights)
     clock.run(clock.process(_until(clock, at)))  # type: ignore[arg-type]
-    landed = engine.take()
-    text = json.dumps([[flight.row() for flight in engine.flying.values()], engine.rows()], allow_nan=False)
-    rows, lines = json.loads(text)
+    landed = air.take()
+    text = json.dumps([[flight.row() for flight in air.flying.values()], air.rows()], allow_nan=False)
+    rows, written = json.loads(text)
     clock = Clock(initial_time=at)
-    again = tuple(type(wire).from_rows(line) for wire, line in zip(wires, lines, strict=True))  # type: ignore[attr-defined]
-    engine = EventEngine(clock, again)  # type: ignore[arg-type]
-    engine.restore([flight_of(row, None, flights.dispatch) for row in rows])  # type: ignore[arg-type]
+    air = over_lines(clock, wires)
+    air.restore([flight_of(row, None, flights.dispatch) for row in rows], written)  # type: ignore[arg-type]
     clock.run()
-    return landings(sorted([*landed, *engine.take()], key=lambda flight: flight.client))
+    return landings(sorted([*landed, *air.take()], key=lambda flight: flight.client))
 
 
 def _until(clock: Clock, at: float) -> Iterator[Any]:
-    yield clock.moment(at)
+    yield clock.at(at, LAST)
 
 
 @BOTH
@@ -296,15 +309,15 @@ def test_flights_go_on_from_any_time(make: Make, crowd: list[One], down: float, 
 def test_events_that_have_lost_their_flight_are_forgotten(wire: float | None) -> None:
     """A long run holds what is under way, and not what would have been."""
     clock = Clock(initial_time=0.0)
-    engine = EventEngine(clock, (None, None) if wire is None else (FairShare(wire), FairShare(wire)))
+    air = over_lines(clock, (None, None) if wire is None else (FairShare(wire), FairShare(wire)))
     ones = [One(cool_seconds=1e9, leaves=1e12)] * 500
 
     def rounds() -> Iterator[Any]:
         for number in range(30):
-            engine.launch(made(ones, at=100.0 * number))
-            yield clock.moment(100.0 * (number + 1))
-            engine.cut(clock.now)
-            assert len(engine.take()) == 500 and clock.pending < 8192
+            air.launch(made(ones, at=100.0 * number))
+            yield clock.at(100.0 * (number + 1), LAST)
+            yield from air.cut()
+            assert len(air.take()) == 500 and len(clock._queue) < 8192
 
     clock.run(clock.process(rounds()))  # type: ignore[arg-type]
     assert clock.now == 3000.0

@@ -21,7 +21,7 @@ from edgefl.cost import Predictor
 from edgefl.errors import RunError
 from edgefl.planning import Setup
 from edgefl.simulation.cohort import cohort as cohort_of
-from edgefl.simulation.rounds.overlapping import FLIGHTS_PER_UPDATE
+from edgefl.simulation.round_server import FLIGHTS_PER_UPDATE
 from edgefl.training import Inline, Task
 from edgefl.work.update import Update
 

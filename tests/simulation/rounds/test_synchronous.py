@@ -88,7 +88,7 @@ def test_a_round_lasts_as_long_as_its_slowest_client_and_the_servers_work(plain:
         assert record["started_virtual_seconds"] == pytest.approx(now)
         assert record["virtual_seconds"] == pytest.approx(max(flown) + record["server_seconds"])
         now += record["virtual_seconds"]
-    assert simulation.run.at.now == pytest.approx(now)
+    assert simulation.run.now == pytest.approx(now)
 
 
 def test_records_add_up(plain: tuple[Simulation, Memory], layerwise_run: Any) -> None:
@@ -140,7 +140,7 @@ def test_another_seed_gives_another_run(tiny: Tiny, plain: tuple[Simulation, Mem
 def test_a_devices_rate_changes_time_and_no_weight(setup: Setup, plain: tuple[Simulation, Memory]) -> None:
     slow = tuple(replace(d, flops_per_second=d.flops_per_second / 100) for d in setup.fleet.devices)
     simulation, _ = play(replace(setup, fleet=replace(setup.fleet, devices=slow)))
-    assert simulation.run.at.now > plain[0].run.at.now
+    assert simulation.run.now > plain[0].run.now
     assert_equal_tensors(simulation.state.tensors, plain[0].state.tensors)
 
 
@@ -354,7 +354,7 @@ def test_blocks_that_were_delivered_do_not_travel_again(staged: dict[str, tuple[
 
 def test_delivery_changes_no_weight(staged: dict[str, tuple[Simulation, Memory]]) -> None:
     assert_equal_tensors(staged["False"][0].state.tensors, staged["True"][0].state.tensors)
-    assert staged["True"][0].run.at.now > staged["False"][0].run.at.now
+    assert staged["True"][0].run.now > staged["False"][0].run.now
 
 
 def test_a_client_that_missed_a_stage_gets_it_when_it_comes(tiny: Tiny) -> None:
@@ -387,7 +387,7 @@ def test_a_simulation_goes_on_from_any_checkpoint(staged: dict[str, tuple[Simula
     for table in ("rounds", "clients", "eligibility"):
         assert journal.tables.get(table, []) == [r for r in told.tables[table] if r["round"] > round]
     assert result.totals.as_json() == dict(whole.run.progress.totals)
-    assert result.virtual_seconds == whole.run.at.now
+    assert result.virtual_seconds == whole.run.now
 
 
 def test_a_checkpoint_of_another_model_is_refused(setup: Setup, staged: dict[str, tuple[Simulation, Memory]]) -> None:

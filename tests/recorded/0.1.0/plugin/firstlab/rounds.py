@@ -4,7 +4,8 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from edgefl.simulation import Policy, Selection
+from edgefl.simulation import Selection
+from edgefl.simulation.policies import Synchronous
 from edgefl.simulation.selection import Chosen
 
 
@@ -21,10 +22,10 @@ class Smallest(Selection):
         return Chosen(order[: share.count], len(share.clients), len(share.clients) - len(ready))
 
 
-class Half(Policy):
+class Half(Synchronous):
     """A round ends once half of those who were asked are back, or another share of them."""
 
-    class Options(Policy.Options):
+    class Options(Synchronous.Options):
         name: Literal["half"] = "half"
         share: float = Field(0.5, gt=0, le=1, description="share of the clients asked that ends the round")
 

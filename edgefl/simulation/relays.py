@@ -16,7 +16,7 @@ from edgefl.cost import carried
 from edgefl.cost.relay_traffic import shared_bytes, summed_bytes
 from edgefl.devices import Relays
 from edgefl.planning.planner import Plan
-from edgefl.simulation.inflight.closed_form import AT_UPLOAD, RELAY_LOST, Flights, Floats, Integers, Landings
+from edgefl.simulation.closed_form import AT_UPLOAD, RELAY_LOST, Flights, Floats, Integers, Landings
 from edgefl.work import Payload
 
 Payloads = tuple[Payload, ...]

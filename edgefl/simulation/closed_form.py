@@ -2,8 +2,8 @@
 
 A flight downloads, computes (it loads its model from storage first) and uploads.  It ends by itself when its update
 arrives or a drawn failure occurs.  It is cut short when its client goes offline, its battery is empty or the round
-ends, whichever comes first.  ``closed`` computes independent flights in closed form; ``EventEngine`` simulates the same
-event by event.
+ends, whichever comes first.  ``closed`` computes independent flights in closed form, which ``client`` plays as
+a process.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import inf
 
 import numpy as np
@@ -13,7 +12,7 @@ from edgefl.devices.battery import Batteries
 from edgefl.devices.failures import NONE, draw_failures
 from edgefl.planning.planner import Plan
 from edgefl.planning.setup import Setup
-from edgefl.simulation.inflight.closed_form import Dispatch, Flights, Floats, Integers
+from edgefl.simulation.closed_form import Dispatch, Flights, Integers
 from edgefl.simulation.roster import Roster
 
 
@@ -28,30 +27,9 @@ def flights_of(
 
     Draws depend on the seed, the number of the dispatch and the client, but not on the other clients.
     """
-    leaves = setup.fleet.availability.leaves(clients, dispatch.at)
+    fleet, numbers = setup.fleet, dispatch.number
+    leaves = fleet.availability.leaves(clients, dispatch.at)
     joules = np.full(len(clients), inf) if batteries is None else batteries.level(clients, dispatch.at)
-    return _flights(setup, roster, clients, dispatch, dispatch.number, leaves, joules)
-
-
-def drawn_ahead(setup: Setup, roster: Roster, clients: Integers, numbers: Sequence[int]) -> Flights:
-    """Flights of single dispatches of these ``numbers``, without what depends on their times.
-
-    They begin at 0 s, and neither availability nor batteries end them.
-    """
-    endless = np.full(len(clients), inf)
-    return _flights(setup, roster, clients, Dispatch(0, 0, 0, 0.0, {}), numbers, endless, endless)
-
-
-def _flights(
-    setup: Setup,
-    roster: Roster,
-    clients: Integers,
-    dispatch: Dispatch,
-    numbers: int | Sequence[int],
-    leaves: Floats,
-    joules: Floats,
-) -> Flights:
-    fleet = setup.fleet
     cells = roster.cell[clients]
     jitter = fleet.jitter(setup.seed, numbers, clients)
     no_memory = np.zeros(len(clients), bool)

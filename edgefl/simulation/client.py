@@ -1,0 +1,233 @@
+"""A client's round as a SimPy process: it waits for its model, downloads it, computes, and uploads its update."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, cast
+
+import numpy as np
+import simpy
+
+from edgefl.cost import carried, joules_of
+from edgefl.planning.planner import Plan
+from edgefl.simulation.clock import CUTS, PHASES, Clock, Steps
+from edgefl.simulation.closed_form import (
+    AT_COMPUTE,
+    AT_DOWNLOAD,
+    AT_END,
+    AT_UPLOAD,
+    EMPTY,
+    FINISHED,
+    LATE,
+    OFFLINE,
+    REJECTED,
+    Dispatch,
+    Flights,
+    Landings,
+)  # fmt: skip
+from edgefl.simulation.lines import Line, Lines
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A client's round: what was drawn for it, and where it stands: in ``phase`` since ``began``.
+
+    It is ``sent`` off when it is dispatched, or later, when its relay has what it downloads.  Unless it is cut short,
+    it ends with its ``outcome`` in the phase ``last``, after which nothing follows.  Its battery has ``joules`` left.
+    """
+
+    client: int
+    dispatch: Dispatch
+    leaves: float
+    until: float
+    joules: float
+    plan: Plan
+    outcome: int
+    last: int
+    durations: tuple[float, float, float]
+    latency: tuple[float, float]
+    rates: tuple[float, float]
+    bits: tuple[float, float]
+    slow: float
+    watts: tuple[float, float, float]
+    sent: float
+    phase: int = AT_DOWNLOAD
+    began: float = -inf
+    flowing: float = -inf
+    served: float = -inf
+    seconds: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    carried: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    ended: float = inf
+
+    def enter(self, phase: int, now: float) -> None:
+        """Begin a phase."""
+        self.phase, self.began, self.flowing, self.served = phase, now, -inf, -inf
+
+    def leave(self, now: float, moved: float) -> None:
+        """End a phase, or break it off: count its time, its joules and the bits that were moved."""
+        index = self.phase - AT_DOWNLOAD
+        self.seconds[index] = seconds = now - self.began
+        self.spend(index, seconds)
+        if index != 1:
+            self.carried[index // 2] = moved
+
+    def complete(self, seconds: float) -> None:
+        """End a phase, of so many seconds, in which all bits were moved over the client's own link."""
+        index = self.phase - AT_DOWNLOAD
+        self.seconds[index] = seconds
+        self.spend(index, seconds)
+        if index != 1:
+            self.carried[index // 2] = self.bits[index // 2]
+
+    def spend(self, index: int, seconds: float) -> None:
+        """Take the joules of a phase from the battery."""
+        if self.joules < inf:
+            self.joules = max(self.joules - seconds * self.watts[index], 0.0)
+
+    def stop(self, seconds: float = inf) -> tuple[float, int]:
+        """When a phase of so many seconds is cut short, and why."""
+        when, why = self.leaves, OFFLINE
+        power = self.watts[self.phase - AT_DOWNLOAD]
+        if self.joules < min(seconds * power, inf) and (empty := self.began + self.joules / power) < when:
+            when, why = empty, EMPTY
+        return (self.until, LATE) if self.until < when else (when, why)
+
+    def row(self) -> dict[str, object]:
+        """All fields except the plan, the dispatch and its time, as plain data."""
+        return {n: None if (v := getattr(self, n)) in (inf, -inf) else v for n in WRITTEN}
+
+
+WRITTEN = tuple(name for name in Flight.__slots__ if name not in ("plan", "dispatch", "sent"))
+"""The fields of a flight that its row has.  No flight behind a relay is under way when a row is written."""
+
+
+class CutShort(Exception):
+    """A client's round ends early, with this outcome."""
+
+    def __init__(self, outcome: int):
+        self.outcome = outcome
+
+
+def client(env: Clock, flight: Flight, lines: Lines) -> Generator[simpy.Event, Any, Flight]:
+    """A client's round, from the phase on in which it is.  The server may interrupt it; the cause is the outcome."""
+    try:
+        if flight.began == -inf:  # it isn't resumed
+            if flight.sent > env.now:
+                yield env.at(flight.sent, PHASES, flight.client)
+            flight.enter(AT_DOWNLOAD, flight.sent)
+        while flight.phase <= min(flight.last, AT_UPLOAD):
+            line = lines[flight.phase]
+            if line is not None and flight.bits[flight.phase // 2] > 0:
+                yield from transfer(env, flight, line)
+            else:  # to compute, or to transfer over the client's own link: the time of its end is known
+                seconds = flight.durations[flight.phase - AT_DOWNLOAD]
+                over, (stop, why) = flight.began + seconds, flight.stop(seconds)
+                if stop < over:
+                    yield env.at(stop, CUTS, flight.client)
+                    flight.leave(env.now, moved_alone(flight, env.now))
+                    raise CutShort(why)
+                yield env.at(over, PHASES, flight.client)
+                flight.complete(seconds)
+            flight.enter(flight.phase + 1, env.now)
+        flight.phase = min(flight.phase, flight.last)
+    except CutShort as cut:
+        flight.outcome = cut.outcome
+    except simpy.Interrupt as cut:
+        flight.outcome = cast(int, cut.cause)
+        if env.now < flight.sent:  # it hasn't begun
+            flight.sent = flight.began = env.now
+        if flight.flowing == -inf:  # else what was moved over the line is counted
+            flight.leave(env.now, moved_alone(flight, env.now) if lines[flight.phase] is None else 0.0)
+    flight.ended = env.now
+    return flight
+
+
+def transfer(env: Clock, flight: Flight, line: Line) -> Steps:
+    """Download or upload over a line that other clients share: its end depends on them."""
+    way = flight.phase // 2
+    (stop, why), bits = flight.stop(), flight.bits[way]
+    if flight.flowing == -inf and flight.latency[way] > 0:
+        over = flight.began + flight.latency[way]
+        yield env.at(min(stop, over), PHASES, flight.client)
+        if stop < over:
+            flight.leave(env.now, 0.0)
+            raise CutShort(why)
+    try:
+        yield from line.carry(flight, stop)
+    finally:
+        left = line.left(flight)
+        flight.leave(env.now, min(max(bits - left, 0.0), bits))
+    if left > 0:
+        raise CutShort(why)
+
+
+def moved_alone(flight: Flight, now: float) -> float:
+    """Bits that a transfer over the client's own link has moved."""
+    if flight.phase == AT_COMPUTE:
+        return 0.0
+    way = flight.phase // 2
+    return float(carried(now - flight.began, flight.latency[way], flight.rates[way], flight.bits[way]))
+
+
+# --- many clients ----------------------------------------------------------------------------------------------------
+
+
+def flights_from(flights: Flights, until: float = inf) -> Iterator[Flight]:
+    """The single flights of a dispatch; those still under way at the time ``until`` are late."""
+    ends, phases, start = flights.ends, flights.phases, flights.start
+    columns = zip(
+        flights.client.tolist(),
+        np.maximum(flights.leaves, start).tolist(),
+        flights.joules.tolist(),
+        flights.plans,
+        ends.outcome.tolist(),
+        ends.last.tolist(),
+        # seconds of each phase on the clients' own links
+        _rows(flights.transfer_seconds(0), ends.compute_seconds, flights.transfer_seconds(1)),
+        _rows(*phases.latency),
+        _rows(*phases.rates),
+        _rows(*ends.bits),
+        flights.failures.slow.tolist(),
+        _rows(*phases.watts),
+        start.tolist(),
+        strict=True,
+    )
+    until = max(until, flights.dispatch.at)
+    return (Flight(client, flights.dispatch, leaves, until, *own) for client, leaves, *own in columns)
+
+
+def flight_of(row: Mapping[str, Any], plan: Plan, dispatch: Dispatch) -> Flight:
+    """The flight that ``row`` describes, which may say more."""
+    fields = {name: row[name] for name in WRITTEN}
+    fields |= {n: inf for n in ("leaves", "until", "joules", "ended") if fields[n] is None}
+    fields |= {n: -inf for n in ("began", "flowing", "served") if fields[n] is None}
+    return Flight(plan=plan, dispatch=dispatch, sent=dispatch.at, **fields)
+
+
+def _rows(*columns: Any) -> Iterator[tuple[Any, ...]]:
+    return zip(*(column.tolist() for column in columns), strict=True)
+
+
+def landings(flown: Sequence[Flight]) -> Landings:
+    """Results of these flights, as arrays in their order."""
+    seconds = np.array([f.seconds for f in flown], dtype=np.float64).reshape(-1, 3).T
+    carried = (np.array([f.carried for f in flown], dtype=np.float64).reshape(-1, 2).T // 8.0).astype(np.int64)
+    # power of download, compute and upload, which includes idle power
+    power = np.array([f.watts for f in flown], dtype=np.float64).reshape(-1, 3).T
+    outcomes = np.array([f.outcome for f in flown], np.int8)
+    return Landings(
+        np.array([f.client for f in flown], np.int64),
+        outcomes,
+        np.where((outcomes == FINISHED) | (outcomes == REJECTED), AT_END, np.array([f.phase for f in flown], np.int8)),
+        np.array([f.sent for f in flown], dtype=np.float64),
+        np.array([f.ended for f in flown], dtype=np.float64),
+        seconds[0],
+        seconds[1],
+        seconds[2],
+        carried[0],
+        carried[1],
+        joules_of(seconds, power),
+        np.array([f.slow for f in flown], dtype=np.float64),
+    )

@@ -1,0 +1,99 @@
+"""Clients under way, each a process, and those that have landed and wait for the server."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import Any, cast
+
+import simpy
+
+from edgefl.devices import ServerLinkOptions
+from edgefl.simulation.client import Flight, client, flights_from
+from edgefl.simulation.clock import LAST, Clock, Steps
+from edgefl.simulation.closed_form import FINISHED, LATE, Flights
+from edgefl.simulation.lines import FairShare, lines_of
+
+
+class InFlight:
+    """Clients under way by number, and the ``queue`` of landed ones, in the order of their times and numbers."""
+
+    def __init__(self, env: Clock, line: ServerLinkOptions | None = None):
+        self.env, self.lines = env, lines_of(env, line)
+        self.flying: dict[int, Flight] = {}
+        self.queue: OrderedDict[int, Flight] = OrderedDict()
+        self._processes: dict[int, simpy.Process] = {}
+        self._landed: list[Flight] = []
+        self._arrivals = 0
+        self._awaited: tuple[float, float, simpy.Event] | None = None
+
+    def launch(self, flights: Flights, until: float = inf) -> None:
+        """Begin these flights; those still under way at the virtual time ``until`` are late."""
+        for flight in flights_from(flights, until):
+            self.begin(flight)
+
+    def begin(self, flight: Flight) -> None:
+        """Begin a client's round, or go on with it."""
+        self.flying[flight.client] = flight
+        process = self._processes[flight.client] = self.env.process(client(self.env, flight, self.lines))
+        process.callbacks.append(self._land)
+
+    def _land(self, process: simpy.Event) -> None:
+        if not process.ok:
+            return  # its error ends the run
+        flight = cast(Flight, process.value)
+        del self.flying[flight.client], self._processes[flight.client]
+        self._landed.append(flight)
+        self._arrivals += flight.outcome == FINISHED
+        self._tell()
+
+    def landed(self, landings: float = 1, arrivals: float = inf) -> simpy.Event:
+        """An event after so many landings or arrivals since the last ``take``, or when nobody is under way."""
+        event = simpy.Event(self.env)
+        self._awaited = landings, arrivals, event
+        self._tell()
+        return event
+
+    def _tell(self) -> None:
+        if self._awaited is None:
+            return
+        landings, arrivals, event = self._awaited
+        if len(self._landed) >= landings or self._arrivals >= arrivals or not self.flying:
+            self._awaited = None
+            # after all other events of this time, so that their order doesn't matter
+            self.env.trigger(event, self.env.now, LAST)
+
+    def cut(self) -> Steps:
+        """End all flights under way as late."""
+        for process in list(self._processes.values()):
+            process.interrupt(LATE)
+        yield self.landed(inf)
+
+    def take(self) -> list[Flight]:
+        """Flights that have landed since the last call, sorted by time and client."""
+        landed, self._landed, self._arrivals, self._awaited = self._landed, [], 0, None
+        self.env.forget(len(self.flying))
+        return sorted(landed, key=lambda flight: (flight.ended, flight.client))
+
+    def line_up(self) -> None:
+        """Queue landed flights for the server."""
+        for flight in self.take():
+            self.queue[flight.client] = flight
+
+    def under_way(self) -> int:
+        """Number of clients that were dispatched and aren't processed yet."""
+        return len(self.flying) + len(self._landed) + len(self.queue)
+
+    def rows(self) -> list[Any]:
+        """The state of the lines, as plain data."""
+        return [None if line is None else line.rows() for line in self.lines.values()]
+
+    def restore(self, flying: Sequence[Flight], rows: Sequence[Mapping[str, Any] | None]) -> None:
+        """Go on with these flights, and with their lines."""
+        for line, row in zip(self.lines.values(), rows, strict=True):
+            if isinstance(line, FairShare) and row is not None:
+                line.restore(row)
+        # of a queue the one that is served asks first, then those that have waited longest
+        for flight in sorted(flying, key=lambda each: (each.served == -inf, each.flowing, each.client)):
+            self.begin(flight)

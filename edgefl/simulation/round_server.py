@@ -1,0 +1,243 @@
+"""The server in one round: what the process of a policy asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.errors import RunError
+from edgefl.planning.round_options import RoundOptions
+from edgefl.schedules import Stage
+from edgefl.simulation.client import Flight, landings
+from edgefl.simulation.clock import LAST, Steps
+from edgefl.simulation.closed_form import Flights, Integers, Landings, closed
+from edgefl.simulation.cohort import choose, cohort, dispatch_clients, empty_outcome
+from edgefl.simulation.dispatch import may_arrive
+from edgefl.simulation.in_flight import InFlight
+from edgefl.simulation.landings import land_cohort, land_flight, record_processed, why_ended
+from edgefl.simulation.learning import Arrival
+from edgefl.simulation.run_state import Run
+from edgefl.simulation.tally import Tally
+
+FLIGHTS_PER_UPDATE = 20
+"""Flights per wanted update after which a round gives up, so that it ends even if all clients fail."""
+
+
+@dataclass
+class RoundServer:
+    """The server in one round.  ``landed`` and ``arrived`` count the clients and the updates that it has received."""
+
+    run: Run
+    round: int
+    stage: Stage
+    kinds: Sequence[str]
+    tally: Tally
+    landed: int = 0
+    arrived: int = 0
+    began: float = field(init=False)
+    _short: bool = False
+    _outcome: str = "completed"
+
+    def __post_init__(self) -> None:
+        self.began = self.now
+
+    @property
+    def options(self) -> RoundOptions:
+        """The scenario's ``round`` section."""
+        return self.run.parts.setup.round
+
+    @property
+    def now(self) -> float:
+        """The virtual time, in seconds."""
+        return self.run.now
+
+    @property
+    def air(self) -> InFlight:
+        """Clients under way."""
+        assert self.run.air is not None
+        return self.run.air
+
+    def pass_until(self, until: float) -> Steps:
+        """Let the time pass."""
+        yield from self.run.pass_until(until)
+
+    def tell(self, selected: int | None = None) -> None:
+        """Report that the round has begun."""
+        facts = {"round": self.round, "stage": self.stage.index, "now": self.now}
+        facts["selected"] = self.tally.selected if selected is None else selected
+        self.run.parts.on_progress("round", facts)
+
+    # clients are sent off ---------------------------------------------------------------------------------------------
+
+    def cohort(self) -> int:
+        """Number of clients in a cohort, without over-selection."""
+        return cohort(self.run, self.kinds)
+
+    def choose(self) -> Integers:
+        """The clients of a cohort."""
+        return choose(self.run, self.round, self.kinds, self.tally).clients
+
+    def fill(self) -> None:
+        """Send clients off to all free places."""
+        run, air, options = self.run, self.air, self.options
+        busy = len(air.flying) + len(air.queue)
+        free = (options.concurrency or self.cohort()) - busy
+        self._short = False
+        if free <= 0:
+            return
+        if run.parts.roster.moving:
+            run.judge(self.round)  # landed clients hold newer copies, or have spent joules
+        chosen = choose(run, self.round, self.kinds, self.tally, free)
+        if len(chosen.clients):
+            flights = dispatch_clients(run, chosen.clients, self.round)
+            run.parts.learning.send(flights, may_arrive(flights))
+            air.launch(flights, inf if options.deadline is None else self.now + options.deadline)
+        self._short = len(chosen.clients) < free and chosen.unready > busy
+
+    # clients land -----------------------------------------------------------------------------------------------------
+
+    def next_landed(self, wanted: int) -> Steps:
+        """The next client that lands.  Meanwhile clients that come back online fill free places.
+
+        None if the round has so many flights that it gives up, or if nobody can be sent off for too long.
+        """
+        air, retry = self.air, self.options.retry
+        while True:
+            air.line_up()
+            gives_up = self.landed >= FLIGHTS_PER_UPDATE * wanted
+            if air.queue and not gives_up:
+                return air.queue.popitem(last=False)[1]
+            if air.flying and not gives_up:
+                landed = air.landed()
+                yield landed | self.run.env.at(self.now + retry, LAST) if self._short else landed
+                if landed.triggered:
+                    continue
+            elif (gives_up and self.arrived >= self.options.quorum) or not self.is_patient(self.why_short(gives_up)):
+                return None
+            else:
+                self.landed = 0
+                yield from self.pass_until(self.now + retry)
+            self.fill()
+
+    def receive(self, flight: Flight) -> Arrival | None:
+        """Process a client that has landed; return its update, if it has arrived and is accepted."""
+        self.landed += 1
+        update = land_flight(self.run, flight, self.round, self.tally)
+        self.arrived += update is not None
+        return update
+
+    def receive_all(self) -> list[Arrival]:
+        """The updates of all clients that have landed."""
+        self.air.line_up()
+        updates = [self.receive(flight) for flight in self.air.queue.values()]
+        self.air.queue.clear()
+        return [update for update in updates if update is not None]
+
+    def play_cohort(self, clients: Integers) -> Steps:
+        """Send a cohort off and wait for it, and for its relays' sums; return the updates that arrived."""
+        run, parts = self.run, self.run.parts
+        flights = dispatch_clients(run, clients, self.round)
+        relayed = None if parts.tier is None else parts.tier.send(flights)
+        kept: NDArray[np.bool_] | bool = True
+        if relayed is not None:
+            flights, kept = replace(flights, begins=relayed.begins), relayed.kept
+        wanted, over = parts.policy.wanted(self.cohort(), len(clients)), parts.policy.over(self.now)
+        plans = list(flights.plans)
+        if parts.flown is not None:
+            parts.learning.send(flights, may_arrive(flights), in_order=True)
+            landed = parts.flown(flights)
+        elif run.air is None:
+            landed = closed(flights, over, wanted)
+            parts.learning.send(flights, landed.finished & kept, in_order=True)
+        else:
+            parts.learning.send(flights, may_arrive(flights) & kept, in_order=True)
+            landed, plans = yield from self._fly(flights, over, wanted)
+        ended = float(landed.ended.max())
+        if relayed is not None:
+            landed, did = relayed.land(landed, plans)
+            ended, self.tally.last_relay = did.ended, (did.last, did.ended)
+            self.tally.sums.update(
+                relays=did.relays, relays_failed=did.lost,
+                relay_download_bytes=did.download_bytes, relay_upload_bytes=did.upload_bytes,
+            )  # fmt: skip
+        yield from run.pass_until(ended)
+        return land_cohort(run, landed, plans, flights.dispatch, self.round, self.stage, self.tally)
+
+    def _fly(self, flights: Flights, over: float, wanted: int | None) -> Steps:
+        """The cohort's processes, until enough updates have arrived or the round is over; the others are late."""
+        air = self.air
+        air.launch(flights)
+        enough = air.landed(len(flights), inf if wanted is None else wanted)
+        yield enough if over == inf else enough | self.run.env.at(over, LAST)
+        if air.flying:
+            yield from air.cut()
+        flown = sorted(air.take(), key=lambda flight: flight.client)
+        landed: Landings = landings(flown)
+        return landed, [flight.plan for flight in flown]
+
+    # the round ends ---------------------------------------------------------------------------------------------------
+
+    def aggregate(self, updates: Sequence[Arrival], *, at_once: bool = False) -> None:
+        """Aggregate these updates."""
+        self.run.aggregate(updates, self.stage, at_once=at_once)
+
+    def forget(self, updates: Sequence[Arrival]) -> None:
+        """Drop updates that aren't used."""
+        self.run.parts.learning.forget(updates)
+
+    def empty_outcome(self) -> str:
+        """Outcome of a round in which no client was sent off."""
+        return empty_outcome(self.run, self.kinds)
+
+    def why_short(self, gives_up: bool = True) -> str:
+        """Why the quorum isn't met."""
+        return "below quorum" if gives_up and (self.landed or self.air.flying) else self.empty_outcome()
+
+    def is_patient(self, why: str) -> bool:
+        """Whether a round whose quorum isn't met goes on; else this is its outcome."""
+        options = self.options
+        patient = options.below_quorum == "wait" and self.now - self.began <= options.patience
+        if patient and why != "nobody eligible":
+            return True
+        self._outcome = why
+        return False
+
+    def tries_again(self, outcome: str, arrived: int) -> Steps:
+        """Wait before another cohort is chosen; False if the round ends without one.
+
+        Raises RunError where ``below_quorum`` says so.
+        """
+        run, options = self.run, self.options
+        # eligibility doesn't change while the round waits
+        if options.below_quorum == "fail" or (options.below_quorum == "wait" and outcome == "nobody eligible"):
+            raise RunError(why_ended(run, self.round, outcome, arrived))
+        if options.below_quorum == "wait" or outcome == "nobody available":
+            yield from self.pass_until(self.now + options.retry)
+        if options.below_quorum == "skip":
+            return False
+        if (waited := self.now - self.began) > options.patience:
+            raise RunError(why_ended(run, self.round, outcome, arrived) + f", after {waited:g} s of waiting")
+        if run.parts.roster.moving:
+            run.judge(self.round)  # the selected clients hold newer copies now, or have spent joules
+        return True
+
+    def finish(self, updates: Sequence[Arrival]) -> Steps:
+        """End an overlapping round: aggregate its updates if the quorum is met; return its outcome.
+
+        Raises RunError where ``below_quorum`` says so.
+        """
+        record_processed(self.run, self.round, self.tally)
+        if self.arrived >= self.options.quorum:
+            if updates:
+                self.aggregate(updates)
+            return "completed"
+        self.forget(updates)
+        if self.options.below_quorum != "skip":
+            raise RunError(why_ended(self.run, self.round, self._outcome, self.arrived))
+        if self._outcome == "nobody available" and not self.run.parts.policy.by_time:
+            yield from self.pass_until(self.now + self.options.retry)
+        return self._outcome

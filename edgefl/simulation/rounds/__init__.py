@@ -1,1 +1,0 @@
-"""Rounds: synchronous ones wait for their cohort, overlapping ones don't."""
