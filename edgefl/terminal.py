@@ -13,7 +13,7 @@ from edgefl.errors import visible
 NAMES = ("stdout", "stderr")
 
 
-class Shown(io.TextIOBase):
+class EscapedStream(io.TextIOBase):
     """A stream whose control characters, and what the terminal can't print, come out as escapes: ``\\x1b``.
 
     It has no binary ``buffer``, so nothing is written past it.  Styles are added below it, by consoles of rich, which
@@ -81,17 +81,17 @@ def warn(
 
 
 def guard() -> None:
-    """Put stdout and stderr behind ``Shown``, as a worker process does; a stream that is closed stays as it is."""
+    """Put stdout and stderr behind ``EscapedStream``, as a worker process does; a closed stream stays as it is."""
     for name in NAMES:
-        if (stream := getattr(sys, name)) is not None and not isinstance(stream, Shown):
+        if (stream := getattr(sys, name)) is not None and not isinstance(stream, EscapedStream):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
-            setattr(sys, name, Shown(stream))
+            setattr(sys, name, EscapedStream(stream))
 
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Put stdout and stderr behind ``Shown`` while a command runs.
+    """Put stdout and stderr behind ``EscapedStream`` while a command runs.
 
     After an exception that isn't SystemExit they stay there, since Python prints its traceback to them.
     """

@@ -41,7 +41,7 @@ DEEPEST = 100
 
 
 @dataclass(frozen=True)
-class Place:
+class KeyPosition:
     """Position of a value: a file, the line of its key and the line of the value itself (from 1).
 
     A value from an override on the command line has no lines.
@@ -58,7 +58,7 @@ def spell(path: KeyPath) -> str:
 
 
 def nearest(
-    places: Mapping[KeyPath, Place], path: KeyPath, *, at_key: bool = False
+    places: Mapping[KeyPath, KeyPosition], path: KeyPath, *, at_key: bool = False
 ) -> tuple[str | None, int | None] | None:
     """File and line of the value (or key) at ``path``, or of the nearest enclosing value that has a position.
 
@@ -84,7 +84,7 @@ def decode(raw: bytes, refuse: Refuse) -> str:
 
 def read(
     text: str, refuse: Refuse, *, file: str | None = None, nouns: str = "files", merge: bool = False
-) -> tuple[Any, dict[KeyPath, Place]]:
+) -> tuple[Any, dict[KeyPath, KeyPosition]]:
     """The value of a YAML text (mappings, lists, text, numbers, booleans, None), and the position of each part by path.
 
     The top value has the path ``()``; an empty text has no positions.  With ``merge``, ``<<: *name`` copies the keys of
@@ -96,7 +96,7 @@ def read(
         node = _compose(text, refuse, nouns)
         if node is None:
             return None, {}
-        reader.places[()] = Place(file, _line(node), _line(node))
+        reader.places[()] = KeyPosition(file, _line(node), _line(node))
         return reader.value(node, ()), reader.places
     except RecursionError:
         raise refuse("the YAML is nested too deeply", None, ()) from None
@@ -192,7 +192,7 @@ class _Reader:
     merge: bool
 
     def __post_init__(self) -> None:
-        self.places: dict[KeyPath, Place] = {}
+        self.places: dict[KeyPath, KeyPosition] = {}
         self.seen = 0
         self.open: set[int] = set()
 
@@ -217,7 +217,7 @@ class _Reader:
     def list(self, node: yaml.Node, path: KeyPath) -> list[Any]:
         out = []
         for i, item in enumerate(node.value):
-            self.places[(*path, i)] = Place(self.file, _line(item), _line(item))
+            self.places[(*path, i)] = KeyPosition(self.file, _line(item), _line(item))
             out.append(self.value(item, (*path, i)))
         return out
 
@@ -240,7 +240,7 @@ class _Reader:
             lines[key] = _line(key_node)
             # a block mapping begins on the line below its key; messages name the key's line
             line = _line(value_node) if isinstance(value_node, yaml.ScalarNode) else lines[key]
-            self.places[(*path, key)] = Place(self.file, lines[key], line)
+            self.places[(*path, key)] = KeyPosition(self.file, lines[key], line)
             out[key] = self.value(value_node, (*path, key))
         return out
 

@@ -203,7 +203,7 @@ def _resident() -> Iterator[Any]:
 @pytest.fixture
 def one_worker(_resident: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs in worker processes have one, which serves all tests that ask for it: starting them is what takes long."""
-    monkeypatch.setattr("edgefl.training.executors.Processes", _resident)
+    monkeypatch.setattr("edgefl.training.executors.ProcessExecutor", _resident)
 
 
 @pytest.fixture(scope="module")

@@ -84,8 +84,8 @@ def _one_worker() -> Iterator[None]:
     resident, predictor = Resident(), Predictor()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("edgefl.commands.check.check.Predictor", lambda: predictor)
-        patch.setattr("edgefl.commands.check.one_task.Processes", resident)
-        patch.setattr("edgefl.training.executors.Processes", resident)
+        patch.setattr("edgefl.commands.check.one_task.ProcessExecutor", resident)
+        patch.setattr("edgefl.training.executors.ProcessExecutor", resident)
         yield
     resident.close()
 

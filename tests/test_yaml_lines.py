@@ -15,7 +15,7 @@ from edgefl import devices, yaml_lines
 from edgefl.devices.written_facts import read_written
 from edgefl.errors import DeviceError, EdgeflError, ScenarioError
 from edgefl.scenario.document import read_text, read_value
-from edgefl.yaml_lines import KeyPath, Place, read, write
+from edgefl.yaml_lines import KeyPath, KeyPosition, read, write
 
 SHIPPED = sorted((Path(__file__).parents[1]).glob("profiles/*/*.yaml")) + sorted(
     (Path(__file__).parents[1]).glob("scenarios/**/*.yaml")
@@ -140,7 +140,7 @@ def test_a_merge_takes_over_keys_where_it_is_asked_for() -> None:
 
 def test_places_and_the_nearest_of_them() -> None:
     data, places = read("a:\n  b:\n    c:\n      1\n", refuse, file="f")
-    assert data == {"a": {"b": {"c": 1}}} and places["a", "b", "c"] == Place("f", 3, 4)
+    assert data == {"a": {"b": {"c": 1}}} and places["a", "b", "c"] == KeyPosition("f", 3, 4)
     assert yaml_lines.nearest(places, ("a", "b", "c")) == ("f", 4)
     assert yaml_lines.nearest(places, ("a", "b", "c"), at_key=True) == ("f", 3)
     assert yaml_lines.nearest(places, ("a", "b", "nothing", 3)) == ("f", 2)

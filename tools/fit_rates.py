@@ -32,7 +32,7 @@ from math import exp, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.commands.devices.published import KEY, Held, held, key_of, source_of
+from edgefl.commands.devices.published import KEY, MeasuredQuantity, held, key_of, source_of
 from edgefl.devices.measurements import measurements
 from edgefl.devices.processors import OPERATOR_NAMES, ProcessorKind
 from edgefl.devices.written_facts import library_folder
@@ -119,7 +119,7 @@ CANDIDATES: Mapping[str, tuple[float, ...]] = {
 """What --choose tries for each."""
 
 
-def chain(one: Held) -> tuple[Node, ...]:
+def chain(one: MeasuredQuantity) -> tuple[Node, ...]:
     """The links whose summands make the numbers of a row, from the kind down."""
     hardware = one.device
     assert hardware.processor_class is not None
@@ -137,7 +137,7 @@ class Table:
     """
 
     kind: ProcessorKind
-    rows: tuple[Held, ...]
+    rows: tuple[MeasuredQuantity, ...]
     row: NDArray[np.intp]
     arithmetic: Floats
     memory: Floats
@@ -150,7 +150,7 @@ class Table:
     reduced: NDArray[np.intp]
 
     @classmethod
-    def of(cls, kind: ProcessorKind, rows: Sequence[Held]) -> Table:
+    def of(cls, kind: ProcessorKind, rows: Sequence[MeasuredQuantity]) -> Table:
         """The rows of this kind with a cost."""
         names = list(START[kind])
         mine = tuple(one for one in rows if one.device.processor.kind == kind and one.cost is not None)
@@ -266,7 +266,7 @@ def shares(kind: ProcessorKind) -> Floats:
     return np.array([float(name in GROUPS[kind][0] or name.startswith("memory of")) for name in START[kind]])
 
 
-def weights(rows: Sequence[Held]) -> Floats:
+def weights(rows: Sequence[MeasuredQuantity]) -> Floats:
     """The weight of each row's loss."""
     keys = [(one.row.device, source_of(one.row)) for one in rows]
     count = Counter(keys)
@@ -351,7 +351,7 @@ def subset(table: Table, of: NDArray[np.bool_]) -> Table:
     )  # fmt: skip
 
 
-UNSEEN: Mapping[str, Callable[[Held], str]] = {
+UNSEEN: Mapping[str, Callable[[MeasuredQuantity], str]] = {
     "model": lambda one: one.row.half,
     "device": lambda one: one.row.device,
     "source": lambda one: source_of(one.row),
@@ -360,7 +360,7 @@ UNSEEN: Mapping[str, Callable[[Held], str]] = {
 """What a fit that predicts a row hasn't seen: rows with the same key are left out together."""
 
 
-def unseen(table: Table, key: Callable[[Held], str], widths: Widths | None = None) -> Floats:
+def unseen(table: Table, key: Callable[[MeasuredQuantity], str], widths: Widths | None = None) -> Floats:
     """Seconds of each row by a fit without all rows of its key."""
     keys, seconds = np.array([key(one) for one in table.rows]), np.zeros(len(table.rows))
     for left_out in sorted(set(keys)):
@@ -375,7 +375,7 @@ def crossed(table: Table, widths: Widths) -> float:
     It is the mean of |log(predicted / measured)|, with the weights of the loss, over two ways of leaving out: a fifth
     of the models of each device by hash, and a device.
     """
-    ways: tuple[Callable[[Held], str], ...] = (
+    ways: tuple[Callable[[MeasuredQuantity], str], ...] = (
         lambda one: str(sha256(f"{one.row.device} {one.row.model} fold".encode()).digest()[0] % 5),
         UNSEEN["device"],
     )

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from edgefl import units
 from edgefl.devices import Link, load_link, read_link
-from edgefl.devices.writing import Entry, lent_watts, profile_text
+from edgefl.devices.writing import ProfileNumber, lent_watts, profile_text
 from edgefl.errors import DeviceError, EdgeflError
 from edgefl.runs.durable import replace_file
 
@@ -161,12 +161,12 @@ def profile(down: Tests, up: Tests, like: Link, title: str) -> str:
     lost = down.lost if len(down.lost) else np.zeros(1)
     loss = float(np.median(lost))
 
-    def entry(values: Floats, show: Any, quote: str) -> Entry:
+    def entry(values: Floats, show: Any, quote: str) -> ProfileNumber:
         low, middle, high = np.percentile(values, [10, 50, 90])
         summary = f"median {show(middle)}, 10th to 90th percentile {show(low)} to {show(high)}: {quote}"
-        return Entry(show(middle), show(low), show(high), "measured", source, today, summary, URL)
+        return ProfileNumber(show(middle), show(low), show(high), "measured", source, today, summary, URL)
 
-    def throughput(tests: Tests, view: str) -> Entry:
+    def throughput(tests: Tests, view: str) -> ProfileNumber:
         quote = (
             f"a.MeanThroughputMbps (payload) of {len(tests.rates)} tests of {view}, {tests.left_out} rows without one; "
             f"divided by 1 - {loss:.3g}, so that it is the payload again after the field loss."
@@ -186,11 +186,11 @@ def profile(down: Tests, up: Tests, like: Link, title: str) -> str:
         entries["loss"] = entry(lost, lambda share: f"{100 * share:.3g} %", measured)
     else:
         quote = "The export has no LossRate; throughput is of payload, so that nothing is left to lose."
-        entries["loss"] = Entry("0", "0", "0", "estimated", source, today, quote, URL)
+        entries["loss"] = ProfileNumber("0", "0", "0", "estimated", source, today, quote, URL)
     entries |= lent_watts(like, "NDT doesn't measure power")
     (down_sigma, scope), (up_sigma, _) = sigma(down), sigma(up)
     low, high = sorted(min(x, MOST_JITTER) for x in (down_sigma, up_sigma))
-    entries["jitter"] = Entry(
+    entries["jitter"] = ProfileNumber(
         f"{(low + high) / 2:.3g}", f"{low:.3g}", f"{high:.3g}", "estimated", source, today,
         f"sigma of the log of throughput, {scope}: {down_sigma:.3g} down, {up_sigma:.3g} up; their mean. A transfer's "
         "own jitter isn't measured by tests of ten seconds.", URL,

@@ -325,7 +325,7 @@ class _Stdout(TextIOWrapper):
 def _answering() -> Iterator[None]:
     """Within it stdout is a ``_Stdout``, which is flushed at the end: Python's flush at exit would show a traceback."""
     shown, given = sys.stdout, sys.__stdout__
-    if not (isinstance(shown, terminal.Shown) and shown.stream is given and isinstance(given, TextIOWrapper)):
+    if not (isinstance(shown, terminal.EscapedStream) and shown.stream is given and isinstance(given, TextIOWrapper)):
         yield  # a test reads it
         return
     shown.stream = stdout = _Stdout(given.buffer, given.encoding, given.errors, line_buffering=given.line_buffering)

@@ -28,7 +28,7 @@ after Python has dropped one, as it does in garbage collection and where tensors
 short there is to be in no record."""
 
 
-class Stopped(KeyboardInterrupt):
+class StopSignal(KeyboardInterrupt):
     """This signal asked the command to end."""
 
     def __init__(self, number: int):
@@ -38,7 +38,7 @@ class Stopped(KeyboardInterrupt):
 
 def exit_code(error: KeyboardInterrupt) -> int:
     """128 + the signal's number, as shells count: 130 after SIGINT, 143 after SIGTERM, 129 after SIGHUP."""
-    return 128 + (error.number if isinstance(error, Stopped) else int(signal.SIGINT))
+    return 128 + (error.number if isinstance(error, StopSignal) else int(signal.SIGINT))
 
 
 @contextmanager
@@ -50,8 +50,8 @@ def at_once() -> Iterator[None]:
 
 @contextmanager
 def stoppable(*, to_the_end: bool = False) -> Iterator[None]:
-    """Raise ``Stopped`` in the main thread at the first of the ``SIGNALS``, and again if that got lost; another signal
-    after ``SAME_SECONDS`` ends the process at once.
+    """Raise ``StopSignal`` in the main thread at the first of the ``SIGNALS``, and again if that got lost; another
+    signal after ``SAME_SECONDS`` ends the process at once.
 
     ``to_the_end``: the process ends after the block, and any of them ends it at once from then on.
     """
@@ -79,18 +79,18 @@ def stoppable(*, to_the_end: bool = False) -> Iterator[None]:
             first = time.monotonic()
             watch = threading.Thread(target=look, args=(number,), daemon=True)
             watch.start()
-            _asked.append(Stopped(number))
+            _asked.append(StopSignal(number))
             raise _asked[-1]
         if looks:
             looks = False
             if behind(sys.exc_info()[1]) is None:
-                raise Stopped(number)
+                raise StopSignal(number)
         elif time.monotonic() - first > SAME_SECONDS:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 
     def unraisable(lost: sys.UnraisableHookArgs) -> None:
-        if isinstance(lost.exc_value, Stopped):
+        if isinstance(lost.exc_value, StopSignal):
             woken.set()  # it is raised again
         else:
             hook(lost)
@@ -108,12 +108,12 @@ def stoppable(*, to_the_end: bool = False) -> Iterator[None]:
                 watch.join()
 
 
-def asked() -> Stopped | None:
+def asked() -> StopSignal | None:
     """The signal that asked this command to end, if one did: a library's own code may have made another error of it."""
     return _asked[-1] if _asked else None
 
 
-_asked: list[Stopped] = []
+_asked: list[StopSignal] = []
 """That of the ``stoppable`` that is open."""
 
 

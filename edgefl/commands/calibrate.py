@@ -18,13 +18,13 @@ from edgefl import units
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.devices import DEVICE_KINDS, Hardware, read_device, read_link
 from edgefl.devices.browsing import numbers_of
-from edgefl.devices.writing import Entry, profile_text
+from edgefl.devices.writing import ProfileNumber, profile_text
 from edgefl.devices.written_facts import Confidence
 from edgefl.errors import DeviceError, UnknownName
 from edgefl.machine import host
 from edgefl.machine.link_speed import measure_link
 from edgefl.machine.microbenchmarks import small_layers, threads_of
-from edgefl.machine.throughput import SLOWED, Spread, sustained, sustained_run, throttling
+from edgefl.machine.throughput import SLOWED, MeasuredSpread, sustained, sustained_run, throttling
 from edgefl.operator_classes import OPERATOR_NAMES
 from edgefl.records.devices import CalibratedProfile, Calibration
 from edgefl.runs.durable import write_output
@@ -149,7 +149,7 @@ class _Measurement:
     def __init__(self, options: _Options, on_message: Callable[[str], None]):
         self.options, self.on_message = options, on_message
         self.today = datetime.date.today()
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, ProfileNumber] = {}
         self.notes: list[str] = []
         gpu = torch.cuda.get_device_name(options.device) if options.device.type == "cuda" else None
         self.threads = f"{options.threads} thread{'' if options.threads == 1 else 's'}"
@@ -213,10 +213,10 @@ class _Measurement:
 
     def _entry(
         self, show: Callable[[float], str], value: float, low: float, high: float, confidence: Confidence, quote: str
-    ) -> Entry:
-        return Entry(show(value), show(low), show(high), confidence, self.source, self.today, quote)
+    ) -> ProfileNumber:
+        return ProfileNumber(show(value), show(low), show(high), confidence, self.source, self.today, quote)
 
-    def _add(self, name: str, seen: Spread, show: Callable[[float], str], quote: str) -> None:
+    def _add(self, name: str, seen: MeasuredSpread, show: Callable[[float], str], quote: str) -> None:
         threads = "" if self._gpu else f", {self.threads}"
         quote = f"{show(seen.value)} ({show(seen.low)} to {show(seen.high)}): {quote}{threads}."
         self.entries[name] = self._entry(show, seen.value, seen.low, seen.high, "measured", quote)
@@ -230,7 +230,7 @@ class _Measurement:
             time.sleep(QUICK_IDLE_SECONDS if self.options.quick else IDLE_SECONDS)
         return power.value
 
-    def _overhead(self) -> dict[str, Entry]:
+    def _overhead(self) -> dict[str, ProfileNumber]:
         with threads_of(self.options.threads), torch.enable_grad():
             small_layers(self.options.device)(None)
         if self._gpu:
@@ -248,7 +248,7 @@ class _Measurement:
         )
         return {"runtime_overhead_bytes": self._entry(units.show_bytes, resident, alone, resident, "measured", quote)}
 
-    def _memory(self) -> dict[str, Entry]:
+    def _memory(self) -> dict[str, ProfileNumber]:
         if self._gpu:
             free = total = torch.cuda.mem_get_info(self.options.device)[1]
             quotes = (
@@ -340,7 +340,7 @@ class _Measurement:
         quote = f"{units.show_seconds(times[-1])} of continuous float32 products: {summary}, {len(rates)} repetitions."
         after, share = units.show_seconds(seen.after_seconds), f"{100 * seen.share:.3g} %"
         for name, text in (("throttle_after_seconds", after), ("throttled_share", share)):
-            self.entries[name] = Entry(text, text, text, "measured", self.source, self.today, quote)
+            self.entries[name] = ProfileNumber(text, text, text, "measured", self.source, self.today, quote)
 
 
 def written_processor(rates: Hardware, peak: float) -> Mapping[str, object]:

@@ -42,7 +42,7 @@ LITTLE_MEMORY, LEAST_MEMORY = 2 * 2**30, 2**29
 
 
 @dataclass(frozen=True)
-class Check:
+class MachineCheck:
     """What was found about one thing; ``advice`` says what to do, None where nothing is wrong."""
 
     name: str
@@ -60,7 +60,7 @@ class Health:
 
     edgefl: str
     healthy: bool
-    checks: list[Check]
+    checks: list[MachineCheck]
 
     def as_json(self) -> dict[str, object]:
         """The answer as JSON data."""
@@ -81,7 +81,7 @@ def doctor(*, runs: bool = True, on_progress: OnProgress = silent) -> Health:
     return Health(edgefl.__version__, all(check.status != ERROR for check in checks), checks)
 
 
-def _checks(runs: bool, on_progress: OnProgress) -> Iterator[Check]:
+def _checks(runs: bool, on_progress: OnProgress) -> Iterator[MachineCheck]:
     yield python_check(sys.version_info[:3])
     yield from packages()
     yield _guarded("import", torchvision_check)
@@ -96,12 +96,12 @@ def _checks(runs: bool, on_progress: OnProgress) -> Iterator[Check]:
             yield _guarded("run", lambda: run_check(Path(folder)))
 
 
-def _guarded(name: str, check: Callable[[], Check]) -> Check:
+def _guarded(name: str, check: Callable[[], MachineCheck]) -> MachineCheck:
     """The check, or an error with the exception that it raised."""
     try:
         return check()
     except Exception as error:
-        return Check(name, ERROR, _one_line(error), "see the other lines for a cause; " + INSTALL)
+        return MachineCheck(name, ERROR, _one_line(error), "see the other lines for a cause; " + INSTALL)
 
 
 def _one_line(error: BaseException) -> str:
@@ -111,26 +111,28 @@ def _one_line(error: BaseException) -> str:
 # versions ------------------------------------------------------------------------------------------------------------
 
 
-def python_check(running: Sequence[int]) -> Check:
+def python_check(running: Sequence[int]) -> MachineCheck:
     """Whether this version of Python (major, minor, micro) is supported."""
     text = ".".join(map(str, running))
     if tuple(running[:2]) < OLDEST_PYTHON:
         least = ".".join(map(str, OLDEST_PYTHON))
-        return Check("Python", ERROR, text, f"edgefl needs Python {least} or newer: make an environment with it")
+        return MachineCheck("Python", ERROR, text, f"edgefl needs Python {least} or newer: make an environment with it")
     if tuple(running[:2]) > NEWEST_PYTHON:
         newest = ".".join(map(str, NEWEST_PYTHON))
-        return Check("Python", WARNING, text, f"the tests run with Python up to {newest}: use that if something fails")
-    return Check("Python", OK, f"{text}, {platform.system()} {platform.machine()}")
+        return MachineCheck(
+            "Python", WARNING, text, f"the tests run with Python up to {newest}: use that if something fails"
+        )
+    return MachineCheck("Python", OK, f"{text}, {platform.system()} {platform.machine()}")
 
 
-def packages() -> list[Check]:
+def packages() -> list[MachineCheck]:
     """A check of edgefl's own installation, and one of each package that it needs."""
     try:
         needed = requires(DISTRIBUTION) or []
         installed = version(DISTRIBUTION)
     except PackageNotFoundError:
-        return [Check("edgefl", ERROR, f"{DISTRIBUTION} isn't installed, so its parts can't be found", INSTALL)]
-    checks = [Check("edgefl", OK, f"{installed}, {Path(__file__).resolve().parents[1]}")]
+        return [MachineCheck("edgefl", ERROR, f"{DISTRIBUTION} isn't installed, so its parts can't be found", INSTALL)]
+    checks = [MachineCheck("edgefl", OK, f"{installed}, {Path(__file__).resolve().parents[1]}")]
     for requirement in sorted((Requirement(text) for text in needed), key=lambda each: each.name.lower()):
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
             try:
@@ -141,18 +143,18 @@ def packages() -> list[Check]:
     return checks
 
 
-def package_check(requirement: Requirement, there: str | None) -> Check:
+def package_check(requirement: Requirement, there: str | None) -> MachineCheck:
     """Whether a package is installed in a supported version; ``there`` is the version, None without it."""
     name, wanted = requirement.name, str(requirement.specifier)
     advice = f"pip install '{name}{wanted}'; {INSTALL} for the versions that edgefl is tested with"
     if there is None:
-        return Check(name, ERROR, f"it isn't installed; supported: {wanted}", advice)
+        return MachineCheck(name, ERROR, f"it isn't installed; supported: {wanted}", advice)
     if not requirement.specifier.contains(there, prereleases=True):
-        return Check(name, ERROR, f"{there} isn't supported; supported: {wanted}", advice)
-    return Check(name, OK, f"{there} ({wanted})")
+        return MachineCheck(name, ERROR, f"{there} isn't supported; supported: {wanted}", advice)
+    return MachineCheck(name, OK, f"{there} ({wanted})")
 
 
-def torchvision_check() -> Check:
+def torchvision_check() -> MachineCheck:
     """Whether torch and torchvision can be imported together.
 
     A torchvision whose compiled part was built for another torch is a warning, since no tower calls that part.
@@ -161,7 +163,7 @@ def torchvision_check() -> Check:
     try:
         import_module("torch")
     except Exception as error:
-        return Check(name, ERROR, f"torch can't be imported: {_one_line(error)}", INSTALL)
+        return MachineCheck(name, ERROR, f"torch can't be imported: {_one_line(error)}", INSTALL)
     try:
         import_module("torchvision")
     except Exception as error:
@@ -170,35 +172,39 @@ def torchvision_check() -> Check:
         try:
             import_torchvision()
         except Exception as second:
-            return Check(name, ERROR, f"torchvision can't be imported: {_one_line(second)}", advice)
-        return Check(name, WARNING, f"torchvision's compiled part is left out: {_one_line(error)}", advice)
-    return Check(name, OK, "torch and torchvision can be imported together")
+            return MachineCheck(name, ERROR, f"torchvision can't be imported: {_one_line(second)}", advice)
+        return MachineCheck(name, WARNING, f"torchvision's compiled part is left out: {_one_line(error)}", advice)
+    return MachineCheck(name, OK, "torch and torchvision can be imported together")
 
 
-def gpu_check() -> Check:
+def gpu_check() -> MachineCheck:
     """Which GPU torch sees, and whether it computes what the CPU does; none is no fault."""
     import torch
 
     if not torch.cuda.is_available():
         if Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi"):
             advice = "install a build of torch with CUDA (pytorch.org says which), and check that nvidia-smi works"
-            return Check("GPU", WARNING, f"torch {torch.__version__} can't use this machine's NVIDIA GPU", advice)
-        return Check("GPU", OK, "none; training runs on the CPU")
+            return MachineCheck(
+                "GPU", WARNING, f"torch {torch.__version__} can't use this machine's NVIDIA GPU", advice
+            )
+        return MachineCheck("GPU", OK, "none; training runs on the CPU")
     name = torch.cuda.get_device_name(0)
     free, total = torch.cuda.mem_get_info(0)
     numbers = torch.arange(4096, dtype=torch.float64).reshape(64, 64)
     if not torch.equal((numbers.cuda() @ numbers.cuda()).cpu(), numbers @ numbers):
-        return Check("GPU", ERROR, f"{name} computes a wrong matrix product", "set executor.device to cpu")
+        return MachineCheck("GPU", ERROR, f"{name} computes a wrong matrix product", "set executor.device to cpu")
     found = f"{name}, {units.show_bytes(free)} of {units.show_bytes(total)} free, CUDA {torch.version.cuda}"
     if free < LITTLE_MEMORY:
-        return Check("GPU", WARNING, found, "other programs use its memory: end them, or set executor.device to cpu")
-    return Check("GPU", OK, found)
+        return MachineCheck(
+            "GPU", WARNING, found, "other programs use its memory: end them, or set executor.device to cpu"
+        )
+    return MachineCheck("GPU", OK, found)
 
 
 # this machine --------------------------------------------------------------------------------------------------------
 
 
-def cache_check(folder: Path) -> Check:
+def cache_check(folder: Path) -> MachineCheck:
     """Whether the cache folder can be written, and its size."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -206,15 +212,15 @@ def cache_check(folder: Path) -> Check:
             pass
     except OSError as error:
         found = f"{folder} can't be written ({error.strerror or error}): every command makes its data anew"
-        return Check("cache", WARNING, found, "name a folder of yours in the environment variable EDGEFL_CACHE")
+        return MachineCheck("cache", WARNING, found, "name a folder of yours in the environment variable EDGEFL_CACHE")
     size = 0
     for path in folder.rglob("*"):
         with suppress(OSError):  # another command may be replacing it
             size += path.stat(follow_symlinks=False).st_size if not path.is_dir() else 0
-    return Check("cache", OK, f"{folder}, {units.show_bytes(size)}; it may be removed at any time")
+    return MachineCheck("cache", OK, f"{folder}, {units.show_bytes(size)}; it may be removed at any time")
 
 
-def disk_check(folders: dict[str, Path]) -> Check:
+def disk_check(folders: dict[str, Path]) -> MachineCheck:
     """The free bytes of the file systems on which these folders are, or will be."""
     free = {name: shutil.disk_usage(_existing(folder)).free for name, folder in folders.items()}
     found = ", ".join(f"{name} {units.show_bytes(number)}" for name, number in free.items()) + " free"
@@ -222,7 +228,7 @@ def disk_check(folders: dict[str, Path]) -> Check:
     return _graded("disk", min(free.values()), (LITTLE_DISK, LEAST_DISK), found, advice)
 
 
-def memory_check() -> Check:
+def memory_check() -> MachineCheck:
     """The bytes that this process may still allocate, and the cores that it may use."""
     from edgefl.machine import host
 
@@ -232,12 +238,12 @@ def memory_check() -> Check:
     return _graded("memory", free, (LITTLE_MEMORY, LEAST_MEMORY), found, advice)
 
 
-def _graded(name: str, free: int, limits: tuple[int, int], found: str, advice: str) -> Check:
+def _graded(name: str, free: int, limits: tuple[int, int], found: str, advice: str) -> MachineCheck:
     """A check of free bytes: a warning below the first limit, an error below the second."""
     little, least = limits
     if free >= little:
-        return Check(name, OK, found)
-    return Check(name, ERROR if free < least else WARNING, found, advice)
+        return MachineCheck(name, OK, found)
+    return MachineCheck(name, ERROR if free < least else WARNING, found, advice)
 
 
 def _existing(folder: Path) -> Path:
@@ -272,7 +278,7 @@ def differing(left: Path, right: Path) -> list[str]:
     return [name for name in COMPARED if (left / name).read_bytes() != (right / name).read_bytes()]
 
 
-def determinism_check(folder: Path) -> Check:
+def determinism_check(folder: Path) -> MachineCheck:
     """Whether two runs of the same scenario, in this process, give the same records and weights to the last bit."""
     import edgefl
 
@@ -281,11 +287,11 @@ def determinism_check(folder: Path) -> Check:
         edgefl.run({**SCENARIO, "executor": executor}, output=folder / name)
     if names := differing(folder / "first", folder / "second"):
         advice = "results of this machine aren't reproducible: set executor.device to cpu and OMP_NUM_THREADS to 1"
-        return Check("determinism", ERROR, f"two equal runs differ in {', '.join(names)}", advice)
-    return Check("determinism", OK, "two equal runs have the same records and weights, bit for bit")
+        return MachineCheck("determinism", ERROR, f"two equal runs differ in {', '.join(names)}", advice)
+    return MachineCheck("determinism", OK, "two equal runs have the same records and weights, bit for bit")
 
 
-def run_check(folder: Path) -> Check:
+def run_check(folder: Path) -> MachineCheck:
     """Whether a run in two worker processes ends, keeps the rules of ``--verify``, and equals a run in one process."""
     import edgefl
     from edgefl.commands.verify.verify import verify
@@ -297,10 +303,10 @@ def run_check(folder: Path) -> Check:
     (run,) = report.runs.values()
     if not report.valid:
         broken = ", ".join(check.name for check in run.checks if check.broken)
-        return Check("run", ERROR, f"a run breaks the rules {broken}", "please report it with this output")
+        return MachineCheck("run", ERROR, f"a run breaks the rules {broken}", "please report it with this output")
     if (folder / "first" / "result.json").exists() and (names := differing(folder / "first", folder / "run")):
         advice = "set executor to inline, and OMP_NUM_THREADS to 1 for all processes"
-        return Check("run", ERROR, f"worker processes give another result in {', '.join(names)}", advice)
+        return MachineCheck("run", ERROR, f"worker processes give another result in {', '.join(names)}", advice)
     threads = os.environ.get("OMP_NUM_THREADS")
     found = f"{run.rounds} rounds in 2 worker processes in {seconds:.1f} s, every rule of --verify holds"
-    return Check("run", OK, found + (f"; OMP_NUM_THREADS is {threads}" if threads else ""))
+    return MachineCheck("run", OK, found + (f"; OMP_NUM_THREADS is {threads}" if threads else ""))

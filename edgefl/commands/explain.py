@@ -11,7 +11,7 @@ from edgefl.commands.recorded_rounds import (
     PlayedFlight,
     PlayedRound,
     PlayedVerdict,
-    Span,
+    ServerInterval,
     check_client,
     landed_in,
     one_run,
@@ -24,7 +24,7 @@ from edgefl.commands.recorded_rounds import (
 )
 from edgefl.errors import EdgeflError
 from edgefl.records import UNSET
-from edgefl.records.explained import Absent, Explanation, PathPart, Shorter, Story, StoryFlight
+from edgefl.records.explained import AbsentClient, Explanation, PathPart, Shorter, Story, StoryFlight
 from edgefl.runs import Run
 from edgefl.runs.changed import guarded
 
@@ -86,7 +86,7 @@ def _explain(run: Run, number: int, client: int | None) -> Explanation:
     )
 
 
-def _counted(absent: Sequence[Absent]) -> dict[str, int]:
+def _counted(absent: Sequence[AbsentClient]) -> dict[str, int]:
     """Number of absent clients by reason, most first."""
     counts: Counter[str] = Counter()
     for entry in absent:
@@ -117,10 +117,10 @@ def _absent(
     flights: Sequence[PlayedFlight],
     verdicts: Mapping[int, PlayedVerdict],
     under_way: Mapping[int, PlayedFlight],
-) -> list[Absent]:
+) -> list[AbsentClient]:
     """An entry for each client (in a fleet of over 10,000 for all alike) without an update in this round."""
     number = record.round
-    entries: list[Absent] = []
+    entries: list[AbsentClient] = []
     finished = {flight.client for flight in flights if flight.outcome == TOOK_PART}
     ended = {flight.client: flight for flight in flights}
     for client, flight in sorted(ended.items()):
@@ -163,7 +163,7 @@ def _absent(
     return entries
 
 
-def _by_kind(record: PlayedRound, flown: Sequence[PlayedFlight]) -> list[Absent]:
+def _by_kind(record: PlayedRound, flown: Sequence[PlayedFlight]) -> list[AbsentClient]:
     """Entries for a fleet whose clients share verdicts: clients of each kind over a budget, and not drawn."""
     entries = []
     for kind, clients in record.clients.items():
@@ -181,20 +181,20 @@ def _by_kind(record: PlayedRound, flown: Sequence[PlayedFlight]) -> list[Absent]
     return entries
 
 
-def _unjudged(run: Run, kind: str, verdicts: Mapping[int, PlayedVerdict], why: str, reason: str) -> list[Absent]:
+def _unjudged(run: Run, kind: str, verdicts: Mapping[int, PlayedVerdict], why: str, reason: str) -> list[AbsentClient]:
     """One entry for the clients of a kind that was never judged, and has no records therefore."""
     asked = (run.settings.data.clients or {}).get(kind, 0)
     left = asked - sum(v.clients for v in verdicts.values() if v.kind == kind)
     return [_all_of(kind, left, reason, why)] if left > 0 else []
 
 
-def _all_of(kind: str, clients: int, reason: str, why: str) -> Absent:
+def _all_of(kind: str, clients: int, reason: str, why: str) -> AbsentClient:
     """An entry for several clients of a kind, of which nothing is known by itself."""
-    return Absent(client=None, clients=clients, kind=kind, device=None, link=None, reason=reason, why=why)
+    return AbsentClient(client=None, clients=clients, kind=kind, device=None, link=None, reason=reason, why=why)
 
 
-def _entry(record: PlayedFlight | PlayedVerdict, reason: str, why: str) -> Absent:
-    return Absent(
+def _entry(record: PlayedFlight | PlayedVerdict, reason: str, why: str) -> AbsentClient:
+    return AbsentClient(
         client=record.client, kind=record.kind, device=record.device, link=record.link, reason=reason, why=why
     )
 
@@ -246,7 +246,7 @@ def _story(
     path: Sequence[PathPart],
     flights: Sequence[PlayedFlight],
     verdicts: Mapping[int, PlayedVerdict],
-    absent: Sequence[Absent],
+    absent: Sequence[AbsentClient],
 ) -> Story:
     """One client's round: its verdict, its flights with their phases, its slack, and why it was absent."""
     mine = [flight for flight in flights if flight.client == client]
@@ -307,22 +307,22 @@ def critical_path(record: PlayedRound, flights: Sequence[PlayedFlight], window: 
     after = spans[len(before) :]
     opened = before[-1].end if before else started
     closed = after[0].start if after else ended
-    parts: list[tuple[Who, Span]] = []
+    parts: list[tuple[Who, ServerInterval]] = []
     at = closed
     for flight in _chain(flights, opened):
         landed = min(flight.ended_virtual_seconds, at)
         if isinstance(relay, int) and at == closed and record.outcome == "completed":
-            parts.append((relay, Span("upload its clients' sum", landed, at)))
+            parts.append((relay, ServerInterval("upload its clients' sum", landed, at)))
         else:
-            parts.append((None, Span(_wait(record, window, at == closed), landed, at)))
+            parts.append((None, ServerInterval(_wait(record, window, at == closed), landed, at)))
         for phase in reversed(phases_of(flight)):
-            parts.append((flight, Span(phase.name, max(phase.start, opened), min(phase.end, landed))))
+            parts.append((flight, ServerInterval(phase.name, max(phase.start, opened), min(phase.end, landed))))
         at = max(flight.dispatched_virtual_seconds, opened)
     if isinstance(relay, int):
-        parts.append((relay, Span("download what its clients need", opened, at)))
+        parts.append((relay, ServerInterval("download what its clients need", opened, at)))
     else:
-        parts.append((None, Span(_wait(record, window, not flights), opened, at)))
-    path: list[tuple[Who, Span]] = [
+        parts.append((None, ServerInterval(_wait(record, window, not flights), opened, at)))
+    path: list[tuple[Who, ServerInterval]] = [
         *((None, span) for span in before),
         *reversed(parts),
         *((None, span) for span in after),
@@ -353,7 +353,7 @@ def _wait(record: PlayedRound, window: float | None, at_the_end: bool) -> str:
     return "wait for clients to be ready"
 
 
-def _part(of: Who, span: Span, length: float) -> PathPart:
+def _part(of: Who, span: ServerInterval, length: float) -> PathPart:
     seconds = span.end - span.start
     flight = of if isinstance(of, PlayedFlight) else None
     return PathPart(

@@ -24,7 +24,7 @@ from edgefl.files import replacing
 from edgefl.records.explained import Exported
 from edgefl.records.reading import of_data
 from edgefl.records.rounds import Round
-from edgefl.records.run import Result
+from edgefl.records.run import FinalSummary
 from edgefl.report.console import csv_cell
 from edgefl.runs import Run, is_comparison, read_run
 from edgefl.runs.changed import guarded
@@ -183,7 +183,7 @@ def _tables(folder: Run, members: Mapping[str, Run], target: Path, form: str) ->
 
 def _summary(label: str, run: Run) -> dict[str, object]:
     """One run as a row: its names, whether it is finished, its final metrics and totals."""
-    settings, result = run.settings, run.read_file(Result)
+    settings, result = run.settings, run.read_file(FinalSummary)
     row: dict[str, object] = {
         "run": label, "folder": str(run.path), "finished": run.finished, "method": settings.method.name,
         "schedule": settings.schedule.name, "seed": settings.seed, "rounds": None, "virtual_seconds": None,

@@ -21,7 +21,7 @@ import torch
 
 from edgefl import models, registry
 from edgefl.data.collection import DataSet
-from edgefl.data.options import KINDS, Shapes
+from edgefl.data.options import KINDS, DeclaredDataset
 from edgefl.data.partition import MINIMUM
 from edgefl.errors import EdgeflError
 from edgefl.machine.host import physical_cores, ram_bytes
@@ -59,7 +59,7 @@ class SlowWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class Part:
+class HostMemoryNeed:
     """One part of the memory that a command needs: the bytes, for what, and the field of the scenario to change."""
 
     bytes: float
@@ -72,7 +72,7 @@ def check_host(scenario: Scenario, *, trains: bool) -> None:
 
     ``trains`` says whether clients train here; otherwise costs are predicted.  Raises ScenarioError with both numbers.
     """
-    parts: list[Part] = []
+    parts: list[HostMemoryNeed] = []
     need, have = 0.0, ram_bytes()
     for part in memory_parts(scenario, trains=trains):  # what takes time to estimate comes last
         parts.append(part)
@@ -95,30 +95,30 @@ def check_host(scenario: Scenario, *, trains: bool) -> None:
         _tell(scenario, f"describing {blocks:,} blocks and {epochs:,} local epochs", seconds)
 
 
-def memory_parts(scenario: Scenario, *, trains: bool) -> Iterator[Part]:
+def memory_parts(scenario: Scenario, *, trains: bool) -> Iterator[HostMemoryNeed]:
     """The parts of the memory that a scenario needs at least."""
     real = trains and scenario.training.mode == "real"
     clients = sum(scenario.data.clients.values())
-    yield Part(clients * BYTES_PER_CLIENT, f"{clients:,} clients", ("data", "clients"))
+    yield HostMemoryNeed(clients * BYTES_PER_CLIENT, f"{clients:,} clients", ("data", "clients"))
     yield from _data(scenario)
     epochs = _epochs(scenario)
     field = ("training", "epochs") if 2 * scenario.training.epochs > epochs else ("method",)
-    yield Part(epochs * BYTES_PER_PASS, f"the steps of {epochs:,} local epochs", field)
+    yield HostMemoryNeed(epochs * BYTES_PER_PASS, f"the steps of {epochs:,} local epochs", field)
     blocks = sum(scenario.model.blocks.values())
-    yield Part(blocks * BYTES_PER_BLOCK[trains], f"the structure of {blocks:,} blocks", ("model",))
+    yield HostMemoryNeed(blocks * BYTES_PER_BLOCK[trains], f"the structure of {blocks:,} blocks", ("model",))
     workers = scenario.executor.workers if scenario.executor.name == "processes" else 1
     if real and scenario.executor.name == "processes":
-        yield Part(workers * BYTES_PER_WORKER, f"{workers:,} worker processes", ("executor", "workers"))
+        yield HostMemoryNeed(workers * BYTES_PER_WORKER, f"{workers:,} worker processes", ("executor", "workers"))
     parameters = parameters_of(scenario)
     if parameters == inf:
-        yield Part(inf, "the parameters of a layer", ("model",))
+        yield HostMemoryNeed(inf, "the parameters of a layer", ("model",))
     if not real:
         return
-    yield Part(4 * parameters, f"{parameters:,.0f} parameters at the server", ("model",))
+    yield HostMemoryNeed(4 * parameters, f"{parameters:,.0f} parameters at the server", ("model",))
     if scenario.executor.device_type == "cpu" or not torch.cuda.is_available():
         # a client needs its weights at least: how much of a model trains depends on method and schedule
         what = f"the models of {workers:,} clients that train at a time" if workers > 1 else "a client's model"
-        yield Part(4 * parameters * workers, what, ("model",))
+        yield HostMemoryNeed(4 * parameters * workers, what, ("model",))
 
 
 def parameters_of(scenario: Scenario) -> float:
@@ -169,7 +169,7 @@ def _parameters(described: ModelDescription, depth: Mapping[str, int]) -> float:
 def _facts(scenario: Scenario) -> dict[str, dict[str, int]]:
     """The facts of the data that a model's size depends on, guessed low where only the data set knows them."""
     if scenario.data.source == "declared":
-        shapes = scenario.data.shapes or Shapes()
+        shapes = scenario.data.shapes or DeclaredDataset()
         return {
             "image": shapes.image.model_dump(),
             "text": {**shapes.text.model_dump(), "tokens": scenario.model.tokens},
@@ -184,7 +184,7 @@ def _facts(scenario: Scenario) -> dict[str, dict[str, int]]:
     }
 
 
-def _data(scenario: Scenario) -> Iterator[Part]:
+def _data(scenario: Scenario) -> Iterator[HostMemoryNeed]:
     """The pictures and texts of data sets that are built in memory."""
     data = scenario.data
     if data.source == "declared":
@@ -194,12 +194,14 @@ def _data(scenario: Scenario) -> Iterator[Part]:
     if texts:
         tokens = scenario.model.tokens
         model = "text" if scenario.model.text is not None else "multiway"
-        yield Part(4 * texts * tokens, f"at least {texts:,} texts of {tokens:,} tokens", ("model", model, "tokens"))
+        yield HostMemoryNeed(
+            4 * texts * tokens, f"at least {texts:,} texts of {tokens:,} tokens", ("model", model, "tokens")
+        )
     built = all(isinstance(registry.get("data set", name), DataSet) for name in data.sources)
     pictures = sum(count for kind, count in samples.items() if "image" in kind)
     if pictures and data.size and built:  # a folder's pictures are on disk, whose space is compared when it is read
         what = f"at least {pictures:,} pictures of {data.size:,} x {data.size:,} pixels"
-        yield Part(pictures * data.size**2, what, ("data", "size"))
+        yield HostMemoryNeed(pictures * data.size**2, what, ("data", "size"))
 
 
 def _epochs(scenario: Scenario) -> int:

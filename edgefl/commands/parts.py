@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from edgefl import registry
 from edgefl.errors import UnknownName
 from edgefl.records.devices import BrokenPart
-from edgefl.records.parts import ListedPart, PartOption, Parts
+from edgefl.records.parts import ListedPart, ListedParts, PartOption
 from edgefl.records.record import UNSET
 from edgefl.scenario.library import SCHEMA, library_folder
 
@@ -40,7 +40,7 @@ LISTED = {
 """What is listed under each name, as the registry calls it."""
 
 
-def parts(sections: Iterable[str]) -> Parts:
+def parts(sections: Iterable[str]) -> ListedParts:
     """The parts of each of these sections of ``LISTED``; parts of plug-ins that can't be listed are ``broken``."""
     result: dict[str, list[ListedPart]] = {}
     broken = {(noun, name): message for noun, name, message in registry.broken()}
@@ -55,16 +55,16 @@ def parts(sections: Iterable[str]) -> Parts:
                 fault = f"its Options have no JSON Schema: {registry.said(error)}"
                 broken[noun, name] = f"{registry.described(noun, name)} is broken: {fault}"
     left_out = [BrokenPart(part=noun, name=name, message=text) for (noun, name), text in broken.items()]
-    return Parts(**result, broken=left_out or UNSET)
+    return ListedParts(**result, broken=left_out or UNSET)
 
 
-def only(found: Parts, name: str) -> Parts:
+def only(found: ListedParts, name: str) -> ListedParts:
     """The part of this name alone.  Raises UnknownName."""
     sections = {each: getattr(found, each) or () for each in LISTED}
     if name not in (names := [entry.name for entries in sections.values() for entry in entries]):
         raise UnknownName(" or ".join(LISTED[each] for each, entries in sections.items() if entries), name, names)
     mine = {each: [entry for entry in entries if entry.name == name] for each, entries in sections.items()}
-    return Parts(**{each: entries for each, entries in mine.items() if entries}, broken=found.broken)
+    return ListedParts(**{each: entries for each, entries in mine.items() if entries}, broken=found.broken)
 
 
 def _own(section: str, name: str) -> ListedPart | None:

@@ -12,13 +12,13 @@ from edgefl import registry
 from edgefl.errors import RunError
 from edgefl.planning.round_options import RoundOptions
 from edgefl.records import UNSET, ByKind, Clients, Maybe, Record, part_of
-from edgefl.records.clients import Flight
-from edgefl.records.eligibility import Verdict
-from edgefl.records.rounds import Round, RoundTimes, ServerWork
+from edgefl.records.clients import FlightRecord
+from edgefl.records.eligibility import VerdictRecord
+from edgefl.records.rounds import Round, RoundTimes, ServerWorkRecord
 from edgefl.runs import Run, is_comparison, read_run
 
 
-@part_of(ServerWork)
+@part_of(ServerWorkRecord)
 class PlayedWork(Record):
     """When a work of the server ran."""
 
@@ -44,7 +44,7 @@ class PlayedRound(RoundTimes):
     server_works: Sequence[PlayedWork]
 
 
-@part_of(Flight)
+@part_of(FlightRecord)
 class PlayedFlight(Record):
     """What is told of a flight."""
 
@@ -67,7 +67,7 @@ class PlayedFlight(Record):
     energy_joules: float
 
 
-@part_of(Verdict)
+@part_of(VerdictRecord)
 class PlayedVerdict(Record):
     """What is told of a verdict."""
 
@@ -83,7 +83,7 @@ class PlayedVerdict(Record):
 
 
 @dataclass(frozen=True)
-class Span:
+class ServerInterval:
     """Something the server does from ``start`` to ``end``, in virtual seconds since the run began."""
 
     name: str
@@ -127,7 +127,7 @@ def policy_of(run: Run) -> Any:
     return registry.get("round policy", name)(RoundOptions.model_validate(section))
 
 
-def server_spans(record: PlayedRound, last_landing: float | None, window: float | None = None) -> list[Span]:
+def server_spans(record: PlayedRound, last_landing: float | None, window: float | None = None) -> list[ServerInterval]:
     """The server's works of a round in order, and the delivery of a finished stage, which has no record of its own.
 
     Works ``before`` the clients begin with the round.  The others begin after the last landing, or the last relay's sum
@@ -137,7 +137,7 @@ def server_spans(record: PlayedRound, last_landing: float | None, window: float 
     works = record.server_works
     for work in works:
         if work.when == "before":
-            spans.append(Span(f"before the clients, {work.kind}", now, now + work.seconds))
+            spans.append(ServerInterval(f"before the clients, {work.kind}", now, now + work.seconds))
             now += work.seconds
     later = [work for work in works if work.when != "before"]
     ended = record.finished_virtual_seconds
@@ -148,23 +148,23 @@ def server_spans(record: PlayedRound, last_landing: float | None, window: float 
         begins = min(begins, known)
     for work in later:
         name = work.when if work.when.startswith("evaluate") else f"{work.when} the clients"
-        spans.append(Span(f"{name}, {work.kind}", begins, begins + work.seconds))
+        spans.append(ServerInterval(f"{name}, {work.kind}", begins, begins + work.seconds))
         begins += work.seconds
     if record.final_delivery_bytes and ended > begins:
-        spans.append(Span("deliver the finished stage", begins, ended))
+        spans.append(ServerInterval("deliver the finished stage", begins, ended))
     return spans
 
 
-def phases_of(flight: PlayedFlight) -> list[Span]:
+def phases_of(flight: PlayedFlight) -> list[ServerInterval]:
     """The phases of a flight that took time, in order, from its dispatch to its end."""
     now, spans = flight.dispatched_virtual_seconds, []
     times = {"download": flight.download_seconds, "compute": flight.compute_seconds, "upload": flight.upload_seconds}
     for name, seconds in times.items():
         if seconds > 0:
-            spans.append(Span(name, now, now + seconds))
+            spans.append(ServerInterval(name, now, now + seconds))
             now += seconds
     if spans:  # rounding: the last phase ends with the flight
-        spans[-1] = Span(spans[-1].name, spans[-1].start, max(flight.ended_virtual_seconds, spans[-1].start))
+        spans[-1] = ServerInterval(spans[-1].name, spans[-1].start, max(flight.ended_virtual_seconds, spans[-1].start))
     return spans
 
 

@@ -19,8 +19,8 @@ from edgefl.commands.recorded_rounds import PlayedFlight, PlayedRound, one_run, 
 from edgefl.errors import RunError
 from edgefl.files import output
 from edgefl.records import UNSET, ByKind, Maybe, part_of
-from edgefl.records.clients import Flight
-from edgefl.records.explained import Traced
+from edgefl.records.clients import FlightRecord
+from edgefl.records.explained import TraceAnswer
 from edgefl.records.rounds import Metrics, Round
 from edgefl.runs import Run
 from edgefl.runs.changed import guarded
@@ -70,7 +70,7 @@ class TracedRound(PlayedRound):
     metrics: Metrics
 
 
-@part_of(Flight)
+@part_of(FlightRecord)
 class TracedFlight(PlayedFlight):
     """What a trace shows of a flight."""
 
@@ -98,7 +98,7 @@ def trace(
     *,
     output: str | os.PathLike[str] | None = None,
     on_progress: OnProgress = silent,
-) -> Traced:
+) -> TraceAnswer:
     """Write a run's virtual time as a Chrome trace (JSON), which https://ui.perfetto.dev opens.
 
     It has a track for each client, for each client's link and for the server's rounds and works, and counters of the
@@ -128,7 +128,7 @@ def trace(
 
 
 @guarded
-def _write(run: Run, path: Path) -> Traced:
+def _write(run: Run, path: Path) -> TraceAnswer:
     rounds = list(run.read(TracedRound))
     if not rounds:
         raise RunError(f"the run at {run.path} has no trace yet: no round has ended")
@@ -142,7 +142,7 @@ def _write(run: Run, path: Path) -> Traced:
             file.write((("" if count == 0 else ",\n") + json.dumps(event, allow_nan=False)).encode())
             count += 1
         file.write(b"\n]}\n")
-    return Traced(
+    return TraceAnswer(
         file=str(path),
         events=count,
         clients=len(clients),

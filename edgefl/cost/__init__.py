@@ -27,11 +27,11 @@ from edgefl.cost.predict import (
     work_key,
 )
 from edgefl.cost.scratch import ScratchRow, ScratchTable
-from edgefl.cost.traced_ahead import Ahead, Shapes, Wanted
+from edgefl.cost.traced_ahead import PriceRequest, PricingPool, ShapeSource
 
 __all__ = [
-    "NO_COMPUTE", "NO_TRAFFIC", "TRAFFIC_PARTS", "Ahead", "ClientCost", "ComputeCost", "Duration", "Phases",
-    "Predictor", "ScratchRow", "ScratchTable", "Shapes", "Traffic", "Wanted", "amounts_of", "carried", "compute_cost",
-    "cost_key", "duration", "joules_of", "metric_names", "numbers_of", "passes_key", "predict", "priced",
-    "round_numbers", "shortened", "storage_events", "timeline", "traffic", "work_key",
+    "NO_COMPUTE", "NO_TRAFFIC", "TRAFFIC_PARTS", "PricingPool", "ClientCost", "ComputeCost", "Duration", "Phases",
+    "Predictor", "ScratchRow", "ScratchTable", "ShapeSource", "Traffic", "PriceRequest", "amounts_of", "carried",
+    "compute_cost", "cost_key", "duration", "joules_of", "metric_names", "numbers_of", "passes_key", "predict",
+    "priced", "round_numbers", "shortened", "storage_events", "timeline", "traffic", "work_key",
 ]  # fmt: skip

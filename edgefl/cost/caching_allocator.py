@@ -31,15 +31,15 @@ def segment_bytes(request: int) -> int:
 
 
 @dataclass(order=True)
-class Block:
+class AllocatorBlock:
     """A part of a segment, ordered as the allocator's free blocks are: by size, then by address."""
 
     size: int
     address: int
     small: bool = field(compare=False)
     free: bool = field(default=False, compare=False)
-    before: Block | None = field(default=None, compare=False, repr=False)
-    after: Block | None = field(default=None, compare=False, repr=False)
+    before: AllocatorBlock | None = field(default=None, compare=False, repr=False)
+    after: AllocatorBlock | None = field(default=None, compare=False, repr=False)
 
 
 class CachingAllocator:
@@ -51,8 +51,8 @@ class CachingAllocator:
     def __init__(self, limit: float = inf) -> None:
         self.reserved = self.allocated = self.peak = 0
         self._limit, self._end = limit, 0
-        self._free: dict[bool, list[Block]] = {True: [], False: []}
-        self._used: dict[int, Block] = {}
+        self._free: dict[bool, list[AllocatorBlock]] = {True: [], False: []}
+        self._used: dict[int, AllocatorBlock] = {}
 
     def add(self, events: Iterable[MemoryEvent]) -> None:
         """Replay events, in order."""
@@ -65,7 +65,7 @@ class CachingAllocator:
                 self.allocated -= block.size
                 self._release(block)
 
-    def _taken(self, request: int) -> Block:
+    def _taken(self, request: int) -> AllocatorBlock:
         small = request <= SMALL
         free = self._free[small]
         place = bisect_left(free, request, key=lambda block: block.size)
@@ -73,20 +73,20 @@ class CachingAllocator:
         block.free = False
         left = block.size - request
         if left >= CUDA_ROUNDING if small else left > SMALL:
-            rest = Block(left, block.address + request, small, True, block, block.after)
+            rest = AllocatorBlock(left, block.address + request, small, True, block, block.after)
             if block.after:
                 block.after.before = rest
             block.size, block.after = request, rest
             insort(free, rest)
         return block
 
-    def _segment(self, request: int, small: bool) -> Block:
+    def _segment(self, request: int, small: bool) -> AllocatorBlock:
         size = segment_bytes(request)
         if self.reserved + size > self._limit:
             self._give_back()
         if self.reserved + size > self._limit:
             raise MemoryError(f"{size} bytes more than {self.reserved} are over the limit of {self._limit}")
-        block = Block(size, self._end, small)
+        block = AllocatorBlock(size, self._end, small)
         self._end += size
         self.reserved += size
         self.peak = max(self.peak, self.reserved)
@@ -99,7 +99,7 @@ class CachingAllocator:
             self.reserved -= sum(block.size for block in whole)
             free[:] = [block for block in free if block.before is not None or block.after is not None]
 
-    def _release(self, block: Block) -> None:
+    def _release(self, block: AllocatorBlock) -> None:
         free = self._free[block.small]
         block.free = True
         if (before := block.before) and before.free:

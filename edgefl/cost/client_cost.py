@@ -14,7 +14,19 @@ from edgefl.cost.phases import Phases, numbers_of
 from edgefl.cost.step_seconds import StepSeconds, step_seconds
 from edgefl.devices import Device, Hardware, Link
 from edgefl.devices.budgets import BUDGETS, Rounds, amounts
-from edgefl.work import FINISH, START, UPDATE, Address, Description, Item, Payload, Source, StepCost, Trace, distinct
+from edgefl.work import (
+    FINISH,
+    START,
+    UPDATE,
+    Address,
+    Description,
+    Item,
+    Payload,
+    Source,
+    StepCost,
+    StepTrace,
+    distinct,
+)
 from edgefl.work.optimizer.zeroth_order import without_gradients
 
 MODEL_PARTS = ("embedding", "blocks", "norm", "rep", "head", "pooler")
@@ -88,7 +100,7 @@ def operator_table(operators: Mapping[tuple[int, int, int], int]) -> NDArray[np.
     return np.array([(f, b, n, c) for (f, b, c), n in operators.items()], dtype=np.float64).reshape(-1, 4)
 
 
-def compute_cost(work: Description, source: Source, trace: Trace, without: str | None = None) -> ComputeCost:
+def compute_cost(work: Description, source: Source, trace: StepTrace, without: str | None = None) -> ComputeCost:
     """The cost of all passes and batches of a work, from the trace of its distinct steps.
 
     The trace has each distinct step once; here it is multiplied by the number of times that the step runs.  Passes of

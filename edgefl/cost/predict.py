@@ -17,7 +17,7 @@ from edgefl import models, registry
 from edgefl.cost.caching_allocator import least_limit
 from edgefl.cost.fake_tensors import PredictionMode
 from edgefl.cost.scratch import ScratchTable
-from edgefl.cost.traced_ahead import Ahead
+from edgefl.cost.traced_ahead import PricingPool
 from edgefl.errors import MethodError
 from edgefl.memo import is_remembered, remember, remembered
 from edgefl.plain_data import from_data, to_data
@@ -27,12 +27,12 @@ from edgefl.work import (
     Context,
     Description,
     Form,
+    LiveMoment,
     Meter,
-    Moment,
     Pass,
     Source,
+    StepTrace,
     Timeline,
-    Trace,
     Work,
     digest,
     distinct,
@@ -165,10 +165,10 @@ def replaced(module: nn.Module, make: Callable[[Tensor], Tensor]) -> nn.Module:
     return module
 
 
-def predict(work: Work, source: Source, device: str = "cpu") -> Trace:
+def predict(work: Work, source: Source, device: str = "cpu") -> StepTrace:
     """Predict the peak memory by part and the cost of each distinct step of ``work``, without computing it.
 
-    The peak is that of live storage; ``Trace.with_scratch`` adds what kernels take (``ScratchTable``).
+    The peak is that of live storage; ``StepTrace.with_scratch`` adds what kernels take (``ScratchTable``).
     With ``device`` "cuda", the prediction uses a GPU's allocator rounding and its kernels of attention and dropout.
     The other operators take the memory of their CPU kernels, on a computer with a GPU too: all predict alike.
     Raises UncountedOperator for a matmul-class operator without a FLOP formula, and MethodError for a tensor that is
@@ -181,7 +181,7 @@ def predict(work: Work, source: Source, device: str = "cpu") -> Trace:
 
 def timeline(work: Work, source: Source, device: str = "cpu") -> Timeline:
     """Predict the live memory by part after every operator, for the steps that a prediction runs."""
-    moments: list[Moment] = []
+    moments: list[LiveMoment] = []
     _predict(work, source, device, moments)
     return Timeline(moments)
 
@@ -199,7 +199,7 @@ def metric_names(work: Work, source: Source) -> tuple[str, ...]:
 
 
 def _predict(
-    work: Work, source: Source, device: str, moments: list[Moment] | None, events: list[MemoryEvent] | None = None
+    work: Work, source: Source, device: str, moments: list[LiveMoment] | None, events: list[MemoryEvent] | None = None
 ) -> Meter:
     gc.freeze()  # a collection would look through all that torch and transformers have imported, again and again
     try:
@@ -222,7 +222,7 @@ def _executed(
     work: Work,
     source: Source,
     device: str,
-    moments: list[Moment] | None = None,
+    moments: list[LiveMoment] | None = None,
     events: list[MemoryEvent] | None = None,
 ) -> tuple[Meter, Context]:
     module = models.on_meta(work.model)
@@ -254,11 +254,11 @@ class Predictor:
     ``ahead`` are other processes that price works with such a table, if there are any.
     """
 
-    ahead: Ahead | None = None
+    ahead: PricingPool | None = None
 
     def __init__(self, folder: Path | None = None, device: str = "cpu", scratch: ScratchTable | None = None):
         self.folder, self.device, self.scratch = folder, device, scratch
-        self._traces: dict[str, Trace] = {}
+        self._traces: dict[str, StepTrace] = {}
         self.predicted = 0
 
     @property
@@ -266,7 +266,7 @@ class Predictor:
         """The cost keys of the works whose traces were asked for."""
         return self._traces.keys()
 
-    def trace(self, work: Work, source: Source, key: str | None = None) -> Trace:
+    def trace(self, work: Work, source: Source, key: str | None = None) -> StepTrace:
         """The trace of this work, predicted at most once; pass ``key`` if its cost key is computed already."""
         key = key or cost_key(work, source, self.device)
         if key not in self._traces:
@@ -275,7 +275,7 @@ class Predictor:
                 self._traces[key] = priced
                 return priced
             name = self._name(work, key)
-            trace = remembered(self.folder, name, partial(from_data, Trace), "costs") or self._predict(
+            trace = remembered(self.folder, name, partial(from_data, StepTrace), "costs") or self._predict(
                 name, work, source
             )
             self._traces[key] = self._with_scratch(trace, name)
@@ -288,7 +288,7 @@ class Predictor:
     def _name(self, work: Work, key: str) -> str:
         return digest([key, _code(work)])
 
-    def _with_scratch(self, trace: Trace, name: str) -> Trace:
+    def _with_scratch(self, trace: StepTrace, name: str) -> StepTrace:
         """The trace with the kernels' scratch, which is kept on disk beside it, for the kernels of each machine."""
         if self.scratch is None:
             return trace
@@ -302,7 +302,7 @@ class Predictor:
             remember(self.folder, name, {"scratch": rows})
         return trace.with_scratch(insides)
 
-    def _predict(self, name: str, work: Work, source: Source) -> Trace:
+    def _predict(self, name: str, work: Work, source: Source) -> StepTrace:
         trace = predict(work, source, self.device)
         self.predicted += 1
         remember(self.folder, name, to_data(trace))

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import NamedTuple
 
-from edgefl.work import Held, Inside
+from edgefl.work import Inside, LiveCall
 
 LARGE = 32 * 2**20
 """Calls that touch fewer bytes are all measured at once."""
 
-Probe = Callable[[Sequence[Held]], Sequence[Inside]]
+Probe = Callable[[Sequence[LiveCall]], Sequence[Inside]]
 """Measures calls; ``edgefl.machine.kernel_scratch.probe`` on the machine at hand."""
 
 
@@ -55,7 +55,7 @@ class ScratchTable:
         """Add measurements that another table has: key, bytes, and whether they are assumed."""
         self._known.update((key, Inside(size, assumed)) for key, size, assumed in rows)
 
-    def of(self, calls: Sequence[Held], live: int) -> list[Inside | None]:
+    def of(self, calls: Sequence[LiveCall], live: int) -> list[Inside | None]:
         """What each call of a trace holds at a time; ``live`` is the trace's peak without scratch.
 
         It is None for a large call during which, by its bound, less can live than during another, so that it needn't
@@ -70,7 +70,7 @@ class ScratchTable:
                 peak = max(peak, held.before + found[id(held)].bytes)
         return [found.get(id(held)) for held in calls]
 
-    def _of(self, calls: Sequence[Held]) -> list[Inside]:
+    def _of(self, calls: Sequence[LiveCall]) -> list[Inside]:
         lacking = {held.call.key: held for held in calls if held.call.key not in self._known}
         if lacking:
             measured = self._probe(list(lacking.values()))

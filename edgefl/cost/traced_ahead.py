@@ -8,11 +8,11 @@ from typing import Protocol
 
 from torch import Tensor
 
-from edgefl.work import Description, Pass, Source, TensorSpec, Trace, Work, distinct
+from edgefl.work import Description, Pass, Source, StepTrace, TensorSpec, Work, distinct
 
 
 @dataclass(frozen=True)
-class Shapes:
+class ShapeSource:
     """A source that says what a prediction asks of another, and has no batches: it is small, and can be sent."""
 
     passes: tuple[Pass, ...]
@@ -21,7 +21,7 @@ class Shapes:
     samples: tuple[int, ...]
 
     @classmethod
-    def of(cls, work: Description, source: Source) -> Shapes:
+    def of(cls, work: Description, source: Source) -> ShapeSource:
         """What ``source`` says of the passes of ``work``."""
         passes = tuple(distinct(work))
         return cls(
@@ -49,20 +49,20 @@ class Shapes:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PriceRequest:
     """A work to be priced on a type of device (cpu, cuda), fitted to its data, and its cost key."""
 
     device: str
     key: str
     work: Work
-    shapes: Shapes
+    shapes: ShapeSource
 
 
-class Ahead(Protocol):
+class PricingPool(Protocol):
     """Processes that price works."""
 
-    def begin(self, wanted: Wanted) -> None:
+    def begin(self, wanted: PriceRequest) -> None:
         """Let one of them price a work, unless one has or does."""
 
-    def take(self, key: str) -> Trace | None:
+    def take(self, key: str) -> StepTrace | None:
         """The trace of a work, with the kernels' scratch; waits for it.  None if it wasn't begun, or failed."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from edgefl import first_use
 
 if TYPE_CHECKING:
-    from edgefl.data.collection import Collection, DataSet, FolderSet, Wanted
+    from edgefl.data.collection import Collection, DataSet, FolderRequest, FolderSet
     from edgefl.data.federation import Federation
     from edgefl.data.fingerprints import made_of, unrevised
     from edgefl.data.look import one_look
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from edgefl.data.shipping import Cargo, packed, unpacked
 
 __all__ = [
-    "KINDS", "Cargo", "Collection", "DataOptions", "DataSet", "Federation", "FolderSet", "Samples", "Wanted",
+    "KINDS", "Cargo", "Collection", "DataOptions", "DataSet", "Federation", "FolderSet", "Samples", "FolderRequest",
     "made_of", "one_look", "open_federation", "packed", "unpacked", "unrevised",
 ]  # fmt: skip
 
 _MODULES = {
-    **dict.fromkeys(("Collection", "DataSet", "FolderSet", "Wanted"), "collection"),
+    **dict.fromkeys(("Collection", "DataSet", "FolderSet", "FolderRequest"), "collection"),
     "Federation": "federation",
     **dict.fromkeys(("made_of", "unrevised"), "fingerprints"),
     "one_look": "look",

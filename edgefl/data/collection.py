@@ -129,7 +129,7 @@ class Collection:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class FolderRequest:
     """What ``FolderSet.build`` is to read."""
 
     size: int | None
@@ -157,7 +157,7 @@ class FolderSet:
     The result is kept on disk under (``revision``, the folder's files and their times, size, columns).
     """
 
-    build: Callable[[Wanted], Collection]
+    build: Callable[[FolderRequest], Collection]
     """``build(wanted)`` returns a ``Collection``."""
     find: Callable[[Path | None], Path]
     """``find(given)`` returns the folder, where the scenario gives one (or None) or where it is looked for; raises

@@ -11,7 +11,7 @@ from edgefl import seeds
 from edgefl.data.collection import IntArray
 from edgefl.data.federation import Federation
 from edgefl.data.missing import draw
-from edgefl.data.options import KINDS, DataOptions, Kind, Shapes
+from edgefl.data.options import KINDS, DataOptions, DeclaredDataset, Kind
 from edgefl.errors import DataError
 
 SAMPLES = 500
@@ -44,7 +44,7 @@ def load(options: DataOptions, *, tokens: int, seed: int = 1) -> Federation:
     If ``samples`` is a range, each client's number is drawn uniformly.  Memory is a few bytes per client.
     ``validation`` and ``test`` are numbers of samples from 1 on, and below 1 shares of all clients' samples.
     """
-    shapes = options.shapes or Shapes()
+    shapes = options.shapes or DeclaredDataset()
     kinds = [kind for kind in KINDS if options.clients.get(kind)]
     parts = []
     for index, kind in enumerate(kinds):

@@ -21,8 +21,8 @@ from edgefl.data.missing import patterns_of
 from edgefl.data.options import KINDS, PUBLIC, Kind
 from edgefl.data.samples import Samples
 from edgefl.data.split import held_out_counts, held_out_samples
-from edgefl.data.stored_arrays import Entry
-from edgefl.data.stored_set import Part
+from edgefl.data.stored_arrays import StoredEntry
+from edgefl.data.stored_set import FederationPart
 from edgefl.errors import DataError
 from edgefl.models.preprocessing import Preprocessing
 from edgefl.work.description import HELD_OUT, TensorSpec
@@ -58,8 +58,8 @@ class Federation:
     client_dropped: IntArray | None = None
     held_out: Federation | None = field(default=None, repr=False)
     held_out_share: float = 0.0
-    _parts: tuple[Part, ...] = field(default=(), repr=False)
-    _public: Part | None = field(default=None, repr=False)
+    _parts: tuple[FederationPart, ...] = field(default=(), repr=False)
+    _public: FederationPart | None = field(default=None, repr=False)
 
     def holding_out(self, share: float, seed: int) -> Federation:
         """This federation with at most this share of each client's samples held out of its training.
@@ -87,7 +87,7 @@ class Federation:
         train, own = (self._of_parts(tuple(pair[side] for pair in divided)) for side in (0, 1))
         return replace(train, held_out=own, held_out_share=share)
 
-    def _of_parts(self, parts: tuple[Part, ...]) -> Federation:
+    def _of_parts(self, parts: tuple[FederationPart, ...]) -> Federation:
         """This federation with the clients' samples of these parts."""
         samples, counts = np.zeros(len(self.client_kind), np.int64), np.zeros((len(self.client_kind), 3), np.int64)
         for index, kind in enumerate(self.kinds):
@@ -111,11 +111,11 @@ class Federation:
         return [part.entry.path.name for part in self._parts]
 
     @property
-    def stored(self) -> list[tuple[Entry, Entry]]:
+    def stored(self) -> list[tuple[StoredEntry, StoredEntry]]:
         """What is stored of each source: its collection, and its part of the federation; empty if nothing is."""
         return [(part.collection, part.entry) for part in self._parts]
 
-    def public_part(self, modality: str) -> Part:
+    def public_part(self, modality: str) -> FederationPart:
         """The data set's part that public samples of one modality are in."""
         return self._part(PUBLIC, modality)
 
@@ -155,9 +155,9 @@ class Federation:
 
         return having(rows[~held]), having(rows[held])
 
-    def held_rows(self) -> list[tuple[Part, str, IntArray]]:
+    def held_rows(self) -> list[tuple[FederationPart, str, IntArray]]:
         """``(part, whose, positions)`` of the samples that clients, validation and test hold, by data set."""
-        found: list[tuple[Part, str, IntArray]] = []
+        found: list[tuple[FederationPart, str, IntArray]] = []
         held_out = self._parts if self.held_out is None else self.held_out._parts
         for part, own in zip(self._parts, held_out, strict=True):
             clients = [np.asarray(each.arrays["client_rows"]) for each in (part, own)]
@@ -350,7 +350,7 @@ class Federation:
         )
 
     @cached_property
-    def _part_offsets(self) -> dict[str, tuple[Part, int]]:
+    def _part_offsets(self) -> dict[str, tuple[FederationPart, int]]:
         """By kind: its data set's part, and the offset from a client's number to its number in the part."""
         parts = {}
         for part in self._parts:
@@ -359,10 +359,10 @@ class Federation:
                 parts[str(kind)] = part, int(np.flatnonzero(part.clients == index)[0]) - first_client
         return parts
 
-    def _part_offset(self, kind: str) -> tuple[Part, int]:
+    def _part_offset(self, kind: str) -> tuple[FederationPart, int]:
         return self._part_offsets[kind]
 
-    def _part(self, data: str, kind: str) -> Part:
+    def _part(self, data: str, kind: str) -> FederationPart:
         """The part with the samples of ``data`` for this kind or pattern."""
         if data == PUBLIC and self._public is not None:
             return self._public

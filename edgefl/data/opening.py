@@ -18,14 +18,14 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from edgefl import registry, seeds
-from edgefl.data.collection import Collection, DataSet, FolderSet, IntArray, OnMessage, Wanted
+from edgefl.data.collection import Collection, DataSet, FolderRequest, FolderSet, IntArray, OnMessage
 from edgefl.data.federation import Federation
 from edgefl.data.fingerprints import code_of, collection_key
 from edgefl.data.missing import DROPPED, draw
 from edgefl.data.options import KINDS, PUBLIC, DataOptions, Kind
 from edgefl.data.split import SPLITS, by_kind, hold_out, one_per_text, usable
-from edgefl.data.stored_arrays import Array, Built, Entry, Meta, entry
-from edgefl.data.stored_set import Part
+from edgefl.data.stored_arrays import Array, Built, Meta, StoredEntry, entry
+from edgefl.data.stored_set import FederationPart
 from edgefl.data.vocabulary import encoded, ready_tokenizer, tokenizer_file, train_wordpiece
 from edgefl.errors import DataError
 from edgefl.memo import cache_folder
@@ -76,7 +76,7 @@ def _open(
     on_message: OnMessage,
 ) -> Federation:
     collection_keys: dict[str, dict[str, object]] = {}
-    collections: dict[str, Entry] = {}
+    collections: dict[str, StoredEntry] = {}
     for name, dataset in datasets.items():
         collection_keys[name], collections[name] = _collection(name, dataset, options, cache, on_message)
     part_key = [list(collection_keys.values()), options.model_dump(), seed, tokens, version("tokenizers")]
@@ -86,19 +86,19 @@ def _open(
     if others := sorted(name for name in used if registry.origin("partition", name).package != "edgefl"):
         part_key.append([registry.fingerprint("partition", name) for name in others])
     tokenizer = once(partial(_tokenizer, collections, options, tokens))  # trained only if a part must be built
-    parts: dict[str, Part] = {}
+    parts: dict[str, FederationPart] = {}
     tasks = {kind: options.task_of(kind) for kind in KINDS if options.clients.get(kind)}
     for name, collection in collections.items():
         own_key = [] if len(collections) == 1 else [name]
         deal = partial(_part, collection, tokenizer, name, options, seed, tokens, on_message)
         dealt = entry(cache, f"federation-{digest([*part_key, *own_key])}", deal, partial(on_message, WAITS))
-        parts[name] = Part(collection, dealt, tasks)
+        parts[name] = FederationPart(collection, dealt, tasks)
     return merged(parts, options)
 
 
 def _collection(
     name: str, dataset: DataSet | FolderSet, options: DataOptions, cache: Path, on_message: OnMessage
-) -> tuple[dict[str, object], Entry]:
+) -> tuple[dict[str, object], StoredEntry]:
     """The cache key of a collection, and its cache entry, built if missing."""
     key, folder = collection_key(name, dataset, options)
 
@@ -111,7 +111,7 @@ def _collection(
             if isinstance(dataset, DataSet):
                 return collect(lambda: dataset.build(options.size, on_message))
             scratch = stack.enter_context(_scratch(cache))
-            wanted = Wanted(options.size, folder, on_message, scratch, options.columns)
+            wanted = FolderRequest(options.size, folder, on_message, scratch, options.columns)
             return collect(lambda: dataset.build(wanted))
 
         return key, entry(cache, f"{name}-{digest(key)}", build, partial(on_message, WAITS))
@@ -137,7 +137,7 @@ def _scratch(cache: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def merged(parts: Mapping[str, Part], options: DataOptions) -> Federation:
+def merged(parts: Mapping[str, FederationPart], options: DataOptions) -> Federation:
     """Merge all parts into one federation; clients are numbered kind by kind."""
     kinds = tuple(kind for kind in KINDS if options.clients.get(kind))
     part_of = {kind: part for part in parts.values() for kind in part.kinds}
@@ -174,7 +174,7 @@ def merged(parts: Mapping[str, Part], options: DataOptions) -> Federation:
     )
 
 
-def _facts(parts: Mapping[str, Part]) -> dict[str, dict[str, int]]:
+def _facts(parts: Mapping[str, FederationPart]) -> dict[str, dict[str, int]]:
     """The shapes that models must fit.  Raises DataError if data sets differ in the shape of a modality."""
     facts: dict[str, dict[str, int]] = {}
     first: dict[str, str] = {}
@@ -206,7 +206,7 @@ def _collect(name: str, make: Callable[[], Collection], code: str, on_message: O
     return Built(arrays, meta, {"texts.json": texts})
 
 
-def _reopened(cached: Entry) -> Collection:
+def _reopened(cached: StoredEntry) -> Collection:
     texts = json.loads(cached.text("texts.json"))
     return Collection(
         classes=tuple(cached.meta["classes"]),
@@ -224,7 +224,7 @@ def _split(collection: Collection, options: DataOptions) -> tuple[IntArray, np.r
     return hold_out(collection, *sizes, options.public, fixed, whole=not has_clients), fixed
 
 
-def _tokenizer(collections: Mapping[str, Entry], options: DataOptions, tokens: int) -> Tokenizer:
+def _tokenizer(collections: Mapping[str, StoredEntry], options: DataOptions, tokens: int) -> Tokenizer:
     """The tokenizer of all data sets: loaded, or trained on their training texts."""
     if isinstance(options.vocabulary, str):
         return ready_tokenizer(tokenizer_file(options.vocabulary), tokens)
@@ -242,7 +242,7 @@ def _tokenizer(collections: Mapping[str, Entry], options: DataOptions, tokens: i
 
 
 def _part(
-    cached: Entry,
+    cached: StoredEntry,
     tokenizer_of_all: Callable[[], Tokenizer],
     source: str,
     whole: DataOptions,

@@ -91,7 +91,7 @@ class AudioShape(Fields):
     classes: int = Field(default=13, ge=2, description="number of classes")
 
 
-class Shapes(Fields):
+class DeclaredDataset(Fields):
     """Shapes of a set that is only declared: enough to profile a model at any size, nothing to train on."""
 
     image: ImageShape = Field(default=ImageShape(), description="shape of the pictures")
@@ -173,7 +173,7 @@ class DataOptions(Fields):
         "({image: 30%, text: 10%}), by kind, or exact shares of patterns ({image-text: {patterns: {image-text: "
         "50%, image: 25%, text: 25%}}}); a sample that lacks both is dropped",
     )
-    shapes: Shapes | None = Field(
+    shapes: DeclaredDataset | None = Field(
         default=None, description="shapes of the samples of a declared set (source: declared)"
     )
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from edgefl.data.collection import BoolArray, IntArray
 from edgefl.data.federation import Federation
-from edgefl.data.stored_set import Part
+from edgefl.data.stored_set import FederationPart
 from edgefl.errors import DataError
 
 _BYTES = 8
@@ -37,7 +37,7 @@ class SeenSamples:
     positions: str
     digests: str
 
-    def among(self, part: Part, rows: IntArray) -> BoolArray:
+    def among(self, part: FederationPart, rows: IntArray) -> BoolArray:
         """Mask [rows] of the samples at these positions of a data set that are among them."""
         if (self.total, self.layout) == (len(part.arrays["label"]), _layout(part)):
             bits = np.frombuffer(base64.b64decode(self.positions), np.uint8)
@@ -96,7 +96,7 @@ def check_unseen(federation: Federation, seen: Sequence[SeenSamples], where: str
         )
 
 
-def _layout(part: Part) -> str:
+def _layout(part: FederationPart) -> str:
     hashed = hashlib.blake2b(digest_size=16)
     for name in ("label", "group", "text"):
         if name in part.arrays:
@@ -106,7 +106,7 @@ def _layout(part: Part) -> str:
     return hashed.hexdigest()
 
 
-def _digests(part: Part, rows: IntArray) -> IntArray:
+def _digests(part: FederationPart, rows: IntArray) -> IntArray:
     """A digest [rows] of each sample's picture, text and audio, as 64-bit numbers."""
     arrays = part.arrays
     texts = json.loads(part.collection.text("texts.json"))["texts"] if "text" in arrays else ()

@@ -11,8 +11,8 @@ import numpy as np
 from edgefl.data.federation import Federation
 from edgefl.data.opening import merged
 from edgefl.data.options import KINDS, DataOptions
-from edgefl.data.stored_arrays import Array, Entry, Meta
-from edgefl.data.stored_set import Part
+from edgefl.data.stored_arrays import Array, Meta, StoredEntry
+from edgefl.data.stored_set import FederationPart
 from edgefl.errors import DataError
 
 Cargo = dict[str, list["Crate"]]
@@ -39,11 +39,14 @@ def unpacked(cargo: Cargo, options: DataOptions) -> Federation:
     """The federation of what ``packed`` returned, before clients hold samples out."""
     tasks = {kind: options.task_of(kind) for kind in KINDS if options.clients.get(kind)}
     entries = {
-        name: [Entry(Path(crate.name), crate.meta, crate.arrays) for crate in pair] for name, pair in cargo.items()
+        name: [StoredEntry(Path(crate.name), crate.meta, crate.arrays) for crate in pair]
+        for name, pair in cargo.items()
     }
-    return merged({name: Part(collection, dealt, tasks) for name, (collection, dealt) in entries.items()}, options)
+    return merged(
+        {name: FederationPart(collection, dealt, tasks) for name, (collection, dealt) in entries.items()}, options
+    )
 
 
-def _crate(entry: Entry) -> Crate:
+def _crate(entry: StoredEntry) -> Crate:
     arrays = {name: np.asarray(array) for name, array in entry.arrays.items()}
     return Crate(entry.path.name, entry.meta, arrays)

@@ -62,7 +62,7 @@ class Meta(TypedDict, total=False):
     audio_moments: tuple[float, float]
 
 
-class FileDigest(TypedDict):
+class StoredFileDigest(TypedDict):
     """Bytes and hash of a file of an entry."""
 
     bytes: int
@@ -72,7 +72,7 @@ class FileDigest(TypedDict):
 class Contents(TypedDict):
     """What ``meta.json`` has: the digests of the other files, and the metadata."""
 
-    files: dict[str, FileDigest]
+    files: dict[str, StoredFileDigest]
     meta: Meta
 
 
@@ -97,7 +97,7 @@ class Damaged(Exception):
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoredEntry:
     """Arrays with metadata, and the bytes [n] of text files by name; none of them may be written to."""
 
     path: Path
@@ -110,7 +110,9 @@ class Entry:
         return self.files[name].tobytes().decode()
 
 
-def entry(cache: Path, name: str, build: Callable[[], Built], waiting: Callable[[], None] = lambda: None) -> Entry:
+def entry(
+    cache: Path, name: str, build: Callable[[], Built], waiting: Callable[[], None] = lambda: None
+) -> StoredEntry:
     """The entry ``name``, memory-mapped; built if it is missing, and with a warning if a file of it is damaged.
 
     One process at a time builds it; the others wait, after a call of ``waiting``.  If the cache can't be written, the
@@ -125,7 +127,7 @@ def entry(cache: Path, name: str, build: Callable[[], Built], waiting: Callable[
         return _opened_or_built(folder, build)
 
 
-def _opened_or_built(folder: Path, build: Callable[[], Built]) -> Entry:
+def _opened_or_built(folder: Path, build: Callable[[], Built]) -> StoredEntry:
     built: Built | None = None
     told = False
     for _ in range(_TRIES):
@@ -164,12 +166,12 @@ def _identity(folder: Path) -> tuple[int, int, int] | None:
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
-def _in_memory(folder: Path, built: Built) -> Entry:
+def _in_memory(folder: Path, built: Built) -> StoredEntry:
     texts = {name: np.frombuffer(text.encode(), np.uint8) for name, text in built.files.items()}
     arrays = {name: array.view() for name, array in built.arrays.items()}
     for array in arrays.values():
         array.flags.writeable = False
-    return Entry(folder, built.meta, arrays, texts)
+    return StoredEntry(folder, built.meta, arrays, texts)
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -186,7 +188,7 @@ class _Hashing:
         self._bytes += len(content)
         return self._file.write(content)
 
-    def digest(self) -> FileDigest:
+    def digest(self) -> StoredFileDigest:
         return {"bytes": self._bytes, "sha256": self._hashed.hexdigest()}
 
 
@@ -198,7 +200,7 @@ def _write(folder: Path, built: Built, over: tuple[int, int, int] | None) -> Non
     folder.parent.mkdir(parents=True, exist_ok=True)
     with replacing(folder) as draft:
         draft.mkdir(0o700)
-        digests: dict[str, FileDigest] = {}
+        digests: dict[str, StoredFileDigest] = {}
         for name, array in built.arrays.items():
             with (draft / f"{name}.npy").open("xb") as file:
                 hashing = _Hashing(file)
@@ -222,7 +224,7 @@ _read: set[tuple[str, tuple[int, ...]]] = set()
 """Digests of files that this process has read, with the marks that they had."""
 
 
-def _opened(folder: Path) -> Entry:
+def _opened(folder: Path) -> StoredEntry:
     """An entry with all its files open.  Raises Damaged, or DataError if this process can't open files."""
     path = folder / "meta.json"
     arrays: dict[str, Array] = {}
@@ -248,10 +250,10 @@ def _opened(folder: Path) -> Entry:
         raise Damaged(f"{path} can't be read ({error})") from error
     if marks and marks != before:
         _mark(folder, marks)
-    return Entry(folder, contents["meta"], arrays, texts)
+    return StoredEntry(folder, contents["meta"], arrays, texts)
 
 
-def _checked(file: BinaryIO, digest: FileDigest, mark: Mark | None) -> Mark | None:
+def _checked(file: BinaryIO, digest: StoredFileDigest, mark: Mark | None) -> Mark | None:
     """Compare a file with its digest, unless it is as it was when this process read it, or large and as marked.
 
     Returns the mark of a large file.  Raises ValueError if it differs.

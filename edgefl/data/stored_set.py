@@ -17,21 +17,21 @@ from edgefl.data.collection import IntArray
 from edgefl.data.missing import patterns_of
 from edgefl.data.options import Kind
 from edgefl.data.split import SPLITS, held_out_samples
-from edgefl.data.stored_arrays import Array, Entry
+from edgefl.data.stored_arrays import Array, StoredEntry
 from edgefl.models.preprocessing import AudioPreprocessing, ImagePreprocessing, Preprocessing, TextPreprocessing
 from edgefl.work.description import TensorSpec
 from edgefl.work.tasks import like
 
 
 @dataclass(frozen=True)
-class Part:
+class FederationPart:
     """A data set with its splits and its clients' samples; clients are numbered from 0 within the part.
 
     ``replaced`` are arrays that stand in for stored ones.
     """
 
-    collection: Entry
-    entry: Entry
+    collection: StoredEntry
+    entry: StoredEntry
     tasks: Mapping[Kind, str]
     replaced: Mapping[str, Array] = field(default_factory=dict, repr=False)
 
@@ -66,7 +66,7 @@ class Part:
         """All arrays of the collection and of the part, memory-mapped."""
         return {**self.collection.arrays, **self.entry.arrays, **self.replaced}
 
-    def divided(self, share: float, rng: np.random.Generator) -> tuple[Part, Part]:
+    def divided(self, share: float, rng: np.random.Generator) -> tuple[FederationPart, FederationPart]:
         """The part with the samples that clients train on, and the one with those that they hold out of training.
 
         Each client holds out at most this share of its samples, as whole groups (``held_out_samples``).

@@ -38,13 +38,13 @@ from edgefl.devices.runtime import (
     show_runtime,
     with_runtime,
 )
-from edgefl.devices.written_facts import Fact, Source, library_folder, profile_keys
+from edgefl.devices.written_facts import Fact, FactSource, library_folder, profile_keys
 
 __all__ = [
     "Availability", "AvailabilityOptions", "Batteries", "BatteryOptions", "Budget", "BudgetOptions", "DEVICE_KINDS",
     "Device", "DeviceKind", "Fact", "FailureOptions", "Failures", "Fleet", "FleetOptions", "FleetProfile", "Hardware",
     "Link", "PRECISIONS", "PYTORCH", "RelayOptions", "Relays", "Rounds", "Runtime", "RuntimeChoice",
-    "ServerLinkOptions", "Source", "apportion",
+    "ServerLinkOptions", "FactSource", "apportion",
     "availability_of", "available_memory_bytes", "derived_of_device", "derived_of_link", "load_device",
     "device_names", "draw_failures", "fleet_names", "fleet_profile", "free_memory_bytes",
     "free_memory_range", "is_file_name",

@@ -23,7 +23,7 @@ from edgefl.devices.availability_options import (
     NoOptions,
     TraceOptions,
 )
-from edgefl.devices.availability_trace import Trace, read_trace
+from edgefl.devices.availability_trace import AvailabilityIntervals, read_trace
 from edgefl.devices.calls import Calls
 from edgefl.errors import PluginError
 from edgefl.registry.answers import named
@@ -234,14 +234,14 @@ class Markov(Availability):
         return calls.on(), calls
 
 
-class Traced(Availability):
+class TracedAvailability(Availability):
     """Clients are available as in a trace; see TraceOptions. Each client gets the record of a random device."""
 
     Options = TraceOptions
 
     def __init__(self, options: TraceOptions, seed: int = 0):
         super().__init__(options, seed)
-        self.trace: Trace = read_trace(options.file, options.period)
+        self.trace: AvailabilityIntervals = read_trace(options.file, options.period)
 
     def available(self, clients: ArrayLike, at: ArrayLike) -> Booleans:
         """Whether ``at`` lies in an interval of the client's record: `[clients]`."""

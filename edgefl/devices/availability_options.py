@@ -146,7 +146,7 @@ class NoOptions(Fields):
     """No fields; the base of those of an availability of one's own."""
 
 
-class _Stated(NamedTuple):
+class _NamedAvailability(NamedTuple):
     """An availability that isn't a field, as a scenario states it."""
 
     name: str
@@ -155,7 +155,7 @@ class _Stated(NamedTuple):
 
 def _options(stated: object) -> Any:
     """The options of a registered availability.  Raises ValueError, and pydantic's ValidationError."""
-    assert isinstance(stated, _Stated)
+    assert isinstance(stated, _NamedAvailability)
     if stated.name not in (names := registry.names("availability")) or stated.name == "always":
         raise ValueError(f"unknown key {stated.name!r}{suggestion(stated.name, names)}")
     return registry.get("availability", stated.name).Options.model_validate(stated.value)
@@ -181,7 +181,9 @@ class AvailabilityOptions(BaseModel):
         if not isinstance(written, Mapping):
             return written
         others = written.keys() - cls.model_fields.keys()
-        return {name: _Stated(str(name), value) if name in others else value for name, value in written.items()}
+        return {
+            name: _NamedAvailability(str(name), value) if name in others else value for name, value in written.items()
+        }
 
     @model_validator(mode="after")
     def _one(self) -> AvailabilityOptions:

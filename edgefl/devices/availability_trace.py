@@ -27,7 +27,7 @@ _SHAPE = "a trace has a row for each interval in which a device was available: d
 
 
 @dataclass(frozen=True)
-class Trace:
+class AvailabilityIntervals:
     """Intervals [start, end) in seconds in which devices were available; each device has a record of intervals.
 
     Record r's intervals are ``starts`` and ``ends`` from ``offsets[r]`` to ``offsets[r + 1]``. They are sorted, and
@@ -98,7 +98,7 @@ class Trace:
         return cycle, low, (low > self.offsets[record]) & (times < base + self.ends[latest])
 
 
-def read_trace(file: str, period: float | None = None) -> Trace:
+def read_trace(file: str, period: float | None = None) -> AvailabilityIntervals:
     """Read the trace in a CSV (.csv) or JSON Lines (.jsonl, .ndjson) file; ``period`` is in seconds.
 
     Each row has ``device`` (or ``client``), ``start`` and ``end``. The rows of one device are sorted and don't
@@ -114,7 +114,7 @@ def read_trace(file: str, period: float | None = None) -> Trace:
 
 
 @lru_cache(maxsize=2)  # a sweep draws a fleet for every combination
-def _read(path: Path, period: float | None, changed: int, size: int) -> Trace:
+def _read(path: Path, period: float | None, changed: int, size: int) -> AvailabilityIntervals:
     readers = {".csv": _csv_rows, ".jsonl": _json_rows, ".ndjson": _json_rows}
     if path.suffix.lower() not in readers:
         raise DeviceError(
@@ -152,7 +152,7 @@ def _read(path: Path, period: float | None, changed: int, size: int) -> Trace:
         raise DeviceError(f"{path}: this trace is empty; {_SHAPE}")
     offsets = np.cumsum([0, *(len(starts) for starts, _, _ in records.values())])
     starts_, ends_ = (np.concatenate([record[i] for record in records.values()]) for i in (0, 1))
-    return Trace(tuple(records), offsets, starts_, ends_, period)
+    return AvailabilityIntervals(tuple(records), offsets, starts_, ends_, period)
 
 
 def _csv_rows(path: Path, text: TextIO) -> Iterator[tuple[int, Mapping[str, object]]]:

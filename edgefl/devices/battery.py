@@ -50,7 +50,7 @@ class BatteryOptions(Fields):
 
 
 @dataclass(frozen=True)
-class _Drawn:
+class _BatteryDraw:
     """Batteries of some clients, each `[clients]`: capacity and level at time 0 in joules.
 
     ``watts`` is the charging power minus the idle power, if the idle power counts.
@@ -145,7 +145,7 @@ class Batteries:
         self._joules = np.zeros(len(self.device_index))
         self._since = np.zeros(len(self.device_index))
 
-    def _draw(self, rows: NDArray[np.int64]) -> _Drawn:
+    def _draw(self, rows: NDArray[np.int64]) -> _BatteryDraw:
         options, kinds = self.options, self.device_index[rows]
         drawn = None
         capacity = self._profile_capacity[kinds]
@@ -160,12 +160,12 @@ class Batteries:
         # A capacity of inf (mains power) is multiplied as 0, because 0 * inf is NaN.
         initial = np.where(np.isinf(capacity), inf, np.where(np.isinf(capacity), 0.0, capacity) * share)
         watts = options.charge_watts - (self._idle[kinds] if options.idle else np.zeros(len(rows)))
-        return _Drawn(capacity, initial, watts)
+        return _BatteryDraw(capacity, initial, watts)
 
-    def _level(self, rows: NDArray[np.int64], drawn: _Drawn, at: ArrayLike) -> Floats:
+    def _level(self, rows: NDArray[np.int64], drawn: _BatteryDraw, at: ArrayLike) -> Floats:
         last_level = np.where(self._changed[rows], self._joules[rows], drawn.initial)
         idle_seconds = np.maximum(np.asarray(at, dtype=float) - self._since[rows], 0.0)
         return np.clip(last_level + drawn.watts * idle_seconds, 0.0, drawn.capacity)
 
-    def _reserve(self, drawn: _Drawn) -> Floats:
+    def _reserve(self, drawn: _BatteryDraw) -> Floats:
         return np.where(np.isinf(drawn.capacity), 0.0, drawn.capacity) * self.options.reserve

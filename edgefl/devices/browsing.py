@@ -31,7 +31,7 @@ from edgefl.devices.profile import (
     load_link,
     split_mode,
 )
-from edgefl.devices.written_facts import Source, profile_keys, read_written
+from edgefl.devices.written_facts import FactSource, profile_keys, read_written
 from edgefl.errors import EdgeflError, UnitError, UnknownName
 from edgefl.records.devices import (
     BrokenPart,
@@ -161,7 +161,7 @@ def numbers_of(profile: Device | Link) -> dict[str, Number]:
     }  # fmt: skip
 
 
-def _sourced(source: Source) -> Sourced:
+def _sourced(source: FactSource) -> Sourced:
     return Sourced(**source.model_dump(mode="json"))
 
 

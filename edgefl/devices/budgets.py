@@ -126,7 +126,7 @@ def _amounts(name: str, rounds: Rounds) -> Integers:
 # --- edgefl's own ----------------------------------------------------------------------------------------------------
 
 
-class Memory(Budget):
+class MemoryBudget(Budget):
     """The highest peak: live tensors and kernels' scratch, as torch's allocator hands them out."""
 
     noun, quantity = "memory", units.BYTES
@@ -141,7 +141,7 @@ class Memory(Budget):
         return units.show_bytes(amount)
 
 
-class Flops(Budget):
+class FlopsBudget(Budget):
     """Most FLOPs in a round."""
 
     noun, quantity = "computation", units.FLOPS
@@ -156,7 +156,7 @@ class Flops(Budget):
         return units.show_flops(amount)
 
 
-class Traffic(Budget):
+class TrafficBudget(Budget):
     """Most bytes that a round moves."""
 
     noun, quantity = "traffic", units.BYTES

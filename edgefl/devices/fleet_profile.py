@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import cast, get_args
 
 from edgefl.devices.profile import is_file_name, library_files, look_up
-from edgefl.devices.written_facts import Confidence, Source, Written, read_written
+from edgefl.devices.written_facts import Confidence, FactSource, ProfileFile, read_written
 from edgefl.errors import DeviceError
 from edgefl.yaml_lines import spell
 
@@ -23,10 +23,10 @@ class FleetProfile:
 
     name: str
     title: str
-    source: Source
+    source: FactSource
     confidence: Confidence
     fields: Mapping[str, object]
-    written: Written = field(repr=False, compare=False)
+    written: ProfileFile = field(repr=False, compare=False)
 
     def error(self, path: Sequence[str | int], message: str) -> DeviceError:
         """A DeviceError about the value at this path in ``fields``, with its file and line."""

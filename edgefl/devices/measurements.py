@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from edgefl import units
 from edgefl.devices.profile import device_names, library_files
-from edgefl.devices.written_facts import SOURCE_SHAPE, Source, Written, read_written
+from edgefl.devices.written_facts import SOURCE_SHAPE, FactSource, ProfileFile, read_written
 from edgefl.errors import UnitError, suggestion
 
 Half = Literal["fitted", "held-out"]
@@ -68,7 +68,7 @@ class _Row(BaseModel):
     samples: PositiveInt | None = None
     includes: list[Literal["data loading", "validation"]] = []
     notes: str | None = Field(default=None, min_length=1)
-    source: Source
+    source: FactSource
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Measurement:
     includes: tuple[str, ...]
     notes: str | None
     licence: str | None
-    source: Source
+    source: FactSource
 
     @property
     def seconds_per_step(self) -> float | None:
@@ -196,7 +196,7 @@ def read_measurements(path: Path) -> list[Measurement]:
     return [_measurement(written, i, licence) for i in range(len(rows))]
 
 
-def _measurement(written: Written, i: int, licence: str | None) -> Measurement:
+def _measurement(written: ProfileFile, i: int, licence: str | None) -> Measurement:
     where = ("measurements", i)
     data = cast(list[object], written.data["measurements"])[i]
     if isinstance(data, dict) and "source" not in data:

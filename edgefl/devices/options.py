@@ -281,7 +281,7 @@ def _registered_budgets() -> list[str]:
     return [name for name in registry.names("budget") if name not in BUDGETS]
 
 
-class _Stated(NamedTuple):
+class _NamedBudget(NamedTuple):
     """A budget that isn't a field, as a scenario states it."""
 
     name: object
@@ -290,7 +290,7 @@ class _Stated(NamedTuple):
 
 def _limits(stated: object) -> Amount | Mixture:
     """A registered budget.  Raises ValueError."""
-    assert isinstance(stated, _Stated)
+    assert isinstance(stated, _NamedBudget)
     if stated.name not in (others := _registered_budgets()):
         allowed = (*BudgetOptions.model_fields, *others)
         raise ValueError(f"unknown key {stated.name!r}{suggestion(str(stated.name), allowed)}")
@@ -361,7 +361,7 @@ class BudgetOptions(BaseModel):
         if not isinstance(written, Mapping):
             return written
         others = written.keys() - cls.model_fields.keys()
-        read = {name: _Stated(name, value) if name in others else value for name, value in written.items()}
+        read = {name: _NamedBudget(name, value) if name in others else value for name, value in written.items()}
         without = [n for n in others & set(_registered_budgets()) if written[n] is None or written[n] == UNLIMITED]
         return {name: value for name, value in read.items() if name not in without}
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, PositiveFloat, TypeAdapter, ValidationError
 
-from edgefl.devices.written_facts import Source, library_folder, read_written
+from edgefl.devices.written_facts import FactSource, library_folder, read_written
 from edgefl.errors import DeviceError, UnknownName
 from edgefl.operator_classes import OPERATOR_CLASSES, OPERATOR_NAMES, OperatorName
 from edgefl.registry.part_fields import Fields
@@ -193,12 +193,12 @@ def same_runtime(one: str | None, other: str) -> bool:
     return first == second
 
 
-def source_of(entry: FittedEfficiency, share: float, of: str) -> Source:
+def source_of(entry: FittedEfficiency, share: float, of: str) -> FactSource:
     """The source of a rate that is ``share`` of a peak (``of``: its name in words)."""
     rested = "no published seconds of its class" if not entry.rows else (
         f"{entry.rows} published rows of {entry.of}" + (f" with {entry.runtime}" if entry.runtime else "")
     )  # fmt: skip
-    return Source(
+    return FactSource(
         title="Efficiencies fitted to published seconds of training steps (edgefl devices validate)",
         date=fitted().date,
         quote=f"{share:.2g} of {of}, from {rested}; predictions of rows that a fit hasn't seen are off by a factor of "

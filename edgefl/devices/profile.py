@@ -30,7 +30,7 @@ from edgefl.devices.processors import (
     processor_of,
     source_of,
 )
-from edgefl.devices.written_facts import Fact, Faults, Written, library_folder, read_written
+from edgefl.devices.written_facts import Fact, Faults, ProfileFile, library_folder, read_written
 from edgefl.errors import UnknownName, suggestion
 
 DeviceKind = Literal["microcomputer", "accelerator-board", "mini-pc", "laptop", "desktop", "phone", "server"]
@@ -381,7 +381,7 @@ def read_device(path: Path, mode: str | None = None) -> Device:
     return in_modes[mode]
 
 
-def _numbers_of_mode(written: Written, name: str) -> Mapping[str, object]:
+def _numbers_of_mode(written: ProfileFile, name: str) -> Mapping[str, object]:
     """What a device's file has for a power mode.  Raises DeviceError if it has none, or a field of another kind."""
     numbers = written.section(MODES, name)
     if not numbers:
@@ -395,7 +395,7 @@ def _numbers_of_mode(written: Written, name: str) -> Mapping[str, object]:
     return numbers
 
 
-def _device(written: Written, name: str) -> Device:
+def _device(written: ProfileFile, name: str) -> Device:
     """The device that is written.  Raises DeviceError for everything that is wrong."""
     faults = Faults()
     own, facts = _hardware(written, name, _DEVICE_NUMBERS, ["kind"], ["twin", MODES], "a device", faults)
@@ -444,7 +444,7 @@ def hardware(name: str) -> Hardware:
 
 
 def _hardware(
-    written: Written,
+    written: ProfileFile,
     name: str,
     quantities: Mapping[str, units.Quantity],
     needed: list[str],
@@ -475,7 +475,7 @@ def _hardware(
     return {**own, **_values(facts, quantities)}, facts
 
 
-def _processor_class(written: Written) -> str:
+def _processor_class(written: ProfileFile) -> str:
     named = written.text("processor")
     try:
         kind_of(named)
@@ -484,7 +484,7 @@ def _processor_class(written: Written) -> str:
     return named
 
 
-def _own_processor(written: Written) -> Processor:
+def _own_processor(written: ProfileFile) -> Processor:
     """The processor of a profile that writes its efficiencies itself, as ``edgefl calibrate`` does."""
     try:
         own = OwnProcessor.model_validate(written.data["processor"])
@@ -535,7 +535,7 @@ def _by_class(
     return processor_of(kind_of(named), entry.efficiency), placed
 
 
-def _check_rates(written: Written, value: Mapping[str, float], faults: Faults) -> None:
+def _check_rates(written: ProfileFile, value: Mapping[str, float], faults: Faults) -> None:
     def exceeds(number: str, limit: str, times: float = 1.0) -> bool:
         return number in value and limit in value and value[number] > times * value[limit]
 
@@ -578,7 +578,7 @@ def _shape(noun: str, numbers: Mapping[str, units.Quantity]) -> str:
     return f"a {noun} is a mapping with a title, and {', '.join(_needed(numbers))}"
 
 
-def _facts(written: Written, numbers: Mapping[str, units.Quantity], faults: Faults) -> dict[str, Fact]:
+def _facts(written: ProfileFile, numbers: Mapping[str, units.Quantity], faults: Faults) -> dict[str, Fact]:
     """The numbers that are written and right; the others are noted."""
     facts = {}
     for name, quantity in numbers.items():

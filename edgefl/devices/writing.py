@@ -12,7 +12,7 @@ from edgefl.devices.written_facts import Confidence
 
 
 @dataclass(frozen=True)
-class Entry:
+class ProfileNumber:
     """One number of a profile and its source. Values are texts with units, and ``low <= value <= high``."""
 
     value: str
@@ -25,7 +25,7 @@ class Entry:
     url: str | None = None
 
 
-def lent_watts(link: Link, why: str) -> dict[str, Entry]:
+def lent_watts(link: Link, why: str) -> dict[str, ProfileNumber]:
     """``download_watts`` and ``upload_watts`` of a library link, as estimates for another link.
 
     The quote of each entry starts with ``why``, the reason for using that link's numbers.
@@ -35,13 +35,13 @@ def lent_watts(link: Link, why: str) -> dict[str, Entry]:
         fact = link.facts[name]
         value, low, high = (units.show_watts(x) for x in (fact.value, fact.low, fact.high))
         quote = f"{why}: taken from {link.name} of the library, which says: {fact.source.quote}"
-        entries[name] = Entry(
+        entries[name] = ProfileNumber(
             value, low, high, "estimated", fact.source.title, fact.source.date, quote, fact.source.url
         )
     return entries
 
 
-def profile_text(texts: Mapping[str, object], entries: Mapping[str, Entry]) -> str:
+def profile_text(texts: Mapping[str, object], entries: Mapping[str, ProfileNumber]) -> str:
     """The YAML text of a device or link: first what has no source (title, kind, processor), then the numbers."""
     document: dict[str, object] = dict(texts)
     for name, entry in entries.items():

@@ -15,14 +15,14 @@ from edgefl import units, yaml_lines
 from edgefl.errors import DeviceError, UnitError, suggestion
 from edgefl.files import read_regular
 from edgefl.registry.part_fields import Fields
-from edgefl.yaml_lines import KeyPath, Place, spell
+from edgefl.yaml_lines import KeyPath, KeyPosition, spell
 
 Confidence = Literal["measured", "datasheet", "estimated"]
 SHAPE = "a number is {value, range, confidence, source: {title, date, quote}}"
 SOURCE_SHAPE = "a source is {title, url, date, quote}"
 
 
-class Source(Fields):
+class FactSource(Fields):
     """The source of a number in a profile."""
 
     title: str = Field(min_length=1, description="Document, page or paper that has the figure.")
@@ -38,13 +38,13 @@ class Source(Fields):
     )
 
 
-class _Entry(BaseModel):
+class _WrittenFact(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     value: float | str
     range: str | float | list[float | str]
     confidence: Confidence
-    source: Source
+    source: FactSource
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Fact:
     low: float
     high: float
     confidence: Confidence | Literal["fitted"]
-    source: Source
+    source: FactSource
 
 
 class Faults:
@@ -99,12 +99,12 @@ def _together(errors: Sequence[DeviceError]) -> DeviceError:
 
 
 @dataclass(frozen=True)
-class Written:
+class ProfileFile:
     """The content of a profile's file, and the position of each key in it."""
 
     path: Path
     data: Mapping[str, object]
-    places: Mapping[KeyPath, Place]
+    places: Mapping[KeyPath, KeyPosition]
 
     def error(self, message: str, *where: str | int) -> DeviceError:
         """A DeviceError ``file:line: message`` with the line of this key path, or of its nearest parent in the file."""
@@ -133,10 +133,10 @@ class Written:
             raise self.error(f"{spell(where)} must be a mapping, not {value!r:.40}", *where)
         return value
 
-    def over(self, data: Mapping[str, object], where: KeyPath) -> Written:
+    def over(self, data: Mapping[str, object], where: KeyPath) -> ProfileFile:
         """This content with other values for some keys, which stand in the file below ``where``."""
         moved = {keys[len(where) :]: place for keys, place in self.places.items() if keys[: len(where)] == where}
-        return Written(self.path, {**self.data, **data}, {**self.places, **{k: p for k, p in moved.items() if k}})
+        return ProfileFile(self.path, {**self.data, **data}, {**self.places, **{k: p for k, p in moved.items() if k}})
 
     def text(self, key: str) -> str:
         """The text under this key, stripped.  Raises DeviceError if it is empty or not a text."""
@@ -152,7 +152,7 @@ class Written:
         positive, or if it is ``measured`` from a source that wasn't read.
         """
         try:
-            entry = _Entry.model_validate(self.data[name])
+            entry = _WrittenFact.model_validate(self.data[name])
             value = quantity.parse(entry.value)
             low, high = quantity.parse_range(entry.range)
         except ValidationError as error:
@@ -170,10 +170,10 @@ class Written:
             raise self.error(f"{name}: confidence measured requires a source with read: true; use estimated", name)
         return Fact(value, low, high, entry.confidence, entry.source)
 
-    def source(self) -> Source:
+    def source(self) -> FactSource:
         """The file's ``source``, for a file with a single source.  Raises DeviceError if it is incomplete."""
         try:
-            return Source.model_validate(self.data.get("source"))
+            return FactSource.model_validate(self.data.get("source"))
         except ValidationError as error:
             raise self.invalid(error, ("source",), SOURCE_SHAPE) from None
 
@@ -188,7 +188,7 @@ class Written:
         return _together(list(found.values()))
 
 
-def read_written(path: Path, shape: str) -> Written:
+def read_written(path: Path, shape: str) -> ProfileFile:
     """Read a profile's YAML file.
 
     Raises DeviceError if the file can't be read, if a key occurs twice, or if it isn't a mapping with a title.
@@ -205,7 +205,7 @@ def read_written(path: Path, shape: str) -> Written:
     data, places = yaml_lines.read(yaml_lines.decode(raw, refuse), refuse, nouns="profiles", merge=True)
     if not isinstance(data, dict) or not isinstance(data.get("title"), str):
         raise DeviceError(f"{path}: {shape}")
-    return Written(path, data, {where: place for where, place in places.items() if where})
+    return ProfileFile(path, data, {where: place for where, place in places.items() if where})
 
 
 def library_folder() -> Path:

@@ -31,7 +31,7 @@ from edgefl.emulation.kernel import enter
 from edgefl.emulation.links import PORT, SERVER
 from edgefl.errors import EdgeflError, text_of
 from edgefl.machine.microbenchmarks import CPU, calibrate_here, small_layers, threads_of
-from edgefl.training import Node, Task
+from edgefl.training import Node, TrainingTask
 from edgefl.training.task import serialised
 from edgefl.training.worker import open_node
 from edgefl.work import Form
@@ -54,7 +54,7 @@ class Data:
     registered: registry.ForWorkers
 
 
-class Order(TypedDict, total=False):
+class ClientOrder(TypedDict, total=False):
     """What a client is told to ``do``, the name of a method of ``_Client``, and the arguments of this method."""
 
     do: str
@@ -74,7 +74,7 @@ class Times(TypedDict):
     cpu_seconds: float
 
 
-class Answer(TypedDict, total=False):
+class ClientReply(TypedDict, total=False):
     """What a client says: an ``error``, that it is ``ready`` to receive, or what the method that it ran returns."""
 
     error: str
@@ -90,13 +90,13 @@ class Answer(TypedDict, total=False):
     facts: dict[str, Any]
 
 
-def tell(pipe: Connection, facts: Order | Answer, body: bytes = b"") -> None:
+def tell(pipe: Connection, facts: ClientOrder | ClientReply, body: bytes = b"") -> None:
     """Send an order or a report."""
     pipe.send_bytes(json.dumps(facts).encode())
     pipe.send_bytes(body)
 
 
-Said = TypeVar("Said", Order, Answer)
+Said = TypeVar("Said", ClientOrder, ClientReply)
 
 
 def told(pipe: Connection, kind: type[Said]) -> tuple[Said, bytes]:
@@ -122,12 +122,14 @@ def main(pipe: Connection, namespace: str, path: list[str], data: Data) -> None:
         tell(pipe, {})
         client = _Client(pipe, stream, node)
         while True:
-            order, *body = told(pipe, Order)  # a list, from which the body is taken so that its memory is free again
+            order, *body = told(
+                pipe, ClientOrder
+            )  # a list, from which the body is taken so that its memory is free again
             try:
                 tell(pipe, *getattr(client, order.pop("do"))(body=body, **order))
             except EdgeflError as error:
                 tell(pipe, {"error": str(error)})
-    except (EOFError, ConnectionError, frames.Broken):
+    except (EOFError, ConnectionError, frames.StreamBroken):
         return
     except BaseException as error:  # said by the server, as nobody reads this process's own words
         tell(pipe, {"error": text_of(error) or type(error).__name__})
@@ -140,17 +142,17 @@ class _Client:
         self._pipe, self._stream, self._node = pipe, stream, node
         self._held: dict[str, Tensor] = {}
 
-    def _run(self, task: Task) -> Update:
+    def _run(self, task: TrainingTask) -> Update:
         """Run a task, with new memory for its update: what a node keeps for the next one would count in its peak."""
         size = space(task.form.up)
         return self._node.run(task, None if size is None else torch.empty(size, dtype=torch.uint8))
 
-    def _computed(self, task: Task) -> tuple[Update, list[bytes]]:
+    def _computed(self, task: TrainingTask) -> tuple[Update, list[bytes]]:
         """What a round computes: the task's report, and its payloads as they are sent."""
         report = self._run(task)
         return report, [serialised(tensors) for tensors in report.payloads.values() if tensors]
 
-    def calibrate(self, seconds: float, body: list[bytes]) -> tuple[Answer, bytes]:
+    def calibrate(self, seconds: float, body: list[bytes]) -> tuple[ClientReply, bytes]:
         """Measure the rates of this process by CPU time, and its ``share`` of a processor's time."""
         wall, cpu = time.monotonic(), time.process_time()
         device = calibrate_here(seconds)
@@ -162,18 +164,18 @@ class _Client:
             "arithmetic": device.processor.arithmetic, "memory": device.processor.memory,
         }, b""  # fmt: skip
 
-    def timed(self, form: str, facts: dict[str, Any], body: list[bytes]) -> tuple[Answer, bytes]:
+    def timed(self, form: str, facts: dict[str, Any], body: list[bytes]) -> tuple[ClientReply, bytes]:
         """Train a work after a pause, as in a round; the wall seconds."""
         # new files, whose pages are touched for the first time as those of a download
-        task = Task.of(Form.decode(form), stored(lambda file: file.write(body.pop())), facts)
+        task = TrainingTask.of(Form.decode(form), stored(lambda file: file.write(body.pop())), facts)
         time.sleep(PAUSE)
         began = time.monotonic()
         self._computed(task)
         return {"seconds": time.monotonic() - began}, b""
 
-    def prepare(self, form: str, facts: dict[str, Any], body: list[bytes]) -> tuple[Answer, bytes]:
+    def prepare(self, form: str, facts: dict[str, Any], body: list[bytes]) -> tuple[ClientReply, bytes]:
         """Train a work once outside all clocks, so that what is made at a first use is there."""
-        self._run(Task.of(Form.decode(form), stored(lambda file: file.write(body.pop())), facts))
+        self._run(TrainingTask.of(Form.decode(form), stored(lambda file: file.write(body.pop())), facts))
         return {}, b""
 
     def train(
@@ -184,7 +186,7 @@ class _Client:
         check: Mapping[str, int],
         latency: float,
         body: list[bytes],
-    ) -> tuple[Answer, bytes]:
+    ) -> tuple[ClientReply, bytes]:
         """A round: receive ``payloads``, train, and send the update.
 
         ``body`` has what the client holds without a download: preinstalled or kept by itself.  ``check`` are sums of
@@ -203,7 +205,7 @@ class _Client:
         names = {name for p in decoded.down for item in p.items for name in p.wire(item)} | set(decoded.keep)
         inputs = {name: tensor for name, tensor in self._held.items() if name in names}
         cpu = time.process_time()
-        report, uploads = self._computed(Task.of(decoded, inputs, facts))
+        report, uploads = self._computed(TrainingTask.of(decoded, inputs, facts))
         computed, spent = time.monotonic(), time.process_time() - cpu
         if uploads:
             time.sleep(latency)

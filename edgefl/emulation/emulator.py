@@ -21,15 +21,15 @@ from edgefl import start_method
 from edgefl.data import Federation
 from edgefl.emulation import client_process as clients
 from edgefl.emulation import frames
-from edgefl.emulation.client_process import Answer, Data, Order, checksum, tell, told
-from edgefl.emulation.journal import Journal
+from edgefl.emulation.client_process import ClientOrder, ClientReply, Data, checksum, tell, told
+from edgefl.emulation.journal import MachineJournal
 from edgefl.emulation.kernel import control_groups_here
 from edgefl.emulation.limits import Limits
-from edgefl.emulation.links import UNLIMITED, Network, Rates, client_of
-from edgefl.emulation.traffic import Traffic
+from edgefl.emulation.links import UNLIMITED, EmulatedNetwork, Rates, client_of
+from edgefl.emulation.traffic import CrossTraffic
 from edgefl.errors import EmulationError
 from edgefl.planning import Plan
-from edgefl.training import Inline, Task
+from edgefl.training import Inline, TrainingTask
 from edgefl.training.task import answer, deserialised, serialised
 from edgefl.work.update import Update
 
@@ -38,7 +38,7 @@ START_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
-class Machine:
+class EmulatedClient:
     """What an emulated client has: its number in the federation, its core and its share of it, the bytes that tensors
     may take (inf: no limit), and its link's payload bits per second and seconds of latency."""
 
@@ -51,7 +51,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Flown:
+class EmulatedRound:
     """A client's round on the wall clock: seconds of each phase, and the bytes that were sent.
 
     ``ended_in`` is the phase in which it failed, None if its update arrived; ``late`` says that the server gave it up
@@ -77,7 +77,7 @@ class Flown:
 class _Running:
     """A client's process, its pipe and stream, and its limits."""
 
-    machine: Machine
+    machine: EmulatedClient
     number: int
     process: BaseProcess
     pipe: Connection
@@ -101,26 +101,28 @@ class Emulator:
         self,
         federation: Federation,
         data: Data,
-        machines: Sequence[Machine],
+        machines: Sequence[EmulatedClient],
         line: Rates = UNLIMITED,
         background: tuple[int, float] = (0, inf),
     ):
         self._inline = Inline(federation, "cpu")
-        self._tasks: dict[int, tuple[Task, Future[Update]]] = {}
+        self._tasks: dict[int, tuple[TrainingTask, Future[Update]]] = {}
         self._running: dict[int, _Running] = {}
-        self._journal = Journal()
-        self._traffic: Traffic | None = None
+        self._journal = MachineJournal()
+        self._traffic: CrossTraffic | None = None
         try:
             # the work of their frames isn't the clients', and would be counted as theirs on their cores
             cores = os.sched_getaffinity(0) - {machine.core for machine in machines}
-            self.network = Network(self._journal, [machine.rates for machine in machines], line, background, cores)
+            self.network = EmulatedNetwork(
+                self._journal, [machine.rates for machine in machines], line, background, cores
+            )
             self._start(machines, data)
-            self._traffic = Traffic(self.network, line)
+            self._traffic = CrossTraffic(self.network, line)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, machines: Sequence[Machine], data: Data) -> None:
+    def _start(self, machines: Sequence[EmulatedClient], data: Data) -> None:
         context, groups = start_method.context(clients.__name__), control_groups_here()
         listening = self.network.listen(len(machines))
         with listening:
@@ -160,7 +162,7 @@ class Emulator:
         if not running.pipe.poll(max(until - time.monotonic(), 0.0)):
             raise EmulationError(f"{name} hasn't begun within {START_SECONDS:g} s")
         try:
-            answer, _ = told(running.pipe, Answer)
+            answer, _ = told(running.pipe, ClientReply)
         except (EOFError, OSError):
             raise EmulationError(f"the process of {name} ended before it began") from None
         if "error" in answer:
@@ -188,7 +190,7 @@ class Emulator:
 
     # as an executor -------------------------------------------------------------------------------------------------
 
-    def submit(self, task: Task) -> Future[Update]:
+    def submit(self, task: TrainingTask) -> Future[Update]:
         """Run a work of the server; keep a client's until it flies."""
         if task.client is None:
             return self._inline.submit(task)
@@ -198,7 +200,7 @@ class Emulator:
 
     # clients --------------------------------------------------------------------------------------------------------
 
-    def calibrate(self, client: int, seconds: float) -> Answer:
+    def calibrate(self, client: int, seconds: float) -> ClientReply:
         """Rates of a client's process under its quota, by CPU time, and its ``share`` of a processor's time.
 
         Its memory isn't limited meanwhile.
@@ -214,7 +216,7 @@ class Emulator:
         """The process of a client."""
         return self._running[client].process
 
-    def timed(self, orders: Mapping[int, tuple[str, Task]]) -> dict[int, float]:
+    def timed(self, orders: Mapping[int, tuple[str, TrainingTask]]) -> dict[int, float]:
         """Wall seconds in which each client's process trains its work once under its quota; all begin together.
 
         An order is the work's key and its task.
@@ -225,7 +227,7 @@ class Emulator:
             tell(self._running[client].pipe, {"do": "timed", **_order(task)}, serialised(task.tensors()))
         return {client: float(self._answer(self._running[client])[0]["seconds"]) for client in orders}
 
-    def fly(self, plans: Mapping[int, Plan], deadline: float = inf) -> dict[int, Flown]:
+    def fly(self, plans: Mapping[int, Plan], deadline: float = inf) -> dict[int, EmulatedRound]:
         """Play the round of these clients at the same time; their tasks have been submitted.
 
         After ``deadline`` seconds the server gives up those whose update isn't there; they take part no more, and
@@ -235,7 +237,7 @@ class Emulator:
         there = {client: plan for client, plan in plans.items() if self._running[client].process.is_alive()}
         for client, plan in there.items():
             self._prepare(self._running[client], plan.key, tasks[client][0])
-        flown = {client: Flown(client, 0.0, 0.0, 0.0, 0, 0, ended_in="start") for client in plans}
+        flown = {client: EmulatedRound(client, 0.0, 0.0, 0.0, 0, 0, ended_in="start") for client in plans}
         for client in plans.keys() - there.keys():
             tasks[client][1].cancel()
         start = threading.Barrier(max(len(there), 1))
@@ -246,7 +248,7 @@ class Emulator:
             }
             return flown | {client: flight.result() for client, flight in flights.items()}
 
-    def _prepare(self, running: _Running, key: str, task: Task) -> None:
+    def _prepare(self, running: _Running, key: str, task: TrainingTask) -> None:
         """Let a client train a work once before its first round with it, at the full speed of this machine."""
         if key in running.prepared:
             return
@@ -264,11 +266,11 @@ class Emulator:
         self,
         running: _Running,
         plan: Plan,
-        task: Task,
+        task: TrainingTask,
         future: Future[Update],
         start: threading.Barrier,
         deadline: float,
-    ) -> Flown:
+    ) -> EmulatedRound:
         machine, stream = running.machine, running.stream
         assert stream is not None
         sent = {item.name for payload in plan.down for item in payload.items}
@@ -282,7 +284,7 @@ class Emulator:
         new = {name: tensor for name, tensor in own.items() if name not in running.held or name in task.form.keep}
         sums = {name: checksum(tensor) for name, tensor in own.items() if name not in new}
         up = [payload for payload in task.form.up if payload.items]
-        order: Order = {
+        order: ClientOrder = {
             "do": "train", **_order(task), "payloads": len(downloads), "check": sums,
             "latency": machine.latency_seconds,
         }  # fmt: skip
@@ -302,14 +304,14 @@ class Emulator:
             ended = time.monotonic()
             answer, kept = self._answer(running)
             times = answer["times"]
-        except (EOFError, OSError, frames.Broken) as error:
+        except (EOFError, OSError, frames.StreamBroken) as error:
             future.cancel()
             return self._given_up(running, receiver, began, sum(map(len, downloads)), error)
         running.held |= sent | new.keys()
         future.set_result(_update(answer["facts"], task, arrived, kept))
         counted = self.network.counted(running.number)
         downloaded = times["downloaded"] if downloads else began
-        return Flown(
+        return EmulatedRound(
             machine.client,
             downloaded - began,
             times["computed"] - downloaded,
@@ -322,18 +324,18 @@ class Emulator:
 
     def _given_up(
         self, running: _Running, receiver: frames.Receiver, began: float, sent: int, error: Exception
-    ) -> Flown:
+    ) -> EmulatedRound:
         """What is known of a client whose update isn't there: its process has ended, or the deadline is over.
 
         Its computing ends with the first byte that arrived, less the latency.  When its download was complete is only
         said with its update, so the download is counted as computing.
         """
         ended = time.monotonic()
-        late = running.process.is_alive() and isinstance(error, frames.Broken)
+        late = running.process.is_alive() and isinstance(error, frames.StreamBroken)
         running.process.kill()
         running.process.join()
         computed = ended if receiver.first is None else receiver.first - running.machine.latency_seconds
-        return Flown(
+        return EmulatedRound(
             running.machine.client,
             0.0,
             computed - began,
@@ -345,19 +347,19 @@ class Emulator:
             late=late,
         )
 
-    def _answer(self, running: _Running) -> tuple[Answer, bytes]:
-        answer, body = told(running.pipe, Answer)
+    def _answer(self, running: _Running) -> tuple[ClientReply, bytes]:
+        answer, body = told(running.pipe, ClientReply)
         if "error" in answer:
             raise EmulationError(answer["error"])
         return answer, body
 
 
-def _order(task: Task) -> Order:
+def _order(task: TrainingTask) -> ClientOrder:
     """A task without its tensors, as an order says it; what a client kept travels with them."""
     return {"form": task.form.encode(), "facts": {**task.facts(), "metered": False, "kept": None}}
 
 
-def _update(facts: Mapping[str, Any], task: Task, arrived: Sequence[bytearray], kept: bytes) -> Update:
+def _update(facts: Mapping[str, Any], task: TrainingTask, arrived: Sequence[bytearray], kept: bytes) -> Update:
     """The report of a client from its facts, its payloads and what it keeps."""
     tensors: dict[str, Tensor] = {f"kept/{name}": tensor for name, tensor in deserialised(kept).items()}
     names = [payload.name for payload in task.form.up if payload.items]

@@ -42,7 +42,7 @@ def send(stream: socket.socket, payloads: Sequence[bytes]) -> None:
         stream.sendall(payload)
 
 
-class Broken(Exception):
+class StreamBroken(Exception):
     """A stream that ended, or said nothing in time, in the middle of payloads; ``received`` of their bytes came."""
 
     def __init__(self, message: str, received: int):
@@ -96,13 +96,13 @@ class Receiver:
                 self.stream.settimeout(0.0)
                 with suppress(BlockingIOError):
                     self.received += self.stream.recv_into(view[have : have + PIECE])
-                raise Broken(f"{have} of {size} bytes came in time", self.received) from None
+                raise StreamBroken(f"{have} of {size} bytes came in time", self.received) from None
             except OSError as error:
-                raise Broken(
+                raise StreamBroken(
                     f"the stream broke after {have} of {size} bytes: {error.strerror}", self.received
                 ) from None
             if not got:
-                raise Broken(f"the stream ended after {have} of {size} bytes", self.received)
+                raise StreamBroken(f"the stream ended after {have} of {size} bytes", self.received)
             self.first = self.first or time.monotonic()
             have += got
             self.received += got

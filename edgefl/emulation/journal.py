@@ -36,7 +36,7 @@ class Made(TypedDict):
     processes: list[int]
 
 
-class Journal:
+class MachineJournal:
     """The list of what this process makes on the machine; ``name`` (``edgefl-PID``) begins all names.
 
     A process that outlives this one by an instant removes everything at its end.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from pathlib import Path
 
-from edgefl.emulation.journal import Journal
+from edgefl.emulation.journal import MachineJournal
 from edgefl.emulation.kernel import ControlGroups
 from edgefl.errors import EmulationError
 
@@ -21,7 +21,7 @@ WEIGHT = 10
 class Limits:
     """The control groups of one emulated client."""
 
-    def __init__(self, groups: ControlGroups, journal: Journal, name: str):
+    def __init__(self, groups: ControlGroups, journal: MachineJournal, name: str):
         self._groups, self._name = groups, f"{journal.name}/{name}"
         for group in (journal.name, self._name):
             for folder in groups.roots(group):

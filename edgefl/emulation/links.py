@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import TypeVar
 
-from edgefl.emulation.journal import Journal
+from edgefl.emulation.journal import MachineJournal
 from edgefl.emulation.kernel import QUEUE, batch, bucket, enter, run, share
 from edgefl.errors import EmulationError
 
@@ -51,14 +51,14 @@ UNLIMITED = Rates(None, None)
 
 
 @dataclass(frozen=True)
-class Counted:
+class LinkCounters:
     """What an interface has sent: bytes of whole frames, and frames."""
 
     bytes: int
     frames: int
 
 
-class Network:
+class EmulatedNetwork:
     """The namespaces of a server and of clients 0, 1, ..., with a link each.  ``line`` are the rates of the server's
     own line: ``down`` what it sends to all clients, ``up`` what it receives from them.
 
@@ -71,7 +71,7 @@ class Network:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: MachineJournal,
         links: list[Rates],
         line: Rates = UNLIMITED,
         background: tuple[int, float] = (0, inf),
@@ -176,7 +176,7 @@ class Network:
         """Take a client's link up or down."""
         run("ip", "-n", self.switch, "link", "set", _port(client), "up" if up else "down")
 
-    def counted(self, client: int) -> tuple[Counted, Counted]:
+    def counted(self, client: int) -> tuple[LinkCounters, LinkCounters]:
         """What was sent to a client and what it sent, by the kernel's counters of its link."""
         return (
             _counted(self.switch, _port(client)),
@@ -241,7 +241,7 @@ def _port(client: int) -> str:
     return f"c{client}"
 
 
-def _counted(namespace: str, interface: str) -> Counted:
+def _counted(namespace: str, interface: str) -> LinkCounters:
     told = json.loads(run("ip", "-n", namespace, "-s", "-j", "link", "show", "dev", interface))
     sent = told[0]["stats64"]["tx"]
-    return Counted(sent["bytes"], sent["packets"])
+    return LinkCounters(sent["bytes"], sent["packets"])

@@ -7,20 +7,20 @@ import threading
 from contextlib import ExitStack, suppress
 from typing import Self
 
-from edgefl.emulation.links import PORT, SERVER, Network, Rates, listening, within
+from edgefl.emulation.links import PORT, SERVER, EmulatedNetwork, Rates, listening, within
 
 PIECE = 1 << 16
 """Bytes that are sent or received at a time, and that wait at the sender."""
 
 
-class Traffic:
+class CrossTraffic:
     """Transfers of others that run until they are closed: TCP streams whose senders always have bytes to send.
 
     Each direction of the line that has a rate has as many as the network has addresses for.  A context manager.  Raises
     EmulationError if a stream can't be opened.
     """
 
-    def __init__(self, network: Network, line: Rates):
+    def __init__(self, network: EmulatedNetwork, line: Rates):
         self._streams = ExitStack()
         self._threads: list[tuple[threading.Thread, socket.socket]] = []
         self.received = [0, 0]
@@ -34,7 +34,7 @@ class Traffic:
             self.close()
             raise
 
-    def _joined(self, network: Network, own: str) -> tuple[socket.socket, socket.socket]:
+    def _joined(self, network: EmulatedNetwork, own: str) -> tuple[socket.socket, socket.socket]:
         """A stream of the server with this address of others, both its ends."""
         with within(network.server, lambda: listening(PORT + 1, 1)) as waiting:
             waiting.settimeout(10.0)

@@ -11,7 +11,7 @@ from math import ceil
 
 import torch
 
-from edgefl.work import Call, Held, Inside
+from edgefl.work import Call, Inside, LiveCall
 from edgefl.work.meter.allocator_peak import AllocatorPeak, Balance, MemoryEvents
 from edgefl.work.meter.operator_calls import LIBRARY
 from edgefl.work.torch_device import threads, warm
@@ -53,7 +53,7 @@ def kernels(device: str) -> str:
     return f"torch {torch.__version__}, {' '.join(sets)}, 1 thread"
 
 
-def probe(held: Sequence[Held], device: str) -> list[Inside]:
+def probe(held: Sequence[LiveCall], device: str) -> list[Inside]:
     """The most bytes that each of these calls holds at a time, outputs included; ``device`` is cpu or cuda.
 
     Calls run on zeros and on one thread.  A call that can't be run is assumed: one with arguments of more than
@@ -95,7 +95,7 @@ def _is_slow_product(call: Call) -> bool:
     return dtype in fast and rows * terms * columns > SLOW_PRODUCT and not getattr(torch.ops.mkldnn, fast[dtype])()
 
 
-def _inside(held: Held, measured: tuple[int, int] | None, factor: float, most: int) -> Inside:
+def _inside(held: LiveCall, measured: tuple[int, int] | None, factor: float, most: int) -> Inside:
     if measured is None:
         return _assumed(held)
     peak, kept = measured
@@ -104,12 +104,12 @@ def _inside(held: Held, measured: tuple[int, int] | None, factor: float, most: i
     return Inside(peak)
 
 
-def _assumed(held: Held) -> Inside:
+def _assumed(held: LiveCall) -> Inside:
     call = held.call.largest_entry() if held.call.takes_lists else held.call
     return Inside(held.outputs + ASSUMED_FACTOR * call.argument_bytes, assumed=True)
 
 
-def _without_gpu(held: Held) -> Inside:
+def _without_gpu(held: LiveCall) -> Inside:
     """For a GPU that isn't at hand: kernels that work element by element, or on lists of tensors, take nothing, nor do
     those that dequantise, which write into their outputs."""
     try:

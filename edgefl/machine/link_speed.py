@@ -19,7 +19,7 @@ from statistics import median, stdev
 
 from edgefl import units
 from edgefl.devices import load_link as library_link
-from edgefl.devices.writing import Entry, lent_watts, profile_text
+from edgefl.devices.writing import ProfileNumber, lent_watts, profile_text
 from edgefl.errors import DeviceError
 
 GREETING = "edgefl-link 1"
@@ -86,10 +86,10 @@ def measure_link(address: str, *, quick: bool, like: str | None, on_message: OnM
     sigmas = [stdev(map(math.log, rates)) for rates in (down, up)]
     title, today = "edgefl calibrate, a TCP test", datetime.date.today()
 
-    def entry(values: list[float], show: Callable[[float], str], quote: str) -> Entry:
+    def entry(values: list[float], show: Callable[[float], str], quote: str) -> ProfileNumber:
         low, middle, high = min(values), median(values), max(values)
         text = f"{show(middle)} ({show(low)} to {show(high)}): {quote}"
-        return Entry(show(middle), show(low), show(high), "measured", title, today, text)
+        return ProfileNumber(show(middle), show(low), show(high), "measured", title, today, text)
 
     bits = units.show_bits_per_second
     intervals = f"intervals of {PIECE:g} s of one TCP stream, received payload without the stream's start."
@@ -97,7 +97,7 @@ def measure_link(address: str, *, quick: bool, like: str | None, on_message: OnM
         "download_bits_per_second": entry(down, bits, f"median of {len(down)} {intervals}"),
         "upload_bits_per_second": entry(up, bits, f"median of {len(up)} {intervals}"),
         "latency_seconds": entry(trips, units.show_seconds, f"median of {len(trips)} round trips of one byte."),
-        "loss": Entry("0", "0", "0", "measured", title, today,
+        "loss": ProfileNumber("0", "0", "0", "measured", title, today,
                       "Included in the rates, which count received payload without headers and retransmissions."),
     }  # fmt: skip
     entries |= lent_watts(lender, "Not measured")

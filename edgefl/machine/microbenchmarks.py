@@ -56,7 +56,7 @@ CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class Bench:
+class ProbeBench:
     """The device of probes, what their batches are multiplied with, and the dtype of autocast (None: float32)."""
 
     scale: float = 1.0
@@ -79,10 +79,10 @@ class Bench:
 class Layers:
     """Layers of a probe: what makes them, the shape of their input, and whether it is data, without a gradient.
 
-    The first number of the shape is a batch, which the scale of a ``Bench`` multiplies.
+    The first number of the shape is a batch, which the scale of a ``ProbeBench`` multiplies.
     """
 
-    make: Callable[[Bench], nn.Module]
+    make: Callable[[ProbeBench], nn.Module]
     shape: tuple[int, ...]
     data: bool = False
 
@@ -116,14 +116,14 @@ class _Lookup(nn.Module):
         return F.embedding(torch.arange(self._tokens, device=x.device) * 97 % len(self.table), self.table)
 
 
-def _dense(*widths: int) -> Callable[[Bench], nn.Module]:
+def _dense(*widths: int) -> Callable[[ProbeBench], nn.Module]:
     return lambda _: nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(widths)))
 
 
-def _convolutions(*layers: tuple[int, int, int, int, int]) -> Callable[[Bench], nn.Module]:
+def _convolutions(*layers: tuple[int, int, int, int, int]) -> Callable[[ProbeBench], nn.Module]:
     """Convolutions of (input channels, output channels, kernel, stride, groups); patches aren't padded."""
 
-    def make(_: Bench) -> nn.Module:
+    def make(_: ProbeBench) -> nn.Module:
         return nn.Sequential(
             *(nn.Conv2d(i, o, k, s, 0 if k == s else k // 2, groups=g, bias=False) for i, o, k, s, g in layers)
         )
@@ -131,15 +131,15 @@ def _convolutions(*layers: tuple[int, int, int, int, int]) -> Callable[[Bench], 
     return make
 
 
-def _depthwise(channels: int, kernel: int, stride: int = 1) -> Callable[[Bench], nn.Module]:
+def _depthwise(channels: int, kernel: int, stride: int = 1) -> Callable[[ProbeBench], nn.Module]:
     return _convolutions((channels, channels, kernel, stride, channels))
 
 
-def _pointwise(function: Callable[[Tensor], Tensor], times: int = 2) -> Callable[[Bench], nn.Module]:
+def _pointwise(function: Callable[[Tensor], Tensor], times: int = 2) -> Callable[[ProbeBench], nn.Module]:
     return lambda _: nn.Sequential(*(_Function(function) for _ in range(times)))
 
 
-def _fused_attention(causal: bool) -> Callable[[Bench], nn.Module]:
+def _fused_attention(causal: bool) -> Callable[[ProbeBench], nn.Module]:
     def attend(qkv: Tensor) -> Tensor:
         query, key, value = qkv.unbind(1)
         return F.scaled_dot_product_attention(query, key, value, is_causal=causal)
@@ -221,7 +221,7 @@ _UPDATED, _TABLE = ((384, 384), (384,), (768, 384), (768,)), 9_000_000
 """Weights that optimizers update; AdamW updates a table, too, whose results have new memory at every allocation."""
 
 
-def _stepped(layers: Layers, bench: Bench) -> Step:
+def _stepped(layers: Layers, bench: ProbeBench) -> Step:
     module = layers.make(bench).to(bench.device)
     with torch.no_grad():
         for tensor in (*module.parameters(), *module.buffers()):
@@ -243,7 +243,7 @@ def _stepped(layers: Layers, bench: Bench) -> Step:
     return step
 
 
-def _updated(make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], bench: Bench, table: int = 0) -> Step:
+def _updated(make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], bench: ProbeBench, table: int = 0) -> Step:
     shapes: list[tuple[int, ...]] = [*_UPDATED, *[(bench.scaled(table),)] * (table > 0)]
     parameters = [nn.Parameter(bench.filled(*shape)) for shape in shapes]
     for parameter in parameters:
@@ -289,12 +289,12 @@ def _probe(name: str, step: Step) -> Probe:
     return Probe(name, step, operator_table(meter.steps[0, ""].operators))
 
 
-def products(bench: Bench) -> list[Probe]:
+def products(bench: ProbeBench) -> list[Probe]:
     """The probes of matrix products."""
     return [_probe(name, _stepped(layers, bench)) for name, layers in PRODUCTS.items()]
 
 
-def probes(bench: Bench) -> list[Probe]:
+def probes(bench: ProbeBench) -> list[Probe]:
     """All probes; those of products are first."""
     adamw: Callable[[list[nn.Parameter]], torch.optim.Optimizer] = torch.optim.AdamW
     updates = {
@@ -314,7 +314,7 @@ def probes(bench: Bench) -> list[Probe]:
 
 def scale_for(seconds: float, free_bytes: float, clock: Clock, device: torch.device) -> float:
     """The scale with which probes take about half of ``seconds`` for three rounds, and half of the free memory."""
-    dense = _probe("", _stepped(next(iter(PRODUCTS.values())), Bench(device=device)))
+    dense = _probe("", _stepped(next(iter(PRODUCTS.values())), ProbeBench(device=device)))
     flops = float(dense.operators[:, 0] @ dense.operators[:, 2])
     rate = flops / float(rounds([dense], 0.0, clock, 3).min())
     by_time, by_memory = seconds * rate / (6 * WORTH), (0.5 * free_bytes - FIXED_BYTES) / SCALED_BYTES
@@ -409,7 +409,7 @@ def calibrate_here(seconds: float = SECONDS) -> Device:
     overhead_bytes = psutil.Process().memory_info().rss
     clock, began = by_clock(time.process_time), time.process_time()
     with threads_of(1):
-        measured = probes(Bench(scale_for(seconds, host.free_bytes(), clock, CPU)))
+        measured = probes(ProbeBench(scale_for(seconds, host.free_bytes(), clock, CPU)))
         left = seconds - (time.process_time() - began)
         *steps, small = timed_steps(measured, np.median(rounds(measured, left, clock), axis=0))
     rates = rates_of("cpu", steps, small)

@@ -25,8 +25,8 @@ from edgefl.work import (
     Meter,
     Pass,
     Source,
+    StepTrace,
     TensorSpec,
-    Trace,
     Work,
     distinct,
     execute,
@@ -119,7 +119,7 @@ class Observed:
     ``rss_bytes_...`` are the resident set of this process before the work, at most during it, and after it.
     """
 
-    trace: Trace
+    trace: StepTrace
     peak_memory_bytes: int
     seconds: Mapping[tuple[int, str], tuple[float, float]]
     rss_bytes_before: int
@@ -245,7 +245,7 @@ class _Resident:
         self.peak = max(self.peak, self.after)
 
 
-def step_seconds(work: Work, source: Source, trace: Trace, device: Device) -> dict[tuple[int, str], float]:
+def step_seconds(work: Work, source: Source, trace: StepTrace, device: Device) -> dict[tuple[int, str], float]:
     """Predicted seconds of a step on ``device``, by distinct pass and pattern, as ``ComputeCost.seconds`` has them."""
     every = work.accumulation
     seconds = {}
@@ -257,6 +257,6 @@ def step_seconds(work: Work, source: Source, trace: Trace, device: Device) -> di
             # the steps of one update, and the optimizer's step
             steps = {(0, p): s for (i, p), s in trace.steps.items() if i == index and p in (pattern, UPDATE)}
             few = RandomBatches(source, work.model, every, short=True)
-            total = compute_cost(single_pass, few, Trace(0, {}, steps)).seconds(device)
+            total = compute_cost(single_pass, few, StepTrace(0, {}, steps)).seconds(device)
             seconds[index, pattern] = total / few.counts(pass_)[pattern]
     return seconds

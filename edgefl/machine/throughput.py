@@ -20,9 +20,9 @@ from edgefl.machine.fitted_rates import nearest, rates_of
 from edgefl.machine.microbenchmarks import (
     LEAST_SCALE,
     PRODUCTS,
-    Bench,
     Clock,
     Probe,
+    ProbeBench,
     by_clock,
     by_events,
     by_launches,
@@ -50,7 +50,7 @@ SLOWED = 0.95
 
 
 @dataclass(frozen=True)
-class Spread:
+class MeasuredSpread:
     """Median, lowest and highest value of a quantity that was measured ``times`` times."""
 
     value: float
@@ -82,18 +82,18 @@ class Sustained:
     """
 
     rates: Hardware
-    flops_per_second: Spread
-    peak_flops_per_second: Spread
-    memory_bytes_per_second: Spread
-    seconds_per_operator: Spread
-    jitter: Spread
-    halves: dict[str, Spread | None]
+    flops_per_second: MeasuredSpread
+    peak_flops_per_second: MeasuredSpread
+    memory_bytes_per_second: MeasuredSpread
+    seconds_per_operator: MeasuredSpread
+    jitter: MeasuredSpread
+    halves: dict[str, MeasuredSpread | None]
     scale: float
 
 
-def spread(values: Floats | list[float]) -> Spread:
+def spread(values: Floats | list[float]) -> MeasuredSpread:
     """The spread of the values.  There must be at least one."""
-    return Spread(float(np.median(values)), float(np.min(values)), float(np.max(values)), len(values))
+    return MeasuredSpread(float(np.median(values)), float(np.min(values)), float(np.max(values)), len(values))
 
 
 def sustained(
@@ -111,7 +111,7 @@ def sustained(
         peak = _peak(device, clock, free_bytes)
         on_message("float32: steps of single layers")
         scale = scale_for(0.55 * seconds, free_bytes, clock, device)
-        measured = probes(Bench(scale, device))
+        measured = probes(ProbeBench(scale, device))
         taken = rounds(measured, 0.55 * seconds, clock, LEAST_ROUNDS)
         if kind == "gpu":
             with torch.enable_grad():
@@ -129,7 +129,7 @@ def sustained(
     return Sustained(
         rates,
         of_products,
-        Spread(best, min(peak.value, best), best, peak.times),
+        MeasuredSpread(best, min(peak.value, best), best, peak.times),
         _ranged(rates.memory_bytes_per_second, speeds[:, pointwise]),
         spread(taken[:, -1] * (rates.seconds_per_operator / median[-1])),
         _jitter(taken),
@@ -142,10 +142,10 @@ def _is_pointwise(probe: Probe) -> bool:
     return bool((probe.operators[:, 3] == OperatorClass.POINTWISE).all())
 
 
-def _ranged(value: float, speeds: Floats) -> Spread:
+def _ranged(value: float, speeds: Floats) -> MeasuredSpread:
     """The value with the range that it has by the speeds of some probes, as shares of the median: ``[rounds, n]``."""
     each = speeds.mean(axis=1)
-    return Spread(value, value * min(1.0, float(each.min())), value * max(1.0, float(each.max())), len(each))
+    return MeasuredSpread(value, value * min(1.0, float(each.min())), value * max(1.0, float(each.max())), len(each))
 
 
 def clock_of(device: torch.device) -> Clock:
@@ -153,20 +153,20 @@ def clock_of(device: torch.device) -> Clock:
     return by_events if device.type == "cuda" else by_clock(time.perf_counter)
 
 
-def _jitter(seconds: Floats) -> Spread:
+def _jitter(seconds: Floats) -> MeasuredSpread:
     """Jitter over all repetitions, ``[rounds, probes]``; its range comes from the first and the second half."""
     steps = np.log(seconds.sum(axis=1))
     sigmas = [float(part.std(ddof=1)) for part in (steps, *np.array_split(steps, 2)) if len(part) > 1]
-    return Spread(sigmas[0], min(sigmas), max(sigmas), len(steps))
+    return MeasuredSpread(sigmas[0], min(sigmas), max(sigmas), len(steps))
 
 
-def _peak(device: torch.device, clock: Clock, free_bytes: float, dtype: torch.dtype = torch.float32) -> Spread:
+def _peak(device: torch.device, clock: Clock, free_bytes: float, dtype: torch.dtype = torch.float32) -> MeasuredSpread:
     """FLOP/s of a large square product, measured five times, at the fastest size that fits memory and time."""
     best: list[float] = []
     for size in SIZES:
         if 12 * size * size > SPARE * free_bytes:
             break
-        x = Bench(device=device).filled(size, size).to(dtype)
+        x = ProbeBench(device=device).filled(size, size).to(dtype)
         call = partial(torch.mm, x, x)
         call()
         seconds = [clock(call) for _ in range(5)]
@@ -175,7 +175,7 @@ def _peak(device: torch.device, clock: Clock, free_bytes: float, dtype: torch.dt
             best = rates
         if 8 * min(seconds) > PEAK_SECONDS:
             break
-    return spread(best) if best else Spread(0.0, 0.0, 0.0, 0)
+    return spread(best) if best else MeasuredSpread(0.0, 0.0, 0.0, 0)
 
 
 def autocast_trains(name: str, device: torch.device) -> bool:
@@ -201,7 +201,7 @@ def _half(
     free_bytes: float,
     budget: float,
     on_message: Callable[[str], object],
-) -> Spread | None:
+) -> MeasuredSpread | None:
     """FLOP/s of the products in a half precision, or None if it can't be used for training.
 
     The rest of the rates are those in float32.  Batches are small if larger ones wouldn't fit the budget.
@@ -211,9 +211,9 @@ def _half(
         return None
     clock = clock_of(device)
     try:
-        small = products(Bench(LEAST_SCALE, device, HALVES[name]))
+        small = products(ProbeBench(LEAST_SCALE, device, HALVES[name]))
         share = budget / (LEAST_ROUNDS * float(rounds(small, 0.0, clock).sum()))
-        measured = products(Bench(min(scale, LEAST_SCALE * share), device, HALVES[name])) if share > 1 else small
+        measured = products(ProbeBench(min(scale, LEAST_SCALE * share), device, HALVES[name])) if share > 1 else small
         taken = rounds(measured, budget, clock, LEAST_ROUNDS)
         most = _peak(device, clock, free_bytes, HALVES[name]).high or np.inf
     except (RuntimeError, NotImplementedError):  # this build has no kernel for the dtype
@@ -234,7 +234,7 @@ def sustained_run(seconds: float, threads: int, device: torch.device, free_bytes
     """
     clock = clock_of(device)
     with threads_of(threads):
-        acts = products(Bench(scale_for(seconds, free_bytes, clock, device), device))
+        acts = products(ProbeBench(scale_for(seconds, free_bytes, clock, device), device))
         measured = rounds(acts, seconds, clock, LEAST_ROUNDS).sum(axis=1)
     flops = sum(float(act.operators[:, 0] @ act.operators[:, 2]) for act in acts)
     return np.cumsum(measured), flops / measured

@@ -1,7 +1,7 @@
 """Methods of federated learning, each in one file, client and server halves together."""
 
 from edgefl.methods.aggregation import Cohort, combine
-from edgefl.methods.aggregation.rules import ByCoordinate, ByUpdate, Group
+from edgefl.methods.aggregation.rules import ByCoordinate, ByUpdate, ComparableUpdates
 from edgefl.methods.aggregation.server_optimizers import ServerOptimizer
 from edgefl.methods.protocol import Method
 from edgefl.methods.setting import ClientFacts, Kind, Setting
@@ -9,6 +9,6 @@ from edgefl.methods.state import ServerState
 from edgefl.work.update import Update
 
 __all__ = [
-    "ByCoordinate", "ByUpdate", "ClientFacts", "Cohort", "Group", "Kind", "Method", "ServerOptimizer", "ServerState",
-    "Setting", "Update", "combine",
+    "ByCoordinate", "ByUpdate", "ClientFacts", "Cohort", "ComparableUpdates", "Kind", "Method", "ServerOptimizer",
+    "ServerState", "Setting", "Update", "combine",
 ]  # fmt: skip

@@ -214,7 +214,7 @@ class MultiwayEncoder(nn.Module):
         return tokens
 
 
-class Fusion(nn.Module):
+class FeatureFusion(nn.Module):
     """PmcmFL's fusion F of an image and a text feature: ``tanh(Linear([LN(h_i); LN(h_t)]) / 2)``."""
 
     def __init__(self, width: int):
@@ -242,7 +242,7 @@ class MultiwayModel(Model):
         width = self.multiway.width
         if classes := description["joint"].get("classes"):
             self.joint = nn.Module()
-            self.joint.fusion = Fusion(width)
+            self.joint.fusion = FeatureFusion(width)
             self.joint.head = nn.Sequential(
                 nn.Linear(width, 2 * width), nn.LayerNorm(2 * width), nn.GELU(), nn.Linear(2 * width, classes)
             )

@@ -28,7 +28,7 @@ class Projection(Fields):
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout of the hidden layers, a probability")
 
 
-class Fusion(Fields):
+class FusionOptions(Fields):
     """The classifier of a model of two modalities: an MLP on their concatenated features."""
 
     hidden: tuple[PositiveInt, ...] = Field((), description="widths of the hidden layers, each with a ReLU")
@@ -61,8 +61,8 @@ class ModelOptions(Fields):
         "one, below their classifier (all)",
     )
     projection: Projection | None = Field(None, description="layers of the projection; null: one linear layer")
-    fusion: Fusion = Field(
-        default_factory=lambda: Fusion.model_validate({}),
+    fusion: FusionOptions = Field(
+        default_factory=lambda: FusionOptions.model_validate({}),
         description="layers of the classifier of a kind that classifies pairs",
     )
 

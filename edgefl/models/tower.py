@@ -123,7 +123,7 @@ class Mlp(nn.Module):
         return self.fc2(F.gelu(self.fc1(x)))  # type: ignore[no-any-return]
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Pre-LN transformer block with the parameter names of timm's ViT: 12 D^2 + 13 D parameters at ratio 4."""
 
     def __init__(self, width: int, heads: int, mlp_ratio: float, drop_path: float):
@@ -268,7 +268,7 @@ def assemble(embedding: nn.Module, options: TransformerOptions, description: Tow
     ``norm`` says whether it has a final norm.
     """
     rates = drop_path_rates(options.drop_path, options.blocks, description["depth"])
-    blocks = [Block(options.width, options.heads, options.mlp_ratio, rate) for rate in rates]
+    blocks = [TransformerBlock(options.width, options.heads, options.mlp_ratio, rate) for rate in rates]
     final = nn.LayerNorm(options.width, eps=1e-6) if norm else None
     tower = Tower(embedding, blocks, final, options.width, description.get("checkpointing", False))
     initialise(tower)

@@ -13,7 +13,7 @@ from edgefl.commands.compose import compose
 from edgefl.models import peft_folder
 from edgefl.models.model import Model
 from edgefl.models.towers.hf_causal import quiet
-from edgefl.paper_tables.page_tables import Published, Table, mib, ratio
+from edgefl.paper_tables.page_tables import CopiedCell, PageTable, mib, ratio
 from edgefl.paper_tables.profiles import Profiles
 from edgefl.paper_tables.strangers import (
     LITGPT_RUNS,
@@ -39,7 +39,7 @@ LORA = (
 
 
 @dataclass(frozen=True)
-class Step:
+class TorchtuneRow:
     """What a row of torchtune's table has here: overrides of the scenario, or why it isn't predicted.
 
     ``after`` says that the overrides come on top of those of the predicted rows before; else of the chunks and
@@ -57,20 +57,20 @@ SETTING = (
 )  # fmt: skip
 SMALL_LOSS = ("training.loss_chunk=1024", "training.checkpointing=true")
 STEPS = {
-    "packed": Step(SETTING),
-    "compiled": Step(lacks="not predicted: torch's compiler decides what is kept"),
-    "loss in chunks": Step(SMALL_LOSS[:1]),
-    "checkpointing": Step(SMALL_LOSS[1:]),
-    "step in backward": Step(("training.step_in_backward=true",)),
-    "activations offloaded": Step(lacks="not predicted: no such option"),
-    "8-bit AdamW": Step(("training.optimizer=adamw-8bit",)),
-    "LoRA": Step((*SETTING, *SMALL_LOSS, LORA), after=False),
-    "QLoRA": Step((*SETTING, *SMALL_LOSS, LORA, "model.text.quantize=nf4"), after=False),
+    "packed": TorchtuneRow(SETTING),
+    "compiled": TorchtuneRow(lacks="not predicted: torch's compiler decides what is kept"),
+    "loss in chunks": TorchtuneRow(SMALL_LOSS[:1]),
+    "checkpointing": TorchtuneRow(SMALL_LOSS[1:]),
+    "step in backward": TorchtuneRow(("training.step_in_backward=true",)),
+    "activations offloaded": TorchtuneRow(lacks="not predicted: no such option"),
+    "8-bit AdamW": TorchtuneRow(("training.optimizer=adamw-8bit",)),
+    "LoRA": TorchtuneRow((*SETTING, *SMALL_LOSS, LORA), after=False),
+    "QLoRA": TorchtuneRow((*SETTING, *SMALL_LOSS, LORA, "model.text.quantize=nf4"), after=False),
 }
 """torchtune cuts a sequence into 8 chunks: 2 x 512 tokens."""
 
 
-def tables(profiles: Profiles) -> list[Table]:
+def tables(profiles: Profiles) -> list[PageTable]:
     """The page's tables."""
     return [
         exact(),
@@ -98,15 +98,15 @@ def trained(run: PeftRun) -> tuple[int, int]:
     return parameters, peft_folder.adapter_bytes(cast(Model, models.on_meta(work.model)), "text")
 
 
-def exact() -> Table:
+def exact() -> PageTable:
     """What is to be equal: trained parameters and bytes of files."""
     rows = []
     for run in PEFT_RUNS:
         parameters, size = trained(run)
-        published = Published(f"{run.parameters:,}"), Published(f"{run.file_bytes:,}")
+        published = CopiedCell(f"{run.parameters:,}"), CopiedCell(f"{run.file_bytes:,}")
         rows.append((run.name, published[0], f"{parameters:,}", published[1], f"{size:,}"))
     header = ("", "trained parameters, published", "edgefl", "bytes of the file, published", "edgefl's")
-    return Table(PEFT_HEADING, "exact", header, tuple(rows))
+    return PageTable(PEFT_HEADING, "exact", header, tuple(rows))
 
 
 PEFT_HEADING = "PEFT: Llama 3.2 3B on MetaMathQA"
@@ -147,7 +147,7 @@ def padded_tokens() -> float:
     return float(slope / sum(held_per_token()) * sum(tokens) / len(tokens))
 
 
-def _allocated(profiles: Profiles) -> Table:
+def _allocated(profiles: Profiles) -> PageTable:
     tokens, held = padded_tokens(), held_per_token()
     rows = []
     for run in PEFT_RUNS:
@@ -157,11 +157,11 @@ def _allocated(profiles: Profiles) -> Table:
         still = [size * tokens for size in held]
         shown = [mib(value, 1) for value in (*cells, sum(cells))]
         left = (mib(value, 1) for value in (remainder, *still, remainder - sum(still)))
-        rows.append((run.name, *shown, Published(f"{run.allocated:,.1f}"), *left))
-    return Table(PEFT_HEADING, "allocated", ALLOCATED, tuple(rows))
+        rows.append((run.name, *shown, CopiedCell(f"{run.allocated:,.1f}"), *left))
+    return PageTable(PEFT_HEADING, "allocated", ALLOCATED, tuple(rows))
 
 
-def _peaks(profiles: Profiles) -> Table:
+def _peaks(profiles: Profiles) -> PageTable:
     from scipy.stats import kendalltau
 
     ours: list[tuple[float, float]] = []
@@ -172,14 +172,14 @@ def _peaks(profiles: Profiles) -> Table:
         reserved = profiles.reserved(LLAMA, "text", adapter) / 2**20
         ours.append((live, reserved))
         shown = (f"{live:,.0f}", ratio(live, run.reserved), f"{reserved:,.0f}", ratio(reserved, run.reserved))
-        rows.append((run.name, Published(f"{run.reserved:,}"), *shown))
+        rows.append((run.name, CopiedCell(f"{run.reserved:,}"), *shown))
     taus = [kendalltau([run.reserved for run in PEFT_RUNS], values).statistic for values in zip(*ours, strict=True)]
     rows.append(("Kendall's tau of the order", "", f"{taus[0]:.2f}", "", f"{taus[1]:.2f}", ""))
     header = (
         "MiB at the highest moment", "largest reserved, published", "live at 4 x 768 tokens", "live to published",
         "reserved, replayed", "replayed to published",
     )  # fmt: skip
-    return Table(PEFT_HEADING, "peaks", header, tuple(rows))
+    return PageTable(PEFT_HEADING, "peaks", header, tuple(rows))
 
 
 # --- the others ------------------------------------------------------------------------------------------------------
@@ -195,11 +195,11 @@ def overrides_of_steps() -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _torchtune(profiles: Profiles) -> Table:
+def _torchtune(profiles: Profiles) -> PageTable:
     overrides, rows = overrides_of_steps(), list[tuple[str, ...]]()
     before, last = 0.0, 0.0
     for step in TORCHTUNE_STEPS:
-        published = Published(f"{step.peak:.1f}"), Published(ratio(step.peak, before) if before else "")
+        published = CopiedCell(f"{step.peak:.1f}"), CopiedCell(ratio(step.peak, before) if before else "")
         before = step.peak
         if step.name not in overrides:
             rows.append((step.name, *published, STEPS[step.name].lacks, "", ""))
@@ -211,14 +211,14 @@ def _torchtune(profiles: Profiles) -> Table:
         "GiB", "published", "to the row before, published", "edgefl", "to the predicted row before",
         "ours to published",
     )  # fmt: skip
-    return Table("torchtune: Llama 3.2 3B, one option after the other", "torchtune", header, tuple(rows))
+    return PageTable("torchtune: Llama 3.2 3B, one option after the other", "torchtune", header, tuple(rows))
 
 
 def _more(value: float, than: float) -> str:
     return f"{round(value - than, 2) + 0.0:+.2f}"  # no -0.00
 
 
-def _litgpt(profiles: Profiles) -> Table:
+def _litgpt(profiles: Profiles) -> PageTable:
     def peak(run: LitgptRun) -> float:
         overrides = (f"training.batch={run.batch}", f"model.text.quantize={run.quantize}")
         return profiles.of(PHI, *overrides).rows[0].live_memory_bytes / 1e9
@@ -226,17 +226,17 @@ def _litgpt(profiles: Profiles) -> Table:
     rows: list[tuple[str, ...]] = []
     for run in LITGPT_RUNS:
         ours, kind = peak(run), "bfloat16" if run.quantize == "null" else run.quantize
-        rows.append((f"{kind}, micro-batch {run.batch}", Published(f"{run.peak:.2f}"), f"{ours:.2f}",
+        rows.append((f"{kind}, micro-batch {run.batch}", CopiedCell(f"{run.peak:.2f}"), f"{ours:.2f}",
                      _more(ours, run.peak), ratio(ours, run.peak)))  # fmt: skip
     one, _, four, _ = LITGPT_RUNS
     slope = (four.peak - one.peak) / 3, (peak(four) - peak(one)) / 3
-    rows.append(("a sample more, from 1 to 4", Published(f"{slope[0]:.2f}"), f"{slope[1]:.2f}",
+    rows.append(("a sample more, from 1 to 4", CopiedCell(f"{slope[0]:.2f}"), f"{slope[1]:.2f}",
                  _more(slope[1], slope[0]), ratio(slope[1], slope[0])))  # fmt: skip
     header = ("GB", "published", "edgefl", "difference", "ours to published")
-    return Table("litgpt: Phi-1.5 with LoRA", "litgpt", header, tuple(rows))
+    return PageTable("litgpt: Phi-1.5 with LoRA", "litgpt", header, tuple(rows))
 
 
-def _nets(profiles: Profiles) -> Table:
+def _nets(profiles: Profiles) -> PageTable:
     rows = []
     for run in NET_RUNS:
         slope = (run.at_128 - run.at_64) / 64
@@ -245,18 +245,18 @@ def _nets(profiles: Profiles) -> Table:
             overrides = (f"model.image.variant={run.variant}", f"training.batch={batch}")
             live.append(profiles.of(NETS, *overrides).rows[0].live_memory_bytes / 2**20)
             reserved.append(profiles.reserved(NETS, "image", *overrides) / 2**20)
-        shown: list[str] = [Published(f"{slope:.1f}"), Published(f"{run.fake_tensor:.1f}")]
+        shown: list[str] = [CopiedCell(f"{slope:.1f}"), CopiedCell(f"{run.fake_tensor:.1f}")]
         for values in (live, reserved):
             shown += [f"{(values[1] - values[0]) / 64:.1f}", ratio((values[1] - values[0]) / 64, slope)]
-        rows.append((run.name, *shown, Published(f"{run.at_128:,}"), f"{reserved[1]:,.0f}"))
+        rows.append((run.name, *shown, CopiedCell(f"{run.at_128:,}"), f"{reserved[1]:,.0f}"))
     header = (
         "MiB per image", "process, published", "FakeTensor alone, published", "live", "live to published",
         "reserved, replayed", "replayed to published", "MiB at batch 128, published", "reserved, replayed at 128",
     )  # fmt: skip
-    return Table("Nets of timm on a GPU", "nets", header, tuple(rows))
+    return PageTable("Nets of timm on a GPU", "nets", header, tuple(rows))
 
 
-def _phones(profiles: Profiles) -> Table:
+def _phones(profiles: Profiles) -> PageTable:
     def grown(values: tuple[float, ...]) -> tuple[str, ...]:
         return tuple(f"{value / values[0]:.1f}" for value in values[1:])
 
@@ -274,6 +274,6 @@ def _phones(profiles: Profiles) -> Table:
             ("memory", "time, ours of FLOPs"), (run.memory, run.milliseconds),
             mine if run.name == "MobileNetV2" else unknown, strict=True,
         ):  # fmt: skip
-            rows.append((run.name, name, *map(Published, grown(theirs)), *own))
+            rows.append((run.name, name, *map(CopiedCell, grown(theirs)), *own))
     header = ("", "batch 1 is 1", "batch 4, published", "batch 16, published", "batch 4, edgefl", "batch 16, edgefl")
-    return Table("Phones", "phones", header, tuple(rows), labels=2)
+    return PageTable("Phones", "phones", header, tuple(rows), labels=2)

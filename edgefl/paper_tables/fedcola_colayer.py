@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgefl.paper_tables.page_tables import Published, Table, mib
+from edgefl.paper_tables.page_tables import CopiedCell, PageTable, mib
 from edgefl.paper_tables.profiles import Profiles
 
 PUBLISHED = {"none": 208.81, "attention": 262.95, "mlp": 316.98, "blocks": 371.26}
@@ -17,7 +17,7 @@ def download(profiles: Profiles, name: str) -> float:
     return sum(row.download_bytes for row in profiles.of(name).rows if row.kind in ("image", "text"))
 
 
-def tables(profiles: Profiles) -> list[Table]:
+def tables(profiles: Profiles) -> list[PageTable]:
     """The page's table."""
     down = {option: download(profiles, f"fedcola-colayer-{option}") for option in PUBLISHED}
     creamfl = download(profiles, "fedcola-creamfl")
@@ -25,9 +25,9 @@ def tables(profiles: Profiles) -> list[Table]:
     for option, published in PUBLISHED.items():
         partners = (down[option] - down["none"]) // 4
         parameters = f"{down['none'] // 4:,}" if option == "none" else f"+ 2 x {BLOCKS} x {partners // (2 * BLOCKS):,}"
-        rows.append((option, Published(published), mib(down[option], 2), parameters))
+        rows.append((option, CopiedCell(published), mib(down[option], 2), parameters))
     tables_sent = (creamfl - down["none"]) // (4 * PAIRS * WIDTH)
-    rows.append((f"CreamFL, {PAIRS} public pairs", Published(CREAMFL), mib(creamfl, 2),
+    rows.append((f"CreamFL, {PAIRS} public pairs", CopiedCell(CREAMFL), mib(creamfl, 2),
                  f"+ {tables_sent} x {PAIRS} x {WIDTH}"))  # fmt: skip
     header = ("co-layers", "published, MiB", "edgefl, MiB", "parameters")
-    return [Table("", "downloads", header, tuple(rows))]
+    return [PageTable("", "downloads", header, tuple(rows))]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from edgefl.paper_tables.page_tables import Table, alike, mib, ratio
+from edgefl.paper_tables.page_tables import PageTable, alike, mib, ratio
 from edgefl.paper_tables.profiles import LIVE, Profiles, highest
 from edgefl.records.profile import ProfileRow, Tables
 from edgefl.report import draw_figure
@@ -38,7 +38,7 @@ def figures(profiles: Profiles, folder: Path) -> list[Path]:
     return [path]
 
 
-def tables(profiles: Profiles) -> list[Table]:
+def tables(profiles: Profiles) -> list[PageTable]:
     """The page's four tables."""
     found = {option: profiled(profiles, option) for option in OPTIONS}
     return [_whole(found), _peaks(found), _macs(found), _downloads(found)]
@@ -57,7 +57,7 @@ def _stages(found: Found, option: str, schedule: str, kind: str) -> list[Profile
     return [row for row in found[option][schedule].rows if row.kind == kind]
 
 
-def _whole(found: Found) -> Table:
+def _whole(found: Found) -> PageTable:
     shown: tuple[tuple[str, Callable[[float], str]], ...] = (
         (LIVE, lambda value: mib(value, 1)),
         ("fvcore_macs_per_sample_all_rounds", lambda value: f"{value / 1e12:.3f}e12"),
@@ -77,16 +77,16 @@ def _whole(found: Found) -> Table:
     to = ("prog.", "layer")
     header = ("kind", "co-layers", "memory, MiB", *to, "MACs", *to, "traffic, MiB", *to)
     heading = "Whole schedules compared with end-to-end training"
-    return Table(heading, "whole-schedules", header, tuple(rows), 2)
+    return PageTable(heading, "whole-schedules", header, tuple(rows), 2)
 
 
-def _by_stage(heading: str, name: str, labels: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
+def _by_stage(heading: str, name: str, labels: tuple[str, ...], rows: list[tuple[str, ...]]) -> PageTable:
     header = (*labels, "schedule", "stage 1", *map(str, range(2, STAGES + 1)))
     filled = tuple((*row, *[""] * (len(header) - len(row))) for row in rows)
-    return Table(heading, name, header, filled, len(labels) + 1)
+    return PageTable(heading, name, header, filled, len(labels) + 1)
 
 
-def _peaks(found: Found) -> Table:
+def _peaks(found: Found) -> PageTable:
     rows = []
     for kind, options in KINDS.items():
         for option in options:
@@ -97,7 +97,7 @@ def _peaks(found: Found) -> Table:
     return _by_stage("Peak memory of a client, MiB", "peaks", ("kind", "co-layers"), rows)
 
 
-def _macs(found: Found) -> Table:
+def _macs(found: Found) -> PageTable:
     rows = []
     for kind in KINDS:
         for schedule in SCHEDULES:
@@ -116,7 +116,7 @@ def together(found: Found, option: str, schedule: str, field: str) -> list[int]:
     return [getattr(a, field) + getattr(b, field) for a, b in zip(image, text, strict=True)]
 
 
-def _downloads(found: Found) -> Table:
+def _downloads(found: Found) -> PageTable:
     rows = []
     for option in OPTIONS:
         for schedule in SCHEDULES:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgefl.paper_tables.page_tables import Published, Table, alike, mib, ratio
+from edgefl.paper_tables.page_tables import CopiedCell, PageTable, alike, mib, ratio
 from edgefl.paper_tables.profiles import LIVE, Profiles, highest
 from edgefl.records.profile import ProfileRow
 from edgefl.report import draw_figure
@@ -61,7 +61,7 @@ def figures(profiles: Profiles, folder: Path) -> list[Path]:
     return [path]
 
 
-def tables(profiles: Profiles) -> list[Table]:
+def tables(profiles: Profiles) -> list[PageTable]:
     """The page's eight tables."""
     return [
         _schedules(profiles), _memory(profiles), _readings(profiles), _batches(profiles), _advance(profiles),
@@ -76,24 +76,24 @@ def _rounds(rows: Sequence[ProfileRow]) -> str:
     return f"{rounds[0]} each" if len(set(rounds)) == 1 else ", ".join(map(str, rounds))
 
 
-def _schedules(profiles: Profiles) -> Table:
+def _schedules(profiles: Profiles) -> PageTable:
     totals = {run: total(profiles, run, "coco") for run in RUNS}
     rows = (
         ("rounds of stages 1 to 6", *(_rounds(profiles.of(f"{run}-coco").rows) for run in RUNS)),
-        ("traffic, MiB: published", *(Published(f"{TRAFFIC[run]:,}") for run in RUNS)),
+        ("traffic, MiB: published", *(CopiedCell(f"{TRAFFIC[run]:,}") for run in RUNS)),
         ("traffic, MiB: edgefl", *(mib(totals[run]["traffic_bytes"], 2) for run in RUNS)),
-        ("MACs of a sample: published", *(Published(f"{MACS[run]:.2f}e12") for run in RUNS)),
+        ("MACs of a sample: published", *(CopiedCell(f"{MACS[run]:.2f}e12") for run in RUNS)),
         (
             "MACs of a sample: edgefl",
             *(f"{totals[run]['fvcore_macs_per_sample_all_rounds'] / 1e12:.3f}e12" for run in RUNS),
         ),
         ("peak memory, MiB: edgefl", *(mib(totals[run][LIVE], 1) for run in RUNS)),
-        ("GPU memory of the process, MiB: published", *(Published(f"{READINGS[run]:,}") for run in RUNS)),
+        ("GPU memory of the process, MiB: published", *(CopiedCell(f"{READINGS[run]:,}") for run in RUNS)),
     )
-    return Table("", "schedules", ("one client, 90 rounds", *RUNS.values()), rows)
+    return PageTable("", "schedules", ("one client, 90 rounds", *RUNS.values()), rows)
 
 
-def _memory(profiles: Profiles) -> Table:
+def _memory(profiles: Profiles) -> PageTable:
     rows = []
     for run, title in RUNS.items():
         for row in profiles.of(f"{run}-coco").rows:
@@ -101,10 +101,10 @@ def _memory(profiles: Profiles) -> Table:
             label = title if run == "fedmml" else f"{title} {stage}" if stage == 1 else str(stage)
             held = profiles.live_parts(f"{run}-coco", row.kind, stage)
             rows.append((label, *(mib(held[part], 1) for part in MEMORY_PARTS), mib(row.live_memory_bytes, 1)))
-    return Table("Memory by part", "memory", ("", *MEMORY_PARTS, "peak"), tuple(rows))
+    return PageTable("Memory by part", "memory", ("", *MEMORY_PARTS, "peak"), tuple(rows))
 
 
-def _readings(profiles: Profiles) -> Table:
+def _readings(profiles: Profiles) -> PageTable:
     peaks = {run: peak(profiles, run) for run in RUNS}
     more = constant(profiles)
     whole = peaks["fedmml"]
@@ -113,27 +113,27 @@ def _readings(profiles: Profiles) -> Table:
         return ["1", *(ratio(peaks[run] + added, whole + added) for run in list(RUNS)[1:])]
 
     rows = (
-        ("published reading", *(Published(f"{READINGS[run]:,}") for run in RUNS)),
+        ("published reading", *(CopiedCell(f"{READINGS[run]:,}") for run in RUNS)),
         ("edgefl, tensors", *(f"{peaks[run]:,.1f}" for run in RUNS)),
         ("reading less tensors", *(f"{READINGS[run] - peaks[run]:,.0f}" for run in RUNS)),
         (f"tensors + {more:,.0f}", *(f"{peaks[run] + more:,.0f}" for run in RUNS)),
-        ("**ratio to FedMML**: published", *(Published(RATIOS[run]) for run in RUNS)),
+        ("**ratio to FedMML**: published", *(CopiedCell(RATIOS[run]) for run in RUNS)),
         ("of tensors", *to_first(0.0)),
         ("with the constant", *to_first(more)),
     )
-    return Table("Comparison with the published readings", "readings", ("MiB", *RUNS.values()), rows)
+    return PageTable("Comparison with the published readings", "readings", ("MiB", *RUNS.values()), rows)
 
 
-def _batches(profiles: Profiles) -> Table:
+def _batches(profiles: Profiles) -> PageTable:
     found = {run: [f"{peak(profiles, run, batch):,.1f}" for batch in BATCHES] for run in ("fedmml", "lw-fedmml")}
     rows = (("FedMML, Prog-FedMML", *found["fedmml"]), ("LW-FedMML", *found["lw-fedmml"]))
-    return Table("Batch size", "batch-size", ("batch", *(f"{batch:,}" for batch in BATCHES)), rows)
+    return PageTable("Batch size", "batch-size", ("batch", *(f"{batch:,}" for batch in BATCHES)), rows)
 
 
 ADVANCE = "ADVANCE: pictures and sounds"
 
 
-def _advance(profiles: Profiles) -> Table:
+def _advance(profiles: Profiles) -> PageTable:
     totals = {run: total(profiles, run, "advance") for run in RUNS}
     rows = []
     shown: tuple[tuple[str, str, Callable[[float], str]], ...] = (
@@ -145,10 +145,10 @@ def _advance(profiles: Profiles) -> Table:
         whole, prog, layers = (totals[run][field] for run in RUNS)
         rows.append((title, show(whole), show(prog), ratio(prog, whole), show(layers), ratio(layers, whole)))
     header = ("", "FedMML", "Prog-FedMML", "ratio", "LW-FedMML", "ratio")
-    return Table(ADVANCE, "advance", header, tuple(rows))
+    return PageTable(ADVANCE, "advance", header, tuple(rows))
 
 
-def _advance_memory(profiles: Profiles) -> Table:
+def _advance_memory(profiles: Profiles) -> PageTable:
     cells = {}
     for run in RUNS:
         last = profiles.of(f"{run}-advance").rows[-1]
@@ -158,7 +158,7 @@ def _advance_memory(profiles: Profiles) -> Table:
         ("FedMML, Prog-FedMML", *map(alike, zip(cells["fedmml"], cells["prog-fedmml"], strict=True))),
         ("LW-FedMML", *cells["lw-fedmml"]),
     )
-    return Table(ADVANCE, "advance-memory", ("", *MEMORY_PARTS), rows)
+    return PageTable(ADVANCE, "advance-memory", ("", *MEMORY_PARTS), rows)
 
 
 PARTS = {
@@ -183,26 +183,26 @@ def traffic_by_part(profiles: Profiles, run: str) -> dict[str, int]:
     return sent
 
 
-def _advance_traffic(profiles: Profiles) -> Table:
+def _advance_traffic(profiles: Profiles) -> PageTable:
     rows = []
     for run, title in RUNS.items():
         sent = traffic_by_part(profiles, run)
         rows.append((title, *(mib(sent[part], 2) if sent[part] else "0" for part in PARTS.values())))
-    return Table(ADVANCE, "advance-traffic", ("", *PARTS), tuple(rows))
+    return PageTable(ADVANCE, "advance-traffic", ("", *PARTS), tuple(rows))
 
 
-def _advance_ratios(profiles: Profiles) -> Table:
+def _advance_ratios(profiles: Profiles) -> PageTable:
     more = round(constant(profiles))
     columns = []
     for overrides in ((), (EFFICIENT,)):
         whole, layers = (total(profiles, run, "advance", *overrides)[LIVE] / 2**20 for run in ("fedmml", "lw-fedmml"))
         beside = (ADVANCE_RATIO * whole - layers) / (1 - ADVANCE_RATIO)
         columns.append(
-            (Published(ADVANCE_RATIO), ratio(layers, whole), ratio(layers + more, whole + more), f"{beside:,.0f}")
+            (CopiedCell(ADVANCE_RATIO), ratio(layers, whole), ratio(layers + more, whole + more), f"{beside:,.0f}")
         )
     labels = (
         "published", "tensors", f"with the {more:,} MiB that fit COCO's readings",
         f"MiB beside the tensors that would give {ADVANCE_RATIO}",
     )  # fmt: skip
     header = ("ratio of LW-FedMML's memory to FedMML's", "`attention: math`", "`attention: efficient`")
-    return Table(ADVANCE, "advance-ratios", header, tuple(zip(labels, *columns, strict=True)))
+    return PageTable(ADVANCE, "advance-ratios", header, tuple(zip(labels, *columns, strict=True)))

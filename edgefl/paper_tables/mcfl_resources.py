@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgefl.paper_tables.page_tables import Published, Table, mib, ratio
+from edgefl.paper_tables.page_tables import CopiedCell, PageTable, mib, ratio
 from edgefl.paper_tables.profiles import Profiles
 
 PUBLISHED = 1.97
@@ -41,21 +41,21 @@ def both_ways(profiles: Profiles, name: str, *overrides: str) -> float:
     return sum(mean(profiles, name, f"{way}_bytes", *overrides) for way in ("download", "upload"))
 
 
-def tables(profiles: Profiles) -> list[Table]:
+def tables(profiles: Profiles) -> list[PageTable]:
     """The page's two tables."""
     base, base_bytes = flops(profiles, "fedavg"), both_ways(profiles, "fedavg")
     rows = []
     for title, name, overrides in METHODS:
         computed, moved = flops(profiles, name, *overrides), both_ways(profiles, name, *overrides)
         rows.append((title, _e15(computed), _to(computed, base), mib(moved, 2), _to(moved, base_bytes)))
-    losses: list[tuple[str, ...]] = [("published", "", Published(PUBLISHED))]
+    losses: list[tuple[str, ...]] = [("published", "", CopiedCell(PUBLISHED))]
     for title, overrides in LOSSES:
         computed = flops(profiles, "creamfl", *overrides)
         losses.append((title, _e15(computed), ratio(computed, base)))
     header = ("", "FLOPs", "against FedAvg", "bytes both ways, MiB", "against FedAvg")
     return [
-        Table("", "rounds", header, tuple(rows)),
-        Table("CreamFL's computation", "creamfl", header[:3], tuple(losses)),
+        PageTable("", "rounds", header, tuple(rows)),
+        PageTable("CreamFL's computation", "creamfl", header[:3], tuple(losses)),
     ]
 
 

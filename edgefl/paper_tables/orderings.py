@@ -10,7 +10,7 @@ from pathlib import Path
 from edgefl.commands.progress import OnProgress, silent
 from edgefl.commands.run.run import run
 from edgefl.errors import RunError
-from edgefl.paper_tables.page_tables import Table, Tolerance
+from edgefl.paper_tables.page_tables import PageTable, Tolerance
 from edgefl.records.compare import Ordering, OrderingFigure
 from edgefl.report.compare import CLAIM_HEADER, claim_cells
 from edgefl.runs import Run, is_comparison, read_run
@@ -22,7 +22,7 @@ FOLLOW = ("95 % interval", "detectable", "seeds for 80 %")
 
 
 @dataclass(frozen=True)
-class Section:
+class OrderingSection:
     """A section of the page: its title, the name of its tables, and the scenarios that it runs with overrides."""
 
     heading: str
@@ -32,18 +32,20 @@ class Section:
 
 
 SECTIONS = (
-    Section("FedCola's ablation", "fedcola", ("orderings-fedcola",)),
-    Section("Shared layers of a modality-agnostic transformer", "fedcola-mat", ("orderings-fedcola-mat",)),
-    Section(
+    OrderingSection("FedCola's ablation", "fedcola", ("orderings-fedcola",)),
+    OrderingSection("Shared layers of a modality-agnostic transformer", "fedcola-mat", ("orderings-fedcola-mat",)),
+    OrderingSection(
         "Shared layers of pre-trained blocks",
         "pretrained",
         ("orderings-pretrained-none", "orderings-pretrained-shared"),
     ),
-    Section("CreamFL: GCA compared with the mean", "creamfl", ("orderings-creamfl",)),
-    Section("Replacing a missing modality in training", "pmcmfl", ("orderings-pmcmfl",)),
-    Section("Replacing a missing modality in training", "pmcmfl-iid", ("orderings-pmcmfl",), ("data.partition=iid",)),
-    Section("Completing a single modality at inference", "pmcmfl-matching", ("orderings-pmcmfl-matching",)),
-    Section(
+    OrderingSection("CreamFL: GCA compared with the mean", "creamfl", ("orderings-creamfl",)),
+    OrderingSection("Replacing a missing modality in training", "pmcmfl", ("orderings-pmcmfl",)),
+    OrderingSection(
+        "Replacing a missing modality in training", "pmcmfl-iid", ("orderings-pmcmfl",), ("data.partition=iid",)
+    ),
+    OrderingSection("Completing a single modality at inference", "pmcmfl-matching", ("orderings-pmcmfl-matching",)),
+    OrderingSection(
         "Training with excluded clients",
         "eligibility",
         tuple(f"orderings-eligibility-{share}" for share in ("30", "50", "100", "depthfl")),
@@ -56,9 +58,9 @@ def trained_tables(
     folder: Path,
     on_progress: OnProgress = silent,
     *,
-    sections: Sequence[Section] = SECTIONS,
+    sections: Sequence[OrderingSection] = SECTIONS,
     overrides: Sequence[str] = (),
-) -> list[Table]:
+) -> list[PageTable]:
     """Train the scenarios of the sections in folders below ``folder``, or resume them, and make two tables of each.
 
     Raises RunError for a folder with the runs of another scenario, and what ``edgefl.run`` raises.
@@ -97,7 +99,7 @@ def _what_counts(resolved: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in resolved.items() if name != "executor"}
 
 
-def tables_of(section: Section, ordering: Ordering) -> list[Table]:
+def tables_of(section: OrderingSection, ordering: Ordering) -> list[PageTable]:
     """The means of the variants and the verdicts on the claims; ``ordering`` is an entry of ``edgefl.compare``'s."""
     metrics = {metric: metric.removeprefix("image-text.") for metric in ordering.metrics}
     means = tuple(
@@ -112,8 +114,8 @@ def tables_of(section: Section, ordering: Ordering) -> list[Table]:
         for claim in ordering.claims
     )
     return [
-        Table(section.heading, section.name, ("variant", *metrics.values()), means, 1, TRAINED),
-        Table(section.heading, f"{section.name}-claims", CLAIM_HEADER, verdicts, 2, TRAINED, FOLLOW),
+        PageTable(section.heading, section.name, ("variant", *metrics.values()), means, 1, TRAINED),
+        PageTable(section.heading, f"{section.name}-claims", CLAIM_HEADER, verdicts, 2, TRAINED, FOLLOW),
     ]
 
 

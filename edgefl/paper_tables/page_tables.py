@@ -12,7 +12,7 @@ from edgefl.records.papers import PaperCell, PaperDifference
 from edgefl.report.console import csv_lines
 
 
-class Published(str):
+class CopiedCell(str):
     """A cell that is copied from a publication: no figure of edgefl's."""
 
 
@@ -43,7 +43,7 @@ class Tolerance:
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """A table of a page: the title above it on the page ("" before the first), a file name, and cells as text.
 
     The first ``labels`` columns name a row.  Cells of the type Published are copied.  Of columns that ``follow`` from
@@ -69,7 +69,7 @@ class Table:
             PaperCell(row=self.label(row), column=column)
             for row in self.rows
             for column, cell in zip(self.header, row, strict=True)
-            if isinstance(cell, Published)
+            if isinstance(cell, CopiedCell)
         ]
 
     def markdown(self) -> str:
@@ -154,7 +154,7 @@ def alike(cells: Iterable[Any]) -> str:
     return " / ".join(dict.fromkeys(map(str, cells)))
 
 
-def differences(made: Table, committed: Committed) -> Iterator[PaperDifference]:
+def differences(made: PageTable, committed: Committed) -> Iterator[PaperDifference]:
     """Cells that aren't as committed; a row or column that one side lacks has None there."""
     names = [made.header[i] if i < len(made.header) else committed.header[i] for i in range(
         max(len(made.header), len(committed.header)))]  # fmt: skip
@@ -173,7 +173,7 @@ def differences(made: Table, committed: Committed) -> Iterator[PaperDifference]:
             yield PaperDifference(row=label, column=name, committed=was, now=is_ and str(is_), within_tolerance=near)
 
 
-def _line(table: Table | Committed, index: int) -> tuple[str, ...] | None:
+def _line(table: PageTable | Committed, index: int) -> tuple[str, ...] | None:
     if index < 0:
         return table.header
     return table.rows[index] if index < len(table.rows) else None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from edgefl.commands.progress import OnProgress, public_command, silent
 from edgefl.errors import EdgeflError, RunError, UnknownName
 from edgefl.files import read_regular
-from edgefl.paper_tables.page_tables import Committed, Table, committed_tables, differences, pages_folder
+from edgefl.paper_tables.page_tables import Committed, PageTable, committed_tables, differences, pages_folder
 from edgefl.records.papers import (
     MadePage,
     PaperDifference,
@@ -111,7 +111,7 @@ def _made(page: Page, folder: Path, profiles: Profiles, train: bool, on_progress
         folder.mkdir(exist_ok=True)
     committed = committed_tables((pages_folder() / f"{page.page}.md").read_text(encoding="utf-8"))
     failed: str | None = None
-    made: list[Table] = []
+    made: list[PageTable] = []
     drawn: list[Path] = []
     try:
         if not page.training_hours:
@@ -135,7 +135,9 @@ def _made(page: Page, folder: Path, profiles: Profiles, train: bool, on_progress
     return MadePage(page=page.page, tables=tables, figures=figures, error=failed)
 
 
-def paired(made: Sequence[Table], committed: Sequence[Committed]) -> Iterator[tuple[Table | None, Committed | None]]:
+def paired(
+    made: Sequence[PageTable], committed: Sequence[Committed]
+) -> Iterator[tuple[PageTable | None, Committed | None]]:
     """Tables and those committed, in the page's order.
 
     Under a title with as many tables as were made the first belongs to the first, and so on; under another title the
@@ -145,9 +147,9 @@ def paired(made: Sequence[Table], committed: Sequence[Committed]) -> Iterator[tu
     for old in committed:
         ours = [table for table in made if table.heading == old.heading]
         theirs = [table for table in committed if table.heading == old.heading]
-        table: Table | None
+        table: PageTable | None
         if len(ours) == len(theirs):
-            found: Table | None = ours[theirs.index(old)]
+            found: PageTable | None = ours[theirs.index(old)]
         else:
             found = next((table for table in left if (table.heading, table.header) == (old.heading, old.header)), None)
         if found is not None:
@@ -157,7 +159,7 @@ def paired(made: Sequence[Table], committed: Sequence[Committed]) -> Iterator[tu
         yield table, None
 
 
-def compared(table: Table | None, old: Committed | None, skipped: str) -> PaperTable:
+def compared(table: PageTable | None, old: Committed | None, skipped: str) -> PaperTable:
     """A table beside the committed one: its status, cells and differences; ``skipped`` says why it wasn't made."""
     if table is None:
         assert old is not None
@@ -193,7 +195,7 @@ def differing_pixels(path: Path) -> float | None:
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def _write(folder: Path, page: Page, made: Sequence[Table]) -> None:
+def _write(folder: Path, page: Page, made: Sequence[PageTable]) -> None:
     if not made:
         return
     lines = [f"# {page.what}\n"]
@@ -205,7 +207,7 @@ def _write(folder: Path, page: Page, made: Sequence[Table]) -> None:
     replace_file(folder / "tables.md", "\n".join(lines).encode())
 
 
-def copied(table: Table) -> str:
+def copied(table: PageTable) -> str:
     """Which cells are a publication's: ``Published figures, copied: row traffic, MiB: published.``"""
     cells = table.published
     if not cells:

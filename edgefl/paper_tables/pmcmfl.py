@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgefl.paper_tables.page_tables import Published, Table, mib
+from edgefl.paper_tables.page_tables import CopiedCell, PageTable, mib
 from edgefl.paper_tables.profiles import Profiles, parts_of_model, payloads
 
 TASKS = {310: "310 answers", 3129: "3,129 answers"}
@@ -19,7 +19,7 @@ STAGES = 6
 SCHEDULES = ("layerwise", "progressive")
 
 
-def tables(profiles: Profiles) -> list[Table]:
+def tables(profiles: Profiles) -> list[PageTable]:
     """The page's five tables."""
     return [_traffic(profiles), baselines(), shares(), _memory(profiles), _stages(profiles)]
 
@@ -39,7 +39,7 @@ def percent(part: float, whole: float, digits: int) -> str:
     return f"{100 * part / whole:.{digits}f} %"
 
 
-def _traffic(profiles: Profiles) -> Table:
+def _traffic(profiles: Profiles) -> PageTable:
     columns = []
     models = []
     for answers in TASKS:
@@ -68,10 +68,10 @@ def _traffic(profiles: Profiles) -> Table:
         "a round of 5 clients, both ways", "30 rounds",
     )  # fmt: skip
     header = ("one client, one way, MiB", *TASKS.values())
-    return Table("", "traffic", header, tuple(zip(labels, *columns, strict=True)))
+    return PageTable("", "traffic", header, tuple(zip(labels, *columns, strict=True)))
 
 
-def baselines() -> Table:
+def baselines() -> PageTable:
     """What each method sends beside the model; nothing is predicted."""
     rows = []
     for name in BESIDE:
@@ -81,14 +81,14 @@ def baselines() -> Table:
             cells.append(f"{mib(more, 4)} ({percent(more, sent(answers, name)['model'], 3)})")
         rows.append((name, *cells))
     header = ("MiB (share of the model)", *TASKS.values())
-    return Table("Baselines and matching models", "baselines", header, tuple(rows))
+    return PageTable("Baselines and matching models", "baselines", header, tuple(rows))
 
 
-def shares() -> Table:
+def shares() -> PageTable:
     """What is sent beside the model as a share of either task's model; nothing is predicted."""
     tables_sent = {name: beside(3129, name) for name in SHARES}
     models = {answers: sent(answers, "PmcmFL")["model"] for answers in TASKS}
-    rows = [("published", *(Published(share) for share in SHARES.values()))]
+    rows = [("published", *(CopiedCell(share) for share in SHARES.values()))]
     for task, answers in (("full", 3129), ("small", 310)):
         model = models[answers]
         label = f"the {task} task's model, {mib(model, 4)} MiB"
@@ -96,10 +96,10 @@ def shares() -> Table:
     header = (
         "tables of 3,129 answers as a share of", *(f"{name}, {mib(size, 4)} MiB" for name, size in tables_sent.items()),
     )  # fmt: skip
-    return Table("Baselines and matching models", "shares", header, tuple(rows))
+    return PageTable("Baselines and matching models", "shares", header, tuple(rows))
 
 
-def _memory(profiles: Profiles) -> Table:
+def _memory(profiles: Profiles) -> PageTable:
     rows = []
     found = {row.kind: row for row in profiles.of("pmcmfl-310").rows}
     shown = ("parameters", "optimizer", "activations", "temporaries")
@@ -109,10 +109,10 @@ def _memory(profiles: Profiles) -> Table:
         rows.append(
             (kind, mib(found[kind].live_memory_bytes, 1), *(mib(parts[part], 1) for part in shown), mib(rest, 1))
         )
-    return Table("Memory", "memory", ("kind", "peak", *shown, "inputs, gradients, tables"), tuple(rows))
+    return PageTable("Memory", "memory", ("kind", "peak", *shown, "inputs, gradients, tables"), tuple(rows))
 
 
-def _stages(profiles: Profiles) -> Table:
+def _stages(profiles: Profiles) -> PageTable:
     rows = []
     for schedule in SCHEDULES:
         override = f"schedule={{name: {schedule}, stages: {STAGES}, rounds: 30}}"
@@ -120,4 +120,4 @@ def _stages(profiles: Profiles) -> Table:
         rows.append((f"{schedule}: peak, MiB", *(mib(row.live_memory_bytes, 1) for row in found)))
         rows.append((f"{schedule}: one way, MiB", *(mib(row.download_bytes, 4) for row in found)))
     header = ("stage", *map(str, range(1, STAGES + 1)))
-    return Table("Layer-wise and progressive training", "stages", header, tuple(rows))
+    return PageTable("Layer-wise and progressive training", "stages", header, tuple(rows))

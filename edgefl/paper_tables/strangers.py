@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Source(NamedTuple):
+class Citation(NamedTuple):
     """Where figures were read."""
 
     where: str
@@ -27,7 +27,7 @@ class PeftRun(NamedTuple):
     reserved: float
 
 
-PEFT = Source(
+PEFT = Citation(
     "huggingface/peft, method_comparison/MetaMathQA, results of commit 5d602fd",
     "Apache-2.0",
     "Llama 3.2 3B in bfloat16, adapters in float32, batch 4, at most 768 tokens with dynamic padding, AdamW, torch "
@@ -53,7 +53,7 @@ class Window(NamedTuple):
     allocated: int
 
 
-PEFT_WINDOWS_SOURCE = Source(
+PEFT_WINDOWS_SOURCE = Citation(
     "huggingface/peft, method_comparison/MetaMathQA/results/lora--llama-3.2-3B-rank32.json, commit 0a179c1",
     "Apache-2.0",
     "an earlier run of LoRA r 32 (torch 2.7.1): its tokens are the product of its tokens a second and its seconds",
@@ -77,7 +77,7 @@ class TorchtuneStep(NamedTuple):
     peak: float
 
 
-TORCHTUNE = Source(
+TORCHTUNE = Citation(
     "pytorch/torchtune, README, Optimization flags",
     "BSD-3-Clause",
     "Llama 3.2 3B in bfloat16, batch 2 of 4,096 tokens, one A100; LoRA and QLoRA (rank 64, all but keys and head) take "
@@ -104,7 +104,7 @@ class LitgptRun(NamedTuple):
     peak: float
 
 
-LITGPT = Source(
+LITGPT = Citation(
     "Lightning-AI/litgpt, tutorials/resource-tables.md",
     "Apache-2.0",
     "phi-1.5 with LoRA of rank 8 on queries and values (1,572,864 parameters), all in bfloat16, longest sample 1,044 "
@@ -125,7 +125,7 @@ class NetRun(NamedTuple):
     fake_tensor: float
 
 
-NETS = Source(
+NETS = Citation(
     "itu-rad/GPUMemNet, Assets/Related_works/FakeTensor",
     "none: cited",
     "224 x 224; precision and optimizer aren't stated",
@@ -145,7 +145,7 @@ class PhoneRun(NamedTuple):
     memory: tuple[int, int, int]
 
 
-PHONES = Source(
+PHONES = Citation(
     "UbiquitousLearning/Benchmark-On-Device-Training, commit 752659f",
     "none: cited",
     "MNN 1.x on a Snapdragon 855 (Xiaomi MI 9), 224 x 224",

@@ -19,7 +19,7 @@ costs by the names of budgets.  Costs are arrays as long as the indices, or one 
 
 
 @dataclass(frozen=True)
-class Choices:
+class StageChoices:
     """Stage chosen for each client: arrays `[clients]`.
 
     ``stage`` is the index of the stage and ``row`` the row that its offer returned.  ``eligible`` says whether it
@@ -34,7 +34,7 @@ class Choices:
 
 def choose_stages(
     offers: Mapping[int, Offer], budgets: Mapping[str, NDArray[np.float64]], *, why: bool = True
-) -> Choices:
+) -> StageChoices:
     """Choose for each client the first offered stage that fits its budgets, or else the nearest stage.
 
     ``offers`` are by index of the stage, best first; each is called once, with the clients that no earlier offer
@@ -68,4 +68,4 @@ def choose_stages(
         left = left[~fits]
         if not len(left):
             break
-    return Choices(stage, row, eligible, binding)
+    return StageChoices(stage, row, eligible, binding)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from edgefl.cost import Phases, amounts_of, numbers_of
 from edgefl.devices import Device, Link
 from edgefl.devices.budgets import BUDGETS, Rounds, amounts
-from edgefl.planning.judge import Choices, choose_stages
+from edgefl.planning.judge import StageChoices, choose_stages
 from edgefl.planning.planner import Demand
 
 Integers = NDArray[Any]
@@ -82,11 +82,11 @@ class Prices:
 
 def choose(
     offered: Mapping[int, Integers], pairs: Integers, priced: Priced, budgets: Mapping[str, Floats], *, why: bool = True
-) -> Choices:
+) -> StageChoices:
     """The first offered work that fits each client's budgets, or else the nearest (``choose_stages``).
 
     ``offered`` has the works `[clients]` by index of their stage, best first; ``pairs`` `[clients]` says where each
-    client does them; ``Choices.row`` is the work.
+    client does them; ``StageChoices.row`` is the work.
     """
 
     def offer(works: Integers, left: Integers) -> tuple[Integers, dict[str, Floats]]:

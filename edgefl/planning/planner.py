@@ -12,9 +12,9 @@ from edgefl.cost import (
     ClientCost,
     ComputeCost,
     Predictor,
-    Shapes,
+    PriceRequest,
+    ShapeSource,
     Traffic,
-    Wanted,
     compute_cost,
     passes_key,
     traffic,
@@ -93,7 +93,7 @@ class Plan:
         return self.kind, self.variant, self.stage.index, self.old
 
 
-class Cell(NamedTuple):
+class PlanCell(NamedTuple):
     """Clients that share a plan at a stage: their group, device and link (by index) and stale copies."""
 
     group: int
@@ -126,7 +126,7 @@ class Planner:
         self.revisions: Counter[WorkKey] = Counter()
         """Number of changes of a variant's work at a stage; changes of a learning rate don't count."""
         self._traffic: dict[tuple[str, int, str, tuple[str, ...]], _Moved] = {}
-        self._plans: dict[WorkKey, dict[Cell, Plan]] = {}
+        self._plans: dict[WorkKey, dict[PlanCell, Plan]] = {}
         self._server: list[tuple[Form, tuple[str, ComputeCost]]] = []
 
     def work(self, kind: str, round: int, stage: Stage, variant: Hashable = None) -> tuple[Work, str]:
@@ -184,12 +184,12 @@ class Planner:
             self._compute[cost_key] = compute_cost(work.form, source, trace, without)
         return key, self._compute[cost_key]
 
-    def wanted(self, work: Work, base: str, client: int) -> Wanted:
+    def wanted(self, work: Work, base: str, client: int) -> PriceRequest:
         """What another process needs to price ``self.work(...)`` for a client."""
         source = self.setup.clients.client(client)
         fitted = work.fitted(source.size)
         key = self._key(fitted, source, base, client)
-        return Wanted(self.predictor.device, key, fitted, Shapes.of(fitted, source))
+        return PriceRequest(self.predictor.device, key, fitted, ShapeSource.of(fitted, source))
 
     def _key(self, work: Work, source: Source, base: str, client: int) -> str:
         passes = (client, repr(work.passes))
@@ -228,12 +228,12 @@ class Planner:
 
         ``old`` are their stale copies (``stale``).
         """
-        return self.plans([Cell(group, device, link, old)], round, stage)[0]
+        return self.plans([PlanCell(group, device, link, old)], round, stage)[0]
 
-    def plans(self, cells: Sequence[Cell], round: int, stage: Stage) -> list[Plan]:
+    def plans(self, cells: Sequence[PlanCell], round: int, stage: Stage) -> list[Plan]:
         """The plans of a round at this stage for these cells; those that aren't known are priced together."""
-        setup, fleet, found = self.setup, self.setup.fleet, list[tuple[WorkKey, Cell]]()
-        new: dict[tuple[int, int], dict[Cell, tuple[WorkKey, int, Demand]]] = {}
+        setup, fleet, found = self.setup, self.setup.fleet, list[tuple[WorkKey, PlanCell]]()
+        new: dict[tuple[int, int], dict[PlanCell, tuple[WorkKey, int, Demand]]] = {}
         for cell in cells:
             client = int(setup.representative[cell.group])
             at = setup.kind_of(client), setup.variant_of(client), stage.index

@@ -59,7 +59,7 @@ class Workload:
 
 
 @dataclass(frozen=True)
-class Judged:
+class StageEligibility:
     """Eligibility and costs of the clients in a stage: arrays `[clients]`.
 
     ``work`` is the first offered work that fits, or the nearest one; ``binding`` indexes the fleet's ``budget_names``
@@ -101,7 +101,7 @@ def _first_round(setup: Setup, stage: Stage) -> int:
     return 1 + sum(s.rounds for s in setup.schedule.stages if s.index < stage.index)
 
 
-def evaluated(workload: Workload, fleet: Fleet | None = None, *, why: bool = True) -> list[Judged]:
+def evaluated(workload: Workload, fleet: Fleet | None = None, *, why: bool = True) -> list[StageEligibility]:
     """Which clients can take part in each stage on this fleet, by default the scenario's.
 
     A client takes the first work offered that fits all its budgets, including the round's deadline.  Without ``why``
@@ -112,7 +112,7 @@ def evaluated(workload: Workload, fleet: Fleet | None = None, *, why: bool = Tru
     group = setup.client_group
     table = workload.prices.on(fleet.pairs, fleet.throttling)
 
-    def judged(stage: Stage, offered: Mapping[int, Integers]) -> Judged:
+    def judged(stage: Stage, offered: Mapping[int, Integers]) -> StageEligibility:
         clients = np.flatnonzero(next(iter(offered.values()))[group] != LEFT_OUT)
         groups, pairs = group[clients], fleet.pair_index[clients]
         works = {index: of_groups[groups] for index, of_groups in offered.items()}
@@ -123,7 +123,7 @@ def evaluated(workload: Workload, fleet: Fleet | None = None, *, why: bool = Tru
             whole[clients] = values
             return whole
 
-        return Judged(
+        return StageEligibility(
             stage,
             for_all(chosen.row, LEFT_OUT),
             for_all(chosen.eligible, False),

@@ -140,7 +140,7 @@ class MatchingRow(Record):
     """How often the true class is among the K best matches; `null` for zeros, noise and the oracle"""
 
 
-class Matching(Record):
+class CompletionRecord(Record):
     """The run's final state with each way of completing samples that lack a modality."""
 
     split: str
@@ -168,7 +168,7 @@ class Analysis(Answer):
     """Norms of gradients"""
     drift: Drift | Maybe = UNSET
     """Agreement of updates"""
-    matching: Matching | Maybe = UNSET
+    matching: CompletionRecord | Maybe = UNSET
     """Matching by prototypes"""
     skipped: Annotated[Mapping[str, str], Keys("ANALYSIS")]
     """Why an analysis doesn't apply"""

@@ -146,7 +146,7 @@ class BenchRanks(Record):
     """Groups of variants whose ranks differ by less, from the best on"""
 
 
-class Bench(Answer):
+class BenchAnswer(Answer):
     """Variants of a suite over its fleets and seeds."""
 
     suite: str

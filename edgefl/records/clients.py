@@ -72,7 +72,7 @@ class WorkCost(Record):
     """Predicted backward FLOPs, likewise"""
 
 
-class ClientCost(WorkCost):
+class ClientCostRecord(WorkCost):
     """What a client's work was predicted to take."""
 
     memory_bytes: MemoryParts
@@ -110,7 +110,7 @@ class Uploads(Record):
     """The same as safetensors files with their headers, up"""
 
 
-class Measured(Record):
+class MeasuredRecord(Record):
     """What was measured beside the predictions; null where the work wasn't metered (`training.measure`)."""
 
     measured_peak_memory_bytes: int | None
@@ -124,16 +124,16 @@ class Measured(Record):
     """(predicted - measured) / measured peak, likewise"""
 
 
-UNMEASURED = Measured(
+UNMEASURED = MeasuredRecord(
     measured_peak_memory_bytes=None, measured_forward_flops=None, measured_backward_flops=None, memory_error=None
 )
 
 
-class Planned(ClientCost, Downloads, Uploads, Assigned):
+class Planned(ClientCostRecord, Downloads, Uploads, Assigned):
     """What all flights of a plan share."""
 
 
-class Flown(Record):
+class FlightOutcome(Record):
     """What became of a flight: when it began and ended, and what it really took."""
 
     round: int
@@ -195,18 +195,18 @@ class Flown(Record):
     """Mean training loss over the steps; `null` without training, and where no update arrived"""
 
 
-class Learnt(Measured):
+class TrainingRecord(MeasuredRecord):
     """What a client's training gave beside its update: measurements, and metrics that its steps wrote."""
 
     metrics: Annotated[Mapping[str, float | None], Keys("METRIC")] | Maybe = UNSET
     """What the steps of the client's work wrote (`ctx.metrics`), if they wrote some; `null` where it isn't finite"""
 
 
-class Flight(Planned, Learnt, Flown):
+class FlightRecord(Planned, TrainingRecord, FlightOutcome):
     """A flight: what a client did after it was sent off.  It downloads, loads the model, computes and uploads."""
 
 
-class ScoredClient(ClientCost, Downloads, Measured, Assigned):
+class ScoredClient(ClientCostRecord, Downloads, MeasuredRecord, Assigned):
     """The evaluation of a client on its own held-out samples, in a round that evaluates."""
 
     round: int

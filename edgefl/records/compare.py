@@ -9,7 +9,7 @@ from edgefl.records.profile import Answer
 from edgefl.records.record import Keys, Record
 
 
-class Figure(Record):
+class SeedFigure(Record):
     """A figure over seeds."""
 
     mean: float | None
@@ -28,7 +28,7 @@ class Figure(Record):
     in one of these seeds takes no part"""
 
 
-class ComparedRow(Record):
+class SeedGroupRow(Record):
     """Runs that differ in their seeds only.
 
     `FIGURE` is a metric or a cost of the whole run: `eligible_share` (clients that fit in the stage that admits
@@ -46,7 +46,7 @@ class ComparedRow(Record):
     """Their folders"""
     splits: Sequence[str]
     """Splits of their last evaluations"""
-    figures: Annotated[Mapping[str, Figure], Keys("FIGURE")]
+    figures: Annotated[Mapping[str, SeedFigure], Keys("FIGURE")]
     """Metrics and costs"""
 
 
@@ -57,7 +57,7 @@ class EqualRow(Record):
     """The row"""
     rounds: Sequence[int | None]
     """The round of each seed's evaluation, `null` if there is none within the budget"""
-    figures: Annotated[Mapping[str, Figure], Keys("METRIC")]
+    figures: Annotated[Mapping[str, SeedFigure], Keys("METRIC")]
     """The metrics"""
 
 
@@ -155,7 +155,7 @@ class ComparedRuns(Answer):
     """The runs' metrics, `KIND.NAME`"""
     chance: Annotated[Mapping[str, float], Keys("METRIC")]
     """Chance level of a metric, if it is the same in all runs"""
-    rows: Sequence[ComparedRow]
+    rows: Sequence[SeedGroupRow]
     """A row for each group of runs that differ in their seeds only"""
     also_differ: Sequence[str]
     """Fields that differ between rows and that no label has"""

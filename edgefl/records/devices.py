@@ -36,7 +36,7 @@ class Eligible(Record):
     """The verdict as a sentence"""
 
 
-class Judged(Eligible):
+class RoundVerdict(Eligible):
     """The verdict on a round that was priced."""
 
     virtual_seconds: float
@@ -82,7 +82,7 @@ class LeftOutClient(Turns, Eligible, FleetClient):
     """A client that the method leaves out, which costs nothing."""
 
 
-class ClientRow(Turns, Judged, AtHardest, FleetClient):
+class ClientRow(Turns, RoundVerdict, AtHardest, FleetClient):
     """Costs of a client that holds all frozen parameters, without jitter.
 
     A client that the method leaves out has none: its fields end with `eligible`, `binding`, `reason`, `stages` and
@@ -120,7 +120,7 @@ class Named(Record):
     """The device"""
 
 
-class DeviceRow(Turns, Judged, AtHardest, OfKind, Named):
+class DeviceCheckRow(Turns, RoundVerdict, AtHardest, OfKind, Named):
     """A device and the kind's largest client, at the stage that is hardest on it.
 
     The verdict is that of the owner whose budgets leave the least.
@@ -168,7 +168,7 @@ class DeviceCheck(Record):
     """What takes memory beside tensors: `fleet.runtime`, a name or bytes"""
     compared: Sequence[str] | Maybe = UNSET
     """Fields that the scenario compares, of which these rows have the values outside of `compare`"""
-    rows: Sequence[DeviceRow]
+    rows: Sequence[DeviceCheckRow]
     """A device and a kind, smallest memory first"""
     predictions: int
     """Different works that were priced, each once for all devices"""
@@ -258,7 +258,7 @@ class DeviceKinds(Record):
     """Its power modes, each a device `NAME@MODE`"""
 
 
-class Figures(Record):
+class DeviceFigures(Record):
     """Numbers with their sources, and what follows from them."""
 
     values: Numbers
@@ -267,11 +267,11 @@ class Figures(Record):
     """A figure that is computed from the numbers, in base units; those that it doesn't have are left out"""
 
 
-class LinkProfile(Figures, ProfileHead):
+class LinkProfile(DeviceFigures, ProfileHead):
     """A link of the library or of a file."""
 
 
-class DeviceProfile(Figures, DeviceKinds, ProfileHead):
+class DeviceProfile(DeviceFigures, DeviceKinds, ProfileHead):
     """A device of the library or of a file."""
 
     rests_on: RestsOn | None

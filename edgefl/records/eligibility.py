@@ -11,7 +11,7 @@ from edgefl.records.record import UNSET, Clients, Keys, Maybe
 ByBudget = Annotated[Mapping[str, float], Keys("BUDGET")]
 
 
-class Verdict(Assigned):
+class VerdictRecord(Assigned):
     """A verdict on a client, or on all clients of a kind, device, link and verdict in a fleet of over 10,000.
 
     Written when a client is first judged, and when its stage, the verdict or the binding budget changes.

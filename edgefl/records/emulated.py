@@ -8,7 +8,7 @@ from typing import Annotated
 from edgefl.records.record import Flights, Keys, Record, Share, Unit
 
 
-class Machine(Record):
+class EmulationHost(Record):
     """The machine that the clients shared."""
 
     processor: str
@@ -112,7 +112,7 @@ class Emulation(Record):
 
     folder: str
     """The folder with the three runs: `simulated`, `emulated`, `replayed`"""
-    machine: Machine
+    machine: EmulationHost
     """The machine"""
     calibration: str
     """`works` or `operators`"""

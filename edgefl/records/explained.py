@@ -44,7 +44,7 @@ class Shorter(Record):
     """Whether that is an upper bound"""
 
 
-class Absent(Record):
+class AbsentClient(Record):
     """A client without an update in a round, or several alike."""
 
     client: int | None
@@ -139,7 +139,7 @@ class Explanation(Record):
     """What would have shortened the round"""
     took_part: Sequence[int]
     """Clients whose update was used"""
-    absent: Sequence[Absent]
+    absent: Sequence[AbsentClient]
     """Clients without an update"""
     absent_by: Annotated[Mapping[str, Clients], Keys("REASON")]
     """Number of absent clients by reason"""
@@ -147,7 +147,7 @@ class Explanation(Record):
     """The client that was asked for; only with `--client`"""
 
 
-class Traced(Record):
+class TraceAnswer(Record):
     """What ``edgefl trace`` wrote."""
 
     file: str

@@ -15,7 +15,7 @@ Place = str
 """The name of a column in ``Explored.columns``."""
 
 
-class Column(Record):
+class PackedColumn(Record):
     """Numbers in a row."""
 
     type: str
@@ -137,7 +137,7 @@ class ExploredFleet(Record):
     """Classes; `null` for declared data"""
 
 
-class Term(Record):
+class BudgetShare(Record):
     """A part of what a client takes of a budget in a round."""
 
     by: str
@@ -172,7 +172,7 @@ class Offer(Record):
     """1 for groups that take part, 0 for those that the method leaves out: `[groups]`"""
     transfer: Place
     """Index of what a group downloads and uploads: `[groups]`"""
-    costs: Annotated[Mapping[str, Sequence[Term]], Keys("BUDGET")]
+    costs: Annotated[Mapping[str, Sequence[BudgetShare]], Keys("BUDGET")]
     """What a round takes of each budget of the fleet, in their order: the sum of these terms from left to right. Those
     of seconds and joules are of download, computing and upload"""
     download_bytes: Place
@@ -278,7 +278,7 @@ class Explored(ExploredScenario):
     """Fleets of the cells, usually one"""
     presets: Sequence[Preset]
     """What to begin with: the scenario first, then with more changes and more clients"""
-    columns: Annotated[Mapping[str, Column], Keys("COLUMN")]
+    columns: Annotated[Mapping[str, PackedColumn], Keys("COLUMN")]
     """Numbers of the fields that name a column"""
     predictions: int
     """Different works that were priced"""

@@ -56,7 +56,7 @@ class ScenarioChange(Record):
     `epochs` or `gradients`"""
 
 
-class Candidate(Tightest):
+class FitCandidate(Tightest):
     """The scenario with changes, or as it is."""
 
     changes: Sequence[ScenarioChange]
@@ -105,11 +105,11 @@ class KindFit(Record):
     absent"""
     fits: bool
     """Whether it fits as it stands"""
-    as_it_stands: Candidate | None
+    as_it_stands: FitCandidate | None
     """The scenario as it is, without changes; `null` without rounds"""
-    solutions: Sequence[Candidate]
+    solutions: Sequence[FitCandidate]
     """Changes that fit, the least first"""
-    nearest: Candidate | Maybe = UNSET
+    nearest: FitCandidate | Maybe = UNSET
     """Without a solution: the combination that comes nearest, with `excess`"""
     unmet: Sequence[str] | Maybe = UNSET
     """Without a solution: budgets that no change meets"""

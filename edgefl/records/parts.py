@@ -32,7 +32,7 @@ class ListedPart(Record):
     """Its options; absent if it can have none"""
 
 
-class Parts(Record):
+class ListedParts(Record):
     """The parts of each section that the command lists; the others are absent."""
 
     methods: Sequence[ListedPart] | Maybe = UNSET

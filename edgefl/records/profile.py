@@ -70,7 +70,7 @@ class OfStage(AtStage, OfKind):
     """A row by stage and kind."""
 
 
-class Stretch(Record):
+class StretchRecord(Record):
     """Rounds of one stage that cost the same."""
 
     stage: int
@@ -119,7 +119,7 @@ class RuntimeRange(Record):
     """Title of the document or page that has the figure"""
 
 
-class Flops(Record):
+class FlopsColumns(Record):
     """Computation."""
 
     forward_flops: float
@@ -133,7 +133,7 @@ class Flops(Record):
         return self.forward_flops + self.backward_flops
 
 
-class Computed(Flops):
+class Computed(FlopsColumns):
     """Computation, also in fvcore's convention."""
 
     fvcore_macs: float
@@ -149,7 +149,7 @@ class Moved(Record):
     """Tensors that travel up"""
 
 
-class Traffic(Moved):
+class TrafficColumns(Moved):
     """Tensors that travel, by payload and by part, and as files."""
 
     download_bytes_by_payload: ByPayload
@@ -187,7 +187,7 @@ class OnDevice(Record):
 # --- profile ---------------------------------------------------------------------------------------------------------
 
 
-class ProfileRow(OnDevice, Spent, Traffic, Computed, Process, OfStage):
+class ProfileRow(OnDevice, Spent, TrafficColumns, Computed, Process, OfStage):
     """One client's round, by stage and kind, without jitter.
 
     It is the client of the kind with the most samples, and it holds all frozen parts already.
@@ -222,7 +222,7 @@ class ProfileRow(OnDevice, Spent, Traffic, Computed, Process, OfStage):
     """Whether `compute_seconds` has them: with `fleet.throttling: true`"""
 
 
-class TotalsRow(Spent, Traffic, Computed, OfKind):
+class TotalsRow(Spent, TrafficColumns, Computed, OfKind):
     """The same client over all rounds of its kind: sums over these rounds."""
 
     rounds: Rounds
@@ -237,7 +237,7 @@ class TotalsRow(Spent, Traffic, Computed, OfKind):
     """The same with headers"""
 
 
-class ServerRow(Computed, Process, Stretch):
+class ServerRow(Computed, Process, StretchRecord):
     """The server's works, one execution of each."""
 
     kind: str
@@ -263,7 +263,7 @@ class RoundCost(Moved, Computed):
     """What a round costs all clients of a kind, or all clients and the server."""
 
 
-class RoundTotals(RoundCost, Stretch):
+class RoundTotals(RoundCost, StretchRecord):
     """The expected cost of one round of all selected clients and the server, without evaluation.
 
     For each kind it is the number of clients that a round selects, times the mean over all clients of the kind,
@@ -287,7 +287,7 @@ class EvaluationTotals(Computed):
     """Time on the server's device"""
 
 
-class ClientEvaluationRow(OnDevice, Spent, Flops, Peaks, OfStage):
+class ClientEvaluationRow(OnDevice, Spent, FlopsColumns, Peaks, OfStage):
     """One client's [evaluation on its own held-out samples](../explanation/evaluation.md#clients-own-samples).
 
     It is the client of the kind with the most held-out samples, and it holds all frozen parts already.
@@ -347,7 +347,7 @@ class PeakMoment(OfKind):
     """Number of moments, one after each operator"""
 
 
-class Machine(Record):
+class CalibratedMachine(Record):
     """A machine as calibrated just before."""
 
     flops_per_second: Annotated[float, Unit("FLOP/s")]
@@ -421,7 +421,7 @@ class Measurements(Record):
 
     device: str
     """`cpu`, or the name of the GPU"""
-    machine: Machine | None
+    machine: CalibratedMachine | None
     """This machine; `null` on a GPU"""
     rows: Sequence[MeasuredRow]
     """By stage and kind"""
@@ -470,7 +470,7 @@ class Profile(Tables, OfScenario):
 # --- profile --compare and cost-diff ---------------------------------------------------------------------------------
 
 
-class Compared(Spent):
+class ProfileComparison(Spent):
     """The figures of a profile that are compared."""
 
     peak_memory_bytes: int
@@ -483,7 +483,7 @@ class Compared(Spent):
     """Tensors, both ways"""
 
 
-class ComparedRow(Compared, OfKind):
+class ProfileComparisonRow(ProfileComparison, OfKind):
     """A scenario or combination, and a kind."""
 
     label: str
@@ -499,7 +499,7 @@ class ComparedProfiles(Record):
     """Label of the first column"""
     stage: int | None
     """The stage that was asked for, or `null` for the whole schedule"""
-    rows: Sequence[ComparedRow]
+    rows: Sequence[ProfileComparisonRow]
     """By label and kind"""
     profiles: Annotated[Mapping[str, Tables], Keys("LABEL")]
     """The lists of each profile"""

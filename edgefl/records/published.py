@@ -39,7 +39,7 @@ class Agreement(Record):
     """Kendall's tau-b of the order of seconds; `null` for a single row, or where all are equal"""
 
 
-class Question(Agreement):
+class HeldOutAgreement(Agreement):
     """The agreement of predictions by fits that hadn't seen what is asked for."""
 
     unseen: str
@@ -47,7 +47,7 @@ class Question(Agreement):
     the device, the source, or the class of processors"""
 
 
-class Group(Record):
+class PublishedGroup(Record):
     """Rows of seconds of a device, or of a source."""
 
     name: str
@@ -113,18 +113,18 @@ class PublishedRow(Record):
     """Where the value is from"""
 
 
-class Published(Record):
+class PublishedAgreement(Record):
     """Predictions beside published measurements."""
 
     rows: Sequence[PublishedRow]
     """A measurement"""
-    questions: Sequence[Question]
+    questions: Sequence[HeldOutAgreement]
     """Agreement of seconds that fits without the rows predict"""
     shipped: Agreement | Maybe = UNSET
     """Agreement of seconds with the shipped efficiencies, which were fitted to these rows; absent without rows"""
     joules: Agreement | Maybe = UNSET
     """Agreement of joules of a step, with the seconds of fits without the device; absent without rows"""
-    by_device: Sequence[Group]
+    by_device: Sequence[PublishedGroup]
     """Rows of seconds by device"""
-    by_source: Sequence[Group]
+    by_source: Sequence[PublishedGroup]
     """Rows of seconds by source"""

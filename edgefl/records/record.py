@@ -48,8 +48,8 @@ from msgspec import UNSET, UnsetType
 from edgefl.errors import suggestion
 
 __all__ = [
-    "UNSET", "ByKind", "Bytes", "Clients", "Flights", "Keys", "Maybe", "Record", "Rounds", "Row", "Samples", "Share",
-    "Unit", "fields_of", "part_of", "plain",
+    "UNSET", "ByKind", "Bytes", "Clients", "Flights", "Keys", "Maybe", "Record", "Rounds", "FieldRow", "Samples",
+    "Share", "Unit", "fields_of", "part_of", "plain",
 ]  # fmt: skip
 
 Maybe = UnsetType
@@ -204,7 +204,7 @@ def _bare(kind: Any) -> Any:
     return kind
 
 
-class Row(NamedTuple):
+class FieldRow(NamedTuple):
     """A field of a record, or of a record in it, as a row of a page."""
 
     name: str
@@ -221,7 +221,7 @@ class Row(NamedTuple):
     """Whether every record has it"""
 
 
-def fields_of(cls: type[Record]) -> list[Row]:
+def fields_of(cls: type[Record]) -> list[FieldRow]:
     """The rows of a record, in order; fields of records in it follow in its place.
 
     Raises TypeError for a field without a meaning.
@@ -229,7 +229,7 @@ def fields_of(cls: type[Record]) -> list[Row]:
     return [row for name, kind in types_of(cls).items() for row in _rows(cls, name, kind)]
 
 
-def _rows(cls: type[Record], name: str, kind: Any) -> Iterator[Row]:
+def _rows(cls: type[Record], name: str, kind: Any) -> Iterator[FieldRow]:
     meaning = meanings(cls).get(name)
     if not meaning:
         raise TypeError(f"{cls.__name__}.{name} has no meaning: write a text under the field")
@@ -260,7 +260,7 @@ def _rows(cls: type[Record], name: str, kind: Any) -> Iterator[Row]:
         for row in fields_of(inside):
             yield row._replace(name=f"{shown}.{row.name}", always=row.always and always)
         return
-    yield Row(shown, _json_type(inside), unit or _unit_of(name, inside), meaning, nullable, always)
+    yield FieldRow(shown, _json_type(inside), unit or _unit_of(name, inside), meaning, nullable, always)
 
 
 def always(kind: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from edgefl.records.clients import Measured, WorkCost
+from edgefl.records.clients import MeasuredRecord, WorkCost
 from edgefl.records.record import (
     UNSET,
     ByKind,
@@ -73,7 +73,7 @@ CARBON = tuple(name for name in types_of(FlightSums) if name not in SUMMED)
 """More of them, where the scenario states a carbon intensity: grams of CO2 equivalent by phase."""
 
 
-class Sums(FlightSums):
+class RoundSums(FlightSums):
     """What a run's totals add up over its rounds."""
 
     selected: Clients
@@ -99,7 +99,9 @@ class Sums(FlightSums):
     """The same, up to the server: sums of updates"""
 
 
-RELAYED = tuple(name for name, kind in types_of(Sums).items() if name not in types_of(FlightSums) and not always(kind))
+RELAYED = tuple(
+    name for name, kind in types_of(RoundSums).items() if name not in types_of(FlightSums) and not always(kind)
+)
 """Totals that only runs with ``fleet.relays`` have: relays that took part, those that were lost, and their bytes."""
 
 
@@ -116,7 +118,7 @@ class Excluded(Record):
     """Samples of a modality that eligible clients hold"""
 
 
-class ServerWork(WorkCost, Measured):
+class ServerWorkRecord(WorkCost, MeasuredRecord):
     """A work of the server."""
 
     when: str
@@ -129,7 +131,7 @@ class ServerWork(WorkCost, Measured):
     """Virtual time on the server's device"""
 
 
-class Stopped(Record):
+class EarlyStop(Record):
     """Why a run ended before its last round."""
 
     round: int
@@ -205,7 +207,7 @@ class RoundTimes(Record):
     """Virtual time at its end: the run's clock"""
 
 
-class Round(Sums, RoundTimes):
+class Round(RoundSums, RoundTimes):
     """A round.  Sums are over the flights that ended in it."""
 
     stage: int
@@ -238,7 +240,7 @@ class Round(Sums, RoundTimes):
     """Virtual time at which that was; `null` likewise"""
     final_delivery_bytes: int
     """Tensors of a finished stage sent to all clients (`schedule.deliver_final`)"""
-    server_works: Sequence[ServerWork]
+    server_works: Sequence[ServerWorkRecord]
     """The server's works, in order"""
     losses: ByKind[float | None]
     """Mean training loss of the updates that arrived, weighted by samples"""
@@ -253,7 +255,7 @@ class Round(Sums, RoundTimes):
     watched: Annotated[Mapping[str, Share | None], Keys("METRIC")] | Maybe = UNSET
     """The metrics that [`stop` and `evaluation.best`](../explanation/evaluation.md#ending-early-and-the-best-weights)
     follow, `KIND.NAME`, on `evaluation.split`; only in runs that follow one"""
-    stopped: Stopped | Maybe | None = UNSET
+    stopped: EarlyStop | Maybe | None = UNSET
     """Why the run ended with this round"""
     diverged: bool
     """Whether weights, scores or all losses of a kind had a NaN or an infinity after this round

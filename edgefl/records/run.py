@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from edgefl.records.record import UNSET, Keys, Maybe, Record, Rounds, Share
-from edgefl.records.rounds import Metrics, Stopped, Sums
+from edgefl.records.rounds import EarlyStop, Metrics, RoundSums
 
 
-class Best(Record):
+class BestRecord(Record):
     """The best evaluation of a run that follows a metric, whose weights are in ``best.safetensors``."""
 
     metric: str
@@ -20,7 +20,7 @@ class Best(Record):
     """The round of that evaluation"""
 
 
-class Result(Record):
+class FinalSummary(Record):
     """``result.json``: the final summary.  If it is there, the run is finished."""
 
     rounds: Rounds
@@ -29,15 +29,15 @@ class Result(Record):
     """Virtual time at the end"""
     metrics: Metrics
     """Metrics of the last evaluation, on `evaluation.final`"""
-    totals: Sums
+    totals: RoundSums
     """Sums over all rounds of the fields of these names in `rounds.jsonl`"""
-    stopped: Stopped | Maybe | None = UNSET
+    stopped: EarlyStop | Maybe | None = UNSET
     """Why the run ended before its last round, as in `rounds.jsonl`; `null` or missing if it didn't"""
-    best: Best | Maybe = UNSET
+    best: BestRecord | Maybe = UNSET
     """The best evaluation; only in runs that follow a metric"""
 
 
-class Evaluation(Record):
+class EvaluationFacts(Record):
     """``evaluation.json``: sizes of the server's splits and chance levels, which tables show when data are absent."""
 
     samples: Annotated[Mapping[str, Mapping[str, int]], Keys("SPLIT.KIND")]
@@ -46,7 +46,7 @@ class Evaluation(Record):
     """Chance level of each metric"""
 
 
-class PlugInFile(Record):
+class PlugInFileRecord(Record):
     """A file that registered parts."""
 
     file: str
@@ -71,7 +71,7 @@ class Environment(Record):
 
     run_format: int
     """Version of the folder's format"""
-    plug_ins: Sequence[PlugInFile] | Maybe = UNSET
+    plug_ins: Sequence[PlugInFileRecord] | Maybe = UNSET
     """Files that registered parts; only in runs with some"""
     edgefl: str
     """edgefl's version"""
@@ -106,7 +106,7 @@ class Begun(Record):
     """Digests of the data and of the initial weights"""
 
 
-class Member(Record):
+class ComparisonMember(Record):
     """A run of a comparison."""
 
     label: str
@@ -122,5 +122,5 @@ class Comparison(Record):
 
     format: int = 1
     """Version of this file"""
-    runs: Sequence[Member]
+    runs: Sequence[ComparisonMember]
     """The runs"""

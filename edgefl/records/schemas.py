@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 from edgefl.records.analyse import Analysis
-from edgefl.records.bench import Bench
-from edgefl.records.clients import Flight, ScoredClient
+from edgefl.records.bench import BenchAnswer
+from edgefl.records.clients import FlightRecord, ScoredClient
 from edgefl.records.compare import ComparedRuns
 from edgefl.records.devices import Calibration, DeviceCheck, Library
-from edgefl.records.eligibility import Verdict
+from edgefl.records.eligibility import VerdictRecord
 from edgefl.records.emulated import Emulation
-from edgefl.records.explained import Explanation, Exported, Traced
+from edgefl.records.explained import Explanation, Exported, TraceAnswer
 from edgefl.records.explore import Explored, ExploredDevices
 from edgefl.records.fit import Fit
 from edgefl.records.host import HostWork, Scratch
 from edgefl.records.papers import Papers
-from edgefl.records.parts import Parts
+from edgefl.records.parts import ListedParts
 from edgefl.records.profile import ComparedProfiles, CostDifference, Profile
-from edgefl.records.published import Published
+from edgefl.records.published import PublishedAgreement
 from edgefl.records.record import Record
 from edgefl.records.rounds import Round
-from edgefl.records.run import Comparison, Environment, Evaluation, Result
+from edgefl.records.run import Comparison, Environment, EvaluationFacts, FinalSummary
 from edgefl.records.summary import Summary
 from edgefl.records.tune import Tuning
 from edgefl.records.validate import ValidScenario
 from edgefl.records.verified import Verified
 
 RECORDS: dict[str, type[Record]] = {
-    "rounds": Round, "clients": Flight, "scored": ScoredClient, "eligibility": Verdict, "scratch": Scratch,
-    "host": HostWork, "result": Result, "environment": Environment, "evaluation": Evaluation,
-    "compare.json": Comparison, "run": Summary, "verify": Verified, "explain": Explanation, "trace": Traced,
+    "rounds": Round, "clients": FlightRecord, "scored": ScoredClient, "eligibility": VerdictRecord, "scratch": Scratch,
+    "host": HostWork, "result": FinalSummary, "environment": Environment, "evaluation": EvaluationFacts,
+    "compare.json": Comparison, "run": Summary, "verify": Verified, "explain": Explanation, "trace": TraceAnswer,
     "export": Exported, "emulate": Emulation, "profile": Profile,
     "profile --compare": ComparedProfiles, "cost-diff": CostDifference, "devices check": DeviceCheck,
-    "devices list": Library, "devices validate": Published, "calibrate": Calibration, "methods": Parts,
+    "devices list": Library, "devices validate": PublishedAgreement, "calibrate": Calibration, "methods": ListedParts,
     "compare": ComparedRuns, "explore": Explored, "explore --devices": ExploredDevices, "fit": Fit,
-    "tune": Tuning, "bench": Bench, "analyse": Analysis, "validate": ValidScenario,
+    "tune": Tuning, "bench": BenchAnswer, "analyse": Analysis, "validate": ValidScenario,
     "papers": Papers,
 }  # fmt: skip
 """Each record by the name of its table, file or command; not those with a list whose rows are of two classes."""

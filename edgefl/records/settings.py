@@ -14,7 +14,7 @@ Option = str | int | float | bool | None | Sequence[object] | Mapping[str, objec
 """An option that is only shown."""
 
 
-class Part(Record):
+class NamedPartSettings(Record):
     """A part that is named."""
 
     name: str
@@ -116,9 +116,9 @@ class Settings(Record):
     """Its seed"""
     data: DataSettings
     """The clients and their data"""
-    method: Part
+    method: NamedPartSettings
     """The method"""
-    schedule: Part
+    schedule: NamedPartSettings
     """The schedule"""
     training: TrainingSettings
     """How clients train"""

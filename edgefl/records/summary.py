@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from edgefl.records.record import UNSET, ByKind, Clients, Flights, Keys, Maybe, Record, Rounds, Samples, Share
-from edgefl.records.rounds import ClientMetrics, Excluded, Metrics, Sums
-from edgefl.records.run import Best
+from edgefl.records.rounds import ClientMetrics, Excluded, Metrics, RoundSums
+from edgefl.records.run import BestRecord
 
 Chance = Annotated[Mapping[str, Mapping[str, float]], Keys("KIND.METRIC")]
 
 
-class Totals(Sums):
+class RunTotals(RoundSums):
     """Sums over all rounds, and means of a client's round."""
 
     bytes_per_client_round: float | None
@@ -47,7 +47,7 @@ class StageExcluded(Excluded):
     """Samples of all clients in that round"""
 
 
-class Stage(Record):
+class PlayedStage(Record):
     """A stage that was played."""
 
     stage: int
@@ -133,7 +133,7 @@ class RunSummary(Record):
     """Rounds that were played"""
     stopped: str | None
     """Why it ended early, as a sentence"""
-    best: Best | None
+    best: BestRecord | None
     """The best evaluation; `null` in runs that follow no metric"""
     outcomes: Annotated[Mapping[str, Rounds], Keys("OUTCOME")]
     """Rounds by outcome"""
@@ -145,9 +145,9 @@ class RunSummary(Record):
     """Whether clients trained"""
     virtual_seconds: float
     """Virtual time at the end"""
-    totals: Totals
+    totals: RunTotals
     """Sums over all rounds"""
-    stages: Sequence[Stage]
+    stages: Sequence[PlayedStage]
     """The stages"""
     costs: Sequence[CostRow]
     """Costs of the clients that took part, by stage and kind"""
@@ -173,7 +173,7 @@ class RunSummary(Record):
     """Its groups of clients"""
 
 
-class DeviceRow(Record):
+class DeviceClassRow(Record):
     """Clients of a device class, in a comparison."""
 
     clients: Clients
@@ -186,7 +186,7 @@ class DeviceRow(Record):
     """Clients whose update arrived"""
 
 
-class ComparedRow(Record):
+class RunRow(Record):
     """A run beside the others."""
 
     label: str
@@ -215,7 +215,7 @@ class ComparedRow(Record):
     """Forward and backward FLOPs of all rounds"""
     virtual_seconds: float
     """Virtual time at the end"""
-    devices: Annotated[Mapping[str, DeviceRow], Keys("DEVICE")]
+    devices: Annotated[Mapping[str, DeviceClassRow], Keys("DEVICE")]
     """Participation by device"""
     metrics: Metrics
     """Metrics of the last evaluation that tables show"""
@@ -240,10 +240,10 @@ class Gained(Record):
     """Their updates"""
 
 
-class Compared(Record):
+class RunComparison(Record):
     """The runs of a comparison side by side."""
 
-    rows: Sequence[ComparedRow]
+    rows: Sequence[RunRow]
     """The runs that have played a round"""
     reference: str | Maybe = UNSET
     """The run that the others are held against; only with two runs or more"""
@@ -260,5 +260,5 @@ class Summary(Record):
     """Whether all of it is finished"""
     runs: Annotated[Mapping[str, RunSummary], Keys("RUN")]
     """Its runs by label"""
-    compared: Compared | Maybe = UNSET
+    compared: RunComparison | Maybe = UNSET
     """The runs side by side; only of a comparison"""

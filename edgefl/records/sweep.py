@@ -57,7 +57,7 @@ class MeanRound(Record):
         return self.download_bytes + self.upload_bytes
 
 
-class Lost(Record):
+class LostData(Record):
     """Data that are lost with clients that don't fit."""
 
     excluded_samples: Samples
@@ -114,7 +114,7 @@ class SmallestDevice(Record):
     """The next smaller device; `null` if there is none"""
 
 
-class Coverage(Lost):
+class Coverage(LostData):
     """Data that clients who fit hold, and data that are lost with the others."""
 
     eligible_samples_share: Share
@@ -125,7 +125,7 @@ class Coverage(Lost):
     """Samples of a modality that they hold"""
 
 
-class Group(MeanRound, RoundTime, Refusals, Coverage):
+class SweepGroup(MeanRound, RoundTime, Refusals, Coverage):
     """Clients of one stage: all, or those of a kind, also those that the method leaves out."""
 
     clients: Clients
@@ -136,14 +136,14 @@ class Group(MeanRound, RoundTime, Refusals, Coverage):
     """Their share of all"""
 
 
-class KindGroup(Group):
+class KindGroup(SweepGroup):
     """The clients of a kind."""
 
     smallest_device: SmallestDevice | None
     """The smallest device that can do the largest round of the kind; `null` for a kind that takes no part"""
 
 
-class StageGroup(Group):
+class StageGroup(SweepGroup):
     """All clients at one stage."""
 
     stage: int
@@ -215,7 +215,7 @@ class TrainedCell(Record):
     """Where the model diverged, if it did"""
 
 
-class CellCosts(Merits, MeanRound, Refusals, Lost):
+class CellCosts(Merits, MeanRound, Refusals, LostData):
     """What a combination costs.
 
     Costs are without jitter, and of clients that hold all frozen parts already. A mean is over eligible clients and

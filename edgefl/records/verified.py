@@ -8,7 +8,7 @@ from typing import Annotated
 from edgefl.records.record import Keys, Record, Rounds
 
 
-class Broken(Record):
+class BrokenRule(Record):
     """The first record that breaks a rule."""
 
     where: str
@@ -28,7 +28,7 @@ class CheckedRule(Record):
     """Records that were checked"""
     broken: int
     """Those that break it"""
-    first: Broken | None
+    first: BrokenRule | None
     """The first of these"""
     note: str | None
     """Why it was not checked, or not whole"""

@@ -35,7 +35,7 @@ def texts(numbers: Any) -> list[bytes]:
     return text.split(b",") if text else []
 
 
-class Columns:
+class RecordTemplate:
     """Lines of one class of record from columns of JSON text, written by a template without making the records.
 
     A line has the ``own`` fields, of which there is a column each, and those of ``groups``: classes that the record

@@ -23,7 +23,7 @@ from edgefl.errors import EdgeflError, PluginError, UnknownName
 from edgefl.registry import faults
 from edgefl.registry import loaded_files as files
 from edgefl.registry.faults import PASSED, said, shown
-from edgefl.registry.registered import PARTS, Absent, Registered, hash_of_module, imported
+from edgefl.registry.registered import PARTS, MissingPart, Registered, hash_of_module, imported
 from edgefl.registry.signatures import unfit
 
 Part = TypeVar("Part")
@@ -352,8 +352,8 @@ def register(kind: str, name: str) -> Callable[[Part], Part]:
 def _register(point: Registered) -> None:
     """Add a part.  Raises PluginError if it isn't one of its kind, or if another has its name."""
     noun, name = point.noun, point.name
-    part, fault = (None, "") if isinstance(point.part, Absent) else _converted(noun, name, point.part)
-    if not isinstance(point.part, Absent) and (fault := fault or _misfit(noun, part)):
+    part, fault = (None, "") if isinstance(point.part, MissingPart) else _converted(noun, name, point.part)
+    if not isinstance(point.part, MissingPart) and (fault := fault or _misfit(noun, part)):
         raise PluginError(f"the {noun} {name!r} can't be registered: {point.value} {fault} ({point.file})")
     taken = _points(noun).get(name)
     if taken is not None and not point.replaces(taken):
@@ -412,14 +412,14 @@ def adopt(given: ForWorkers) -> None:
     for path, source in given.files:
         load_plug_in(path, source)
     for noun, name, address in given.parts:
-        part: Any = Absent(_absent(noun, name))
+        part: Any = MissingPart(_absent(noun, name))
         if address is not None:
             try:
                 part = imported(address)
             except PASSED:
                 raise
             except BaseException as error:  # a module may raise anything
-                part = Absent(f"{_absent(noun, name)} ({said(error)})")
+                part = MissingPart(f"{_absent(noun, name)} ({said(error)})")
         if name not in _points(noun):
             module = address.partition(":")[0] if address else "__main__"
             file = str(getattr(sys.modules.get(module), "__file__", None) or module)

@@ -25,7 +25,7 @@ PASSED = (KeyboardInterrupt, GeneratorExit)
 """Exceptions that are no fault: what a user typed, and the end of a generator.  Plug-ins may raise any other."""
 
 
-class Place(NamedTuple):
+class FaultLocation(NamedTuple):
     """Where a plug-in was: ``plug_in`` with its version, file, line and the function's qualified name."""
 
     plug_in: str
@@ -57,7 +57,7 @@ class PlugIns:
                 return title
         return None
 
-    def place(self, error: BaseException) -> tuple[Place, BaseException] | None:
+    def place(self, error: BaseException) -> tuple[FaultLocation, BaseException] | None:
         """The plug-in's frame that was nearest to the error, and the exception that was raised there.
 
         None if no plug-in was running.  Causes are searched too: SimPy raises copies of exceptions.
@@ -67,7 +67,7 @@ class PlugIns:
             known.add(id(link))
             for frame, line in walk_tb(link.__traceback__):
                 if title := self.owner(frame.f_code.co_filename):
-                    found = Place(title, frame.f_code.co_filename, line, frame.f_code.co_qualname), link
+                    found = FaultLocation(title, frame.f_code.co_filename, line, frame.f_code.co_qualname), link
             link = link.__cause__  # type: ignore[assignment]
         return found
 

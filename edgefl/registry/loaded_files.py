@@ -21,7 +21,7 @@ MODULE = "edgefl_plug_in_"
 
 
 @dataclass(frozen=True)
-class PlugInFile:
+class LoadedPlugIn:
     """A plug-in file that was loaded: its absolute path, the source that ran, and the name of its module."""
 
     path: str
@@ -39,7 +39,7 @@ class PlugInFile:
         return hashlib.sha256(self.source).hexdigest()
 
 
-LOADED: dict[str, PlugInFile] = {}
+LOADED: dict[str, LoadedPlugIn] = {}
 """The loaded files by path, in the order in which they were loaded."""
 
 
@@ -65,7 +65,7 @@ def load(given: str | os.PathLike[str], source: bytes | None = None) -> None:
         if before.source == source:
             return
         unload(before)
-    file = PlugInFile(str(path), source, _free_name(path))
+    file = LoadedPlugIn(str(path), source, _free_name(path))
     known = set(registered.PARTS)
     LOADED[file.path] = file
     try:
@@ -80,7 +80,7 @@ def load(given: str | os.PathLike[str], source: bytes | None = None) -> None:
         raise
 
 
-def unload(file: PlugInFile) -> None:
+def unload(file: LoadedPlugIn) -> None:
     """Forget a file and the parts that it registered."""
     LOADED.pop(file.path, None)
     sys.modules.pop(file.module, None)
@@ -97,7 +97,7 @@ def _free_name(path: Path) -> str:
     return name
 
 
-def _execute(file: PlugInFile, shown: str) -> None:
+def _execute(file: LoadedPlugIn, shown: str) -> None:
     spec = spec_from_file_location(file.module, file.path)
     assert spec is not None
     module = sys.modules[file.module] = module_from_spec(spec)

@@ -40,7 +40,7 @@ class Registered:
 
     def load(self) -> Any:
         """The part.  Raises PluginError in a worker process that can't import it."""
-        if isinstance(self.part, Absent):
+        if isinstance(self.part, MissingPart):
             raise PluginError(self.part.why)
         return self.part
 
@@ -104,7 +104,7 @@ def hash_of_module(module: str, file: str) -> str:
 
 
 @dataclass(frozen=True)
-class Absent:
+class MissingPart:
     """Stands in a worker process for a part that it can't import, and says ``why``."""
 
     why: str

@@ -10,10 +10,10 @@ from rich.text import Text
 
 from edgefl.records.analyse import (
     Analysis,
+    CompletionRecord,
     Drift,
     DriftBetween,
     GradientRow,
-    Matching,
     MatchingRow,
     OfPart,
     Shapley,
@@ -142,7 +142,7 @@ def _print_drift(console: Console, result: Drift) -> None:
         )  # fmt: skip
 
 
-def _print_matching(console: Console, result: Matching) -> None:
+def _print_matching(console: Console, result: CompletionRecord) -> None:
     ranks = list(result.rows[0].matched) if result.rows else []
     table = new_table("kind", "samples with", "completed by", *(f"top {k}" for k in ranks), "accuracy", left=range(3))
     last: tuple[str, str] = ("", "")

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from edgefl import units
 from edgefl.devices.budgets import budget_named
-from edgefl.records.bench import Bench, BenchCost, BenchFleet, BenchRow, BenchVariant
+from edgefl.records.bench import BenchAnswer, BenchCost, BenchFleet, BenchRow, BenchVariant
 from edgefl.records.record import UNSET
 from edgefl.report.compare import AXES
 from edgefl.report.console import (
@@ -42,7 +42,7 @@ HOW_BEST = (
 )
 
 
-class Section(NamedTuple):
+class BenchSection(NamedTuple):
     """A titled table of the answer, and what is to be said below it."""
 
     title: str
@@ -50,7 +50,7 @@ class Section(NamedTuple):
     note: str = ""
 
 
-def print_bench(result: Bench, console: Console | None = None) -> None:
+def print_bench(result: BenchAnswer, console: Console | None = None) -> None:
     """Print the answer of ``edgefl.bench``: who is best on which fleet, then what that rests on."""
     console = console or screen()
     console.print(Text(f"=== {heading(result)} ===", style="bold"))
@@ -62,7 +62,7 @@ def print_bench(result: Bench, console: Console | None = None) -> None:
     console.print(Text(told_runs(result)))
 
 
-def sections(result: Bench) -> Iterator[Section]:
+def sections(result: BenchAnswer) -> Iterator[BenchSection]:
     """The tables of the answer, the most important first."""
     yield from _winners(result)
     if len(result.variants) > 1:
@@ -88,19 +88,19 @@ def sections(result: Bench) -> Iterator[Section]:
         table = new_table("run", "why it failed", left=(0, 1))
         for run, reason in result.failed.items():
             table.add_row(run, reason)
-        yield Section(f"Runs that failed: {len(result.failed)}", table)
+        yield BenchSection(f"Runs that failed: {len(result.failed)}", table)
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
 
 
-def metric_words(result: Bench) -> str:
+def metric_words(result: BenchAnswer) -> str:
     """The metric in words: ``image-text R@10``."""
     kind, _, name = result.metric.partition(".")
     return f"{kind} {title_of(name)}"
 
 
-def heading(result: Bench) -> str:
+def heading(result: BenchAnswer) -> str:
     """The suite and what is compared: ``memory: image-text R@10 on test, 10 seeds``."""
     seeds = f"{len(result.seeds)} seeds" if len(result.seeds) > 1 else f"seed {result.seeds[0]}"
     lower = "" if result.better == "higher" else ", lower is better"
@@ -108,12 +108,12 @@ def heading(result: Bench) -> str:
     return f"{result.suite}: {metric_words(result)} on {result.split}{lower}{chance}, {seeds}"
 
 
-def shows(result: Bench) -> Callable[[float], str]:
+def shows(result: BenchAnswer) -> Callable[[float], str]:
     """How amounts of the suite's budget are shown."""
     return budget_named(result.budget).show if result.budget is not UNSET else "{:g}".format
 
 
-def interval(result: Bench, fleet: BenchFleet) -> str:
+def interval(result: BenchAnswer, fleet: BenchFleet) -> str:
     """What small devices of a fleet have: ``below 6.1 MiB``, ``6.1 to 9.8 MiB``, ``17.2 MiB and more``."""
     if fleet.low is UNSET or fleet.high is UNSET:
         return fleet.fleet
@@ -129,7 +129,7 @@ def _between(low: float, high: float | None, show: Callable[[float], str]) -> st
     return f"{first} to {last} {unit}" if unit == same else f"{first} {unit} to {last} {same}"
 
 
-def by_share(result: Bench) -> Iterator[tuple[str, list[BenchFleet]]]:
+def by_share(result: BenchAnswer) -> Iterator[tuple[str, list[BenchFleet]]]:
     """The fleets of each share of small devices, with the share in words; none for fleets without a budget."""
     for share, fleets in groupby(result.fleets, key=lambda fleet: fleet.small_share):
         if share is UNSET:
@@ -150,7 +150,7 @@ def _best(winner: str | None, tied: Sequence[str]) -> str:
     return f"tie: {', '.join(tied)}" if tied else NOBODY
 
 
-def answer(result: Bench) -> list[str]:
+def answer(result: BenchAnswer) -> list[str]:
     """The answer in sentences: how often each variant is best, and where, for each share of small devices."""
     wins = Counter(fleet.winner for fleet in result.fleets if fleet.winner is not None)
     ties = sum(bool(fleet.tied) for fleet in result.fleets if fleet.winner is None)
@@ -179,13 +179,13 @@ def _upper(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def told_runs(result: Bench) -> str:
+def told_runs(result: BenchAnswer) -> str:
     """From how many runs the answer is, where they are, and how long the call took."""
     shared = f" of {result.cells:,} combinations of variant, fleet and seed" if result.cells != result.trained else ""
     return f"{result.trained:,} runs{shared}: {result.folder} ({units.show_seconds(result.seconds)})"
 
 
-def free_fleet(result: Bench) -> str:
+def free_fleet(result: BenchAnswer) -> str:
     """The fleet on which scores within totals are, in words."""
     return "no device is small" if result.budget is not UNSET else f"under {result.fleets[0].fleet}"
 
@@ -200,11 +200,11 @@ def score_text(row: BenchRow) -> str:
     return f"{row.mean:.3f}" + ("" if row.half_width is None else f" ± {row.half_width:.3f}")
 
 
-def _reach(result: Bench) -> str:
+def _reach(result: BenchAnswer) -> str:
     return " ± half of the 95 % interval (Student's t)" if len(result.seeds) > 1 else ""
 
 
-def _winners(result: Bench) -> Iterator[Section]:
+def _winners(result: BenchAnswer) -> Iterator[BenchSection]:
     several = len(result.seeds) > 1
     groups = list(by_share(result))
     for words, fleets in groups:
@@ -214,10 +214,10 @@ def _winners(result: Bench) -> Iterator[Section]:
         for stretch, cells in _stretches(result, fleets, lambda fleet: _winner(result, fleet)):
             table.add_row(stretch, *cells)
         last = fleets is groups[-1][1]
-        yield Section(f"Best where {words}" if words else "Best", table, HOW_BEST if several and last else "")
+        yield BenchSection(f"Best where {words}" if words else "Best", table, HOW_BEST if several and last else "")
 
 
-def _winner(result: Bench, fleet: BenchFleet) -> list[str]:
+def _winner(result: BenchAnswer, fleet: BenchFleet) -> list[str]:
     """Who is best, the score, the gap, and with several seeds the one that could be shown."""
     best = fleet.winner if fleet.winner is not None else next(iter(fleet.tied), None)
     rows = [row for row in fleet.rows if row.variant == best]
@@ -227,7 +227,7 @@ def _winner(result: Bench, fleet: BenchFleet) -> list[str]:
     return [best_of(fleet) + chance, *scores, *(or_dash("{:.3f}".format, gap) for gap in gaps)]
 
 
-def _at_chance(result: Bench, row: BenchRow) -> bool:
+def _at_chance(result: BenchAnswer, row: BenchRow) -> bool:
     """Whether the interval of a score holds the chance level, or is worse."""
     if result.chance is None or row.mean is None:
         return False
@@ -238,7 +238,7 @@ def _at_chance(result: Bench, row: BenchRow) -> bool:
 
 
 def _stretches(
-    result: Bench, fleets: Sequence[BenchFleet], cells: Callable[[BenchFleet], list[str]]
+    result: BenchAnswer, fleets: Sequence[BenchFleet], cells: Callable[[BenchFleet], list[str]]
 ) -> Iterator[tuple[str, list[str]]]:
     """The cells of fleets with one share of small devices, neighbours with the same cells as one row, and its name."""
     for found, group in groupby(((fleet, cells(fleet)) for fleet in fleets), key=lambda each: each[1]):
@@ -252,13 +252,13 @@ def _stretches(
             yield _between(first.low, last.high, shows(result)), found
 
 
-def _places(result: Bench) -> list[str]:
+def _places(result: BenchAnswer) -> list[str]:
     """Titles of the columns that name a fleet."""
     return ["small\ndevices", budget_named(result.budget).noun] if result.budget is not UNSET else ["fleet"]
 
 
 def _rows(
-    result: Bench, cells: Callable[[BenchFleet], list[str]], but: BenchFleet | None = None
+    result: BenchAnswer, cells: Callable[[BenchFleet], list[str]], but: BenchFleet | None = None
 ) -> Iterator[list[str]]:
     """Rows of the fleets ``but`` one: the cells that name each, a share of small devices only where it begins, and its
     own."""
@@ -269,7 +269,9 @@ def _rows(
             share = ["" for _ in share]
 
 
-def _matrix(result: Bench, title: str, cell: Callable[[BenchRow], str], *, but: BenchFleet | None = None) -> Section:
+def _matrix(
+    result: BenchAnswer, title: str, cell: Callable[[BenchRow], str], *, but: BenchFleet | None = None
+) -> BenchSection:
     """A row for each fleet ``but`` one, and a column for each variant that can be run."""
     places = _places(result)
     names = [variant.variant for variant in result.variants if variant.refused is UNSET]
@@ -281,10 +283,10 @@ def _matrix(result: Bench, title: str, cell: Callable[[BenchRow], str], *, but: 
 
     for row in _rows(result, cells, but):
         table.add_row(*row)
-    return Section(title, table)
+    return BenchSection(title, table)
 
 
-def _ranks(result: Bench) -> Iterator[Section]:
+def _ranks(result: BenchAnswer) -> Iterator[BenchSection]:
     ranks = result.ranks
     if ranks is None:
         return
@@ -293,13 +295,13 @@ def _ranks(result: Bench) -> Iterator[Section]:
         table.add_row(name, f"{rank:.2f}")
     groups = [", ".join(group) for group in ranks.alike if len(group) > 1]
     alike = f"\nNot shown to differ: {'; '.join(groups)}." if groups else ""
-    yield Section(
+    yield BenchSection(
         f"Ranks over {ranks.fleets} fleets (1 is best)", table,
         f"Critical difference {ranks.critical_difference:.2f} (Nemenyi, 5 %); Friedman's p {ranks.p_value:.2g}.{alike}",
     )  # fmt: skip
 
 
-def _costs(result: Bench) -> Iterator[Section]:
+def _costs(result: BenchAnswer) -> Iterator[BenchSection]:
     if result.costs is UNSET or result.target is UNSET:
         return
     title = f"Costs until {metric_words(result)} is {result.target:g}: median over the seeds"
@@ -311,7 +313,7 @@ def _costs(result: Bench) -> Iterator[Section]:
         for row in _rows(result, lambda fleet: [_lowest(of_fleet.get(fleet.fleet, ()), axis) for axis in AXES]):
             table.add_row(*row)
         in_brackets = "  In brackets: the seeds that reach it, if not all do."
-        yield Section(f"{title}, the lowest of each fleet", table, note + in_brackets)
+        yield BenchSection(f"{title}, the lowest of each fleet", table, note + in_brackets)
         return
     table = new_table(*places, "variant", *COSTS, "", left=(*range(len(places) + 1), len(places) + 1 + len(COSTS)))
     for *named, name in _rows(result, lambda fleet: [fleet.fleet]):
@@ -319,7 +321,7 @@ def _costs(result: Bench) -> Iterator[Section]:
             cells = (or_dash(show, median_cost(getattr(cost, axis))) for axis, (_, show) in AXES.items())
             missed = f"not reached in {cost.seeds - cost.reached} of {cost.seeds}" if cost.reached < cost.seeds else ""
             table.add_row(*(named if cost is costs[0] else ["" for _ in places]), cost.variant, *cells, missed)
-    yield Section(title, table, note)
+    yield BenchSection(title, table, note)
 
 
 def _lowest(costs: Sequence[BenchCost], axis: str) -> str:
@@ -337,7 +339,7 @@ def median_cost(values: Sequence[float | None]) -> float | None:
     return None if centre == inf else centre
 
 
-def _spent(result: Bench) -> Iterator[Section]:
+def _spent(result: BenchAnswer) -> Iterator[BenchSection]:
     names = [variant.variant for variant in result.variants if variant.refused is UNSET]
     for axis, each in groupby(result.spent, key=lambda spent: spent.axis):
         rows = list(each)
@@ -346,12 +348,12 @@ def _spent(result: Bench) -> Iterator[Section]:
         for row in rows:
             means = (or_dash("{:.3f}".format, row.means.get(name)) for name in names)
             table.add_row(show(row.total), *means, _best(row.winner, row.tied))
-        yield Section(
+        yield BenchSection(
             f"{metric_words(result)} on {rows[0].split} within a total of {noun}, {free_fleet(result)}", table
         )
 
 
-def _variants(result: Bench) -> Section:
+def _variants(result: BenchAnswer) -> BenchSection:
     tuned = any(variant.tuned is not UNSET for variant in result.variants)
     limited = result.budget is not UNSET
     needs = ["needs"] if limited else []
@@ -372,7 +374,7 @@ def _variants(result: Bench) -> Section:
         table.add_row(*cells)
         notes += [f"{variant.variant} can't be run: {variant.refused}"] if variant.refused is not UNSET else []
         notes += [f"{variant.variant}: {text}" for text in variant.at_edge or ()]
-    return Section("Variants", table, "\n".join(notes))
+    return BenchSection("Variants", table, "\n".join(notes))
 
 
 def _needs(variant: BenchVariant, show: Callable[[float], str]) -> str:
@@ -390,7 +392,7 @@ def _value(value: object) -> str:
 # --- CSV -------------------------------------------------------------------------------------------------------------
 
 
-def bench_csv(result: Bench) -> str:
+def bench_csv(result: BenchAnswer) -> str:
     """A line for each fleet, variant and seed: the score, the costs until the target is reached, and the run's folder.
 
     Fields are empty where there is no score, or the target isn't reached.

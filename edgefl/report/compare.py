@@ -13,14 +13,14 @@ from rich.text import Text
 from edgefl import units
 from edgefl.errors import visible
 from edgefl.records.compare import (
-    ComparedRow,
     ComparedRuns,
     EqualCosts,
     EqualRow,
-    Figure,
     Ordering,
     OrderingClaim,
     OrderingFigure,
+    SeedFigure,
+    SeedGroupRow,
 )
 from edgefl.report.console import DIVERGED, NOTHING, TITLES, csv_text, new_table, print_table, screen
 from edgefl.report.facts import own_metrics
@@ -62,11 +62,11 @@ LABEL_WIDTH = 36
 
 
 @dataclass(frozen=True)
-class Column:
+class ComparisonColumn:
     """A column of figures: its title (lines), a cell for each row, and whether more is better."""
 
     title: str
-    cells: Sequence[Figure]
+    cells: Sequence[SeedFigure]
     factor: float
     decimals: int
 
@@ -79,7 +79,7 @@ class Column:
             self._text(cell, reach if spread else None, marked) for cell, reach in zip(self.cells, reaches, strict=True)
         ]
 
-    def _text(self, cell: Figure, reach: float | None, marked: bool) -> str:
+    def _text(self, cell: SeedFigure, reach: float | None, marked: bool) -> str:
         mark = ("*" if cell.best else " ") if marked else ""
         if cell.mean is None:
             return (DIVERGED if cell.diverged else NOTHING) + mark
@@ -111,7 +111,7 @@ def print_comparison(
             _print_equal(console, result, part, labels, metrics, confidence)
 
 
-def columns_of(result: ComparedRuns, *, full: bool) -> list[Column]:
+def columns_of(result: ComparedRuns, *, full: bool) -> list[ComparisonColumn]:
     """The columns of the table of all rows."""
     metrics = shown_metrics(result.metrics, full=full)
     costs = COSTS | (MORE_COSTS if full else {})
@@ -127,7 +127,7 @@ def shown_metrics(metrics: Sequence[str], *, full: bool) -> list[str]:
     return list(metrics) if full or not headline else headline
 
 
-def heading_of(rows: Sequence[ComparedRow], *, confidence: bool) -> str:
+def heading_of(rows: Sequence[SeedGroupRow], *, confidence: bool) -> str:
     """What is compared, over which seeds, and what the spread is."""
     seeds = [row.seeds for row in rows]
     if max(map(len, seeds)) == 1:
@@ -148,26 +148,28 @@ def _seeds(seeds: Sequence[int], most: int = 8) -> str:
     return f"seeds {', '.join(map(str, seeds))}" if len(seeds) <= most else f"{len(seeds)} seeds"
 
 
-def labels_of(rows: Sequence[ComparedRow]) -> list[str]:
+def labels_of(rows: Sequence[SeedGroupRow]) -> list[str]:
     """The rows' labels, with their seeds where rows have different ones."""
     if _alike([row.seeds for row in rows]):
         return [row.label for row in rows]
     return [f"{row.label} ({_seeds(row.seeds, 4)})" for row in rows]
 
 
-def _metric_column(rows: Sequence[ComparedRow] | Sequence[EqualRow], metric: str, chance: float | None) -> Column:
+def _metric_column(
+    rows: Sequence[SeedGroupRow] | Sequence[EqualRow], metric: str, chance: float | None
+) -> ComparisonColumn:
     kind, name = metric.split(".", 1)
     base, bracket, pattern = name.partition("[")
     title = f"{kind}{bracket}{pattern}\n{TITLES.get(base, base)}"
     if chance is not None:
         title += f"\n(chance {chance:.3f})"
-    return Column(title, [row.figures[metric] for row in rows], 1.0, 3)
+    return ComparisonColumn(title, [row.figures[metric] for row in rows], 1.0, 3)
 
 
-def _cost_column(rows: Sequence[ComparedRow], name: str, title: str) -> Column:
+def _cost_column(rows: Sequence[SeedGroupRow], name: str, title: str) -> ComparisonColumn:
     cells = [row.figures[name] for row in rows]
     factor, unit, decimals = scale_of(name, max((cell.mean or 0.0 for cell in cells), default=0.0))
-    return Column(f"{title}\n{unit}" if unit else title, cells, factor, decimals)
+    return ComparisonColumn(f"{title}\n{unit}" if unit else title, cells, factor, decimals)
 
 
 def scale_of(name: str, largest: float) -> tuple[float, str, int]:
@@ -182,7 +184,9 @@ def scale_of(name: str, largest: float) -> tuple[float, str, int]:
     return factor, unit, min(max(2 - floor(log10(largest / factor)), 0), 3)
 
 
-def _print_blocks(console: Console, labels: Sequence[str], columns: Sequence[Column], confidence: bool) -> None:
+def _print_blocks(
+    console: Console, labels: Sequence[str], columns: Sequence[ComparisonColumn], confidence: bool
+) -> None:
     """Print the columns as one table; what doesn't fit into the width goes into further tables below it."""
     texts = [column.texts(confidence=confidence) for column in columns]
     first = min(max(map(len, labels)), LABEL_WIDTH)
@@ -203,7 +207,7 @@ def _print_blocks(console: Console, labels: Sequence[str], columns: Sequence[Col
         start = end
 
 
-def _notes(result: ComparedRuns, columns: Sequence[Column]) -> list[str]:
+def _notes(result: ComparedRuns, columns: Sequence[ComparisonColumn]) -> list[str]:
     rows, notes = result.rows, []
     if any(cell.best for column in columns for cell in column.cells):
         notes.append("*: the best, ahead of each other row beyond chance (paired over shared seeds, 5 %)")
@@ -262,7 +266,7 @@ def comparison_csv(result: ComparedRuns) -> str:
     return csv_text(lines)
 
 
-def _cells(prefix: str, figures: Mapping[str, Figure]) -> dict[str, object]:
+def _cells(prefix: str, figures: Mapping[str, SeedFigure]) -> dict[str, object]:
     return {
         f"{prefix}{name}.{part}": getattr(cell, part)
         for name, cell in figures.items()

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from edgefl import units
 from edgefl.devices import show_runtime
-from edgefl.records.devices import DeviceCheck, DeviceChecks, DeviceRow
+from edgefl.records.devices import DeviceCheck, DeviceCheckRow, DeviceChecks
 from edgefl.report.compare import plain_markdown
 from edgefl.report.console import NOTHING, new_table, print_table, screen
 from edgefl.report.profile_clients import tightest
@@ -81,7 +81,7 @@ def _compared(check: DeviceCheck) -> list[str]:
     return [f"of the scenario without its compare ({', '.join(check.compared)}); --set chooses another combination"]
 
 
-def _depends(rows: Sequence[DeviceRow]) -> list[str]:
+def _depends(rows: Sequence[DeviceCheckRow]) -> list[str]:
     """What the answers that are neither yes nor no depend on."""
     notes = []
     if any(row.answer == "depends on scratch" for row in rows):
@@ -94,9 +94,9 @@ def _depends(rows: Sequence[DeviceRow]) -> list[str]:
     return notes
 
 
-def _by_device(check: DeviceCheck) -> dict[str, dict[str, DeviceRow]]:
+def _by_device(check: DeviceCheck) -> dict[str, dict[str, DeviceCheckRow]]:
     """The rows of each device by kind."""
-    found: dict[str, dict[str, DeviceRow]] = {}
+    found: dict[str, dict[str, DeviceCheckRow]] = {}
     for row in check.rows:
         found.setdefault(row.device, {})[row.whose] = row
     return found
@@ -116,7 +116,7 @@ def _head(check: DeviceCheck, label: str | None = None) -> str:
     return f"{fitting} of {len(devices)} devices fit {label or check.scenario} over {check.link}{''.join(some)}"
 
 
-def _limits(kind: str, rows: Sequence[DeviceRow]) -> str:
+def _limits(kind: str, rows: Sequence[DeviceCheckRow]) -> str:
     """Peak memory of a kind, and whose word its limit is."""
     least, most = (units.show_bytes(find(row.peak_memory_bytes for row in rows)) for find in (min, max))
     granted = [row for row in rows if row.least_memory_bytes < row.available_memory_bytes]
@@ -159,12 +159,12 @@ def _matrix(result: DeviceChecks) -> list[tuple[str, list[str]]]:
     return rows
 
 
-def _answer(row: DeviceRow) -> str:
+def _answer(row: DeviceCheckRow) -> str:
     """The answer, and the budget that binds: ``yes, memory 36 %``."""
     return f"{_short(row) or 'yes'}, {tightest(row)}"
 
 
-def _short(row: DeviceRow) -> str:
+def _short(row: DeviceCheckRow) -> str:
     """Why the answer isn't yes, in a few words; empty if it is."""
     if row.answer == "yes":
         return ""
@@ -180,7 +180,7 @@ def _question(short: str) -> str:
     return f"{short.removeprefix('depends on ')}?" if short.startswith("depends on ") else short
 
 
-def _print_lines(console: Console, devices: Mapping[str, Mapping[str, DeviceRow]], kinds: Sequence[str]) -> None:
+def _print_lines(console: Console, devices: Mapping[str, Mapping[str, DeviceCheckRow]], kinds: Sequence[str]) -> None:
     """A line for each device: the time of each kind's round, and the budget that is tightest over the kinds."""
     several = len(kinds) > 1
     table = new_table("device", "for tensors", *(f"{kind}, time" for kind in kinds), "tightest budget",
@@ -196,16 +196,16 @@ def _print_lines(console: Console, devices: Mapping[str, Mapping[str, DeviceRow]
     print_table(console, table)
 
 
-def _left(row: DeviceRow) -> float:
+def _left(row: DeviceCheckRow) -> float:
     """Share of the binding budget that is left."""
     return (row.margin or 0.0) / row.budget if row.budget else -inf
 
 
-def _time(row: DeviceRow) -> str:
+def _time(row: DeviceCheckRow) -> str:
     return units.show_seconds(row.virtual_seconds) + ("~" if row.throttling_seconds > 0 else "")
 
 
-def _print_rows(console: Console, rows: Sequence[DeviceRow]) -> None:
+def _print_rows(console: Console, rows: Sequence[DeviceCheckRow]) -> None:
     table = new_table("device", "kind", "stage", "peak", "time", "energy", "verdict", left=(0, 1, 6))
     table.columns[0].min_width = max((len(row.device) for row in rows), default=0)
     last = None
@@ -218,7 +218,7 @@ def _print_rows(console: Console, rows: Sequence[DeviceRow]) -> None:
     print_table(console, table)
 
 
-def _notes(result: DeviceCheck, rows: Sequence[DeviceRow]) -> list[str]:
+def _notes(result: DeviceCheck, rows: Sequence[DeviceCheckRow]) -> list[str]:
     notes = [
         "fits: the round of a kind's largest client, at its hardest stage, is within the device's memory, the "
         "deadline and every owner's budgets",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from edgefl.records import UNSET
-from edgefl.records.explained import Absent, Explanation, Story
+from edgefl.records.explained import AbsentClient, Explanation, Story
 from edgefl.report.console import new_table, percent, print_section, screen
 from edgefl.units import show_seconds
 
@@ -68,9 +68,9 @@ def _print_client(client: Story) -> None:
     console.print()
 
 
-def _grouped(absent: Sequence[Absent]) -> list[tuple[str, str, str, str]]:
+def _grouped(absent: Sequence[AbsentClient]) -> list[tuple[str, str, str, str]]:
     """Rows of the table of absent clients: those of one reason and kind together, with one why where it is the same."""
-    groups: dict[tuple[str, str], list[Absent]] = {}
+    groups: dict[tuple[str, str], list[AbsentClient]] = {}
     for entry in absent:
         groups.setdefault((entry.reason, entry.kind), []).append(entry)
     rows = []

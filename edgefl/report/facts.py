@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from edgefl.records import UNSET, ByKind, Clients, Flights, Keys, Maybe, Record, part_of
 from edgefl.records import Samples as SampleCount
-from edgefl.records.clients import Flight, Measured
-from edgefl.records.eligibility import Verdict
+from edgefl.records.clients import FlightRecord, MeasuredRecord
+from edgefl.records.eligibility import VerdictRecord
 from edgefl.records.record import always, types_of
-from edgefl.records.rounds import ClientMetrics, Excluded, Metrics, Round, RoundTimes, Stopped, Sums
-from edgefl.records.run import Evaluation, Result
+from edgefl.records.rounds import ClientMetrics, EarlyStop, Excluded, Metrics, Round, RoundSums, RoundTimes
+from edgefl.records.run import EvaluationFacts, FinalSummary
 from edgefl.records.settings import EvaluationSettings
 from edgefl.records.summary import (
-    Compared,
-    ComparedRow,
     CostRow,
-    DeviceRow,
+    DeviceClassRow,
     Gained,
     Participation,
+    PlayedStage,
+    RunComparison,
+    RunRow,
     RunSummary,
-    Stage,
+    RunTotals,
     StageExcluded,
     StageKind,
     Summary,
-    Totals,
 )
 from edgefl.runs import Run
 from edgefl.runs.changed import guarded
@@ -88,7 +88,7 @@ def summary(run: Run, samples_of: Callable[[Run], Samples] = lambda _: {}) -> Su
 
 
 @dataclass(frozen=True)
-class Facts:
+class RunFacts:
     """The summary of a run, and what only a comparison needs beside it.
 
     ``eligible_clients`` have their samples, ``updates`` are counted by client.  Runs with equal ``same_clients`` (seed,
@@ -110,7 +110,7 @@ def facts_of(run: Run, label: str = "", samples_of: Callable[[Run], Samples] = l
 
 
 @part_of(Round)
-class RoundFacts(RoundTimes, Sums):
+class RoundFacts(RoundTimes, RoundSums):
     """What is read of a round."""
 
     stage: int
@@ -122,13 +122,13 @@ class RoundFacts(RoundTimes, Sums):
     excluded: Excluded
     outcomes: Annotated[Mapping[str, Flights], Keys("OUTCOME")]
     metrics: Metrics
-    stopped: Stopped | Maybe | None = UNSET
+    stopped: EarlyStop | Maybe | None = UNSET
     diverged: bool
     client_metrics: Sequence[ClientMetrics] | Maybe = UNSET
 
 
-@part_of(Flight)
-class FlightFacts(Measured):
+@part_of(FlightRecord)
+class FlightFacts(MeasuredRecord):
     """What is read of a flight: all records of a large run's clients don't fit into memory."""
 
     client: int
@@ -158,7 +158,7 @@ class FlightFacts(Measured):
         return None if forward is None or backward is None else float(forward + backward)
 
 
-@part_of(Verdict)
+@part_of(VerdictRecord)
 class VerdictFacts(Record):
     """What is read of a verdict."""
 
@@ -177,7 +177,7 @@ class VerdictFacts(Record):
 
 
 @guarded
-def facts_to_compare(run: Run, label: str = "", samples_of: Callable[[Run], Samples] = lambda _: {}) -> Facts:
+def facts_to_compare(run: Run, label: str = "", samples_of: Callable[[Run], Samples] = lambda _: {}) -> RunFacts:
     """The facts of one run, finished or not.  Raises RunError as ``facts_of`` does."""
     rounds, verdicts = list(run.read(RoundFacts)), list(run.read(VerdictFacts))
     clients = list(run.read(FlightFacts))
@@ -186,9 +186,9 @@ def facts_to_compare(run: Run, label: str = "", samples_of: Callable[[Run], Samp
     scored = [r for r in rounds if r.metrics]
     last = bool(scored) and run.finished and scored[-1] is rounds[-1]
     split = settings.evaluation.final if last else settings.evaluation.split
-    evaluation = run.read_file(Evaluation) or evaluation_of(run, samples_of(run))
+    evaluation = run.read_file(EvaluationFacts) or evaluation_of(run, samples_of(run))
     stopped = rounds[-1].stopped if rounds else None
-    result = run.read_file(Result)
+    result = run.read_file(FinalSummary)
     in_groups = next((r for r in reversed(rounds) if r.client_metrics), None)
     told = RunSummary(
         label=label,
@@ -224,7 +224,7 @@ def facts_to_compare(run: Run, label: str = "", samples_of: Callable[[Run], Samp
         client_metrics_round=UNSET if in_groups is None else in_groups.round,
         client_metrics=UNSET if in_groups is None else in_groups.client_metrics,
     )
-    return Facts(
+    return RunFacts(
         told,
         {v.client: v.samples for v in verdicts if v.eligible},
         Counter(r.client for r in clients if r.outcome == "finished"),
@@ -232,21 +232,21 @@ def facts_to_compare(run: Run, label: str = "", samples_of: Callable[[Run], Samp
     )
 
 
-def _totals(rounds: Sequence[RoundFacts]) -> Totals:
+def _totals(rounds: Sequence[RoundFacts]) -> RunTotals:
     found: dict[str, Any] = {}
-    for name, kind in types_of(Sums).items():
+    for name, kind in types_of(RoundSums).items():
         if always(kind) or (rounds and getattr(rounds[0], name) is not UNSET):
             found[name] = sum(getattr(r, name) for r in rounds)
     sent = found["selected"]
     moved, joules = found["download_bytes"] + found["upload_bytes"], found["energy_joules"]
-    return Totals(
+    return RunTotals(
         **found,
         bytes_per_client_round=moved / sent if sent else None,
         energy_joules_per_client_round=joules / sent if sent else None,
     )
 
 
-def _stages(rounds: Sequence[RoundFacts], verdicts: Sequence[VerdictFacts]) -> list[Stage]:
+def _stages(rounds: Sequence[RoundFacts], verdicts: Sequence[VerdictFacts]) -> list[PlayedStage]:
     """One entry per stage: its rounds, eligibility by kind, and the samples and classes of excluded clients.
 
     ``eligible`` is the lowest count of any round in the stage, ``most_eligible`` the highest.
@@ -274,7 +274,7 @@ def _stages(rounds: Sequence[RoundFacts], verdicts: Sequence[VerdictFacts]) -> l
         worst = max(stage_rounds, key=lambda r: r.excluded.samples)
         lost = {name: getattr(worst.excluded, name) for name in types_of(Excluded)}
         excluded = StageExcluded(**lost, of_samples=sum(worst.samples.values()))
-        stages.append(Stage(stage=stage, rounds=len(stage_rounds), kinds=kinds, excluded=excluded))
+        stages.append(PlayedStage(stage=stage, rounds=len(stage_rounds), kinds=kinds, excluded=excluded))
     return stages
 
 
@@ -378,12 +378,12 @@ def _participation_of_many(verdicts: Sequence[VerdictFacts], clients: Sequence[F
     )
 
 
-def hardest(facts: RunSummary) -> Stage | None:
+def hardest(facts: RunSummary) -> PlayedStage | None:
     """The stage that admits the smallest share of the clients; None before the first round."""
     return min(facts.stages, key=lambda stage: share(*fitting(stage)), default=None)
 
 
-def fitting(stage: Stage) -> tuple[int, int]:
+def fitting(stage: PlayedStage) -> tuple[int, int]:
     """Clients that fit in a stage, and all of its clients."""
     return sum(kind.eligible for kind in stage.kinds.values()), sum(kind.clients for kind in stage.kinds.values())
 
@@ -398,12 +398,12 @@ def peak_of(facts: RunSummary, kind: str) -> int:
     return max((stage.kinds[kind].peak_memory_bytes for stage in facts.stages if kind in stage.kinds), default=0)
 
 
-def evaluation_of(run: Run, samples: Samples) -> Evaluation:
+def evaluation_of(run: Run, samples: Samples) -> EvaluationFacts:
     """What ``evaluation.json`` has, computed for a run whose server has these evaluation samples."""
     evaluation = run.settings.evaluation
     splits = dict.fromkeys((evaluation.split, evaluation.final))
     chance = {split: _chance(run.models, evaluation, samples.get(split, {})) for split in splits}
-    return Evaluation(samples=samples, chance=chance)
+    return EvaluationFacts(samples=samples, chance=chance)
 
 
 def _chance(
@@ -441,7 +441,7 @@ def _chance(
 # --- several runs ----------------------------------------------------------------------------------------------------
 
 
-def compared(runs: Mapping[str, Facts]) -> Compared:
+def compared(runs: Mapping[str, RunFacts]) -> RunComparison:
     """Comparison of runs: ``rows``, one per run, and ``gained`` by label, relative to the run named ``reference``.
 
     ``gained`` counts the clients that a run admits in some stage and the reference run in none, with their samples and
@@ -450,7 +450,7 @@ def compared(runs: Mapping[str, Facts]) -> Compared:
     begun = {label: facts for label, facts in runs.items() if facts.told.rounds}
     rows = [_compared_row(label, facts.told) for label, facts in begun.items()]
     if len(begun) < 2:
-        return Compared(rows=rows)
+        return RunComparison(rows=rows)
     reference = next(
         (label for label, facts in begun.items() if facts.told.schedule == "end-to-end"), next(iter(begun))
     )
@@ -470,12 +470,12 @@ def compared(runs: Mapping[str, Facts]) -> Compared:
             took_part=sum(c in facts.updates for c in new),
             updates=sum(facts.updates.get(c, 0) for c in new),
         )
-    return Compared(rows=rows, reference=reference, gained=gained)
+    return RunComparison(rows=rows, reference=reference, gained=gained)
 
 
-def _compared_row(label: str, facts: RunSummary) -> ComparedRow:
+def _compared_row(label: str, facts: RunSummary) -> RunRow:
     everyone, totals = facts.everyone, facts.totals
-    return ComparedRow(
+    return RunRow(
         label=label,
         eligible_at_hardest_stage={
             kind: min(stage.kinds[kind].eligible for stage in facts.stages if kind in stage.kinds)
@@ -493,7 +493,7 @@ def _compared_row(label: str, facts: RunSummary) -> ComparedRow:
         flops=totals.forward_flops + totals.backward_flops,
         virtual_seconds=facts.virtual_seconds,
         devices={
-            name: DeviceRow(
+            name: DeviceClassRow(
                 clients=device.clients,
                 eligible_always=device.eligible_always,
                 eligible_ever=device.eligible_ever,

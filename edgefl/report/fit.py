@@ -10,7 +10,7 @@ from rich.text import Text
 
 from edgefl import units
 from edgefl.devices.budgets import budget_named
-from edgefl.records.fit import Candidate, Fit, KindFit, ScenarioChange, StageFit, Tightest
+from edgefl.records.fit import Fit, FitCandidate, KindFit, ScenarioChange, StageFit, Tightest
 from edgefl.records.record import UNSET
 from edgefl.report.console import NOTHING, new_table, or_dash, print_at_most, print_section, screen
 from edgefl.report.profile import overhead_words
@@ -98,7 +98,7 @@ def _tightest(row: Tightest) -> str:
     return f"{title}, {show(abs(margin))} {'over' if margin < 0 else 'left'}"
 
 
-def _print_solutions(console: Console, title: str, solutions: Sequence[Candidate], always: Sequence[str]) -> None:
+def _print_solutions(console: Console, title: str, solutions: Sequence[FitCandidate], always: Sequence[str]) -> None:
     """Print solutions as a table, and their ``--set`` options below; every solution begins with those of ``always``."""
     table = new_table("", "change", "of", "memory", "traffic", "time", "energy", "tightest", left=(1, 2, 7))
     for column in (1, 2):

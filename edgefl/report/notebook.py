@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.html import picture, table
-from edgefl.records.fit import Candidate, Fit
+from edgefl.records.fit import Fit, FitCandidate
 from edgefl.records.profile import Profile
 from edgefl.records.sweep import RefusedCell, Sweep
 from edgefl.report.charts.profile import stages_chart
@@ -85,7 +85,7 @@ def fit_page(fit: Fit) -> str:
     return "".join(parts)
 
 
-def _words(answer: Candidate) -> str:
+def _words(answer: FitCandidate) -> str:
     return ", ".join(change.what for change in answer.changes) or "no change"
 
 

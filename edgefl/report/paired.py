@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy.special import chdtrc, stdtr, stdtrit
 
 from edgefl import seeds
-from edgefl.records.compare import Figure
-from edgefl.report.spread import Spread
+from edgefl.records.compare import SeedFigure
+from edgefl.report.spread import SeedSpread
 
 LEVEL = 0.95
 """Level of intervals; a winner is named and ranks are apart at the error of 5 %."""
@@ -207,7 +207,7 @@ def winner_of(scores: Mapping[str, Sequence[float | None]], *, higher: bool) -> 
     )
 
 
-def figures_of(of_seeds: Sequence[Sequence[int]], spreads: Sequence[Spread], *, higher: bool) -> list[Figure]:
+def figures_of(of_seeds: Sequence[Sequence[int]], spreads: Sequence[SeedSpread], *, higher: bool) -> list[SeedFigure]:
     """A column of a table: a figure for each row of runs, the best marked by the seeds that all rows share.
 
     ``of_seeds`` are the seeds of each row, in the order of its spread's values; ``higher``: more is better.
@@ -219,7 +219,7 @@ def figures_of(of_seeds: Sequence[Sequence[int]], spreads: Sequence[Spread], *, 
     shared = [seed for seed in of_seeds[0] if all(seed in of for of in values)]
     winner = winner_of({str(i): [of[seed] for seed in shared] for i, of in enumerate(values)}, higher=higher)
     return [
-        Figure(
+        SeedFigure(
             mean=spread.mean,
             deviation=spread.deviation,
             half_width=spread.half_width,

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from edgefl import units
 from edgefl.devices.budgets import budget_named
-from edgefl.records.devices import ClientRow, FleetClients, Judged, LeftOutClient
+from edgefl.records.devices import ClientRow, FleetClients, LeftOutClient, RoundVerdict
 from edgefl.report.console import NOTHING, counted, new_table, print_table, screen
 from edgefl.report.profile import print_refused
 
@@ -86,14 +86,14 @@ def _print_kind(console: Console, kind: str, rows: Sequence[Row]) -> None:
     print_table(console, table)
 
 
-def verdict(row: Judged) -> str:
+def verdict(row: RoundVerdict) -> str:
     """The verdict in a few words: whether the client fits, and how much of its binding budget the round takes."""
     if row.binding is None:
         return "yes" if row.eligible else "left out"
     return f"{'yes' if row.eligible else 'no'}, {tightest(row)}"
 
 
-def tightest(row: Judged) -> str:
+def tightest(row: RoundVerdict) -> str:
     """The binding budget, and how much of it the round takes or what it lacks: ``memory 36 %``."""
     binding, margin = str(row.binding), row.margin or 0.0
     word = "device" if binding == "memory" and row.memory_limit == "device" else binding

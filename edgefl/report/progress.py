@@ -15,7 +15,7 @@ from edgefl import terminal, units
 from edgefl.errors import visible
 from edgefl.records.reading import of_data
 from edgefl.records.record import UNSET, ByKind, Clients, Flights, Maybe, Record, part_of
-from edgefl.records.rounds import Metrics, Round, RoundTimes, Stopped
+from edgefl.records.rounds import EarlyStop, Metrics, Round, RoundTimes
 from edgefl.report.console import score, screen, title_of
 from edgefl.report.facts import own_metrics
 
@@ -45,7 +45,7 @@ class ToldRound(RoundTimes):
     rejected: Sequence[int] = ()
     rejections: Mapping[str, Flights]
     metrics: Metrics
-    stopped: Stopped | Maybe | None = UNSET
+    stopped: EarlyStop | Maybe | None = UNSET
 
 
 class ToldCell(Record):
@@ -60,7 +60,7 @@ class ToldCell(Record):
     running: Mapping[str, str]
 
 
-class Progress:
+class ProgressDisplay:
     """State that both displays share: the current combination and round, the latest metrics, and the ETA."""
 
     def __init__(self) -> None:
@@ -252,7 +252,7 @@ def _first(clients: Sequence[int], most: int = 10) -> str:
     return ", ".join(map(str, clients[:most])) + more
 
 
-class Lines(Progress):
+class Lines(ProgressDisplay):
     """Plain text: one line per round, one for each slow preparation step, and one every 15 s of a longer round."""
 
     def __init__(self, file: TextIO | None = None):
@@ -285,7 +285,7 @@ class Lines(Progress):
             self._written = time.monotonic()
 
 
-class Live(Progress):
+class Live(ProgressDisplay):
     """A progress bar over all rounds with status lines below it, redrawn in place."""
 
     def __init__(self) -> None:
@@ -353,7 +353,7 @@ def make_progress() -> Lines | Live:
     return Live() if sys.stderr.isatty() else Lines()
 
 
-class Bar(Progress):
+class Bar(ProgressDisplay):
     """tqdm's bar over all rounds of all combinations, with stage, virtual clock and metrics beside it."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
-from edgefl.records.published import Agreement, Estimate, Group, Published, PublishedRow
+from edgefl.records.published import Agreement, Estimate, PublishedAgreement, PublishedGroup, PublishedRow
 from edgefl.records.record import UNSET
 from edgefl.report.console import NOTHING, new_table, or_dash, percent, print_section, screen
 
@@ -25,7 +25,7 @@ _UNSEEN = {
 }  # fmt: skip
 
 
-def print_published(result: Published, console: Console | None = None, *, full: bool = False) -> None:
+def print_published(result: PublishedAgreement, console: Console | None = None, *, full: bool = False) -> None:
     """Print a result of ``validate_devices``, with ``full`` every row of seconds, watts and joules."""
     console = console or screen()
     for quantity, (title, show) in _QUANTITIES.items():
@@ -49,7 +49,7 @@ def print_published(result: Published, console: Console | None = None, *, full: 
         console.print()
 
 
-def _print_agreement(console: Console, result: Published) -> None:
+def _print_agreement(console: Console, result: PublishedAgreement) -> None:
     table = new_table("the fit hasn't seen", "rows", "devices", "median error", "within 1.5x", "worst", "tau")
 
     def add(words: str, of: Agreement) -> None:
@@ -79,7 +79,7 @@ def _estimate(one: Estimate, show: Callable[[float], str]) -> str:
     return f"{show(one.value)} [{low}..{high}]"
 
 
-def _print_groups(console: Console, title: str, groups: Sequence[Group], unseen: str) -> None:
+def _print_groups(console: Console, title: str, groups: Sequence[PublishedGroup], unseen: str) -> None:
     table = new_table(title.split()[2].rstrip(":"), "rows", "as shipped", "other half of models", unseen)
     for one in groups:
         table.add_row(

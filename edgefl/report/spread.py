@@ -13,7 +13,7 @@ CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
-class Spread:
+class SeedSpread:
     """A figure over seeds: ``values`` by seed, with None where the model diverged or the figure doesn't exist.
 
     ``mean`` is None if a value is None.  ``deviation`` is the standard deviation (n - 1), None for fewer than two
@@ -59,7 +59,7 @@ class Spread:
         return self.half_width if confidence else self.deviation
 
 
-def with_confidence(spreads: Sequence[Spread]) -> bool:
+def with_confidence(spreads: Sequence[SeedSpread]) -> bool:
     """Whether all these have enough seeds for a confidence interval."""
     return bool(spreads) and all(len(spread.values) > MOST_FOR_DEVIATION for spread in spreads)
 

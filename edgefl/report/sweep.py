@@ -13,7 +13,7 @@ from edgefl.records.sweep import (
     CellHead,
     CellRow,
     Change,
-    Lost,
+    LostData,
     MethodFrontier,
     RefusedCell,
     Sensitivity,
@@ -223,7 +223,7 @@ def _print_excluded(console: Console, rows: Sequence[CellRow]) -> None:
         if not hardest.excluded_samples:
             continue
         cells = []
-        sources: tuple[Lost, ...] = row, hardest
+        sources: tuple[LostData, ...] = row, hardest
         for source in sources:
             cells += [
                 f"{source.excluded_samples:,}",

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from edgefl import units
 from edgefl.records import UNSET
-from edgefl.records.rounds import CARBON, ClientMetrics, Sums
+from edgefl.records.rounds import CARBON, ClientMetrics, RoundSums
 from edgefl.report.console import (
     MOST_COLUMNS,
     NOTHING,
@@ -32,9 +32,9 @@ from edgefl.report.console import (
 from edgefl.report.facts import own_metrics, shown_metrics
 
 if TYPE_CHECKING:
-    from edgefl.records.parts import Parts
-    from edgefl.records.run import Best
-    from edgefl.records.summary import Compared, ComparedRow, CostRow, RunSummary, Stage, Summary
+    from edgefl.records.parts import ListedParts
+    from edgefl.records.run import BestRecord
+    from edgefl.records.summary import CostRow, PlayedStage, RunComparison, RunRow, RunSummary, Summary
 
 # --- after a run -----------------------------------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ def _print_run(console: Console, label: str, facts: RunSummary) -> None:
         _print_client_metrics(console, facts, facts.client_metrics)
 
 
-def relay_words(totals: Sums) -> str:
+def relay_words(totals: RoundSums) -> str:
     """One line: "relays and server: down 1.2 GiB, up 1.2 GiB, 12 of 600 relays lost"; empty without relays."""
     if totals.relays is UNSET or totals.relay_download_bytes is UNSET or totals.relay_upload_bytes is UNSET:
         return ""
@@ -91,13 +91,13 @@ def relay_words(totals: Sums) -> str:
     return f"relays and server: down {down}, up {up}{lost}"
 
 
-def carbon_of(totals: Sums) -> dict[str, float]:
+def carbon_of(totals: RoundSums) -> dict[str, float]:
     """Grams by phase, of a run's totals; empty without an intensity."""
     found = {name.split("_")[0]: getattr(totals, name) for name in CARBON}
     return {phase: grams for phase, grams in found.items() if grams is not UNSET}
 
 
-def carbon_words(totals: Sums) -> str:
+def carbon_words(totals: RoundSums) -> str:
     """One line: "CO2 equivalent of the clients' energy: 1.2 g (download 0.1 g, ...)"; empty without an intensity."""
     grams = carbon_of(totals)
     if not grams:
@@ -106,7 +106,7 @@ def carbon_words(totals: Sums) -> str:
     return f"CO2 equivalent of the clients' energy: {units.show_grams(sum(grams.values()))} ({by})"
 
 
-def _best(best: Best) -> str:
+def _best(best: BestRecord) -> str:
     """Where the best weights are from, as text."""
     if best.value is None:
         return f"best weights: none, as {best.metric} was never finite"
@@ -146,7 +146,7 @@ def _range(least: int, most: int) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
-def _excluded(stages: Sequence[Stage]) -> list[str]:
+def _excluded(stages: Sequence[PlayedStage]) -> list[str]:
     """Samples, classes and modalities that are excluded with refused clients: a line for each stage with some.
 
     Of a stage in which that varies, the round that excludes most samples counts.
@@ -256,7 +256,7 @@ def _print_client_metrics(console: Console, facts: RunSummary, rows: Sequence[Cl
     print_section(console, title, table, caption)
 
 
-def _print_compared(console: Console, compared: Compared) -> None:
+def _print_compared(console: Console, compared: RunComparison) -> None:
     rows = compared.rows
     for start in range(0, len(rows), MOST_COLUMNS):
         print_section(console, "Comparison of the runs", _compared_table(rows[start : start + MOST_COLUMNS]))
@@ -279,14 +279,14 @@ def _print_compared(console: Console, compared: Compared) -> None:
     console.print()
 
 
-def _compared_table(rows: Sequence[ComparedRow]) -> Table:
+def _compared_table(rows: Sequence[RunRow]) -> Table:
     table = new_table("", *(row.label for row in rows))
 
     def add(name: str, cell: Any) -> None:
         table.add_row(name, *(cell(row) for row in rows))
 
     kinds = list(dict.fromkeys(kind for row in rows for kind in row.clients))
-    eligible: tuple[tuple[str, Callable[[ComparedRow], Mapping[str, int]]], ...] = (
+    eligible: tuple[tuple[str, Callable[[RunRow], Mapping[str, int]]], ...] = (
         ("at the hardest stage", lambda row: row.eligible_at_hardest_stage), ("ever", lambda row: row.eligible_ever)
     )  # fmt: skip
     for title, of in eligible:
@@ -298,7 +298,7 @@ def _compared_table(rows: Sequence[ComparedRow]) -> Table:
     add("  samples", lambda row: percent(row.took_part_samples_share))
     for name in dict.fromkeys(name for row in rows for name in row.devices):
 
-        def took_part(row: ComparedRow, name: str = name) -> str:
+        def took_part(row: RunRow, name: str = name) -> str:
             device = row.devices.get(name)
             return f"{device.took_part} of {device.clients}" if device else NOTHING
 
@@ -327,7 +327,7 @@ def _compared_table(rows: Sequence[ComparedRow]) -> Table:
 # --- lists of parts --------------------------------------------------------------------------------------------------
 
 
-def print_parts(result: Parts, console: Console | None = None) -> None:
+def print_parts(result: ListedParts, console: Console | None = None) -> None:
     """Print the parts of ``commands.parts``, a section each, with a line for each part."""
     console = console or screen()
     for section in fields(result):
@@ -345,7 +345,7 @@ def print_parts(result: Parts, console: Console | None = None) -> None:
     console.print(Text(f"Their options: {of_one}--json, and edgefl schema for editors."))
 
 
-def print_options(result: Parts, console: Console | None = None) -> None:
+def print_options(result: ListedParts, console: Console | None = None) -> None:
     """Print parts with their options, as ``edgefl methods NAME`` does."""
     console = console or screen()
     for section in fields(result):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from safetensors import SafetensorError
 
 from edgefl.files import sync
-from edgefl.records.run import Best
+from edgefl.records.run import BestRecord
 from edgefl.runs import checkpoints
 from edgefl.runs.durable import writing
 
@@ -30,7 +30,7 @@ FACTS = "edgefl"
 """The key of a file's metadata that has ``round``, ``metric`` and ``value``, as JSON."""
 
 
-def write(folder: Path, tensors: Mapping[str, Tensor], facts: Best) -> None:
+def write(folder: Path, tensors: Mapping[str, Tensor], facts: BestRecord) -> None:
     """Write the new best weights, ``{address: tensor}``.  Raises RunError if the file can't be written."""
     # clones prevent aliases: the file must hold every address, so that other tools can read it
     weights = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}

@@ -36,7 +36,7 @@ from edgefl.errors import RunError
 from edgefl.files import sync
 from edgefl.records import Record, plain
 from edgefl.records.reading import decode
-from edgefl.records.run import Begun, Best, Environment, Evaluation, Result, Resumed
+from edgefl.records.run import Begun, BestRecord, Environment, EvaluationFacts, FinalSummary, Resumed
 from edgefl.records.writing import line
 from edgefl.runs import best, checkpoints, digests, kept, tables
 from edgefl.runs.background import Background
@@ -185,7 +185,7 @@ class RunDirectory:
         resumed = [*first.get("resumed", []), entry]
         replace_file(self.path / "environment.json", json_text({**first, "resumed": resumed}))
 
-    def write_evaluation(self, evaluation: Evaluation) -> None:
+    def write_evaluation(self, evaluation: EvaluationFacts) -> None:
         """Write the number of evaluation samples and the chance levels, which tables show when the data are absent.
 
         Raises RunError if the file can't be written.
@@ -288,7 +288,7 @@ class RunDirectory:
         facts: dict[str, object] = plain({"made_of": self.made_of, "inputs": self.inputs})
         return facts
 
-    def keep_best(self, tensors: Mapping[str, Tensor], facts: Best) -> None:
+    def keep_best(self, tensors: Mapping[str, Tensor], facts: BestRecord) -> None:
         """Write the best weights so far, ``{address: tensor}``; they count from the next checkpoint on.
 
         Raises RunError if the file can't be written.
@@ -370,7 +370,7 @@ class RunDirectory:
         self._kept_files.clear()
         self._sweep()
 
-    def finish(self, tensors: Mapping[str, Tensor], result: Result) -> None:
+    def finish(self, tensors: Mapping[str, Tensor], result: FinalSummary) -> None:
         """Write the final weights, ``{address: tensor}``, then the result, which marks the run as finished.
 
         Of its checkpoints the newest ``keep`` remain; the last one leaves what equals the weights to their file.

@@ -64,14 +64,14 @@ def write_output(path: Path, content: bytes) -> None:
 
 
 @dataclass
-class _Held:
+class _LockedFile:
     """A file that this process has locked, and how many ``Lock`` of it aren't closed."""
 
     file: IO[bytes]
     locks: int = 1
 
 
-_held: dict[tuple[int, int, int], _Held] = {}
+_held: dict[tuple[int, int, int], _LockedFile] = {}
 """Locked files by process, device and inode: to open and close one once more would release its lock."""
 
 
@@ -119,7 +119,7 @@ def locked(path: Path) -> Lock | None:
     if file is None:
         return None
     mine = os.fstat(file.fileno())
-    _held[key := (os.getpid(), mine.st_dev, mine.st_ino)] = _Held(file)
+    _held[key := (os.getpid(), mine.st_dev, mine.st_ino)] = _LockedFile(file)
     return Lock(key)
 
 

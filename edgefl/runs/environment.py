@@ -11,7 +11,7 @@ import psutil
 
 from edgefl import RUN_FORMAT, registry
 from edgefl.records import UNSET
-from edgefl.records.run import Environment, PlugInFile
+from edgefl.records.run import Environment, PlugInFileRecord
 
 PACKAGES = ("torch", "numpy", "simpy", "safetensors", "tokenizers", "pydantic", "pandas", "pillow", "matplotlib")
 
@@ -26,7 +26,7 @@ def environment() -> Environment:
     import edgefl
 
     cuda = torch.cuda.is_available()
-    files = [PlugInFile(file=name, sha256=sha256) for name, sha256 in sorted(registry.plug_in_files().items())]
+    files = [PlugInFileRecord(file=name, sha256=sha256) for name, sha256 in sorted(registry.plug_in_files().items())]
     return Environment(
         run_format=RUN_FORMAT,
         plug_ins=files or UNSET,

@@ -16,12 +16,12 @@ from edgefl import RUN_FORMAT
 from edgefl.errors import RunError
 from edgefl.files import replacing
 from edgefl.records import UNSET, Record, part_of
-from edgefl.records.clients import Flight, ScoredClient
-from edgefl.records.eligibility import Verdict
+from edgefl.records.clients import FlightRecord, ScoredClient
+from edgefl.records.eligibility import VerdictRecord
 from edgefl.records.host import HostWork, Scratch
 from edgefl.records.reading import decode
 from edgefl.records.rounds import Round
-from edgefl.records.run import Comparison, Environment, Member
+from edgefl.records.run import Comparison, ComparisonMember, Environment
 from edgefl.runs import digests
 from edgefl.runs.contents import CHECKPOINTS, KEPT, UNFINISHED, check_contents, check_folder_name, read_bytes, read_json
 from edgefl.runs.durable import LOCK, Lock, locked, replace_file, writing
@@ -29,7 +29,7 @@ from edgefl.runs.kept import is_file
 
 Table = Literal["rounds", "clients", "scored", "eligibility", "scratch", "host"]
 RECORDS: Mapping[type[Record], Table] = {
-    Round: "rounds", Flight: "clients", ScoredClient: "scored", Verdict: "eligibility", Scratch: "scratch",
+    Round: "rounds", FlightRecord: "clients", ScoredClient: "scored", VerdictRecord: "eligibility", Scratch: "scratch",
     HostWork: "host",
 }  # fmt: skip
 """The table of each class of record."""
@@ -62,7 +62,9 @@ def create_comparison(
         while folder.lower() in {taken.lower() for taken in folders.values()}:
             folder, number = f"{slug}-{number}", number + 1
         folders[label] = folder
-    entries = [Member(label=label, folder=folders[label], sets=overrides) for label, overrides in runs.items()]
+    entries = [
+        ComparisonMember(label=label, folder=folders[label], sets=overrides) for label, overrides in runs.items()
+    ]
     text = json_text(Comparison(format=1, runs=entries).as_json())
     files = {"scenario.yaml": scenario_yaml.encode(), "compare.json": text}
     for name, content in files.items():
@@ -107,7 +109,7 @@ def comparison(path: str | os.PathLike[str]) -> dict[str, Path]:
     return {run.label: path / check_folder_name(run.folder, path) for run in _members(path)}
 
 
-def _members(path: Path) -> Sequence[Member]:
+def _members(path: Path) -> Sequence[ComparisonMember]:
     file = path / "compare.json"
     return decode(Comparison, read_bytes(file), file).runs
 

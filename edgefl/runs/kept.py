@@ -48,18 +48,18 @@ def padded(size: int) -> int:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TensorLayout:
     """The tensors of a client in their order: name, dtype (``float32``) and shape of each."""
 
     items: tuple[tuple[str, str, tuple[int, ...]], ...]
 
     @classmethod
-    def of(cls, tensors: Mapping[str, Tensor]) -> Layout:
+    def of(cls, tensors: Mapping[str, Tensor]) -> TensorLayout:
         """The layout of these tensors."""
         return cls(tuple((n, str(t.dtype).removeprefix("torch."), tuple(t.shape)) for n, t in tensors.items()))
 
     @classmethod
-    def read(cls, raw: Any) -> Layout:
+    def read(cls, raw: Any) -> TensorLayout:
         """The layout that a checkpoint has as JSON.  Raises ValueError if it is no layout."""
         items = tuple((str(name), str(dtype), tuple(int(size) for size in shape)) for name, dtype, shape in raw)
         if any(not _DTYPE.fullmatch(dtype) or min(shape, default=0) < 0 for _, dtype, shape in items):
@@ -108,7 +108,7 @@ def write_at(file: RawIOBase, begin: int, tensors: Iterable[Tensor]) -> None:
                 left = left[file.write(left) or 0 :]
 
 
-def mapped(descriptor: int, offset: int, layout: Layout, names: Iterable[str]) -> dict[str, Tensor]:
+def mapped(descriptor: int, offset: int, layout: TensorLayout, names: Iterable[str]) -> dict[str, Tensor]:
     """Tensors of a client, through a memory map of an open file that lasts as long as they do.
 
     Writing into them doesn't change the file.  Raises OSError or ValueError if the file doesn't hold them.
@@ -131,15 +131,15 @@ def mapped(descriptor: int, offset: int, layout: Layout, names: Iterable[str]) -
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensors:
     """Where the values of a client lie: a file, the byte at which they begin, and those tensors that are asked for."""
 
     path: str
     offset: int
-    layout: Layout
+    layout: TensorLayout
     names: tuple[str, ...]
 
-    def only(self, names: Iterable[str]) -> Stored | None:
+    def only(self, names: Iterable[str]) -> StoredTensors | None:
         """Those of these names that are there; None if there are none."""
         wanted = set(names)
         found = tuple(name for name in self.names if name in wanted)
@@ -166,19 +166,19 @@ class Index:
     """Where the values of every client lie at a checkpoint."""
 
     folder: Path
-    clients: dict[int, Stored] = field(default_factory=dict)
+    clients: dict[int, StoredTensors] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path, rows: Tensor, facts: KeptFacts) -> Index:
         """From a checkpoint's ``rows`` ``[clients, 4]`` and ``facts``.  Raises RunError if they don't fit together."""
         try:
-            names, layouts = list(map(_checked, facts["files"])), [Layout.read(raw) for raw in facts["layouts"]]
+            names, layouts = list(map(_checked, facts["files"])), [TensorLayout.read(raw) for raw in facts["layouts"]]
             clients = {}
             for client, file, offset, layout in rows.tolist():
                 if min(client, file, offset, layout) < 0:
                     raise ValueError(f"client {client} has no possible place")
                 of = layouts[layout]
-                clients[client] = Stored(str(folder / names[file]), offset, of, of.names)
+                clients[client] = StoredTensors(str(folder / names[file]), offset, of, of.names)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise RunError(f"a checkpoint doesn't say where clients' kept values lie in {folder}: {error}") from error
         return cls(folder, clients)
@@ -193,7 +193,7 @@ class Index:
 
         used = sorted({stored.path for stored in self.clients.values()})
         file_of = {path: number for number, path in enumerate(used)}
-        layouts: dict[Layout, int] = {}
+        layouts: dict[TensorLayout, int] = {}
         number_of: dict[int, int] = {}  # most clients share the object, whose hash takes long
         rows = []
         for client, stored in sorted(self.clients.items()):

@@ -18,8 +18,8 @@ from edgefl.records import Record, part_of
 from edgefl.records.reading import decode as decode_record
 from edgefl.records.reading import numbered, of_data
 from edgefl.records.record import whole_of
-from edgefl.records.rounds import Metrics, Round, RoundTimes, Stopped
-from edgefl.records.run import Best, Environment, Evaluation, Result
+from edgefl.records.rounds import EarlyStop, Metrics, Round, RoundTimes
+from edgefl.records.run import BestRecord, Environment, EvaluationFacts, FinalSummary
 from edgefl.records.settings import Settings
 from edgefl.runs import tables
 from edgefl.runs.columns import flatten, joined, varied_columns
@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # a finished run is shown without them
 R = TypeVar("R", bound=Record)
 
 _FILES: Mapping[type[Record], str] = {
-    Result: "result.json", Evaluation: "evaluation.json", Environment: "environment.json"
+    FinalSummary: "result.json", EvaluationFacts: "evaluation.json", Environment: "environment.json"
 }  # fmt: skip
 
 
@@ -144,13 +144,13 @@ class Run:
         return cast("dict[str, ModelDescription]", read_json(self.path / "models.json"))
 
     @cached_property
-    def evaluation(self) -> Evaluation:
+    def evaluation(self) -> EvaluationFacts:
         """Server evaluation: ``samples`` by split and kind, ``chance`` (chance levels) by split, kind and metric.
 
         Both are empty until data are open.  Raises RunError for a comparison.
         """
         self._one_run()
-        return self.read_file(Evaluation) or Evaluation(samples={}, chance={})
+        return self.read_file(EvaluationFacts) or EvaluationFacts(samples={}, chance={})
 
     @property
     def finished(self) -> bool:
@@ -160,13 +160,13 @@ class Run:
         return (self.path / "result.json").exists()
 
     @property
-    def result(self) -> Result:
+    def result(self) -> FinalSummary:
         """The final summary: rounds, virtual seconds, metrics and totals.
 
         Raises RunError if the run isn't finished, if it is a comparison, and if the file can't be read.
         """
         self._finished_run()
-        return self._file(Result)
+        return self._file(FinalSummary)
 
     def records(self, table: Table) -> list[dict[str, Any]]:
         """The records of a table as they were written, a dictionary for each line.
@@ -291,7 +291,7 @@ class Run:
             raise RunError(f"the run at {self.path} isn't finished; continue it with --resume {self.path}")
 
     @property
-    def best(self) -> Best | None:
+    def best(self) -> BestRecord | None:
         """``metric``, ``value`` and ``round`` of the best evaluation; None if the run follows no metric.
 
         Raises RunError as ``result``.
@@ -299,7 +299,7 @@ class Run:
         return self.result.best or None
 
     @property
-    def stopped(self) -> Stopped | None:
+    def stopped(self) -> EarlyStop | None:
         """Why the run ended before its last round; None if it didn't.  Raises RunError as ``result``.
 
         The ``reason`` is ``target`` or ``patience`` of a metric, or ``on_round``, without a metric.

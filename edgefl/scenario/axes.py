@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edgefl.errors import ScenarioError, suggestion
-from edgefl.scenario.document import Document, KeyPath, Place, read_value, spell
+from edgefl.scenario.document import Document, KeyPath, KeyPosition, read_value, spell
 from edgefl.scenario.fields import plain_section, read_section
 from edgefl.scenario.keys import TOP, key_path
 from edgefl.scenario.overrides import with_value
@@ -18,23 +18,23 @@ MOST_COMBINATIONS = 10_000
 
 
 @dataclass(frozen=True)
-class Axis:
+class ScenarioAxis:
     """A path in a scenario, its values, and the source places of each value."""
 
     path: KeyPath
     values: tuple[Any, ...]
-    places: tuple[dict[KeyPath, Place], ...]
+    places: tuple[dict[KeyPath, KeyPosition], ...]
 
     @classmethod
-    def of_compare(cls, document: Document, key: str) -> Axis:
+    def of_compare(cls, document: Document, key: str) -> ScenarioAxis:
         """The axis under ``key`` of ``compare``, which ``check_compare`` must have accepted."""
         path, values = key_path(key), document.data["compare"][key]
-        places = tuple(document.moved(("compare", key, i), path) or {path: Place(document.file)}
+        places = tuple(document.moved(("compare", key, i), path) or {path: KeyPosition(document.file)}
                        for i in range(len(values)))  # fmt: skip
         return cls(path, tuple(values), places)
 
     @classmethod
-    def of_text(cls, text: str, option: str = "--vary") -> Axis:
+    def of_text(cls, text: str, option: str = "--vary") -> ScenarioAxis:
         """The axis written as ``training.batch=8,16``: commas in brackets and quotes don't separate values.
 
         Messages begin with the ``option`` that was given.  Raises ScenarioError for any other syntax and for a repeated
@@ -55,7 +55,7 @@ class Axis:
         for i in _repeated([value for value, _ in parsed]):
             raise ScenarioError(f"{show(parsed[i][0])} is listed twice", file=origin, key=spell(path))
         places = tuple(
-            {path: Place(origin), **{path + key: place for key, place in inner.items()}} for _, inner in parsed
+            {path: KeyPosition(origin), **{path + key: place for key, place in inner.items()}} for _, inner in parsed
         )
         return cls(path, tuple(value for value, _ in parsed), places)
 
@@ -139,7 +139,7 @@ def complete_compare(document: Document, compare: Mapping[str, list[Any]]) -> di
     base = without_compare(document)
     errors: list[ScenarioError] = []
     for key in compare:
-        axis = Axis.of_compare(document, key)
+        axis = ScenarioAxis.of_compare(document, key)
         complete[key] = list(axis.values)
         if len(axis.path) > 1 or axis.path[0] not in SECTIONS:
             continue

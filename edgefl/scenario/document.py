@@ -9,10 +9,11 @@ from typing import Any
 
 from edgefl import yaml_lines
 from edgefl.errors import ScenarioError
-from edgefl.yaml_lines import KeyPath, Place, spell, write
+from edgefl.yaml_lines import KeyPath, KeyPosition, spell, write
 
 __all__ = [
-    "Document", "KeyPath", "Place", "placed", "plain_data", "read_file", "read_text", "read_value", "spell", "write",
+    "Document", "KeyPath", "KeyPosition", "placed", "plain_data", "read_file", "read_text", "read_value", "spell",
+    "write",
 ]  # fmt: skip
 
 
@@ -21,7 +22,7 @@ class Document:
     """``data`` (mappings, lists, text, numbers, booleans, None) and the place of each path in it."""
 
     data: dict[str, Any]
-    places: dict[KeyPath, Place] = field(default_factory=dict)
+    places: dict[KeyPath, KeyPosition] = field(default_factory=dict)
     file: str | None = None
 
     def error(self, path: KeyPath, message: str, *, at_key: bool = False) -> ScenarioError:
@@ -29,7 +30,7 @@ class Document:
         file, line = yaml_lines.nearest(self.places, path, at_key=at_key) or (self.file, None)
         return ScenarioError(message, file=file, line=line, key=spell(path) or None)
 
-    def moved(self, source: KeyPath, target: KeyPath) -> dict[KeyPath, Place]:
+    def moved(self, source: KeyPath, target: KeyPath) -> dict[KeyPath, KeyPosition]:
         """The places under ``source``, with their paths moved to ``target``."""
         return {
             target + path[len(source) :]: place for path, place in self.places.items() if path[: len(source)] == source
@@ -69,7 +70,7 @@ def read_text(text: str, file: str | None = None) -> Document:
         raise ScenarioError(
             f"a scenario is a mapping of sections (`key: value`), not {kind}", file=file, line=places[()].value_line
         )
-    return Document(data, {**places, (): Place(file, 1, 1)}, file)
+    return Document(data, {**places, (): KeyPosition(file, 1, 1)}, file)
 
 
 def plain_data(data: Any) -> Any:
@@ -97,17 +98,17 @@ def plain_data(data: Any) -> Any:
     return copied(data, ())
 
 
-def read_value(text: str, origin: str) -> tuple[Any, dict[KeyPath, Place]]:
+def read_value(text: str, origin: str) -> tuple[Any, dict[KeyPath, KeyPosition]]:
     """The value written in an override, with the places of its parts; messages call its source ``origin``."""
 
     def refuse(message: str, line: int | None, path: KeyPath) -> ScenarioError:
         return ScenarioError(message, file=origin, key=spell(path) or None)
 
     value, places = yaml_lines.read(text, refuse, nouns="scenarios")
-    return value, {path: Place(origin) for path in places if path}
+    return value, {path: KeyPosition(origin) for path in places if path}
 
 
-def placed(document: Document, path: KeyPath, value: Any, places: dict[KeyPath, Place]) -> Document:
+def placed(document: Document, path: KeyPath, value: Any, places: dict[KeyPath, KeyPosition]) -> Document:
     """The document with ``value`` at ``path`` (mappings on the way are made) and the places of its parts.
 
     Raises ScenarioError if the path leads through a value that is neither a mapping nor a list.
@@ -132,6 +133,6 @@ def placed(document: Document, path: KeyPath, value: Any, places: dict[KeyPath, 
     return replace(document, data=data, places={**other_places, **places})
 
 
-def _path_error(path: KeyPath, depth: int, description: str, places: dict[KeyPath, Place]) -> ScenarioError:
+def _path_error(path: KeyPath, depth: int, description: str, places: dict[KeyPath, KeyPosition]) -> ScenarioError:
     file = next((place.file for place in places.values()), None)
     return ScenarioError(f"{spell(path[:depth])} is {description}", file=file, key=spell(path))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.errors import ScenarioError
-from edgefl.scenario.axes import MOST_COMBINATIONS, Axis, check_compare
+from edgefl.scenario.axes import MOST_COMBINATIONS, ScenarioAxis, check_compare
 from edgefl.scenario.document import Document, KeyPath, read_file, spell
 from edgefl.scenario.labels import labels_of
 from edgefl.scenario.problems import raise_all
@@ -43,18 +43,18 @@ def grid_of(
     The last definition of an axis wins.  Raises ScenarioError for a path that can't be varied, an empty list, an
     invalid value, more than ``most`` combinations, and if every combination is refused.
     """
-    axis_of: dict[KeyPath, Axis] = {}
+    axis_of: dict[KeyPath, ScenarioAxis] = {}
     for path in scenario.compare:
-        axis = Axis.of_compare(scenario._document, path)
+        axis = ScenarioAxis.of_compare(scenario._document, path)
         axis_of[axis.path] = axis
     if file is not None:
         document = _read(file)
         for key in document.data["compare"]:
-            axis = Axis.of_compare(document, key)
+            axis = ScenarioAxis.of_compare(document, key)
             axis_of[axis.path] = axis
     written: set[KeyPath] = set()
     for text in axes:
-        axis = Axis.of_text(text)
+        axis = ScenarioAxis.of_text(text)
         if axis.path in written:
             raise ScenarioError("is varied twice; put all its values into one --vary", key=spell(axis.path))
         written.add(axis.path)

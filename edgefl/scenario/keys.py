@@ -9,7 +9,7 @@ from typing import Any
 
 from edgefl import SCENARIO_FORMAT
 from edgefl.errors import ScenarioError, suggestion
-from edgefl.scenario.document import Document, KeyPath, Place, placed, read_value
+from edgefl.scenario.document import Document, KeyPath, KeyPosition, placed, read_value
 from edgefl.scenario.library import find_document, sections_with
 from edgefl.scenario.problems import raise_all, show
 
@@ -33,7 +33,7 @@ def key_path(text: str) -> KeyPath:
     return tuple(int(part) if _INDEX.fullmatch(part) else part for part in parts)
 
 
-def read_override(override: str) -> tuple[KeyPath, Any, dict[KeyPath, Place]]:
+def read_override(override: str) -> tuple[KeyPath, Any, dict[KeyPath, KeyPosition]]:
     """The path that an override ``path=value`` names, its value, and the places of the value and its parts.
 
     Raises ScenarioError if it isn't written so.
@@ -47,7 +47,7 @@ def read_override(override: str) -> tuple[KeyPath, Any, dict[KeyPath, Place]]:
         value, places = read_value(value_text, origin)
     except ScenarioError as error:
         raise ScenarioError(error.message, file=origin) from None
-    return path, value, {path: Place(origin), **{path + inner: place for inner, place in places.items()}}
+    return path, value, {path: KeyPosition(origin), **{path + inner: place for inner, place in places.items()}}
 
 
 def check_keys(document: Document) -> list[ScenarioError]:
@@ -90,7 +90,7 @@ def check_overrides(overrides: Sequence[str]) -> None:
             continue
         top = (str(path[0]),)
         errors += check_keys(
-            Document({VERSION: SCENARIO_FORMAT, **dict.fromkeys(top)}, {top: Place(f"--set {override}")})
+            Document({VERSION: SCENARIO_FORMAT, **dict.fromkeys(top)}, {top: KeyPosition(f"--set {override}")})
         )
     raise_all([error for error in errors if error.key != VERSION])
 

@@ -6,13 +6,13 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from edgefl.scenario.axes import Axis
+from edgefl.scenario.axes import ScenarioAxis
 from edgefl.scenario.document import spell
 from edgefl.scenario.problems import show
 from edgefl.scenario.sections import SECTIONS
 
 
-def labels_of(axes: Sequence[Axis]) -> list[list[str]]:
+def labels_of(axes: Sequence[ScenarioAxis]) -> list[list[str]]:
     """The label of each value of each axis, unique within the axis even if case is ignored."""
     lasts = [str(axis.path[-1]) for axis in axes]
     labels = []

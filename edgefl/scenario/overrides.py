@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from edgefl.errors import EdgeflError, ScenarioError
-from edgefl.scenario.document import Document, KeyPath, Place, placed
+from edgefl.scenario.document import Document, KeyPath, KeyPosition, placed
 from edgefl.scenario.keys import key_path, read_override
 from edgefl.scenario.sections import SECTIONS, Section
 
@@ -36,7 +36,7 @@ def _names(key: Any, path: KeyPath) -> bool:
         return False
 
 
-def with_value(document: Document, path: KeyPath, value: Any, places: dict[KeyPath, Place]) -> Document:
+def with_value(document: Document, path: KeyPath, value: Any, places: dict[KeyPath, KeyPosition]) -> Document:
     """The document with ``value`` at ``path``; a word for a section keeps the fields that still apply.
 
     ``places`` maps the paths of the value and its parts to their places.  Raises ScenarioError for a path through a
@@ -52,7 +52,7 @@ def with_value(document: Document, path: KeyPath, value: Any, places: dict[KeyPa
 
 
 def _with_word(
-    document: Document, key: str, section: Section, short: str, word: str, places: dict[KeyPath, Place]
+    document: Document, key: str, section: Section, short: str, word: str, places: dict[KeyPath, KeyPosition]
 ) -> Document:
     """The document with ``word`` in the ``short`` field of a section."""
     section_data = document.data.get(key)
@@ -76,7 +76,7 @@ def _with_long_form(document: Document, path: KeyPath, short: str) -> Document:
     word = section.get(str(path[1])) if isinstance(section, dict) else None
     if not isinstance(word, str | int) or isinstance(word, bool):
         return document
-    place = document.places.get(path, Place(document.file))
+    place = document.places.get(path, KeyPosition(document.file))
     return placed(document, path, {short: word}, {path: place, (*path, short): place})
 
 
@@ -99,6 +99,6 @@ def long_forms(document: Document) -> Document:
     for key, section in SECTIONS.items():
         word = document.data.get(key)
         if isinstance(word, str) and section.short:
-            place = document.places.get((key,), Place(document.file))
+            place = document.places.get((key,), KeyPosition(document.file))
             document = with_value(document, (key,), word, {(key,): place})
     return document

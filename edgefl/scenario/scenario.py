@@ -18,7 +18,7 @@ from edgefl.models import ModelOptions
 from edgefl.planning.payload_options import PayloadOptions
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
 from edgefl.planning.stop_options import StopOptions
-from edgefl.scenario.axes import Axis, check_compare, complete_compare, without_compare
+from edgefl.scenario.axes import ScenarioAxis, check_compare, complete_compare, without_compare
 from edgefl.scenario.document import Document, KeyPath, plain_data, write
 from edgefl.scenario.fields import plain_section, read_parts
 from edgefl.scenario.keys import VERSION
@@ -69,7 +69,7 @@ class Scenario:
         Labels are unique, short and usable as folder names: ``layerwise``, ``fedcola,memory=16MiB``.
         Raises ScenarioError if a combination is invalid.
         """
-        return combinations_of(self, [Axis.of_compare(self._document, path) for path in self.compare])
+        return combinations_of(self, [ScenarioAxis.of_compare(self._document, path) for path in self.compare])
 
     def error(self, path: KeyPath, message: str) -> ScenarioError:
         """A ScenarioError about the value at ``path``, with its file and line."""
@@ -141,7 +141,7 @@ def _compose(document: Document, *, comparing: bool = True) -> Scenario:
     return scenario
 
 
-def combinations_of(scenario: Scenario, axes: Sequence[Axis]) -> list[tuple[str, Scenario]]:
+def combinations_of(scenario: Scenario, axes: Sequence[ScenarioAxis]) -> list[tuple[str, Scenario]]:
     """``(label, scenario)`` for every combination of the axes' values, the last axis running fastest.
 
     Without axes, the only combination is the scenario itself.  Raises ScenarioError with all invalid combinations.
@@ -160,7 +160,7 @@ def combinations_of(scenario: Scenario, axes: Sequence[Axis]) -> list[tuple[str,
 
 
 def cells_of(
-    scenario: Scenario, axes: Sequence[Axis], *, some: bool = True
+    scenario: Scenario, axes: Sequence[ScenarioAxis], *, some: bool = True
 ) -> tuple[list[tuple[str, Scenario]], dict[str, str]]:
     """``(label, scenario)`` for every combination, as for ``combinations_of``, and why some are refused, by label.
 
@@ -185,7 +185,9 @@ def cells_of(
     return cells, {label: reason(ScenarioErrors(errors)) for label, errors in refused.items()}
 
 
-def _documents(scenario: Scenario, axes: Sequence[Axis], errors: list[ScenarioError]) -> Iterator[tuple[str, Document]]:
+def _documents(
+    scenario: Scenario, axes: Sequence[ScenarioAxis], errors: list[ScenarioError]
+) -> Iterator[tuple[str, Document]]:
     """``(label, document)`` for every combination; adds to ``errors`` those of values that can't be set."""
     base, labels = without_compare(scenario._document), labels_of(axes)
     # set whole sections before their fields, in any order of the file

@@ -10,8 +10,8 @@ from math import isfinite, log
 from typing import Any, Literal
 
 from edgefl.errors import ScenarioError
-from edgefl.scenario.axes import Axis, without_compare
-from edgefl.scenario.document import KeyPath, Place, read_value, spell, write
+from edgefl.scenario.axes import ScenarioAxis, without_compare
+from edgefl.scenario.document import KeyPath, KeyPosition, read_value, spell, write
 from edgefl.scenario.fields import read_parts
 from edgefl.scenario.keys import key_path
 from edgefl.scenario.problems import raise_all, show
@@ -40,7 +40,7 @@ _RANGE = re.compile(r"(?:(linear|log):)?\s*([^\s,\[\]{}]+?)\s*\.\.\s*([^\s,\[\]{
 
 
 @dataclass(frozen=True)
-class Span:
+class NumberRange:
     """A field and the range of its numbers, ends included; ``whole`` ones only, by their logarithm or not."""
 
     path: KeyPath
@@ -71,9 +71,9 @@ class Span:
             return int(drawn)
         return min(max(float(f"{drawn:.{DIGITS}g}"), self.low), self.high)
 
-    def axis(self, value: Any) -> Axis:
+    def axis(self, value: Any) -> ScenarioAxis:
         """The axis that sets this value."""
-        return Axis(self.path, (value,), ({self.path: Place(self.text)},))
+        return ScenarioAxis(self.path, (value,), ({self.path: KeyPosition(self.text)},))
 
     def holds(self, value: Any) -> bool:
         """Whether the range has this value."""
@@ -89,13 +89,13 @@ class Span:
         share = (x - a) / (b - a)
         return "lower" if share <= EDGE else "upper" if share >= 1 - EDGE else None
 
-    def widened(self, side: Side) -> Span:
+    def widened(self, side: Side) -> NumberRange:
         """The range with ten times as much on this side; whole numbers stay positive."""
         if side == "upper":
             return replace(self, high=self.high * DECADE)
         return replace(self, low=max(1, int(self.low) // DECADE) if self.whole else _divided(self.low))
 
-    def added(self, to: Span) -> tuple[float, float]:
+    def added(self, to: NumberRange) -> tuple[float, float]:
         """What ``to``, this one widened, has more: from the end until now to the new one."""
         return (self.low, to.low) if to.low < self.low else (self.high, to.high)
 
@@ -106,11 +106,11 @@ def _divided(low: float) -> float:
 
 
 @dataclass(frozen=True)
-class Choices:
+class ValueList:
     """A field and the values that it may have; ``labels`` tell them apart."""
 
     path: KeyPath
-    values: Axis
+    values: ScenarioAxis
     labels: tuple[str, ...]
 
     @property
@@ -132,7 +132,7 @@ class Choices:
         """The value with this label."""
         return self.values.values[self.labels.index(drawn)]
 
-    def axis(self, value: Any) -> Axis:
+    def axis(self, value: Any) -> ScenarioAxis:
         """The axis that sets this value."""
         i = next(i for i, each in enumerate(self.values.values) if each == value and type(each) is type(value))
         return replace(self.values, values=(value,), places=(self.values.places[i],))
@@ -154,7 +154,7 @@ class Choices:
         return "lower" if value == min(values) else "upper" if value == max(values) else None
 
 
-Searched = Span | Choices
+Searched = NumberRange | ValueList
 
 
 def searched_of(scenario: Scenario, texts: Sequence[str]) -> list[Searched]:
@@ -182,7 +182,7 @@ def _searched(scenario: Scenario, text: str) -> Searched:
     path_text, equals, values = text.partition("=")
     if equals and (matched := _RANGE.fullmatch(values.strip())):
         return _span(scenario, f"{OPTION} {text}", path_text, *matched.groups())
-    axis = Axis.of_text(text, OPTION)
+    axis = ScenarioAxis.of_text(text, OPTION)
     if len(axis.values) < 2:
         raise ScenarioError(
             "one value leaves nothing to search; a range is 1e-4..1e-1, a list 0.01,0.1,1, and --set sets one value",
@@ -191,10 +191,10 @@ def _searched(scenario: Scenario, text: str) -> Searched:
         )
     raise_all([error for i in range(len(axis.values)) for error in _invalid(scenario, axis, i)])
     _check_path(axis.path, f"{OPTION} {text}")
-    return Choices(axis.path, axis, tuple(map(_as_text, axis.values)))
+    return ValueList(axis.path, axis, tuple(map(_as_text, axis.values)))
 
 
-def _span(scenario: Scenario, origin: str, path_text: str, scale: str | None, *ends: str) -> Span:
+def _span(scenario: Scenario, origin: str, path_text: str, scale: str | None, *ends: str) -> NumberRange:
     try:
         path = key_path(path_text)
         low, high = (read_value(end, origin)[0] for end in ends)
@@ -215,19 +215,19 @@ def _span(scenario: Scenario, origin: str, path_text: str, scale: str | None, *e
         raise ScenarioError(f"{ends[0]} has no logarithm; write linear: or a number above 0", file=origin, key=key)
     by_log = scale == "log" or (scale is None and low > 0 and high / low >= LOG_FROM)
     whole = isinstance(low, int) and isinstance(high, int)
-    span = Span(path, low, high, by_log, whole, origin)
+    span = NumberRange(path, low, high, by_log, whole, origin)
     raise_all([error for end in (low, high) for error in span_errors(scenario, span, end)])
     if whole and not span_errors(scenario, span, low + 0.5):
         span = replace(span, whole=False)
     return span if span.whole else replace(span, low=float(low), high=float(high))
 
 
-def span_errors(scenario: Scenario, span: Span, value: float) -> list[ScenarioError]:
+def span_errors(scenario: Scenario, span: NumberRange, value: float) -> list[ScenarioError]:
     """Why the field doesn't take this value by itself."""
     return _invalid(scenario, span.axis(value), 0)
 
 
-def _invalid(scenario: Scenario, axis: Axis, index: int) -> list[ScenarioError]:
+def _invalid(scenario: Scenario, axis: ScenarioAxis, index: int) -> list[ScenarioError]:
     try:
         _, invalid, _ = read_parts(axis.applied(without_compare(scenario._document), index))
     except ScenarioError as error:
@@ -249,7 +249,7 @@ def with_settings(scenario: Scenario, space: Sequence[Searched], settings: Mappi
 def with_fields(scenario: Scenario, fields: Mapping[str, Any]) -> Scenario:
     """The scenario with these fields, by dotted path.  Raises ScenarioError as ``with_settings``."""
     paths = {path: key_path(path) for path in fields}
-    axes = [Axis(paths[path], (value,), ({paths[path]: Place(None)},)) for path, value in fields.items()]
+    axes = [ScenarioAxis(paths[path], (value,), ({paths[path]: KeyPosition(None)},)) for path, value in fields.items()]
     return combinations_of(scenario, axes)[0][1]
 
 

@@ -13,8 +13,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from edgefl import SCENARIO_FORMAT, units
 from edgefl.devices.budgets import FIELDS, budget_named
 from edgefl.errors import ScenarioError, UnitError, suggestion
-from edgefl.scenario.axes import Axis
-from edgefl.scenario.document import Document, KeyPath, Place, read_file
+from edgefl.scenario.axes import ScenarioAxis
+from edgefl.scenario.document import Document, KeyPath, KeyPosition, read_file
 from edgefl.scenario.fields import LARGEST_SEED
 from edgefl.scenario.keys import VERSION, key_path
 from edgefl.scenario.library import SUITES, find_document, library_folder, suite_names
@@ -308,11 +308,11 @@ def with_places(scenario: Scenario, document: Document, fields: Mapping[str, Any
     return replace(combinations_of(scenario, _axes(document, fields, at))[0][1], name=scenario.name)
 
 
-def _axes(document: Document, fields: Mapping[str, Any], at: KeyPath) -> list[Axis]:
+def _axes(document: Document, fields: Mapping[str, Any], at: KeyPath) -> list[ScenarioAxis]:
     """The fields that stand under ``at`` in a suite, as axes of one value."""
     axes = []
     for field, value in fields.items():
         path = key_path(field)
-        places = document.moved((*at, field), path) or {path: Place(document.file)}
-        axes.append(Axis(path, (value,), (places,)))
+        places = document.moved((*at, field), path) or {path: KeyPosition(document.file)}
+        axes.append(ScenarioAxis(path, (value,), (places,)))
     return axes

@@ -8,11 +8,11 @@ from edgefl.schedules.elastic import Elastic
 from edgefl.schedules.flexlora import FlexLoRA
 from edgefl.schedules.frozen_prefix import KEEP, FrozenPrefix, keeps
 from edgefl.schedules.heterofl import HeteroFL
-from edgefl.schedules.seen import Seen, movement
+from edgefl.schedules.seen import EndedRound, movement
 from edgefl.schedules.staged import EndToEnd, Layerwise, Progressive, allocate
 from edgefl.schedules.stages import EARLY, PARTS, Aggregation, Schedule, Stage, part_of
 
 __all__ = [
     "EARLY", "KEEP", "PARTS", "Aggregation", "Elastic", "EndToEnd", "FlexLoRA", "FrozenPrefix", "HeteroFL",
-    "Layerwise", "Progressive", "Schedule", "Seen", "Stage", "allocate", "keeps", "movement", "part_of",
+    "Layerwise", "Progressive", "Schedule", "EndedRound", "Stage", "allocate", "keeps", "movement", "part_of",
 ]  # fmt: skip

@@ -50,7 +50,7 @@ class HeteroFL(Schedule):
 
     def __init__(self, options: HeteroFL.Options, blocks: Mapping[str, int]):
         rounds, zero = options.rounds or 10, dict.fromkeys(blocks, 0)
-        whole = Narrow(1, dict(blocks), zero, PARTS, rounds, scaler=options.scaler)
+        whole = NarrowStage(1, dict(blocks), zero, PARTS, rounds, scaler=options.scaler)
         offered = tuple(
             replace(whole, index=i + 1, width=width, label=f"width {width:g}") for i, width in enumerate(options.widths)
         )
@@ -66,7 +66,7 @@ class HeteroFL(Schedule):
 
 
 @dataclass(frozen=True)
-class Narrow(Stage):
+class NarrowStage(Stage):
     """A stage whose model has ``width``, a share of the attention heads, counted from the first head.
 
     With ``scaler`` the blocks' linear layers divide their outputs by the share during training.

@@ -13,7 +13,7 @@ from edgefl.work.sums import averaged
 
 
 @dataclass(frozen=True)
-class Seen:
+class EndedRound:
     """A round that has ended, as ``Schedule.learn`` gets it."""
 
     round: int

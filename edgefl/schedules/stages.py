@@ -20,7 +20,7 @@ from edgefl.work.description import Item, Payload, Work
 from edgefl.work.optimizer.learning_rates import at_stage
 
 if TYPE_CHECKING:
-    from edgefl.schedules.seen import Seen
+    from edgefl.schedules.seen import EndedRound
 
 StageCount = Annotated[int, Field(gt=0, le=10_000)]
 """A number of stages: more are a mistake, and would take more memory than a model."""
@@ -212,7 +212,7 @@ class Schedule:
         The message may begin with the field that is to change: ``schedule.ranks: ...``.
         """
 
-    def learn(self, seen: Seen) -> None:
+    def learn(self, seen: EndedRound) -> None:
         """Take in a round that has ended, before the next one begins; called if the schedule ``adapts``."""
 
     def end_stage(self, round: int) -> bool:

@@ -9,16 +9,16 @@ from edgefl import first_use
 if TYPE_CHECKING:
     from edgefl.simulation.policies import Policy
     from edgefl.simulation.roster import Roster
-    from edgefl.simulation.run_state import Journal, OnProgress, OnRound
+    from edgefl.simulation.run_state import OnProgress, OnRound, RecordWriter
     from edgefl.simulation.selection import Selection
     from edgefl.simulation.simulation import Simulation
 
-__all__ = ["Journal", "OnProgress", "OnRound", "Policy", "Roster", "Selection", "Simulation"]
+__all__ = ["RecordWriter", "OnProgress", "OnRound", "Policy", "Roster", "Selection", "Simulation"]
 
 _MODULES = {
     "Policy": "policies",
     "Roster": "roster",
-    **dict.fromkeys(("Journal", "OnProgress", "OnRound"), "run_state"),
+    **dict.fromkeys(("RecordWriter", "OnProgress", "OnRound"), "run_state"),
     "Selection": "selection",
     "Simulation": "simulation",
 }

@@ -17,14 +17,14 @@ from edgefl.errors import RunError
 from edgefl.methods import ServerState
 from edgefl.planning.versions import Versions
 from edgefl.records.reading import of_data
-from edgefl.records.rounds import Stopped
+from edgefl.records.rounds import EarlyStop
 from edgefl.runs.kept import FACTS, ROWS, KeptFacts
 from edgefl.simulation.client import flight_of
 from edgefl.simulation.clock import Clock
 from edgefl.simulation.closed_form import Dispatch
 from edgefl.simulation.in_flight import InFlight
 from edgefl.simulation.learning import Learning, Training
-from edgefl.simulation.run_state import Moment, Parts, Run
+from edgefl.simulation.run_state import RunMoment, RunParts, SimulationRun
 from edgefl.simulation.watch import watched
 from edgefl.work import TensorSpec
 
@@ -32,14 +32,14 @@ FLOWN, ARRAY = "flown:", "array:"
 """Prefixes of tensors: the states that clients under way started from, and arrays of the simulation."""
 
 
-class Shape(TypedDict):
+class TensorShape(TypedDict):
     """A tensor without its values."""
 
     shape: tuple[int, ...]
     dtype: str
 
 
-class Place(TypedDict):
+class FlightRow(TypedDict):
     """What a flight's row says beside the flight's own fields: its dispatch, what it trains, and how."""
 
     client: int
@@ -93,10 +93,10 @@ class State(TypedDict):
     wires: NotRequired[list[Any]]
     metered: NotRequired[list[str]]
     kept: NotRequired[KeptFacts]
-    shapes: NotRequired[dict[str, Shape]]
+    shapes: NotRequired[dict[str, TensorShape]]
 
 
-def checkpoint_of(run: Run) -> tuple[dict[str, Tensor], State]:
+def checkpoint_of(run: SimulationRun) -> tuple[dict[str, Tensor], State]:
     """Everything that the next round depends on: tensors by name and plain JSON.
 
     What clients keep is written to files of its own, to which they refer.  Raises RunError if that can't be written.
@@ -180,7 +180,7 @@ def _rows(air: InFlight, learning: Learning) -> tuple[FlightRows, list[ServerSta
     return flight_rows, [held for _, held in states.values()]
 
 
-def restore(run: Run, round: int, tensors: Mapping[str, Tensor], state: State) -> None:
+def restore(run: SimulationRun, round: int, tensors: Mapping[str, Tensor], state: State) -> None:
     """Restore a checkpoint in a new simulation.  Raises RunError if it belongs to another setup."""
     parts, progress = run.parts, run.progress
     learning, roster = parts.learning, parts.roster
@@ -209,13 +209,13 @@ def restore(run: Run, round: int, tensors: Mapping[str, Tensor], state: State) -
     roster.client_versions.restore(arrays["ledger"], state["ledger"])
     if progress.scored_versions.keeping:
         progress.scored_versions.restore(arrays["scored"], state["scored"])
-    run.at = Moment(round, state["version"], state["dispatches"])
+    run.at = RunMoment(round, state["version"], state["dispatches"])
     run.env = Clock(initial_time=state["now"])
     progress.totals, progress.metrics = Counter(state["totals"]), state["metrics"]
     progress.diverged = state["diverged"]
     progress.reached = set(state["reached"])
     if "asked_to_stop" in state:
-        progress.asked_to_stop = of_data(Stopped, state["asked_to_stop"], "the checkpoint")
+        progress.asked_to_stop = of_data(EarlyStop, state["asked_to_stop"], "the checkpoint")
     if progress.watch is not None and (seen := watched(state)) is not None:
         progress.watch.restore(seen)
     parts.selection.restore(state["selection"])
@@ -229,7 +229,7 @@ def restore(run: Run, round: int, tensors: Mapping[str, Tensor], state: State) -
             _restore_flights(parts, run.air, tensors, state)
 
 
-def _restore_flights(parts: Parts, air: InFlight, tensors: Mapping[str, Tensor], state: State) -> None:
+def _restore_flights(parts: RunParts, air: InFlight, tensors: Mapping[str, Tensor], state: State) -> None:
     """Go on with the flights of a checkpoint; what their clients train begins again."""
     setup, rows = parts.setup, state["flights"]
     dispatches = [
@@ -244,7 +244,7 @@ def _restore_flights(parts: Parts, air: InFlight, tensors: Mapping[str, Tensor],
     stages = {stage.index: stage for stage in setup.schedule.offered}
     flights = []
     for row in rows["rows"]:
-        place = cast(Place, row)
+        place = cast(FlightRow, row)
         client, dispatch = place["client"], dispatches[place["dispatch"]]
         plan = parts.planner.plan(*setup.place(client), dispatch.round, stages[place["at_stage"]], tuple(place["old"]))
         flights.append(flight_of(row, plan, dispatch))

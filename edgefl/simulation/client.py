@@ -27,7 +27,7 @@ from edgefl.simulation.closed_form import (
     Flights,
     Landings,
 )  # fmt: skip
-from edgefl.simulation.lines import Line, Lines
+from edgefl.simulation.lines import Lines, SharedLine
 
 
 @dataclass(slots=True, eq=False)
@@ -144,7 +144,7 @@ def client(env: Clock, flight: Flight, lines: Lines) -> Generator[simpy.Event, A
     return flight
 
 
-def transfer(env: Clock, flight: Flight, line: Line) -> Steps:
+def transfer(env: Clock, flight: Flight, line: SharedLine) -> Steps:
     """Download or upload over a line that other clients share: its end depends on them."""
     way = flight.phase // 2
     (stop, why), bits = flight.stop(), flight.bits[way]

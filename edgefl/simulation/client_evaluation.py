@@ -26,9 +26,9 @@ from edgefl.schedules import Stage
 from edgefl.simulation.finite import finite_metrics
 from edgefl.simulation.learning import Training
 from edgefl.simulation.records import scored_record
-from edgefl.simulation.run_state import Run
+from edgefl.simulation.run_state import SimulationRun
 from edgefl.simulation.tally import ScoredClients
-from edgefl.training import Task
+from edgefl.training import TrainingTask
 from edgefl.work import Description, Form
 from edgefl.work.description import Scalar
 from edgefl.work.update import Update
@@ -39,7 +39,7 @@ Group = tuple[str, str]
 """What clients are grouped by, and the group's name: ("kind", "image")."""
 
 
-def score_clients(run: Run, planner: ScoringPlanner, round: int) -> ScoredClients:
+def score_clients(run: SimulationRun, planner: ScoringPlanner, round: int) -> ScoredClients:
     """Score every client that is asked, and whose memory holds the work, with the current model."""
     parts, roster = run.parts, run.parts.roster
     trains = roster.eligible & (roster.cell >= 0)
@@ -64,7 +64,7 @@ def _without(work: Form) -> tuple[Any, ...]:
 class _Stale:
     """The addresses of a work that a client lacks: neither training nor an earlier evaluation brought them."""
 
-    def __init__(self, run: Run):
+    def __init__(self, run: SimulationRun):
         self.run = run
         self._known: dict[tuple[int, int, str, Hashable, int], tuple[str, ...]] = {}
 
@@ -81,7 +81,7 @@ class _Stale:
         return self._known[key]
 
 
-def _note_received(run: Run, scored: Scored) -> None:
+def _note_received(run: SimulationRun, scored: Scored) -> None:
     received = run.progress.scored_versions
     if not received.keeping:
         return
@@ -100,7 +100,7 @@ def _note_received(run: Run, scored: Scored) -> None:
 
 
 def _reports(
-    run: Run, planner: ScoringPlanner, scored: Scored, round: int
+    run: SimulationRun, planner: ScoringPlanner, scored: Scored, round: int
 ) -> Iterator[tuple[int, Scoring, Update | None]]:
     """Each client's scoring and report, in order; None without training."""
     learning, entries = run.parts.learning, list(scored.scorings.items())
@@ -149,14 +149,14 @@ def _submitted(
     # it is scored only: what it keeps stays as it is
     peak = scoring.cost.compute.peak_memory_bytes
     return learning.executor.submit(
-        Task(scoring.without_keep, scalars, inputs, client, seed, metered, kept=own, peak=peak)
+        TrainingTask(scoring.without_keep, scalars, inputs, client, seed, metered, kept=own, peak=peak)
     )
 
 
 # --- sums ------------------------------------------------------------------------------------------------------------
 
 
-def groups_of(run: Run, scored: Scored, trains: Any) -> dict[Group, dict[str, int]]:
+def groups_of(run: SimulationRun, scored: Scored, trains: Any) -> dict[Group, dict[str, int]]:
     """Clients that were asked, by group: all, eligible or left out, and each kind, device class and modality.
 
     Of each group the number of ``clients``, of those ``scored``, ``too_small`` (memory) and ``without`` samples.

@@ -12,13 +12,13 @@ from edgefl.planning.cohort_places import places
 from edgefl.planning.setup import Setup
 from edgefl.simulation.closed_form import Flights, Integers
 from edgefl.simulation.dispatch import flights_of
-from edgefl.simulation.run_state import Run
+from edgefl.simulation.run_state import SimulationRun
 from edgefl.simulation.selection.base import Candidates, Chosen
 from edgefl.simulation.selection.orders import NO_CLIENTS
 from edgefl.simulation.tally import Tally
 
 
-def candidates(run: Run, round: int, kinds: Sequence[str]) -> Candidates:
+def candidates(run: SimulationRun, round: int, kinds: Sequence[str]) -> Candidates:
     """Clients that the selection may draw from now, with the data that it may use."""
     setup, roster, batteries = run.parts.setup, run.parts.roster, run.parts.batteries
     flying, queued = ({}, {}) if run.air is None else (run.air.flying, run.air.queue)
@@ -55,7 +55,7 @@ def candidates(run: Run, round: int, kinds: Sequence[str]) -> Candidates:
     return Candidates(groups, population, samples, seconds, watts, devices, ready, charge)
 
 
-def cohort(run: Run, kinds: Sequence[str]) -> int:
+def cohort(run: SimulationRun, kinds: Sequence[str]) -> int:
     """Number of clients in a cohort, without over-selection."""
     key, known = tuple(kinds), run.progress.cohorts
     if key not in known:
@@ -72,7 +72,7 @@ def _cohort(setup: Setup, kinds: Sequence[str]) -> int:
     return sum(min(n, population[k]) for k, n in places(setup.round.cohort, population).items())
 
 
-def choose(run: Run, round: int, kinds: Sequence[str], tally: Tally, count: int | None = None) -> Chosen:
+def choose(run: SimulationRun, round: int, kinds: Sequence[str], tally: Tally, count: int | None = None) -> Chosen:
     """Select the cohort's clients, or ``count`` clients, and count them in the tally."""
     chosen = run.parts.selection.choose(candidates(run, round, kinds), round, count)
     tally.unavailable += chosen.unready
@@ -80,14 +80,14 @@ def choose(run: Run, round: int, kinds: Sequence[str], tally: Tally, count: int 
     return chosen
 
 
-def empty_outcome(run: Run, kinds: Sequence[str]) -> str:
+def empty_outcome(run: SimulationRun, kinds: Sequence[str]) -> str:
     """Outcome of a round in which no client was dispatched."""
     if run.parts.setup.round.gate == "eligible" and not any(len(run.parts.roster.able(kind)) for kind in kinds):
         return "nobody eligible"
     return "nobody available"
 
 
-def dispatch_clients(run: Run, clients: Integers, round: int) -> Flights:
+def dispatch_clients(run: SimulationRun, clients: Integers, round: int) -> Flights:
     """Dispatch these clients at the current virtual time."""
     parts = run.parts
     return flights_of(parts.setup, parts.roster, parts.batteries, clients, run.next_dispatch(round))

@@ -17,7 +17,7 @@ from threading import Lock
 from torch import Tensor
 
 from edgefl.runs.durable import writing
-from edgefl.runs.kept import Index, KeptFacts, Layout, Stored, new_file
+from edgefl.runs.kept import Index, KeptFacts, StoredTensors, TensorLayout, new_file
 from edgefl.simulation.tensor_file import Spilled, TensorFile
 from edgefl.training import Kept
 from edgefl.work.update import Update
@@ -70,7 +70,7 @@ class KeptValues:
     def __init__(self, folder: Path):
         self._saved = Index(folder.absolute())
         self._since: dict[int, dict[str, Spilled]] = {}
-        self._layouts: dict[Layout, Layout] = {}
+        self._layouts: dict[TensorLayout, TensorLayout] = {}
         self._spill: TensorFile | None = None
         self._untrimmed = 0
         self._lock = Lock()
@@ -116,15 +116,15 @@ class KeptValues:
         """
         clients = self._saved.clients
         if writes := sorted(self._since.keys() | self._scattered(busy)):
-            new: dict[int, Stored] = {}
+            new: dict[int, StoredTensors] = {}
             with new_file(self._saved.folder, round) as writer:
                 for client in writes:
                     held = clients[client].tensors() if client in clients else {}
                     held |= _read(self._since.get(client, {}))
                     held = dict(sorted(held.items()))  # a worker's report has them in another order
-                    layout = Layout.of(held)
+                    layout = TensorLayout.of(held)
                     layout = self._layouts.setdefault(layout, layout)
-                    new[client] = Stored("", writer.add(held.values()), layout, layout.names)
+                    new[client] = StoredTensors("", writer.add(held.values()), layout, layout.names)
             clients.update((client, replace(stored, path=str(writer.path))) for client, stored in new.items())
             self._since, self._spill = {}, None
         return self._saved.written() if clients else None

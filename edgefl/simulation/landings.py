@@ -15,15 +15,15 @@ from edgefl.schedules import Stage
 from edgefl.simulation.client import Flight, landings
 from edgefl.simulation.closed_form import EMPTY, FINISHED, REJECTED, Dispatch, Landings
 from edgefl.simulation.learning import Arrival, Training
-from edgefl.simulation.records import Learnt, outcomes, sums
-from edgefl.simulation.run_state import Run
+from edgefl.simulation.records import TrainingFigures, outcomes, sums
+from edgefl.simulation.run_state import SimulationRun
 from edgefl.simulation.tally import Tally
 
-UNTRAINED = Learnt(None)
+UNTRAINED = TrainingFigures(None)
 
 
 def land_cohort(
-    run: Run,
+    run: SimulationRun,
     landed: Landings,
     plans: Sequence[Plan],
     dispatch: Dispatch,
@@ -56,7 +56,7 @@ def land_cohort(
     return arrivals
 
 
-def land_flight(run: Run, flight: Flight, round: int, tally: Tally) -> Arrival | None:
+def land_flight(run: SimulationRun, flight: Flight, round: int, tally: Tally) -> Arrival | None:
     """Land one flight of an overlapping policy, except for its record; return its update, if it arrived."""
     parts, factors = run.parts, run.progress.weight_factors
     stale = run.at.version - flight.dispatch.version
@@ -78,7 +78,7 @@ def land_flight(run: Run, flight: Flight, round: int, tally: Tally) -> Arrival |
     return Arrival(flight.client, flight.plan, flight.dispatch.round, flight.dispatch.number, stale, factor)
 
 
-def record_processed(run: Run, round: int, tally: Tally) -> None:
+def record_processed(run: SimulationRun, round: int, tally: Tally) -> None:
     """Write the records of all processed flights at once, which is faster than one by one."""
     if tally.processed:
         flights, staleness, factors, learnt = zip(*tally.processed, strict=True)
@@ -88,13 +88,13 @@ def record_processed(run: Run, round: int, tally: Tally) -> None:
 
 
 def record_landings(
-    run: Run,
+    run: SimulationRun,
     landed: Landings,
     plans: Sequence[Plan],
     base_rounds: Sequence[int],
     staleness: Sequence[int],
     factors: Sequence[float],
-    learnt: Sequence[Learnt],
+    learnt: Sequence[TrainingFigures],
     round: int,
     tally: Tally,
 ) -> None:
@@ -104,7 +104,7 @@ def record_landings(
     tally.outcomes.update(outcomes(landed))
 
 
-def update_clients(run: Run, landed: Landings, plans: Sequence[Plan], dispatches: Sequence[Dispatch]) -> None:
+def update_clients(run: SimulationRun, landed: Landings, plans: Sequence[Plan], dispatches: Sequence[Dispatch]) -> None:
     """Update the versions, the battery charges and the joules spent of clients after their flights."""
     roster, batteries = run.parts.roster, run.parts.batteries
     roster.spend(landed.client, landed.energy_joules)
@@ -122,7 +122,9 @@ def update_clients(run: Run, landed: Landings, plans: Sequence[Plan], dispatches
         batteries.spend(landed.client, spent, landed.ended, landed.virtual_seconds)
 
 
-def receive(run: Run, client: int, plan: Plan, arrived: bool, round: int, tally: Tally) -> tuple[Learnt, bool]:
+def receive(
+    run: SimulationRun, client: int, plan: Plan, arrived: bool, round: int, tally: Tally
+) -> tuple[TrainingFigures, bool]:
     """Receive a client's report, if it is needed; return its training part, and whether its update is used.
 
     A refused update is listed in ``rejected`` and counted by its reason; its loss doesn't enter the round's mean.
@@ -136,7 +138,7 @@ def receive(run: Run, client: int, plan: Plan, arrived: bool, round: int, tally:
     run.parts.on_progress("client", {"round": round, "client": client, "loss": loss})
     measured = run.progress.lines.measured(client, plan, report)
     if not arrived:
-        return Learnt(None, measured), False
+        return TrainingFigures(None, measured), False
     if loss is not None:
         tally.all_losses.setdefault(plan.kind, []).append(loss)
     if refusal is not None:
@@ -144,16 +146,16 @@ def receive(run: Run, client: int, plan: Plan, arrived: bool, round: int, tally:
         tally.rejections[refusal] += 1
     elif loss is not None:
         tally.losses.setdefault(plan.kind, []).append((loss, plan.samples))
-    return Learnt(loss, measured, report.metrics), refusal is None
+    return TrainingFigures(loss, measured, report.metrics), refusal is None
 
 
-def learn(client: int, plan: Plan, seconds: float, learnt: Learnt, tally: Tally) -> None:
+def learn(client: int, plan: Plan, seconds: float, learnt: TrainingFigures, tally: Tally) -> None:
     """Note the loss and duration of an arrived update for the selection."""
     loss = learnt.loss
     tally.learnt.append((client, float("nan") if loss is None else loss, seconds, plan.samples))
 
 
-def why_ended(run: Run, round: int, outcome: str, arrived: int) -> str:
+def why_ended(run: SimulationRun, round: int, outcome: str, arrived: int) -> str:
     """Error message of a run that ends because its quorum isn't met."""
     count = f"{arrived} updates arrived of a quorum of {run.parts.setup.round.quorum}"
     return f"round {round}: {outcome} ({count}); round.below_quorum sets what happens then: skip, wait or fail"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from edgefl.simulation.client import Flight
 
 
-class Line(Protocol):
+class SharedLine(Protocol):
     """A line that clients share."""
 
     def carry(self, flight: Flight, stop: float) -> Steps:
@@ -33,7 +33,7 @@ class Line(Protocol):
         ...
 
 
-Lines = Mapping[int, Line | None]
+Lines = Mapping[int, SharedLine | None]
 """The line of each phase: None where a client has its own link alone."""
 
 
@@ -209,7 +209,7 @@ class FairShare:
 def lines_of(env: Clock, options: ServerLinkOptions | None) -> Lines:
     """The server's lines by phase; None where they have no limit."""
 
-    def line(rate: float | None) -> Line | None:
+    def line(rate: float | None) -> SharedLine | None:
         if rate is None:
             return None
         assert options is not None

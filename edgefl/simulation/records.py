@@ -19,11 +19,11 @@ from edgefl.planning.planner import PLANNED, Plan
 from edgefl.planning.setup import Setup
 from edgefl.records import UNSET, Maybe, Record
 from edgefl.records import clients as written
-from edgefl.records.clients import UNMEASURED, Measured, ScoredClient
-from edgefl.records.eligibility import Verdict as VerdictRecord
+from edgefl.records.clients import UNMEASURED, MeasuredRecord, ScoredClient
+from edgefl.records.eligibility import VerdictRecord as VerdictRecord
 from edgefl.records.record import types_of
-from edgefl.records.rounds import CARBON, SUMMED, ServerWork
-from edgefl.records.writing import Columns, inner, texts
+from edgefl.records.rounds import CARBON, SUMMED, ServerWorkRecord
+from edgefl.records.writing import RecordTemplate, inner, texts
 from edgefl.simulation.attackers import attack_column
 from edgefl.simulation.closed_form import OUTCOMES, PHASES, Integers, Landings
 from edgefl.simulation.roster import CHUNK, Roster
@@ -33,16 +33,16 @@ from edgefl.work.update import Update
 JOULES_PER_KWH = 3.6e6
 
 
-class Learnt(NamedTuple):
+class TrainingFigures(NamedTuple):
     """Training part of a flight's record: the loss, what was measured, and the metrics that steps wrote."""
 
     loss: float | None
-    measured: Measured = UNMEASURED
+    measured: MeasuredRecord = UNMEASURED
     metrics: Mapping[str, float] = {}
 
     def text(self) -> bytes:
         """JSON of the measured fields and the metrics, without brackets."""
-        return inner(written.Learnt(**_fields(self.measured), metrics=self.metrics or UNSET))
+        return inner(written.TrainingRecord(**_fields(self.measured), metrics=self.metrics or UNSET))
 
 
 _UNMEASURED = inner(UNMEASURED)
@@ -141,7 +141,7 @@ class ClientLines:
             *(["relay"] if setup.fleet.relays is not None else ()),
             *(CARBON if setup.fleet.carbon_intensity is not None else ()),
         ]  # fmt: skip
-        self._columns = Columns(written.Flight, own, [written.Learnt, written.Planned])
+        self._columns = RecordTemplate(written.FlightRecord, own, [written.TrainingRecord, written.Planned])
 
     def lines(
         self,
@@ -151,7 +151,7 @@ class ClientLines:
         base_rounds: Sequence[int],
         staleness: Sequence[int],
         weight_factors: Sequence[float],
-        learnt: Sequence[Learnt],
+        learnt: Sequence[TrainingFigures],
     ) -> list[bytes]:
         """One line for each landing, in order; ``plans``, ``base_rounds``, ... have one entry for each.
 
@@ -188,7 +188,7 @@ class ClientLines:
                 known[key] = orjson.dumps(setting.training.scalars_of(key[1], pattern)["lr"])
         return {"lr": [known[plan.kind, int(round)] for plan, round in zip(plans, base_rounds, strict=True)]}
 
-    def measured(self, client: int, plan: Plan, report: Update) -> Measured:
+    def measured(self, client: int, plan: Plan, report: Update) -> MeasuredRecord:
         """What was measured of a client's work; UNMEASURED if nothing was."""
         return _measured(plan.form, self.setup.clients.client(client), plan.cost.compute, report)
 
@@ -251,9 +251,9 @@ def outcomes(landings: Landings) -> dict[str, int]:
 
 def server_record(
     setup: Setup, work: Work, when: str, computed: ComputeCost, seconds: float, report: Update | None
-) -> ServerWork:
+) -> ServerWorkRecord:
     """Record of a work of the server; ``when`` names the point of the round at which it runs."""
-    return ServerWork(
+    return ServerWorkRecord(
         when=when,
         kind=work.kind,
         steps=[p.step for p in work.passes],
@@ -314,9 +314,9 @@ def _assigned(plan: Plan | Scoring) -> written.Assigned:
     )
 
 
-def _costs(plan: Plan | Scoring) -> written.ClientCost:
+def _costs(plan: Plan | Scoring) -> written.ClientCostRecord:
     cost = plan.cost.compute
-    return written.ClientCost(
+    return written.ClientCostRecord(
         peak_memory_bytes=cost.peak_memory_bytes,
         live_memory_bytes=cost.live_memory_bytes,
         memory_bytes=written.MemoryParts(**cost.memory_bytes),
@@ -347,12 +347,12 @@ def _uploads(plan: Plan) -> written.Uploads:
     )
 
 
-def _measured(work: Description, source: Source, predicted: ComputeCost, report: Update | None) -> Measured:
+def _measured(work: Description, source: Source, predicted: ComputeCost, report: Update | None) -> MeasuredRecord:
     if report is None or report.trace is None:
         return UNMEASURED
     peak = report.peak_memory_bytes
     measured = compute_cost(work, source, report.trace)
-    return Measured(
+    return MeasuredRecord(
         measured_peak_memory_bytes=peak,
         measured_forward_flops=measured.forward_flops,
         measured_backward_flops=measured.backward_flops,

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.planning import (
-    Cell,
     ClientVersions,
     Plan,
+    PlanCell,
     Planner,
     Verdicts,
     Versions,
@@ -59,13 +59,13 @@ class Roster:
         self._spenders: list[Integers] = []
         self._numbers: dict[tuple[Any, ...], int] = {}
         self.names = planner.setup.fleet.budget_names
-        self._costs = _Rows(len(self.names))
+        self._costs = _GrowingRows(len(self.names))
         self._key: frozenset[Any] | None = None
         self._order: tuple[int, ...] = ()
         self._olds: dict[tuple[int, str, Hashable, int], tuple[Address, ...]] = {}
         self._frozen: dict[WorkKey, tuple[Address, ...]] = {}
         self._versions: dict[WorkKey, tuple[int, ...]] = {}
-        self._numbers_of = _Rows()
+        self._numbers_of = _GrowingRows()
         self._able: dict[str, Integers] = {}
         self.changes = 0
         """Number of changes of eligibility so far."""
@@ -142,7 +142,7 @@ class Roster:
         if key != self._key:
             self._key = key
             self._versions, self._numbers = {}, {}
-            self.cells, self._costs, self._numbers_of = [], _Rows(len(self.names)), _Rows()
+            self.cells, self._costs, self._numbers_of = [], _GrowingRows(len(self.names)), _GrowingRows()
             self._frozen = {at: frozen(work, stage) for at, (work, stage) in works.items()}
             takes_part = np.zeros(len(self.cell), bool)
             for kind in kinds:
@@ -222,10 +222,10 @@ class Roster:
         ):
             code, codes = code * size + factor, codes * size
         first, inverse = _distinct(code, codes)
-        numbers, new = np.empty(len(first), np.int32), list[Cell]()
+        numbers, new = np.empty(len(first), np.int32), list[PlanCell]()
         for index, position in enumerate(first):
             client = int(clients[position])
-            cell = Cell(*setup.place(client), self._old(int(held[position]), client, stage, current))
+            cell = PlanCell(*setup.place(client), self._old(int(held[position]), client, stage, current))
             number = self._numbers.get((cell, stage.index))
             if number is None:
                 number = self._numbers[cell, stage.index] = len(self.cells) + len(new)
@@ -247,7 +247,7 @@ class Roster:
         return self._olds[key]
 
 
-class _Rows:
+class _GrowingRows:
     """Growing array of rows of numbers; ``array`` `[rows, numbers]` is a view of it."""
 
     def __init__(self, width: int = 0):

@@ -20,7 +20,7 @@ from edgefl.simulation.dispatch import may_arrive
 from edgefl.simulation.in_flight import InFlight
 from edgefl.simulation.landings import land_cohort, land_flight, record_processed, why_ended
 from edgefl.simulation.learning import Arrival
-from edgefl.simulation.run_state import Run
+from edgefl.simulation.run_state import SimulationRun
 from edgefl.simulation.tally import Tally
 
 FLIGHTS_PER_UPDATE = 20
@@ -31,7 +31,7 @@ FLIGHTS_PER_UPDATE = 20
 class RoundServer:
     """The server in one round.  ``landed`` and ``arrived`` count the clients and the updates that it has received."""
 
-    run: Run
+    run: SimulationRun
     round: int
     stage: Stage
     kinds: Sequence[str]

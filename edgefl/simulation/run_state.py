@@ -18,8 +18,8 @@ from edgefl.planning.setup import Setup
 from edgefl.planning.versions import ClientVersions
 from edgefl.records import Record
 from edgefl.records.host import Scratch
-from edgefl.records.rounds import Round, Stopped
-from edgefl.records.run import Best
+from edgefl.records.rounds import EarlyStop, Round
+from edgefl.records.run import BestRecord
 from edgefl.schedules import Stage
 from edgefl.simulation.clock import LAST, Clock, Steps
 from edgefl.simulation.closed_form import Dispatch, Flights, Landings
@@ -30,14 +30,14 @@ from edgefl.simulation.records import ClientLines, verdict_records
 from edgefl.simulation.relays import Tier
 from edgefl.simulation.roster import Roster
 from edgefl.simulation.selection.base import Selection
-from edgefl.simulation.watch import Watch
+from edgefl.simulation.watch import MetricWatch
 
 OnProgress = Callable[[str, Mapping[str, Any]], None]
 OnRound = Callable[[Round], str | None]
 """Called with the record of each round; may return "stop"."""
 
 
-class Journal(Protocol):
+class RecordWriter(Protocol):
     """Writer of records and checkpoints (edgefl.runs.RunDirectory)."""
 
     @property
@@ -53,7 +53,7 @@ class Journal(Protocol):
         """Append records of a class that are already lines of JSON."""
         ...
 
-    def keep_best(self, tensors: Mapping[str, Tensor], facts: Best) -> None:
+    def keep_best(self, tensors: Mapping[str, Tensor], facts: BestRecord) -> None:
         """Write the best weights so far, which count from the next checkpoint on."""
         ...
 
@@ -63,7 +63,7 @@ class Journal(Protocol):
 
 
 @dataclass
-class Moment:
+class RunMoment:
     """Where a run stands beside its clock: the last finished ``round``, and the number of aggregations
     (``version``) and of ``dispatches`` so far."""
 
@@ -73,7 +73,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Parts:
+class RunParts:
     """What a run is made of.
 
     ``scoring`` plans the evaluation on the clients' own samples; None without one.  ``flown`` lands the flights of a
@@ -89,14 +89,14 @@ class Parts:
     learning: Learning
     batteries: Batteries | None
     scoring: ScoringPlanner | None
-    journal: Journal
+    journal: RecordWriter
     on_progress: OnProgress
     flown: Callable[[Flights], Landings] | None = None
     tier: Tier | None = None
 
 
 @dataclass
-class Progress:
+class RunProgress:
     """What a run has noted so far.
 
     ``diverged`` says what isn't finite after the last round: a tensor, a metric's scores or a kind's losses.
@@ -108,29 +108,29 @@ class Progress:
 
     lines: ClientLines
     scored_versions: ClientVersions
-    watch: Watch | None
+    watch: MetricWatch | None
     totals: Counter[str] = field(default_factory=Counter)
     metrics: dict[str, dict[str, float | None]] = field(default_factory=dict)
     diverged: str | None = None
-    asked_to_stop: Stopped | None = None
+    asked_to_stop: EarlyStop | None = None
     reached: set[int] = field(default_factory=set)
     cohorts: dict[tuple[str, ...], int] = field(default_factory=dict)
     weight_factors: dict[int, float] = field(default_factory=dict)
 
     @property
-    def stopped(self) -> Stopped | None:
+    def stopped(self) -> EarlyStop | None:
         """Why the run ends early, once it does."""
         return (self.watch.stopped if self.watch is not None else None) or self.asked_to_stop
 
 
 @dataclass
-class Run:
+class SimulationRun:
     """One run.  Without processes of clients (``air``) rounds are computed in closed form; records are the same."""
 
     env: Clock
-    at: Moment
-    parts: Parts
-    progress: Progress
+    at: RunMoment
+    parts: RunParts
+    progress: RunProgress
     air: InFlight | None
 
     @property

@@ -11,11 +11,11 @@ import numpy as np
 from edgefl.cost import ComputeCost, duration, numbers_of, priced, traffic
 from edgefl.planning.versions import final_blocks
 from edgefl.records.record import UNSET
-from edgefl.records.rounds import ServerWork as ServerRecord
+from edgefl.records.rounds import ServerWorkRecord as ServerRecord
 from edgefl.simulation.clock import Steps
 from edgefl.simulation.finite import finite_metrics
 from edgefl.simulation.records import server_record
-from edgefl.simulation.run_state import Run
+from edgefl.simulation.run_state import SimulationRun
 from edgefl.simulation.tally import Tally
 from edgefl.work import Payload, Work
 from edgefl.work.update import Update
@@ -31,7 +31,9 @@ class ServerWork:
     future: Future[Update] | None
 
 
-def run_server_works(run: Run, works: Sequence[Work], round: int, when: str, server: list[ServerRecord]) -> Steps:
+def run_server_works(
+    run: SimulationRun, works: Sequence[Work], round: int, when: str, server: list[ServerRecord]
+) -> Steps:
     """Run works of the server in sequence, charged to its device; each changes the state."""
     setup = run.parts.setup
     stage = setup.schedule.stage(round)
@@ -41,13 +43,13 @@ def run_server_works(run: Run, works: Sequence[Work], round: int, when: str, ser
         run.parts.learning.absorb(work, report)
 
 
-def submit(run: Run, work: Work, round: int, when: str, index: int) -> ServerWork:
+def submit(run: SimulationRun, work: Work, round: int, when: str, index: int) -> ServerWork:
     """Begin a work of the server."""
     _, computed = run.parts.planner.server(work)
     return ServerWork(work, when, computed, run.parts.learning.submit(work, when, round, index))
 
 
-def server_work(run: Run, under_way: ServerWork, server: list[ServerRecord]) -> Steps:
+def server_work(run: SimulationRun, under_way: ServerWork, server: list[ServerRecord]) -> Steps:
     """Charge a work to the server's device; return its report."""
     work, computed = under_way.work, under_way.compute
     spent = duration(computed, traffic((), ()), run.parts.setup.fleet.server, None)
@@ -57,7 +59,7 @@ def server_work(run: Run, under_way: ServerWork, server: list[ServerRecord]) -> 
     return report
 
 
-def evaluate(run: Run, round: int, split: str, tally: Tally) -> Steps:
+def evaluate(run: SimulationRun, round: int, split: str, tally: Tally) -> Steps:
     """Evaluate every kind's model; return the metrics by kind, None where a model or its scores aren't finite.
 
     Without training the result is empty.
@@ -76,7 +78,7 @@ def evaluate(run: Run, round: int, split: str, tally: Tally) -> Steps:
     return {kind: metrics[kind] for kind in setup.clients.kinds if kind in metrics}
 
 
-def deliver_final(run: Run, round: int) -> Steps:
+def deliver_final(run: SimulationRun, round: int) -> Steps:
     """Send a finished stage's blocks once to all eligible clients.
 
     Return tensor and serialised bytes, and those that went to relays, which pass them on when they have them.

@@ -25,13 +25,13 @@ from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import ClientVersions
 from edgefl.records import UNSET, Maybe
-from edgefl.records.clients import Flight
+from edgefl.records.clients import FlightRecord
 from edgefl.records.reading import decode
 from edgefl.records.record import always, types_of
-from edgefl.records.rounds import CARBON, RELAYED, SUMMED, Excluded, Round, Stopped, Sums
-from edgefl.records.run import Result
+from edgefl.records.rounds import CARBON, RELAYED, SUMMED, EarlyStop, Excluded, Round, RoundSums
+from edgefl.records.run import FinalSummary
 from edgefl.records.writing import line
-from edgefl.schedules import Seen, Stage, movement
+from edgefl.schedules import EndedRound, Stage, movement
 from edgefl.simulation.checkpoint import State, checkpoint_of, restore
 from edgefl.simulation.client_evaluation import score_clients
 from edgefl.simulation.clock import Clock, Steps
@@ -44,11 +44,19 @@ from edgefl.simulation.records import ClientLines
 from edgefl.simulation.relays import Tier
 from edgefl.simulation.roster import Roster
 from edgefl.simulation.round_server import RoundServer
-from edgefl.simulation.run_state import Journal, Moment, OnProgress, OnRound, Parts, Progress, Run
+from edgefl.simulation.run_state import (
+    OnProgress,
+    OnRound,
+    RecordWriter,
+    RunMoment,
+    RunParts,
+    RunProgress,
+    SimulationRun,
+)
 from edgefl.simulation.selection.base import Selection
 from edgefl.simulation.server import deliver_final, evaluate, run_server_works
 from edgefl.simulation.tally import Tally
-from edgefl.simulation.watch import Watch
+from edgefl.simulation.watch import MetricWatch
 from edgefl.training import Executor
 
 UNTRAINED_SECONDS = 5.0
@@ -59,7 +67,7 @@ class Watched(NamedTuple):
     """What the followed metrics say in a round: their values, and why the run ends; UNSET without any to follow."""
 
     values: Mapping[str, float | None] | Maybe = UNSET
-    stopped: Stopped | Maybe | None = UNSET
+    stopped: EarlyStop | Maybe | None = UNSET
 
 
 class Simulation:
@@ -79,7 +87,7 @@ class Simulation:
         setup: Setup,
         executor: Executor | None,
         predictor: Predictor,
-        journal: Journal,
+        journal: RecordWriter,
         on_progress: OnProgress = lambda event, facts: None,
         *,
         events: bool = False,
@@ -96,7 +104,7 @@ class Simulation:
         selection: Selection = registry.get("selection", setup.round.selection_name)(setup.round, setup.seed)
         clients, keeping = len(setup.clients.client_kind), _freezes(setup)
         scoring = None if setup.held_out is None else ScoringPlanner(setup, planner, setup.held_out)
-        parts = Parts(
+        parts = RunParts(
             setup,
             planner,
             policy,
@@ -110,15 +118,15 @@ class Simulation:
             flown,
             None if setup.fleet.relays is None else Tier(setup.fleet.relays, setup.seed),
         )
-        progress = Progress(
+        progress = RunProgress(
             ClientLines(setup),
             ClientVersions(clients, keeping=keeping and scoring is not None),
-            Watch.of(setup.stop, setup.evaluation.best) if executor is not None else None,
+            MetricWatch.of(setup.stop, setup.evaluation.best) if executor is not None else None,
         )
         line = setup.fleet.server_link
         by_event = events or policy.overlapping or (line is not None and (line.download, line.upload) != (None, None))
         env = Clock(0.0)
-        self.run = Run(env, Moment(), parts, progress, InFlight(env, line) if by_event else None)
+        self.run = SimulationRun(env, RunMoment(), parts, progress, InFlight(env, line) if by_event else None)
         if isinstance(parts.learning, Training):
             parts.learning.on_trained = lambda done, of: on_progress(
                 "trained", {"round": self.run.at.round + 1, "done": done, "of": of}
@@ -155,7 +163,7 @@ class Simulation:
         """Restore the checkpoint written after ``round``.  Raises RunError if it doesn't match this setup."""
         restore(self.run, round, tensors, cast(State, state))
 
-    def play(self, rounds: int | None = None) -> Result:
+    def play(self, rounds: int | None = None) -> FinalSummary:
         """Play the remaining rounds, up to the number ``rounds`` if it is given; return final metrics and totals."""
         run, progress = self.run, self.run.progress
         self._last_round = rounds
@@ -165,11 +173,13 @@ class Simulation:
             run.env.run(run.env.process(self._rounds()))
         run.parts.learning.leave()
         watch, stopped, totals = progress.watch, progress.stopped, progress.totals
-        return Result(
+        return FinalSummary(
             rounds=run.at.round,
             virtual_seconds=run.now,
             metrics=progress.metrics,
-            totals=Sums(**{n: totals[n] for n, kind in types_of(Sums).items() if always(kind) or n in totals}),
+            totals=RoundSums(
+                **{n: totals[n] for n, kind in types_of(RoundSums).items() if always(kind) or n in totals}
+            ),
             stopped=UNSET if watch is None and stopped is None else stopped,
             best=UNSET if watch is None else watch.best,
         )
@@ -229,7 +239,7 @@ class Simulation:
             record = self._record(round, stage, kinds, outcome, started, tally, metrics, final[0], watched)
         self._write(record, tally)
         if setup.schedule.adapts:
-            setup.schedule.learn(Seen(round, metrics, _mean_losses(tally), movement(before, self.state.tensors)))
+            setup.schedule.learn(EndedRound(round, metrics, _mean_losses(tally), movement(before, self.state.tensors)))
 
     def _asks_to_stop(self, record: Round) -> bool:
         """Give ``on_round`` a copy of the record; whether it ends a run that would go on.
@@ -247,7 +257,7 @@ class Simulation:
         if progress.stopped is not None or round in (self.run.parts.setup.schedule.rounds, self._last_round):
             return False
         text = f"stopped after round {round}: on_round asked for it"
-        progress.asked_to_stop = Stopped(round=round, metric=None, value=None, reason="on_round", text=text)
+        progress.asked_to_stop = EarlyStop(round=round, metric=None, value=None, reason="on_round", text=text)
         return True
 
     def _score(self, round: int, tally: Tally, metrics: dict[str, dict[str, float | None]]) -> None:
@@ -347,9 +357,9 @@ class Simulation:
 
     def _write(self, record: Round, tally: Tally) -> None:
         run, parts, progress, round = self.run, self.run.parts, self.run.progress, record.round
-        added = {name: value for name in types_of(Sums) if (value := getattr(record, name)) is not UNSET}
+        added = {name: value for name in types_of(RoundSums) if (value := getattr(record, name)) is not UNSET}
         progress.totals.update(added)
-        parts.journal.append_lines(Flight, tally.lines)
+        parts.journal.append_lines(FlightRecord, tally.lines)
         parts.journal.append(*tally.scored.records)
         parts.journal.append(record)
         run.record_scratch(round)
@@ -402,7 +412,7 @@ def _freezes(setup: Setup) -> bool:
 
 
 def _learning(
-    setup: Setup, planner: Planner, executor: Executor | None, journal: Journal, updates_memory: float
+    setup: Setup, planner: Planner, executor: Executor | None, journal: RecordWriter, updates_memory: float
 ) -> Learning:
     if executor is None:
         return NoTraining(setup, planner)

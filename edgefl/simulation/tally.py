@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from edgefl.records.clients import ScoredClient
 from edgefl.records.host import HostWork
 from edgefl.records.record import UNSET, Maybe
-from edgefl.records.rounds import ClientMetrics, ServerWork
+from edgefl.records.rounds import ClientMetrics, ServerWorkRecord
 from edgefl.simulation.client import Flight
-from edgefl.simulation.records import Learnt
+from edgefl.simulation.records import TrainingFigures
 
 
 @dataclass
@@ -42,10 +42,10 @@ class Tally:
     rejected: list[int] = field(default_factory=list)
     rejections: Counter[str] = field(default_factory=Counter)
     all_losses: dict[str, list[float]] = field(default_factory=dict)
-    processed: list[tuple[Flight, int, float, Learnt]] = field(default_factory=list)
+    processed: list[tuple[Flight, int, float, TrainingFigures]] = field(default_factory=list)
     selected: int = 0
     unavailable: int = 0
     last_relay: tuple[int, float] | None = None
-    server: list[ServerWork] = field(default_factory=list)
+    server: list[ServerWorkRecord] = field(default_factory=list)
     scored_part: int | Maybe = UNSET
     scored: ScoredClients = field(default_factory=ScoredClients)

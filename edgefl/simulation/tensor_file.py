@@ -13,7 +13,7 @@ from torch import Tensor
 
 from edgefl.errors import RunError
 from edgefl.runs.durable import writing
-from edgefl.runs.kept import Layout, made, mapped, write_at
+from edgefl.runs.kept import TensorLayout, made, mapped, write_at
 
 
 class Spilled(Mapping[str, Tensor]):
@@ -22,7 +22,7 @@ class Spilled(Mapping[str, Tensor]):
     As a mapping they are read when one is first asked for, and stay mapped as long as this object lives.
     """
 
-    def __init__(self, file: TensorFile, begin: int, layout: Layout):
+    def __init__(self, file: TensorFile, begin: int, layout: TensorLayout):
         self._file, self._begin, self.layout = file, begin, layout
 
     def read(self, names: Sequence[str]) -> dict[str, Tensor]:
@@ -58,14 +58,14 @@ class TensorFile:
 
     def add(self, tensors: Mapping[str, Tensor]) -> Spilled:
         """Append tensors; threads may do so at once.  Raises RunError, such as on a full disk."""
-        layout = Layout.of(tensors)
+        layout = TensorLayout.of(tensors)
         with self._lock, writing(self._folder):
             begin = self._end
             write_at(self._file, begin, tensors.values())
             self._end += layout.size
         return Spilled(self, begin, layout)
 
-    def read(self, begin: int, layout: Layout, names: Sequence[str]) -> dict[str, Tensor]:
+    def read(self, begin: int, layout: TensorLayout, names: Sequence[str]) -> dict[str, Tensor]:
         """Some of the tensors of a layout.  Raises RunError if they can't be read."""
         try:
             return mapped(self._file.fileno(), begin, layout, names)

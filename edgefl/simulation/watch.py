@@ -13,8 +13,8 @@ from edgefl.methods import ServerState
 from edgefl.planning.stop_options import StopOptions
 from edgefl.records import Record
 from edgefl.records.reading import of_data
-from edgefl.records.rounds import Stopped, lower_is_better
-from edgefl.records.run import Best as BestRecord
+from edgefl.records.rounds import EarlyStop, lower_is_better
+from edgefl.records.run import BestRecord
 
 Metrics = Mapping[str, Mapping[str, float | None]]
 
@@ -28,7 +28,7 @@ def value_of(metrics: Metrics, metric: str) -> float | None:
     return metrics[kind][name]
 
 
-class Seen(Record):
+class BestMetricRecord(Record):
     """The best value of a metric and its round."""
 
     value: float | None
@@ -38,14 +38,14 @@ class Seen(Record):
 class WatchState(Record):
     """What the next evaluation depends on: the metric of ``stop``, the one that is kept, evaluations without a gain."""
 
-    followed: Seen | None
+    followed: BestMetricRecord | None
     best: BestRecord
     without: int
-    stopped: Stopped | None
+    stopped: EarlyStop | None
 
 
 @dataclass
-class Best:
+class BestMetric:
     """The best value of a metric so far, the first of equal ones, and its round."""
 
     metric: str
@@ -66,7 +66,7 @@ class Best:
 
 
 @dataclass
-class Watch:
+class MetricWatch:
     """Follows the metrics of ``stop`` and of ``evaluation.best`` from one evaluation to the next.
 
     ``stopped`` says why the run ends, once it does.  ``unwritten`` is the server's state at the best evaluation, until
@@ -74,14 +74,14 @@ class Watch:
     """
 
     stop: StopOptions
-    followed: Best | None = None
-    kept: Best | None = None
+    followed: BestMetric | None = None
+    kept: BestMetric | None = None
     without: int = 0
-    stopped: Stopped | None = None
+    stopped: EarlyStop | None = None
     unwritten: ServerState | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, stop: StopOptions, best: str | None) -> Watch | None:
+    def of(cls, stop: StopOptions, best: str | None) -> MetricWatch | None:
         """The watch of a run with these options; None if they follow no metric."""
         kept = best or stop.metric
         if kept is None:
@@ -90,8 +90,8 @@ class Watch:
         def lower(metric: str) -> bool:
             return stop.better == "lower" if stop.better and metric == stop.metric else lower_is_better(metric)
 
-        followed = Best(stop.metric, lower(stop.metric), stop.min_delta) if stop.metric else None
-        return cls(stop, followed, Best(kept, lower(kept)))
+        followed = BestMetric(stop.metric, lower(stop.metric), stop.min_delta) if stop.metric else None
+        return cls(stop, followed, BestMetric(kept, lower(kept)))
 
     def sees(self, metrics: Metrics, round: int, state: ServerState) -> None:
         """Take in an evaluation of a state.  Raises MethodError if it lacks a metric."""
@@ -129,7 +129,7 @@ class Watch:
     def _stop(self, round: int, value: float | None, reason: str, text: str) -> None:
         assert self.followed is not None
         text = f"stopped after round {round}: {text}"
-        self.stopped = Stopped(round=round, metric=self.followed.metric, value=value, reason=reason, text=text)
+        self.stopped = EarlyStop(round=round, metric=self.followed.metric, value=value, reason=reason, text=text)
 
     def values(self, metrics: Metrics) -> dict[str, float | None]:
         """The values of the followed metrics in an evaluation."""
@@ -145,7 +145,7 @@ class Watch:
     def state(self) -> WatchState:
         """What the next evaluation depends on."""
         last = self.followed
-        followed = None if last is None else Seen(value=last.value, round=last.round)
+        followed = None if last is None else BestMetricRecord(value=last.value, round=last.round)
         return WatchState(followed=followed, best=self.best, without=self.without, stopped=self.stopped)
 
     def restore(self, state: WatchState) -> None:

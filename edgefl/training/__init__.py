@@ -7,11 +7,11 @@ with garbage.left_alone():  # workers on Ray, and spawned ones, begin here
     from edgefl.training.executors import Executor, Inline, make_executor
     from edgefl.training.node import Node, Sources
     from edgefl.training.options import ExecutorOptions
-    from edgefl.training.processes import Processes
-    from edgefl.training.task import Kept, Task
+    from edgefl.training.processes import ProcessExecutor
+    from edgefl.training.task import Kept, TrainingTask
     from edgefl.work.torch_device import device_of
 
 __all__ = [
-    "Attack", "Executor", "ExecutorOptions", "Inline", "Kept", "Node", "Processes", "Sources",
-    "Task", "device_of", "make_executor",
+    "Attack", "Executor", "ExecutorOptions", "Inline", "Kept", "Node", "ProcessExecutor", "Sources",
+    "TrainingTask", "device_of", "make_executor",
 ]  # fmt: skip

@@ -12,8 +12,8 @@ from edgefl.data import DataOptions, Federation, packed
 from edgefl.errors import EdgeflError, OutOfHostMemory
 from edgefl.training.node import Node, free_memory
 from edgefl.training.options import ExecutorOptions
-from edgefl.training.processes import Processes
-from edgefl.training.task import Task
+from edgefl.training.processes import ProcessExecutor
+from edgefl.training.task import TrainingTask
 from edgefl.work.torch_device import device_of, keep_freed_memory
 from edgefl.work.update import Update
 
@@ -26,7 +26,7 @@ class Executor(Protocol):
         """Tasks that it should have at a time: 0 if ``submit`` runs a task itself, None if it can't say."""
         ...
 
-    def submit(self, task: Task) -> Future[Update]:
+    def submit(self, task: TrainingTask) -> Future[Update]:
         """Start or queue a task.  The future holds its report, or the error that the task raised."""
         ...
 
@@ -64,7 +64,7 @@ class Inline(_Closing):
         keep_freed_memory()
         self._node = Node(federation, device_of(device))
 
-    def submit(self, task: Task) -> Future[Update]:
+    def submit(self, task: TrainingTask) -> Future[Update]:
         """Run the task and return a completed future with its report or its EdgeflError.
 
         A task for which the memory of this machine doesn't suffice runs once more, after everything that can be freed
@@ -99,4 +99,4 @@ def make_executor(
 
         cargo = packed(federation, data) if options.ship_data else None
         return OnRay(options, data, seed, tokens, cache, held_out, cargo)
-    return Processes(data, seed, tokens, cache, options.workers, options.devices, options.timeout, held_out)
+    return ProcessExecutor(data, seed, tokens, cache, options.workers, options.devices, options.timeout, held_out)

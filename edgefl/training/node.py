@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from edgefl import models, registry, seeds
 from edgefl.errors import EdgeflError, OutOfHostMemory, TrainingError
 from edgefl.training.summed import Adder
-from edgefl.training.task import Task
+from edgefl.training.task import TrainingTask
 from edgefl.work import CUDA_ROUNDING, SERVER, AllocatorPeak, Meter, Pass, Source, Update, Work, run
 from edgefl.work.meter.allocator_peak import profiling
 from edgefl.work.packed import Buffers, space
@@ -58,7 +58,7 @@ class Node:
         self._adder = Adder(self._buffers.take)
         warm(device)
 
-    def _module(self, task: Task, inputs: Mapping[str, Tensor]) -> nn.Module:
+    def _module(self, task: TrainingTask, inputs: Mapping[str, Tensor]) -> nn.Module:
         key = task.form.model_key
         module, names = self._modules.get(key, (None, frozenset()))
         # a reused module must not keep parameters or buffers of another client that the inputs don't replace
@@ -71,7 +71,7 @@ class Node:
             self._modules[key] = module, frozenset(module.state_dict())
         return module
 
-    def run(self, task: Task, buffer: Tensor | None = None) -> Update:
+    def run(self, task: TrainingTask, buffer: Tensor | None = None) -> Update:
         """Run a task.  Its payloads are put into ``buffer``, if that is given; see ``edgefl.work.run``.
 
         Raises TrainingError, which names the client or the server, if the work fails, OutOfHostMemory if the memory of
@@ -100,7 +100,7 @@ class Node:
         return replace(update, client=client, seed=task.seed, peak_memory_bytes=peak, host=_host(started))
 
     @contextmanager
-    def _failing(self, task: Task) -> Iterator[None]:
+    def _failing(self, task: TrainingTask) -> Iterator[None]:
         """Name the client or the server in the error of a task that fails."""
         try:
             yield
@@ -156,7 +156,7 @@ def _process(pid: int) -> psutil.Process:
     return psutil.Process(pid)
 
 
-def _failure(task: Task, error: BaseException) -> EdgeflError:
+def _failure(task: TrainingTask, error: BaseException) -> EdgeflError:
     """The error of a task whose work failed."""
     clients = [t.client for t in (task, *task.others)]
     node = "the server" if clients == [None] else f"client {clients[0]}"

@@ -25,7 +25,7 @@ semantics, "Memory management").  The share is a choice, measured on no GPU."""
 
 
 @dataclass(frozen=True)
-class Memory:
+class DeviceMemory:
     """A device's memory in bytes: all of it, and what is free before any worker begins."""
 
     device: str
@@ -39,7 +39,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Place:
+class DeviceShare:
     """A worker's device, the bytes that its allocator may reserve there, and these as a share of the device's memory.
 
     A worker on a CPU has no limit: ``bytes`` decide only which works it gets.
@@ -59,12 +59,12 @@ def limit_of(peak: int) -> int:
     return peak + int(FRAGMENTED * peak) + SEGMENT_BYTES
 
 
-def largest_peak(memory: Memory) -> int:
+def largest_peak(memory: DeviceMemory) -> int:
     """The largest predicted peak of a work that runs on this device alone; negative if none does."""
     return int((memory.usable - CONTEXT_BYTES - SEGMENT_BYTES) / (1 + FRAGMENTED)) - 1
 
 
-def pack(memories: Sequence[Memory], workers: int, peaks: Iterable[int]) -> tuple[Place, ...]:
+def pack(memories: Sequence[DeviceMemory], workers: int, peaks: Iterable[int]) -> tuple[DeviceShare, ...]:
     """Places for at most ``workers`` workers, in the order of the devices; none if the largest work fits nowhere.
 
     One place holds the largest peak, the others the largest one that lets most workers run.  What then is left of a
@@ -87,7 +87,7 @@ def pack(memories: Sequence[Memory], workers: int, peaks: Iterable[int]) -> tupl
     )
 
 
-def _counts(memories: Sequence[Memory], workers: int, first: int, most: int, each: int) -> list[tuple[int, ...]]:
+def _counts(memories: Sequence[DeviceMemory], workers: int, first: int, most: int, each: int) -> list[tuple[int, ...]]:
     """The limits of each device's workers: one of ``most`` bytes on device ``first``, the others of ``each``.
 
     Workers go one by one to the device with the most memory left, so that GPUs are loaded alike.
@@ -103,15 +103,15 @@ def _counts(memories: Sequence[Memory], workers: int, first: int, most: int, eac
             return [tuple(its) for its in limits]
 
 
-def _grown(memory: Memory, limits: tuple[int, ...]) -> list[Place]:
+def _grown(memory: DeviceMemory, limits: tuple[int, ...]) -> list[DeviceShare]:
     """The places of a device's workers, with equal parts of what is left."""
     if not limits:
         return []
     more = (memory.usable - sum(limits) - CONTEXT_BYTES * len(limits)) // len(limits)
-    return [Place(memory.device, limit + more, (limit + more) / memory.total) for limit in limits]
+    return [DeviceShare(memory.device, limit + more, (limit + more) / memory.total) for limit in limits]
 
 
-def fits_nowhere(what: str, peak: int, memories: Sequence[Memory]) -> str:
+def fits_nowhere(what: str, peak: int, memories: Sequence[DeviceMemory]) -> str:
     """One line on a work that is larger than every device, and what to do."""
     most = max(memories, key=lambda memory: memory.usable)
     need = show_bytes(limit_of(peak) + CONTEXT_BYTES)
@@ -122,7 +122,7 @@ def fits_nowhere(what: str, peak: int, memories: Sequence[Memory]) -> str:
     )
 
 
-def routed(places: Sequence[Place], busy: Sequence[int], peak: int | None) -> int | None:
+def routed(places: Sequence[DeviceShare], busy: Sequence[int], peak: int | None) -> int | None:
     """The place for a work: of those that hold it the one with the fewest works, and of these the smallest.
 
     ``busy`` are the works that each has.  A work of unknown peak (None) goes to the largest place.  Returns None if no

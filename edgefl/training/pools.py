@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from edgefl import start_method
-from edgefl.training.packing import Memory, Place, fits_nowhere, pack, routed
+from edgefl.training.packing import DeviceMemory, DeviceShare, fits_nowhere, pack, routed
 
 PATIENCE = 10.0
 """Seconds that workers have to end."""
@@ -26,19 +26,19 @@ class Packing:
     ``memories`` are asked for at the first use if they aren't given.
     """
 
-    def __init__(self, devices: Sequence[str], memories: Sequence[Memory] | None = None):
+    def __init__(self, devices: Sequence[str], memories: Sequence[DeviceMemory] | None = None):
         self.devices, self._memories = tuple(devices), memories
         self._peaks: set[int] = set()
         self._told = False
 
     @property
-    def memories(self) -> Sequence[Memory]:
+    def memories(self) -> Sequence[DeviceMemory]:
         """The devices' memory."""
         if self._memories is None:
             self._memories = memories_of(self.devices)
         return self._memories
 
-    def places(self, workers: int, peaks: Iterable[int] = ()) -> tuple[Place, ...]:
+    def places(self, workers: int, peaks: Iterable[int] = ()) -> tuple[DeviceShare, ...]:
         """Places for at most so many workers that hold the works known and those of these ``peaks``.
 
         Empty if one of ``peaks`` fits nowhere; it then isn't remembered.  Warns once of fewer places than workers.
@@ -65,7 +65,7 @@ class Pools:
     ``begin`` makes the pool of a place.
     """
 
-    def __init__(self, places: Sequence[Place], begin: Callable[[Place], ProcessPoolExecutor]):
+    def __init__(self, places: Sequence[DeviceShare], begin: Callable[[DeviceShare], ProcessPoolExecutor]):
         self.places = tuple(places)
         self._pools = [begin(place) for place in places]
         self._busy = [0 for _ in places]
@@ -109,7 +109,7 @@ class Pools:
         }
 
 
-def memories_of(devices: Sequence[str]) -> list[Memory]:
+def memories_of(devices: Sequence[str]) -> list[DeviceMemory]:
     """The memory of these GPUs, asked for in a process of its own: the question alone takes a CUDA context.
 
     The free bytes are those beside that context, which ends before a worker begins.
@@ -118,11 +118,11 @@ def memories_of(devices: Sequence[str]) -> list[Memory]:
         return pool.submit(_memories, list(devices)).result()
 
 
-def _memories(devices: list[str]) -> list[Memory]:
+def _memories(devices: list[str]) -> list[DeviceMemory]:
     found = []
     for name in devices:
         free, total = torch.cuda.mem_get_info(torch.device(name))
-        found.append(Memory(name, total, free))
+        found.append(DeviceMemory(name, total, free))
     return found
 
 

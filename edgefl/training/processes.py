@@ -28,11 +28,11 @@ from edgefl import registry, start_method
 from edgefl.data import DataOptions
 from edgefl.errors import OutOfHostMemory, TrainingError
 from edgefl.plain_data import to_data
-from edgefl.runs.kept import Layout, Stored
-from edgefl.training.packing import Memory, Place
+from edgefl.runs.kept import StoredTensors, TensorLayout
+from edgefl.training.packing import DeviceMemory, DeviceShare
 from edgefl.training.pools import PATIENCE, Packing, Pools, end, how_ended, processes_of, stop, warn
 from edgefl.training.shared import MOST_LENT, Slot, Slots, available
-from edgefl.training.task import Task, answer, decoded
+from edgefl.training.task import TrainingTask, answer, decoded
 from edgefl.training.worker import Answer, do_nothing, in_one_piece, run_task, start
 from edgefl.work import Form
 from edgefl.work.packed import space
@@ -50,7 +50,7 @@ LOOKS_PER_TIMEOUT = 20
 class _Cancellable(Future[Update]):
     """Future of a task, which can be cancelled while the task is queued."""
 
-    entry: _Entry | None = None
+    entry: _PoolTask | None = None
 
     def cancel(self) -> bool:
         inner = self.entry.inner if self.entry is not None else None
@@ -62,14 +62,14 @@ class _Cancellable(Future[Update]):
 
 
 @dataclass(eq=False)
-class _Entry:
+class _PoolTask:
     """A task that hasn't ended, the future of its report, its future in the pool, and whether its memory ran out.
 
     ``shared`` are the slots of its inputs, of its report, and of what describes inputs and form, if they don't travel
     through a pipe.
     """
 
-    task: Task
+    task: TrainingTask
     future: _Cancellable
     inner: Future[Answer] | None = None
     out_of_memory: bool = False
@@ -81,7 +81,7 @@ class _Entry:
         return f"the work of kind {self.task.form.kind!r} of {node}"
 
 
-class Processes:
+class ProcessExecutor:
     """Runs tasks in worker processes, which open the data themselves; a context manager that closes itself.
 
     Works and tensors are sent as JSON and safetensors.  A script that uses this executor needs
@@ -105,7 +105,7 @@ class Processes:
         device: str | Sequence[str],
         timeout: float | None = None,
         held_out: float = 0.0,
-        memories: Sequence[Memory] | None = None,
+        memories: Sequence[DeviceMemory] | None = None,
     ):
         names = (device,) if isinstance(device, str) else device
         devices = [device_of(name) for name in names]  # raises here, not in a worker, if one isn't available
@@ -122,8 +122,8 @@ class Processes:
         self._forms: WeakKeyDictionary[Form, Slot] = WeakKeyDictionary()
         self.window = QUEUED_PER_WORKER * workers
         self._slots = Slots(max(MOST_LENT, self.window + workers))
-        self._entries: list[_Entry] = []
-        self._waiting: deque[_Entry] = deque()
+        self._entries: list[_PoolTask] = []
+        self._waiting: deque[_PoolTask] = deque()
         self._closing, self._tried_alone = False, False
         self._ended = time.monotonic()
         self._pool = Pools((), self._begin) if packed else self._new_pool()
@@ -157,13 +157,13 @@ class Processes:
                 assert isinstance(self._pool, Pools)
                 self._pool.warm(do_nothing)
 
-    def submit(self, task: Task) -> Future[Update]:
+    def submit(self, task: TrainingTask) -> Future[Update]:
         """Queue the task for a worker and return the future of its report.
 
         The future raises TrainingError if the task fails, or if this machine can't run it even alone.
         """
         future = _Cancellable()
-        entry = future.entry = _Entry(task, future)
+        entry = future.entry = _PoolTask(task, future)
         with self._lock:
             if not self._entries:
                 self._ended = time.monotonic()
@@ -196,7 +196,7 @@ class Processes:
     def _new_pool(self) -> ProcessPoolExecutor | Pools:
         return Pools(self._packing.places(self._workers), self._begin) if self._packing else self._begin()
 
-    def _begin(self, place: Place | None = None) -> ProcessPoolExecutor:
+    def _begin(self, place: DeviceShare | None = None) -> ProcessPoolExecutor:
         """The pool of all workers, or of the one at a place."""
         started = start_method.context(start.__module__, gpu=torch.device(self._device).type == "cuda")
         count, where = (1, (place.device, place.fraction)) if place else (self._workers, (self._device,))
@@ -234,7 +234,7 @@ class Processes:
                     assert self._packing is not None
                     entry.future.set_exception(TrainingError(self._packing.refusal(entry.name, task.peak or 0)))
 
-    def _queue(self, entry: _Entry) -> None:
+    def _queue(self, entry: _PoolTask) -> None:
         """Hand a task to the pool; called under the lock."""
         pool = self._pool
         try:
@@ -248,13 +248,13 @@ class Processes:
             return
         entry.inner.add_done_callback(lambda inner: self._done(entry, inner, pool))
 
-    def _sent(self, entry: _Entry) -> tuple[Any, ...]:
+    def _sent(self, entry: _PoolTask) -> tuple[Any, ...]:
         """What a worker gets of a task: inputs lie in a slot, which tasks with the same inputs share."""
         task = entry.task
         if not available():
             return task.encode()
         # what a client kept lies in a file, or else travels with the inputs
-        given = task.inputs if task.kept is None or isinstance(task.kept, Stored) else task.tensors()
+        given = task.inputs if task.kept is None or isinstance(task.kept, StoredTensors) else task.tensors()
         try:
             if id(given) not in self._inputs:
                 used = {other.shared[0] for other in self._entries if other.shared}
@@ -277,7 +277,7 @@ class Processes:
             (slot.number if slot.reused else None, slot.path),
         )
 
-    def _done(self, entry: _Entry, inner: Future[Answer], pool: ProcessPoolExecutor | Pools) -> None:
+    def _done(self, entry: _PoolTask, inner: Future[Answer], pool: ProcessPoolExecutor | Pools) -> None:
         """Pass a task's report on, or its error; recover where the host failed it."""
         if inner.cancelled():
             if inner is entry.inner:
@@ -293,7 +293,7 @@ class Processes:
             self._pass_on(entry, inner, pool)
 
     def _pass_on(
-        self, entry: _Entry, inner: Future[Answer], pool: ProcessPoolExecutor | Pools, reason: str = ""
+        self, entry: _PoolTask, inner: Future[Answer], pool: ProcessPoolExecutor | Pools, reason: str = ""
     ) -> None:
         """The same for a task that wasn't cancelled; ``reason`` says how the workers of a broken pool ended."""
         error = inner.exception()
@@ -318,7 +318,7 @@ class Processes:
         )
         self._next()
 
-    def _give_back(self, entry: _Entry) -> None:
+    def _give_back(self, entry: _PoolTask) -> None:
         """Free the slot of a task that no worker runs and that has no report."""
         if entry.shared is not None:
             self._slots.back(entry.shared[1])
@@ -328,7 +328,7 @@ class Processes:
             if not self._closing:
                 self._feed()
 
-    def _remove(self, entry: _Entry) -> None:
+    def _remove(self, entry: _PoolTask) -> None:
         with self._lock:
             self._ended = time.monotonic()
             if entry in self._entries:
@@ -382,7 +382,7 @@ class Processes:
                     self._recover(pool, f"no task ended within {timeout:g} s (executor.timeout)")
 
 
-def _report(entry: _Entry, slots: Slots, head: str, body: bytes | list[Any] | None) -> Update:
+def _report(entry: _PoolTask, slots: Slots, head: str, body: bytes | list[Any] | None) -> Update:
     """The report of a worker's answer, whose slot is one of ``slots``."""
     if isinstance(body, bytes):
         return decoded(head, body, entry.task)
@@ -390,7 +390,7 @@ def _report(entry: _Entry, slots: Slots, head: str, body: bytes | list[Any] | No
     if body is None:
         buffer = slots.bytes(entry.shared[1], space(entry.task.form.up) or 0)
         return answer(json.loads(head), entry.task, buffer)
-    return answer(json.loads(head), entry.task, entry.shared[1].read(Layout.read(body)))
+    return answer(json.loads(head), entry.task, entry.shared[1].read(TensorLayout.read(body)))
 
 
 def _text_slot(text: str) -> Slot:

@@ -16,7 +16,7 @@ from itertools import count
 import torch
 from torch import Tensor
 
-from edgefl.runs.kept import Layout, Stored, parts_of
+from edgefl.runs.kept import StoredTensors, TensorLayout, parts_of
 from edgefl.work.packed import lent
 
 _NUMBERS = count()
@@ -41,17 +41,17 @@ class Slot:
         weakref.finalize(self, os.close, descriptor)
         self._map: Tensor | None = None
 
-    def write(self, tensors: Mapping[str, Tensor]) -> Stored:
+    def write(self, tensors: Mapping[str, Tensor]) -> StoredTensors:
         """Put tensors at the slot's beginning; returns where they are, as a worker reads them.  Raises OSError."""
         os.lseek(self.descriptor, 0, os.SEEK_SET)
-        return Stored(self.path, 0, _written(self.descriptor, tensors), tuple(tensors))
+        return StoredTensors(self.path, 0, _written(self.descriptor, tensors), tuple(tensors))
 
     def write_text(self, text: str) -> None:
         """Put a text into the slot.  Raises OSError."""
         with open(self.descriptor, "w", encoding="utf-8", closefd=False) as file:
             file.write(text)
 
-    def read(self, layout: Layout) -> dict[str, Tensor]:
+    def read(self, layout: TensorLayout) -> dict[str, Tensor]:
         """The tensors that a worker put there, through a memory map that lasts as long as they do.
 
         It needs no open file, of which a process may have a thousand or so.
@@ -137,7 +137,7 @@ def _mapped(path: str, size: int, *, shared: bool) -> Tensor:
     return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (size,))  # type: ignore[call-overload, no-any-return]
 
 
-def put(path: str, tensors: Mapping[str, Tensor]) -> Layout:
+def put(path: str, tensors: Mapping[str, Tensor]) -> TensorLayout:
     """Put tensors into the slot of another process; returns their layout.  Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC)
     try:
@@ -146,7 +146,7 @@ def put(path: str, tensors: Mapping[str, Tensor]) -> Layout:
         os.close(descriptor)
 
 
-def _written(descriptor: int, tensors: Mapping[str, Tensor]) -> Layout:
+def _written(descriptor: int, tensors: Mapping[str, Tensor]) -> TensorLayout:
     parts = [part for tensor in tensors.values() for part in parts_of(tensor) if len(part)]
     for begin in range(0, len(parts), MOST_PARTS):
         left: list[memoryview | bytes] = parts[begin : begin + MOST_PARTS]
@@ -156,7 +156,7 @@ def _written(descriptor: int, tensors: Mapping[str, Tensor]) -> Layout:
                 written -= len(left.pop(0))
             if written:  # one call may write less
                 left[0] = memoryview(left[0])[written:]
-    return Layout.of(tensors)
+    return TensorLayout.of(tensors)
 
 
 @cache

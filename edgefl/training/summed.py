@@ -8,10 +8,10 @@ from dataclasses import replace
 from torch import Tensor
 
 from edgefl.training.refusal import why_refused
-from edgefl.training.task import Task
+from edgefl.training.task import TrainingTask
 from edgefl.work import Address, Description
 from edgefl.work.packed import Packed
-from edgefl.work.sums import Starts, Sums
+from edgefl.work.sums import Starts, WeightedMeans
 from edgefl.work.update import Update
 
 
@@ -23,7 +23,7 @@ class Adder:
         self._starts: Starts = {}
         self._began: tuple[Mapping[str, Tensor], object, dict[Address, Tensor], dict[str, Tensor]] | None = None
 
-    def run(self, task: Task, run: Callable[[Task], Update]) -> Update:
+    def run(self, task: TrainingTask, run: Callable[[TrainingTask], Update]) -> Update:
         """Run a task and its ``others`` by ``run``, and add up what they change, as ``task.sum`` says.
 
         The report has the sums; those of clients have no payloads, and say why an update isn't in the sums.
@@ -31,7 +31,7 @@ class Adder:
         rule, work = task.sum, task.form
         assert rule is not None
         base, bases = self._bases(task)
-        sums, reports = Sums(rule.totals, self._starts, self._memory), []
+        sums, reports = WeightedMeans(rule.totals, self._starts, self._memory), []
         tasks = (replace(task, others=(), sum=None), *task.others)
         for each, (weight, factor) in zip(tasks, rule.weights, strict=True):
             report = run(each)
@@ -42,7 +42,7 @@ class Adder:
             del report
         return replace(reports[0], others=tuple(reports[1:]), means=sums.means)
 
-    def _bases(self, task: Task) -> tuple[dict[Address, Tensor], dict[str, Tensor]]:
+    def _bases(self, task: TrainingTask) -> tuple[dict[Address, Tensor], dict[str, Tensor]]:
         """What clients of a task began with, by address, and as codecs need it; tasks with the same inputs share it."""
         began, work = self._began, task.form
         if began is None or began[0] is not task.inputs or began[1] is not work.down:

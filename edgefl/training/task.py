@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from edgefl.plain_data import from_data, to_data
-from edgefl.runs.kept import Stored
+from edgefl.runs.kept import StoredTensors
 from edgefl.training.attack import Attack
 from edgefl.work import SERVER, Form, Update, Work
 from edgefl.work.description import Scalar
-from edgefl.work.sums import Totals
+from edgefl.work.sums import MeanDenominators
 
 
 class Kept(Protocol):
@@ -43,13 +43,13 @@ class Sum:
     Changes that aren't finite are left out, unless ``keep_non_finite``.
     """
 
-    totals: Totals
+    totals: MeanDenominators
     weights: tuple[tuple[float, float], ...]
     keep_non_finite: bool
 
 
 @dataclass(frozen=True)
-class Task:
+class TrainingTask:
     """A work, as its form and its scalars, with its input tensors.
 
     ``client`` is None for the server.  ``inputs`` maps item names (or names that a payload's codec makes) to tensors.
@@ -68,7 +68,7 @@ class Task:
     metered: bool = False
     attack: Attack | None = None
     kept: Kept | None = None
-    others: tuple[Task, ...] = ()
+    others: tuple[TrainingTask, ...] = ()
     sum: Sum | None = None
     peak: int | None = None
 
@@ -84,26 +84,26 @@ class Task:
     def encode(self) -> tuple[str, bytes]:
         """The task as JSON text and safetensors bytes, to be sent to another process."""
         head = {"form": self.form.encode(), **self.facts()}
-        return json.dumps(head), serialised(self.inputs if isinstance(self.kept, Stored) else self.tensors())
+        return json.dumps(head), serialised(self.inputs if isinstance(self.kept, StoredTensors) else self.tensors())
 
     @classmethod
-    def decode(cls, head: str, body: bytes) -> Task:
+    def decode(cls, head: str, body: bytes) -> TrainingTask:
         """Restore a task from the output of ``encode``."""
         raw = json.loads(head)
         return cls.of(Form.decode(raw["form"]), deserialised(body), raw)
 
     def facts(self) -> dict[str, Any]:
         """All but the form and the inputs, as plain data."""
-        kept = to_data(self.kept) if isinstance(self.kept, Stored) else None
+        kept = to_data(self.kept) if isinstance(self.kept, StoredTensors) else None
         facts = {
             name: to_data(getattr(self, name)) for name in ("scalars", "client", "seed", "metered", "attack", "sum")
         }
         return {**facts, "kept": kept, "others": [task.facts() for task in self.others]}
 
     @classmethod
-    def of(cls, form: Form, inputs: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Task:
+    def of(cls, form: Form, inputs: Mapping[str, Tensor], facts: Mapping[str, Any]) -> TrainingTask:
         """The task with these ``facts``."""
-        types = {"attack": Attack, "kept": Stored, "sum": Sum}
+        types = {"attack": Attack, "kept": StoredTensors, "sum": Sum}
         parts = {
             name: raw and from_data(types[name], raw) if name in types else raw
             for name, raw in facts.items()
@@ -118,12 +118,12 @@ def encoded(update: Update) -> tuple[str, bytes]:
     return json.dumps(update.to_data()), serialised(update.tensors())
 
 
-def decoded(head: str, body: bytes, task: Task) -> Update:
+def decoded(head: str, body: bytes, task: TrainingTask) -> Update:
     """The update of a task of which ``encoded`` made this."""
     return answer(json.loads(head), task, deserialised(body))
 
 
-def answer(raw: Mapping[str, Any], task: Task, tensors: Mapping[str, Tensor] | Tensor) -> Update:
+def answer(raw: Mapping[str, Any], task: TrainingTask, tensors: Mapping[str, Tensor] | Tensor) -> Update:
     """The update of a task."""
     return Update.from_data(raw, task.work, SERVER if task.client is None else task.client, tensors)
 

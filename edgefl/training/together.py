@@ -8,19 +8,19 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
-from edgefl.training.task import Sum, Task
+from edgefl.training.task import Sum, TrainingTask
 from edgefl.work.update import Update
 
 
 class Submits(Protocol):
     """An executor, as far as it is needed here."""
 
-    def submit(self, task: Task) -> Future[Update]:
+    def submit(self, task: TrainingTask) -> Future[Update]:
         """Start or queue a task."""
         ...
 
 
-def submit_together(executor: Submits, tasks: Sequence[Task], rule: Sum) -> list[Future[Update]]:
+def submit_together(executor: Submits, tasks: Sequence[TrainingTask], rule: Sum) -> list[Future[Update]]:
     """Have tasks added up by a rule where they train; returns a future for each report.
 
     The first report has the sums.

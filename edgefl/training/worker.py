@@ -19,10 +19,10 @@ from edgefl import registry, start_method, terminal
 from edgefl.data import Cargo, DataOptions, open_federation, unpacked
 from edgefl.errors import OutOfHostMemory, TrainingError, text_of
 from edgefl.plain_data import from_data
-from edgefl.runs.kept import Stored
+from edgefl.runs.kept import StoredTensors
 from edgefl.training.node import Node
 from edgefl.training.shared import put, room
-from edgefl.training.task import Task, encoded
+from edgefl.training.task import TrainingTask, encoded
 from edgefl.work import Form
 from edgefl.work.packed import space
 from edgefl.work.torch_device import device_of, keep_freed_memory
@@ -116,9 +116,9 @@ def run_task(
         raise TrainingError(f"a worker process couldn't open the data or load plug-ins: {_why_not}")
     if inputs is None:
         assert isinstance(form, str)
-        return encoded(_node.run(Task.decode(form, body)))
+        return encoded(_node.run(TrainingTask.decode(form, body)))
     assert not isinstance(form, str)
-    task = Task.of(_form(*form), _inputs(*inputs), body)
+    task = TrainingTask.of(_form(*form), _inputs(*inputs), body)
     size = in_one_piece(task)
     try:
         buffer = None if size is None else room(*slot, size)
@@ -132,12 +132,12 @@ def run_task(
     return json.dumps(report.to_data()), layout
 
 
-def in_one_piece(task: Task) -> int | None:
+def in_one_piece(task: TrainingTask) -> int | None:
     """Bytes of the slot for a task's report if nothing but its payloads lies there, as its work says; else None."""
     return None if task.form.keep or task.attack or task.others else space(task.form.up)
 
 
-def _no_room(task: Task) -> OutOfHostMemory:
+def _no_room(task: TrainingTask) -> OutOfHostMemory:
     return OutOfHostMemory(f"the memory of this machine doesn't hold the report of client {task.client}")
 
 
@@ -149,4 +149,4 @@ def _form(key: str, path: str) -> Form:
 @lru_cache(1)
 def _inputs(number: int, path: str) -> Mapping[str, Tensor]:
     """Inputs that many tasks of a round share.  Works read them, and never write into them."""
-    return from_data(Stored, json.loads(Path(path).read_text(encoding="utf-8"))).tensors()
+    return from_data(StoredTensors, json.loads(Path(path).read_text(encoding="utf-8"))).tensors()

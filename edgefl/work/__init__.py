@@ -27,19 +27,20 @@ from edgefl.work.meter.trace import (
     PARTS,
     START,
     UPDATE,
-    Held,
     Inside,
-    Moment,
+    LiveCall,
+    LiveMoment,
     StepCost,
+    StepTrace,
     Timeline,
-    Trace,
 )
 from edgefl.work.steps import Context, Step, Wrapper
 from edgefl.work.update import SERVER, Update
 
 __all__ = [
     "CUDA_ROUNDING", "FINISH", "METERED", "PARTS", "START", "UPDATE", "Address", "AllocatorPeak", "Call", "Codec",
-    "CodecKind", "Context", "Description", "Edit", "Form", "Held", "Inside", "Item", "Meter", "Moment", "Pass",
-    "Payload", "SERVER", "Scalars", "Source", "Step", "StepCost", "TensorSpec", "Timeline", "Trace", "Update", "Work",
-    "Wrapper", "digest", "distinct", "execute", "interned", "metered_steps", "run", "serialised_bytes",
+    "CodecKind", "Context", "Description", "Edit", "Form", "LiveCall", "Inside", "Item", "Meter", "LiveMoment",
+    "Pass", "Payload", "SERVER", "Scalars", "Source", "Step", "StepCost", "TensorSpec", "Timeline", "StepTrace",
+    "Update", "Work", "Wrapper", "digest", "distinct", "execute", "interned", "metered_steps", "run",
+    "serialised_bytes",
 ]  # fmt: skip

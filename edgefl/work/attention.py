@@ -98,7 +98,7 @@ class _CudaKernels(TorchFunctionMode):
             query, key, value = (t.to(dtype) for t in (query, key, value))
             if attn_mask is not None and attn_mask.is_floating_point():
                 attn_mask = attn_mask.to(dtype)
-        asked = Asked(query, key, value, attn_mask, is_causal, enable_gqa)
+        asked = AttentionCall(query, key, value, attn_mask, is_causal, enable_gqa)
         kernel = kernel_of(self.choice, asked)
         if kernel == "math":
             with sdpa_kernel(SDPBackend.MATH):
@@ -123,7 +123,7 @@ class _CudaKernels(TorchFunctionMode):
 
 
 @dataclass(frozen=True)
-class Asked:
+class AttentionCall:
     """A call of attention: queries ``[B, H, N, D]``, keys and values ``[B, K, M, D]``; ``grouped``: K may divide H."""
 
     query: Tensor
@@ -156,7 +156,7 @@ _ORDER = ("flash", "efficient", "math")
 """torch's order on a GPU of compute capability 8; one of 9 or 10 with a new cuDNN begins with cuDNN's kernel."""
 
 
-def kernel_of(choice: str, asked: Asked) -> str:
+def kernel_of(choice: str, asked: AttentionCall) -> str:
     """The kernel with which a GPU answers a call: "flash", "efficient", "cudnn" or "math".
 
     Raises MethodError if ``choice`` names one that doesn't take the call.
@@ -168,7 +168,7 @@ def kernel_of(choice: str, asked: Asked) -> str:
     return choice
 
 
-def _refusal(kernel: str, asked: Asked) -> str:
+def _refusal(kernel: str, asked: AttentionCall) -> str:
     """Why a GPU's kernel doesn't take a call, empty if it does.
 
     The conditions of torch 2.11 to 2.15, ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp``.
@@ -210,7 +210,7 @@ def _refusal(kernel: str, asked: Asked) -> str:
     return ""
 
 
-def _aligned(asked: Asked) -> Tensor | None:
+def _aligned(asked: AttentionCall) -> Tensor | None:
     """The mask as torch gives it to the memory-efficient kernel: added to the scores, its rows in steps of 8."""
     mask = asked.mask
     if mask is None:

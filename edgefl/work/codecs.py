@@ -91,7 +91,7 @@ class CodecKind(ABC):
         """The tensor, from its wire tensors and the same ``base``."""
 
 
-class Narrow(CodecKind):
+class CompressedCodec(CodecKind):
     """A narrower dtype, the largest changes only, or both."""
 
     class Options(Fields):
@@ -187,23 +187,23 @@ class Narrow(CodecKind):
         return _cast(values.reshape(shape), dtype)
 
 
-class Float32(Narrow):
+class Float32(CompressedCodec):
     """The tensor's own dtype."""
 
 
-class Float16(Narrow):
+class Float16(CompressedCodec):
     """16 bits with 11 of precision: rounded to nearest, and at most 65504."""
 
     dtype = "float16"
 
 
-class BFloat16(Narrow):
+class BFloat16(CompressedCodec):
     """16 bits with the range of float32 and 8 of precision."""
 
     dtype = "bfloat16"
 
 
-class Int8(Narrow):
+class Int8(CompressedCodec):
     """Whole numbers -127..127 with one scale for each tensor."""
 
     dtype = "int8"

@@ -24,7 +24,7 @@ from edgefl.work.codecs import Codec
 from edgefl.work.slices import Cut
 
 if TYPE_CHECKING:
-    from edgefl.work.packed import Places
+    from edgefl.work.packed import PayloadLayout
 
 Address = str
 """Name of a tensor at the server: ``<kind>/<tower>.<part>[.i].<rest>``, or ``table/<name>`` if not a parameter."""
@@ -140,11 +140,11 @@ class Payload:
         return {name: spec for item in self.items for name, spec in self.wire(item).items()}
 
     @cached_property
-    def places(self) -> Places | None:
+    def places(self) -> PayloadLayout | None:
         """Where the items' tensors lie together in memory; None if a codec encodes them."""
-        from edgefl.work.packed import Places  # which is built on payloads
+        from edgefl.work.packed import PayloadLayout  # which is built on payloads
 
-        return None if self.codec is not None else Places(self)
+        return None if self.codec is not None else PayloadLayout(self)
 
     def bytes_of(self, item: Item) -> int:
         """Bytes of the tensors that travel for one item."""

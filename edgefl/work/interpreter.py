@@ -23,9 +23,9 @@ from edgefl.work.description import DTYPES, Description, Pass, Payload, Source, 
 from edgefl.work.edits import edited, uploaded
 from edgefl.work.meter.meter import Meter
 from edgefl.work.meter.trace import FINISH, METERED, START
-from edgefl.work.optimizer.update import Update as Optimizing
+from edgefl.work.optimizer.loop import OptimizerLoop
 from edgefl.work.optimizer.zeroth_order import ZerothOrder, without_gradients
-from edgefl.work.packed import Parts, Places, split
+from edgefl.work.packed import Parts, PayloadLayout, split
 from edgefl.work.paired_batches import batches
 from edgefl.work.step_faults import described, step_faults
 from edgefl.work.steps import Context, Step
@@ -132,13 +132,13 @@ def named_tensors(module: nn.Module) -> Named:
     return _NAMED[module]
 
 
-Known = tuple[Places, dict[str, Tensor], list[int], Parts]
+Known = tuple[PayloadLayout, dict[str, Tensor], list[int], Parts]
 _PARTS: WeakKeyDictionary[nn.Module, dict[int, Known]] = WeakKeyDictionary()
 MOST_PARTS = 16
 """Payloads of a module whose tensors are kept lined up."""
 
 
-def _lined_up(module: nn.Module, places: Places) -> Parts | None:
+def _lined_up(module: nn.Module, places: PayloadLayout) -> Parts | None:
     """The tensors of a module that a payload sends, lined up once; None if it sends others, or if they can't be."""
     known = _PARTS.setdefault(module, {})
     if id(places) not in known:
@@ -189,7 +189,7 @@ def _passes(ctx: Context, seed: int, meter: Meter | None) -> tuple[Tensor, int]:
     work = ctx.work
     training = any(p.train for p in work.passes)
     gradients = not without_gradients(work)
-    update = Optimizing(ctx) if training and ctx.trained and gradients else None
+    update = OptimizerLoop(ctx) if training and ctx.trained and gradients else None
     zeroth = ZerothOrder(ctx, seed) if training and ctx.trained and not gradients else None
     order = distinct(work)
     limit = metered_steps(work)
@@ -284,7 +284,7 @@ def _step(
     batch: Mapping[str, Tensor],
     pattern: str,
     pass_: Pass,
-    update: Optimizing | ZerothOrder | None,
+    update: OptimizerLoop | ZerothOrder | None,
     meter: Meter | None,
 ) -> Tensor | None:
     forward = partial(_loss, ctx, step, batch, pattern, pass_)
@@ -303,7 +303,7 @@ def _step(
     if not pass_.train:
         ctx.score(loss, batch)
         return None
-    if isinstance(update, Optimizing):
+    if isinstance(update, OptimizerLoop):
         if meter:
             meter.enter("backward")
         update.backward(loss, meter)

@@ -25,7 +25,7 @@ MOST_FREE = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
+class PayloadLayout:
     """Where the tensors of a payload lie in a buffer: those of one dtype lie together, in the payload's order."""
 
     payload: Payload
@@ -117,7 +117,7 @@ class Packed(Mapping[str, Tensor]):
     The gaps between them are zeros.
     """
 
-    def __init__(self, buffer: Tensor, whole: Mapping[torch.dtype, Tensor], places: Places):
+    def __init__(self, buffer: Tensor, whole: Mapping[torch.dtype, Tensor], places: PayloadLayout):
         self.buffer, self.whole, self.places = buffer, whole, places
 
     @cached_property
@@ -160,7 +160,7 @@ class Buffers:
         self._free.append(memory)
 
 
-def placed(payload: Payload) -> Places:
+def placed(payload: Payload) -> PayloadLayout:
     """Where the tensors of a payload without a codec lie together."""
     places = payload.places
     assert places is not None

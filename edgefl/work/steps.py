@@ -193,7 +193,7 @@ class Wrapper(Step):
         self.step.finish(ctx, pass_)
 
 
-class Classify(Step):
+class ClassifyStep(Step):
     """Cross-entropy of the classifier of one modality, or of a pair.
 
     If batches have soft answers (``target`` [batch, classes]), it is VQA's loss: binary cross-entropy, summed over
@@ -210,7 +210,7 @@ class Classify(Step):
         return F.cross_entropy(logits, batch["label"], ignore_index=-1)
 
 
-class NextToken(Step):
+class NextTokenStep(Step):
     """Cross-entropy of each token of a text given those before it: the mean over the batch's tokens but padding.
 
     ``next`` [batch, tokens], a field that the pass asks for, are the tokens that follow, -1 where there is none.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from edgefl.work.description import DTYPES, Address, Payload
-from edgefl.work.packed import Packed, Places, add_change
+from edgefl.work.packed import Packed, PayloadLayout, add_change
 from edgefl.work.slices import Cut, covers, take, within
 
 _EXACT = (torch.float32, torch.float64)
@@ -22,7 +22,7 @@ Payloads = Mapping[str, Mapping[str, Tensor]]
 Key = tuple[Address, Cut | None]
 """An address, and the part of its tensor over which a mean goes (None: all of it)."""
 Means = Mapping[Key, Tensor]
-Starts = dict[tuple[int, Places], tuple[Mapping[Address, Tensor], Packed]]
+Starts = dict[tuple[int, PayloadLayout], tuple[Mapping[Address, Tensor], Packed]]
 """By identity and place: the starting values of clients, and these in one piece."""
 
 
@@ -50,7 +50,7 @@ def changing(
 
 
 @dataclass(frozen=True)
-class Totals:
+class MeanDenominators:
     """The denominators of means, by address and part of it.
 
     ``cuts`` are the parts over which an address has means: those that clients send.  ``alone`` are the addresses that
@@ -61,29 +61,33 @@ class Totals:
     expected: Mapping[Key, float]
     alone: frozenset[Address]
 
-    def of(self, upload: Upload) -> Totals:
+    def of(self, upload: Upload) -> MeanDenominators:
         """Those of the addresses that an upload sends."""
         sent = {item.source for payload in upload for item in payload.items}
         cuts = {a: its for a, its in self.cuts.items() if a in sent}
-        return Totals(cuts, {k: total for k, total in self.expected.items() if k[0] in sent}, self.alone & sent)
+        return MeanDenominators(
+            cuts, {k: total for k, total in self.expected.items() if k[0] in sent}, self.alone & sent
+        )
 
 
 def _new_memory(size: int) -> Tensor:
     return torch.empty(size, dtype=torch.uint8)
 
 
-class Sums:
+class WeightedMeans:
     """Means ``sum_i n_i f_i (w_i - base_i) / total`` over the updates that are added, in order.
 
     ``means`` has them by address and part, ``sent`` the addresses that were sent.  ``starts`` are starting values in
     one piece, which several sums may share; ``memory`` gives a buffer of so many bytes, of any values.
     """
 
-    def __init__(self, totals: Totals, starts: Starts | None = None, memory: Callable[[int], Tensor] = _new_memory):
+    def __init__(
+        self, totals: MeanDenominators, starts: Starts | None = None, memory: Callable[[int], Tensor] = _new_memory
+    ):
         self.totals, self._memory = totals, memory
         self.means: dict[Key, Tensor] = {}
         self.sent: set[Address] = set()
-        self._packed: dict[Places, Packed | None] = {}
+        self._packed: dict[PayloadLayout, Packed | None] = {}
         self._starts = {} if starts is None else starts
 
     def add(
@@ -144,7 +148,7 @@ class Sums:
             added.add(payload.name)
         return added
 
-    def _mean_of(self, payload: Payload, places: Places, base: Mapping[Address, Tensor]) -> Packed | None:
+    def _mean_of(self, payload: Payload, places: PayloadLayout, base: Mapping[Address, Tensor]) -> Packed | None:
         """The mean of a payload as a whole; None if its tensors differ in what is added up, or in how."""
         if places not in self._packed:
             self._packed[places] = mean = self._new_mean(payload, places, base)
@@ -153,7 +157,7 @@ class Sums:
                 self.sent |= {item.source for item in payload.items}
         return self._packed[places]
 
-    def _new_mean(self, payload: Payload, places: Places, base: Mapping[Address, Tensor]) -> Packed | None:
+    def _new_mean(self, payload: Payload, places: PayloadLayout, base: Mapping[Address, Tensor]) -> Packed | None:
         totals = set()
         for item in payload.items:
             start, key = base.get(item.source), (item.source, None)
@@ -166,7 +170,7 @@ class Sums:
             return None
         return places.packed(self._memory(places.size).zero_())
 
-    def _base_of(self, payload: Payload, places: Places, base: Mapping[Address, Tensor]) -> Packed:
+    def _base_of(self, payload: Payload, places: PayloadLayout, base: Mapping[Address, Tensor]) -> Packed:
         """What the tensors of a payload started from, which many clients share."""
         key = id(base), places
         if key not in self._starts:

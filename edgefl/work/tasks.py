@@ -31,7 +31,7 @@ class Task:
         return classes
 
 
-class Classify(Task):
+class ClassifyTask(Task):
     """The class of a sample, by cross-entropy."""
 
     step, score = "classify", "score-classify"
@@ -43,7 +43,7 @@ class Retrieve(Task):
     like, step, score = "retrieve", "contrast", "score-retrieve"
 
 
-class NextToken(Task):
+class NextTokenTask(Task):
     """Each token of a text, from those before it."""
 
     like, step, score = "next-token", "next-token", "score-next-token"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from edgefl.plain_data import from_data, to_data
 from edgefl.work.description import Address, Work
-from edgefl.work.meter.trace import Trace
+from edgefl.work.meter.trace import StepTrace
 from edgefl.work.packed import placed, split
 from edgefl.work.slices import Cut
 from edgefl.work.sums import Means, changing, exact, unlisted
@@ -70,7 +70,7 @@ class Update:
     """What the client keeps for itself, by item name."""
     seed: int | None = None
     """The seed of its training, by which the server knows that it answers what was asked."""
-    trace: Trace | None = None
+    trace: StepTrace | None = None
     """Measured FLOPs and live storage, if the work was metered."""
     peak_memory_bytes: int | None = None
     """The allocator's measured peak; None if the work wasn't metered, or another profiler was running."""
@@ -177,7 +177,7 @@ class Update:
         return cls(
             client, work.kind, {}, work, payloads, {}, loss=raw["loss"], metrics=raw["metrics"],
             updates=raw["updates"], kept=found.get("kept", {}), seed=raw["seed"],
-            trace=raw["trace"] and from_data(Trace, raw["trace"]), peak_memory_bytes=raw["peak_memory_bytes"],
+            trace=raw["trace"] and from_data(StepTrace, raw["trace"]), peak_memory_bytes=raw["peak_memory_bytes"],
             host=raw["host"], refused=raw["refused"],
             others=tuple(cls.from_data(each, work, of, own) for each, of, own in others),
             means=None if keys is None else unlisted([means[str(i)] for i in range(len(keys))], keys),

@@ -21,7 +21,7 @@ import edgefl
 from edgefl import RUN_FORMAT, __version__
 from edgefl.cli import main
 from edgefl.report import summary
-from edgefl.terminal import Shown
+from edgefl.terminal import EscapedStream
 
 Answer = tuple[int, str, str]
 Call = Callable[..., Answer]
@@ -374,7 +374,7 @@ def test_a_warning_takes_one_line(call: Call, capsys: pytest.CaptureFixture[str]
 def test_a_stream_whose_file_was_closed_first_closes_too() -> None:
     """Python 3.13 reports what a stream raises when it is collected."""
     below = io.StringIO()
-    shown = Shown(below)
+    shown = EscapedStream(below)
     below.close()
     shown.close()
     assert shown.closed

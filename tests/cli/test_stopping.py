@@ -25,7 +25,7 @@ import typer
 import yaml
 
 from edgefl.cli.app import interruptible
-from edgefl.cli.stopping import Stopped, stoppable
+from edgefl.cli.stopping import StopSignal, stoppable
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SECONDS = 300.0
@@ -147,7 +147,7 @@ def test_what_nohup_starts_stays_when_the_terminal_goes(begin: Begin, long: str)
 
 HOLDS = """
 import os, signal, sys, time
-from edgefl.cli.stopping import Stopped, exit_code, stoppable
+from edgefl.cli.stopping import StopSignal, exit_code, stoppable
 class Drops:
     def __del__(self):
         os.kill(os.getpid(), number)
@@ -169,7 +169,7 @@ try:
             time.sleep(2.5)
             print("clean", flush=True)
             time.sleep(60 if sys.argv[2] == "hangs" else 0)
-except Stopped as error:
+except StopSignal as error:
     sys.exit(exit_code(error))
 """
 
@@ -196,7 +196,7 @@ def test_an_interruption_that_a_library_makes_another_error_of_ends_the_command_
     with stoppable(), pytest.raises(typer.Exit) as ended, interruptible(lambda: "go on so"):
         try:
             signal.raise_signal(signal.SIGTERM)
-        except Stopped:
+        except StopSignal:
             fault = ValueError("invalid bounding box")
         fault.__context__ = None
         raise fault
@@ -211,7 +211,7 @@ def test_an_interruption_in_the_body_of_a_class_ends_the_command_too(capsys: pyt
 
     class Field:
         def __set_name__(self, owner: type, name: str) -> None:
-            raise Stopped(signal.SIGTERM)
+            raise StopSignal(signal.SIGTERM)
 
     with pytest.raises(typer.Exit) as ended, interruptible(lambda: "outer"), interruptible(lambda: "go on so"):
         type("Imported", (), {"field": Field()})

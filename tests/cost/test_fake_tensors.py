@@ -21,7 +21,7 @@ from edgefl.cost.fake_tensors import PredictionMode
 from edgefl.cost.predict import _predict
 from edgefl.models import ModelOptions
 from edgefl.plain_data import to_data
-from edgefl.work import Moment, Work
+from edgefl.work import LiveMoment, Work
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -77,7 +77,7 @@ LARGE = {"convolutions", "a depthwise net", "a decoder", "a recurrent net", "pai
 
 def seen(work: Work, device: str) -> list[Any]:
     """All that a prediction says of a work: its costs with the calls of operators, and live bytes after each."""
-    moments: list[Moment] = []
+    moments: list[LiveMoment] = []
     trace = _predict(work, Toy(), device, moments).trace()
     return [to_data(trace), moments]
 

@@ -20,7 +20,7 @@ from edgefl.cost import Predictor, cost_key, predict, shortened
 from edgefl.cost.predict import ROOMS, replaced
 from edgefl.memo import remembered
 from edgefl.plain_data import from_data
-from edgefl.work import Item, Payload, Trace, Work
+from edgefl.work import Item, Payload, StepTrace, Work
 
 BASE = make_work()
 ADAM = {**BASE.optimizer, **BASE.scalars}
@@ -122,7 +122,7 @@ def test_a_damaged_file_is_predicted_anew_with_a_warning(tmp_path: Path, damage:
     with pytest.warns(UserWarning, match=path.name):
         assert predictor.trace(BASE, Toy()) == expected
     assert predictor.predicted == 1
-    assert remembered(tmp_path, path.stem, partial(from_data, Trace), "costs") == expected
+    assert remembered(tmp_path, path.stem, partial(from_data, StepTrace), "costs") == expected
 
 
 def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path) -> None:

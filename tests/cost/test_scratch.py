@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 
 from edgefl.cost import ScratchTable
 from edgefl.cost.scratch import LARGE
-from edgefl.work import PARTS, Call, Held, Inside, Trace
+from edgefl.work import PARTS, Call, Inside, LiveCall, StepTrace
 
 MIB = 2**20
 
 
-def held(number: int, before: int, argument: int, outputs: int, operator: str = "aten.mm.default") -> Held:
+def held(number: int, before: int, argument: int, outputs: int, operator: str = "aten.mm.default") -> LiveCall:
     """A call of its own on one argument, in MiB; ``number`` tells it from others."""
     call = Call(operator, f"[[{argument * MIB}],[{number}],{{}}]")
-    return Held(call, before * MIB, outputs * MIB, ((before + outputs) * MIB, *[0] * (len(PARTS) - 1)))
+    return LiveCall(call, before * MIB, outputs * MIB, ((before + outputs) * MIB, *[0] * (len(PARTS) - 1)))
 
 
-def trace_of(calls: Sequence[Held]) -> Trace:
+def trace_of(calls: Sequence[LiveCall]) -> StepTrace:
     live = max((each.before + each.outputs for each in calls), default=0)
-    return Trace(live, {"parameters": live}, {}, live, tuple(calls), live_parts={"parameters": live})
+    return StepTrace(live, {"parameters": live}, {}, live, tuple(calls), live_parts={"parameters": live})
 
 
 SIZES = st.integers(0, 60)
@@ -46,7 +46,7 @@ def test_the_peak_is_that_of_all_calls_measured(
     trace = trace_of(calls)
     asked: list[str] = []
 
-    def probe(some: Sequence[Held]) -> list[Inside]:
+    def probe(some: Sequence[LiveCall]) -> list[Inside]:
         asked.extend(each.call.key for each in some)
         return [taken[each.call.key] for each in some]
 
@@ -65,9 +65,9 @@ def test_the_peak_is_that_of_all_calls_measured(
 
 def test_large_calls_below_the_peak_of_another_are_not_run() -> None:
     calls = [held(0, 1000, 300, 300), held(1, 1100, 400, 0), held(2, 900, 100, 100), held(3, 1299, 1, 0)]
-    asked: list[Held] = []
+    asked: list[LiveCall] = []
 
-    def probe(some: Sequence[Held]) -> list[Inside]:
+    def probe(some: Sequence[LiveCall]) -> list[Inside]:
         asked.extend(some)
         return [Inside(each.outputs + 400 * MIB * (each is calls[0])) for each in some]
 

@@ -9,7 +9,7 @@ import pytest
 
 from edgefl import registry
 from edgefl.data.audio import FLOOR, SILENCE, fitted, log_mel, mel, mel_filters, read_wav, resampled
-from edgefl.data.collection import Wanted
+from edgefl.data.collection import FolderRequest
 from edgefl.data.packages.advance import ADVANCE, build
 from edgefl.errors import DataError
 
@@ -141,7 +141,7 @@ def advance(folder, classes=("airport", "beach"), each=3):
 
 def wanted(folder, tmp_path, told):
     (scratch := tmp_path / "scratch").mkdir()
-    return Wanted(16, folder, told.append, scratch)
+    return FolderRequest(16, folder, told.append, scratch)
 
 
 def test_advance(tmp_path):

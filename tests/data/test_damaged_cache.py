@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from edgefl import memo
 from edgefl.data import DataOptions, Federation, open_federation
 from edgefl.data import stored_arrays as store
-from edgefl.data.stored_arrays import Built, Entry, entry
+from edgefl.data.stored_arrays import Built, StoredEntry, entry
 from edgefl.errors import DataError
 from edgefl.runs.durable import boot
 
@@ -156,7 +156,7 @@ SMALL = Built(
 )
 
 
-def plain(found: Entry) -> list[Any]:
+def plain(found: StoredEntry) -> list[Any]:
     return [sorted((n, a.dtype.str, a.tolist()) for n, a in found.arrays.items()), found.meta, found.text("t.txt")]
 
 

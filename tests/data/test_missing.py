@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from edgefl import seeds
-from edgefl.data import Collection, DataOptions, DataSet, FolderSet, Wanted, open_federation
+from edgefl.data import Collection, DataOptions, DataSet, FolderRequest, FolderSet, open_federation
 from edgefl.data.missing import DROPPED, draw, parse_missing, patterns_of
 from edgefl.data.opening import _open, together
 from edgefl.data.options import KINDS
@@ -264,7 +264,7 @@ def test_a_folder_is_read_again_once_it_has_changed(tmp_path: Path) -> None:
     (folder / "n.txt").write_text("1")
     read: list[str] = []
 
-    def build(wanted: Wanted) -> Collection:
+    def build(wanted: FolderRequest) -> Collection:
         assert wanted.scratch.is_dir() and wanted.columns == {"label": "class"}
         read.append((wanted.folder / "n.txt").read_text())
         return pairs()

@@ -16,7 +16,7 @@ import edgefl
 from edgefl import registry
 from edgefl.commands.check.tiny_federation import tiny_scenario
 from edgefl.errors import EdgeflError, MethodError, PluginError
-from edgefl.methods import ByCoordinate, ByUpdate, Group, ServerOptimizer, Update, combine
+from edgefl.methods import ByCoordinate, ByUpdate, ComparableUpdates, ServerOptimizer, Update, combine
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.methods.aggregation.rules import Mean, Rule
 from edgefl.registry.registered import PARTS
@@ -119,7 +119,7 @@ def test_a_rule_of_ones_own_goes_with_every_method(method: str, tmp_path: Path) 
     asked: list[int] = []
 
     class Counting(ByUpdate):
-        def shares(self, group: Group) -> list[float]:
+        def shares(self, group: ComparableUpdates) -> list[float]:
             assert all(part.shape[0] == len(group) and part.isfinite().all() for part in group.parts())
             asked.append(len(group))
             return [0.0] * (len(group) - 1) + [1.0]  # all of the last client's
@@ -142,7 +142,7 @@ def test_a_rule_of_ones_own_goes_with_every_method(method: str, tmp_path: Path) 
 class Wrong(ByUpdate):
     told: Any = ()
 
-    def shares(self, group: Group) -> Any:
+    def shares(self, group: ComparableUpdates) -> Any:
         return self.told
 
 
@@ -193,14 +193,14 @@ def test_what_an_optimizer_keeps_must_be_named() -> None:
         def step(self, value: Tensor, change: Tensor, kept: Any) -> Any:
             return value + change, {"more": change}
 
-    from edgefl.methods.aggregation.combine import Term
+    from edgefl.methods.aggregation.combine import MixTerm
     from edgefl.methods.aggregation.server_optimizers import stepped
 
     options = AggregationOptions(optimizer="hoarder")
     with pytest.raises(
         MethodError, match=r"the server optimizer 'hoarder' .* kept \['more'\]; allowed: .*nothing \(keeps\)"
     ):
-        stepped({"k/a": torch.ones(2)}, {"k/a": [Term(1.0, torch.ones(2))]}, (), options)
+        stepped({"k/a": torch.ones(2)}, {"k/a": [MixTerm(1.0, torch.ones(2))]}, (), options)
 
 
 def test_fields_stand_beside_the_name_and_are_checked(mylab: Path) -> None:

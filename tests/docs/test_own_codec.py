@@ -25,7 +25,7 @@ from edgefl.errors import EdgeflError, MethodError, PluginError
 from edgefl.registry.registered import PARTS
 from edgefl.scenario import load
 from edgefl.simulation import Simulation
-from edgefl.training import Inline, Task
+from edgefl.training import Inline, TrainingTask
 from edgefl.work import Codec, CodecKind, Item, Payload, Work
 from edgefl.work.update import Update
 
@@ -74,7 +74,7 @@ class Weighed(Inline):
         self.tensors: dict[int, int] = {}
         self.works: dict[int, Work] = {}
 
-    def submit(self, task: Task) -> Future[Update]:
+    def submit(self, task: TrainingTask) -> Future[Update]:
         future = super().submit(task)
         if task.client is not None:
             payloads = future.result().payloads

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from edgefl.emulation.journal import Journal
+from edgefl.emulation.journal import MachineJournal
 from edgefl.emulation.kernel import missing
 
 
@@ -18,9 +18,9 @@ def able() -> None:
 
 
 @pytest.fixture
-def journal(able: None) -> Iterator[Journal]:
+def journal(able: None) -> Iterator[MachineJournal]:
     """A journal whose namespaces and control groups are removed after the test."""
-    made = Journal()
+    made = MachineJournal()
     try:
         yield made
     finally:

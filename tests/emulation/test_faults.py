@@ -18,12 +18,12 @@ import edgefl
 from edgefl import registry
 from edgefl.commands.compose import compose, federation_of, predictor_of
 from edgefl.emulation.client_process import Data
-from edgefl.emulation.emulator import Emulator, Flown, Machine
-from edgefl.emulation.journal import Journal
+from edgefl.emulation.emulator import EmulatedClient, EmulatedRound, Emulator
+from edgefl.emulation.journal import MachineJournal
 from edgefl.emulation.links import Rates
 from edgefl.planning import Plan, Planner
 from edgefl.scenario import load
-from edgefl.training import Task
+from edgefl.training import TrainingTask
 
 LATENCY = 0.05
 UPLOAD_SECONDS = 2.0
@@ -40,22 +40,28 @@ class One:
         planner = Planner(setup, predictor_of(given))
         self.plan: Plan = planner.plan(*setup.place(0), 1, setup.schedule.stage(1), ())
         inputs = setup.method.at_start(given.seed).wire(self.plan.form)
-        self.task = Task(self.plan.form, planner.scalars(self.plan.kind, 1, self.plan.stage), inputs, 0, given.seed)
+        self.task = TrainingTask(
+            self.plan.form, planner.scalars(self.plan.kind, 1, self.plan.stage), inputs, 0, given.seed
+        )
         self.bytes = self.plan.cost.traffic.serialised_upload_bytes
         self.rate = 8 * self.bytes / UPLOAD_SECONDS
-        machine = Machine(0, min(os.sched_getaffinity(0)), 0.5, float("inf"), Rates(8 * self.rate, self.rate), LATENCY)
+        machine = EmulatedClient(
+            0, min(os.sched_getaffinity(0)), 0.5, float("inf"), Rates(8 * self.rate, self.rate), LATENCY
+        )
         data = Data(given.data.model_dump_json(), given.seed, given.model.tokens, None, 0.0, registry.for_workers())
         self.emulator = Emulator(federation_of(given, lambda _: None), data, [machine])
 
-    def flown(self, deadline: float = float("inf")) -> Flown:
+    def flown(self, deadline: float = float("inf")) -> EmulatedRound:
         """A round of the client."""
         self.emulator.submit(self.task)
         return self.emulator.fly({0: self.plan}, deadline)[0]
 
-    def broken(self, fault: Callable[[], object], share: float, usual: Flown, deadline: float = float("inf")) -> Flown:
+    def broken(
+        self, fault: Callable[[], object], share: float, usual: EmulatedRound, deadline: float = float("inf")
+    ) -> EmulatedRound:
         """A round in which something happens when this share of its upload has passed, by the time of a usual round."""
         after = usual.download_seconds + usual.compute_seconds + LATENCY + share * UPLOAD_SECONDS
-        flown: list[Flown] = []
+        flown: list[EmulatedRound] = []
         thread = threading.Thread(target=lambda: flown.append(self.flown(deadline)))
         thread.start()
         time.sleep(after)
@@ -70,7 +76,7 @@ def one(able: None, tiny: Callable[..., dict[str, Any]]) -> Iterator[One]:
     made = One(tiny(data={**tiny()["data"], "clients": {"image": 1}}, model={"image": wider}))
     with made.emulator:
         yield made
-    Journal().close()
+    MachineJournal().close()
 
 
 def test_a_link_of_half_the_rate_takes_twice_as_long(one: One) -> None:

@@ -13,20 +13,20 @@ import psutil
 import pytest
 
 from edgefl.emulation import journal as module
-from edgefl.emulation.journal import Journal
+from edgefl.emulation.journal import MachineJournal
 from edgefl.emulation.kernel import control_groups_here
 
 BEGIN = """
 import sys, time
-from edgefl.emulation.journal import Journal
+from edgefl.emulation.journal import MachineJournal
 from edgefl.emulation.kernel import control_groups_here
 from edgefl.emulation.limits import Limits
-from edgefl.emulation.links import Network, Rates
+from edgefl.emulation.links import EmulatedNetwork, Rates
 import os, pathlib, subprocess
 import edgefl.emulation.journal as module
 module.FOLDER = pathlib.Path(sys.argv[1])
-journal = Journal()
-Network(journal, [Rates(1e6, 1e6)])
+journal = MachineJournal()
+EmulatedNetwork(journal, [Rates(1e6, 1e6)])
 limits = Limits(control_groups_here(), journal, "0")
 child = subprocess.Popen(["sleep", "600"])
 journal.note("processes", child.pid)
@@ -90,7 +90,7 @@ def test_the_next_start_removes_what_is_left_when_the_helper_is_killed_too(able:
     process.wait(300)
     time.sleep(0.3)
     assert left(name)
-    Journal().close()
+    MachineJournal().close()
     assert not left(name)
     assert until(lambda: gone(child))
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from edgefl.emulation.journal import Journal
+from edgefl.emulation.journal import MachineJournal
 from edgefl.emulation.kernel import control_groups_here
 from edgefl.emulation.limits import Limits
 
@@ -38,7 +38,7 @@ def limited(code: str, *arguments: str) -> subprocess.Popen[str]:
 
 @pytest.mark.slow  # a share of time
 @pytest.mark.parametrize("share", [0.05, 0.3])
-def test_a_process_gets_its_share_of_the_processor(journal: Journal, share: float) -> None:
+def test_a_process_gets_its_share_of_the_processor(journal: MachineJournal, share: float) -> None:
     limits = Limits(control_groups_here(), journal, "0")
     process = limited(SPIN)
     limits.adopt(process.pid)
@@ -47,7 +47,7 @@ def test_a_process_gets_its_share_of_the_processor(journal: Journal, share: floa
     assert float(told) == pytest.approx(share, rel=0.1)
 
 
-def test_the_kernel_kills_what_takes_more_memory_than_allowed(journal: Journal) -> None:
+def test_the_kernel_kills_what_takes_more_memory_than_allowed(journal: MachineJournal) -> None:
     ended = {}
     for number, (name, size) in enumerate((("fits", 40 << 20), ("too large", 90 << 20))):
         limits = Limits(control_groups_here(), journal, str(number))

@@ -12,10 +12,21 @@ from math import inf
 import pytest
 
 from edgefl.emulation import frames
-from edgefl.emulation.journal import Journal
+from edgefl.emulation.journal import MachineJournal
 from edgefl.emulation.kernel import enter, run
-from edgefl.emulation.links import ETHERNET, IP_AND_TCP, MTU, PORT, SERVER, Network, Rates, address, client_of, mask_of
-from edgefl.emulation.traffic import Traffic
+from edgefl.emulation.links import (
+    ETHERNET,
+    IP_AND_TCP,
+    MTU,
+    PORT,
+    SERVER,
+    EmulatedNetwork,
+    Rates,
+    address,
+    client_of,
+    mask_of,
+)
+from edgefl.emulation.traffic import CrossTraffic
 
 MOST_OFF = 0.05
 
@@ -27,7 +38,7 @@ def opened() -> Iterator[ExitStack]:
         yield stack
 
 
-def joined(network: Network, clients: int, opened: ExitStack) -> list[tuple[socket.socket, socket.socket]]:
+def joined(network: EmulatedNetwork, clients: int, opened: ExitStack) -> list[tuple[socket.socket, socket.socket]]:
     """Streams of the server and of each client."""
     theirs: dict[int, socket.socket] = {}
 
@@ -63,8 +74,8 @@ def seconds(sender: socket.socket, receiver: socket.socket, size: int) -> float:
 
 
 @pytest.mark.slow  # times
-def test_both_directions_have_their_own_rate(journal: Journal, opened: ExitStack) -> None:
-    network = Network(journal, [Rates(20e6, 5e6), Rates(80e6, 40e6)])
+def test_both_directions_have_their_own_rate(journal: MachineJournal, opened: ExitStack) -> None:
+    network = EmulatedNetwork(journal, [Rates(20e6, 5e6), Rates(80e6, 40e6)])
     streams = joined(network, 2, opened)
     for client, down, up in ((0, 20e6, 5e6), (1, 80e6, 40e6)):
         server, own = streams[client]
@@ -76,8 +87,8 @@ def test_both_directions_have_their_own_rate(journal: Journal, opened: ExitStack
 
 
 @pytest.mark.slow
-def test_a_line_that_all_share_is_divided(journal: Journal, opened: ExitStack) -> None:
-    network = Network(journal, [Rates(80e6, 80e6), Rates(80e6, 80e6)], Rates(None, 20e6))
+def test_a_line_that_all_share_is_divided(journal: MachineJournal, opened: ExitStack) -> None:
+    network = EmulatedNetwork(journal, [Rates(80e6, 80e6), Rates(80e6, 80e6)], Rates(None, 20e6))
     streams = joined(network, 2, opened)
     size, took = 500_000, {}
 
@@ -97,10 +108,10 @@ def test_a_line_that_all_share_is_divided(journal: Journal, opened: ExitStack) -
 @pytest.mark.slow
 @pytest.mark.parametrize("direction", ["down", "up"])
 def test_what_a_slow_link_leaves_of_a_line_goes_to_the_others(
-    journal: Journal, opened: ExitStack, direction: str
+    journal: MachineJournal, opened: ExitStack, direction: str
 ) -> None:
     line = Rates(20e6, None) if direction == "down" else Rates(None, 20e6)
-    network = Network(journal, [Rates(4e6, 4e6), Rates(80e6, 80e6)], line)
+    network = EmulatedNetwork(journal, [Rates(4e6, 4e6), Rates(80e6, 80e6)], line)
     streams = joined(network, 2, opened)
     for server, own in streams:
         seconds(server, own, 1000)
@@ -124,12 +135,12 @@ def test_what_a_slow_link_leaves_of_a_line_goes_to_the_others(
 @pytest.mark.parametrize("direction", ["down", "up"])
 @pytest.mark.parametrize(("flows", "most", "left"), [(1, inf, 10e6), (3, inf, 5e6), (2, 3e6, 14e6)])
 def test_others_on_a_line_take_their_shares(
-    journal: Journal, opened: ExitStack, direction: str, flows: int, most: float, left: float
+    journal: MachineJournal, opened: ExitStack, direction: str, flows: int, most: float, left: float
 ) -> None:
     line = Rates(20e6, 20e6)
-    network = Network(journal, [Rates(80e6, 80e6)], line, (flows, most))
+    network = EmulatedNetwork(journal, [Rates(80e6, 80e6)], line, (flows, most))
     ((server, own),) = joined(network, 1, opened)
-    traffic = opened.enter_context(Traffic(network, line))
+    traffic = opened.enter_context(CrossTraffic(network, line))
     time.sleep(0.5)
     size = int(left / 8)
     before = list(traffic.received)
@@ -142,8 +153,8 @@ def test_others_on_a_line_take_their_shares(
     assert others == pytest.approx(expected[::-1] if direction == "down" else expected, rel=0.1)
 
 
-def test_the_kernel_counts_the_payload_and_its_headers(journal: Journal, opened: ExitStack) -> None:
-    network = Network(journal, [Rates(40e6, 40e6)])
+def test_the_kernel_counts_the_payload_and_its_headers(journal: MachineJournal, opened: ExitStack) -> None:
+    network = EmulatedNetwork(journal, [Rates(40e6, 40e6)])
     ((server, own),) = joined(network, 1, opened)
     size = 1_000_000
     before = network.counted(0)
@@ -158,17 +169,17 @@ def test_the_kernel_counts_the_payload_and_its_headers(journal: Journal, opened:
     assert up.bytes - before[1].bytes < 0.05 * size  # acknowledgements only
 
 
-def test_a_stream_that_ends_early_is_told(journal: Journal, opened: ExitStack) -> None:
-    network = Network(journal, [Rates(40e6, 40e6)])
+def test_a_stream_that_ends_early_is_told(journal: MachineJournal, opened: ExitStack) -> None:
+    network = EmulatedNetwork(journal, [Rates(40e6, 40e6)])
     ((server, own),) = joined(network, 1, opened)
     server.sendall(frames.HEADER.pack(frames.MARK, 0, 100) + bytes(40))
     server.shutdown(socket.SHUT_WR)
-    with pytest.raises(frames.Broken, match="ended after 40 of 100 bytes"):
+    with pytest.raises(frames.StreamBroken, match="ended after 40 of 100 bytes"):
         frames.receive(own, 1)
 
 
-def test_frames_are_handled_on_the_cores_that_are_named(journal: Journal) -> None:
-    network = Network(journal, [Rates(1e6, 1e6)], cores=[0])
+def test_frames_are_handled_on_the_cores_that_are_named(journal: MachineJournal) -> None:
+    network = EmulatedNetwork(journal, [Rates(1e6, 1e6)], cores=[0])
     read = "cat /sys/class/net/eth0/queues/rx-0/rps_cpus"
     assert int(run("ip", "netns", "exec", network.server, "sh", "-c", read).replace(",", ""), 16) == 1
     assert mask_of([]) == ""
@@ -179,7 +190,7 @@ def test_addresses_name_their_clients() -> None:
     assert [client_of(address(client)) for client in (0, 249, 250, 999)] == [0, 249, 250, 999]
 
 
-def test_nothing_of_the_host_is_touched(journal: Journal) -> None:
+def test_nothing_of_the_host_is_touched(journal: MachineJournal) -> None:
     before = run("ip", "-br", "link")
-    Network(journal, [Rates(1e6, 1e6)])
+    EmulatedNetwork(journal, [Rates(1e6, 1e6)])
     assert run("ip", "-br", "link") == before

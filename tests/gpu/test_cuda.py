@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import edgefl
 from edgefl.cost import predict
 from edgefl.work import CUDA_ROUNDING
-from edgefl.work.attention import BACKENDS, Asked, kernel_of
+from edgefl.work.attention import BACKENDS, AttentionCall, kernel_of
 from edgefl.work.torch_device import device_of
 
 pytestmark = pytest.mark.gpu
@@ -89,7 +89,7 @@ def test_torch_chooses_the_kernel_that_a_prediction_takes(
         for h, n in ((heads[0], 32), (heads[1], keys), (heads[1], keys))
     )
     mask = torch.ones(32, keys, dtype=torch.bool, device="cuda") if how == "masked" else None
-    asked = Asked(q, k, v, mask, "causal" in how, grouped)
+    asked = AttentionCall(q, k, v, mask, "causal" in how, grouped)
     with sdpa_kernel(CUDNN_APART):
         number = torch._fused_sdp_choice(q, k, v, mask, 0.0, asked.causal, enable_gqa=grouped)
     assert SDPBackend(number) == BACKENDS[kernel_of("device", asked)]

@@ -10,15 +10,15 @@ from torch import Tensor
 
 from edgefl.machine import kernel_scratch
 from edgefl.machine.kernel_scratch import PROBED_BYTES, kernels, probe
-from edgefl.work import AllocatorPeak, Held, Inside
+from edgefl.work import AllocatorPeak, Inside, LiveCall
 from edgefl.work.meter.operator_calls import call_of
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
 
 
-def held(operator: object, *args: object, outputs: int = 0) -> Held:
-    return Held(call_of(operator, args, {}), 0, outputs, (0,) * 11)
+def held(operator: object, *args: object, outputs: int = 0) -> LiveCall:
+    return LiveCall(call_of(operator, args, {}), 0, outputs, (0,) * 11)
 
 
 def seen(do: Callable[[], object]) -> int:
@@ -88,7 +88,7 @@ def test_of_a_large_call_on_lists_the_largest_entry_is_run(monkeypatch: pytest.M
     assert probe([_fused(parameters)], "cpu") == [Inside(0, assumed=True)]
 
 
-def _fused(parameters: list[Tensor]) -> Held:
+def _fused(parameters: list[Tensor]) -> LiveCall:
     zeros = [[torch.zeros_like(p) for p in parameters] for _ in range(3)]
     steps = [torch.ones(()) for _ in parameters]
     call = call_of(
@@ -104,7 +104,7 @@ def _fused(parameters: list[Tensor]) -> Held:
             "maximize": False,
         },
     )
-    return Held(call, 0, 0, (0,) * 11)
+    return LiveCall(call, 0, 0, (0,) * 11)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")

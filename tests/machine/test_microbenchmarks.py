@@ -25,8 +25,8 @@ from edgefl.machine.microbenchmarks import (
     NAME,
     OTHERS,
     PRODUCTS,
-    Bench,
     Probe,
+    ProbeBench,
     by_clock,
     calibrate_here,
     probes,
@@ -113,7 +113,7 @@ def calibrated(bandwidth: float) -> Hardware:
 
 def test_probes_measure_what_they_say() -> None:
     """FLOPs and bytes are counted by hand: one product forward and two backward, no gradient to data."""
-    table = {name: microbenchmarks._probe(name, microbenchmarks._stepped(layers, Bench(0.25))).operators
+    table = {name: microbenchmarks._probe(name, microbenchmarks._stepped(layers, ProbeBench(0.25))).operators
              for name, layers in {**PRODUCTS, **OTHERS}.items()
              if name in ("layers of 64", "first 3x3", "depthwise 3x3 960", "1x1 16", "GELU")}  # fmt: skip
     flops = {name: rows[:, 0] @ rows[:, 2] for name, rows in table.items()}
@@ -135,7 +135,7 @@ def test_every_probe_is_timed_in_every_repetition() -> None:
     two = [Probe(name, lambda _, name=name: called.append(name), np.zeros((0, 4))) for name in "ab"]
     assert rounds(two, 7.5, clock).tolist() == [[1.0, 1.0]] * 2 and called == ["a", "b", "a", "b"]
     assert len(rounds(two, 0.0, clock, least=3)) == 3
-    names = [probe.name for probe in probes(Bench(LEAST_SCALE))]
+    names = [probe.name for probe in probes(ProbeBench(LEAST_SCALE))]
     assert names[: len(PRODUCTS)] == list(PRODUCTS) and names[-1] == microbenchmarks.SMALL
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 import edgefl
 from edgefl import models
 from edgefl.errors import EdgeflError
-from edgefl.models.towers.hf_encoder import FAMILIES, EncoderOptions, HFEncoder
+from edgefl.models.towers.hf_encoder import FAMILIES, HFEncoder, HFEncoderOptions
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.scenario import load
 
@@ -40,7 +40,7 @@ def config_of(kind: str) -> dict[str, Any]:
 
 
 def described(kind: str, **more: Any) -> dict[str, Any]:
-    options = EncoderOptions(config=config_of(kind), tokens=12, **more)
+    options = HFEncoderOptions(config=config_of(kind), tokens=12, **more)
     return {**options.model_dump(), "depth": options.blocks, **DATA}
 
 

@@ -51,7 +51,7 @@ def test_turned_round_an_ordering_is_reversed(pairs: list[tuple[float, float]]) 
 
 def test_only_seeds_that_have_every_variant_are_compared() -> None:
     study = Study({"a": {}, "b": {}}, ("m.x",), (Claim("m.x", ("a", "b")),), "two")
-    table = orderings.Table(study)
+    table = orderings.SeedScores(study)
     table.values["a"]["m.x"].update({1: 0.1, 2: 0.2, 3: 0.9})
     table.values["b"]["m.x"].update({2: 0.5, 1: 0.3})
     assert table.seeds == [1, 2]

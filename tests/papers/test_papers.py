@@ -18,8 +18,8 @@ from edgefl.errors import RunError, UnknownName
 from edgefl.paper_tables import orderings, papers, pmcmfl
 from edgefl.paper_tables.page_tables import (
     Committed,
-    Published,
-    Table,
+    CopiedCell,
+    PageTable,
     Tolerance,
     alike,
     committed_tables,
@@ -54,7 +54,7 @@ def test_every_page_is_listed_with_its_tables_and_figures() -> None:
 def test_a_table_is_written_as_the_page_has_it(name: str) -> None:
     lines = (pages_folder() / f"{name}.md").read_text(encoding="utf-8").splitlines()
     for table in committed(name):
-        written = Table(table.heading, "t", table.header, table.rows).markdown().splitlines()
+        written = PageTable(table.heading, "t", table.header, table.rows).markdown().splitlines()
         there = lines[table.line - 1 :][: len(written)]
         assert (written[0], written[2:]) == (there[0], there[2:])
         assert set(there[1]) <= set("| -")
@@ -66,7 +66,9 @@ def test_tables_in_fenced_code_are_no_tables() -> None:
 
 
 def test_csv_has_the_digits_without_marks_of_thousands() -> None:
-    table = Table("", "t", ("", "1,024"), (("**model** (224,369,206 parameters)", "30,522.10"), ("0, 0, 10", "a, b")))
+    table = PageTable(
+        "", "t", ("", "1,024"), (("**model** (224,369,206 parameters)", "30,522.10"), ("0, 0, 10", "a, b"))
+    )
     rows = list(csv.reader(io.StringIO(table.csv())))
     assert rows == [["", "1024"], ["model (224369206 parameters)", "30522.10"], ["0, 0, 10", "a, b"]]
     assert plain("90, all at once") == "90, all at once"
@@ -78,7 +80,7 @@ OLD = Committed("", 1, ("kind", "MiB"), (("image", "1,309.6"), ("text", "427.0")
 
 
 def test_a_cell_that_changed_is_named_by_row_and_column() -> None:
-    now = Table("", "peaks", OLD.header, (("image", "1,309.6"), ("text", "427.1")))
+    now = PageTable("", "peaks", OLD.header, (("image", "1,309.6"), ("text", "427.1")))
     assert [each.as_json() for each in differences(now, OLD)] == [
         {"row": "text", "column": "MiB", "committed": "427.0", "now": "427.1", "within_tolerance": False}
     ]
@@ -86,12 +88,12 @@ def test_a_cell_that_changed_is_named_by_row_and_column() -> None:
 
 
 def test_a_row_or_a_column_of_one_side_only_is_a_difference() -> None:
-    fewer = Table("", "peaks", OLD.header, OLD.rows[:1])
+    fewer = PageTable("", "peaks", OLD.header, OLD.rows[:1])
     assert [(d["row"], d["committed"], d["now"]) for d in differences(fewer, OLD)] == [
         ("text", "text", None),
         ("text", "427.0", None),
     ]
-    wider = Table("", "peaks", (*OLD.header, "new"), tuple((*row, "1") for row in OLD.rows))
+    wider = PageTable("", "peaks", (*OLD.header, "new"), tuple((*row, "1") for row in OLD.rows))
     assert [(d["row"], d["column"], d["now"]) for d in differences(wider, OLD)] == [
         ("header", "new", "new"),
         ("image", "new", "1"),
@@ -116,15 +118,17 @@ def test_a_tolerance_is_of_numbers_and_words_must_be_equal(was: str, now: str, n
 
 
 def test_a_table_within_its_tolerance_says_so() -> None:
-    now = Table("", "peaks", OLD.header, (OLD.rows[0], ("text", "427.1")), tolerance=Tolerance("why", relative=0.01))
+    now = PageTable(
+        "", "peaks", OLD.header, (OLD.rows[0], ("text", "427.1")), tolerance=Tolerance("why", relative=0.01)
+    )
     found = papers.compared(now, OLD, "")
     assert (found["status"], found["tolerance"]) == ("within tolerance", "within 1 % (why)")
-    assert papers.compared(Table("", "peaks", OLD.header, OLD.rows), OLD, "")["status"] == "equal"
+    assert papers.compared(PageTable("", "peaks", OLD.header, OLD.rows), OLD, "")["status"] == "equal"
 
 
 def test_tables_of_one_title_are_paired_in_their_order() -> None:
     other = Committed("", 9, ("kind", "GB"), (("image", "1"),))
-    first, second = Table("", "a", OLD.header, OLD.rows), Table("", "b", other.header, other.rows)
+    first, second = PageTable("", "a", OLD.header, OLD.rows), PageTable("", "b", other.header, other.rows)
     assert list(papers.paired([first, second], [OLD, other])) == [(first, OLD), (second, other)]
     assert list(papers.paired([second], [OLD, other])) == [(None, OLD), (second, other)]
     assert list(papers.paired([first], [])) == [(first, None)]
@@ -136,9 +140,11 @@ def test_rows_that_a_page_joins_show_every_value_where_they_differ() -> None:
 
 
 def test_what_is_copied_is_said() -> None:
-    table = Table("", "t", ("option", "published", "edgefl"), (("a", Published(1.5), "1.5"), ("b", Published(2), "2")))
+    table = PageTable(
+        "", "t", ("option", "published", "edgefl"), (("a", CopiedCell(1.5), "1.5"), ("b", CopiedCell(2), "2"))
+    )
     assert papers.copied(table) == 'Published figures, copied: column "published".'
-    rows = Table("", "t", ("", "x", "y"), (("published", Published(1), Published(2)), ("ours", "1", "2")))
+    rows = PageTable("", "t", ("", "x", "y"), (("published", CopiedCell(1), CopiedCell(2)), ("ours", "1", "2")))
     assert papers.copied(rows) == 'Published figures, copied: row "published".'
     assert papers.compared(rows, None, "")["published"][0].as_json() == {"row": "published", "column": "x"}
 
@@ -174,7 +180,7 @@ def test_an_ordering_is_shown_as_the_page_has_it() -> None:
 
 def test_what_follows_from_a_gap_may_differ_in_numbers_but_not_in_words() -> None:
     header = ("claimed", "metric", "gap", "seeds for 80 %")
-    made = Table("", "t", header, (("a < b", "m", "+0.010 ± 0.010", "10"),), 2, orderings.TRAINED, orderings.FOLLOW)
+    made = PageTable("", "t", header, (("a < b", "m", "+0.010 ± 0.010", "10"),), 2, orderings.TRAINED, orderings.FOLLOW)
     for gap, needed, near in [
         ("+0.012 ± 0.006", "5", [True, True]),
         ("+0.010 ± 0.010", "> 10,000", [False]),

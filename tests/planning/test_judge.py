@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgefl.devices.budgets import BUDGETS
 from edgefl.errors import DeviceError
-from edgefl.planning import Choices, choose_stages
+from edgefl.planning import StageChoices, choose_stages
 
 Table = list[list[float]]
 """A number for each client and budget."""
@@ -61,7 +61,7 @@ def by_hand(offers: Mapping[int, Table], client: int, budgets: list[float]) -> t
 
 def chosen(
     offers: Mapping[int, Table], budgets: Table, *, why: bool = True, asked: dict[int, list[int]] | None = None
-) -> Choices:
+) -> StageChoices:
     """What ``choose_stages`` says; a row is 100 times the stage and the client."""
 
     def offer(index: int, clients: NDArray[Any]) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:

@@ -25,7 +25,7 @@ from edgefl.planning import Setup, final_blocks
 from edgefl.planning.payload_options import PayloadOptions, encoded
 from edgefl.scenario import load
 from edgefl.simulation import Simulation
-from edgefl.training import Inline, Task
+from edgefl.training import Inline, TrainingTask
 from edgefl.work import Codec
 from edgefl.work.update import Update
 
@@ -42,16 +42,16 @@ class Watched(Inline):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup.clients, "cpu")  # type: ignore[arg-type]
-        self.done: list[tuple[Task, Update]] = []
+        self.done: list[tuple[TrainingTask, Update]] = []
 
-    def submit(self, task: Task) -> Future[Update]:
+    def submit(self, task: TrainingTask) -> Future[Update]:
         future = super().submit(task)
         if task.client is not None:
             self.done.append((task, future.result()))
         return future
 
 
-def play(setup: Setup) -> tuple[Simulation, Memory, list[tuple[Task, Update]]]:
+def play(setup: Setup) -> tuple[Simulation, Memory, list[tuple[TrainingTask, Update]]]:
     journal, executor = Memory(), Watched(setup)
     simulation = Simulation(setup, executor, PREDICTOR, journal)
     simulation.play()
@@ -65,12 +65,12 @@ def small(tiny: Tiny) -> Tiny:
 
 
 @pytest.fixture(scope="module")
-def plain(small: Tiny) -> tuple[Simulation, Memory, list[tuple[Task, Update]]]:
+def plain(small: Tiny) -> tuple[Simulation, Memory, list[tuple[TrainingTask, Update]]]:
     return play(compose(load(small(method="fedcola", schedule=LAYERWISE))))
 
 
 @pytest.fixture(scope="module")
-def narrow(small: Tiny) -> tuple[Simulation, Memory, list[tuple[Task, Update]]]:
+def narrow(small: Tiny) -> tuple[Simulation, Memory, list[tuple[TrainingTask, Update]]]:
     """FedCola in two stages, everything in int8 and a tenth of each update: models, partners, frozen parts."""
     return play(compose(load(small(method="fedcola", schedule=LAYERWISE, payload=BOTH))))
 
@@ -78,9 +78,11 @@ def narrow(small: Tiny) -> tuple[Simulation, Memory, list[tuple[Task, Update]]]:
 # what travels is what is charged ------------------------------------------------------------------------------------
 
 
-def by_client(journal: Memory, done: list[tuple[Task, Update]]) -> Iterator[tuple[Mapping[str, Any], Task, Update]]:
+def by_client(
+    journal: Memory, done: list[tuple[TrainingTask, Update]]
+) -> Iterator[tuple[Mapping[str, Any], TrainingTask, Update]]:
     """Records in their order beside the tasks of the same client and round."""
-    rounds: dict[int, list[tuple[Task, Update]]] = {}
+    rounds: dict[int, list[tuple[TrainingTask, Update]]] = {}
     for task, report in done:
         assert task.client is not None
         rounds.setdefault(task.client, []).append((task, report))

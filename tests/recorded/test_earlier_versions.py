@@ -22,10 +22,10 @@ import edgefl
 from edgefl import errors, registry
 from edgefl.cli.app import app
 from edgefl.commands.verify.verify import verify
-from edgefl.records.clients import Flight, ScoredClient
+from edgefl.records.clients import FlightRecord, ScoredClient
 from edgefl.records.compare import ComparedRuns
 from edgefl.records.devices import DeviceCheck
-from edgefl.records.eligibility import Verdict
+from edgefl.records.eligibility import VerdictRecord
 from edgefl.records.fit import Fit
 from edgefl.records.host import HostWork, Scratch
 from edgefl.records.profile import Profile
@@ -43,7 +43,7 @@ ANSWERS: dict[str, type[Record]] = {
 }  # fmt: skip
 
 TABLES: dict[str, type[Record]] = {
-    "rounds": Round, "clients": Flight, "scored": ScoredClient, "eligibility": Verdict, "host": HostWork,
+    "rounds": Round, "clients": FlightRecord, "scored": ScoredClient, "eligibility": VerdictRecord, "host": HostWork,
     "scratch": Scratch,
 }  # fmt: skip
 

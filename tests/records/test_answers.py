@@ -22,7 +22,7 @@ from edgefl.records.compare import ComparedRuns
 from edgefl.records.devices import DeviceCheck
 from edgefl.records.fit import Fit
 from edgefl.records.profile import ComparedProfiles, CostDifference, Measurements, Profile
-from edgefl.records.published import Published
+from edgefl.records.published import PublishedAgreement
 from edgefl.records.reading import decode
 from edgefl.records.record import Record, fields_of
 from edgefl.records.sweep import CellRow, RefusedCell, Sweep
@@ -90,7 +90,7 @@ def answers(tiny: Any, layerwise_run: Run, tmp_path_factory: pytest.TempPathFact
         ComparedProfiles: compare_profiles([compared]),
         CostDifference: cost_diff(folder / "p.json", folder / "p.json"),
         DeviceCheck: edgefl.check_devices(scenario, devices=["phone-mid"]),
-        Published: validate_devices(devices=["jetson-xavier-nx-8gb"]),
+        PublishedAgreement: validate_devices(devices=["jetson-xavier-nx-8gb"]),
         Measurements: measure(scenario, calibration_seconds=0.05),
         ComparedRuns: edgefl.compare([layerwise_run.path]),
         Fit: edgefl.fit(scenario, device="raspberry-pi-zero-2w", memory=1, first=1, most=2),

@@ -11,22 +11,24 @@ import pytest
 from records_of_tests import TRIP, Cost, Shown, Step, Trip
 
 import edgefl.records
-from edgefl.records import UNSET, Maybe, Record, Row, fields_of, part_of
-from edgefl.records.clients import Flight
+from edgefl.records import UNSET, FieldRow, Maybe, Record, fields_of, part_of
+from edgefl.records.clients import FlightRecord
 from edgefl.records.reading import schema
 from edgefl.records.rounds import Round
 
 
 def test_rows_have_the_path_type_unit_and_meaning_of_each_field() -> None:
     rows = {row.name: row for row in fields_of(Trip)}
-    assert rows["download_bytes"] == Row(
+    assert rows["download_bytes"] == FieldRow(
         "download_bytes", "integer", "bytes", "Tensors sent down, for the whole work", nullable=False, always=True
     )
     assert rows["upload_bytes_by_part.PART"][1:3] == ("integer", "bytes")
-    assert rows["memory_error"] == Row("memory_error", "number", "share", "Null where nothing was measured", True, True)
-    assert rows["part"] == Row("part", "string", "", "Only in some runs", nullable=False, always=False)
+    assert rows["memory_error"] == FieldRow(
+        "memory_error", "number", "share", "Null where nothing was measured", True, True
+    )
+    assert rows["part"] == FieldRow("part", "string", "", "Only in some runs", nullable=False, always=False)
     assert rows["of_kind.KIND"][1:3] == ("integer", "clients")
-    assert rows["metrics.KIND.METRIC"] == Row("metrics.KIND.METRIC", "number", "share", "Scores", True, True)
+    assert rows["metrics.KIND.METRIC"] == FieldRow("metrics.KIND.METRIC", "number", "share", "Scores", True, True)
     assert rows["steps[].seconds"][1:4] == ("number", "s", "Its time")
     assert rows["eligible"][1:3] == ("boolean", "")
     assert rows["best.seconds"].always is False
@@ -41,7 +43,7 @@ def test_every_field_of_every_record_has_a_meaning() -> None:
         for cls in vars(importlib.import_module(f"edgefl.records.{name}")).values()
         if isinstance(cls, type) and issubclass(cls, Record) and cls is not Record
     ]
-    assert {Round, Flight} <= set(known) and len(set(known)) > 50
+    assert {Round, FlightRecord} <= set(known) and len(set(known)) > 50
     for cls in known:
         assert all(row.meaning and row.type for row in fields_of(cls))
 

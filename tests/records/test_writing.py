@@ -11,7 +11,7 @@ from records_of_tests import TRIP, Cost, Measured, Step, Trip
 
 from edgefl.records import plain
 from edgefl.records.reading import decode
-from edgefl.records.writing import Columns, inner, line, texts
+from edgefl.records.writing import RecordTemplate, inner, line, texts
 
 
 def test_a_line_is_strict_json_and_read_back_equal() -> None:
@@ -41,7 +41,7 @@ def test_columns_write_the_lines_of_the_records() -> None:
         for client in range(5)
     ]
     own = ["round", "client", "eligible", "of_kind", "metrics", "steps"]
-    columns = Columns(Trip, own, [Measured, Cost])
+    columns = RecordTemplate(Trip, own, [Measured, Cost])
     found = columns.lines(
         {name: [json.dumps(record.as_json()[name]).encode() for record in records] for name in own},
         [inner(Measured(memory_error=None))] * 5,
@@ -54,15 +54,15 @@ def test_columns_write_the_lines_of_the_records() -> None:
 
 def test_columns_are_exactly_the_fields_of_the_class() -> None:
     own = ["round", "client", "eligible", "of_kind", "metrics", "steps"]
-    Columns(Trip, [*own, "part"], [Measured, Cost])  # only some records have it
+    RecordTemplate(Trip, [*own, "part"], [Measured, Cost])  # only some records have it
     with pytest.raises(TypeError, match=r"Trip: nothing writes eligible"):
-        Columns(Trip, [name for name in own if name != "eligible"], [Measured, Cost])
+        RecordTemplate(Trip, [name for name in own if name != "eligible"], [Measured, Cost])
     with pytest.raises(TypeError, match=r"nothing writes memory_error"):
-        Columns(Trip, own, [Cost])
+        RecordTemplate(Trip, own, [Cost])
     with pytest.raises(TypeError, match=r"Trip has no field 'rounds'; did you mean 'round'"):
-        Columns(Trip, [*own, "rounds"], [Measured, Cost])
+        RecordTemplate(Trip, [*own, "rounds"], [Measured, Cost])
     with pytest.raises(TypeError, match=r"client would be written twice"):
-        Columns(Trip, [*own, "client"], [Measured, Cost])
+        RecordTemplate(Trip, [*own, "client"], [Measured, Cost])
 
 
 def test_numbers_of_a_column_are_json() -> None:

@@ -19,7 +19,7 @@ import pytest
 from drawn_bench import MIB, NEEDS, drawn_bench
 from hostile_names import TEXT, harmful
 
-from edgefl.records.bench import Bench, BenchCost
+from edgefl.records.bench import BenchAnswer, BenchCost
 from edgefl.report.bench import answer, bench_csv, interval, median_cost, print_bench, sections
 from edgefl.report.charts.bench import charts_of_bench, staircase, stepped, times_lowest
 from edgefl.report.charts.chart import Chart, Panel, Series
@@ -31,18 +31,18 @@ from edgefl.report.page.traces import traces
 
 
 @pytest.fixture(scope="module")
-def memory() -> Bench:
+def memory() -> BenchAnswer:
     return drawn_bench(names=("end-to-end", "layer-wise", "progressive"), shares=(1.0, 0.3), seeds=4)
 
 
-def printed(result: Bench, width: int = 120) -> str:
+def printed(result: BenchAnswer, width: int = 120) -> str:
     screen = Screen(file=io.StringIO(), width=width, color_system=None, highlight=False, emoji=False, markup=False)
     print_bench(result, screen)
     assert isinstance(screen.file, io.StringIO)
     return screen.file.getvalue()
 
 
-def test_the_csv_has_a_line_for_each_fleet_variant_and_seed_with_the_records_numbers(memory: Bench) -> None:
+def test_the_csv_has_a_line_for_each_fleet_variant_and_seed_with_the_records_numbers(memory: BenchAnswer) -> None:
     lines = list(csv.DictReader(io.StringIO(bench_csv(memory))))
     assert len(lines) == len(memory.fleets) * 3 * 4
     costs = {(cost.fleet, cost.variant): cost for cost in memory.costs or ()}
@@ -62,7 +62,7 @@ def test_the_csv_has_a_line_for_each_fleet_variant_and_seed_with_the_records_num
                 assert line["bytes_to_target"] == ("" if spent is None else str(spent))
 
 
-def test_each_interval_has_its_winner_or_its_tie_and_the_score_of_the_best(memory: Bench) -> None:
+def test_each_interval_has_its_winner_or_its_tie_and_the_score_of_the_best(memory: BenchAnswer) -> None:
     table = next(iter(sections(memory))).table
     assert table is not None
     cells = list(zip(*(column.cells for column in table.columns), strict=True))
@@ -80,7 +80,7 @@ def test_each_interval_has_its_winner_or_its_tie_and_the_score_of_the_best(memor
         assert row[3:] == tuple("-" if gap is None else f"{gap:.3f}" for gap in gaps)
 
 
-def test_the_answer_counts_the_fleets_and_joins_neighbours_with_one_winner(memory: Bench) -> None:
+def test_the_answer_counts_the_fleets_and_joins_neighbours_with_one_winner(memory: BenchAnswer) -> None:
     fleets = [
         replace(fleet, winner="layer-wise" if i in (1, 2) else None, tied=["end-to-end"] if i > 2 else [])
         for i, fleet in enumerate(memory.fleets)
@@ -91,7 +91,7 @@ def test_the_answer_counts_the_fleets_and_joins_neighbours_with_one_winner(memor
     assert few == "Where 30 % of the devices are small, no variant is shown to be best."
 
 
-def test_an_interval_names_a_unit_once_if_both_ends_have_it(memory: Bench) -> None:
+def test_an_interval_names_a_unit_once_if_both_ends_have_it(memory: BenchAnswer) -> None:
     fleet = replace(memory.fleets[0], low=512 * 1024.0, high=2 * MIB)
     assert interval(memory, fleet) == "512 KiB to 2 MiB"
     assert interval(memory, replace(fleet, low=MIB)) == "1 to 2 MiB"
@@ -100,7 +100,7 @@ def test_an_interval_names_a_unit_once_if_both_ends_have_it(memory: Bench) -> No
     assert interval(flops, replace(fleet, low=1e9, high=None)) == "1 GFLOP and more"
 
 
-def test_a_seed_that_misses_the_target_counts_as_more_than_all_others(memory: Bench) -> None:
+def test_a_seed_that_misses_the_target_counts_as_more_than_all_others(memory: BenchAnswer) -> None:
     assert median_cost([3.0, None, 1.0]) == 3.0 and median_cost([None, None, 1.0]) is None
     assert median_cost([2.0, None]) is None and median_cost([4.0, 2.0]) == 3.0
     text = printed(memory)
@@ -138,7 +138,7 @@ def test_hostile_names_are_printed_without_control_characters_and_formulas() -> 
 # --- figures ---------------------------------------------------------------------------------------------------------
 
 
-def charts(result: Bench) -> dict[str, Chart]:
+def charts(result: BenchAnswer) -> dict[str, Chart]:
     return {chart.name: chart for chart in charts_of_bench(result)}
 
 
@@ -156,7 +156,7 @@ def height(series: Series, place: float) -> float | None:
     return None
 
 
-def test_a_line_has_the_score_of_each_interval_on_both_sides_of_a_threshold(memory: Bench) -> None:
+def test_a_line_has_the_score_of_each_interval_on_both_sides_of_a_threshold(memory: BenchAnswer) -> None:
     panels = charts(memory)["staircase"].panels
     fleets = {(fleet.small_share, fleet.low): fleet for fleet in memory.fleets}
     checked = 0
@@ -170,7 +170,7 @@ def test_a_line_has_the_score_of_each_interval_on_both_sides_of_a_threshold(memo
     assert checked == 18 + (0 + 1) + (1 + 2) + (2 + 3)  # where all are small, only variants that fit have a score
 
 
-def test_a_line_is_thick_where_its_variant_is_shown_to_be_best_and_nowhere_else(memory: Bench) -> None:
+def test_a_line_is_thick_where_its_variant_is_shown_to_be_best_and_nowhere_else(memory: BenchAnswer) -> None:
     for panel, share in zip(charts(memory)["staircase"].panels, (1.0, 0.3), strict=True):
         for fleet in memory.fleets:
             if fleet.small_share == share and fleet.low is not None:
@@ -225,7 +225,7 @@ def test_without_a_budget_scores_and_what_is_kept_are_bars() -> None:
         assert list(series.x) == ["crash", "noise"] and list(series.y) == pytest.approx([0.9, 0.81])
 
 
-def test_bars_of_ranks_reach_to_the_last_variant_that_is_alike(memory: Bench) -> None:
+def test_bars_of_ranks_reach_to_the_last_variant_that_is_alike(memory: BenchAnswer) -> None:
     (panel,) = charts(memory)["ranks"].panels
     alike, reference, points = panel.series
     assert memory.ranks is not None
@@ -235,7 +235,7 @@ def test_bars_of_ranks_reach_to_the_last_variant_that_is_alike(memory: Bench) ->
     assert list(reference.x) == [memory.ranks.critical_difference]
 
 
-def test_the_profile_is_that_of_dolan_and_more(memory: Bench) -> None:
+def test_the_profile_is_that_of_dolan_and_more(memory: BenchAnswer) -> None:
     def cost(fleet: str, variant: str, seconds: list[float | None]) -> BenchCost:
         return BenchCost(fleet=fleet, variant=variant, reached=0, seeds=4, virtual_seconds=seconds, bytes=seconds,
                          energy_joules=[0.0] * 4)  # fmt: skip
@@ -253,7 +253,7 @@ def test_the_profile_is_that_of_dolan_and_more(memory: Bench) -> None:
     assert [height(second, place) for place in (1.01, 1.99, 2.01)] == pytest.approx([2 / 3, 2 / 3, 1.0])
 
 
-def test_a_total_has_the_score_that_is_reached_within_it_until_the_next(memory: Bench) -> None:
+def test_a_total_has_the_score_that_is_reached_within_it_until_the_next(memory: BenchAnswer) -> None:
     chart = charts(memory)["within-totals"]
     for panel, axis in zip(chart.panels, ("virtual_seconds", "bytes", "energy_joules"), strict=True):
         totals = [each for each in memory.spent if each.axis == axis]
@@ -283,7 +283,7 @@ def test_with_one_seed_every_figure_can_be_drawn(tmp_path: Path) -> None:
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_plotly_takes_every_panel_and_its_numbers_are_those_of_the_chart(memory: Bench) -> None:
+def test_plotly_takes_every_panel_and_its_numbers_are_those_of_the_chart(memory: BenchAnswer) -> None:
     for chart in charts_of_bench(memory):
         for panel in chart.panels:
             go.Figure(traces(panel))  # raises for a property that plotly hasn't
@@ -297,7 +297,9 @@ def test_plotly_takes_every_panel_and_its_numbers_are_those_of_the_chart(memory:
 # --- the page --------------------------------------------------------------------------------------------------------
 
 
-def test_the_page_has_the_staircase_first_then_the_answer_and_no_link_outside(memory: Bench, tmp_path: Path) -> None:
+def test_the_page_has_the_staircase_first_then_the_answer_and_no_link_outside(
+    memory: BenchAnswer, tmp_path: Path
+) -> None:
     write_bench_page(memory, tmp_path / "bench.html")
     page = (tmp_path / "bench.html").read_text(encoding="utf-8")
     outside = re.sub(r"<script[^>]*>.*?</script>", "", page, flags=re.DOTALL)

@@ -32,7 +32,7 @@ from edgefl.report import (
 from edgefl.report.charts.profile import stages_chart
 from edgefl.report.charts.timeline import memory_timeline
 from edgefl.report.profile import flat
-from edgefl.work import PARTS, Moment, Timeline
+from edgefl.work import PARTS, LiveMoment, Timeline
 
 Tiny = Callable[..., dict[str, Any]]
 
@@ -154,8 +154,8 @@ def test_scenarios_of_one_name_are_told_apart_and_one_alone_is_not_compared(scen
 # --- figures ---------------------------------------------------------------------------------------------------------
 
 
-def _moment(operator: str, scope: str, phase: str, step: int, **parts: int) -> Moment:
-    return Moment(operator, scope, phase, 0, "image", step, tuple(parts.get(part, 0) for part in PARTS))
+def _moment(operator: str, scope: str, phase: str, step: int, **parts: int) -> LiveMoment:
+    return LiveMoment(operator, scope, phase, 0, "image", step, tuple(parts.get(part, 0) for part in PARTS))
 
 
 TIMELINE = Timeline(

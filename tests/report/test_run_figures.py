@@ -21,7 +21,7 @@ from edgefl import units
 from edgefl.cli import main
 from edgefl.errors import RunError, UnknownName
 from edgefl.report.charts import Chart, charts_of, charts_of_comparison, groups_of, palette, records_of
-from edgefl.report.charts.chart import MOST_UPRIGHT, Axis, Panel, Series
+from edgefl.report.charts.chart import MOST_UPRIGHT, ChartAxis, Panel, Series
 from edgefl.report.charts.picture import draw
 from edgefl.report.charts.sweep import sweep_chart
 from edgefl.report.charts.timeline import memory_timeline
@@ -163,11 +163,11 @@ def test_a_long_timeline_is_the_rounds_around_the_longest(layerwise_run: Run) ->
 
 
 def test_axes_choose_their_prefix() -> None:
-    assert Axis("memory", "bytes").scale([3 * 2**20]) == (2**20, "memory, MiB")
-    assert Axis("time", "seconds").scale([90.0]) == (1.0, "time, s")
-    assert Axis("time", "seconds").scale([7300.0]) == (3600.0, "time, h")
-    assert Axis("", "share").scale([0.4]) == (0.01, "%")
-    assert Axis("", "bytes").scale([]) == (1.0, "B")
+    assert ChartAxis("memory", "bytes").scale([3 * 2**20]) == (2**20, "memory, MiB")
+    assert ChartAxis("time", "seconds").scale([90.0]) == (1.0, "time, s")
+    assert ChartAxis("time", "seconds").scale([7300.0]) == (3600.0, "time, h")
+    assert ChartAxis("", "share").scale([0.4]) == (0.01, "%")
+    assert ChartAxis("", "bytes").scale([]) == (1.0, "B")
 
 
 def test_plotly_takes_every_trace(evaluated: Run, layerwise_run: Run) -> None:
@@ -342,7 +342,7 @@ def test_more_bars_than_stand_beside_each_other_lie_with_their_names(tmp_path: P
                    written=True)
             for i in range(count)
         ]  # fmt: skip
-        return Panel("accuracy", "bars", Axis(""), Axis("", bottom=0.0), series, [(2.0, "chance")])
+        return Panel("accuracy", "bars", ChartAxis(""), ChartAxis("", bottom=0.0), series, [(2.0, "chance")])
 
     few, many = traces(bars(MOST_UPRIGHT)), traces(bars(MOST_UPRIGHT + 1))
     assert [trace["x"] for trace in few["data"]] == [[f"run {i}"] for i in range(MOST_UPRIGHT)]

@@ -15,7 +15,7 @@ from torch import Tensor
 from edgefl.errors import RunError
 from edgefl.plain_data import from_data, to_data
 from edgefl.runs import kept
-from edgefl.runs.kept import ALIGNMENT, FACTS, Index, Layout, Stored, new_file
+from edgefl.runs.kept import ALIGNMENT, FACTS, Index, StoredTensors, TensorLayout, new_file
 from edgefl.simulation.kept import KeptValues
 
 ODD = {
@@ -26,12 +26,12 @@ ODD = {
 """Tensors of many dtypes and shapes."""
 
 
-def written(folder: Path, clients: dict[int, dict[str, Tensor]], round: int = 1) -> dict[int, Stored]:
+def written(folder: Path, clients: dict[int, dict[str, Tensor]], round: int = 1) -> dict[int, StoredTensors]:
     """Write these clients to a file."""
     with new_file(folder, round) as writer:
         begin = {client: writer.add(tensors.values()) for client, tensors in clients.items()}
-    layouts = {client: Layout.of(tensors) for client, tensors in clients.items()}
-    return {c: Stored(str(writer.path), begin[c], layouts[c], layouts[c].names) for c in clients}
+    layouts = {client: TensorLayout.of(tensors) for client, tensors in clients.items()}
+    return {c: StoredTensors(str(writer.path), begin[c], layouts[c], layouts[c].names) for c in clients}
 
 
 def reread(index: Index) -> Index:
@@ -58,7 +58,7 @@ def test_values_come_back_to_the_byte_and_changing_them_changes_no_file(tmp_path
     assert path.read_bytes() == before
     only = index.clients[3].only(["count", "unknown"])
     assert only is not None and list(only.tensors()) == ["count"] and index.clients[3].only([]) is None
-    assert from_data(Stored, json.loads(json.dumps(to_data(only)))) == only
+    assert from_data(StoredTensors, json.loads(json.dumps(to_data(only)))) == only
 
 
 def test_what_a_stranger_writes_into_a_checkpoint_reads_no_other_file(tmp_path: Path) -> None:
@@ -133,8 +133,8 @@ def test_any_order_of_events_gives_what_a_dictionary_gives(tmp_path: Path, seed:
             kept.sweep(folder, {name for c, _ in saved[-2:] if c is not None for name in c[1]["files"]})
             if found is not None:
                 disk = sum(path.stat().st_size for path in folder.iterdir())
-                live = sum(Layout.of(held).size for held in truth.values())
-                assert disk <= 2 * live + 2 * sum(Layout.of(h).size for _, t in saved[-2:-1] for h in t.values())
+                live = sum(TensorLayout.of(held).size for held in truth.values())
+                assert disk <= 2 * live + 2 * sum(TensorLayout.of(h).size for _, t in saved[-2:-1] for h in t.values())
         elif saved:
             saved = saved[: random.choice((-1, len(saved)))] or saved[:1]
             found, truth = saved[-1][0], {client: dict(held) for client, held in saved[-1][1].items()}

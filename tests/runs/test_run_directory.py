@@ -23,9 +23,9 @@ from tensors import assert_equal_tensors
 
 from edgefl.errors import RunError, UnknownName
 from edgefl.models import ModelOptions, build, describe
-from edgefl.records.eligibility import Verdict
+from edgefl.records.eligibility import VerdictRecord
 from edgefl.records.rounds import Round
-from edgefl.records.run import Evaluation, Result
+from edgefl.records.run import EvaluationFacts, FinalSummary
 from edgefl.runs import (
     Run,
     RunDirectory,
@@ -63,21 +63,23 @@ def test_a_run_comes_back_as_written(tmp_path):
     run = new(tmp_path / "deep" / "run")
     run.append(blank(Round, round=1, clients={"image": np.int64(3)}, losses={"image": np.float32(0.5)}))
     run.append(blank(Round, round=2, clients={"image": 2}))
-    verdict = blank(Verdict, round=1, margins={"memory": float("inf"), "flops": -1.0})
+    verdict = blank(VerdictRecord, round=1, margins={"memory": float("inf"), "flops": -1.0})
     run.append(verdict)
-    assert read_run(run.path).evaluation == Evaluation(samples={}, chance={}), "a folder of before edgefl wrote it"
+    assert read_run(run.path).evaluation == EvaluationFacts(samples={}, chance={}), "a folder of before edgefl wrote it"
     chance = {"test": {"image": {"accuracy": 1 / 3}}}
-    run.write_evaluation(Evaluation(samples={"test": {"image": np.int64(4)}}, chance=chance))
-    run.finish({"image/a.weight": torch.ones(2, 3)}, blank(Result, metrics={"image": {"accuracy": np.float64(0.25)}}))
+    run.write_evaluation(EvaluationFacts(samples={"test": {"image": np.int64(4)}}, chance=chance))
+    run.finish(
+        {"image/a.weight": torch.ones(2, 3)}, blank(FinalSummary, metrics={"image": {"accuracy": np.float64(0.25)}})
+    )
     back = read_run(run.path)
-    assert back.evaluation == Evaluation(samples={"test": {"image": 4}}, chance=chance)
+    assert back.evaluation == EvaluationFacts(samples={"test": {"image": 4}}, chance=chance)
     assert back.scenario == {"name": "a", "seed": 1}
     assert back.models == MODELS
     assert back.rounds["clients.image"].tolist() == [3, 2]
     assert list(back.rounds.columns)[:3] == ["method", "schedule", "seed"]
     assert back.rounds["losses.image"].tolist()[0] == 0.5 and len(back.rounds) == 2
     assert back.records("eligibility") == [{**verdict.as_json(), "margins": {"memory": None, "flops": -1.0}}]
-    (again,) = back.read(Verdict)
+    (again,) = back.read(VerdictRecord)
     assert again == replace(verdict, margins={"memory": None, "flops": -1.0})
     assert back.clients.empty and back.host.empty
     assert back.finished and back.result["metrics"] == {"image": {"accuracy": 0.25}}
@@ -92,7 +94,7 @@ def test_records_are_refused_rather_than_changed(tmp_path):
     with pytest.raises(TypeError, match="keys of a checkpoint.s state must be strings"):
         run.checkpoint(1, {}, {"versions": {3: "a"}})
     with pytest.raises(KeyError):  # it has no table
-        run.append(blank(Result))
+        run.append(blank(FinalSummary))
     assert read_run(run.path).records("rounds") == []
     assert run.latest() is None
 
@@ -278,7 +280,7 @@ def test_the_end_of_another_writer_is_waited_for(tmp_path):
 def test_finish_is_undone_by_rewind(tmp_path):
     run = new(tmp_path / "run")
     shared = torch.ones(2)
-    run.finish({"image/a": shared, "text/a": shared}, blank(Result, rounds=3))
+    run.finish({"image/a": shared, "text/a": shared}, blank(FinalSummary, rounds=3))
     assert run.finished and set(read_run(run.path).weights()) == {"image/a", "text/a"}
     run.rewind(1)
     assert not run.finished
@@ -295,7 +297,7 @@ def test_the_result_is_the_last_file_of_a_run(tmp_path):
     (run.path / "result.json").mkdir()
     (run.path / "result.json" / "a").touch()  # a folder that isn't empty can't be replaced
     with pytest.raises(RunError, match=r"can't write .*result.json"):
-        run.finish({"image/a": torch.ones(2)}, blank(Result, rounds=3))
+        run.finish({"image/a": torch.ones(2)}, blank(FinalSummary, rounds=3))
     assert [path.name for path in (run.path / "checkpoints").iterdir()] == ["round-000003"]
 
 
@@ -349,7 +351,7 @@ def test_damage_in_the_middle_is_an_error_with_its_line(tmp_path):
 
 WRITER = """
 import os, sys, itertools, torch
-from edgefl.records.clients import Flight
+from edgefl.records.clients import FlightRecord
 from edgefl.records.rounds import Round
 from edgefl.runs import RunDirectory
 for _ in sys.stdin:  # what is imported once serves each writer
@@ -365,7 +367,8 @@ found = run.latest()
 first = found[0] + 1 if found else 1
 run.rewind(first - 1)
 for round in itertools.count(first):
-    run.append_lines(Flight, [b'{"round":%d,"client":%d,"pad":"%s"}\\n' % (round, c, b"x" * 3000) for c in range(20)])
+    pad = b"x" * 3000
+    run.append_lines(FlightRecord, [b'{"round":%d,"client":%d,"pad":"%s"}\\n' % (round, c, pad) for c in range(20)])
     run.append_lines(Round, [b'{"round":%d}\\n' % round])
     run.checkpoint(round, {f"w{i}": torch.full((100_000,), float(round)) for i in range(4)}, {"round": round})
     print(round, flush=True)
@@ -413,7 +416,7 @@ def test_a_comparison_shows_its_runs_side_by_side(tmp_path):
     for number, label in enumerate(("schedule=end-to-end", "a/b", "a b")):
         run = new(folders[label])
         run.append(blank(Round, round=1, metrics={"image": {"accuracy": number / 10}}))
-        run.finish({"image/w": torch.ones(1)}, blank(Result, rounds=number))
+        run.finish({"image/w": torch.ones(1)}, blank(FinalSummary, rounds=number))
     both = read_run(tmp_path / "both")
     assert list(both.runs) == ["schedule=end-to-end", "a/b", "a b"]
     assert not both.finished
@@ -466,18 +469,19 @@ def test_the_trained_model_is_built_from_the_run(tmp_path):
     with pytest.raises(RunError, match="isn't finished"):
         read_run(run.path).model("image")
     weights = {f"image/{name}": parameter for name, parameter in trained.named_parameters()}
-    run.finish({**weights, "image-text/image.w": torch.ones(2), "table/prototypes": torch.ones(2)}, blank(Result))
+    run.finish({**weights, "image-text/image.w": torch.ones(2), "table/prototypes": torch.ones(2)}, blank(FinalSummary))
     model = read_run(run.path).model("image")
     x = torch.randn(3, 1, 8, 8)
     assert_equal_tensors(model.logits("image", x), trained.eval().logits("image", x))
     assert all(parameter.requires_grad for parameter in model.parameters())
     with pytest.raises(UnknownName, match="did you mean 'image'"):
         read_run(run.path).model("imag")
-    run.finish({name: weight for name, weight in weights.items() if "head" not in name}, blank(Result))
+    run.finish({name: weight for name, weight in weights.items() if "head" not in name}, blank(FinalSummary))
     with pytest.raises(RunError, match=r"missing \['image.head.bias', 'image.head.weight'\]"):
         read_run(run.path).model("image")
     run.finish(
-        {name: weight.new_ones(7) if "head" in name else weight for name, weight in weights.items()}, blank(Result)
+        {name: weight.new_ones(7) if "head" in name else weight for name, weight in weights.items()},
+        blank(FinalSummary),
     )
     with pytest.raises(
         RunError,

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from edgefl.errors import ScenarioError
 from edgefl.scenario import Scenario, load
-from edgefl.scenario.search_space import Choices, Span, searched_of, settings_sets, settings_yaml, with_settings
+from edgefl.scenario.search_space import (
+    NumberRange,
+    ValueList,
+    searched_of,
+    settings_sets,
+    settings_yaml,
+    with_settings,
+)
 
 Tiny = Callable[..., dict[str, Any]]
 
@@ -41,7 +48,7 @@ def scenario(tiny: Tiny) -> Scenario:
 )
 def test_a_range(scenario: Scenario, text: str, ends: tuple[float, float], by_log: bool, whole: bool) -> None:
     (span,) = searched_of(scenario, [text])
-    assert isinstance(span, Span)
+    assert isinstance(span, NumberRange)
     assert (span.low, span.high) == ends and (span.by_log, span.whole) == (by_log, whole)
     assert span.size == (ends[1] - ends[0] + 1 if whole else None)
 
@@ -57,7 +64,7 @@ def test_a_range(scenario: Scenario, text: str, ends: tuple[float, float], by_lo
 )
 def test_a_list(scenario: Scenario, text: str, values: list[Any]) -> None:
     (choices,) = searched_of(scenario, [text])
-    assert isinstance(choices, Choices)
+    assert isinstance(choices, ValueList)
     assert [choices.setting(label) for label in choices.all_drawn()] == values and choices.size == len(values)
 
 
@@ -117,7 +124,7 @@ def test_settings_as_yaml_and_as_overrides_give_the_trial(tiny: Tiny, scenario: 
 
 @given(st.floats(1e-9, 1e3), st.floats(10, 1e6), st.floats(0, 1))
 def test_the_edge_is_the_last_tenth_of_the_logarithm(low: float, ratio: float, share: float) -> None:
-    span = Span(("training", "lr"), low, low * ratio, True, False, "")
+    span = NumberRange(("training", "lr"), low, low * ratio, True, False, "")
     value = low * ratio**share
     expected = "lower" if share < 0.0999 else "upper" if share > 0.9001 else None if 0.1001 < share < 0.8999 else "any"
     assert expected == "any" or span.edge(value) == expected
@@ -129,8 +136,8 @@ def test_the_edge_is_the_last_tenth_of_the_logarithm(low: float, ratio: float, s
 
 
 def test_whole_numbers_stay_positive_and_lists_only_know_their_ends() -> None:
-    assert Span(("training", "batch"), 4, 64, True, True, "").widened("lower").low == 1
-    assert Span(("training", "lr"), 1e-4, 1e-1, True, False, "").widened("lower").low == 1e-5
+    assert NumberRange(("training", "batch"), 4, 64, True, True, "").widened("lower").low == 1
+    assert NumberRange(("training", "lr"), 1e-4, 1e-1, True, False, "").widened("lower").low == 1e-5
 
 
 def test_the_ends_of_a_list_of_ordered_numbers(scenario: Scenario) -> None:

@@ -19,12 +19,12 @@ from edgefl.registry.registered import PARTS
 from edgefl.report.fit import print_fit
 from edgefl.report.profile import print_profile
 from edgefl.report.sweep import print_sweep
-from edgefl.schedules import Layerwise, Seen, movement
+from edgefl.schedules import EndedRound, Layerwise, movement
 
 Tiny = Callable[..., dict[str, Any]]
 
 DATA = {"source": "glyphs", "clients": {"image": 3, "text": 2}, "samples": 24, "validation": 20, "test": 20}
-SEEN: list[Seen] = []
+SEEN: list[EndedRound] = []
 """What the schedule of the last run saw."""
 
 
@@ -42,7 +42,7 @@ class Plateau(Layerwise):
         self.share = options.share
         self.best: float | None = None
 
-    def learn(self, seen: Seen) -> None:
+    def learn(self, seen: EndedRound) -> None:
         SEEN.append(seen)
         loss = sum(value for value in seen.losses.values() if value is not None)
         stalls = self.best is not None and loss > (1 - self.share) * self.best

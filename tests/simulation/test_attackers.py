@@ -18,7 +18,7 @@ from edgefl.commands.compose import compose
 from edgefl.errors import EdgeflError
 from edgefl.planning import Setup
 from edgefl.scenario import Scenario, load
-from edgefl.training import Inline, Processes, Task
+from edgefl.training import Inline, ProcessExecutor, TrainingTask
 from edgefl.work.update import Update
 
 KINDS = ("sign-flip", "scaling", "label-flip")
@@ -57,9 +57,9 @@ class Twice(Inline):
 
     def __init__(self, setup: Setup):
         super().__init__(setup.clients, "cpu")  # type: ignore[arg-type]
-        self.honest: dict[int, tuple[Task, Update]] = {}
+        self.honest: dict[int, tuple[TrainingTask, Update]] = {}
 
-    def submit(self, task: Task) -> Future[Update]:
+    def submit(self, task: TrainingTask) -> Future[Update]:
         if task.client is not None:
             self.honest[task.client] = task, super().submit(replace(task, attack=None)).result()
         return super().submit(task)
@@ -128,7 +128,7 @@ def test_workers_and_resumed_runs_have_the_same_attackers(games: Games, kind: st
         compose(scenario), {"policy": policy, "cohort": 4, "buffer": 3}, scenario.fleet.model_dump(), jitter=0.3
     )
     whole, wanted = games.real(setup)
-    with Processes(scenario.data, scenario.seed, scenario.model.tokens, None, 1, "cpu") as workers:
+    with ProcessExecutor(scenario.data, scenario.seed, scenario.model.tokens, None, 1, "cpu") as workers:
         there, told = games.real(setup, workers)
     same(told, wanted)
     assert_equal_tensors(there.state.tensors, whole.state.tensors)

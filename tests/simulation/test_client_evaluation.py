@@ -16,7 +16,7 @@ from edgefl_toys import Memory
 
 import edgefl
 from edgefl import models
-from edgefl.commands.verify.conservation import Check, CheckedRound, CheckedScore, check_scored
+from edgefl.commands.verify.conservation import CheckedRound, CheckedScore, RuleCheck, check_scored
 from edgefl.commands.verify.verify import verify
 from edgefl.errors import ScenarioError
 from edgefl.methods import Method
@@ -175,7 +175,7 @@ def test_verification_finds_a_changed_score(played: tuple[Setup, Simulation, Mem
     scored = [dict(r) for r in split(journal)[1] if r["round"] == 3]
 
     def broken() -> int:
-        check = Check("scored", "")
+        check = RuleCheck("scored", "")
         round = of_data(CheckedRound, record, "rounds.jsonl:3")
         clients = [of_data(CheckedScore, each, "scored.jsonl") for each in scored]
         check_scored(check, round.round, round.client_metrics, "rounds.jsonl:3", clients)

@@ -21,10 +21,10 @@ from edgefl.methods.aggregation.fold import Fold
 from edgefl.registry.registered import PARTS
 from edgefl.simulation.learning import shards
 from edgefl.simulation.learning.shards import largest_shard
-from edgefl.training import Inline, Task
+from edgefl.training import Inline, TrainingTask
 from edgefl.training.summed import Adder
 from edgefl.training.task import Sum
-from edgefl.work.sums import Totals
+from edgefl.work.sums import MeanDenominators
 
 Tiny = Callable[..., dict[str, Any]]
 WORKERS = {"name": "processes", "workers": 2, "device": "cpu"}
@@ -137,14 +137,14 @@ class Spoiling(Inline):
         self.inner, self.clients = inner, clients
         self.sizes: list[int] = []
 
-    def submit(self, task: Task) -> Future[Update]:
+    def submit(self, task: TrainingTask) -> Future[Update]:
         future: Future[Update] = Future()
         self.sizes.append(1 + len(task.others))
         adder = Adder(lambda size: torch.empty(size, dtype=torch.uint8))
         future.set_result(adder.run(task, self._run) if task.sum else self._run(task))
         return future
 
-    def _run(self, task: Task) -> Update:
+    def _run(self, task: TrainingTask) -> Update:
         report = self.inner.submit(task).result()
         if task.client not in self.clients:
             return report
@@ -184,14 +184,16 @@ def test_a_sum_is_what_a_loop_adds_up(tiny: Tiny) -> None:
     (kind,) = setup.clients.kinds
     work = setup.method.work(kind, 1)
     inputs, addresses = state.wire(work), [item.source for item in work.up[0].items]
-    totals = Totals({a: [None] for a in addresses}, {(a, None): 10.0 for a in addresses}, frozenset(addresses))
+    totals = MeanDenominators(
+        {a: [None] for a in addresses}, {(a, None): 10.0 for a in addresses}, frozenset(addresses)
+    )
     rule = Sum(totals, ((5.0, 1.0), (3.0, 0.5), (2.0, 1.0)), False)
-    tasks = [Task(work.form, work.scalars, inputs, client, 7 + client) for client in range(3)]
+    tasks = [TrainingTask(work.form, work.scalars, inputs, client, 7 + client) for client in range(3)]
     task = replace(tasks[0], others=tuple(tasks[1:]), sum=rule)
     with Inline(setup.clients, "cpu") as inline:  # type: ignore[arg-type]
         sent = [inline.submit(each).result().payloads["model"] for each in tasks]
         sent = [{name: tensor.clone() for name, tensor in named.items()} for named in sent]
-        travelled = Task.of(work.form, inputs, json.loads(json.dumps(task.facts())))
+        travelled = TrainingTask.of(work.form, inputs, json.loads(json.dumps(task.facts())))
         report = inline.submit(travelled).result()
     report = Update.from_data(json.loads(json.dumps(report.to_data())), work, 0, report.tensors())
     assert report.means is not None and len(report.others) == 2 and not report.payloads

@@ -20,18 +20,18 @@ from edgefl.methods import ServerState
 from edgefl.planning.stop_options import StopOptions
 from edgefl.records.reading import of_data
 from edgefl.records.rounds import lower_is_better
-from edgefl.records.run import Best
+from edgefl.records.run import BestRecord
 from edgefl.report.facts import summary
 from edgefl.runs import Run, best
 from edgefl.scenario import load
-from edgefl.simulation.watch import Watch, WatchState
+from edgefl.simulation.watch import MetricWatch, WatchState
 
 Tiny = Callable[..., dict[str, Any]]
 
 
-def played(values: Sequence[float | None], kept: str | None = None, **stop: Any) -> Watch:
+def played(values: Sequence[float | None], kept: str | None = None, **stop: Any) -> MetricWatch:
     """A watch after these values of image.x, one a round, up to the one that ends the run."""
-    watch = Watch.of(StopOptions(metric="image.x", **stop), kept)
+    watch = MetricWatch.of(StopOptions(metric="image.x", **stop), kept)
     assert watch is not None
     for round, value in enumerate(values, 1):
         watch.sees(
@@ -64,7 +64,7 @@ def test_when_a_run_ends(values: list[float | None], stop: dict[str, Any], ended
     else:
         assert watch.stopped is not None and watch.stopped.round == ended
         assert watch.stopped.text.startswith(f"stopped after round {ended}: {text}")
-    again = Watch.of(watch.stop, None)
+    again = MetricWatch.of(watch.stop, None)
     assert again is not None
     again.restore(of_data(WatchState, json.loads(json.dumps(watch.state().as_json())), "the checkpoint"))
     assert again.state() == watch.state()
@@ -72,11 +72,11 @@ def test_when_a_run_ends(values: list[float | None], stop: dict[str, Any], ended
 
 def test_the_best_is_the_first_of_equal_values_whatever_min_delta() -> None:
     watch = played([0.1, 0.3, 0.3, 0.2], patience=4, min_delta=0.5)
-    assert watch.best == Best(metric="image.x", value=0.3, round=2) and watch.unwritten is not None
+    assert watch.best == BestRecord(metric="image.x", value=0.3, round=2) and watch.unwritten is not None
     assert watch.unwritten.tensors["w"] == 2
     other = played([0.1, 0.3, 0.05], kept="image.y", patience=9)
-    assert other.best == Best(metric="image.y", value=-0.05, round=3)
-    assert Watch.of(StopOptions(), None) is None
+    assert other.best == BestRecord(metric="image.y", value=-0.05, round=3)
+    assert MetricWatch.of(StopOptions(), None) is None
     with pytest.raises(MethodError, match=r"no image\.z, .*; it has image\.x, image\.y"):
         played([0.1], kept="image.z", patience=1)
 
@@ -199,7 +199,9 @@ def test_a_resumed_run_ends_with_the_same_round_and_the_same_best_weights(stoppe
 
 def test_the_best_weights_count_from_their_checkpoint_on(tmp_path: Path) -> None:
     def write(round: int) -> None:
-        best.write(tmp_path, {"image/w": torch.full((2,), float(round))}, Best(round=round, metric="m", value=0.5))
+        best.write(
+            tmp_path, {"image/w": torch.full((2,), float(round))}, BestRecord(round=round, metric="m", value=0.5)
+        )
 
     write(1)
     best.settle(tmp_path)

@@ -371,7 +371,7 @@ def test_the_longest_prefix_says_the_part() -> None:
     assert parts.part_of("edgefl.simulation.learning.training:Training.aggregate") == "aggregate"
     assert parts.part_of("edgefl.simulation.learning.training:Training.send") == "clock and planning"
     assert parts.part_of("edgefl.runs.directory:RunDirectory.append") == "records"
-    assert parts.part_of("edgefl.report.progress:Progress.line") is None
+    assert parts.part_of("edgefl.report.progress:ProgressDisplay.line") is None
     assert parts.part_of("edgefl.runs.durable:replace_file") is None  # of whoever calls it
 
 

@@ -9,7 +9,7 @@ from math import exp, log
 import numpy as np
 import pytest
 
-from edgefl.commands.devices.published import Held, held
+from edgefl.commands.devices.published import MeasuredQuantity, held
 from edgefl.cost import ComputeCost
 from edgefl.devices.measurements import Measurement, measurements
 from edgefl.devices.processors import OPERATOR_NAMES, ProcessorKind, efficiency_of, fitted, processor_of
@@ -34,7 +34,7 @@ KNOWN: dict[ProcessorKind, dict[str, float]] = {
 WIDE = Widths(20.0, 0.01, 0.01, 0.01, 0.01, 1.0)
 
 
-def made(kind: ProcessorKind, device: str, seed: int, count: int = 60) -> list[Held]:
+def made(kind: ProcessorKind, device: str, seed: int, count: int = 60) -> list[MeasuredQuantity]:
     """Rows of random operators, whose seconds a loop adds up with the KNOWN numbers."""
     rng = np.random.default_rng(seed)
     known, (arithmetic, memory) = KNOWN[kind], GROUPS[kind]
@@ -66,13 +66,13 @@ def made(kind: ProcessorKind, device: str, seed: int, count: int = 60) -> list[H
     return rows
 
 
-def held_row(kind: ProcessorKind, row: Measurement, operators: np.ndarray) -> Held:
+def held_row(kind: ProcessorKind, row: Measurement, operators: np.ndarray) -> MeasuredQuantity:
     hardware = Hardware(
         row.device, "made", PEAK, PEAK, BANDWIDTH, HOST, 100.0, 10.0, processor_class=f"some-{kind}",
         processor=processor_of(kind, efficiency_of("x86-cpu" if kind == "cpu" else "discrete-gpu").efficiency),
         peak_tf32_flops_per_second=2 * PEAK, peak_float16_flops_per_second=4 * PEAK,
     )  # fmt: skip
-    return Held(row, hardware, ComputeCost(0, {}, 0, 0, 0.0, operators, precision=row.precision), "seconds")
+    return MeasuredQuantity(row, hardware, ComputeCost(0, {}, 0, 0, 0.0, operators, precision=row.precision), "seconds")
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])

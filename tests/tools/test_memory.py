@@ -20,7 +20,7 @@ from edgefl import models
 from edgefl.commands.compose import planner_of, scenario_of
 from edgefl.models import quantised
 from edgefl.models.towers.vision import import_torchvision
-from edgefl.work.optimizer.eight_bit import AdamW8bit
+from edgefl.work.optimizer.eight_bit import ReferenceAdamW8bit
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "memory.py"
 MANY = 500
@@ -200,7 +200,7 @@ def test_both_sides_make_the_8_bit_states_of_a_large_parameter_at_once(tool: Mod
         optimizer, parameter.grad = made([parameter]), torch.ones_like(parameter)
         return int(profiled(optimizer.step)[0])
 
-    own = peak(lambda parameters: AdamW8bit(parameters, 0.1, (0.9, 0.999), 0.0))
+    own = peak(lambda parameters: ReferenceAdamW8bit(parameters, 0.1, (0.9, 0.999), 0.0))
     assert abs(peak(lambda parameters: EightBit(parameters, 0.1, 0.0)) - own) <= comparing.FLOOR
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.records.bench import Bench, BenchCost, BenchFleet, BenchRanks, BenchRow, BenchSpent, BenchVariant
+from edgefl.records.bench import BenchAnswer, BenchCost, BenchFleet, BenchRanks, BenchRow, BenchSpent, BenchVariant
 from edgefl.records.record import UNSET
 
 NEEDS = {"end-to-end": 17.2, "layer-wise": 6.1, "progressive": 7.4, "LoRA": 12.3, "BitFit": 11.5, "split": 4.2,
@@ -20,7 +20,7 @@ MIB = 2.0**20
 def drawn_bench(
     *, names: Sequence[str] = tuple(NEEDS), shares: Sequence[float] = (1.0, 0.7, 0.3), seeds: int = 10, seed: int = 1,
     conditions: Sequence[str] = (), **fields: Any,
-) -> Bench:  # fmt: skip
+) -> BenchAnswer:  # fmt: skip
     """A bench of a budget of memory, or with ``conditions`` of these; ``fields`` replace those of the record."""
     rng = np.random.default_rng(seed)
     needs = dict(zip(names, NEEDS.values(), strict=False))
@@ -71,7 +71,7 @@ def drawn_bench(
         "costs": [_cost(rng, fleet.fleet, row) for fleet in fleets[-2:] for row in fleet.rows],
         "trained": 118, "cells": 640, "failed": {}, "seconds": 4000.0,
     }  # fmt: skip
-    return Bench(**{**answer, **fields})
+    return BenchAnswer(**{**answer, **fields})
 
 
 def _row(

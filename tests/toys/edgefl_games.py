@@ -11,7 +11,7 @@ from edgefl_toys import Memory
 
 from edgefl import registry
 from edgefl.commands.compose import compose, predictor_of
-from edgefl.commands.verify.conservation import CheckedFlight, CheckedRound, CheckedVerdict, Facts, Three
+from edgefl.commands.verify.conservation import CheckedFlight, CheckedRound, CheckedVerdict, LedgerFacts, Three
 from edgefl.commands.verify.conservation import Ledger as Rules
 from edgefl.cost import Predictor
 from edgefl.devices import Fleet, FleetOptions, available_memory_bytes
@@ -116,7 +116,7 @@ def broken_rules(setup: Setup, journal: Memory) -> list[tuple[str, Any]]:
     available = has if setup.fleet.memory_of_device.any() else None
     relays = 0 if setup.fleet.relays is None else int(setup.fleet.relays.of.max()) + 1
     deadline = inf if deadline is None else deadline
-    facts = Facts(watts, deadline, setup.round.gate == "eligible", anew, rates, available, relays)
+    facts = LedgerFacts(watts, deadline, setup.round.gate == "eligible", anew, rates, available, relays)
     rules = Rules(facts)
     for verdict in journal.tables.get("eligibility", []):
         rules.verdict(of_data(CheckedVerdict, verdict, "eligibility"), "eligibility")

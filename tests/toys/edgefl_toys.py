@@ -25,7 +25,7 @@ from edgefl.records import Record
 from edgefl.records.writing import line
 from edgefl.runs.folders import RECORDS
 from edgefl.work import Context, Edit, Item, Meter, Pass, Payload, Step, TensorSpec, Update, Work, run
-from edgefl.work.steps import Classify
+from edgefl.work.steps import ClassifyStep
 
 FACTS = {
     "image": {"channels": 1, "size": 16, "classes": 5},
@@ -273,7 +273,7 @@ class Killer(Step):
         raise AssertionError
 
 
-class Unlucky(Classify):
+class Unlucky(ClassifyStep):
     """Classification on a host that fails it ``args.times`` times in the way ``args.how``, counted in ``args.file``."""
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:

@@ -10,8 +10,8 @@ from typing import Any
 
 from edgefl import registry, start_method
 from edgefl.data import DataOptions
-from edgefl.training import Task, worker
-from edgefl.training.packing import Memory
+from edgefl.training import TrainingTask, worker
+from edgefl.training.packing import DeviceMemory
 from edgefl.training.task import decoded
 from edgefl.work.update import Update
 
@@ -36,7 +36,7 @@ class Resident:
         device: str | Sequence[str],
         timeout: float | None = None,
         held_out: float = 0.0,
-        memories: Sequence[Memory] | None = None,
+        memories: Sequence[DeviceMemory] | None = None,
     ) -> ResidentExecutor:
         """An executor with the interface of ``Processes``, but one worker and no time limit."""
         assert memories is None
@@ -58,7 +58,7 @@ class ResidentExecutor:
     def __init__(self, pool: ProcessPoolExecutor, data: Data):
         self.pool, self.data = pool, data
 
-    def submit(self, task: Task) -> Future[Update]:
+    def submit(self, task: TrainingTask) -> Future[Update]:
         """Queue a task; returns the future of its report."""
         report: Future[Update] = Future()
 

@@ -18,8 +18,8 @@ from edgefl.commands.compose import compose
 from edgefl.errors import ScenarioError, TrainingError, UnknownName
 from edgefl.planning import Setup
 from edgefl.scenario import Scenario, load
-from edgefl.training import Inline, Processes, Task, device_of
-from edgefl.training.packing import CONTEXT_BYTES, Memory, limit_of
+from edgefl.training import Inline, ProcessExecutor, TrainingTask, device_of
+from edgefl.training.packing import CONTEXT_BYTES, DeviceMemory, limit_of
 from edgefl.training.pools import Pools
 from edgefl.work import Form, Pass, Work
 from edgefl.work.update import Update
@@ -35,22 +35,22 @@ def setup(scenario: Scenario) -> Setup:
     return compose(scenario)
 
 
-def workers(scenario: Scenario, count: int) -> Processes:
-    return Processes(scenario.data, scenario.seed, scenario.model.tokens, None, count, "cpu")
+def workers(scenario: Scenario, count: int) -> ProcessExecutor:
+    return ProcessExecutor(scenario.data, scenario.seed, scenario.model.tokens, None, count, "cpu")
 
 
 @pytest.fixture(scope="module")
-def processes(scenario: Scenario, setup: Setup) -> Iterator[Processes]:
+def processes(scenario: Scenario, setup: Setup) -> Iterator[ProcessExecutor]:
     with workers(scenario, 1) as executor:
         executor.warm()
         yield executor
 
 
-def task_of(setup: Setup, client: int, change: Callable[[Work], Work] = lambda work: work, **more: Any) -> Task:
+def task_of(setup: Setup, client: int, change: Callable[[Work], Work] = lambda work: work, **more: Any) -> TrainingTask:
     source = setup.clients.client(client)
     work = change(setup.method.work(setup.kind_of(client), 1).fitted(source.size))
     tensors = setup.method.initial(setup.seed).tensors
-    return Task(
+    return TrainingTask(
         work.form,
         work.scalars,
         {i.name: tensors[i.source] for p in work.down for i in p.items},
@@ -71,7 +71,7 @@ def assert_same(a: Update, b: Update) -> None:
     assert_equal_tensors(a.payloads, b.payloads)
 
 
-def test_inline_and_processes_give_the_same_reports(setup: Setup, processes: Processes) -> None:
+def test_inline_and_processes_give_the_same_reports(setup: Setup, processes: ProcessExecutor) -> None:
     clients = {setup.kind_of(c): c for c in range(len(setup.fleet))}
     assert len(clients) == 3
     tasks = [task_of(setup, c, metered=True) for c in clients.values()]
@@ -79,7 +79,7 @@ def test_inline_and_processes_give_the_same_reports(setup: Setup, processes: Pro
         evaluation = setup.method.evaluate(kind, "validation")
         tensors = setup.method.initial(setup.seed).tensors
         inputs = {i.name: tensors[i.source] for p in evaluation.down for i in p.items}
-        tasks.append(Task(evaluation.form, evaluation.scalars, inputs, None, 1, True))
+        tasks.append(TrainingTask(evaluation.form, evaluation.scalars, inputs, None, 1, True))
     with Inline(setup.clients, "cpu") as inline:  # type: ignore[arg-type]
         futures = [processes.submit(task) for task in tasks]
         for future, task in zip(futures, tasks, strict=True):
@@ -114,7 +114,7 @@ def test_two_workers_give_the_run_of_this_process_and_get_each_form_once_whateve
 
 
 @pytest.mark.parametrize("where", ["inline", "processes"])
-def test_a_failure_names_the_node(setup: Setup, processes: Processes, where: str) -> None:
+def test_a_failure_names_the_node(setup: Setup, processes: ProcessExecutor, where: str) -> None:
     executor = processes if where == "processes" else Inline(setup.clients, "cpu")  # type: ignore[arg-type]
     with pytest.raises(TrainingError, match=r"kind 'image' failed on client 0.*the toy is broken"):
         executor.submit(task_of(setup, 0, doing("toy-broken"))).result(120)
@@ -123,7 +123,7 @@ def test_a_failure_names_the_node(setup: Setup, processes: Processes, where: str
     assert executor.submit(task_of(setup, 0)).result(120).loss is not None
 
 
-def test_a_queued_task_can_be_cancelled_and_never_runs(setup: Setup, processes: Processes) -> None:
+def test_a_queued_task_can_be_cancelled_and_never_runs(setup: Setup, processes: ProcessExecutor) -> None:
     # a worker takes one task and has one more at hand; those behind them wait
     task = task_of(setup, 0)
     # long enough that handing over all takes less time than doing the first
@@ -151,7 +151,7 @@ def test_a_task_that_the_host_failed_runs_again_to_the_same_report(
     scenario: Scenario, setup: Setup, tmp_path: Path, how: str, count: int
 ) -> None:
     file = tmp_path / "failures"
-    with Processes(scenario.data, scenario.seed, scenario.model.tokens, None, count, "cpu", 40.0) as executor:
+    with ProcessExecutor(scenario.data, scenario.seed, scenario.model.tokens, None, count, "cpu", 40.0) as executor:
         tasks = [task_of(setup, 0, unlucky(1, how, file)), task_of(setup, 1)]
         reports = [future.result(240) for future in [executor.submit(task) for task in tasks]]
         assert file.read_text() == "x" and executor._workers == 1
@@ -201,7 +201,7 @@ def test_a_killed_worker_is_a_training_error(scenario: Scenario, setup: Setup) -
 
 def test_a_worker_that_cannot_open_its_data_says_why(scenario: Scenario, setup: Setup, tmp_path: Path) -> None:
     data = scenario.data.model_copy(update={"folders": {"glyphs": tmp_path}})
-    executor = Processes(data, scenario.seed, scenario.model.tokens, None, 1, "cpu")
+    executor = ProcessExecutor(data, scenario.seed, scenario.model.tokens, None, 1, "cpu")
     with (
         executor,
         pytest.raises(TrainingError, match="couldn't open the data or load plug-ins: .*glyphs"),
@@ -229,10 +229,10 @@ def test_closing_does_not_wait_for_a_worker_that_hangs(
 GIB = 2**30
 
 
-def placed(scenario: Scenario, count: int, free: int) -> Processes:
+def placed(scenario: Scenario, count: int, free: int) -> ProcessExecutor:
     """Workers on a CPU that are placed as if it were a GPU with so many bytes."""
-    memories = [Memory("cpu", 100 * GIB, free)]
-    return Processes(scenario.data, scenario.seed, scenario.model.tokens, None, count, "cpu", memories=memories)
+    memories = [DeviceMemory("cpu", 100 * GIB, free)]
+    return ProcessExecutor(scenario.data, scenario.seed, scenario.model.tokens, None, count, "cpu", memories=memories)
 
 
 @pytest.mark.filterwarnings("ignore:.*fit the memory of")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from edgefl.training.packing import (
     CONTEXT_BYTES,
     RESERVE,
-    Memory,
-    Place,
+    DeviceMemory,
+    DeviceShare,
     fits_nowhere,
     largest_peak,
     limit_of,
@@ -25,14 +25,14 @@ MEMORIES = st.lists(
     st.tuples(st.integers(1, 96 * GIB), st.floats(0, 1)).map(lambda drawn: (drawn[0], int(drawn[0] * drawn[1]))),
     min_size=1,
     max_size=4,
-).map(lambda drawn: [Memory(f"cuda:{index}", total, free) for index, (total, free) in enumerate(drawn)])
+).map(lambda drawn: [DeviceMemory(f"cuda:{index}", total, free) for index, (total, free) in enumerate(drawn)])
 PEAKS = st.lists(st.integers(0, 40 * GIB), min_size=1, max_size=6)
 WORKERS = st.integers(1, 40)
 
 
 @given(MEMORIES, WORKERS, PEAKS)
 def test_workers_of_a_device_fit_its_memory_with_their_contexts(
-    memories: list[Memory], workers: int, peaks: list[int]
+    memories: list[DeviceMemory], workers: int, peaks: list[int]
 ) -> None:
     places = pack(memories, workers, peaks)
     assert places == pack(memories, workers, reversed(peaks))
@@ -54,7 +54,7 @@ def test_workers_of_a_device_fit_its_memory_with_their_contexts(
 
 @given(MEMORIES, WORKERS, PEAKS, st.integers(0, 3), st.integers(0, 40 * GIB))
 def test_more_memory_more_workers_and_smaller_works_never_mean_fewer_places(
-    memories: list[Memory], workers: int, peaks: list[int], which: int, more: int
+    memories: list[DeviceMemory], workers: int, peaks: list[int], which: int, more: int
 ) -> None:
     count = len(pack(memories, workers, peaks))
     index = which % len(memories)
@@ -66,7 +66,7 @@ def test_more_memory_more_workers_and_smaller_works_never_mean_fewer_places(
 
 @given(st.lists(st.tuples(st.integers(0, 8 * GIB), st.integers(0, 9)), min_size=1, max_size=8), st.integers(0, 8 * GIB))
 def test_a_work_goes_only_where_it_is_held(drawn: list[tuple[int, int]], peak: int) -> None:
-    places = [Place("cuda:0", size, 0.1) for size, _ in drawn]
+    places = [DeviceShare("cuda:0", size, 0.1) for size, _ in drawn]
     busy = [count for _, count in drawn]
     chosen = routed(places, busy, peak)
     able = [index for index, place in enumerate(places) if limit_of(peak) <= place.bytes]
@@ -79,7 +79,7 @@ def test_a_work_goes_only_where_it_is_held(drawn: list[tuple[int, int]], peak: i
 
 
 def test_equal_works_share_a_device_and_two_devices_are_loaded_alike() -> None:
-    one, two = Memory("cuda:0", 24 * GIB, 24 * GIB), Memory("cuda:1", 24 * GIB, 24 * GIB)
+    one, two = DeviceMemory("cuda:0", 24 * GIB, 24 * GIB), DeviceMemory("cuda:1", 24 * GIB, 24 * GIB)
     # 24 GiB less 2 % hold six of 2.2 GiB and 0.04 GiB with a context of 0.88 GiB each, and a part of another
     assert len(pack([one], 16, [2 * GIB])) == 7
     assert [place.device for place in pack([one, two], 4, [2 * GIB])] == ["cuda:0", "cuda:0", "cuda:1", "cuda:1"]
@@ -87,7 +87,7 @@ def test_equal_works_share_a_device_and_two_devices_are_loaded_alike() -> None:
 
 
 def test_one_large_work_leaves_room_for_many_small_ones() -> None:
-    memory = Memory("cuda:0", 24 * GIB, 24 * GIB)
+    memory = DeviceMemory("cuda:0", 24 * GIB, 24 * GIB)
     places = pack([memory], 6, [10 * GIB, 1 * GIB])
     assert len(places) == 6 and sum(place.holds(10 * GIB) for place in places) == 1
     # places for the largest work are preferred where all workers have one
@@ -96,7 +96,7 @@ def test_one_large_work_leaves_room_for_many_small_ones() -> None:
 
 
 def test_a_work_that_fits_nowhere_is_told_with_the_largest_device() -> None:
-    memories = [Memory("cuda:0", 8 * GIB, 4 * GIB), Memory("cuda:1", 8 * GIB, 7 * GIB)]
+    memories = [DeviceMemory("cuda:0", 8 * GIB, 4 * GIB), DeviceMemory("cuda:1", 8 * GIB, 7 * GIB)]
     assert pack(memories, 2, [7 * GIB]) == ()
     said = fits_nowhere("the work of kind 'image' at stage 2", 7 * GIB, memories)
     assert said.count("\n") == 0
@@ -105,5 +105,5 @@ def test_a_work_that_fits_nowhere_is_told_with_the_largest_device() -> None:
 
 @pytest.mark.parametrize("free", [0, CONTEXT_BYTES, CONTEXT_BYTES + limit_of(0) - 1])
 def test_a_device_without_room_for_a_context_has_no_place(free: int) -> None:
-    assert pack([Memory("cuda:0", 80 * GIB, free)], 1, [0]) == ()
-    assert len(pack([Memory("cuda:0", 80 * GIB, CONTEXT_BYTES + limit_of(0))], 1, [0])) == 1
+    assert pack([DeviceMemory("cuda:0", 80 * GIB, free)], 1, [0]) == ()
+    assert len(pack([DeviceMemory("cuda:0", 80 * GIB, CONTEXT_BYTES + limit_of(0))], 1, [0])) == 1

@@ -30,7 +30,7 @@ from edgefl.planning import Setup
 from edgefl.runs import Run
 from edgefl.scenario import load
 from edgefl.simulation.learning import shards
-from edgefl.training import Inline, Task
+from edgefl.training import Inline, TrainingTask
 from edgefl.training.options import ExecutorOptions
 
 ray = pytest.importorskip("ray", reason="the extra ray isn't installed")
@@ -266,13 +266,13 @@ def test_a_run_whose_process_was_killed_goes_on(tiny: Tiny, cluster: Any, tmp_pa
     assert_same(edgefl.run(resume=tmp_path / "run", overrides=sets), inline)
 
 
-def task_of(setup: Setup, client: int, step: str = "", **args: Any) -> Task:
+def task_of(setup: Setup, client: int, step: str = "", **args: Any) -> TrainingTask:
     """A client's task, with another step if one is named."""
     work = setup.method.work(setup.kind_of(client), 1).fitted(setup.clients.client(client).size)
     if step:
         work = replace(work, passes=tuple(replace(p, step=step, args={**p.args, **args}) for p in work.passes))
     tensors = setup.method.initial(setup.seed).tensors
-    return Task(
+    return TrainingTask(
         work.form, work.scalars, {i.name: tensors[i.source] for p in work.down for i in p.items}, client, 100 + client
     )
 

@@ -18,9 +18,9 @@ from tensors import assert_equal_tensors
 import edgefl
 from edgefl.commands.compose import compose
 from edgefl.plain_data import to_data
-from edgefl.runs.kept import Layout
+from edgefl.runs.kept import TensorLayout
 from edgefl.scenario import load
-from edgefl.training import Inline, Processes, Task
+from edgefl.training import Inline, ProcessExecutor, TrainingTask
 from edgefl.training.shared import MOST_LENT, Slot, Slots, available, put, room
 
 pytestmark = pytest.mark.skipif(not available(), reason="this system has no memory that processes share by path")
@@ -61,10 +61,10 @@ def test_another_process_reads_and_writes_a_slot() -> None:
     code = (
         "import json, sys\n"
         "from edgefl.plain_data import from_data\n"
-        "from edgefl.runs.kept import Stored\n"
+        "from edgefl.runs.kept import StoredTensors\n"
         "from edgefl.training.shared import put\n"
         "stored, path = json.loads(sys.argv[1])\n"
-        "tensors = from_data(Stored, stored).tensors()\n"
+        "tensors = from_data(StoredTensors, stored).tensors()\n"
         "print(json.dumps(put(path, {name: t + t for name, t in tensors.items()}).items))"
     )
     inputs, answer = Slot(), Slot()
@@ -72,7 +72,7 @@ def test_another_process_reads_and_writes_a_slot() -> None:
     stored = inputs.write(given)
     text = json.dumps([to_data(stored), answer.path])
     out = subprocess.run([sys.executable, "-c", code, text], check=True, capture_output=True, text=True).stdout
-    assert_equal_tensors(answer.read(Layout.read(json.loads(out))), {name: t + t for name, t in given.items()})
+    assert_equal_tensors(answer.read(TensorLayout.read(json.loads(out))), {name: t + t for name, t in given.items()})
 
 
 def test_a_slot_that_reports_of_several_sizes_use_keeps_what_is_mapped() -> None:
@@ -126,8 +126,10 @@ def test_workers_share_inputs_and_leave_nothing_open(tiny: Tiny) -> None:
     state = setup.method.initial(setup.seed)
     work = setup.method.client_work("image", 1).fitted(setup.clients.client(0).size)
     inputs = state.wire(work)
-    tasks = [Task(work.form, work.scalars, inputs, client, client) for client in setup.of_kind("image").tolist()] * 18
-    with Processes(scenario.data, scenario.seed, scenario.model.tokens, None, 2, "cpu") as executor:
+    tasks = [
+        TrainingTask(work.form, work.scalars, inputs, client, client) for client in setup.of_kind("image").tolist()
+    ] * 18
+    with ProcessExecutor(scenario.data, scenario.seed, scenario.model.tokens, None, 2, "cpu") as executor:
         first = executor.submit(tasks[0]).result(120)
         before = open_files()
         futures = [executor.submit(task) for task in tasks]
@@ -135,7 +137,9 @@ def test_workers_share_inputs_and_leave_nothing_open(tiny: Tiny) -> None:
         assert len(executor._inputs) == 1
         # inputs of the next round lie where nobody reads any more, in memory that is there already
         moved = {name: value + 1 for name, value in inputs.items()}
-        later = executor.submit(Task(work.form, work.scalars, moved, tasks[0].client, tasks[0].seed)).result(120)
+        later = executor.submit(TrainingTask(work.form, work.scalars, moved, tasks[0].client, tasks[0].seed)).result(
+            120
+        )
         assert open_files() < before + 8 + MOST_LENT and len(executor._inputs) == 1
         del futures
         gc.collect()
@@ -146,7 +150,7 @@ def test_workers_share_inputs_and_leave_nothing_open(tiny: Tiny) -> None:
         for task, report in zip(tasks, reports, strict=True):
             expected = inline.submit(task).result()
             assert_equal_tensors(report.payloads, expected.payloads)
-        expected = inline.submit(Task(work.form, work.scalars, moved, tasks[0].client, tasks[0].seed)).result()
+        expected = inline.submit(TrainingTask(work.form, work.scalars, moved, tasks[0].client, tasks[0].seed)).result()
         assert_equal_tensors(later.payloads, expected.payloads)
     assert_equal_tensors(first.payloads, reports[0].payloads)
 

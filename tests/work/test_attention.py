@@ -17,8 +17,8 @@ from edgefl.commands.compose import compose
 from edgefl.cost import cost_key, predict, timeline
 from edgefl.errors import MethodError
 from edgefl.scenario import load
-from edgefl.work import Meter, Moment, Work, execute
-from edgefl.work.attention import Asked, attention, kernel_of
+from edgefl.work import LiveMoment, Meter, Work, execute
+from edgefl.work.attention import AttentionCall, attention, kernel_of
 
 BATCH, TOKENS, HEADS, WIDTH = 8, 17, 2, 16
 
@@ -169,11 +169,11 @@ def asked(
     masked: bool = False,
     causal: bool = False,
     grouped: bool = True,
-) -> Asked:
+) -> AttentionCall:
     q, k, v = (
         torch.empty(1, h, n, width, dtype=dtype) for h, n in zip((*heads, heads[1]), (*tokens, tokens[1]), strict=True)
     )
-    return Asked(q, k, v, torch.ones(tokens, dtype=torch.bool) if masked else None, causal, grouped)
+    return AttentionCall(q, k, v, torch.ones(tokens, dtype=torch.bool) if masked else None, causal, grouped)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def asked(
         (asked(torch.float64, (8, 8)), "math"),
     ],
 )  # fmt: skip
-def test_a_gpu_takes_the_first_kernel_that_torchs_conditions_admit(call: Asked, kernel: str) -> None:
+def test_a_gpu_takes_the_first_kernel_that_torchs_conditions_admit(call: AttentionCall, kernel: str) -> None:
     assert kernel_of("device", call) == kernel
 
 
@@ -218,7 +218,7 @@ def test_a_gpu_takes_the_first_kernel_that_torchs_conditions_admit(call: Asked, 
     ],
 )
 def test_a_kernel_by_name_is_refused_where_torch_has_no_available_kernel(
-    choice: str, call: Asked, message: str
+    choice: str, call: AttentionCall, message: str
 ) -> None:
     with pytest.raises(MethodError, match=f"training.attention is '{choice}', which .*{message}"):
         kernel_of(choice, call)
@@ -226,9 +226,9 @@ def test_a_kernel_by_name_is_refused_where_torch_has_no_available_kernel(
 
 def kept(
     dtype: torch.dtype, keys: int, mask: tuple[int, ...] | None = None, tokens: int = N, grouped: bool = True
-) -> tuple[dict[str, int], list[Moment]]:
+) -> tuple[dict[str, int], list[LiveMoment]]:
     """Live bytes of a GPU's attention by moment: inputs alone, after the forward pass, at the backward pass's end."""
-    moments: list[Moment] = []
+    moments: list[LiveMoment] = []
     meter, live = Meter(moments=moments), {}
     with FakeTensorMode(), attention("device", CPU, "cuda"):
         q, k, v = (torch.empty(B, h, tokens, D, dtype=dtype, requires_grad=True) for h in (QUERIES, keys, keys))

@@ -23,7 +23,7 @@ from edgefl.registry.registered import PARTS
 from edgefl.scenario import load
 from edgefl.work import Context, Pass, Work
 from edgefl.work.chunked_loss import summed_cross_entropy
-from edgefl.work.steps import NextToken
+from edgefl.work.steps import NextTokenStep
 
 Make = Callable[..., dict[str, Any]]
 TEXTS = {"source": "names", "clients": {"text": 2}, "samples": 20, "validation": 20, "test": 20, "vocabulary": 500,
@@ -199,7 +199,7 @@ def test_losses_without_chunks_are_refused(tiny: Make) -> None:
         edgefl.validate(llama(tiny, training={"loss_chunk": 0}))
 
 
-class Halved(NextToken):
+class Halved(NextTokenStep):
     """A loss of one's own, which says nothing of chunks."""
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:

@@ -13,7 +13,7 @@ from edgefl import models
 from edgefl.cost import predict
 from edgefl.errors import MethodError, UnknownName
 from edgefl.work import Context, Item, Pass, Payload, Update, Work, distinct
-from edgefl.work.optimizer.update import Update as Optimizing
+from edgefl.work.optimizer.loop import OptimizerLoop
 
 
 def assert_equal(a: Update, b: Update) -> None:
@@ -153,7 +153,7 @@ def test_a_batch_norm_needs_more_than_one_sample() -> None:
 def test_fused_sgd_that_meets_a_parameter_late_says_what_to_do() -> None:
     first, second = (nn.Parameter(torch.ones(2)) for _ in range(2))
     work = make_work(optimizer={"name": "sgd", "lr": 0.1, "momentum": 0.9, "implementation": "fused"})
-    update = Optimizing(Context(work, nn.Module(), Toy(), CPU, trained={"first": first, "second": second}))
+    update = OptimizerLoop(Context(work, nn.Module(), Toy(), CPU, trained={"first": first, "second": second}))
     update.backward(first.sum(), None)
     update(None)
     update.backward(first.sum() + second.sum(), None)

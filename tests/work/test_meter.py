@@ -21,7 +21,20 @@ from edgefl.errors import UncountedOperator
 from edgefl.machine.kernel_scratch import probe
 from edgefl.plain_data import from_data, to_data
 from edgefl.schedules import Layerwise
-from edgefl.work import PARTS, AllocatorPeak, Call, Held, Inside, Item, Meter, Pass, Payload, Trace, Work, execute
+from edgefl.work import (
+    PARTS,
+    AllocatorPeak,
+    Call,
+    Inside,
+    Item,
+    LiveCall,
+    Meter,
+    Pass,
+    Payload,
+    StepTrace,
+    Work,
+    execute,
+)
 
 
 def optimizer(name: str = "adamw", implementation: str = "fused", **more: float) -> dict[str, object]:
@@ -122,11 +135,11 @@ CASES: dict[str, tuple[Work, Toy]] = {
 
 
 @cache
-def predicted(case: str) -> Trace:
+def predicted(case: str) -> StepTrace:
     return predict(*CASES[case])
 
 
-def flops(trace: Trace) -> dict[tuple[int, str], tuple[int, int]]:
+def flops(trace: StepTrace) -> dict[tuple[int, str], tuple[int, int]]:
     return {key: (step.forward_flops, step.backward_flops) for key, step in trace.steps.items()}
 
 
@@ -180,7 +193,7 @@ def test_checkpointing_trades_memory_for_flops() -> None:
 
 def test_a_trace_comes_back_from_json() -> None:
     trace = predicted("training, then evaluation")
-    again = from_data(Trace, to_data(trace))
+    again = from_data(StepTrace, to_data(trace))
     assert again == trace and again.calls == trace.calls != ()
 
 
@@ -203,9 +216,9 @@ def test_the_peak_is_the_allocators(case: str) -> None:
 
 
 def test_scratch_counts_at_its_moment() -> None:
-    quiet = Held(Call("aten.mm.default", "[[],[],{}]"), 700, 0, (700, *[0] * (len(PARTS) - 1)))
-    loud = Held(Call("aten.mul.Tensor", "[[],[],{}]"), 100, 50, (150, *[0] * (len(PARTS) - 1)))
-    raw = Trace(1000, {"parameters": 1000}, {}, 1000, (quiet, loud), live_parts={"parameters": 1000})
+    quiet = LiveCall(Call("aten.mm.default", "[[],[],{}]"), 700, 0, (700, *[0] * (len(PARTS) - 1)))
+    loud = LiveCall(Call("aten.mul.Tensor", "[[],[],{}]"), 100, 50, (150, *[0] * (len(PARTS) - 1)))
+    raw = StepTrace(1000, {"parameters": 1000}, {}, 1000, (quiet, loud), live_parts={"parameters": 1000})
     assert raw.with_scratch([Inside(300), Inside(900)]).peak_memory_bytes == 1000
     moved = raw.with_scratch([Inside(301, assumed=True), Inside(950)])
     assert (moved.peak_memory_bytes, moved.live_memory_bytes, moved.assumed) == (1050, 1000, False)

@@ -21,12 +21,12 @@ from measuring import parser_of, table
 from edgefl import seeds
 from edgefl.simulation.clock import Clock
 from edgefl.simulation.closed_form import AT_DOWNLOAD
-from edgefl.simulation.lines import FairShare, Fifo, Line
+from edgefl.simulation.lines import FairShare, Fifo, SharedLine
 
 CAPACITY = 1e9
 
 
-def transfer(line: Line, number: int, bits: float, rate: float) -> Iterator[Any]:
+def transfer(line: SharedLine, number: int, bits: float, rate: float) -> Iterator[Any]:
     """A download of a client, as far as its line knows it."""
     flight: Any = SimpleNamespace(
         client=number, phase=AT_DOWNLOAD, bits=(bits, 0.0), rates=(rate, 0.0), flowing=-inf, served=-inf
@@ -35,14 +35,14 @@ def transfer(line: Line, number: int, bits: float, rate: float) -> Iterator[Any]
     line.left(flight)
 
 
-def steady(line: Line, number: int, times: int, caps: np.ndarray) -> Iterator[Any]:
+def steady(line: SharedLine, number: int, times: int, caps: np.ndarray) -> Iterator[Any]:
     """One of the clients that transfer again and again."""
     draw = seeds.generator(number, "bench")
     for bits, rate in zip(draw.uniform(1e6, 1e8, times).tolist(), draw.choice(caps, times).tolist(), strict=True):
         yield from transfer(line, number, bits, rate)
 
 
-def cohorts(clock: Clock, line: Line, times: int, concurrent: int, caps: np.ndarray) -> Iterator[Any]:
+def cohorts(clock: Clock, line: SharedLine, times: int, concurrent: int, caps: np.ndarray) -> Iterator[Any]:
     """One cohort after another."""
     most = seeds.generator(1, "bench").choice(caps, concurrent).tolist()
     for _ in range(times):

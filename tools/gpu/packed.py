@@ -72,8 +72,8 @@ def trained(scenario: Any, kind: str, workers: int, devices: list[str], count: i
     """
     from edgefl.commands.compose import compose, predictor_of
     from edgefl.planning import Planner
-    from edgefl.training import Processes, Task
-    from edgefl.training.packing import Memory
+    from edgefl.training import ProcessExecutor, TrainingTask
+    from edgefl.training.packing import DeviceMemory
 
     setup = compose(scenario)
     planner, stage = Planner(setup, predictor_of(scenario)), setup.schedule.stage(1)
@@ -83,17 +83,17 @@ def trained(scenario: Any, kind: str, workers: int, devices: list[str], count: i
         client = members[number % len(members)]
         form, _, cost = planner.compute(*planner.work(kind, 1, stage), client)
         scalars = planner.scalars(kind, 1, stage)
-        tasks.append(Task(form, scalars, state.inputs(form), client, number, peak=cost.peak_memory_bytes))
+        tasks.append(TrainingTask(form, scalars, state.inputs(form), client, number, peak=cost.peak_memory_bytes))
         flops += cost.forward_flops + cost.backward_flops
         moved += float((cost.operators[:, 1] * cost.operators[:, 2]).sum())
         source = setup.clients.client(client)
         steps += sum(n for p in form.passes for n in source.counts(p).values())
     # a CPU's memory isn't shared out: it only routes
-    memories = [Memory("cpu", 2**40, 2**39)] if devices == ["cpu"] else None
+    memories = [DeviceMemory("cpu", 2**40, 2**39)] if devices == ["cpu"] else None
     said: list[warnings.WarningMessage]
     with (
         warnings.catch_warnings(record=True) as said,
-        Processes(
+        ProcessExecutor(
             scenario.data, scenario.seed, scenario.model.tokens, None, workers, devices, memories=memories
         ) as pool,
     ):

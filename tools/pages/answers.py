@@ -8,17 +8,17 @@ from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from edgefl.records.analyse import Analysis
-from edgefl.records.bench import Bench
+from edgefl.records.bench import BenchAnswer
 from edgefl.records.compare import ComparedRuns
 from edgefl.records.devices import Calibration, DeviceCheck, FleetClients, Library
-from edgefl.records.explained import Explanation, Exported, Traced
+from edgefl.records.explained import Explanation, Exported, TraceAnswer
 from edgefl.records.explore import Explored, ExploredDevices
 from edgefl.records.fit import Fit
 from edgefl.records.papers import PaperPages, Papers
-from edgefl.records.parts import Parts
+from edgefl.records.parts import ListedParts
 from edgefl.records.profile import ComparedProfiles, CostDifference, Profile
-from edgefl.records.published import Published
-from edgefl.records.record import Keys, Record, Row, fields_of, meanings, types_of
+from edgefl.records.published import PublishedAgreement
+from edgefl.records.record import FieldRow, Keys, Record, fields_of, meanings, types_of
 from edgefl.records.summary import Summary
 from edgefl.records.sweep import CellHead, Sweep
 from edgefl.records.tune import Tuning
@@ -33,22 +33,22 @@ ANSWERS: dict[str, type[Record]] = {
     "cost-diff": CostDifference,
     "devices check": DeviceCheck,
     "devices list": Library,
-    "devices validate": Published,
+    "devices validate": PublishedAgreement,
     "calibrate": Calibration,
-    "methods": Parts,
+    "methods": ListedParts,
     "compare": ComparedRuns,
     "sweep": Sweep,
     "explore": Explored,
     "explore --devices": ExploredDevices,
     "fit": Fit,
     "tune": Tuning,
-    "bench": Bench,
+    "bench": BenchAnswer,
     "analyse": Analysis,
     "validate": ValidScenario,
     "run": Summary,
     "verify": Verified,
     "explain": Explanation,
-    "trace": Traced,
+    "trace": TraceAnswer,
     "export": Exported,
     "papers": Papers,
     "papers list": PaperPages,
@@ -83,12 +83,12 @@ def _table(record: type[Record], parents: dict[type[Record], set[type[Record]]])
     return table(("Field", "Unit", "Meaning"), rows)
 
 
-def _meaning(row: Row) -> str:
+def _meaning(row: FieldRow) -> str:
     told = any(word in row.meaning for word in ("only", "absent", "With `", "If the", "Without a"))
     return row.meaning if row.always or told else f"{row.meaning}; not in every answer"
 
 
-def _rows(record: type[Record], parents: dict[type[Record], set[type[Record]]]) -> Iterator[Row]:
+def _rows(record: type[Record], parents: dict[type[Record], set[type[Record]]]) -> Iterator[FieldRow]:
     """The rows of a record: of a record in it those of its fields, or one that leads to its section."""
     rows = fields_of(record)
     for name, kind in types_of(record).items():

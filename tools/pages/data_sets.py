@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from edgefl.data.collection import DataSet, FolderSet
-from edgefl.data.folders import Published
+from edgefl.data.folders import PublishedDataset
 from edgefl.data.partition import MINIMUM
 from tools.pages.markdown import capital, listed, oneline, registered, table
 
@@ -57,7 +57,7 @@ def _from_folders() -> Iterator[tuple[str, ...]]:
     for name, each in registered("datasets").items():
         if isinstance(each, FolderSet):
             published = getattr(each.find, "__self__", None)
-            if not isinstance(published, Published):
+            if not isinstance(published, PublishedDataset):
                 raise ValueError(f"{name}: the folder of a set of edgefl's own is found by Published.find")
             files = re.sub(r"[\w/<>*.-]+\.(?:csv|jsonl?|np[yz]|bin|txt|token|jpg|wav)\b", r"`\g<0>`", published.files)
             source = re.sub(r"https://[^\s;,)]+", r"<\g<0>>", re.sub(r'python -c ".*"', r"`\g<0>`", published.source))

@@ -8,7 +8,7 @@ from typing import Any
 
 from edgefl.devices import Device, Link, device_names, link_names, load_device, load_link
 from edgefl.devices.processors import classes
-from edgefl.devices.written_facts import Fact, Source
+from edgefl.devices.written_facts import Fact, FactSource
 from edgefl.report.devices import SHOWN_NUMBERS
 from tools.pages.classes import members
 from tools.pages.markdown import oneline, table
@@ -138,6 +138,6 @@ def _sources(profiles: Sequence[Device | Link]) -> str:
     return table(("Source", "Read on", "Numbers of"), rows)
 
 
-def _cited(source: Source) -> tuple[str, str]:
+def _cited(source: FactSource) -> tuple[str, str]:
     title = f"{source.title}, <{source.url}>" if source.url else source.title
     return title, source.date.isoformat() if source.read else "not opened"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from edgefl import errors
-from edgefl.cli.stopping import SIGNALS, Stopped, exit_code
+from edgefl.cli.stopping import SIGNALS, StopSignal, exit_code
 from edgefl.commands import cost_diff
 from edgefl.scenario import problems
 from tools.pages.markdown import capital, first_paragraph, page, table
@@ -83,7 +83,7 @@ CODES = {
     2: "The user can mend it: an `EdgeflError` with this code, an unknown command or option, two profiles that "
     "`cost-diff` can't compare, or a full disk, also the one that stdout goes to",
     **{
-        exit_code(Stopped(number)): meaning
+        exit_code(StopSignal(number)): meaning
         for number, meaning in {
             signal.SIGHUP: "Stopped by SIGHUP, as by a terminal that closes; not what `nohup` starts, which ignores it",
             signal.SIGINT: "Stopped by SIGINT, as by Ctrl-C; not a shell's background job, which ignores it",
@@ -93,7 +93,7 @@ CODES = {
 }
 """Each code after a signal is 128 and the signal's number, as shells count."""
 
-*_FIRST, _LAST = sorted(str(exit_code(Stopped(number))) for number in SIGNALS)
+*_FIRST, _LAST = sorted(str(exit_code(StopSignal(number))) for number in SIGNALS)
 INTERRUPTED = f"{', '.join(_FIRST)} or {_LAST}"
 """The codes after a signal."""
 

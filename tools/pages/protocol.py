@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from edgefl import registry
-from edgefl.commands.check.findings import Rule
-from edgefl.data import Collection, DataSet, FolderSet, Wanted
+from edgefl.commands.check.findings import CheckRule
+from edgefl.data import Collection, DataSet, FolderRequest, FolderSet
 from edgefl.devices import Availability, Budget, Rounds
 from edgefl.methods import (
     ByCoordinate,
     ByUpdate,
     Cohort,
-    Group,
+    ComparableUpdates,
     Kind,
     Method,
     ServerOptimizer,
@@ -25,10 +25,10 @@ from edgefl.methods.setting import ClientFacts
 from edgefl.models.adapters import Adapter
 from edgefl.models.client import ClientModel
 from edgefl.planning import rules as planning_rules
-from edgefl.schedules import Schedule, Seen, Stage
+from edgefl.schedules import EndedRound, Schedule, Stage
 from edgefl.simulation import Policy, Selection
 from edgefl.simulation.selection import Candidates, Chosen
-from edgefl.simulation.selection.base import Places
+from edgefl.simulation.selection.base import GroupDraw
 from edgefl.training import Attack
 from edgefl.work import CodecKind, Context, Edit, Item, Pass, Payload, Scalars, Source, Step, Work
 from edgefl.work.edits import EditKind, UploadingEdit
@@ -42,10 +42,10 @@ CLASSES: dict[str, tuple[type[Any], ...]] = {
     "steps": (Step, Wrapper, Context, ClientModel, Source),
     "edits": (EditKind, UploadingEdit),
     "methods": (Method, Setting, ClientFacts, Kind, ServerState, Update),
-    "aggregation": (Cohort, ByUpdate, ByCoordinate, Group, ServerOptimizer),
-    "data sets": (Collection, DataSet, FolderSet, Wanted),
-    "schedules": (Stage, Schedule, Seen),
-    "selections and policies": (Selection, Places, Candidates, Chosen, Policy),
+    "aggregation": (Cohort, ByUpdate, ByCoordinate, ComparableUpdates, ServerOptimizer),
+    "data sets": (Collection, DataSet, FolderSet, FolderRequest),
+    "schedules": (Stage, Schedule, EndedRound),
+    "selections and policies": (Selection, GroupDraw, Candidates, Chosen, Policy),
     "budgets": (Budget, Rounds),
     "other parts": (Availability, Attack, Task, Adapter),
 }
@@ -149,6 +149,6 @@ def _built_in(group: str) -> str:
 
 def rules() -> list[str]:
     """Every rule that ``edgefl check`` holds a part to: the constants that are sentences."""
-    constants = {**vars(planning_rules), **vars(Rule)}
+    constants = {**vars(planning_rules), **vars(CheckRule)}
     texts = (text for name, text in constants.items() if not name.startswith("__"))
     return list(dict.fromkeys(text for text in texts if isinstance(text, str) and " " in text))

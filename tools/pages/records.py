@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from edgefl.records import Record, Row, fields_of
-from edgefl.records.clients import Flight, ScoredClient
-from edgefl.records.eligibility import Verdict
+from edgefl.records import FieldRow, Record, fields_of
+from edgefl.records.clients import FlightRecord, ScoredClient
+from edgefl.records.eligibility import VerdictRecord
 from edgefl.records.host import HostWork, Scratch
 from edgefl.records.rounds import Round
-from edgefl.records.run import Comparison, Environment, Evaluation, Result
+from edgefl.records.run import Comparison, Environment, EvaluationFacts, FinalSummary
 from edgefl.records.schemas import RECORDS
 from tools.pages.markdown import table
 
 ON_RECORDS: dict[str, type[Record]] = {
-    "rounds.jsonl": Round, "clients.jsonl": Flight, "scored.jsonl": ScoredClient, "eligibility.jsonl": Verdict,
-    "scratch.jsonl": Scratch, "host.jsonl": HostWork, "result.json": Result, "environment.json": Environment,
-    "evaluation.json": Evaluation, "compare.json": Comparison,
+    "rounds.jsonl": Round, "clients.jsonl": FlightRecord, "scored.jsonl": ScoredClient,
+    "eligibility.jsonl": VerdictRecord, "scratch.jsonl": Scratch, "host.jsonl": HostWork, "result.json": FinalSummary,
+    "environment.json": Environment, "evaluation.json": EvaluationFacts, "compare.json": Comparison,
 }  # fmt: skip
 """Each block of the page about a run's folder: a file, and the class of its records."""
 
@@ -34,6 +34,6 @@ def fields_table(cls: type[Record]) -> str:
     return table(("Field", "Unit", "Meaning"), _rows(fields_of(cls)))
 
 
-def _rows(rows: Iterable[Row]) -> Iterable[tuple[str, str, str]]:
+def _rows(rows: Iterable[FieldRow]) -> Iterable[tuple[str, str, str]]:
     for row in rows:
         yield f"`{row.name}`", row.unit or "–", row.meaning.removesuffix(".")

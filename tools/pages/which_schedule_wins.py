@@ -13,7 +13,7 @@ from pathlib import Path
 import matplotlib as mpl
 from rich.console import Console
 
-from edgefl.records.bench import Bench
+from edgefl.records.bench import BenchAnswer
 from edgefl.records.reading import decode
 from edgefl.report.bench import sections
 from edgefl.report.charts.bench import staircase
@@ -25,9 +25,9 @@ STYLESHEET = RECORDED.parents[1] / "stylesheets" / "extra.css"
 WIDTH = 110
 
 
-def recorded() -> Bench:
+def recorded() -> BenchAnswer:
     """The answer."""
-    return decode(Bench, RECORDED.read_bytes(), RECORDED)
+    return decode(BenchAnswer, RECORDED.read_bytes(), RECORDED)
 
 
 def front_picture() -> str:

@@ -18,14 +18,22 @@ from edgefl.errors import RunError
 from edgefl.methods import Method, ServerState
 from edgefl.methods.prototypes.matching import DISTANCES, MATCHED, MODELS
 from edgefl.planning import Planner, Setup
-from edgefl.records.analyse import Drift, DriftBetween, DriftWithin, GradientRow, Gradients, Matching, MatchingRow
+from edgefl.records.analyse import (
+    CompletionRecord,
+    Drift,
+    DriftBetween,
+    DriftWithin,
+    GradientRow,
+    Gradients,
+    MatchingRow,
+)
 from edgefl.records.record import UNSET
 from edgefl.records.rounds import Round
 from edgefl.runs import Run, checkpoints
 from edgefl.runs.kept import Values
 from edgefl.scenario import Scenario
 from edgefl.schedules import Stage, part_of
-from edgefl.training import Inline, Task
+from edgefl.training import Inline, TrainingTask
 from edgefl.work import Source, Update, Work, distinct
 from edgefl.work.description import OptimizerSettings
 
@@ -98,7 +106,7 @@ class Trained:
     def do(self, work: Work, inputs: Mapping[str, Tensor], client: int | None, purpose: str) -> Update:
         """Run a work on a client's data, or on the server's."""
         seed = seeds.key(self.setup.seed, f"analysis {purpose}", 0 if client is None else client)
-        return self.executor.submit(Task(work.form, work.scalars, inputs, client, seed)).result()
+        return self.executor.submit(TrainingTask(work.form, work.scalars, inputs, client, seed)).result()
 
 
 def group_of(name: str) -> Group:
@@ -337,7 +345,7 @@ def no_prototypes(trained: Trained) -> str | None:
     return f"{trained.scenario.method_name} made no prototypes in this run: its options don't need them"
 
 
-def matching(trained: Trained, kinds: Sequence[str], split: str, on_message: Callable[[str], None]) -> Matching:
+def matching(trained: Trained, kinds: Sequence[str], split: str, on_message: Callable[[str], None]) -> CompletionRecord:
     """The run's final state, evaluated with each ``inference`` that completes samples with one modality.
 
     By kind, ``inference`` and ``pattern``: the accuracy, and how often the true class is among the 1, 5, 10 and 20 best
@@ -378,4 +386,4 @@ def matching(trained: Trained, kinds: Sequence[str], split: str, on_message: Cal
                         matched={str(k): metrics.get(f"matched@{k}[{pattern}]") for k in MATCHED},
                     )
                 )
-    return Matching(split=split, own=own, rows=rows)
+    return CompletionRecord(split=split, own=own, rows=rows)

@@ -28,7 +28,7 @@ from edgefl.devices import Fleet
 from edgefl.devices.budgets import budget_named
 from edgefl.errors import DivergedError, EdgeflError, RunError, ScenarioError, text_of
 from edgefl.planning import Setup
-from edgefl.records.bench import Bench
+from edgefl.records.bench import BenchAnswer
 from edgefl.records.tune import Tuning
 from edgefl.report.bench import bench_csv
 from edgefl.report.page.page import write_bench_page
@@ -55,7 +55,7 @@ def bench(
     jobs: int = 1,
     on_progress: OnProgress = silent,
     progress: bool = False,
-) -> Bench:
+) -> BenchAnswer:
     """Train the variants of a suite on each of its fleets, and say which is best where, as far as the seeds show it.
 
     Cells of a variant in which every client can do the same works are one run.  Runs, trials and the answer

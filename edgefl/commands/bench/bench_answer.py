@@ -13,14 +13,14 @@ import numpy as np
 from edgefl.commands.bench.admissions import Level
 from edgefl.commands.compare.compare import AXES, Curve, curve_of
 from edgefl.records import UNSET
-from edgefl.records.bench import Bench, BenchCost, BenchFleet, BenchRanks, BenchRow, BenchSpent, BenchVariant
+from edgefl.records.bench import BenchAnswer, BenchCost, BenchFleet, BenchRanks, BenchRow, BenchSpent, BenchVariant
 from edgefl.records.record import Maybe
 from edgefl.records.rounds import lower_is_better
 from edgefl.records.summary import RunSummary
 from edgefl.records.tune import Tuning
 from edgefl.report.facts import facts_of
 from edgefl.report.paired import Winner, ranks_of, winner_of
-from edgefl.report.spread import Spread
+from edgefl.report.spread import SeedSpread
 from edgefl.runs import read_run
 from edgefl.scenario import Scenario
 from edgefl.scenario.labels import folder_name
@@ -79,7 +79,7 @@ def answer_of(
     folder: Path,
     metric: str,
     seconds: float,
-) -> Bench:
+) -> BenchAnswer:
     """The record of a suite whose runs, in ``folder``, have ended; ``failed`` says why some failed."""
     lower = lower_is_better(metric)
     trained = {cell.run for fleet in fleets for of in fleet.cells.values() for cell in of if cell.eligible_share}
@@ -89,7 +89,7 @@ def answer_of(
              for fleet in fleets]  # fmt: skip
     reference = fleets[-1] if options.budget is not None else fleets[0]
     split = next((each.facts.metrics_split for each in played.values()), "test")
-    return Bench(
+    return BenchAnswer(
         suite=suite.name,
         folder=str(folder),
         metric=metric,
@@ -166,7 +166,7 @@ def _row(
     variant: str, cells: Sequence[BenchCell], played: Mapping[str, _Played], metric: str, first: FleetCells | None
 ) -> BenchRow:
     runs = [played.get(cell.run) if cell.eligible_share else None for cell in cells]
-    scores = Spread(tuple(None if run is None else run.score for run in runs))
+    scores = SeedSpread(tuple(None if run is None else run.score for run in runs))
     there = [run.facts for run in runs if run is not None]
     kept: float | Maybe | None = UNSET
     if first is not None:
@@ -194,7 +194,7 @@ def _row(
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    return Spread(tuple(values)).mean
+    return SeedSpread(tuple(values)).mean
 
 
 def _over(facts: Sequence[RunSummary], of: Callable[[RunSummary], float]) -> float | None:

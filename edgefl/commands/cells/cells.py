@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from edgefl.commands.cells.processes import Processes
-from edgefl.commands.cells.workers import AnyWorker, Cell, Lost, Outcome, Place, Work, outcome_of
+from edgefl.commands.cells.processes import ProcessCells
+from edgefl.commands.cells.workers import AnyWorker, Cell, Outcome, Work, WorkerEnded, WorkerHost, outcome_of
 from edgefl.commands.progress import OnProgress, silent
 from edgefl.errors import RunError
 
@@ -55,7 +55,7 @@ def run_cells(
         yield from _Workers(cells, jobs, on_progress, Actors(work, nodes, on_progress)).outcomes()
         return
     if jobs > 1:
-        yield from _Workers(cells, jobs, on_progress, Processes(work)).outcomes()
+        yield from _Workers(cells, jobs, on_progress, ProcessCells(work)).outcomes()
         return
     for cell in cells:
         yield outcome_of(work, cell, on_progress)
@@ -67,7 +67,7 @@ def kept_workers(work: Work, jobs: int, on_progress: OnProgress) -> Iterator[Cal
 
     Worker processes stay alive from one list to the next, until the context ends.  With one job there are none.
     """
-    place, workers = Processes(work), list[Any]()
+    place, workers = ProcessCells(work), list[Any]()
 
     def run(cells: Sequence[Cell]) -> list[Outcome]:
         if jobs == 1:
@@ -84,7 +84,7 @@ def kept_workers(work: Work, jobs: int, on_progress: OnProgress) -> Iterator[Cal
         place.close(workers)
 
 
-class Asked:
+class RequestedCells:
     """Cells that worker processes run as they are asked for, and whose outcomes are taken by label.
 
     Workers start when cells wait, and end with ``close``.
@@ -92,7 +92,7 @@ class Asked:
 
     def __init__(self, work: Work, jobs: int):
         self._cells = list[Cell]()
-        self._workers = _Workers(self._cells, jobs, silent, Processes(work))
+        self._workers = _Workers(self._cells, jobs, silent, ProcessCells(work))
         self._waiting, self._tries = deque[int](), list[int]()
         self._places: dict[str, int] = {}
         self._ended: dict[int, Outcome] = {}
@@ -168,7 +168,7 @@ class _Workers(Generic[AnyWorker]):
     cells: Sequence[Cell]
     jobs: int
     on_progress: OnProgress
-    place: Place[AnyWorker]
+    place: WorkerHost[AnyWorker]
     workers: list[AnyWorker] = field(default_factory=list)
     keeps: bool = False
     shares: dict[int, float] = field(default_factory=dict)
@@ -212,7 +212,7 @@ class _Workers(Generic[AnyWorker]):
         index = worker.index
         try:
             what, *facts = worker.take()
-        except Lost as how:
+        except WorkerEnded as how:
             self.workers.remove(worker)
             if index is None:
                 if not worker.begun:

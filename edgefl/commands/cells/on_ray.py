@@ -18,7 +18,7 @@ import torch
 
 from edgefl import registry
 from edgefl.commands.cells.cells import Nodes
-from edgefl.commands.cells.workers import Cell, Lost, Work, served, tell_warnings
+from edgefl.commands.cells.workers import Cell, Work, WorkerEnded, served, tell_warnings
 from edgefl.commands.progress import OnProgress, messages
 from edgefl.commands.run.fingerprint import texts_of
 from edgefl.data import DataOptions, made_of
@@ -99,7 +99,7 @@ class _Share:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class NodeRequirements:
     """What cells need of a node, as plain data.
 
     The folder that relative paths start from, edgefl's environment variables, plug-ins, files of the command in the
@@ -153,7 +153,7 @@ class Actor:
         """Where this is, the versions there, its processor's instruction sets, and why cells can't run here, if so."""
         hello = greeting("")
         try:
-            return hello | {"why_not": Wanted(*wanted).lacking(), "kernels": kernels("cpu")}
+            return hello | {"why_not": NodeRequirements(*wanted).lacking(), "kernels": kernels("cpu")}
         except Exception as error:  # of another edgefl, whose version tells
             return hello | {"why_not": f"fails: {error!r}", "kernels": ""}
 
@@ -208,7 +208,7 @@ class _Job:
             self.end()
             cause = getattr(error, "cause", None) or error
             said = str(cause).strip().splitlines() or [repr(cause)]
-            raise Lost(f"its job on node {self.host} was lost ({said[0]})" if self.begun else said[0]) from error
+            raise WorkerEnded(f"its job on node {self.host} was lost ({said[0]})" if self.begun else said[0]) from error
         if message[0] == "outcome":
             self.messages = None
         return message
@@ -319,7 +319,7 @@ class Actors:
         self._made.clear()
 
 
-def _wanted(scenarios: Sequence[Scenario]) -> Wanted:
+def _wanted(scenarios: Sequence[Scenario]) -> NodeRequirements:
     variables = {name: value for name, value in os.environ.items() if name.startswith("EDGEFL_")}
     files: dict[str, int] = {}
     for text in {text for scenario in scenarios for text in texts_of(scenario.resolved())}:
@@ -333,7 +333,7 @@ def _wanted(scenarios: Sequence[Scenario]) -> Wanted:
     for options in sections.values():
         with suppress(EdgeflError):  # the cell says so
             data.append((options.model_dump_json(), _without_folders(made_of(options))))
-    return Wanted(os.getcwd(), variables, registry.for_workers(), [], files, data)
+    return NodeRequirements(os.getcwd(), variables, registry.for_workers(), [], files, data)
 
 
 def _without_folders(parts: Sequence[Any]) -> list[Any]:

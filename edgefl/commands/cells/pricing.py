@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from functools import cache
 
 from edgefl import start_method
-from edgefl.commands.cells.cells import Asked
+from edgefl.commands.cells.cells import RequestedCells
 from edgefl.commands.cells.workers import Cell
 from edgefl.commands.compose import predictor_for
 from edgefl.commands.progress import OnProgress
-from edgefl.cost import Predictor, Wanted
+from edgefl.cost import Predictor, PriceRequest
 from edgefl.machine.host import free_bytes
 from edgefl.planning import Planner
-from edgefl.work import Trace
+from edgefl.work import StepTrace
 
 ALONE = 4
 """So many works are priced by the command's own process: workers take longer to start."""
@@ -34,7 +34,7 @@ class Pricing:
     """Worker processes that price works (``edgefl.cost.Ahead``); they start with the first work."""
 
     def __init__(self, jobs: int):
-        self._asked = Asked(_priced, jobs)
+        self._asked = RequestedCells(_priced, jobs)
 
     @property
     def idle(self) -> int:
@@ -50,16 +50,16 @@ class Pricing:
             start_method.begin(__name__)
         return predicted >= ALONE
 
-    def begin(self, wanted: Wanted) -> None:
+    def begin(self, wanted: PriceRequest) -> None:
         """Let a worker price a work, unless one has or does."""
         if wanted.key not in self._asked:
             self._asked.begin(Cell(wanted.key, wanted))
 
-    def take(self, key: str) -> Trace | None:
+    def take(self, key: str) -> StepTrace | None:
         """The trace of a work; None if it wasn't begun, or failed: then its error comes where it is priced again."""
         if key not in self._asked:
             return None
-        answer: Trace | None = self._asked.take(key).answer
+        answer: StepTrace | None = self._asked.take(key).answer
         return answer
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ def beside(predictors: Sequence[Predictor], jobs: int | None) -> Iterator[Pricin
 
 @contextmanager
 def priced_beside(
-    wanted: Callable[[Planner], Iterator[Wanted]], planners: Sequence[Planner], jobs: int | None
+    wanted: Callable[[Planner], Iterator[PriceRequest]], planners: Sequence[Planner], jobs: int | None
 ) -> Iterator[None]:
     """Let worker processes price what is ``wanted`` of these planners, if more than ``ALONE`` works aren't known."""
     with beside([planner.predictor for planner in planners], jobs) as pricing:
@@ -109,6 +109,6 @@ def _predictor(device: str) -> Predictor:
     return predictor_for(device)
 
 
-def _priced(wanted: Wanted, on_progress: OnProgress) -> Trace:
+def _priced(wanted: PriceRequest, on_progress: OnProgress) -> StepTrace:
     """The trace of a work; in a worker process."""
     return _predictor(wanted.device).trace(wanted.work, wanted.shapes, wanted.key)

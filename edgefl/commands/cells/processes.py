@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from edgefl import registry, start_method, terminal
-from edgefl.commands.cells.workers import Cell, Lost, Outcome, Work, served, tell_warnings, told
+from edgefl.commands.cells.workers import Cell, Outcome, Work, WorkerEnded, served, tell_warnings, told
 
 PATIENCE = 10.0
 """Seconds that a worker without a cell has to end by itself."""
@@ -38,11 +38,11 @@ class _Process:
         except (EOFError, OSError):
             self.process.join(PATIENCE)
             self.pipe.close()
-            raise Lost(_how_ended(self.process.exitcode)) from None
+            raise WorkerEnded(_how_ended(self.process.exitcode)) from None
         return message
 
 
-class Processes:
+class ProcessCells:
     """Worker processes.  They aren't daemons, since the executor of a cell may have workers of its own."""
 
     def __init__(self, work: Work):

@@ -32,11 +32,11 @@ class Outcome(NamedTuple):
     error: Exception | None = None
 
 
-class Lost(Exception):
+class WorkerEnded(Exception):
     """A worker has ended; the message says how."""
 
 
-class Worker(Protocol):
+class CellWorker(Protocol):
     """Something that runs cells one after the other; ``index`` is that of its cell, ``begun`` whether it takes one."""
 
     index: int | None
@@ -49,10 +49,10 @@ class Worker(Protocol):
         """Its next message: ``begun``, ``warning`` with a text, ``event`` with facts, or ``outcome``.  Raises Lost."""
 
 
-AnyWorker = TypeVar("AnyWorker", bound=Worker)
+AnyWorker = TypeVar("AnyWorker", bound=CellWorker)
 
 
-class Place(Protocol[AnyWorker]):
+class WorkerHost(Protocol[AnyWorker]):
     """Where workers are."""
 
     def first(self, number: int) -> list[AnyWorker]:

@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 
 from edgefl import registry
-from edgefl.commands.check.findings import HANG_SECONDS, CheckReport, Findings, Hung, Rule, Watch, hung_in
+from edgefl.commands.check.findings import HANG_SECONDS, CheckReport, CheckRule, Findings, HangWatch, Hung, hung_in
 from edgefl.commands.check.one_task import check_in_worker
 from edgefl.commands.check.played import check_runs
 from edgefl.commands.check.rounds import check_schedule
@@ -73,7 +73,7 @@ def check(
     if kind not in PARTS:
         raise UnknownName("kind of part that can be checked", kind, PARTS)
     name = part if isinstance(part, str) else part.__name__
-    watch = Watch(hang_after)
+    watch = HangWatch(hang_after)
     findings = Findings(watch.renew)
     if kind == "method":
         check_contract(findings, watch, part, schedules, kinds, processes, options)
@@ -86,7 +86,7 @@ def check(
 
 def check_contract(
     findings: Findings,
-    watch: Watch,
+    watch: HangWatch,
     method: str | type[Method],
     schedules: Sequence[str | Mapping[str, object]] | None,
     kinds: Sequence[str],
@@ -141,7 +141,7 @@ def check_contract(
     except Hung as error:
         place = hung_in(error, getattr(sys.modules.get(owner.__module__), "__file__", None))
         fault = f"no check was finished for {watch.seconds:g} s; it hung in {place}"
-        findings.expect(Rule.ANSWERS, where, False, fault)
+        findings.expect(CheckRule.ANSWERS, where, False, fault)
         return
     if processes:
         for its in federations.values():

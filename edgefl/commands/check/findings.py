@@ -18,7 +18,7 @@ from edgefl.planning.rules import listed
 from edgefl.schedules import Stage
 
 
-class Rule:
+class CheckRule:
     """The rules that a part keeps, as a report names them."""
 
     BLIND, KEPT, NAMES, WHOLE = planning_rules.BLIND, planning_rules.KEPT, planning_rules.NAMES, planning_rules.WHOLE
@@ -114,7 +114,7 @@ class Findings:
 
 
 @dataclass(frozen=True)
-class Place:
+class CheckScope:
     """The schedule, stage and round of a check."""
 
     schedule: str
@@ -134,7 +134,7 @@ class Hung(KeyboardInterrupt):
     """No check was finished for too long: an interruption, which is nobody's fault and which no method catches."""
 
 
-class Watch:
+class HangWatch:
     """Raises Hung in the running code once ``seconds`` pass without a call of ``renew``.
 
     It needs a timer signal, which only the main thread of a POSIX system has; elsewhere there is no limit.

@@ -15,17 +15,17 @@ import torch
 from torch import Tensor
 
 from edgefl import models, registry
-from edgefl.commands.check.findings import Findings, Rule
+from edgefl.commands.check.findings import CheckRule, Findings
 from edgefl.commands.check.tiny_federation import TinyFederation
 from edgefl.cost import cost_key
 from edgefl.memo import cache_folder
-from edgefl.training import Node, Processes, Task
-from edgefl.work import Meter, Payload, Source, Trace, Work, run
+from edgefl.training import Node, ProcessExecutor, TrainingTask
+from edgefl.work import Meter, Payload, Source, StepTrace, Work, run
 from edgefl.work.torch_device import device_of
 from edgefl.work.update import Update
 
 
-def run_task(federation: TinyFederation, task: Task, source: Source, rule: str, where: str) -> Update | None:
+def run_task(federation: TinyFederation, task: TrainingTask, source: Source, rule: str, where: str) -> Update | None:
     """The task's report, None if running it fails; the first task of each cost is compared with its prediction."""
     findings = federation.findings
     key = cost_key(task.work, source)
@@ -35,10 +35,10 @@ def run_task(federation: TinyFederation, task: Task, source: Source, rule: str, 
         after = kept_by_steps(task.work)
         changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
         fault = "{} changed while the work ran: what a step needs later belongs in ctx.notes or ctx.outputs"
-        findings.expect_none(Rule.STATELESS, where, changed, fault)
+        findings.expect_none(CheckRule.STATELESS, where, changed, fault)
         if key not in federation.measured:
             federation.measured.add(key)
-            with findings.attempt(Rule.MEMORY, where):
+            with findings.attempt(CheckRule.MEMORY, where):
                 check_cost(federation, task, source, where)
         check_bytes(findings, task.work.up, report.payloads, where)
         inputs = {p.name: {i.name: task.inputs[i.name] for i in p.items} for p in task.work.down}
@@ -47,45 +47,45 @@ def run_task(federation: TinyFederation, task: Task, source: Source, rule: str, 
     return None
 
 
-def check_training(findings: Findings, task: Task, report: Update, where: str) -> None:
+def check_training(findings: Findings, task: TrainingTask, report: Update, where: str) -> None:
     """Check that training changed what trains, at a finite loss."""
     work, loss = task.work, report.loss
     if not any(p.train for p in work.passes):
         return
     if loss is None:
-        findings.expect(Rule.TRAINS, where, False, "no batch gave a loss to train on")
+        findings.expect(CheckRule.TRAINS, where, False, "no batch gave a loss to train on")
         return
-    findings.expect(Rule.TRAINS, where, True)
-    findings.expect(Rule.TRAINS, where, math.isfinite(loss), f"the mean loss is {loss}")
+    findings.expect(CheckRule.TRAINS, where, True)
+    findings.expect(CheckRule.TRAINS, where, math.isfinite(loss), f"the mean loss is {loss}")
     after = {n: t for named in report.payloads.values() for n, t in named.items()} | dict(report.kept)
     names = set(work.trainable) & after.keys() & task.inputs.keys()
     moved = any(not same(task.inputs[name].to(after[name].dtype), after[name]) for name in names)
-    findings.expect(Rule.TRAINS, where, moved or not names, "no trainable parameter that is sent up has changed")
+    findings.expect(CheckRule.TRAINS, where, moved or not names, "no trainable parameter that is sent up has changed")
 
 
-def check_repeated(federation: TinyFederation, task: Task, report: Update, where: str) -> None:
+def check_repeated(federation: TinyFederation, task: TrainingTask, report: Update, where: str) -> None:
     """Repeat a task on this node, where other tasks ran since, and on a new one, and compare the reports."""
-    with federation.findings.attempt(Rule.SEED, where):
+    with federation.findings.attempt(CheckRule.SEED, where):
         for node in (federation.node, Node(federation.setup.clients, device_of("cpu"))):
-            check_equal(federation.findings, Rule.SEED, report, node.run(task), where)
+            check_equal(federation.findings, CheckRule.SEED, report, node.run(task), where)
 
 
-def check_kept(federation: TinyFederation, task: Task, report: Update, source: Source, where: str) -> None:
+def check_kept(federation: TinyFederation, task: TrainingTask, report: Update, source: Source, where: str) -> None:
     """Check the cost of a client's next task, which starts from the parameters that it kept."""
     if task.work.keep and report.kept:
         following = replace(task, inputs={**task.inputs, **report.kept})
-        with federation.findings.attempt(Rule.KEPT, where):
+        with federation.findings.attempt(CheckRule.KEPT, where):
             check_cost(federation, following, source, f"{where}, with what was kept")
 
 
 def check_in_worker(federation: TinyFederation) -> None:
     """Repeat the clients' tasks in a worker process and compare the reports."""
     scenario = federation.scenario
-    with Processes(scenario.data, scenario.seed, scenario.model.tokens, cache_folder(), 1, "cpu") as executor:
+    with ProcessExecutor(scenario.data, scenario.seed, scenario.model.tokens, cache_folder(), 1, "cpu") as executor:
         futures = [executor.submit(task) for _, task, _ in federation.tasks]
         for (where, _, report), future in zip(federation.tasks, futures, strict=True):
-            with federation.findings.attempt(Rule.PROCESS, where):
-                check_equal(federation.findings, Rule.PROCESS, report, future.result(), where)
+            with federation.findings.attempt(CheckRule.PROCESS, where):
+                check_equal(federation.findings, CheckRule.PROCESS, report, future.result(), where)
 
 
 def check_equal(findings: Findings, rule: str, first: Update, second: Update, where: str) -> None:
@@ -150,7 +150,7 @@ def _frozen(value: Any, depth: int = 0) -> object:
     return id(value), _frozen(getattr(value, "__dict__", {}), depth + 1)
 
 
-def check_cost(federation: TinyFederation, task: Task, source: Source, where: str) -> None:
+def check_cost(federation: TinyFederation, task: TrainingTask, source: Source, where: str) -> None:
     """Compare the predicted memory and FLOPs of a task with the measured ones, to the byte and the FLOP.
 
     Every step is metered, so that growth from batch to batch is noticed.
@@ -168,13 +168,13 @@ def check_cost(federation: TinyFederation, task: Task, source: Source, where: st
     ]
     equal = predicted.peak_memory_bytes == measured.peak_memory_bytes and not parts
     fault = f"{predicted.peak_memory_bytes} bytes predicted, {measured.peak_memory_bytes} measured"
-    federation.findings.expect(Rule.MEMORY, where, equal, "; ".join([fault, *parts]))
+    federation.findings.expect(CheckRule.MEMORY, where, equal, "; ".join([fault, *parts]))
     flops = _flops(predicted), _flops(measured)
     fault = f"forward and backward by pass and pattern: {flops[0]} predicted, {flops[1]} measured"
-    federation.findings.expect(Rule.FLOPS, where, flops[0] == flops[1], fault)
+    federation.findings.expect(CheckRule.FLOPS, where, flops[0] == flops[1], fault)
 
 
-def _flops(trace: Trace) -> dict[tuple[int, str], tuple[int, int]]:
+def _flops(trace: StepTrace) -> dict[tuple[int, str], tuple[int, int]]:
     return {key: (step.forward_flops, step.backward_flops) for key, step in trace.steps.items()}
 
 
@@ -186,7 +186,7 @@ def check_bytes(
         if payload.items:
             body = safetensors.torch.save({n: t.contiguous().clone() for n, t in tensors[payload.name].items()})
             fault = f"payload {payload.name!r} has {len(body)} bytes, described as {payload.serialised_bytes}"
-            findings.expect(Rule.BYTES, where, len(body) == payload.serialised_bytes, fault)
+            findings.expect(CheckRule.BYTES, where, len(body) == payload.serialised_bytes, fault)
 
 
 def same(a: Tensor, b: Tensor) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from edgefl import registry
-from edgefl.commands.check.findings import Findings, Hung, Rule, Watch, hung_in
+from edgefl.commands.check.findings import CheckRule, Findings, HangWatch, Hung, hung_in
 from edgefl.commands.run.run import run
 from edgefl.commands.verify.verify import verify
 from edgefl.registry.code import is_main
@@ -33,7 +33,7 @@ class _Stopped(Exception):
     """The run is interrupted here."""
 
 
-def check_runs(findings: Findings, watch: Watch, scenario: Scenario) -> None:
+def check_runs(findings: Findings, watch: HangWatch, scenario: Scenario) -> None:
     """Run the scenario here and in two other processes, interrupt and resume it, and compare what is written."""
     where = scenario.name
     try:
@@ -41,16 +41,16 @@ def check_runs(findings: Findings, watch: Watch, scenario: Scenario) -> None:
             watch.watching(),
             _global_seeds(),
             TemporaryDirectory(prefix="edgefl-check-") as folder,
-            findings.attempt(Rule.RUNS, where),
+            findings.attempt(CheckRule.RUNS, where),
         ):
             whole = _run(findings, scenario, Path(folder) / "whole")
-            findings.expect(Rule.RUNS, where, True)
+            findings.expect(CheckRule.RUNS, where, True)
             _check_priced(findings, whole, where)
             _check_resumed(findings, scenario, whole, Path(folder) / "resumed", where)
             _check_repeated(findings, scenario, whole, Path(folder), where)
     except Hung as error:
         fault = f"no round ended for {watch.seconds:g} s; it hung in {hung_in(error, None)}"
-        findings.expect(Rule.RUNS, where, False, fault)
+        findings.expect(CheckRule.RUNS, where, False, fault)
 
 
 @contextmanager
@@ -94,7 +94,7 @@ def _check_priced(findings: Findings, whole: Run, where: str) -> None:
     for part in verify(whole.path).runs.values():
         for rule in part.checks:
             fault = f"{rule.says}: {json.dumps(rule.first and rule.first.as_json())}" if rule.broken else ""
-            findings.expect(Rule.PRICED, where, not rule.broken, fault)
+            findings.expect(CheckRule.PRICED, where, not rule.broken, fault)
     for record in whole.records("clients"):
         if record.get("measured_peak_memory_bytes") is None:
             continue
@@ -102,26 +102,26 @@ def _check_priced(findings: Findings, whole: Run, where: str) -> None:
         for name, spare in (("peak_memory_bytes", SPARE), ("forward_flops", 0), ("backward_flops", 0)):
             predicted, measured = record[name], record[f"measured_{name}"]
             fault = f"{name.replace('_', ' ')}: {predicted} predicted, {measured} measured"
-            findings.expect(Rule.PRICED, at, abs(predicted - measured) <= spare, fault)
+            findings.expect(CheckRule.PRICED, at, abs(predicted - measured) <= spare, fault)
 
 
 def _check_resumed(findings: Findings, scenario: Scenario, whole: Run, folder: Path, where: str) -> None:
-    with findings.attempt(Rule.RESUMES, where):
+    with findings.attempt(CheckRule.RESUMES, where):
         half = max(len(whole.records("rounds")) // 2, 1)
         resumed = _run(findings, scenario, folder, stop=half, seed=2)
         fault = differing(whole, resumed, "uninterrupted", f"resumed after round {half}")
-        findings.expect(Rule.RESUMES, where, not fault, fault)
+        findings.expect(CheckRule.RESUMES, where, not fault, fault)
 
 
 def _check_repeated(findings: Findings, scenario: Scenario, whole: Run, folder: Path, where: str) -> None:
-    with findings.attempt(Rule.REPEATS, where):
+    with findings.attempt(CheckRule.REPEATS, where):
         for number in (1, 2):
             again = _elsewhere(scenario, folder / f"again-{number}", number)
             if again is None:  # a notebook's part: no other process has it
                 again = _run(findings, scenario, folder / f"again-{number}", seed=10 + number)
             findings.renew()
             fault = differing(whole, again, "first", "second")
-            if not findings.expect(Rule.REPEATS, where, not fault, fault):
+            if not findings.expect(CheckRule.REPEATS, where, not fault, fault):
                 return
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import cycle
 
 from edgefl import seeds
-from edgefl.commands.check.findings import Place, Rule
+from edgefl.commands.check.findings import CheckRule, CheckScope
 from edgefl.commands.check.one_task import (
     check_equal,
     check_kept,
@@ -24,7 +24,7 @@ from edgefl.errors import MethodError
 from edgefl.methods import ServerState, Update
 from edgefl.planning.rules import works
 from edgefl.schedules import Schedule, Stage
-from edgefl.training import Task
+from edgefl.training import TrainingTask
 from edgefl.work import Work
 
 
@@ -32,11 +32,11 @@ def check_schedule(federation: TinyFederation, name: str, schedule: Schedule) ->
     """Check one round of every stage; each starts from the server's state after the one before."""
     findings, method, setup = federation.findings, federation.method, federation.setup
     for kind in setup.clients.kinds:
-        with findings.attempt(Rule.ANSWERS, f"{kind}, {name}"):
+        with findings.attempt(CheckRule.ANSWERS, f"{kind}, {name}"):
             variants = method.variants[kind] if method.participates(kind, 1) else ()
             works_alone = all(isinstance(method.client_work(kind, 1, variant), Work) for variant in variants)
-            findings.expect(Rule.ANSWERS, f"{kind}, {name}", works_alone)
-    if any(failure.startswith(f"{Rule.ANSWERS}: ") for failure in findings.failures):
+            findings.expect(CheckRule.ANSWERS, f"{kind}, {name}", works_alone)
+    if any(failure.startswith(f"{CheckRule.ANSWERS}: ") for failure in findings.failures):
         return
     try:
         for work, stage, *_ in works(method, schedule):
@@ -45,10 +45,10 @@ def check_schedule(federation: TinyFederation, name: str, schedule: Schedule) ->
         findings.refused[name] = str(error)
         return
     first_state = f"the first state, {name}"
-    with findings.attempt(Rule.PLACES, first_state):
+    with findings.attempt(CheckRule.PLACES, first_state):
         state = method.initial(1)
         different = differing(state.tensors, federation.new_method().initial(1).tensors)
-        findings.expect_none(Rule.SEED, first_state, different, "{} differs for a new instance of the method")
+        findings.expect_none(CheckRule.SEED, first_state, different, "{} differs for a new instance of the method")
         check_first_shapes(federation, first_state, state)
         served = set[str]()
         for round in range(1, schedule.rounds + 1):
@@ -61,23 +61,23 @@ def check_schedule(federation: TinyFederation, name: str, schedule: Schedule) ->
             clients = min((len(setup.of_kind(kind)) for kind in kinds), default=1)
             for first in range(0, len(candidates), clients):  # more candidates than clients need further rounds
                 order = (*candidates[first:], *candidates[:first])
-                state = _check_round(federation, Place(name, stage, round), kinds, state, order)
+                state = _check_round(federation, CheckScope(name, stage, round), kinds, state, order)
         fault = "participates() is true for none of " + ", ".join(setup.clients.kinds)
-        findings.expect(Rule.SERVES, name, bool(served), fault)
+        findings.expect(CheckRule.SERVES, name, bool(served), fault)
 
 
 def _check_round(
-    federation: TinyFederation, place: Place, kinds: Sequence[str], state: ServerState, candidates: Sequence[Stage]
+    federation: TinyFederation, place: CheckScope, kinds: Sequence[str], state: ServerState, candidates: Sequence[Stage]
 ) -> ServerState:
     """The state after a round: server, clients of these kinds, aggregation, server, evaluation."""
     state = check_server(federation, "before", place, state)
     updates: list[Update] = []
     for kind in kinds:
         for client, stage in zip(federation.setup.of_kind(kind).tolist(), cycle(candidates), strict=False):
-            update = check_client(federation, client, kind, Place(place.schedule, stage, place.round), state)
+            update = check_client(federation, client, kind, CheckScope(place.schedule, stage, place.round), state)
             updates += [update] if update else []
     if updates:
-        with federation.findings.attempt(Rule.PURE, place.at("aggregate()")):
+        with federation.findings.attempt(CheckRule.PURE, place.at("aggregate()")):
             state = check_aggregation(federation, place, state, updates)
         state = check_server(federation, "after", place, state)
     for kind in federation.setup.clients.kinds:
@@ -85,24 +85,28 @@ def _check_round(
     return state
 
 
-def check_client(federation: TinyFederation, client: int, kind: str, place: Place, state: ServerState) -> Update | None:
+def check_client(
+    federation: TinyFederation, client: int, kind: str, place: CheckScope, state: ServerState
+) -> Update | None:
     """The update of one client's round at this stage; None if the round fails."""
     findings, where = federation.findings, place.at(kind)
     source = federation.setup.clients.client(client)
-    with findings.attempt(Rule.MEETS, where):
+    with findings.attempt(CheckRule.MEETS, where):
         variant, again = federation.method.variant_of(kind, client), federation.new_method()
         if federation.method.varies:
             same = again.variant_of(kind, client) == variant
-            findings.expect(Rule.BLIND, where, same, "two calls of variant() give different ones for a client")
+            findings.expect(CheckRule.BLIND, where, same, "two calls of variant() give different ones for a client")
         full = federation.method.client_work(kind, place.round, variant)
         equal = full.encode() == again.client_work(kind, place.round, variant).encode()
-        findings.expect(Rule.BLIND, where, equal, "two calls give different works")
-        findings.expect(Rule.BLIND, where, full.kind == kind, f"its kind is {full.kind!r}")
+        findings.expect(CheckRule.BLIND, where, equal, "two calls give different works")
+        findings.expect(CheckRule.BLIND, where, full.kind == kind, f"its kind is {full.kind!r}")
         work = place.stage.cut(full).fitted(source.size)
         if not check_work(findings, work, where, place.stage, state):
             return None
-        task = Task(work.form, work.scalars, state.inputs(work), client, seeds.key(1, "check", client, place.round))
-        report = run_task(federation, task, source, Rule.TRAINS, where)
+        task = TrainingTask(
+            work.form, work.scalars, state.inputs(work), client, seeds.key(1, "check", client, place.round)
+        )
+        report = run_task(federation, task, source, CheckRule.TRAINS, where)
         if report is None:
             return None
         if client == federation.setup.of_kind(kind)[0]:
@@ -119,10 +123,10 @@ def check_client(federation: TinyFederation, client: int, kind: str, place: Plac
     return None
 
 
-def check_server(federation: TinyFederation, when: str, place: Place, state: ServerState) -> ServerState:
+def check_server(federation: TinyFederation, when: str, place: CheckScope, state: ServerState) -> ServerState:
     """The state after the works that the method gives the server ``before`` or ``after`` the clients' round."""
     findings = federation.findings
-    with findings.attempt(Rule.SERVER, place.at(f"{when}()")):
+    with findings.attempt(CheckRule.SERVER, place.at(f"{when}()")):
         works = getattr(federation.method, when)(state, place.round)
         check_server_works(federation, when, place, state, works)
         for index, work in enumerate(works):
@@ -133,88 +137,88 @@ def check_server(federation: TinyFederation, when: str, place: Place, state: Ser
 
 
 def _check_server_work(
-    federation: TinyFederation, work: Work, seed: int, where: str, place: Place, state: ServerState
+    federation: TinyFederation, work: Work, seed: int, where: str, place: CheckScope, state: ServerState
 ) -> ServerState:
     """The state after one work of the server; unchanged if the work can't be run."""
     findings = federation.findings
     stage, work = _stage_of(federation, work, place), federation.setup.staged(work, place.stage)
     if not check_work(findings, work, where, stage, state):
         return state
-    task = Task(work.form, work.scalars, state.inputs(work), None, seed)
-    report = run_task(federation, task, federation.setup.clients.server(), Rule.SERVER, where)
+    task = TrainingTask(work.form, work.scalars, state.inputs(work), None, seed)
+    report = run_task(federation, task, federation.setup.clients.server(), CheckRule.SERVER, where)
     if report is None:
         return state
-    with findings.attempt(Rule.SEED, where):
-        check_equal(findings, Rule.SEED, report, federation.node.run(task), where)
+    with findings.attempt(CheckRule.SEED, where):
+        check_equal(findings, CheckRule.SEED, report, federation.node.run(task), where)
     check_training(findings, task, report, where)
     tensors = copies(state.tensors)
     new = federation.method.absorb(state, work, report)
     changed = differing(tensors, state.tensors)
-    findings.expect_none(Rule.SERVER, where, changed, "absorb() changed {} in place")
+    findings.expect_none(CheckRule.SERVER, where, changed, "absorb() changed {} in place")
     check_next_state(federation, place, where, state, new)
     return new
 
 
-def check_evaluation(federation: TinyFederation, kind: str, place: Place, state: ServerState) -> None:
+def check_evaluation(federation: TinyFederation, kind: str, place: CheckScope, state: ServerState) -> None:
     """Check that the model of a kind gets finite metrics on the validation split."""
     findings, where = federation.findings, place.at(f"evaluate() of {kind}")
-    with findings.attempt(Rule.METRICS, where):
+    with findings.attempt(CheckRule.METRICS, where):
         work = federation.method.evaluate(kind, "validation")
         stage, work = _stage_of(federation, work, place), federation.setup.staged(work, place.stage)
         if not check_work(findings, work, where, stage, state):
             return
-        task = Task(work.form, work.scalars, state.inputs(work), None, 1)
-        report = run_task(federation, task, federation.setup.clients.server(), Rule.METRICS, where)
+        task = TrainingTask(work.form, work.scalars, state.inputs(work), None, 1)
+        report = run_task(federation, task, federation.setup.clients.server(), CheckRule.METRICS, where)
         if report is not None:
             metrics = report.metrics
-            findings.expect(Rule.METRICS, where, bool(metrics), "it gives no metrics")
+            findings.expect(CheckRule.METRICS, where, bool(metrics), "it gives no metrics")
             infinite = {name: value for name, value in metrics.items() if not math.isfinite(value)}
-            findings.expect(Rule.METRICS, where, not infinite, str(infinite))
+            findings.expect(CheckRule.METRICS, where, not infinite, str(infinite))
 
 
-def _stage_of(federation: TinyFederation, work: Work, place: Place) -> Stage | None:
+def _stage_of(federation: TinyFederation, work: Work, place: CheckScope) -> Stage | None:
     """The stage that restricts the work; None for a model of the server's own."""
     return place.stage if work.kind in federation.setup.clients.kinds else None
 
 
 def check_aggregation(
-    federation: TinyFederation, place: Place, state: ServerState, updates: Sequence[Update]
+    federation: TinyFederation, place: CheckScope, state: ServerState, updates: Sequence[Update]
 ) -> ServerState:
     """The aggregated state, compared with that of a second call, a new method, reversed and single updates."""
     expect_none, where = federation.findings.expect_none, place.at("aggregate()")
     tensors, versions = copies(state.tensors), dict(state.versions)
     sent = [copies(dict(update.sent())) for update in updates]
     new = federation.method.aggregate(state, updates)
-    expect_none(Rule.PURE, where, differing(tensors, state.tensors), "{} was changed in place")
+    expect_none(CheckRule.PURE, where, differing(tensors, state.tensors), "{} was changed in place")
     fault = "the versions of the given state were changed"
-    federation.findings.expect(Rule.PURE, where, versions == dict(state.versions), fault)
+    federation.findings.expect(CheckRule.PURE, where, versions == dict(state.versions), fault)
     changed = [n for update, old in zip(updates, sent, strict=True) for n in differing(old, dict(update.sent()))]
-    expect_none(Rule.PURE, where, changed, "{} of an update was changed")
+    expect_none(CheckRule.PURE, where, changed, "{} of an update was changed")
     repeated = federation.method.aggregate(state, updates).tensors
-    expect_none(Rule.PURE, where, differing(new.tensors, repeated), "{} differs in a second call")
+    expect_none(CheckRule.PURE, where, differing(new.tensors, repeated), "{} differs in a second call")
     fresh_state = federation.new_method().aggregate(state, updates)
     fresh = fresh_state.tensors
     fault = "{} differs for a new instance of the method: what a round leaves behind belongs in the state"
-    expect_none(Rule.PURE, where, differing(new.tensors, fresh), fault)
+    expect_none(CheckRule.PURE, where, differing(new.tensors, fresh), fault)
     reverse = federation.new_method().aggregate(state, list(reversed(updates))).tensors
-    expect_none(Rule.ORDER, where, differing(fresh, reverse), "{} differs: sort the updates by client")
+    expect_none(CheckRule.ORDER, where, differing(fresh, reverse), "{} differs: sort the updates by client")
     check_next_state(federation, place, where, state, new)
     check_untrained_aggregation(federation, where, state, updates, fresh_state)
     for update in updates:
-        with federation.findings.attempt(Rule.SPARSE, where):
+        with federation.findings.attempt(CheckRule.SPARSE, where):
             alone = federation.method.aggregate(state, [update])
             client_where = f"{where} of one {update.kind} client alone"
-            check_next_state(federation, place, client_where, state, alone, Rule.SPARSE)
+            check_next_state(federation, place, client_where, state, alone, CheckRule.SPARSE)
     return new
 
 
 def check_next_state(
     federation: TinyFederation,
-    place: Place,
+    place: CheckScope,
     where: str,
     old: ServerState,
     new: ServerState,
-    rule: str = Rule.PLACES,
+    rule: str = CheckRule.PLACES,
 ) -> None:
     """Check the new state against the old one; failures without a rule of their own are reported under ``rule``."""
     expect_none = federation.findings.expect_none
@@ -223,7 +227,7 @@ def check_next_state(
     added = {address for address in new.tensors.keys() - old.tensors.keys() if not address.startswith("table/")}
     expect_none(rule, where, added, "{} is new; addresses that are added later must begin with table/")
     unversioned = new.tensors.keys() ^ new.versions.keys()
-    expect_none(Rule.VERSIONS, where, unversioned, "{} has no version")
+    expect_none(CheckRule.VERSIONS, where, unversioned, "{} has no version")
     changed, reshaped = set[str](), set[str]()
     for address, value in new.tensors.items():
         before = old.tensors.get(address)
@@ -235,7 +239,7 @@ def check_next_state(
             changed.add(address)
     expect_none(rule, where, reshaped, "{} has another shape or precision than before")
     stale = {address for address in changed if new.versions.get(address, 0) <= old.versions.get(address, 0)}
-    expect_none(Rule.VERSIONS, where, stale, "{} changed without a new version; use state.changed()")
+    expect_none(CheckRule.VERSIONS, where, stale, "{} changed without a new version; use state.changed()")
     infinite = {
         address
         for address in changed
@@ -248,7 +252,7 @@ def check_next_state(
         for address in changed
         if _scheduled(address, kinds) and not place.stage.active(address.split("/", 1)[1])
     }
-    expect_none(Rule.INACTIVE, where, idle, "{} changed")
+    expect_none(CheckRule.INACTIVE, where, idle, "{} changed")
 
 
 def _scheduled(address: str, kinds: tuple[str, ...]) -> bool:

@@ -13,7 +13,7 @@ from edgefl.methods import Method
 from edgefl.planning import Setup
 from edgefl.scenario import Scenario, load
 from edgefl.schedules.stages import ScheduleOptions
-from edgefl.training import Node, Task
+from edgefl.training import Node, TrainingTask
 from edgefl.work.update import Update
 
 KINDS = ("image", "text", "image-text")
@@ -100,4 +100,4 @@ class TinyFederation:
     node: Node
     predictor: Predictor
     measured: set[str] = field(default_factory=set)
-    tasks: list[tuple[str, Task, Update]] = field(default_factory=list)
+    tasks: list[tuple[str, TrainingTask, Update]] = field(default_factory=list)

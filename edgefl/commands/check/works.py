@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from edgefl import models
-from edgefl.commands.check.findings import Findings, Place, Rule
+from edgefl.commands.check.findings import CheckRule, CheckScope, Findings
 from edgefl.commands.check.tiny_federation import TinyFederation
 from edgefl.methods import ServerState, Update
 from edgefl.planning import shapes, shapes_alone
@@ -21,15 +21,15 @@ from edgefl.work.slices import fits
 
 def check_work(findings: Findings, work: Work, where: str, stage: Stage | None, state: ServerState) -> bool:
     """Whether the work can be run.  ``stage`` is None for a model that no schedule restricts."""
-    with findings.attempt(Rule.WRITTEN, where):
+    with findings.attempt(CheckRule.WRITTEN, where):
         decoded = Work.decode(work.encode())
         equal = decoded == work and decoded.encode() == work.encode()
         fault = "decode(encode()) is another work; args take plain JSON: lists, no tuples"
-        findings.expect(Rule.WRITTEN, where, equal, fault)
-    with findings.attempt(Rule.BUILT, where):
+        findings.expect(CheckRule.WRITTEN, where, equal, fault)
+    with findings.attempt(CheckRule.BUILT, where):
         with torch.device("meta"):
             models.build(work.model)
-        findings.expect(Rule.BUILT, where, True)
+        findings.expect(CheckRule.BUILT, where, True)
         runs = _check_addresses(findings, work, where, state)
         _check_waste(findings, work, where, state)
         for rule, names, fault in broken(work, stage):
@@ -49,11 +49,11 @@ def _check_addresses(findings: Findings, work: Work, where: str, state: ServerSt
             if held is None:
                 if not is_table and item.like is None:
                     fault = f"{item.name!r} travels {direction} as {item.source!r}, which initial() doesn't have"
-                    ok &= findings.expect(Rule.ADDRESSES, where, False, fault)
+                    ok &= findings.expect(CheckRule.ADDRESSES, where, False, fault)
             elif not fits(item.cut, held.shape, item.shape):
                 fault = f"{item.name!r} travels {direction} as {item.shape}; {item.source!r} is {tuple(held.shape)}"
-                ok &= findings.expect(Rule.ADDRESSES, where, is_table, fault)
-    findings.expect(Rule.ADDRESSES, where, True)
+                ok &= findings.expect(CheckRule.ADDRESSES, where, is_table, fault)
+    findings.expect(CheckRule.ADDRESSES, where, True)
     return ok
 
 
@@ -71,30 +71,30 @@ def _check_waste(findings: Findings, work: Work, where: str, state: ServerState)
         like = wasteful.get(name)
         fault = f"{{}} has the name and shape of the parameter {like!r} and travels at every stage; give its item "
         fault += f"like={like!r} (Method.like_model), then stages and widths cut it"
-        findings.expect_none(Rule.LIKE, where, {name} if wasteful else (), fault)
+        findings.expect_none(CheckRule.LIKE, where, {name} if wasteful else (), fault)
 
 
 def check_first_shapes(federation: TinyFederation, where: str, state: ServerState) -> None:
     """Check that ``initial()`` gives the same addresses and shapes on the meta device."""
-    with federation.findings.attempt(Rule.UNTRAINED, where):
+    with federation.findings.attempt(CheckRule.UNTRAINED, where):
         alone = shapes(federation.method)
         same = {a: _form(t) for a, t in alone.tensors.items()}.items() ^ {
             a: _form(t) for a, t in state.tensors.items()
         }.items()
         fault = "{} has another shape without training"
-        federation.findings.expect_none(Rule.UNTRAINED, where, {address for address, _ in same}, fault)
+        federation.findings.expect_none(CheckRule.UNTRAINED, where, {address for address, _ in same}, fault)
 
 
 def check_server_works(
-    federation: TinyFederation, when: str, place: Place, state: ServerState, works: Sequence[Work]
+    federation: TinyFederation, when: str, place: CheckScope, state: ServerState, works: Sequence[Work]
 ) -> None:
     """Check that the works of the server ``before`` or ``after`` a round are the same without values."""
     where = place.at(f"{when}()")
-    with federation.findings.attempt(Rule.UNTRAINED, where):
+    with federation.findings.attempt(CheckRule.UNTRAINED, where):
         with shapes_alone(federation.method, f"{when}()"), torch.device("meta"):
             alone = getattr(federation.new_method(), when)(_on_meta(state), place.round)
         equal = [work.encode() for work in alone] == [work.encode() for work in works]
-        federation.findings.expect(Rule.UNTRAINED, where, equal, "without training it gives other works")
+        federation.findings.expect(CheckRule.UNTRAINED, where, equal, "without training it gives other works")
 
 
 def check_untrained_aggregation(
@@ -104,7 +104,7 @@ def check_untrained_aggregation(
 
     As in a run with ``training: none``, clients of one variant that train and send the same share one update.
     """
-    with federation.findings.attempt(Rule.UNTRAINED, where):
+    with federation.findings.attempt(CheckRule.UNTRAINED, where):
         alike = {(u.kind, u.variant, u.work.trainable, repr(u.work.up)): u for u in updates}
         sent = [
             replace(
@@ -119,7 +119,7 @@ def check_untrained_aggregation(
             alone = federation.new_method().aggregate(_on_meta(state), sent)
         different = _changed(state, alone) ^ _changed(state, new)
         fault = "{} changes either with training or without it, not both"
-        federation.findings.expect_none(Rule.UNTRAINED, where, different, fault)
+        federation.findings.expect_none(CheckRule.UNTRAINED, where, different, fault)
 
 
 def _changed(old: ServerState, new: ServerState) -> set[str]:

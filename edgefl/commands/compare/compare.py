@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from edgefl.commands.compare.members import Group, Member, Members, members_of
+from edgefl.commands.compare.members import FinishedRun, Members, SeedGroup, members_of
 from edgefl.commands.compare.orderings import ordering_of_rows, ordering_of_study, tables_of
 from edgefl.commands.progress import OnProgress, silent
-from edgefl.records.compare import ComparedRow, ComparedRuns, EqualCosts, EqualRow, Ordering
+from edgefl.records.compare import ComparedRuns, EqualCosts, EqualRow, Ordering, SeedGroupRow
 from edgefl.records.rounds import lower_is_better
 from edgefl.records.summary import RunSummary
 from edgefl.report.facts import RoundFacts, facts_of, fitting, hardest, peak_of, share, shown_metrics
 from edgefl.report.paired import figures_of
-from edgefl.report.spread import Spread, with_confidence
+from edgefl.report.spread import SeedSpread, with_confidence
 from edgefl.runs import Run
 
 Facts = RunSummary
@@ -60,13 +60,15 @@ def compare(runs: Sequence[str | os.PathLike[str]], *, on_progress: OnProgress =
 def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> ComparedRuns:
     """The result of ``compare`` from the facts of each member's run, by its folder."""
 
-    def facts(member: Member) -> Facts:
+    def facts(member: FinishedRun) -> Facts:
         return facts_by_folder[str(member.run.path)]
 
     groups = members.groups
     metrics = _metrics([facts(m) for group in groups for m in group.members])
     columns = {metric: [_scores([facts(m).metrics for m in g.members], metric) for g in groups] for metric in metrics}
-    columns |= {name: [Spread(tuple(of(facts(m)) for m in g.members)) for g in groups] for name, of in COSTS.items()}
+    columns |= {
+        name: [SeedSpread(tuple(of(facts(m)) for m in g.members)) for g in groups] for name, of in COSTS.items()
+    }
     confidence = with_confidence(columns["virtual_seconds"])
     seeds = [group.seeds for group in groups]
     higher = {name: name in MORE_IS_BETTER if name in COSTS else not lower_is_better(name) for name in columns}
@@ -76,7 +78,7 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> Com
         metrics=metrics,
         chance=_chances([facts(group.members[0]) for group in groups], metrics),
         rows=[
-            ComparedRow(
+            SeedGroupRow(
                 label=group.label,
                 sets=group.sets,
                 seeds=group.seeds,
@@ -118,12 +120,12 @@ def _metrics(all_facts: Sequence[Facts]) -> list[str]:
     return found
 
 
-def _scores(metrics: Sequence[Metrics | None], metric: str) -> Spread:
+def _scores(metrics: Sequence[Metrics | None], metric: str) -> SeedSpread:
     """A metric over the seeds; None stands for a run that wasn't evaluated."""
     values = tuple(None if each is None else _of(each, metric) for each in metrics)
     kind, name = metric.split(".", 1)
     lacking = sum(each is None or name not in each.get(kind, {}) for each in metrics)
-    return Spread(values, values.count(None) - lacking)
+    return SeedSpread(values, values.count(None) - lacking)
 
 
 def _of(metrics: Metrics, metric: str) -> float | None:
@@ -137,7 +139,7 @@ def _chances(all_facts: Sequence[Facts], metrics: Sequence[str]) -> dict[str, fl
     return {metric: value for metric, found in levels.items() if len(found) == 1 and (value := found.pop()) is not None}
 
 
-def _equal(groups: Sequence[Group], metrics: Sequence[str], higher: Mapping[str, bool]) -> list[EqualCosts]:
+def _equal(groups: Sequence[SeedGroup], metrics: Sequence[str], higher: Mapping[str, bool]) -> list[EqualCosts]:
     """Each group's metrics at the largest budget that all runs reached, for each of ``budgets.AXES``."""
     runs, seeds = [member.run for group in groups for member in group.members], [group.seeds for group in groups]
     splits = list(dict.fromkeys(s for r in runs for s in (r.settings.evaluation.final, r.settings.evaluation.split)))
@@ -166,7 +168,7 @@ def _equal(groups: Sequence[Group], metrics: Sequence[str], higher: Mapping[str,
 
 
 def _orderings(
-    groups: Sequence[Group], columns: Mapping[str, Sequence[Spread]], metrics: Sequence[str]
+    groups: Sequence[SeedGroup], columns: Mapping[str, Sequence[SeedSpread]], metrics: Sequence[str]
 ) -> list[Ordering]:
     """The studies that the runs belong to; of other runs every pair of rows."""
     runs = [member.run for group in groups for member in group.members]
@@ -198,7 +200,7 @@ Metrics = Mapping[str, Mapping[str, float | None]]
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class KindEvaluation:
     """The metrics of an evaluation by kind, its round and split, and what the run had spent by then, by AXES."""
 
     round: int
@@ -211,10 +213,10 @@ class Evaluation:
 class Curve:
     """The evaluations of a run, in order, and what the whole run spent, by AXES."""
 
-    evaluations: tuple[Evaluation, ...]
+    evaluations: tuple[KindEvaluation, ...]
     spent: Mapping[str, float]
 
-    def last(self, axis: str, budget: float, split: str | None = None) -> Evaluation | None:
+    def last(self, axis: str, budget: float, split: str | None = None) -> KindEvaluation | None:
         """The last evaluation, on this split if one is given, that the budget allows; None if there is none."""
         allowed = [e for e in self.evaluations if e.spent[axis] <= budget * (1 + ROUNDING) and split in (None, e.split)]
         return allowed[-1] if allowed else None
@@ -233,7 +235,7 @@ def curve_of(run: Run) -> Curve:
         )
     ]
     evaluations = tuple(
-        Evaluation(r.round, options.final if r is rounds[-1] else options.split, r.metrics, spent)
+        KindEvaluation(r.round, options.final if r is rounds[-1] else options.split, r.metrics, spent)
         for r, spent in zip(rounds, spent_by_round, strict=True)
         if r.metrics
     )
@@ -247,7 +249,7 @@ class Equal:
     axis: str
     budget: float
     split: str
-    evaluations: tuple[Evaluation | None, ...]
+    evaluations: tuple[KindEvaluation | None, ...]
 
 
 def at_equal(curves: Sequence[Curve], splits: Sequence[str]) -> list[Equal]:

@@ -21,7 +21,7 @@ FOLDER = "run"
 
 
 @dataclass(frozen=True)
-class Member:
+class FinishedRun:
     """A finished run, the folder that was ``given`` for it, and its scenario's values without those IGNORED."""
 
     run: Run
@@ -35,12 +35,12 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Group:
+class SeedGroup:
     """Runs that differ in their seeds only; ``sets`` has the values in which the group differs from others."""
 
     label: str
     sets: Flat
-    members: tuple[Member, ...]
+    members: tuple[FinishedRun, ...]
 
     @property
     def seeds(self) -> list[int]:
@@ -56,7 +56,7 @@ class Members:
     compared.
     """
 
-    groups: list[Group]
+    groups: list[SeedGroup]
     also: list[str]
     left_out: list[str] = field(default_factory=list)
 
@@ -74,7 +74,7 @@ def members_of(paths: Sequence[str | os.PathLike[str]]) -> Members:
                 continue
             known.add(run.path.resolve())
             if run.finished:
-                members.append(Member(run, given, flat(run.scenario)))
+                members.append(FinishedRun(run, given, flat(run.scenario)))
             else:
                 left_out.append(f"{run.path} isn't finished; continue it with edgefl run --resume {given}")
     if not members:
@@ -83,7 +83,7 @@ def members_of(paths: Sequence[str | os.PathLike[str]]) -> Members:
     labels, also = labels_of([group[0].fields for group in grouped])
     differing = _differing([group[0].fields for group in grouped])
     groups = [
-        Group(label, {path: group[0].fields.get(path) for path in differing}, tuple(group))
+        SeedGroup(label, {path: group[0].fields.get(path) for path in differing}, tuple(group))
         for label, group in zip(labels, grouped, strict=True)
     ]
     return Members(groups, also, left_out)
@@ -102,7 +102,7 @@ def _runs_of(path: Path, left_out: list[str]) -> Iterator[Run]:
             left_out.append(f"{folder} isn't begun; continue it with edgefl run --resume {path}")
 
 
-def _grouped(members: Sequence[Member], left_out: list[str]) -> list[list[Member]]:
+def _grouped(members: Sequence[FinishedRun], left_out: list[str]) -> list[list[FinishedRun]]:
     """Members by their fields; where two have the same fields and seed, the given folder is a field too."""
     groups = _by_fields(members)
     if any(len({m.seed for m in group}) < len(group) for group in groups):
@@ -111,7 +111,7 @@ def _grouped(members: Sequence[Member], left_out: list[str]) -> list[list[Member
         groups = _by_fields(members)
     kept = []
     for group in groups:
-        by_seed: dict[int, Member] = {}
+        by_seed: dict[int, FinishedRun] = {}
         for member in group:
             if (first := by_seed.setdefault(member.seed, member)) is not member:
                 left_out.append(f"{member.run.path} has the scenario and seed of {first.run.path}")
@@ -119,8 +119,8 @@ def _grouped(members: Sequence[Member], left_out: list[str]) -> list[list[Member
     return kept
 
 
-def _by_fields(members: Sequence[Member]) -> list[list[Member]]:
-    groups: dict[str, list[Member]] = {}
+def _by_fields(members: Sequence[FinishedRun]) -> list[list[FinishedRun]]:
+    groups: dict[str, list[FinishedRun]] = {}
     for member in members:
         groups.setdefault(repr(sorted(member.fields.items())), []).append(member)
     return list(groups.values())

@@ -17,8 +17,8 @@ from edgefl.commands.compare.studies import Study, study_of
 from edgefl.errors import RunError
 from edgefl.records import Record, part_of
 from edgefl.records.compare import Ordering, OrderingClaim, OrderingFigure, OrderingRow
-from edgefl.records.eligibility import Verdict as VerdictRecord
-from edgefl.records.run import Result
+from edgefl.records.eligibility import VerdictRecord
+from edgefl.records.run import FinalSummary
 from edgefl.report.paired import PairedGap, paired_gap, seeds_needed
 from edgefl.runs import Run
 
@@ -27,7 +27,7 @@ Values = Mapping[str, Mapping[str, Mapping[int, float]]]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PairVerdict:
     """Verdict on a pair: the ``gap`` over seeds, and the number of seeds in which the better variant is ahead."""
 
     gap: PairedGap
@@ -43,16 +43,16 @@ class Verdict:
         return "holds" if self.gap.mean > 0 else "reversed"
 
 
-def judge(worse: Sequence[float], better: Sequence[float]) -> Verdict:
+def judge(worse: Sequence[float], better: Sequence[float]) -> PairVerdict:
     """Compare the values of two variants, seed by seed."""
-    return Verdict(paired_gap(better, worse), sum(b > a for a, b in zip(worse, better, strict=True)))
+    return PairVerdict(paired_gap(better, worse), sum(b > a for a, b in zip(worse, better, strict=True)))
 
 
 # --- what a scenario claims ------------------------------------------------------------------------------------------
 
 
 @dataclass
-class Table:
+class SeedScores:
     """Values by variant, metric and seed."""
 
     study: Study
@@ -79,24 +79,24 @@ class Table:
 
 
 @part_of(VerdictRecord)
-class Judged(Record):
+class EligibleColumn(Record):
     """Whether a client was eligible."""
 
     client: int
     eligible: bool
 
 
-def tables_of(runs: Iterable[Run]) -> list[Table]:
+def tables_of(runs: Iterable[Run]) -> list[SeedScores]:
     """The values of these finished runs for each study that one of them belongs to.
 
     A run that lacks a metric of its study, or whose model diverged, is left out.
     """
-    tables: dict[str, Table] = {}
+    tables: dict[str, SeedScores] = {}
     for run in runs:
         study = study_of(run.name)
         if study is None:
             continue
-        table = tables.setdefault(study.title, Table(study))
+        table = tables.setdefault(study.title, SeedScores(study))
         for variant in study.variants:
             if is_variant(study, variant, run.scenario):
                 try:
@@ -128,11 +128,11 @@ def measured(run: Run, metric: str) -> float:
     """
     if metric == "eligible":
         eligible = defaultdict[int, bool](bool)
-        for verdict in run.read(Judged):
+        for verdict in run.read(EligibleColumn):
             eligible[verdict.client] |= verdict.eligible
         return fmean(map(float, eligible.values()))
     kind, name = metric.split(".", 1)
-    result = run.read_file(Result)
+    result = run.read_file(FinalSummary)
     value = None if result is None else result.metrics.get(kind, {}).get(name)
     if value is None:
         raise RunError(f"the run at {run.path} has no value of {metric}, which its ordering is about")
@@ -142,7 +142,7 @@ def measured(run: Run, metric: str) -> float:
 # --- as a record ---------------------------------------------------------------------------------------------------
 
 
-def ordering_of_study(table: Table) -> Ordering:
+def ordering_of_study(table: SeedScores) -> Ordering:
     """The means of a study's variants and the verdicts on what is claimed."""
     study, there = table.study, set(table.variants)
     claims = []
@@ -173,7 +173,7 @@ def ordering_of_rows(title: str, values: Values, metrics: Sequence[str]) -> Orde
     return _ordering(title, values, rows, common, seeds, claims, [])
 
 
-def _claim(worse: str, better: str, metric: str, verdict: Verdict) -> OrderingClaim:
+def _claim(worse: str, better: str, metric: str, verdict: PairVerdict) -> OrderingClaim:
     gap = verdict.gap
     return OrderingClaim(
         worse=worse,

@@ -13,7 +13,7 @@ import numpy as np
 from edgefl.commands.cells.cells import check_jobs
 from edgefl.commands.cells.pricing import priced_beside
 from edgefl.commands.compose import Given, commonest_link, labels_of, planner_of, scenario_of
-from edgefl.commands.profile.profile import Wanted, check_wanted
+from edgefl.commands.profile.profile import ProfileOptions, check_wanted
 from edgefl.commands.profile.profile_clients import at_hardest, judged
 from edgefl.commands.profile.subjects import Subject, subjects, works_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
@@ -32,7 +32,7 @@ from edgefl.devices.fleet import draw_budgets
 from edgefl.errors import UnknownName, UnknownNames
 from edgefl.planning import Demand, Planner, Verdict
 from edgefl.planning.workload import LEFT_OUT, Workload, hardest, stage_of_works
-from edgefl.records.devices import DeviceCheck, DeviceChecks, DeviceRow
+from edgefl.records.devices import DeviceCheck, DeviceCheckRow, DeviceChecks
 from edgefl.records.record import UNSET
 from edgefl.report import FIGURE_FORMS, check_figure, draw_figure
 from edgefl.report.charts.devices import devices_that_fit
@@ -90,7 +90,7 @@ def check_devices(
     given_link = load_link(link) if link else None
     planner = planner_of(whole, on_progress)
     setup = planner.setup
-    check_wanted(Wanted(stage=stage, kind=kind), [setup])
+    check_wanted(ProfileOptions(stage=stage, kind=kind), [setup])
     over = given_link or commonest_link(setup.fleet)
     library.sort(key=lambda device: (available_memory_bytes(device), device.name))
     kinds = [name for name in setup.clients.kinds if kind in (None, name)]
@@ -188,7 +188,7 @@ def _rows(
     over: Link,
     stage: int | None,
     granted: BudgetOptions,
-) -> list[DeviceRow]:
+) -> list[DeviceCheckRow]:
     setup = workload.setup
     members = subject.members
     if not len(members) or not workload.demands:
@@ -218,7 +218,7 @@ def _rows(
         demand = workload.demands[work]
         unthrottled = demand.compute.seconds(device) + demand.compute.loaded_bytes / device.storage_bytes_per_second
         rows.append(
-            DeviceRow(
+            DeviceCheckRow(
                 device=device.name,
                 kind=subject.kind,
                 variant=subject.shown_variant,

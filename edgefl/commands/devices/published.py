@@ -22,7 +22,15 @@ from edgefl.devices.profile import Hardware, device_names, hardware, in_runtime,
 from edgefl.devices.written_facts import library_folder
 from edgefl.errors import DeviceError, EdgeflError, UnknownName
 from edgefl.records.devices import Sourced
-from edgefl.records.published import Agreement, Foretold, Group, Published, PublishedRow, Question, Unseen
+from edgefl.records.published import (
+    Agreement,
+    Foretold,
+    HeldOutAgreement,
+    PublishedAgreement,
+    PublishedGroup,
+    PublishedRow,
+    Unseen,
+)
 from edgefl.records.record import UNSET
 from edgefl.report import FIGURE_FORMS, check_figure, draw_figure
 from edgefl.report.charts.devices import predicted_over_published
@@ -33,7 +41,7 @@ def validate_devices(
     devices: Sequence[str] = (),
     plot: str | os.PathLike[str] | None = None,
     on_progress: OnProgress = silent,
-) -> Published:
+) -> PublishedAgreement:
     """Hold predictions against the published measurements of the library's devices, or of these.
 
     The training step of each measurement is built on fake tensors, its operators are counted, and the profile of its
@@ -75,7 +83,7 @@ def validate_devices(
 
 
 @dataclass(frozen=True)
-class Held:
+class MeasuredQuantity:
     """What a measurement says of one quantity, with the cost of its step on its hardware.
 
     ``quantity`` is ``seconds`` of a step, ``power`` while it was timed, ``joules`` of a step, ``peak_memory``, or
@@ -129,7 +137,7 @@ class Held:
         return seconds, device.idle_watts + (device.compute_watts - device.idle_watts) * busy
 
 
-def held(rows: Iterable[Measurement]) -> list[Held]:
+def held(rows: Iterable[Measurement]) -> list[MeasuredQuantity]:
     """The quantities of the measurements with the costs of their steps."""
     result = []
     for row in rows:
@@ -143,7 +151,7 @@ def held(rows: Iterable[Measurement]) -> list[Held]:
             reason = str(error)
         quantities: list[str] = ["seconds" if row.seconds_per_step is not None else row.measured]
         quantities += ["power", "joules"] if row.joules_per_step is not None else []
-        result += [Held(row, device, cost, quantity, reason) for quantity in quantities]
+        result += [MeasuredQuantity(row, device, cost, quantity, reason) for quantity in quantities]
     return result
 
 
@@ -182,7 +190,7 @@ def foretold() -> Mapping[tuple[str, ...], Foretold]:
         }  # fmt: skip
 
 
-def published_row(one: Held) -> PublishedRow:
+def published_row(one: MeasuredQuantity) -> PublishedRow:
     """A row of ``edgefl devices validate``."""
     row, predicted = one.row, one.predicted()
     seen = foretold().get(key_of(row)) if one.quantity in ("seconds", "joules") else None
@@ -198,17 +206,17 @@ def published_row(one: Held) -> PublishedRow:
     )  # fmt: skip
 
 
-def judged(rows: Sequence[PublishedRow]) -> Published:
+def judged(rows: Sequence[PublishedRow]) -> PublishedAgreement:
     """These rows with what their seconds say: agreement by question, by device and by source."""
     seconds = [row for row in rows if row.quantity == "seconds" and row.ratio is not None]
     questions = []
     for unseen in get_args(Unseen):
         known = _agreement(*_foretold(seconds, unseen))
         if known is not None:
-            questions.append(Question(**vars(known), unseen=unseen))
+            questions.append(HeldOutAgreement(**vars(known), unseen=unseen))
     shipped = _agreement(seconds, [row.ratio * row.measured for row in seconds if row.ratio is not None])
     joules = _agreement(*_foretold([row for row in rows if row.quantity == "joules"], "device"))
-    return Published(
+    return PublishedAgreement(
         rows=rows, questions=questions, shipped=shipped or UNSET, joules=joules or UNSET,
         by_device=_groups(seconds, lambda row: row.device, "device"),
         by_source=_groups(seconds, source_of, "source"),
@@ -232,7 +240,7 @@ def _agreement(rows: Sequence[PublishedRow], predicted: Sequence[float]) -> Agre
     return agreement([row.measured for row in rows], predicted, clusters, len({row.device for row in rows}))
 
 
-def _groups(rows: Sequence[PublishedRow], name: Callable[[PublishedRow], str], unseen: Unseen) -> list[Group]:
+def _groups(rows: Sequence[PublishedRow], name: Callable[[PublishedRow], str], unseen: Unseen) -> list[PublishedGroup]:
     def error(of: Sequence[PublishedRow], by: Unseen) -> float | None:
         found = [
             abs(getattr(row.foretold, f"unseen_{by}") / row.measured - 1) for row in of if row.foretold is not None
@@ -241,7 +249,7 @@ def _groups(rows: Sequence[PublishedRow], name: Callable[[PublishedRow], str], u
 
     groups = {each: [row for row in rows if name(row) == each] for each in dict.fromkeys(map(name, rows))}
     return [
-        Group(
+        PublishedGroup(
             name=each, rows=len(of), shipped_error=median(abs(row.ratio - 1) for row in of if row.ratio is not None),
             unseen_model_error=error(of, "model"), unseen_error=error(of, unseen),
         )

@@ -26,7 +26,7 @@ from edgefl.models.towers.vision import import_torchvision
 from edgefl.plain_data import from_data, to_data
 from edgefl.registry import package_digest
 from edgefl.registry.part_fields import Fields
-from edgefl.work import CUDA_ROUNDING, METERED, Meter, Trace, digest
+from edgefl.work import CUDA_ROUNDING, METERED, Meter, StepTrace, digest
 
 AUTOCAST = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 OPTIMIZERS = {
@@ -104,7 +104,7 @@ def _predicted(row: Measurement, gpu: bool, key: tuple[object, ...]) -> ComputeC
     """The cost of a network's step, whose trace is kept on disk as those of works are."""
     code = package_digest("edgefl", (*ROOMS, "commands/devices"))
     folder, name = cache_folder() / "costs", digest([*key, *models.versions(), code])
-    trace = remembered(folder, name, partial(from_data, Trace), "costs")
+    trace = remembered(folder, name, partial(from_data, StepTrace), "costs")
     if trace is None:
         trace = _trace(row, gpu)
         remember(folder, name, to_data(trace))
@@ -115,7 +115,7 @@ def _predicted(row: Measurement, gpu: bool, key: tuple[object, ...]) -> ComputeC
     )  # fmt: skip
 
 
-def _trace(row: Measurement, gpu: bool) -> Trace:
+def _trace(row: Measurement, gpu: bool) -> StepTrace:
     with torch.device("meta"):
         built = network(row)
     mode = PredictionMode()
@@ -141,7 +141,7 @@ def _trace(row: Measurement, gpu: bool) -> Trace:
 
 def _step(
     row: Measurement,
-    built: Network,
+    built: PublishedNetwork,
     module: nn.Module,
     optimizer: torch.optim.Optimizer,
     meter: Meter,
@@ -160,7 +160,7 @@ def _step(
     optimizer.zero_grad()
 
 
-def _is_trained(row: Measurement, built: Network, name: str) -> bool:
+def _is_trained(row: Measurement, built: PublishedNetwork, name: str) -> bool:
     return row.trained == "all" or name.startswith(built.last)
 
 
@@ -175,7 +175,7 @@ def _optimizer(row: Measurement, trained: list[nn.Parameter], gpu: bool) -> torc
 
 
 @dataclass(frozen=True)
-class Network:
+class PublishedNetwork:
     """A module, a function that makes a batch of its size, and the loss of a batch: ``loss(module, batch)``.
 
     ``last`` are the starts of the names of the last layer's parameters.
@@ -187,7 +187,7 @@ class Network:
     last: tuple[str, ...] = ("",)
 
 
-def network(row: Measurement) -> Network:
+def network(row: Measurement) -> PublishedNetwork:
     """Build the network of a measurement on the current device, from timm, torchvision or transformers.
 
     Raises UnknownName for another, unless it is in ``OTHERS``.
@@ -201,9 +201,9 @@ def network(row: Measurement) -> Network:
         module = _of_timm(row)
         last = module.default_cfg["classifier"]
         names = last if isinstance(last, tuple) else (last,)  # a distilled network has two heads
-        return Network(module, _images(row), _cross_entropy, tuple(f"{name}." for name in names))
+        return PublishedNetwork(module, _images(row), _cross_entropy, tuple(f"{name}." for name in names))
     build: Callable[[Measurement], Any] = OTHERS.get(row.model, _of_torchvision)
-    return Network(build(row), _images(row), _cross_entropy)
+    return PublishedNetwork(build(row), _images(row), _cross_entropy)
 
 
 def _of_timm(row: Measurement) -> Any:
@@ -270,7 +270,7 @@ def _cross_entropy(module: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     return functional.cross_entropy(module(batch["image"]).float(), batch["label"])
 
 
-def _of_transformers(row: Measurement) -> Network:
+def _of_transformers(row: Measurement) -> PublishedNetwork:
     """BERT without classes answers questions, as in NVIDIA's examples; others classify.  Attention isn't fused."""
     import_torchvision()
     import transformers
@@ -298,4 +298,4 @@ def _of_transformers(row: Measurement) -> Network:
         value: Tensor = module(**inputs).loss
         return value
 
-    return Network(module, batch, loss)
+    return PublishedNetwork(module, batch, loss)

@@ -26,7 +26,7 @@ from edgefl.commands.emulate.machines import (
     shares_of,
     with_measured_compute,
 )
-from edgefl.commands.emulate.rates import Timed, fitted, timed_works
+from edgefl.commands.emulate.rates import TimedWork, fitted, timed_works
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.run.fingerprint import inputs_of, made_of
 from edgefl.commands.run.needs import check
@@ -34,15 +34,15 @@ from edgefl.cost import joules_of
 from edgefl.data import Federation
 from edgefl.devices import Device
 from edgefl.emulation.client_process import Data
-from edgefl.emulation.emulator import Emulator, Flown
+from edgefl.emulation.emulator import EmulatedRound, Emulator
 from edgefl.emulation.kernel import check as check_kernel
 from edgefl.errors import RunError
 from edgefl.machine import host
 from edgefl.machine.microbenchmarks import calibrate_here
 from edgefl.planning import Planner, Setup, WorkKey
 from edgefl.records import Record, part_of
-from edgefl.records.clients import Flight
-from edgefl.records.emulated import ClientRound, EmulatedDevice, EmulatedFlight, Emulation, Machine, PhaseError
+from edgefl.records.clients import FlightRecord
+from edgefl.records.emulated import ClientRound, EmulatedDevice, EmulatedFlight, Emulation, EmulationHost, PhaseError
 from edgefl.report.facts import evaluation_of
 from edgefl.runs import Run, RunDirectory, environment, read_run
 from edgefl.runs.durable import replace_file
@@ -141,7 +141,7 @@ def emulate(
         on_message("simulating")
         untrained = load(whole.resolved(), ["training.mode=none"])
         simulated = _play(folder / "simulated", untrained, played, None, None, rounds, federation, silent)
-        flown: list[tuple[int, Flown]] = []
+        flown: list[tuple[int, EmulatedRound]] = []
         factors: dict[tuple[int, int], float] = {}
         landing = _landing(emulator, flown, factors, whole.round.deadline)
         on_progress("combination", {"label": "emulated", "index": 0, "of": 1})
@@ -154,7 +154,7 @@ def emulate(
     rows = rows_of(*(run.read(PhasesOfFlight) for run in (simulated, emulated, replayed)), who=who, processor=processor)
     answer = Emulation(
         folder=str(folder),
-        machine=Machine(processor=host.model_name(), cores=os.cpu_count(), system=host.platform_name()),
+        machine=EmulationHost(processor=host.model_name(), cores=os.cpu_count(), system=host.platform_name()),
         calibration=calibration,
         devices={devices[index].name: _device_told(shares[index], had, core) for index, (core, had) in rates.items()},
         client_rounds=rows,
@@ -214,7 +214,7 @@ def _by_works(
     shares: Mapping[int, float],
     emulator: Emulator,
     here: Device,
-    works: Mapping[WorkKey, Timed],
+    works: Mapping[WorkKey, TimedWork],
     on_message: Callable[[str], None],
 ) -> dict[int, tuple[Device, float]]:
     """Each device's core and the share of it that it has, by index.
@@ -241,7 +241,10 @@ def _by_works(
 
 
 def _landing(
-    emulator: Emulator, flown: list[tuple[int, Flown]], factors: dict[tuple[int, int], float], deadline: float | None
+    emulator: Emulator,
+    flown: list[tuple[int, EmulatedRound]],
+    factors: dict[tuple[int, int], float],
+    deadline: float | None,
 ) -> Callable[[Flights], Landings]:
     """What lands the flights of a simulation: the emulator.
 
@@ -261,7 +264,7 @@ def _landing(
     return land
 
 
-def _landings(flights: Flights, rows: Sequence[Flown]) -> Landings:
+def _landings(flights: Flights, rows: Sequence[EmulatedRound]) -> Landings:
     """Landings with the seconds of an emulation; joules are the profiles' watts times these."""
     outcome = [
         FINISHED if row.ended_in is None else NO_MEMORY if row.killed else LATE if row.late else DROPPED for row in rows
@@ -294,7 +297,7 @@ def _device_told(quota: float, share: float, core: Device) -> EmulatedDevice:
     )
 
 
-def _told(round: int, row: Flown) -> EmulatedFlight:
+def _told(round: int, row: EmulatedRound) -> EmulatedFlight:
     down, up = row.frame_bytes
     return EmulatedFlight(
         round=round,
@@ -345,7 +348,7 @@ def _play(
 PARTS = ("download", "compute", "upload")
 
 
-@part_of(Flight)
+@part_of(FlightRecord)
 class PhasesOfFlight(Record):
     """What is compared of a flight."""
 

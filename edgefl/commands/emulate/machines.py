@@ -15,7 +15,7 @@ from edgefl import registry, units
 from edgefl.devices import Device, FailureOptions, Fleet
 from edgefl.devices.availability import Always, Booleans
 from edgefl.devices.fleet import apportion
-from edgefl.emulation.emulator import Machine
+from edgefl.emulation.emulator import EmulatedClient
 from edgefl.emulation.limits import LEAST_SHARE
 from edgefl.emulation.links import MOST_OTHERS, UNLIMITED, Rates
 from edgefl.errors import EmulationError
@@ -85,7 +85,7 @@ class Only(Always):
 
 
 @dataclass(frozen=True)
-class Timed(Fleet):
+class SlowedFleet(Fleet):
     """A fleet on which computing takes ``factors`` times as long as predicted, by dispatch and client."""
 
     factors: Mapping[tuple[int, int], float] = field(default_factory=dict)
@@ -102,7 +102,7 @@ def with_measured_compute(setup: Setup, factors: Mapping[tuple[int, int], float]
     """The setup with a fleet whose computing takes what was measured: these factors on what is predicted."""
     fleet = setup.fleet
     known = {each.name: getattr(fleet, each.name) for each in fields(Fleet)}
-    return replace(setup, fleet=Timed(**known, factors=factors))
+    return replace(setup, fleet=SlowedFleet(**known, factors=factors))
 
 
 def chosen_clients(setup: Setup, count: int | None) -> tuple[int, ...]:
@@ -174,7 +174,7 @@ def cores_of(setup: Setup, clients: Sequence[int], shares: Mapping[int, float], 
     return placed
 
 
-def machines_of(setup: Setup, cores: Mapping[int, int], shares: Mapping[int, float]) -> list[Machine]:
+def machines_of(setup: Setup, cores: Mapping[int, int], shares: Mapping[int, float]) -> list[EmulatedClient]:
     """What each client gets: its device's share of its core, its memory budget and its link.
 
     Raises EmulationError for a device whose memory its runtime takes whole.
@@ -188,7 +188,7 @@ def machines_of(setup: Setup, cores: Mapping[int, int], shares: Mapping[int, flo
                 "fleet.budgets.within_device=false)"
             )
     return [
-        Machine(
+        EmulatedClient(
             client,
             core,
             shares[int(fleet.device_index[client])],

@@ -18,7 +18,7 @@ from edgefl.data import Federation
 from edgefl.devices import Device
 from edgefl.machine.fitted_rates import TimedStep, nearest
 from edgefl.planning import Plan, Planner, Setup, WorkKey
-from edgefl.training import Inline, Task
+from edgefl.training import Inline, TrainingTask
 
 TIMES = 3
 """How often a work is timed; its median counts.  A run before them isn't timed."""
@@ -27,19 +27,19 @@ HOLD = 0.03
 
 
 @dataclass(frozen=True)
-class Timed(TimedStep):
+class TimedWork(TimedStep):
     """A work as a task, its operators, and its CPU seconds on a core of this machine."""
 
-    task: Task
+    task: TrainingTask
 
 
 def timed_works(
     setup: Setup, planner: Planner, clients: Sequence[int], federation: Federation, on_message: Callable[[str], None]
-) -> dict[WorkKey, Timed]:
+) -> dict[WorkKey, TimedWork]:
     """The work of each variant at each stage, timed in this process; its client with the most samples trains it."""
     state = setup.method.at_start(setup.seed)
     inline = Inline(federation, "cpu")
-    works: dict[WorkKey, Timed] = {}
+    works: dict[WorkKey, TimedWork] = {}
     for kind, variant in setup.variants:
         own = (kind, variant)
         members = [client for client in clients if (setup.kind_of(client), setup.variant_of(client)) == own]
@@ -53,7 +53,7 @@ def timed_works(
             on_message(f"timing the work of {kind} clients at stage {stage.index}")
             plan: Plan = planner.plan(*setup.place(client), round, stage, ())
             seed = seeds.key(setup.seed, "training", client, 0)
-            task = Task(
+            task = TrainingTask(
                 plan.form, planner.scalars(kind, round, stage, variant),
                 state.wire(plan.form, frozenset(plan.form.keep)), client, seed,
             )  # fmt: skip
@@ -62,7 +62,9 @@ def timed_works(
                 began = time.process_time()
                 inline.submit(task).result()
                 seconds.append(time.process_time() - began)
-            works[kind, variant, stage.index] = Timed(plan.cost.compute.operators, float(np.median(seconds[1:])), task)
+            works[kind, variant, stage.index] = TimedWork(
+                plan.cost.compute.operators, float(np.median(seconds[1:])), task
+            )
     return works
 
 

@@ -33,7 +33,7 @@ MOST_BYTES = 32_000_000
 Answer = TypeVar("Answer")
 
 
-class Asked(NamedTuple):
+class ExploreRequest(NamedTuple):
     """The combinations that are asked for."""
 
     given: str
@@ -94,7 +94,7 @@ def asked_for(
     output: str | os.PathLike[str] | None,
     jobs: int | None,
     on_progress: OnProgress,
-) -> Asked:
+) -> ExploreRequest:
     """What is asked for.  Raises as ``explore`` does."""
     if jobs is not None:
         check_jobs(jobs)
@@ -105,7 +105,7 @@ def asked_for(
     messages(on_progress)(f"preparing {whole.name}")
     grid = grid_of(whole, axes or proposed(whole), most=MOST_CELLS)
     told = _axes(whole, grid)
-    return Asked(given or whole.name, overrides, whole, grid, told, jobs or most_jobs(), on_progress)
+    return ExploreRequest(given or whole.name, overrides, whole, grid, told, jobs or most_jobs(), on_progress)
 
 
 def _axes(whole: Scenario, grid: Grid) -> list[ExploredAxis]:

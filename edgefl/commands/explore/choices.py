@@ -10,7 +10,7 @@ from edgefl.commands.compose import compose
 from edgefl.commands.fit.changes import schedules_of
 from edgefl.errors import EdgeflError
 from edgefl.scenario import Scenario, load
-from edgefl.scenario.axes import Axis
+from edgefl.scenario.axes import ScenarioAxis
 from edgefl.scenario.document import KeyPath
 from edgefl.scenario.keys import key_path
 from edgefl.yaml_lines import flow
@@ -25,7 +25,7 @@ MOST_STAGES = 4
 
 def proposed(scenario: Scenario) -> list[str]:
     """Axes such as ``training.batch=20,40,80``, as long as there are few cells; none for what the scenario compares."""
-    compared = [Axis.of_compare(scenario._document, path) for path in scenario.compare]
+    compared = [ScenarioAxis.of_compare(scenario._document, path) for path in scenario.compare]
     cells, axes = prod(len(axis.values) for axis in compared), list[str]()
     for path, values in _axes(scenario):
         if any(_within(key_path(path), axis.path) for axis in compared):

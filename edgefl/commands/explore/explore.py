@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from edgefl.commands.compose import Given
 from edgefl.commands.explore.asked import asked_for, write_page
-from edgefl.commands.explore.presets import Candidate, presets_of
-from edgefl.commands.explore.priced_cell import Answered, Span, priced_cell
+from edgefl.commands.explore.presets import PresetCandidate, presets_of
+from edgefl.commands.explore.priced_cell import BudgetRange, ExploreCellAnswer, priced_cell
 from edgefl.commands.explore.shared_rows import Needed, are_many, with_shared_rows
 from edgefl.commands.progress import OnProgress, public_command, silent
 from edgefl.commands.sweep.cell_answers import Workloads
-from edgefl.records.explore import Column, Explored, ExploredCell, ExploredFleet, Place
+from edgefl.records.explore import Explored, ExploredCell, ExploredFleet, PackedColumn, Place
 from edgefl.report.explore import page_of
-from edgefl.report.explore.page_columns import Columns
+from edgefl.report.explore.page_columns import PageColumns
 from edgefl.report.explore.words import budget_of
 from edgefl.scenario import Scenario
 
@@ -58,9 +58,9 @@ def explore(
         RunError: The page can't be written, or would be too large.
     """
     asked = asked_for(scenario, axes, overrides, output, jobs, on_progress)
-    columns, works = dict[Place, Column](), set[str]()
-    fleets, spans = list[ExploredFleet](), dict[str, Span]()
-    cells, candidates, needed = list[ExploredCell](), list[Candidate](), list[Needed]()
+    columns, works = dict[Place, PackedColumn](), set[str]()
+    fleets, spans = list[ExploredFleet](), dict[str, BudgetRange]()
+    cells, candidates, needed = list[ExploredCell](), list[PresetCandidate](), list[Needed]()
     _shared.cache_clear()  # an earlier call was told its columns
     for head, outcome in zip(asked.cells(), asked.outcomes(_priced), strict=True):
         if isinstance(outcome, str):
@@ -74,7 +74,7 @@ def explore(
         needed += answer.needed
         for name, span in answer.spans.items():
             spans[name] = span.with_(spans.get(name, span))
-        candidates.append(Candidate(len(cells), head.at, answer.eligible, answer.fleet.clients, answer.seconds))
+        candidates.append(PresetCandidate(len(cells), head.at, answer.eligible, answer.fleet.clients, answer.seconds))
         cells.append(ExploredCell(**vars(head), priced=replace(answer.cell, fleet=fleets.index(answer.fleet))))
     if any(are_many(fleet.clients) for fleet in fleets):
         fleets, cells, columns = with_shared_rows(fleets, cells, needed, columns)
@@ -102,15 +102,15 @@ def explore(
 class _Priced(NamedTuple):
     """A cell, the columns that this process hasn't given yet, and the cost keys of the works that it priced."""
 
-    answer: Answered
-    columns: Mapping[Place, Column]
+    answer: ExploreCellAnswer
+    columns: Mapping[Place, PackedColumn]
     works: frozenset[str]
 
 
 @cache
-def _shared() -> tuple[Workloads, Columns]:
+def _shared() -> tuple[Workloads, PageColumns]:
     """The workloads and the columns of all cells of this process."""
-    return Workloads(silent, keeping=False), Columns()
+    return Workloads(silent, keeping=False), PageColumns()
 
 
 def _priced(scenario: Scenario, on_progress: OnProgress) -> _Priced:

@@ -10,11 +10,11 @@ from edgefl.devices import Device, Link, available_memory_bytes
 from edgefl.devices.fleet import draw_budgets
 from edgefl.planning import DataCoverage, Setup
 from edgefl.records.explore import ExploredFleet, HeldClasses, NamedDevice, NamedLink
-from edgefl.report.explore.page_columns import Columns
+from edgefl.report.explore.page_columns import PageColumns
 from edgefl.scenario import Scenario
 
 
-def fleet_rows(scenario: Scenario, setup: Setup, columns: Columns) -> ExploredFleet:
+def fleet_rows(scenario: Scenario, setup: Setup, columns: PageColumns) -> ExploredFleet:
     """The fleet of a scenario, with a row for each client."""
     fleet, clients, budgets = setup.fleet, setup.clients, scenario.fleet.budgets
     unlimited = budgets.model_copy(update={"within_device": False})

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from edgefl.records.explore import ExploredAxis, Preset
 
 
-class Candidate(NamedTuple):
+class PresetCandidate(NamedTuple):
     """A cell, its choices, and who fits by what the scenario grants."""
 
     cell: int
@@ -23,17 +23,17 @@ TIERS = ("training.checkpointing", "training.loss_chunk", "training.precision", 
 """Fields by how little they change training, as ``edgefl fit`` orders them; others follow."""
 
 
-def presets_of(candidates: Sequence[Candidate], axes: Sequence[ExploredAxis]) -> list[Preset]:
+def presets_of(candidates: Sequence[PresetCandidate], axes: Sequence[ExploredAxis]) -> list[Preset]:
     """The scenario, or the cell nearest to it, and then cells with more changes that let more clients in.
 
     Of cells with equally many changes and clients the one whose changes change training least comes first, then the one
     with the shortest rounds.
     """
 
-    def changes(candidate: Candidate) -> list[int]:
+    def changes(candidate: PresetCandidate) -> list[int]:
         return [axis for axis, (choice, mine) in enumerate(zip(candidate.at, axes, strict=True)) if choice != mine.own]
 
-    def order(candidate: Candidate) -> tuple[int, int, list[int], float]:
+    def order(candidate: PresetCandidate) -> tuple[int, int, list[int], float]:
         changed = changes(candidate)
         tiers = sorted((_tier(axes[axis].path) for axis in changed), reverse=True)
         return len(changed), -candidate.eligible, tiers, inf if candidate.seconds is None else candidate.seconds

@@ -12,27 +12,27 @@ from edgefl.commands.explore.fleet_rows import fleet_rows
 from edgefl.commands.explore.shared_rows import Needed, are_many
 from edgefl.cost.phases import joules_of
 from edgefl.planning.workload import LEFT_OUT, Workload, evaluated
-from edgefl.records.explore import ExploredFleet, Offer, PeakParts, Place, PricedCell, Term, Turn
+from edgefl.records.explore import BudgetShare, ExploredFleet, Offer, PeakParts, Place, PricedCell, Turn
 from edgefl.records.record import UNSET
-from edgefl.report.explore.page_columns import Columns
+from edgefl.report.explore.page_columns import PageColumns
 from edgefl.scenario import Scenario
 
 Integers = NDArray[Any]
 Floats = NDArray[np.float64]
 
 
-class Span(NamedTuple):
+class BudgetRange(NamedTuple):
     """What the cheapest and the most expensive client take of a budget."""
 
     least: float
     most: float
 
-    def with_(self, other: Span) -> Span:
+    def with_(self, other: BudgetRange) -> BudgetRange:
         """The span of both."""
-        return Span(min(self.least, other.least), max(self.most, other.most))
+        return BudgetRange(min(self.least, other.least), max(self.most, other.most))
 
 
-class Answered(NamedTuple):
+class ExploreCellAnswer(NamedTuple):
     """A cell and its fleet, whose index it doesn't know yet, and who fits by what the scenario grants.
 
     ``needed`` has what its offers take of each budget, if the fleet is so large that clients share rows.
@@ -40,13 +40,13 @@ class Answered(NamedTuple):
 
     cell: PricedCell
     fleet: ExploredFleet
-    spans: Mapping[str, Span]
+    spans: Mapping[str, BudgetRange]
     needed: list[Needed]
     eligible: int
     seconds: float | None
 
 
-def priced_cell(scenario: Scenario, workload: Workload, columns: Columns) -> Answered:
+def priced_cell(scenario: Scenario, workload: Workload, columns: PageColumns) -> ExploreCellAnswer:
     """The cell of a scenario; ``columns`` get its numbers."""
     setup = workload.setup
     fleet, pairs = setup.fleet, len(setup.fleet.pairs)
@@ -55,7 +55,7 @@ def priced_cell(scenario: Scenario, workload: Workload, columns: Columns) -> Ans
     costs = _Costs(workload, group, pair, columns)
     place, needed = columns.add(spot), list[Needed]()
     offers: dict[int, int] = {}
-    made, spans, turns = list[Offer](), dict[str, Span](), list[Turn]()
+    made, spans, turns = list[Offer](), dict[str, BudgetRange](), list[Turn]()
     for stage, offered in zip(workload.stages, workload.candidates, strict=True):
         for index, works in offered.items():
             if id(works) not in offers:
@@ -81,13 +81,13 @@ def priced_cell(scenario: Scenario, workload: Workload, columns: Columns) -> Ans
         turns=turns,
     )
     rows = fleet_rows(scenario, setup, columns)
-    return Answered(cell, rows, spans, needed, hardest[0], max(seconds, default=None))
+    return ExploreCellAnswer(cell, rows, spans, needed, hardest[0], max(seconds, default=None))
 
 
 class _Costs:
     """What the works of a cell cost, as terms that are added up."""
 
-    def __init__(self, workload: Workload, group: Integers, pair: Integers, columns: Columns):
+    def __init__(self, workload: Workload, group: Integers, pair: Integers, columns: PageColumns):
         self.group, self.pair, self.columns = group, pair, columns
         fleet = workload.setup.fleet
         self.devices, self.links = len(fleet.devices), len(fleet.links)
@@ -115,19 +115,19 @@ class _Costs:
         """A number of each work as one of each group."""
         return self.columns.add(_of(works, values))
 
-    def terms(self, works: Integers, name: str) -> list[Term]:
+    def terms(self, works: Integers, name: str) -> list[BudgetShare]:
         """What the groups with these works take of a budget."""
         prices = self.prices[name]
         if (alone := _of(works, prices)).shape[0] == 0 or (alone == alone[:1]).all():
-            return [Term(by="group", values=self.columns.add(alone[:1]))]
+            return [BudgetShare(by="group", values=self.columns.add(alone[:1]))]
         here = alone[self.pair, self.group]
         if name in self.phases:
             found, total = self._phases(works, *self.phases[name])
             if np.array_equal(total, here):
                 return found
-        return [Term(by="spot", values=self.columns.add(here))]
+        return [BudgetShare(by="spot", values=self.columns.add(here))]
 
-    def _phases(self, works: Integers, down: Floats, busy: Floats, up: Floats) -> tuple[list[Term], Floats]:
+    def _phases(self, works: Integers, down: Floats, busy: Floats, up: Floats) -> tuple[list[BudgetShare], Floats]:
         """The terms of download, computing and upload, and their sum for each spot."""
         transfer, first = self.transfers(works)
         moved = [each[:, first].T for each in (down, up)]  # [transfers, pairs]
@@ -137,22 +137,22 @@ class _Costs:
         total = np.where(works[self.group] != LEFT_OUT, total, 0)
         add = self.columns.add
         return [
-            Term(by="pair", values=add(moved[0])),
-            Term(by="device", values=add(computed)),
-            Term(by="pair", values=add(moved[1])),
+            BudgetShare(by="pair", values=add(moved[0])),
+            BudgetShare(by="device", values=add(computed)),
+            BudgetShare(by="pair", values=add(moved[1])),
         ], total
 
     def by_spot(self, works: Integers) -> dict[str, Floats]:
         """What each spot takes of each budget, 0 for groups that take no part: `[spots]`."""
         return {name: _of(works, prices)[self.pair, self.group] for name, prices in self.prices.items()}
 
-    def spans(self, works: Integers) -> dict[str, Span]:
+    def spans(self, works: Integers) -> dict[str, BudgetRange]:
         """What spots take of each budget, but for groups that take no part; empty if all are."""
         some = works[self.group] != LEFT_OUT
         if not some.any():
             return {}
         taken = {name: values[some] for name, values in self.by_spot(works).items()}
-        return {name: Span(float(values.min()), float(values.max())) for name, values in taken.items()}
+        return {name: BudgetRange(float(values.min()), float(values.max())) for name, values in taken.items()}
 
 
 def _of(works: Integers, values: Floats) -> Floats:
@@ -163,7 +163,7 @@ def _of(works: Integers, values: Floats) -> Floats:
     return found
 
 
-def _offer(workload: Workload, index: int, works: Integers, costs: _Costs, columns: Columns) -> Offer:
+def _offer(workload: Workload, index: int, works: Integers, costs: _Costs, columns: PageColumns) -> Offer:
     setup, peaks = workload.setup, list[PeakParts]()
     kinds = np.asarray(setup.clients.client_kind)[setup.representative]
     memory = _of(works, workload.table["memory"])

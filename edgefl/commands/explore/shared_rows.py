@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.records.explore import Column, ExploredCell, ExploredFleet, Place
+from edgefl.records.explore import ExploredCell, ExploredFleet, PackedColumn, Place
 from edgefl.records.record import plain
-from edgefl.report.explore.page_columns import Columns, numbers
+from edgefl.report.explore.page_columns import PageColumns, numbers
 
 MOST_ROWS = 100_000
 """Clients of a fleet in which each has a row of its own."""
@@ -37,17 +37,17 @@ def with_shared_rows(
     fleets: Sequence[ExploredFleet],
     cells: Sequence[ExploredCell],
     needed: Sequence[Needed],
-    known: Mapping[Place, Column],
-) -> tuple[list[ExploredFleet], list[ExploredCell], dict[Place, Column]]:
+    known: Mapping[Place, PackedColumn],
+) -> tuple[list[ExploredFleet], list[ExploredCell], dict[Place, PackedColumn]]:
     """Fleets in which each client has a row, their cells and columns, as those of fleets whose clients share rows.
 
     Clients do if all cells cost them the same on equal devices and links, and the amounts that their owners grant are
     enough for the same costs; the row has the least of these amounts.  So they fit or don't, whatever is set.
     """
-    new, told, shared = Columns(), list(cells), list[ExploredFleet]()
+    new, told, shared = PageColumns(), list(cells), list[ExploredFleet]()
     for index, fleet in enumerate(fleets):
         mine = {c: cell.priced for c, cell in enumerate(cells) if cell.priced and cell.priced.fleet == index}
-        rows = _Rows(fleet, [cell.spot for cell in mine.values()], needed, known)
+        rows = _FleetRows(fleet, [cell.spot for cell in mine.values()], needed, known)
         shared.append(rows.fleet(new))
         for c, cell in mine.items():
             told[c] = replace(cells[c], priced=replace(cell, spot=rows.alike(cell.spot, new)))
@@ -65,11 +65,15 @@ def _texts(data: Any) -> Iterator[str]:
             yield from _texts(each)
 
 
-class _Rows:
+class _FleetRows:
     """The rows that the clients of a fleet share."""
 
     def __init__(
-        self, fleet: ExploredFleet, spots: Sequence[Place], needed: Sequence[Needed], known: Mapping[Place, Column]
+        self,
+        fleet: ExploredFleet,
+        spots: Sequence[Place],
+        needed: Sequence[Needed],
+        known: Mapping[Place, PackedColumn],
     ):
         self.given, self.known = fleet, known
         row = np.zeros(fleet.rows, np.int64)
@@ -98,7 +102,7 @@ class _Rows:
             steps = 2 * steps + (amounts > available[self._of(self.given.device)])
         return 2 * steps + np.isinf(amounts)
 
-    def fleet(self, columns: Columns) -> ExploredFleet:
+    def fleet(self, columns: PageColumns) -> ExploredFleet:
         """The fleet with these rows; its columns are added."""
         given = self.given
         return replace(
@@ -114,11 +118,11 @@ class _Rows:
             classes=given.classes and replace(given.classes, held=columns.add(self._held[self.first])),
         )
 
-    def alike(self, place: Place, columns: Columns) -> Place:
+    def alike(self, place: Place, columns: PageColumns) -> Place:
         """A column that clients of a row have in common, by row."""
         return columns.add(self._of(place)[self.first])
 
-    def _least(self, place: Place, columns: Columns) -> Place:
+    def _least(self, place: Place, columns: PageColumns) -> Place:
         found = np.full(len(self.first), np.inf)
         np.minimum.at(found, self.row, self._of(place))
         return columns.add(found)

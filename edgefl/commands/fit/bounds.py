@@ -23,7 +23,7 @@ import numpy as np
 
 from edgefl.commands.cells.pricing import Pricing
 from edgefl.commands.compose import compose
-from edgefl.commands.fit.changes import Axis, Levels, compares, plain, sets_of, steps_of
+from edgefl.commands.fit.changes import FitAxis, Levels, compares, plain, sets_of, steps_of
 from edgefl.cost import NO_COMPUTE, ClientCost, ComputeCost, Predictor, Traffic
 from edgefl.devices import Device, FleetOptions, Link
 from edgefl.devices.budgets import BUDGETS, budget_named
@@ -46,7 +46,7 @@ class PredictionLimit(Exception):
 
 
 @dataclass(frozen=True)
-class Question:
+class FitQuestion:
     """The input of a search: the scenario with its set-up, and the device and link to fit.
 
     ``allowed`` is what a round may use by budget (inf: unlimited).  At most ``most`` works may be predicted for a kind,
@@ -71,7 +71,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Span:
+class EqualRounds:
     """Rounds of one stage in which a kind takes part with the same work, apart from its learning rate."""
 
     first: int
@@ -124,8 +124,8 @@ class Pricer:
 
     def __init__(
         self,
-        question: Question,
-        axes: Sequence[Axis],
+        question: FitQuestion,
+        axes: Sequence[FitAxis],
         kind: str,
         client: int,
         on_prediction: Callable[[int, Levels, Stage], None],
@@ -142,9 +142,9 @@ class Pricer:
         # a loss that compares samples isn't the same work in smaller batches
         self._divisible = not compares(setup, kind)
         self._setups: dict[Levels, Setup] = {}
-        self._spans: dict[Levels, list[Span]] = {}
+        self._spans: dict[Levels, list[EqualRounds]] = {}
         self._planners: dict[Levels, Planner] = {}
-        self.following: Callable[[], Iterator[tuple[Levels, Span, Stage]]] = lambda: iter(())
+        self.following: Callable[[], Iterator[tuple[Levels, EqualRounds, Stage]]] = lambda: iter(())
         """The works that will be asked for unless those before decide about them, which workers price ahead."""
         self._shapes: dict[tuple[Levels, int, int], _Shape] = {}
         self._computed: dict[tuple[Levels, int, int], ComputeCost] = {}
@@ -154,22 +154,22 @@ class Pricer:
 
     # candidates -----------------------------------------------------------------------------------------------------
 
-    def spans(self, levels: Levels) -> list[Span]:
+    def spans(self, levels: Levels) -> list[EqualRounds]:
         """This kind's spans in a candidate's schedule.  Raises EdgeflError for a candidate that can't be composed."""
         scheduled = self._scheduled(levels)
         if scheduled not in self._spans:
             self._spans[scheduled] = self._spans_of(self.setup(scheduled))
         return self._spans[scheduled]
 
-    def _spans_of(self, setup: Setup) -> list[Span]:
-        spans, last = list[Span](), None
+    def _spans_of(self, setup: Setup) -> list[EqualRounds]:
+        spans, last = list[EqualRounds](), None
         for round, work in self._work_numbers.items():
             stages = tuple(setup.schedule.candidates(round))
             signature = work, setup.schedule.stage(round).index, [stage.index for stage in stages]
             if signature == last:
                 spans[-1] = replace(spans[-1], rounds=spans[-1].rounds + 1)
             else:
-                spans.append(Span(round, 1, stages))
+                spans.append(EqualRounds(round, 1, stages))
             last = signature
         return spans
 
@@ -204,7 +204,7 @@ class Pricer:
 
     # prices ---------------------------------------------------------------------------------------------------------
 
-    def cost(self, levels: Levels, span: Span, stage: Stage, *, late: bool = True) -> ClientCost:
+    def cost(self, levels: Levels, span: EqualRounds, stage: Stage, *, late: bool = True) -> ClientCost:
         """The cost of a round, predicted if it isn't known.
 
         With ``late`` the client's copies of all that earlier stages trained are stale.  Raises PredictionLimit.
@@ -226,11 +226,11 @@ class Pricer:
             self._note_states(levels, stage, self._shapes[cell_key], computed)
         return self._priced(self._computed[cell_key], self.moved(levels, span, stage, late=late))
 
-    def knows(self, levels: Levels, span: Span, stage: Stage) -> bool:
+    def knows(self, levels: Levels, span: EqualRounds, stage: Stage) -> bool:
         """Whether the work of this round was predicted."""
         return (self.cell(levels), span.first, stage.index) in self._computed
 
-    def _begin_ahead(self, levels: Levels, span: Span, stage: Stage) -> None:
+    def _begin_ahead(self, levels: Levels, span: EqualRounds, stage: Stage) -> None:
         """Let workers price this work and those that follow."""
         pricing = self.question.pricing
         if pricing is None or not pricing.pays(self.question.predictor.predicted):
@@ -244,7 +244,7 @@ class Pricer:
             except (EdgeflError, RuntimeError):  # told where it is asked for
                 continue
 
-    def _begin(self, pricing: Pricing, levels: Levels, span: Span, stage: Stage) -> None:
+    def _begin(self, pricing: Pricing, levels: Levels, span: EqualRounds, stage: Stage) -> None:
         planner = self.planner(levels)
         work, base = planner.work(self.kind, span.first, stage, planner.setup.variant_of(self.client))
         wanted = planner.wanted(work, base, self.client)
@@ -260,7 +260,7 @@ class Pricer:
             at = self._stateful(levels, stage)
             self._states[at] = max(self._states.get(at, 0), computed.memory_bytes["optimizer"])
 
-    def moved(self, levels: Levels, span: Span, stage: Stage, *, late: bool = True) -> Traffic:
+    def moved(self, levels: Levels, span: EqualRounds, stage: Stage, *, late: bool = True) -> Traffic:
         """The traffic of a round."""
         cell_key = (levels, span.first, stage.index, late)
         if cell_key not in self._moved:
@@ -278,7 +278,7 @@ class Pricer:
 
     # bounds ---------------------------------------------------------------------------------------------------------
 
-    def at_least(self, levels: Levels, span: Span, stage: Stage) -> dict[str, float]:
+    def at_least(self, levels: Levels, span: EqualRounds, stage: Stage) -> dict[str, float]:
         """Lower bounds of a round's cost by budget; exact if the work was predicted."""
         cell_key = (self.cell(levels), span.first, stage.index)
         moved = self.moved(levels, span, stage)
@@ -323,7 +323,7 @@ class Pricer:
     def _level(self, levels: Levels, name: str) -> int:
         return next(level for axis, level in zip(self.axes, levels, strict=True) if axis.name == name)
 
-    def _shape(self, levels: Levels, span: Span, stage: Stage) -> _Shape:
+    def _shape(self, levels: Levels, span: EqualRounds, stage: Stage) -> _Shape:
         cell_key = (self.cell(levels), span.first, stage.index)
         if cell_key not in self._shapes:
             planner = self.planner(levels)
@@ -336,7 +336,7 @@ class Pricer:
             )
         return self._shapes[cell_key]
 
-    def floor(self, levels: Levels, span: Span, stage: Stage) -> int:
+    def floor(self, levels: Levels, span: EqualRounds, stage: Stage) -> int:
         """Bytes of attached parameters, of the gradients of those that train, and of the optimizer's states, which
         depend on what trains only.
 
@@ -358,7 +358,7 @@ class Pricer:
     def _in_backward(self, levels: Levels) -> bool:
         return self.question.scenario.training.step_in_backward or bool(self._level(levels, "step"))
 
-    def _values(self, levels: Levels, span: Span, stage: Stage) -> tuple[int, int]:
+    def _values(self, levels: Levels, span: EqualRounds, stage: Stage) -> tuple[int, int]:
         """Bytes of parameters, and of the gradients that are there at a time."""
         scheduled = self._scheduled(levels)
         cell_key = (scheduled, stage.index)
@@ -375,7 +375,7 @@ class Pricer:
             self._floors[cell_key] = sum(attached.values()), together
         return self._floors[cell_key]
 
-    def smaller(self, levels: Levels, span: Span, stage: Stage) -> list[tuple[int, Levels]]:
+    def smaller(self, levels: Levels, span: EqualRounds, stage: Stage) -> list[tuple[int, Levels]]:
         """Candidates that differ only by a smaller batch and peak no higher, the smallest batch first."""
         axis = next(i for i, axis in enumerate(self.axes) if axis.name == "batch")
         shape = self._shape(levels, span, stage)

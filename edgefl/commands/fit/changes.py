@@ -42,7 +42,7 @@ Levels = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Step:
+class FitChange:
     """A change: the fields that it sets, its tier, and its weight, the rank (from 1) among the steps of that tier.
 
     A step goes further than the earlier ones of its axis that have its ``family``; others are alternatives to it.
@@ -56,25 +56,25 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Axis:
+class FitAxis:
     """Steps that exclude each other, the smallest first; ``computes`` is False if they change traffic only."""
 
     name: str
-    steps: tuple[Step, ...]
+    steps: tuple[FitChange, ...]
     computes: bool = True
 
 
-def steps_of(axes: Sequence[Axis], levels: Levels) -> list[Step]:
+def steps_of(axes: Sequence[FitAxis], levels: Levels) -> list[FitChange]:
     """The steps that these levels take, in the order of the axes."""
     return [axis.steps[level - 1] for axis, level in zip(axes, levels, strict=True) if level]
 
 
-def sets_of(steps: Sequence[Step]) -> list[str]:
+def sets_of(steps: Sequence[FitChange]) -> list[str]:
     """The steps as ``path=value`` of an override."""
     return [f"{path}={flow(value)}" for step in steps for path, value in step.sets.items()]
 
 
-def candidates(axes: Sequence[Axis]) -> list[Levels]:
+def candidates(axes: Sequence[FitAxis]) -> list[Levels]:
     """All combinations, the smallest change first: compared by the last tier's weights, then by the tier before."""
 
     def severity(levels: Levels) -> tuple[list[int], Levels]:
@@ -86,7 +86,7 @@ def candidates(axes: Sequence[Axis]) -> list[Levels]:
     return sorted(product(*(range(len(axis.steps) + 1) for axis in axes)), key=severity)
 
 
-def within(axes: Sequence[Axis], inner: Levels, outer: Levels) -> bool:
+def within(axes: Sequence[FitAxis], inner: Levels, outer: Levels) -> bool:
     """Whether ``outer`` takes every axis at least as far as ``inner``."""
     return all(
         not a or (a <= b and axis.steps[a - 1].family == axis.steps[b - 1].family)
@@ -97,7 +97,7 @@ def within(axes: Sequence[Axis], inner: Levels, outer: Levels) -> bool:
 # --- the axes of a scenario ------------------------------------------------------------------------------------------
 
 
-def axes_of(scenario: Scenario, setup: Setup, kind: str, samples: int, *, growing: bool, epochs: bool) -> list[Axis]:
+def axes_of(scenario: Scenario, setup: Setup, kind: str, samples: int, *, growing: bool, epochs: bool) -> list[FitAxis]:
     """The axes for a kind whose priced client has ``samples``.
 
     ``growing`` adds schedules whose last stage is the whole model, ``epochs`` fewer local epochs.  Steps that make the
@@ -105,24 +105,24 @@ def axes_of(scenario: Scenario, setup: Setup, kind: str, samples: int, *, growin
     """
     training = scenario.training
     axes = [
-        Axis("checkpointing", () if training.checkpointing else (Step("checkpointing", COMPUTATION, 1,
+        FitAxis("checkpointing", () if training.checkpointing else (FitChange("checkpointing", COMPUTATION, 1,
                                                                        {"training.checkpointing": True}),)),
-        Axis("batch", _batches(scenario, setup, kind, samples)),
-        Axis("loss", _chunks(scenario, setup, kind)),
-        Axis("precision", _precisions(training.precision)),
-        Axis("download", _transfers("download", scenario.payload.down, "payload.down"), computes=False),
-        Axis("upload", _transfers("upload", scenario.payload.up, "payload.up"), computes=False),
-        Axis("schedule", schedules_of(scenario, setup, growing)),
-        Axis("adapter", _adapters(scenario)),
-        Axis("epochs", _epochs(training.epochs) if epochs else ()),
-        Axis("step", () if training.step_in_backward else (Step("step in backward", COMPUTATION, 1,
+        FitAxis("batch", _batches(scenario, setup, kind, samples)),
+        FitAxis("loss", _chunks(scenario, setup, kind)),
+        FitAxis("precision", _precisions(training.precision)),
+        FitAxis("download", _transfers("download", scenario.payload.down, "payload.down"), computes=False),
+        FitAxis("upload", _transfers("upload", scenario.payload.up, "payload.up"), computes=False),
+        FitAxis("schedule", schedules_of(scenario, setup, growing)),
+        FitAxis("adapter", _adapters(scenario)),
+        FitAxis("epochs", _epochs(training.epochs) if epochs else ()),
+        FitAxis("step", () if training.step_in_backward else (FitChange("step in backward", COMPUTATION, 1,
                                                                  {"training.step_in_backward": True}),)),
-        Axis("states", () if training.offload_states or scenario.executor.device_type != "cuda" else (
-            Step("states offloaded", COMPUTATION, 2, {"training.offload_states": True}),)),
-        Axis("optimizer", _optimizers(scenario)),
+        FitAxis("states", () if training.offload_states or scenario.executor.device_type != "cuda" else (
+            FitChange("states offloaded", COMPUTATION, 2, {"training.offload_states": True}),)),
+        FitAxis("optimizer", _optimizers(scenario)),
     ]  # fmt: skip
     data = plain(scenario)
-    return [Axis(a.name, tuple(s for s in a.steps if _valid(data, s)), a.computes) for a in axes]
+    return [FitAxis(a.name, tuple(s for s in a.steps if _valid(data, s)), a.computes) for a in axes]
 
 
 def plain(scenario: Scenario) -> dict[str, object]:
@@ -130,7 +130,7 @@ def plain(scenario: Scenario) -> dict[str, object]:
     return {key: value for key, value in scenario.resolved().items() if key != "compare"}
 
 
-def _valid(data: dict[str, object], step: Step) -> bool:
+def _valid(data: dict[str, object], step: FitChange) -> bool:
     try:
         scenario = load(data, sets_of([step]))
         if step.family:  # not every model has parts for it
@@ -140,7 +140,7 @@ def _valid(data: dict[str, object], step: Step) -> bool:
     return True
 
 
-def _chunks(scenario: Scenario, setup: Setup, kind: str) -> tuple[Step, ...]:
+def _chunks(scenario: Scenario, setup: Setup, kind: str) -> tuple[FitChange, ...]:
     """The loss of an eighth of a batch's tokens at a time, for a kind that predicts tokens."""
     described = setup.method.setting.kinds[kind]
     if described.like != "next-token":
@@ -149,62 +149,62 @@ def _chunks(scenario: Scenario, setup: Setup, kind: str) -> tuple[Step, ...]:
     chunk = max(tokens // CHUNKS, 1)
     if chunk >= (scenario.training.loss_chunk or tokens):
         return ()
-    return (Step(f"loss of {chunk} tokens at a time", COMPUTATION, 1, {"training.loss_chunk": chunk}),)
+    return (FitChange(f"loss of {chunk} tokens at a time", COMPUTATION, 1, {"training.loss_chunk": chunk}),)
 
 
-def _precisions(current: str) -> tuple[Step, ...]:
+def _precisions(current: str) -> tuple[FitChange, ...]:
     dtypes = ["float64", "float32", "bfloat16", "float16"]
     narrower = dtypes[dtypes.index(current) + 1 :]
-    return tuple(Step(name, NUMERICS, i, {"training.precision": name}) for i, name in enumerate(narrower, start=1))
+    return tuple(FitChange(name, NUMERICS, i, {"training.precision": name}) for i, name in enumerate(narrower, start=1))
 
 
-def _dtypes(direction: str, current: str, path: str) -> tuple[Step, ...]:
+def _dtypes(direction: str, current: str, path: str) -> tuple[FitChange, ...]:
     if current not in NARROWER:  # a codec of a plug-in
         return ()
     narrower = [name for name in NARROWER[NARROWER.index(current) + 1 :] if name != "bfloat16"]
     narrower = [name for name in narrower if not (current == "bfloat16" and name == "float16")]  # no fewer bytes
-    return tuple(Step(f"{direction} {name}", PAYLOAD, i, {path: name}) for i, name in enumerate(narrower, start=1))
+    return tuple(FitChange(f"{direction} {name}", PAYLOAD, i, {path: name}) for i, name in enumerate(narrower, start=1))
 
 
-def _transfers(direction: str, given: Any, path: str) -> tuple[Step, ...]:
+def _transfers(direction: str, given: Any, path: str) -> tuple[FitChange, ...]:
     if isinstance(given, str):
         return _dtypes(direction, given, path)
     return _dtypes(direction, given.dtype, f"{path}.dtype")  # the sparsity stays
 
 
-def _epochs(current: int) -> tuple[Step, ...]:
-    steps: list[Step] = []
+def _epochs(current: int) -> tuple[FitChange, ...]:
+    steps: list[FitChange] = []
     epochs = current // 2
     while epochs:
         what = f"{epochs} local epoch{'s' if epochs > 1 else ''} instead of {current}"
-        steps.append(Step(what, EPOCHS, len(steps) + 1, {"training.epochs": epochs}))
+        steps.append(FitChange(what, EPOCHS, len(steps) + 1, {"training.epochs": epochs}))
         epochs //= 2
     return tuple(steps)
 
 
-def _adapters(scenario: Scenario) -> tuple[Step, ...]:
+def _adapters(scenario: Scenario) -> tuple[FitChange, ...]:
     """LoRA, BitFit, LoRA over layers in nf4, for models that don't begin with random weights; under an adapter nf4."""
     plain = [m for m, tower in scenario.model.encoders.items() if not getattr(tower, "quantize", None)]
     nf4: dict[str, object] = {f"model.{modality}.quantize": "nf4" for modality in plain}
     if scenario.adapter_name != "none":
-        return (Step("frozen layers in nf4", NUMERICS, 4, nf4, "nf4"),) if nf4 else ()
+        return (FitChange("frozen layers in nf4", NUMERICS, 4, nf4, "nf4"),) if nf4 else ()
     if not _pretrained(scenario):
         return ()
     lora = {"adapter": {"name": "lora", "rank": 8}}
     return (
-        Step("LoRA of rank 8", PARAMETERS, 1, lora),
-        Step("BitFit", PARAMETERS, 2, {"adapter": {"name": "bitfit"}}),
-        Step("LoRA of rank 8 over nf4", PARAMETERS, 3, {**lora, **nf4}, "nf4"),
+        FitChange("LoRA of rank 8", PARAMETERS, 1, lora),
+        FitChange("BitFit", PARAMETERS, 2, {"adapter": {"name": "bitfit"}}),
+        FitChange("LoRA of rank 8 over nf4", PARAMETERS, 3, {**lora, **nf4}, "nf4"),
     )
 
 
-def _optimizers(scenario: Scenario) -> tuple[Step, ...]:
+def _optimizers(scenario: Scenario) -> tuple[FitChange, ...]:
     """AdamW's states in 8 bits; zeroth order, for models that don't begin with random weights."""
     steps = []
     if scenario.training.optimizer == "adamw" and find_spec("bitsandbytes") is not None:
-        steps.append(Step("8-bit AdamW", NUMERICS, 1, {"training.optimizer": "adamw-8bit"}))
+        steps.append(FitChange("8-bit AdamW", NUMERICS, 1, {"training.optimizer": "adamw-8bit"}))
     if scenario.training.optimizer != "mezo" and _pretrained(scenario):
-        steps.append(Step("zeroth order (MeZO)", GRADIENTS, 1, {"training.optimizer": "mezo"}, "mezo"))
+        steps.append(FitChange("zeroth order (MeZO)", GRADIENTS, 1, {"training.optimizer": "mezo"}, "mezo"))
     return tuple(steps)
 
 
@@ -216,7 +216,7 @@ def _pretrained(scenario: Scenario) -> bool:
     )
 
 
-def schedules_of(scenario: Scenario, setup: Setup, growing: bool) -> tuple[Step, ...]:
+def schedules_of(scenario: Scenario, setup: Setup, growing: bool) -> tuple[FitChange, ...]:
     """Schedules of more stages than the current one, each of equally many blocks; layer-wise stays layer-wise.
 
     Beside them schedules under which a client trains the part that fits it: FlexLoRA, HeteroFL and elastic.
@@ -229,7 +229,7 @@ def schedules_of(scenario: Scenario, setup: Setup, growing: bool) -> tuple[Step,
     carried: dict[str, object] = {}
     if isinstance(allocation := getattr(options, "allocation", "uniform"), str) and allocation != "uniform":
         carried["allocation"] = allocation
-    steps: list[Step] = []
+    steps: list[FitChange] = []
     for schedule in ("progressive", "layerwise"):
         # the last stage of a growing model is the whole model and costs as much as training end to end
         if schedule == "progressive" and (not growing or name == "layerwise"):
@@ -238,23 +238,23 @@ def schedules_of(scenario: Scenario, setup: Setup, growing: bool) -> tuple[Step,
             carried["deliver_final"] = True
         for n in (n for n in counts if n > current or name != schedule):
             value = {"name": schedule, "stages": n, "rounds": rounds, **carried}
-            steps.append(Step(f"{schedule} in {n} stages", SCHEDULE, len(steps) + 1, {"schedule": value}))
+            steps.append(FitChange(f"{schedule} in {n} stages", SCHEDULE, len(steps) + 1, {"schedule": value}))
     rank = scenario.adapter_options.rank if scenario.adapter_name == "lora" else 0
     if name != "flexlora" and rank > 1:
         ranks = sorted({rank, max(1, rank // 2), max(1, rank // 4)}, reverse=True)
         value = {"name": "flexlora", "ranks": ranks, "rounds": rounds}
-        steps.append(Step("flexlora", SCHEDULE, len(steps) + 1, {"schedule": value}, "flexlora"))
+        steps.append(FitChange("flexlora", SCHEDULE, len(steps) + 1, {"schedule": value}, "flexlora"))
     if name not in ("elastic", "heterofl"):
         value = {"name": "heterofl", "rounds": rounds}
-        steps.append(Step("heterofl", SCHEDULE, len(steps) + 1, {"schedule": value}, "heterofl"))
+        steps.append(FitChange("heterofl", SCHEDULE, len(steps) + 1, {"schedule": value}, "heterofl"))
     if name != "heterofl":
         for n in (n for n in equal if n <= MOST_PARTS and (name != "elastic" or n > options.stages)):
             value = {"name": "elastic", "stages": n, "rounds": rounds}
-            steps.append(Step(f"elastic in {n} stages", SCHEDULE, len(steps) + 1, {"schedule": value}, "elastic"))
+            steps.append(FitChange(f"elastic in {n} stages", SCHEDULE, len(steps) + 1, {"schedule": value}, "elastic"))
     return tuple(steps)
 
 
-def _batches(scenario: Scenario, setup: Setup, kind: str, samples: int) -> tuple[Step, ...]:
+def _batches(scenario: Scenario, setup: Setup, kind: str, samples: int) -> tuple[FitChange, ...]:
     """Batches halved with twice as many to an update, while they divide evenly; then halved for this kind alone."""
     training = scenario.training
     kinds = setup.method.setting.kinds
@@ -276,7 +276,7 @@ def _batches(scenario: Scenario, setup: Setup, kind: str, samples: int) -> tuple
         accumulation = training.accumulation * divisor
         what = f"batch {current[kinds[kind].pattern] // divisor}, {accumulation} to an update"
         weight = divisor.bit_length() - 1
-        steps.append(Step(what, tier, weight, {"training.batch": value, "training.accumulation": accumulation}))
+        steps.append(FitChange(what, tier, weight, {"training.batch": value, "training.accumulation": accumulation}))
         divisor *= 2
     own_pattern, divisor = kinds[kind].pattern, 2
     while current[own_pattern] // divisor >= least[own_pattern]:
@@ -286,7 +286,7 @@ def _batches(scenario: Scenario, setup: Setup, kind: str, samples: int) -> tuple
         # ranks after the steps above, some of which may be in this tier
         weight = MOST_ACCUMULATION + divisor.bit_length()
         what = f"batch {current[own_pattern] // divisor} instead of {current[own_pattern]}"
-        steps.append(Step(what, EFFECTIVE_BATCH, weight, {"training.batch": value}))
+        steps.append(FitChange(what, EFFECTIVE_BATCH, weight, {"training.batch": value}))
         divisor *= 2
     return tuple(steps)
 

@@ -12,9 +12,9 @@ from edgefl import units
 from edgefl.commands.cells.cells import check_jobs
 from edgefl.commands.cells.pricing import beside
 from edgefl.commands.compose import Given, at_most, commonest_link, compose, predictor_of, scenario_of
-from edgefl.commands.fit.bounds import Pricer, Question
+from edgefl.commands.fit.bounds import FitQuestion, Pricer
 from edgefl.commands.fit.changes import TIERS, Levels, axes_of, sets_of, steps_of
-from edgefl.commands.fit.search import Search, worst
+from edgefl.commands.fit.search import FitSearch, worst
 from edgefl.commands.profile.profile import runtime_range
 from edgefl.commands.profile.subjects import largest
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
@@ -33,9 +33,9 @@ from edgefl.errors import ScenarioError, UnitError, UnknownName
 from edgefl.planning import DEVICE, OWNER, Verdict, memory_limit
 from edgefl.records.fit import (
     BudgetLimit,
-    Candidate,
     FailedCombination,
     Fit,
+    FitCandidate,
     KindFit,
     ScenarioChange,
     StageFit,
@@ -150,7 +150,7 @@ def fit(
     if kind is not None and kind not in setup.clients.kinds:
         raise UnknownName("client kind", kind, setup.clients.kinds)
     target_link = load_link(link) if link else commonest_link(setup.fleet)
-    question = Question(
+    question = FitQuestion(
         whole, setup, predictor_of(whole), target_device, target_link, {n: a.allowed for n, a in allowances.items()},
         memory_of_device, any_stage=any_stage, epochs=epochs, most=most, first=first,
     )  # fmt: skip
@@ -250,14 +250,14 @@ def _read(name: str, value: object) -> float:
 class _OfKind:
     """The search for a kind; ``so_far`` is its answer with what is known by now."""
 
-    def __init__(self, question: Question, kind: str, on_progress: OnProgress):
+    def __init__(self, question: FitQuestion, kind: str, on_progress: OnProgress):
         self.question, self.kind, self._on_progress = question, kind, on_progress
         setup = question.setup
         client = largest(setup, kind)
         samples = int(setup.clients.client_samples[client])
         self.axes = axes_of(question.scenario, setup, kind, samples, growing=question.any_stage, epochs=question.epochs)
         self.pricer = Pricer(question, self.axes, kind, client, self._on_prediction)
-        self.search = Search(self.pricer)
+        self.search = FitSearch(self.pricer)
         self._told = time.monotonic()
         self.so_far = KindFit(
             kind=kind, samples=samples, rounds=0, fits=False, as_it_stands=None, solutions=[], complete=False
@@ -303,7 +303,7 @@ class _OfKind:
             result = self.search.find(self._on_solution, self._on_candidate)
         finally:
             self._note_search()
-        nearest: Candidate | Maybe = UNSET
+        nearest: FitCandidate | Maybe = UNSET
         if result.nearest is not None:
             levels, excess = result.nearest
             nearest = replace(_candidate(self.search, levels, unchanged), excess=excess)
@@ -330,7 +330,7 @@ class _OfKind:
         )
 
 
-def _candidate(search: Search, levels: Levels, unchanged: Candidate | None = None) -> Candidate:
+def _candidate(search: FitSearch, levels: Levels, unchanged: FitCandidate | None = None) -> FitCandidate:
     """A candidate with its costs: the largest by budget, and means over the rounds."""
     pricer = search.pricer
     pricer.most, most = len(pricer.keys) + 10**6, pricer.most  # an answer's costs are always predicted
@@ -344,7 +344,7 @@ def _candidate(search: Search, levels: Levels, unchanged: Candidate | None = Non
         sum(span.rounds * each.costs[name] for span, _, each in on_time) / rounds for name in ("seconds", "joules")
     )
     steps = steps_of(pricer.axes, levels)
-    return Candidate(
+    return FitCandidate(
         changes=[ScenarioChange(what=step.what, changes=TIERS[step.tier]) for step in steps],
         sets=sets_of(steps),
         fits=bool(fitting) if search.any_stage else len(fitting) == len(rows),

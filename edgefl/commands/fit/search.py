@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.commands.fit.bounds import PredictionLimit, Pricer, Span, excess
+from edgefl.commands.fit.bounds import EqualRounds, PredictionLimit, Pricer, excess
 from edgefl.commands.fit.changes import Levels, candidates, within
 from edgefl.errors import EdgeflError
 from edgefl.planning import Verdict, choose_stages, gate
@@ -50,7 +50,7 @@ class SearchResult:
     """Whether every possible solution was decided; False if that takes more predictions than are allowed."""
 
 
-class Search:
+class FitSearch:
     """Decides candidates, the smallest change first, each with as few predictions as possible.
 
     A candidate fits if every stage that has rounds fits; with the question's ``any_stage`` one is enough.
@@ -80,7 +80,7 @@ class Search:
         refused: dict[Levels, Bound] = {}  # by cell, whatever its payloads
         looked = 0
 
-        def following() -> Iterator[tuple[Levels, Span, Stage]]:
+        def following() -> Iterator[tuple[Levels, EqualRounds, Stage]]:
             nonlocal looked
             looked = max(looked, result.looked_at)
             while looked < len(order):
@@ -128,7 +128,7 @@ class Search:
             self._explain(result, bounds)
         return result
 
-    def verdict(self, levels: Levels, span: Span, *, late: bool = True) -> tuple[Stage, Verdict]:
+    def verdict(self, levels: Levels, span: EqualRounds, *, late: bool = True) -> tuple[Stage, Verdict]:
         """The first stage that fits in these rounds, or the nearest, with its verdict.  Raises PredictionLimit."""
         costs: dict[int, dict[str, float]] = {}
 
@@ -148,15 +148,15 @@ class Search:
         except EdgeflError:
             return Bound(inf, frozenset(self.allowed))
 
-    def _floors(self, levels: Levels, span: Span, stage: Stage) -> dict[str, float]:
+    def _floors(self, levels: Levels, span: EqualRounds, stage: Stage) -> dict[str, float]:
         return {"memory": self.pricer.floor(levels, span, stage)}
 
-    def _compute_bounds(self, levels: Levels, span: Span, stage: Stage) -> dict[str, float]:
+    def _compute_bounds(self, levels: Levels, span: EqualRounds, stage: Stage) -> dict[str, float]:
         """Lower bounds of the budgets that payloads don't change."""
         least = self.pricer.at_least(levels, span, stage)
         return {name: least[name] for name in ("memory", "flops")}
 
-    def _bound(self, levels: Levels, least: Callable[[Levels, Span, Stage], dict[str, float]]) -> Bound:
+    def _bound(self, levels: Levels, least: Callable[[Levels, EqualRounds, Stage], dict[str, float]]) -> Bound:
         by_span = []
         for span in self.pricer.spans(levels):
             offers = [excess(least(levels, span, stage), self.allowed) for stage in span.stages]
@@ -166,14 +166,14 @@ class Search:
             return Bound(min(value for value, _ in by_span), frozenset.intersection(*(over for _, over in by_span)))
         return Bound(max(value for value, _ in by_span), frozenset.union(*(over for _, over in by_span)))
 
-    def _order(self, levels: Levels) -> list[Span]:
+    def _order(self, levels: Levels) -> list[EqualRounds]:
         """The spans of a candidate, first that which refused the one before, then the last.
 
         The last stage has most of the model attached.
         """
         return sorted(self.pricer.spans(levels), key=lambda span: (span.first != self._refused_at, -span.first))
 
-    def _first_work(self, levels: Levels) -> Iterator[tuple[Levels, Span, Stage]]:
+    def _first_work(self, levels: Levels) -> Iterator[tuple[Levels, EqualRounds, Stage]]:
         """The work that is predicted first of a candidate, if any is."""
         try:
             if self._bound(levels, self._floors).excess > FITS or self.bound(levels).excess > FITS:
@@ -207,7 +207,7 @@ class Search:
                 return self.any_stage
         return not self.any_stage
 
-    def _too_large(self, levels: Levels, span: Span) -> bool:
+    def _too_large(self, levels: Levels, span: EqualRounds) -> bool:
         """Whether even the smallest batch peaks too high, which excludes all others: it is predicted first.
 
         Only if the scenario as it stands peaks too high, and the last candidate did in these rounds: elsewhere it would
@@ -223,13 +223,13 @@ class Search:
             return excluded
         return False
 
-    def _tries_smallest(self, span: Span) -> bool:
+    def _tries_smallest(self, span: EqualRounds) -> bool:
         return self.memory_binds and len(span.stages) == 1 and self._memory_refuses.get(span.first, True)
 
-    def _excluded(self, levels: Levels, span: Span) -> bool:
+    def _excluded(self, levels: Levels, span: EqualRounds) -> bool:
         return all(excess(self.pricer.at_least(levels, span, stage), self.allowed) for stage in span.stages)
 
-    def _bisect(self, levels: Levels, span: Span, stage: Stage) -> None:
+    def _bisect(self, levels: Levels, span: EqualRounds, stage: Stage) -> None:
         """Predict by bisection which smaller batches have a peak that fits; the bounds then decide the others."""
 
         def peak(other: Levels) -> float:
@@ -296,7 +296,7 @@ class Search:
                 unmet &= self.bound(levels).over
         return tuple(name for name in self.allowed if name in unmet)
 
-    def verdicts(self, levels: Levels, *, late: bool = True) -> Iterator[tuple[Span, Stage, Verdict]]:
+    def verdicts(self, levels: Levels, *, late: bool = True) -> Iterator[tuple[EqualRounds, Stage, Verdict]]:
         """The verdicts on all spans of a candidate.  Raises PredictionLimit."""
         for span in self.pricer.spans(levels):
             yield (span, *self.verdict(levels, span, late=late))

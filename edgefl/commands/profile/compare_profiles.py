@@ -11,7 +11,14 @@ from edgefl.commands.compose import Given, labels_of, scenario_of
 from edgefl.commands.profile.profile import profile
 from edgefl.commands.progress import OnProgress, silent
 from edgefl.errors import ScenarioError
-from edgefl.records.profile import Compared, ComparedProfiles, ComparedRow, ProfileRow, Tables, TotalsRow
+from edgefl.records.profile import (
+    ComparedProfiles,
+    ProfileComparison,
+    ProfileComparisonRow,
+    ProfileRow,
+    Tables,
+    TotalsRow,
+)
 from edgefl.records.record import UNSET, Maybe
 from edgefl.report import FIGURE_FORMS, check_figure, draw_figure
 from edgefl.report.charts.profile import stages_chart
@@ -63,7 +70,7 @@ def compare_profiles(
     for (label, whose), compared in figures.items():
         other = figures.get((reference, whose))
         rows.append(
-            ComparedRow(
+            ProfileComparisonRow(
                 label=label,
                 kind=whose[0],
                 variant=whose[1],
@@ -87,7 +94,7 @@ def _free_label(label: str, taken: Container[str]) -> str:
     return next(f"{label} ({n})" for n in count(2) if f"{label} ({n})" not in taken)
 
 
-def _figures(part: Tables, stage: int | None) -> Iterator[tuple[tuple[str, str | Maybe], Compared]]:
+def _figures(part: Tables, stage: int | None) -> Iterator[tuple[tuple[str, str | Maybe], ProfileComparison]]:
     """The figures of one round of the stage, or of the whole schedule, with the kind and variant."""
     rows: Iterable[tuple[ProfileRow | TotalsRow, float]] = (
         ((row, row.fvcore_macs_per_sample) for row in part.rows)
@@ -97,7 +104,7 @@ def _figures(part: Tables, stage: int | None) -> Iterator[tuple[tuple[str, str |
     for row, macs in rows:
         yield (
             (row.kind, row.variant),
-            Compared(
+            ProfileComparison(
                 peak_memory_bytes=row.peak_memory_bytes,
                 fvcore_macs_per_sample=macs,
                 flops=row.flops,

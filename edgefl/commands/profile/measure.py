@@ -10,7 +10,7 @@ import torch
 
 from edgefl import units
 from edgefl.commands.compose import Given, planner_of, scenario_of
-from edgefl.commands.profile.profile import Wanted, check_wanted
+from edgefl.commands.profile.profile import ProfileOptions, check_wanted
 from edgefl.commands.profile.subjects import Subject, shown_round, subjects
 from edgefl.commands.progress import OnProgress, messages, silent
 from edgefl.cost import shortened
@@ -20,10 +20,10 @@ from edgefl.errors import ScenarioError
 from edgefl.machine.microbenchmarks import SECONDS, calibrate_here
 from edgefl.machine.observed_work import Observed, run_observed, step_seconds
 from edgefl.planning import Planner
-from edgefl.records.profile import CountedRow, Machine, MeasuredRow, MeasuredStep, Measurements
+from edgefl.records.profile import CalibratedMachine, CountedRow, MeasuredRow, MeasuredStep, Measurements
 from edgefl.records.record import UNSET
 from edgefl.schedules import Stage
-from edgefl.work import Source, Trace, Work
+from edgefl.work import Source, StepTrace, Work
 from edgefl.work.torch_device import device_of
 
 SPARE = 0.9
@@ -38,7 +38,7 @@ class _Case:
     stage: Stage
     work: Work
     source: Source
-    trace: Trace
+    trace: StepTrace
 
     @property
     def where(self) -> str:
@@ -124,7 +124,7 @@ def count(
 def _works(planner: Planner, kind: str | None, stage: int | None) -> Iterator[tuple[Subject, Stage, Work, Source]]:
     """The work of each subject's client with the most samples at each stage."""
     setup = planner.setup
-    check_wanted(Wanted(stage=stage, kind=kind), [setup])
+    check_wanted(ProfileOptions(stage=stage, kind=kind), [setup])
     stages = [offered for offered in setup.schedule.offered if stage in (None, offered.index)]
     shown = subjects(planner, [name for name in setup.clients.kinds if kind in (None, name)], stages)
     for offered in stages:
@@ -203,7 +203,7 @@ def _row(case: _Case, seen: Observed, machine: Device | None) -> MeasuredRow:
     )
 
 
-def _flops(trace: Trace) -> int:
+def _flops(trace: StepTrace) -> int:
     """Forward and backward FLOPs, summed over one step of each of the work's kinds of steps."""
     return sum(step.forward_flops + step.backward_flops for step in trace.steps.values())
 
@@ -212,10 +212,10 @@ def _described(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
-def _machine(machine: Device | None) -> Machine | None:
+def _machine(machine: Device | None) -> CalibratedMachine | None:
     if machine is None:
         return None
-    return Machine(
+    return CalibratedMachine(
         flops_per_second=machine.flops_per_second,
         memory_bytes_per_second=machine.memory_bytes_per_second,
         seconds_per_operator=machine.seconds_per_operator,

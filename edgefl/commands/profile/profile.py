@@ -17,8 +17,7 @@ from edgefl.commands.compose import Given, at_most, commonest_device, commonest_
 from edgefl.commands.profile.schedule_totals import evaluation_totals, followed, round_totals, server_rows, stretches
 from edgefl.commands.profile.subjects import Subject, rounds_of, shown_round, subjects, works_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
-from edgefl.cost import ClientCost, ComputeCost, traffic
-from edgefl.cost import Wanted as WantedWork
+from edgefl.cost import ClientCost, ComputeCost, PriceRequest, traffic
 from edgefl.cost import timeline as trace_timeline
 from edgefl.devices import Device, Link, available_memory_bytes, load_device, load_link, with_runtime
 from edgefl.errors import EdgeflError, RunError, ScenarioError, UnknownName
@@ -37,7 +36,7 @@ from edgefl.work import Timeline
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ProfileOptions:
     """The options of a profile: the device and link that price it, and the stage and kind that it is limited to.
 
     None means the fleet's most common device or link, and every stage or kind.
@@ -104,7 +103,7 @@ def profile(
     if jobs is not None:
         check_jobs(jobs)
     whole = scenario_of(scenario, overrides)
-    wanted = Wanted(device, link, stage, kind)
+    wanted = ProfileOptions(device, link, stage, kind)
     combinations = whole.combinations() if whole.compare else []
     planners = {whole.name: planner_of(whole, on_progress)}
     others, refused = runnable(combinations, lambda combination: planner_of(combination, on_progress))
@@ -133,7 +132,7 @@ def profile(
     return result
 
 
-def check_wanted(wanted: Wanted, setups: Sequence[Setup]) -> None:
+def check_wanted(wanted: ProfileOptions, setups: Sequence[Setup]) -> None:
     """Raise ScenarioError for a stage, or UnknownName for a kind, that no combination has."""
     kinds = dict.fromkeys(kind for setup in setups for kind in setup.clients.kinds)
     if wanted.kind is not None and wanted.kind not in kinds:
@@ -144,12 +143,12 @@ def check_wanted(wanted: Wanted, setups: Sequence[Setup]) -> None:
         raise ScenarioError(f"there is no stage {wanted.stage}: the schedule has {available}")
 
 
-def _works(planner: Planner, wanted: Wanted) -> Iterator[WantedWork]:
+def _works(planner: Planner, wanted: ProfileOptions) -> Iterator[PriceRequest]:
     kinds = [kind for kind in planner.setup.clients.kinds if wanted.kind in (None, kind)]
     return works_of(planner, kinds, _stages(planner.setup, wanted))
 
 
-def _profiled(planner: Planner, wanted: Wanted, on_progress: OnProgress, label: str) -> Tables:
+def _profiled(planner: Planner, wanted: ProfileOptions, on_progress: OnProgress, label: str) -> Tables:
     setup = planner.setup
     fleet = setup.fleet
     device = with_runtime(load_device(wanted.device), fleet.runtime) if wanted.device else commonest_device(fleet)
@@ -182,7 +181,7 @@ def _profiled(planner: Planner, wanted: Wanted, on_progress: OnProgress, label: 
     )
 
 
-def _stages(setup: Setup, wanted: Wanted) -> list[Stage]:
+def _stages(setup: Setup, wanted: ProfileOptions) -> list[Stage]:
     return [stage for stage in setup.schedule.offered if wanted.stage in (None, stage.index)]
 
 
@@ -254,7 +253,7 @@ def seconds_by_class(computed: ComputeCost, device: Device) -> dict[str, float]:
     return {name: seconds for name, seconds in every.items() if seconds}
 
 
-def _timeline(planner: Planner, rows: Sequence[ProfileRow], wanted: Wanted) -> tuple[Timeline, PeakMoment]:
+def _timeline(planner: Planner, rows: Sequence[ProfileRow], wanted: ProfileOptions) -> tuple[Timeline, PeakMoment]:
     """Live memory over the work of the row with the highest peak, and the facts of its peak."""
     setup = planner.setup
     if not rows:

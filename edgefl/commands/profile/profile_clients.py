@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgefl.commands.compose import Given, compose, predictor_of, scenario_of
-from edgefl.commands.profile.profile import Wanted, check_wanted, runnable
+from edgefl.commands.profile.profile import ProfileOptions, check_wanted, runnable
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.planning import Demand, Setup, Verdict
 from edgefl.planning.workload import LEFT_OUT, Workload, hardest, stage_of_works, workload_of
@@ -18,8 +18,8 @@ from edgefl.records.devices import (
     Eligible,
     FleetClient,
     FleetClients,
-    Judged,
     LeftOutClient,
+    RoundVerdict,
     Turns,
 )
 from edgefl.records.record import UNSET
@@ -61,7 +61,7 @@ def profile_clients(
     others, refused = runnable(combinations, lambda each: compose(each, on_message, trains=False))
     setups |= others
     named = [(whole.name, whole), *((label, each) for label, each in combinations if label in others)]
-    check_wanted(Wanted(stage=stage, kind=kind), list(setups.values()))
+    check_wanted(ProfileOptions(stage=stage, kind=kind), list(setups.values()))
     rows = {}
     for index, (label, each) in enumerate(named):
         if index:
@@ -125,10 +125,10 @@ def at_hardest(setup: Setup, demand: Demand, stage: int) -> AtHardest:
     )
 
 
-def judged(verdict: Verdict) -> Judged:
+def judged(verdict: Verdict) -> RoundVerdict:
     """Seconds, joules and the verdict with its binding budget."""
     binding = verdict.binding
-    return Judged(
+    return RoundVerdict(
         virtual_seconds=verdict.costs["seconds"],
         energy_joules=verdict.costs["joules"],
         eligible=verdict.eligible,

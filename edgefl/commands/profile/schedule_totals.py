@@ -39,7 +39,7 @@ COMPUTED = ADDED_UP[:3]
 
 
 @dataclass(frozen=True)
-class Stretch:
+class RoundStretch:
     """Consecutive rounds of one stage that cost the same: they differ in learning rates at most.
 
     ``works`` has the work and its key by kind that takes part and variant, ``server`` the server's works as
@@ -52,10 +52,10 @@ class Stretch:
     works: Mapping[tuple[str, Hashable], tuple[Work, str]]
     server: tuple[tuple[str, Work], ...]
 
-    def alike(self, other: Stretch) -> bool:
+    def alike(self, other: RoundStretch) -> bool:
         """Whether the rounds of ``other`` cost the same."""
 
-        def server_costs(stretch: Stretch) -> list[Any]:
+        def server_costs(stretch: RoundStretch) -> list[Any]:
             return [(when, w.kind, w.passes, work_key(w.form)) for when, w in stretch.server]
 
         if self.stage is not other.stage or self.works.keys() != other.works.keys():
@@ -65,11 +65,11 @@ class Stretch:
         return server_costs(self) == server_costs(other)
 
 
-def stretches(planner: Planner, stage: int | None = None) -> list[Stretch]:
+def stretches(planner: Planner, stage: int | None = None) -> list[RoundStretch]:
     """The rounds of the schedule, or of the stage with this index, merged into stretches."""
     setup = planner.setup
     state = _shapes(setup.method)
-    spans: list[Stretch] = []
+    spans: list[RoundStretch] = []
     for round in range(1, setup.schedule.rounds + 1):
         current = setup.schedule.stage(round)
         if stage not in (None, current.index):
@@ -79,7 +79,7 @@ def stretches(planner: Planner, stage: int | None = None) -> list[Stretch]:
             for kind, variant in setup.variants
             if setup.participates(kind, round)
         }
-        span = Stretch(current, round, 1, works, _server_works(setup, state, round, current) if state else ())
+        span = RoundStretch(current, round, 1, works, _server_works(setup, state, round, current) if state else ())
         if spans and spans[-1].alike(span):
             spans[-1] = replace(spans[-1], rounds=spans[-1].rounds + 1)
         else:
@@ -104,7 +104,7 @@ def _server_works(setup: Setup, state: ServerState, round: int, stage: Stage) ->
     return tuple((when, setup.staged(w, stage)) for when, w in works)
 
 
-def server_rows(planner: Planner, spans: Sequence[Stretch], kind: str | None = None) -> list[ServerRow]:
+def server_rows(planner: Planner, spans: Sequence[RoundStretch], kind: str | None = None) -> list[ServerRow]:
     """Costs of the server's works in a round of each stretch, and of an evaluation at each stage.
 
     With ``kind``, only of works on the model of that kind.
@@ -127,7 +127,7 @@ def server_rows(planner: Planner, spans: Sequence[Stretch], kind: str | None = N
     return sorted(rows, key=lambda row: (row.first_round, row.evaluates))
 
 
-def _server_row(planner: Planner, span: Stretch, when: str, work: Work) -> ServerRow:
+def _server_row(planner: Planner, span: RoundStretch, when: str, work: Work) -> ServerRow:
     _, computed = planner.server(work)
     device = planner.setup.fleet.server
     cost = duration(computed, NO_TRAFFIC, device, None)
@@ -175,7 +175,7 @@ def evaluation_totals(rows: Iterable[ServerRow]) -> list[EvaluationTotals]:
 # --- a round's cohort ------------------------------------------------------------------------------------------------
 
 
-def round_totals(planner: Planner, spans: Sequence[Stretch], rows: Sequence[ServerRow]) -> list[RoundTotals]:
+def round_totals(planner: Planner, spans: Sequence[RoundStretch], rows: Sequence[ServerRow]) -> list[RoundTotals]:
     """Cost of a round for all its clients and the server together, for each stretch; ``rows`` are the server's.
 
     The expectation over a uniform draw of the cohort from all clients that the method lets take part, eligible or not:
@@ -278,7 +278,7 @@ class _Follower:
 
 def followed(
     planner: Planner,
-    spans: Sequence[Stretch],
+    spans: Sequence[RoundStretch],
     shown: Sequence[Subject],
     device: Device,
     link: Link,

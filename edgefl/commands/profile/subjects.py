@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.cost import Wanted
+from edgefl.cost import PriceRequest
 from edgefl.planning import Planner, Setup
 from edgefl.records.record import UNSET, Maybe
 from edgefl.schedules import Stage
@@ -59,7 +59,7 @@ def subjects(planner: Planner, kinds: Sequence[str], stages: Sequence[Stage]) ->
     return found
 
 
-def works_of(planner: Planner, kinds: Sequence[str], stages: Sequence[Stage]) -> Iterator[Wanted]:
+def works_of(planner: Planner, kinds: Sequence[str], stages: Sequence[Stage]) -> Iterator[PriceRequest]:
     """The works that rows of these kinds and stages show."""
     setup = planner.setup
     for subject in subjects(planner, kinds, stages):

@@ -23,8 +23,8 @@ from edgefl.planning import Planner, Setup
 from edgefl.planning.cohort_places import places
 from edgefl.planning.round_options import RoundOptions
 from edgefl.scenario import Scenario
-from edgefl.training import Executor, Processes
-from edgefl.training.packing import Memory
+from edgefl.training import Executor, ProcessExecutor
+from edgefl.training.packing import DeviceMemory
 from edgefl.training.pools import Packing
 from edgefl.units import show_bytes
 from edgefl.work.description import digest
@@ -95,7 +95,7 @@ def peaks_of(planner: Planner) -> dict[str, int]:
     return peaks
 
 
-def check_devices(scenario: Scenario, setup: Setup, memories: Sequence[Memory] | None = None) -> None:
+def check_devices(scenario: Scenario, setup: Setup, memories: Sequence[DeviceMemory] | None = None) -> None:
     """Raise TrainingError for a device that this machine lacks, ScenarioError for a client that fits on no GPU.
 
     Worker processes share GPUs by predicted memory, so only there it is compared; ``memories`` are the GPUs' bytes,
@@ -116,29 +116,29 @@ def check_devices(scenario: Scenario, setup: Setup, memories: Sequence[Memory] |
 
 def expect_works(executor: Executor | None, scenario: Scenario, setup: Setup, predictor: Predictor) -> None:
     """Tell workers that share GPUs which works will come; raises TrainingError if one fits nowhere."""
-    if isinstance(executor, Processes) and executor.packs:
+    if isinstance(executor, ProcessExecutor) and executor.packs:
         executor.expect(peaks_of(Planner(setup, predictor)))
 
 
 @dataclass(frozen=True)
-class Held:
+class WaitingUpdates:
     """The updates that the server holds until a round ends, at most, and their bytes as the server reads them."""
 
     updates: int
     bytes: int
 
 
-def held_updates(setup: Setup) -> Held:
+def held_updates(setup: Setup) -> WaitingUpdates:
     """The updates that the server holds at a time: none if it adds them up, or mixes them in, as they land."""
     method, options = setup.method, setup.round
     policy = _policy(options)
     if (method.adds_up and not policy.overlapping) or policy.at_once:
-        return Held(0, 0)
+        return WaitingUpdates(0, 0)
     kinds = [kind for kind in setup.clients.kinds if kind not in options.leave_out]
     population = {kind: len(setup.of_kind(kind)) for kind in kinds}
     sizes = {kind: _upload_bytes(setup, kind) for kind in kinds}
     if not sum(population.values()):
-        return Held(0, 0)
+        return WaitingUpdates(0, 0)
     if options.stratify:
         counts = {k: min(n, population[k]) for k, n in places(options.cohort, population).items()}
     else:
@@ -146,8 +146,8 @@ def held_updates(setup: Setup) -> Held:
     total = sum(counts.values())
     held = policy.holds(total)
     if options.stratify and not policy.overlapping and held == total:
-        return Held(total, sum(n * sizes[kind] for kind, n in counts.items()))
-    return Held(held, held * max(sizes.values()))
+        return WaitingUpdates(total, sum(n * sizes[kind] for kind, n in counts.items()))
+    return WaitingUpdates(held, held * max(sizes.values()))
 
 
 def _policy(options: RoundOptions) -> Any:

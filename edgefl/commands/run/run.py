@@ -42,7 +42,7 @@ from edgefl.runs.folders import NewFolder, check_finished, free_folder, new_fold
 from edgefl.scenario import Scenario, load
 from edgefl.simulation import OnRound, Simulation
 from edgefl.simulation.watch import best_round
-from edgefl.training import Executor, Processes, make_executor
+from edgefl.training import Executor, ProcessExecutor, make_executor
 from edgefl.training.pretraining import Pretraining
 from edgefl.work.torch_device import threads
 
@@ -366,7 +366,7 @@ class Executors:
             executor = make_executor(options, federation, data, scenario.seed, tokens, None)
             self._stack.push(executor)
             self._executor, self._key = executor, key
-            if isinstance(executor, Processes):
+            if isinstance(executor, ProcessExecutor):
                 on_message(f"starting {options.workers} worker processes")
                 executor.warm()
         return self._executor

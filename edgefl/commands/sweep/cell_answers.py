@@ -14,7 +14,7 @@ from edgefl.commands.compose import compose, predictor_of, same_results
 from edgefl.commands.progress import OnProgress, messages, silent
 from edgefl.commands.run.run import run
 from edgefl.commands.sweep.cell_row import library, row_of
-from edgefl.commands.sweep.stored_rows import RUNS, Rows
+from edgefl.commands.sweep.stored_rows import RUNS, SweepRows
 from edgefl.cost import Predictor
 from edgefl.devices import Fleet
 from edgefl.errors import DivergedError, EdgeflError, RunError
@@ -37,7 +37,7 @@ class Answers:
         self,
         cells: Sequence[tuple[str, Scenario]],
         refused: Mapping[str, str],
-        store: Rows | None,
+        store: SweepRows | None,
         train: bool,
         jobs: int,
         address: str | None,
@@ -85,14 +85,14 @@ class Answers:
         assert answer.trained is not None
         return answer.trained
 
-    def _of(self, label: str) -> Answered:
+    def _of(self, label: str) -> SweepCellAnswer:
         """The answer for a cell; cells are asked for in their order."""
         assert self._outcomes is not None
         while self._latest is None or self._latest.label != label:
             self._latest = next(self._outcomes)
         if self._latest.error is not None:
             raise self._latest.error
-        answer: Answered = self._latest.answer
+        answer: SweepCellAnswer = self._latest.answer
         self._of_workers |= answer.works
         return answer
 
@@ -109,7 +109,7 @@ class CellRun(NamedTuple):
     trained: TrainedCell
 
 
-class Answered(NamedTuple):
+class SweepCellAnswer(NamedTuple):
     """A cell's costs, unless they are known, its run or the error that ended it, and the cost keys of works that the
     worker priced since its last answer."""
 
@@ -119,18 +119,18 @@ class Answered(NamedTuple):
     error: EdgeflError | None = None
 
 
-def _computed(argument: tuple[str, Scenario, Path | None, bool], on_progress: OnProgress) -> Answered:
+def _computed(argument: tuple[str, Scenario, Path | None, bool], on_progress: OnProgress) -> SweepCellAnswer:
     """The answer for a cell; in a worker process."""
     label, scenario, folder, unpriced = argument
     workloads = _shared_workloads()
     priced = row_of(workloads.of(scenario), library()) if unpriced else None
     works = workloads.untold()
     if folder is None:
-        return Answered(works, priced)
+        return SweepCellAnswer(works, priced)
     try:
-        return Answered(works, priced, trained(label, scenario, folder, on_progress))
+        return SweepCellAnswer(works, priced, trained(label, scenario, folder, on_progress))
     except EdgeflError as error:
-        return Answered(works, priced, error=error)
+        return SweepCellAnswer(works, priced, error=error)
 
 
 @cache

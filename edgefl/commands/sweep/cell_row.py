@@ -27,7 +27,7 @@ from edgefl.planning.workload import (
     LEFT_OUT,
     Booleans,
     Integers,
-    Judged,
+    StageEligibility,
     Workload,
     binding_counts,
     counts_of,
@@ -38,12 +38,12 @@ from edgefl.records.record import UNSET, Maybe
 from edgefl.records.sweep import (
     CellCosts,
     EnergyTotal,
-    Group,
     KindGroup,
     Merits,
     SmallerDevice,
     SmallestDevice,
     StageGroup,
+    SweepGroup,
 )
 
 TRAVELLING = ("download_bytes", "upload_bytes", "flops")
@@ -102,7 +102,7 @@ def row_of(workload: Workload, library: Library) -> CellCosts:
     )
 
 
-def merits(workload: Workload, judged: Sequence[Judged]) -> Merits:
+def merits(workload: Workload, judged: Sequence[StageEligibility]) -> Merits:
     """The figures by which cells are compared: eligible share, seconds of a round, and totals of the schedule.
 
     A round lasts as long as its slowest eligible client.  ``schedule_*`` sum over all rounds the expected cohort, each
@@ -133,7 +133,7 @@ def merits(workload: Workload, judged: Sequence[Judged]) -> Merits:
     )
 
 
-def _energy_total(setup: Setup, judged: Sequence[Judged]) -> EnergyTotal | Maybe | None:
+def _energy_total(setup: Setup, judged: Sequence[StageEligibility]) -> EnergyTotal | Maybe | None:
     """For how many rounds the clients' ``energy_total`` lasts; UNSET without such a budget, None if no client fits.
 
     A client that is ever eligible takes part in each round that it fits, as long as enough is left.
@@ -165,7 +165,7 @@ def _energy_total(setup: Setup, judged: Sequence[Judged]) -> EnergyTotal | Maybe
     )
 
 
-def _cohort(setup: Setup, turn: Judged) -> list[tuple[float, Booleans]]:
+def _cohort(setup: Setup, turn: StageEligibility) -> list[tuple[float, Booleans]]:
     """The number of selected clients and a mask of the eligible ones, for each group that a round draws from."""
     kind, offered = np.asarray(setup.clients.client_kind), turn.work != LEFT_OUT
     groups = {
@@ -185,7 +185,9 @@ def _cohort(setup: Setup, turn: Judged) -> list[tuple[float, Booleans]]:
     ]
 
 
-def _stage_row(workload: Workload, turns: Sequence[Judged], holdings: DataCoverage, library: Library) -> StageGroup:
+def _stage_row(
+    workload: Workload, turns: Sequence[StageEligibility], holdings: DataCoverage, library: Library
+) -> StageGroup:
     """Clients of one stage, in all and by kind; shares are of all clients, also those that the method leaves out.
 
     Eligibility is the same in all ``turns`` of the stage; works may differ.
@@ -205,7 +207,9 @@ def _stage_row(workload: Workload, turns: Sequence[Judged], holdings: DataCovera
     )
 
 
-def _group(workload: Workload, turns: Sequence[Judged], holdings: DataCoverage, clients: Booleans) -> Group:
+def _group(
+    workload: Workload, turns: Sequence[StageEligibility], holdings: DataCoverage, clients: Booleans
+) -> SweepGroup:
     first = turns[0]
     eligible, participants = clients & first.eligible, clients & (first.work != LEFT_OUT)
     works: Integers = np.sum([turn.stage.rounds * counts_of(turn.work[eligible], workload) for turn in turns], axis=0)
@@ -216,7 +220,7 @@ def _group(workload: Workload, turns: Sequence[Judged], holdings: DataCoverage, 
     rounds = [turn.stage.rounds for turn in turns]
     slowest = [float(turn.seconds[eligible].max()) if eligible.any() else None for turn in turns]
     joules = [float(turn.joules[eligible].mean()) if eligible.any() else None for turn in turns]
-    return Group(
+    return SweepGroup(
         clients=int(clients.sum()),
         eligible=int(eligible.sum()),
         eligible_share=share(int(eligible.sum()), int(clients.sum())),
@@ -259,7 +263,9 @@ def with_runtimes(devices: Library, runtime: RuntimeChoice) -> Library:
     )
 
 
-def smallest_device(workload: Workload, judged: Judged, clients: Booleans, devices: Library) -> SmallestDevice | None:
+def smallest_device(
+    workload: Workload, judged: StageEligibility, clients: Booleans, devices: Library
+) -> SmallestDevice | None:
     """The smallest device on which each of these clients could do its round of this stage, with its margins.
 
     The largest of their works must fit the device's own memory, the round's deadline and the tightest budgets among

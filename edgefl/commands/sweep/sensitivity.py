@@ -49,7 +49,7 @@ Signs = NDArray[np.int8]
 
 
 @dataclass(frozen=True)
-class Cell:
+class SensitivityCell:
     """A cell of the sweep with the works of its clients."""
 
     label: str
@@ -102,7 +102,7 @@ def factor_of(text: str) -> float:
     return float(match[1])
 
 
-def sensitivity(cells: Sequence[Cell], given: str, on_progress: OnProgress = silent) -> Sensitivity:
+def sensitivity(cells: Sequence[SensitivityCell], given: str, on_progress: OnProgress = silent) -> Sensitivity:
     """How the cells' order by each of FIGURES changes if device and link numbers are wrong: ``2x`` or ``residuals``.
 
     ``factor`` is that of numbers without one of their own; with residuals, ``residuals`` has the factor of each device
@@ -228,7 +228,7 @@ def _keys(profiles: Mapping[str, Device | Link]) -> list[tuple[str, str]]:
     return [(name, number) for name, profile in profiles.items() for number in numbers_of(profile)]
 
 
-def _figures(cell: Cell, changes: Sequence[Wrong]) -> Floats:
+def _figures(cell: SensitivityCell, changes: Sequence[Wrong]) -> Floats:
     """FIGURES without and with each change: `[1 + changes, figures]`, NaN where no client takes part."""
     workload, fleet = cell.workload, cell.workload.setup.fleet
     profiles = profiles_of(fleet)

@@ -34,7 +34,7 @@ SHARDS = "shards"
 _OURS = ("sweep.jsonl", "sweep.csv", "sensitivity.json", "writer.lock", RUNS, SHARDS)
 
 
-class Rows:
+class SweepRows:
     """``sweep.jsonl`` in a folder: rows by label, each with the digest of its scenario and of the profiles it names.
 
     Of several lines for one label the last counts.

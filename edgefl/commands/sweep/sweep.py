@@ -16,8 +16,8 @@ from edgefl.commands.compose import Given, at_most, federation_of, scenario_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.run.needs import check
 from edgefl.commands.sweep.cell_answers import Answers, Workloads
-from edgefl.commands.sweep.sensitivity import MOST_CELLS, Cell, errors_of, sensitivity
-from edgefl.commands.sweep.stored_rows import Rows, check_value, values_of
+from edgefl.commands.sweep.sensitivity import MOST_CELLS, SensitivityCell, errors_of, sensitivity
+from edgefl.commands.sweep.stored_rows import SweepRows, check_value, values_of
 from edgefl.errors import DataError, EdgeflError, RunError, ScenarioError, text_of
 from edgefl.records.record import UNSET, Maybe
 from edgefl.records.sweep import (
@@ -120,7 +120,11 @@ def sweep(
     if train:
         _check_trainable(expanded, refused, on_progress)
     axes_of = _columns(expanded)
-    store = Rows(Path(output), dict(expanded.cells), next(iter(axes_of.values())), part) if output is not None else None
+    store = (
+        SweepRows(Path(output), dict(expanded.cells), next(iter(axes_of.values())), part)
+        if output is not None
+        else None
+    )
     workloads = Workloads(on_progress, keeping=sensitivity_to is not None)
     mine = share_of(expanded.cells, part)
     rows, failures = list[CellRow | RefusedCell](), dict[str, Exception]()
@@ -171,7 +175,7 @@ def sweep(
     runnable = [(label, variant) for label, variant in expanded.cells if label not in refused]
     order: Sensitivity | Maybe = UNSET
     if sensitivity_to is not None:
-        cells = [Cell(label, variant.fleet, workloads.of(variant)) for label, variant in runnable]
+        cells = [SensitivityCell(label, variant.fleet, workloads.of(variant)) for label, variant in runnable]
         order = sensitivity(cells, sensitivity_to, on_progress)
         if store:
             text = json.dumps(order.as_json(), indent=1, allow_nan=False)

@@ -19,7 +19,7 @@ from edgefl.commands.run.needs import check
 from edgefl.commands.tune.draws import distributions, drawn, number_at
 from edgefl.commands.tune.halving import batches_of, fitted, going_on
 from edgefl.commands.tune.trial_run import Advance, Reached
-from edgefl.commands.tune.trial_store import TRIALS, Ended, Stored, TrialStore, mean_of
+from edgefl.commands.tune.trial_store import TRIALS, Ended, StoredTrial, TrialStore, mean_of
 from edgefl.errors import EdgeflError, RunError, ScenarioError
 from edgefl.planning.workload import binding_counts, evaluated, workload_of
 from edgefl.records import UNSET
@@ -27,7 +27,7 @@ from edgefl.records.tune import Widening
 from edgefl.runs.contents import CHECKPOINTS
 from edgefl.scenario import Scenario
 from edgefl.scenario.problems import reason
-from edgefl.scenario.search_space import Searched, Span, span_errors, with_fields, with_settings
+from edgefl.scenario.search_space import NumberRange, Searched, span_errors, with_fields, with_settings
 
 MOST_ASKED = 2
 """Refused settings are as many as the trials at most, so that so many times the trials are drawn."""
@@ -37,7 +37,7 @@ Run = Callable[[Sequence[Cell]], Sequence[Outcome]]
 
 
 @dataclass(frozen=True)
-class Task:
+class TrialTask:
     """The scenario as trials run it, the metric, whether lower values are better, the seeds, and how many rungs."""
 
     base: Scenario
@@ -48,21 +48,21 @@ class Task:
 
 
 @dataclass
-class Search:
+class TuneSearch:
     """A search under way.  ``space`` has the ranges as they are now, ``given`` as they were; ``widened`` says how.
 
     All that happens is a function of the task and the trials in the store, so that a search which was killed goes on
     as it would have.
     """
 
-    task: Task
+    task: TrialTask
     space: list[Searched]
     trials: int
     store: TrialStore
     on_progress: OnProgress
     given: tuple[Searched, ...] = ()
     widened: list[Widening] = field(default_factory=list)
-    beyond: list[tuple[Span, tuple[float, float]]] = field(default_factory=list)
+    beyond: list[tuple[NumberRange, tuple[float, float]]] = field(default_factory=list)
     first: int = 1
     exhausted: bool = False
 
@@ -72,7 +72,7 @@ class Search:
 
     def run(self, run: Run) -> None:
         """Draw and play all batches; Raises ScenarioError if every trial is refused."""
-        widens = any(isinstance(each, Span) and each.by_log for each in self.space)
+        widens = any(isinstance(each, NumberRange) and each.by_log for each in self.space)
         phases = batches_of(self.trials, widens=widens)
         number, self.first = 0, phases[0][0]
         for phase, sizes in enumerate(phases):
@@ -90,7 +90,7 @@ class Search:
 
     # -- a batch --
 
-    def _batch(self, number: int, size: int, fixed: list[dict[str, Any]]) -> list[Stored]:
+    def _batch(self, number: int, size: int, fixed: list[dict[str, Any]]) -> list[StoredTrial]:
         """The trials of a batch that are to be run, drawn as far as they aren't in the store.
 
         Every third trial takes, and removes, the next of the ``fixed`` numbers.
@@ -130,7 +130,7 @@ class Search:
     def settings(self, found: Mapping[str, Any]) -> dict[str, Any]:
         """The settings of what was drawn."""
         return {
-            each.name: found[each.name] if isinstance(each, Span) else each.setting(found[each.name])
+            each.name: found[each.name] if isinstance(each, NumberRange) else each.setting(found[each.name])
             for each in self.space
         }
 
@@ -154,7 +154,7 @@ class Search:
             return f"no budget admits it: of {of} clients, by what refuses them, {refuse}", ()
         return None, fitted(setup.schedule.rounds, scenario.evaluation.every, self.task.rungs)
 
-    def _halve(self, batch: Sequence[Stored], run: Run) -> None:
+    def _halve(self, batch: Sequence[StoredTrial], run: Run) -> None:
         """Play the trials of a batch from rung to rung, and write what each gave."""
         scores: dict[int, list[tuple[float | None, ...]]] = {trial.number: [] for trial in batch}
         took = dict.fromkeys(scores, 0.0)
@@ -216,7 +216,7 @@ class Search:
         if best is None:
             return
         for i, each in enumerate(self.space):
-            if not isinstance(each, Span) or not each.by_log:
+            if not isinstance(each, NumberRange) or not each.by_log:
                 continue
             value = best.drawn[each.name]
             side = each.edge(value)
@@ -234,7 +234,7 @@ class Search:
                 self.space[i] = wider
                 self.beyond.append((wider, each.added(wider)))
 
-    def best(self, trials: Sequence[Stored]) -> Stored | None:
+    def best(self, trials: Sequence[StoredTrial]) -> StoredTrial | None:
         """The best trial: of those that got furthest without diverging the one with the best score."""
         sign = 1 if self.task.lower else -1
         known = [

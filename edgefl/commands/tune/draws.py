@@ -9,9 +9,9 @@ from math import exp, log, prod
 from typing import Any
 
 from edgefl import seeds
-from edgefl.commands.tune.trial_store import Stored
+from edgefl.commands.tune.trial_store import StoredTrial
 from edgefl.errors import RunError, install_hint
-from edgefl.scenario.search_space import Searched, Span
+from edgefl.scenario.search_space import NumberRange, Searched
 
 TIMES = 10
 """How often settings that were tried before are drawn again."""
@@ -45,7 +45,7 @@ def distributions(space: Sequence[Searched]) -> dict[str, Any]:
     kinds = optuna().distributions
     found: dict[str, Any] = {}
     for each in space:
-        if not isinstance(each, Span):
+        if not isinstance(each, NumberRange):
             found[each.name] = kinds.CategoricalDistribution(each.labels)
         elif each.whole:
             found[each.name] = kinds.IntDistribution(int(each.low), int(each.high), log=each.by_log)
@@ -56,7 +56,7 @@ def distributions(space: Sequence[Searched]) -> dict[str, Any]:
 
 def drawn(
     space: Sequence[Searched],
-    trials: Sequence[Stored],
+    trials: Sequence[StoredTrial],
     seed: int,
     *,
     lower: bool,
@@ -92,13 +92,13 @@ def drawn(
 def _spread(each: Searched, seed: int, number: int, of: int) -> Any:
     """The value of trial ``number`` of a Latin hypercube of so many trials (McKay, Beckman and Conover 1979)."""
     place = int(seeds.generator(seed, f"tune {each.name}").permutation(of)[number])
-    if not isinstance(each, Span):
+    if not isinstance(each, NumberRange):
         return each.labels[place * each.size // of]
     share = place / (of - 1) if of > 1 else 0.5
     return number_at(each, each.low, each.high, share)
 
 
-def number_at(span: Span, low: float, high: float, share: float) -> int | float:
+def number_at(span: NumberRange, low: float, high: float, share: float) -> int | float:
     """The number of a range at this share of the way from ``low`` to ``high``, in the range's scale."""
     number = exp(log(low) + share * (log(high) - log(low))) if span.by_log else low + share * (high - low)
     return span.setting(round(number) if span.whole else number)
@@ -106,13 +106,14 @@ def number_at(span: Span, low: float, high: float, share: float) -> int | float:
 
 def _rounded(space: Sequence[Searched], params: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        each.name: each.setting(params[each.name]) if isinstance(each, Span) else params[each.name] for each in space
+        each.name: each.setting(params[each.name]) if isinstance(each, NumberRange) else params[each.name]
+        for each in space
     }
 
 
 def _asked(
     space: Sequence[Searched],
-    trials: Sequence[Stored],
+    trials: Sequence[StoredTrial],
     key: int,
     lower: bool,
     first: int,
@@ -132,7 +133,7 @@ def _asked(
     return found
 
 
-def _known(trial: Stored, given: Mapping[str, Any]) -> Any:
+def _known(trial: StoredTrial, given: Mapping[str, Any]) -> Any:
     """A trial as the sampler sees it: refused and diverged ones without a score are the worst."""
     library = optuna()
     state, states = {}, library.trial.TrialState

@@ -12,7 +12,7 @@ from edgefl.commands.progress import OnProgress
 from edgefl.commands.run.run import Executors, run_until
 from edgefl.errors import DivergedError
 from edgefl.records import UNSET, Maybe, Record, part_of
-from edgefl.records.rounds import Metrics, Round, Stopped
+from edgefl.records.rounds import EarlyStop, Metrics, Round
 from edgefl.runs import begun, read_run
 from edgefl.scenario import Scenario
 
@@ -42,7 +42,7 @@ class ScoredRound(Record):
 
     round: int
     metrics: Metrics
-    stopped: Stopped | Maybe | None = UNSET
+    stopped: EarlyStop | Maybe | None = UNSET
     diverged: bool
 
 

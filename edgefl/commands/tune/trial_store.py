@@ -47,7 +47,7 @@ def mean_of(values: Sequence[float | None]) -> float | None:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTrial:
     """A trial: what was drawn for each field, its batch, its rungs, and why it was refused or what it gave."""
 
     number: int
@@ -94,7 +94,7 @@ class TrialStore:
         journal = library.storages.journal
         try:
             self._storage = library.storages.JournalStorage(
-                journal.JournalFileBackend(str(self.path), lock_obj=_Held())
+                journal.JournalFileBackend(str(self.path), lock_obj=_FolderLock())
             )
             self._id = self._study(lower)
             self._check_same(made_of)
@@ -135,10 +135,10 @@ class TrialStore:
                 "undo that, or choose another folder"
             )
 
-    def _stored(self, trial: Any) -> Stored:
+    def _stored(self, trial: Any) -> StoredTrial:
         attributes = trial.user_attrs
         ended = attributes.get("ended") if trial.state.is_finished() else None
-        return Stored(
+        return StoredTrial(
             trial.number,
             dict(trial.params),
             attributes["batch"],
@@ -150,7 +150,7 @@ class TrialStore:
         )
 
     def add(self, drawn: Mapping[str, Any], given: Mapping[str, Any], batch: int, rungs: Sequence[int],
-            refused: str | None) -> Stored:  # fmt: skip
+            refused: str | None) -> StoredTrial:  # fmt: skip
         """Add a trial with what was drawn from the distributions ``given``: one to be run, or a refused one."""
         states = self._library.trial.TrialState
         attributes = {"batch": batch, "rungs": list(rungs)} | ({} if refused is None else {"refused": refused})
@@ -160,7 +160,7 @@ class TrialStore:
         )  # fmt: skip
         with writing(self.path):
             self._storage.create_new_trial(self._id, template_trial=template)
-        self.trials.append(Stored(len(self.trials), dict(drawn), batch, tuple(rungs), refused, None))
+        self.trials.append(StoredTrial(len(self.trials), dict(drawn), batch, tuple(rungs), refused, None))
         return self.trials[-1]
 
     def end(self, number: int, ended: Ended) -> None:
@@ -168,7 +168,7 @@ class TrialStore:
         trial = self.trials[number]
         if trial.ended is not None:
             return
-        self.trials[number] = trial = Stored(number, trial.drawn, trial.batch, trial.rungs, None, ended)
+        self.trials[number] = trial = StoredTrial(number, trial.drawn, trial.batch, trial.rungs, None, ended)
         states = self._library.trial.TrialState
         known = self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
         facts = {
@@ -186,7 +186,7 @@ class TrialStore:
                 self._storage.set_trial_state_values(known, states.PRUNED)
 
 
-class _Held:
+class _FolderLock:
     """A lock of Optuna's journal that is always held: the folder's own lock keeps other processes away.
 
     Optuna's would outlive a killed process and keep the next one waiting.

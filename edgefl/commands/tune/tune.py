@@ -14,7 +14,7 @@ from edgefl.commands.progress import OnProgress, messages, public_command, silen
 from edgefl.commands.run.fingerprint import fixed_part
 from edgefl.commands.run.needs import check
 from edgefl.commands.run.run import Executors
-from edgefl.commands.tune.batches import Run, Search, Task
+from edgefl.commands.tune.batches import Run, TrialTask, TuneSearch
 from edgefl.commands.tune.draws import optuna, quiet
 from edgefl.commands.tune.halving import rungs_of
 from edgefl.commands.tune.trial_run import Advance, Reached, advanced, in_worker
@@ -126,7 +126,7 @@ def tuned(
             folder = held.enter_context(closing(free_folder(f"{scenario.name}-tune"))).path
         store = TrialStore(optuna(), folder, made_of, lower=told.lower)  # which locks the folder, too
     on_progress("cells", {"folder": str(folder), "of": trials * seeds})
-    search = Search(told, list(space), trials, store, on_progress)
+    search = TuneSearch(told, list(space), trials, store, on_progress)
     with ExitStack() as stack:
         executors = Executors(stack)
 
@@ -145,7 +145,7 @@ def tuned(
 # --- what is asked ---------------------------------------------------------------------------------------------------
 
 
-def _task(scenario: Scenario, metric: str | None, seeds: int, on_progress: OnProgress) -> Task:
+def _task(scenario: Scenario, metric: str | None, seeds: int, on_progress: OnProgress) -> TrialTask:
     """What is to be optimised.  Raises ScenarioError for a scenario that can't be tuned, or hasn't this metric."""
     if scenario.compare:
         paths = ", ".join(scenario.compare)
@@ -168,7 +168,7 @@ def _task(scenario: Scenario, metric: str | None, seeds: int, on_progress: OnPro
         )
     chosen = metric_of(setup, SPLIT, metric, followed)
     better = scenario.stop.better if scenario.stop.metric == chosen else None
-    return Task(
+    return TrialTask(
         base,
         chosen,
         lower_is_better(chosen) if better is None else better == "lower",

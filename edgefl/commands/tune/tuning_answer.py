@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from statistics import stdev
 
 from edgefl.commands.compose import at_most
-from edgefl.commands.tune.batches import Search
-from edgefl.commands.tune.trial_store import Stored
+from edgefl.commands.tune.batches import TuneSearch
+from edgefl.commands.tune.trial_store import StoredTrial
 from edgefl.errors import DivergedError
 from edgefl.records import UNSET
 from edgefl.records.tune import AtEdge, BestSettings, RefusedTrial, SearchedField, TunedTrial, Tuning
 from edgefl.runs import read_run
-from edgefl.scenario.search_space import Searched, Side, Span, settings_sets, settings_yaml, with_settings
+from edgefl.scenario.search_space import NumberRange, Searched, Side, settings_sets, settings_yaml, with_settings
 
 SPLIT = "validation"
 """The split on which trials are scored."""
 
 
-def answer_of(search: Search) -> Tuning:
+def answer_of(search: TuneSearch) -> Tuning:
     """The record of the search.  Raises DivergedError if the models of all trials diverged."""
     task, tried = search.task, [trial for trial in search.store.trials if trial.refused is None]
     best = search.best(tried)
@@ -62,7 +62,7 @@ def answer_of(search: Search) -> Tuning:
     )
 
 
-def _row(search: Search, trial: Stored) -> TunedTrial:
+def _row(search: TuneSearch, trial: StoredTrial) -> TunedTrial:
     ended = trial.ended
     assert ended is not None
     last = ended.scores[-1]
@@ -84,7 +84,7 @@ def _row(search: Search, trial: Stored) -> TunedTrial:
     )
 
 
-def _best(search: Search, trial: Stored) -> BestSettings:
+def _best(search: TuneSearch, trial: StoredTrial) -> BestSettings:
     settings, score = search.settings(trial.drawn), trial.score
     assert trial.ended is not None and score is not None
     return BestSettings(
@@ -97,7 +97,7 @@ def _best(search: Search, trial: Stored) -> BestSettings:
     )
 
 
-def _at_edge(search: Search, best: Stored) -> list[AtEdge]:
+def _at_edge(search: TuneSearch, best: StoredTrial) -> list[AtEdge]:
     """The fields whose best value is at the end of what was searched."""
     found = []
     for each in search.space:
@@ -105,7 +105,7 @@ def _at_edge(search: Search, best: Stored) -> list[AtEdge]:
         side: Side | None = each.edge(value)
         if side is None:
             continue
-        where = f"the {side} edge of {each.told}" if isinstance(each, Span) else "an end of its list"
+        where = f"the {side} edge of {each.told}" if isinstance(each, NumberRange) else "an end of its list"
         text = f"{each.name} = {value:g} is at {where}: what lies beyond wasn't tried"
         found.append(AtEdge(path=each.name, side=side, value=value, text=text))
     return found
@@ -117,7 +117,7 @@ def _deviation(scores: Sequence[float | None]) -> float | None:
 
 
 def _field(each: Searched) -> SearchedField:
-    if isinstance(each, Span):
+    if isinstance(each, NumberRange):
         scale = "log" if each.by_log else "linear"
         return SearchedField(
             path=each.name, scale=scale, whole=each.whole, low=each.low, high=each.high, choices=[]

@@ -13,17 +13,17 @@ from math import ceil, fsum, inf, isclose, sqrt
 from typing import Annotated
 
 from edgefl.records import UNSET, ByKind, Clients, Flights, Keys, Maybe, Record, Samples, Share, part_of
-from edgefl.records.clients import Flight, ScoredClient
-from edgefl.records.eligibility import Verdict
-from edgefl.records.rounds import CARBON, RELAYED, SUMMED, ClientMetrics, Metrics, Round, Stopped, Sums
-from edgefl.records.run import Result
-from edgefl.records.verified import Broken, CheckedRule
+from edgefl.records.clients import FlightRecord, ScoredClient
+from edgefl.records.eligibility import VerdictRecord
+from edgefl.records.rounds import CARBON, RELAYED, SUMMED, ClientMetrics, EarlyStop, Metrics, Round, RoundSums
+from edgefl.records.run import FinalSummary
+from edgefl.records.verified import BrokenRule, CheckedRule
 
 Values = Mapping[str, object]
 """The values of a record that break a rule, by name."""
 
 
-@part_of(Flight)
+@part_of(FlightRecord)
 class CheckedFlight(Record):
     """What the rules read of a flight."""
 
@@ -60,7 +60,7 @@ class CheckedFlight(Record):
 
 
 @part_of(Round)
-class CheckedRound(Sums):
+class CheckedRound(RoundSums):
     """What the rules read of a round."""
 
     round: int
@@ -79,12 +79,12 @@ class CheckedRound(Sums):
     final_delivery_bytes: int
     losses: ByKind[float | None]
     metrics: Metrics
-    stopped: Stopped | Maybe | None = UNSET
+    stopped: EarlyStop | Maybe | None = UNSET
     diverged: bool
     client_metrics: Sequence[ClientMetrics] | Maybe = UNSET
 
 
-@part_of(Verdict)
+@part_of(VerdictRecord)
 class CheckedVerdict(Record):
     """What the rules read of a verdict."""
 
@@ -154,14 +154,14 @@ RULES = {
 
 
 @dataclass
-class Check:
+class RuleCheck:
     """A rule on one run: the number of checked records, the number that break it, and the first of these."""
 
     name: str
     says: str
     records: int = 0
     broken: int = 0
-    first: Broken | None = None
+    first: BrokenRule | None = None
     note: str | None = None
 
     def count(self, offence: Values | None, where: str) -> None:
@@ -170,7 +170,7 @@ class Check:
         if offence is not None:
             self.broken += 1
             if self.first is None:
-                self.first = Broken(where=where, values=dict(offence))
+                self.first = BrokenRule(where=where, values=dict(offence))
 
     def told(self) -> CheckedRule:
         """The rule and what was found."""
@@ -180,7 +180,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Facts:
+class LedgerFacts:
     """The facts of a run that the rules need beside its records."""
 
     watts: Watts
@@ -245,8 +245,8 @@ def _phases(record: CheckedFlight) -> Values | None:
 class Ledger:
     """Checks a run's records, round by round, and keeps the state that the rules need from one to the next."""
 
-    facts: Facts
-    checks: dict[str, Check] = field(default_factory=lambda: {n: Check(n, says) for n, says in RULES.items()})
+    facts: LedgerFacts
+    checks: dict[str, RuleCheck] = field(default_factory=lambda: {n: RuleCheck(n, says) for n, says in RULES.items()})
     spans: dict[int, tuple[float, float]] = field(default_factory=dict)
     landed: dict[int, float] = field(default_factory=dict)
     verdicts: dict[int, list[tuple[int, bool]]] = field(default_factory=dict)
@@ -257,7 +257,7 @@ class Ledger:
     under_way: int = 0
     grouped: bool = False
     last_diverged: bool = False
-    stopped: Stopped | None = None
+    stopped: EarlyStop | None = None
     location: str = "the first line"
 
     def verdict(self, record: CheckedVerdict, where: str) -> None:
@@ -357,7 +357,7 @@ class Ledger:
         self.location = where
         self.checks["counts"].count(_values(record, "round", "client"), where)
 
-    def result(self, result: Result, where: str) -> None:
+    def result(self, result: FinalSummary, where: str) -> None:
         """Check the result of a finished run."""
         self.location = where
         floats = ("energy_joules", *CARBON)
@@ -379,7 +379,7 @@ class Ledger:
         if not whole:
             self.checks["rounds"].count(ended, where)
 
-    def closed(self) -> list[Check]:
+    def closed(self) -> list[RuleCheck]:
         """The checks of all records, with notes on the rules that don't apply."""
         if not self.facts.gated:
             self.checks["refused"].note = "the gate refuses no client"
@@ -427,7 +427,7 @@ class Ledger:
             self._count(checks["refused"], self._refused(verdicts, record.base_round), record, where)
 
     @staticmethod
-    def _count(check: Check, offence: Values | None, record: CheckedFlight, where: str) -> None:
+    def _count(check: RuleCheck, offence: Values | None, record: CheckedFlight, where: str) -> None:
         check.count(offence and {"round": record.round, "client": record.client, **offence}, where)
 
     def _clock(self, record: CheckedFlight) -> Values | None:
@@ -520,7 +520,7 @@ OWN_SUMS = ("samples", "download_bytes", "serialised_download_bytes", "forward_f
 
 
 def check_scored(
-    check: Check, round: int, groups: Sequence[ClientMetrics], where: str, clients: Sequence[CheckedScore]
+    check: RuleCheck, round: int, groups: Sequence[ClientMetrics], where: str, clients: Sequence[CheckedScore]
 ) -> None:
     """Check every group of a round's ``client_metrics`` against the records of the clients that were scored."""
     for row in groups:

@@ -11,19 +11,19 @@ from typing import Generic, TypeVar
 from edgefl import registry
 from edgefl.commands.run.resume import scenario_of_run
 from edgefl.commands.verify.conservation import (
-    Check,
     CheckedFlight,
     CheckedRound,
     CheckedScore,
     CheckedVerdict,
-    Facts,
     Ledger,
+    LedgerFacts,
+    RuleCheck,
     Three,
     check_scored,
 )
 from edgefl.devices import available_memory_bytes, load_device, load_link, with_runtime
 from edgefl.errors import RunError
-from edgefl.records.run import Result
+from edgefl.records.run import FinalSummary
 from edgefl.records.verified import Verified, VerifiedRun
 from edgefl.runs import TABLES, Run, checkpoints, kept, read_run
 from edgefl.runs.contents import CHECKPOINTS, KEPT
@@ -73,7 +73,7 @@ def _check_records(run: Run, ledger: Ledger) -> None:
 def _check_lines(run: Run, ledger: Ledger) -> None:
     for verdict, where in run.read_lines(CheckedVerdict):
         ledger.verdict(verdict, where)
-    flights, scores = Ahead(run.read_lines(CheckedFlight)), Ahead(run.read_lines(CheckedScore))
+    flights, scores = RoundReader(run.read_lines(CheckedFlight)), RoundReader(run.read_lines(CheckedScore))
     for record, where in run.read_lines(CheckedRound):
         _strays(ledger, flights.before(record.round), scores.before(record.round))
         scored = [score for score, _ in scores.before(record.round + 1)]
@@ -82,7 +82,7 @@ def _check_lines(run: Run, ledger: Ledger) -> None:
             check_scored(ledger.checks["scored"], record.round, record.client_metrics, where, scored)
     if run.finished:
         _strays(ledger, flights.before(None), scores.before(None))
-        result = run.read_file(Result)
+        result = run.read_file(FinalSummary)
         assert result is not None
         ledger.result(result, "result.json")
 
@@ -97,7 +97,7 @@ def _strays(ledger: Ledger, flights: list[tuple[CheckedFlight, str]], scores: li
 C = TypeVar("C", CheckedFlight, CheckedScore)
 
 
-class Ahead(Generic[C]):
+class RoundReader(Generic[C]):
     """Records with their places, taken round by round."""
 
     def __init__(self, lines: Iterator[tuple[C, str]]):
@@ -113,7 +113,7 @@ class Ahead(Generic[C]):
         return found
 
 
-def _facts(scenario: Scenario) -> Facts:
+def _facts(scenario: Scenario) -> LedgerFacts:
     """The facts that the rules need, from the scenario and the profiles that it names."""
     fleet, options = scenario.fleet, scenario.round
     devices = {name: with_runtime(load_device(name), fleet.runtime) for name in fleet.devices}
@@ -131,7 +131,7 @@ def _facts(scenario: Scenario) -> Facts:
         return (receiving, least, sending), (receiving, most, sending)
 
     line = fleet.server_link
-    return Facts(
+    return LedgerFacts(
         watts,
         inf if options.deadline is None else options.deadline,
         options.gate == "eligible",
@@ -149,21 +149,21 @@ FILE_RULES = {
 }
 
 
-def file_checks(run: Run, last_diverged: bool) -> list[Check]:
+def file_checks(run: Run, last_diverged: bool) -> list[RuleCheck]:
     """The checks of FILE_RULES on a run; ``last_diverged`` is the last round's mark."""
-    checks = {name: Check(name, says) for name, says in FILE_RULES.items()}
+    checks = {name: RuleCheck(name, says) for name, says in FILE_RULES.items()}
     _check_finished(run, checks["files"]) if run.finished else _check_unfinished(run, checks["files"])
     _check_weights(run, last_diverged, checks["weights"])
     return list(checks.values())
 
 
-def _check_finished(run: Run, check: Check) -> None:
+def _check_finished(run: Run, check: RuleCheck) -> None:
     differences = finished_differences(run.path)
     for difference in differences or (None,):
         check.count(None if difference is None else {"difference": difference}, "files.json")
 
 
-def _check_unfinished(run: Run, check: Check) -> None:
+def _check_unfinished(run: Run, check: RuleCheck) -> None:
     folder = run.path / CHECKPOINTS
     _check_kept(run, check)
     try:
@@ -181,7 +181,7 @@ def _check_unfinished(run: Run, check: Check) -> None:
         check.count(None if difference is None else {"difference": difference}, f"{table}.jsonl")
 
 
-def _check_kept(run: Run, check: Check) -> None:
+def _check_kept(run: Run, check: RuleCheck) -> None:
     """The files of what clients keep at the last checkpoint, which a run that goes on would need."""
     folder = run.path / CHECKPOINTS
     for round in checkpoints.rounds(folder)[-1:]:
@@ -195,7 +195,7 @@ def _check_kept(run: Run, check: Check) -> None:
             check.count(None if found is None else {"difference": found}, f"{KEPT}/{name}")
 
 
-def _check_weights(run: Run, last_diverged: bool, check: Check) -> None:
+def _check_weights(run: Run, last_diverged: bool, check: RuleCheck) -> None:
     if not run.finished:
         check.note = "not finished"
         return

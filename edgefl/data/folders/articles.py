@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from edgefl.data.collection import Collection, FolderSet, Wanted
+from edgefl.data.collection import Collection, FolderRequest, FolderSet
 from edgefl.data.folders.arrow import hub_tables
-from edgefl.data.folders.places import Published, located, report_left_out
+from edgefl.data.folders.places import PublishedDataset, located, report_left_out
 from edgefl.data.folders.rows import class_number, lines, named_rows, numbered_in_order, rows
 from edgefl.errors import DataError
 
-AG_NEWS = Published(
+AG_NEWS = PublishedDataset(
     "ag-news",
     "train.csv and test.csv with class, title, description in each row, or parquet files",
     'https://huggingface.co/datasets/fancyzhx/ag_news, or python -c "from datasets import load_dataset; '
@@ -23,14 +23,14 @@ AG_NEWS = Published(
     test="published, 7,600",
     licence="for non-commercial use",
 )
-MEDICAL_ABSTRACTS = Published(
+MEDICAL_ABSTRACTS = PublishedDataset(
     "medical-abstracts",
     "medical_tc_train.csv and medical_tc_test.csv with condition_label and medical_abstract",
     "https://github.com/sebischair/Medical-Abstracts-TC-Corpus",
     test="published, 2,888",
     licence="CC BY-SA 3.0",
 )
-MTSAMPLES = Published(
+MTSAMPLES = PublishedDataset(
     "mtsamples",
     "mtsamples.csv with medical_specialty and transcription",
     "https://www.kaggle.com/datasets/tboyle10/medicaltranscriptions",
@@ -50,7 +50,7 @@ LabelledTexts = list[tuple[str, int, int]]
 """Text, class, official split of each sample."""
 
 
-def ag_news(wanted: Wanted) -> Collection:
+def ag_news(wanted: FolderRequest) -> Collection:
     """AG News: 120,000 training and 7,600 test texts in four classes; a text is the title and the description."""
     folder = located(wanted.folder, "train.csv", "test.csv")
     labelled: LabelledTexts = []
@@ -79,7 +79,7 @@ def ag_news(wanted: Wanted) -> Collection:
     return _collected(AG_NEWS, classes, labelled, wanted)
 
 
-def medical_abstracts(wanted: Wanted) -> Collection:
+def medical_abstracts(wanted: FolderRequest) -> Collection:
     """Medical Abstracts: 11,550 training and 2,888 test texts in five classes of conditions."""
     files = ("medical_tc_train.csv", "medical_tc_test.csv")
     folder = located(wanted.folder, *files)
@@ -100,7 +100,7 @@ def medical_abstracts(wanted: Wanted) -> Collection:
     return _collected(MEDICAL_ABSTRACTS, classes, labelled, wanted)
 
 
-def mtsamples(wanted: Wanted) -> Collection:
+def mtsamples(wanted: FolderRequest) -> Collection:
     """MTSamples: about 5,000 transcriptions in 40 specialties, without a published split.
 
     Many texts are listed under two specialties: copies are held out together.
@@ -121,7 +121,9 @@ def mtsamples(wanted: Wanted) -> Collection:
     return _collected(MTSAMPLES, classes, labelled, wanted)
 
 
-def _collected(published: Published, classes: tuple[str, ...], labelled: LabelledTexts, wanted: Wanted) -> Collection:
+def _collected(
+    published: PublishedDataset, classes: tuple[str, ...], labelled: LabelledTexts, wanted: FolderRequest
+) -> Collection:
     nonempty = [sample for sample in labelled if sample[0]]
     report_left_out(wanted.on_message, published.name, {"without a text": len(labelled) - len(nonempty)}, len(labelled))
     if not nonempty:

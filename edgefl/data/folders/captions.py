@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.data.collection import Collection, FolderSet, Wanted
+from edgefl.data.collection import Collection, FolderRequest, FolderSet
 from edgefl.data.folders.pictures import read_pictures
-from edgefl.data.folders.places import Published, holding, located, report_left_out
+from edgefl.data.folders.places import PublishedDataset, holding, located, report_left_out
 from edgefl.data.folders.rows import lines, named_rows, numbered_in_order, read_json, rows
 from edgefl.errors import DataError
 
-FLICKR30K = Published(
+FLICKR30K = PublishedDataset(
     "flickr30k",
     "a folder of pictures, and train.csv with test.csv, dataset_flickr30k.json, flickr_annotations_30k.csv, "
     "results_20130124.token, results.csv or captions.txt",
@@ -38,7 +38,7 @@ Caption = tuple[str, str, int]
 """Name of the picture, caption, official split (-1 for none)."""
 
 
-def captioned(captions: Iterable[tuple[Path, str, int]], wanted: Wanted, name: str) -> Collection:
+def captioned(captions: Iterable[tuple[Path, str, int]], wanted: FolderRequest, name: str) -> Collection:
     """A collection of captions; each picture is read once.  Empty, repeated and unreadable samples are left out."""
     counts = {"empty captions": 0, "repeated captions": 0, "captions without their picture": 0}
     split_by_caption: dict[tuple[Path, str], int] = {}
@@ -77,7 +77,7 @@ def captioned(captions: Iterable[tuple[Path, str, int]], wanted: Wanted, name: s
     )
 
 
-def flickr30k(wanted: Wanted) -> Collection:
+def flickr30k(wanted: FolderRequest) -> Collection:
     """Flickr30k: 31,783 photographs of people with five captions each."""
     captions = _captions(wanted.folder)
     if not captions:

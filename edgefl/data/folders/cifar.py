@@ -11,23 +11,23 @@ from pathlib import Path
 
 import numpy as np
 
-from edgefl.data.collection import Collection, FolderSet, IntArray, Wanted
+from edgefl.data.collection import Collection, FolderRequest, FolderSet, IntArray
 from edgefl.data.folders.arrow import hub_tables
 from edgefl.data.folders.pictures import Pixels, read_pictures, scaled
-from edgefl.data.folders.places import Published, located
+from edgefl.data.folders.places import PublishedDataset, located
 from edgefl.data.folders.rows import lines
 from edgefl.errors import DataError
 
 PIXELS = 3 * 32 * 32
 HOME = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
-CIFAR10 = Published(
+CIFAR10 = PublishedDataset(
     "cifar10",
     "data_batch_1.bin ... data_batch_5.bin, test_batch.bin and batches.meta.txt (the binary version), or parquet files",
     f"{HOME} (cifar-10-binary.tar.gz)",
     test="published, 10,000",
 )
-CIFAR100 = Published(
+CIFAR100 = PublishedDataset(
     "cifar100",
     "train.bin, test.bin and fine_label_names.txt (the binary version), or parquet files",
     f"{HOME} (cifar-100-binary.tar.gz)",
@@ -35,7 +35,7 @@ CIFAR100 = Published(
 )
 
 
-def build(published: Published, wanted: Wanted) -> Collection:
+def build(published: PublishedDataset, wanted: FolderRequest) -> Collection:
     """60,000 colour pictures of 32 x 32 pixels, 50,000 of them to train on; CIFAR-100 by its fine labels."""
     is_cifar100 = published is CIFAR100
     train = ["train.bin"] if is_cifar100 else [f"data_batch_{i}.bin" for i in range(1, 6)]
@@ -71,7 +71,7 @@ def _records(path: Path, head: int, classes: int) -> tuple[IntArray, Pixels]:
     return label, records[:, head:].reshape(-1, 3, 32, 32)
 
 
-def _from_hub(published: Published, wanted: Wanted) -> Collection:
+def _from_hub(published: PublishedDataset, wanted: FolderRequest) -> Collection:
     tables = hub_tables(wanted.folder, published.name)
     if not tables:
         pickled = ("train", "test", "meta") if published is CIFAR100 else ("data_batch_1", "test_batch")
@@ -91,7 +91,7 @@ def _from_hub(published: Published, wanted: Wanted) -> Collection:
     classes = classes or tuple(f"class {i}" for i in range(100 if published is CIFAR100 else 10))
     size = wanted.size or 32
     images, position = read_pictures(
-        sources, Wanted(size, wanted.folder, wanted.on_message, wanted.scratch, wanted.columns), published.name
+        sources, FolderRequest(size, wanted.folder, wanted.on_message, wanted.scratch, wanted.columns), published.name
     )
     readable = position >= 0
     labels = np.array(label, np.int64)[readable]

@@ -11,22 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.data.collection import Collection, FolderSet, Wanted
+from edgefl.data.collection import Collection, FolderRequest, FolderSet
 from edgefl.data.folders.captions import captioned, entries
-from edgefl.data.folders.places import Published, folders, holding, located
+from edgefl.data.folders.places import PublishedDataset, folders, holding, located
 from edgefl.data.folders.rows import read_json
 from edgefl.errors import DataError
 
 SOURCE = "https://cocodataset.org/#download (train, val and annotations of one year)"
 LICENCE = "captions CC BY 4.0, pictures under Flickr's terms"
-COCO = Published(
+COCO = PublishedDataset(
     "coco",
     "annotations/captions_train2017.json, captions_val2017.json (or 2014) and the pictures' folders",
     SOURCE,
     test="the published validation pictures",
     licence=LICENCE,
 )
-COCO_50K = Published(
+COCO_50K = PublishedDataset(
     "coco-50k",
     "annotations/captions_train2014.json, captions_val2014.json (or 2017), the pictures' folders and, for the "
     "papers' choice, coco_train_ids.npy with coco_test_ids.npy",
@@ -44,7 +44,7 @@ Annotation = tuple[Path, str, int, int]
 """Path of the picture, caption, id of the caption, id of the picture."""
 
 
-def build(published: Published, wanted: Wanted) -> Collection:
+def build(published: PublishedDataset, wanted: FolderRequest) -> Collection:
     """All captions, or the smaller set: the first 50,000 of the papers' list, and 5,000 test pictures.
 
     Without that list, the smaller set has the captions of the first pictures in the order of the file.
@@ -71,7 +71,7 @@ def build(published: Published, wanted: Wanted) -> Collection:
     return captioned(captions, wanted, published.name)
 
 
-def _read(path: Path, folder: Path, published: Published) -> list[Annotation]:
+def _read(path: Path, folder: Path, published: PublishedDataset) -> list[Annotation]:
     """The captions of one file, ordered by picture as in the file, with the paths of the pictures."""
     content: Any = read_json(path)
     files = dict(entries(content, "images", ("id", "file_name"), path))

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.data.collection import Collection, FolderSet, IntArray, Wanted
+from edgefl.data.collection import Collection, FolderRequest, FolderSet, IntArray
 from edgefl.data.folders.pictures import read_pictures
-from edgefl.data.folders.places import SPLITS, Published, report_left_out
+from edgefl.data.folders.places import SPLITS, PublishedDataset, report_left_out
 from edgefl.data.folders.rows import lines, named_rows, numbered_in_order
 from edgefl.errors import DataError, suggestion
 
-TABLE = Published(
+TABLE = PublishedDataset(
     "table",
     "one table, .csv or .jsonl, or train, validation and test tables",
     "your own: columns image (a path), text, label, split, client, group, or as data.columns calls them",
@@ -28,7 +28,7 @@ _WHOLE = re.compile(r"-?\d{1,1000}")
 ROLES = ("image", "text", "label", "split", "client", "group")
 
 
-def table(wanted: Wanted) -> Collection:
+def table(wanted: FolderRequest) -> Collection:
     """A sample for each row with all of the table's modalities; picture paths are relative to the table's folder.
 
     Without a column ``group``, rows with the same picture (else the same text) are held out together.

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from edgefl.data.collection import Collection, FolderSet, Wanted
+from edgefl.data.collection import Collection, FolderRequest, FolderSet
 from edgefl.data.folders.pictures import SUFFIXES, read_pictures
-from edgefl.data.folders.places import SPLITS, Published, report_left_out
+from edgefl.data.folders.places import SPLITS, PublishedDataset, report_left_out
 
-IMAGES = Published(
+IMAGES = PublishedDataset(
     "images",
     "a subfolder of pictures for each class, or train, validation and test with such subfolders",
     "your own pictures",
@@ -19,7 +19,7 @@ IMAGES = Published(
 )
 
 
-def images(wanted: Wanted) -> Collection:
+def images(wanted: FolderRequest) -> Collection:
     """Pictures with their folder's name as class; grey pictures are converted to colour."""
     subfolders = _subfolders(wanted.folder)
     split_folders = {name: _subfolders(path) for name, path in subfolders.items() if name.lower() in SPLITS}

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from edgefl.data.collection import Collection, FolderSet, IntArray, Wanted
+from edgefl.data.collection import Collection, FolderRequest, FolderSet, IntArray
 from edgefl.data.folders.pictures import Pixels, scaled
-from edgefl.data.folders.places import Published, folders
+from edgefl.data.folders.places import PublishedDataset, folders
 from edgefl.errors import DataError
 from edgefl.files import open_regular
 
@@ -24,14 +24,14 @@ ORGANS = ("bladder", "femur-left", "femur-right", "heart", "kidney-left", "kidne
 SPLITS = ("train", "val", "test")
 
 
-def _published(name: str) -> Published:
+def _published(name: str) -> PublishedDataset:
     file = f"{name}.npz" if name != "medmnist" else "one .npz of a MedMNIST set"
     command = (
         f"python -c \"from medmnist import {name[:5].title()}{name[5:6].upper()}MNIST as s; s('train', download=True)\""
     )
     alternative = f", or {command}" if name != "medmnist" else ""
     default_folders = ("~/.medmnist",) if name != "medmnist" else ()
-    return Published(
+    return PublishedDataset(
         name,
         file,
         f"https://medmnist.com (zenodo.org/records/10519652){alternative}",
@@ -42,7 +42,7 @@ def _published(name: str) -> Published:
     )
 
 
-def build(published: Published, wanted: Wanted) -> Collection:
+def build(published: PublishedDataset, wanted: FolderRequest) -> Collection:
     """Grey or colour pictures of one label each, in their published splits.
 
     Of several resolutions the smallest that has ``size`` pixels is read, else the largest.
@@ -55,7 +55,7 @@ def build(published: Published, wanted: Wanted) -> Collection:
     return Collection(classes, label, np.arange(len(label)), scaled(images, wanted, published.name), official=official)
 
 
-def _chosen(published: Published, wanted: Wanted) -> Path:
+def _chosen(published: PublishedDataset, wanted: FolderRequest) -> Path:
     if wanted.folder.is_file():
         return wanted.folder
     pattern = "*.npz" if published.name == "medmnist" else f"{published.name}*.npz"

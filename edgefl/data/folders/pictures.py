@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgefl.data.collection import IntArray, Wanted
+from edgefl.data.collection import FolderRequest, IntArray
 from edgefl.errors import DataError
 from edgefl.files import read_regular
 
@@ -27,7 +27,7 @@ Pixels = npt.NDArray[np.uint8]
 Source = Path | bytes
 
 
-def read_pictures(sources: Sequence[Source], wanted: Wanted, name: str) -> tuple[Pixels, IntArray]:
+def read_pictures(sources: Sequence[Source], wanted: FolderRequest, name: str) -> tuple[Pixels, IntArray]:
     """The readable pictures [m, 3, size, size], and the index of each source's picture, -1 for none.
 
     Pictures of any shape are scaled to a square (bilinear).  Missing and undecodable files are counted in a message.
@@ -57,7 +57,7 @@ def read_pictures(sources: Sequence[Source], wanted: Wanted, name: str) -> tuple
     return pixels[:count], position
 
 
-def scaled(images: Pixels, wanted: Wanted, name: str) -> Pixels:
+def scaled(images: Pixels, wanted: FolderRequest, name: str) -> Pixels:
     """``images`` [n, channels, height, width] at ``wanted.size`` (bilinear), in a memory map if that changes them."""
     size = wanted.size
     if size is None or images.shape[2:] == (size, size):
@@ -68,7 +68,7 @@ def scaled(images: Pixels, wanted: Wanted, name: str) -> Pixels:
     return pixels
 
 
-def _allocated(wanted: Wanted, shape: tuple[int, ...], name: str) -> Pixels:
+def _allocated(wanted: FolderRequest, shape: tuple[int, ...], name: str) -> Pixels:
     """A memory map on disk.  It is copied into the cache, so twice its size must be free."""
     need, free = int(np.prod(shape)), shutil.disk_usage(wanted.scratch).free
     if 2 * need > free:
@@ -83,7 +83,7 @@ def _allocated(wanted: Wanted, shape: tuple[int, ...], name: str) -> Pixels:
     return np.lib.format.open_memmap(file, mode="w+", dtype=np.uint8, shape=shape)
 
 
-def _mapped(work: Callable[[Any], Any], items: Any, wanted: Wanted, what: str) -> Iterator[tuple[int, Any]]:
+def _mapped(work: Callable[[Any], Any], items: Any, wanted: FolderRequest, what: str) -> Iterator[tuple[int, Any]]:
     """Yield the index and ``work(item)`` of every item in order, from threads, ``CHUNK`` items at a time."""
     total = len(items)
     next_message = step = max(total // 20, 4 * CHUNK)

@@ -17,7 +17,7 @@ SPLITS = {"train": 0, "training": 0, "val": 1, "valid": 1, "validation": 1, "dev
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedDataset:
     """A published data set, and the search for its folder."""
 
     name: str

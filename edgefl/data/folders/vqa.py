@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from edgefl.data.collection import Collection, FolderSet, Wanted
+from edgefl.data.collection import Collection, FolderRequest, FolderSet
 from edgefl.data.folders.captions import entries
 from edgefl.data.folders.pictures import read_pictures
-from edgefl.data.folders.places import Published, folders, report_left_out
+from edgefl.data.folders.places import PublishedDataset, folders, report_left_out
 from edgefl.data.folders.rows import numbered_in_order, read_json
 from edgefl.errors import DataError
 
@@ -30,9 +30,9 @@ NUMBERS = dict(zip("none zero one two three four five six seven eight nine ten".
 PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation.replace("'", "").replace(":", ""), " "))
 
 
-def published(name: str) -> Published:
+def published(name: str) -> PublishedDataset:
     """The description of VQAv2 under ``name``."""
-    return Published(
+    return PublishedDataset(
         name,
         "v2_OpenEnded_mscoco_train2014_questions.json and v2_mscoco_train2014_annotations.json, the same for val2014, "
         "and COCO's folders train2014 and val2014",
@@ -53,7 +53,7 @@ def normalised(answer: str) -> str:
     return " ".join(word for word in words if word not in ARTICLES)
 
 
-def build(entry: Published, answers: int, wanted: Wanted) -> Collection:
+def build(entry: PublishedDataset, answers: int, wanted: FolderRequest) -> Collection:
     """Questions with at least one of the ``answers`` most frequent answers; ``label`` is the one with the best score.
 
     Frequency counts each question's most common answer over all questions with published answers; equally frequent
@@ -109,7 +109,9 @@ def _best(answers: Counter[str]) -> str:
     return min(answers, key=lambda answer: (-answers[answer], answer))
 
 
-def _questions(entry: Published, part: str, split: int, folder: Path) -> list[tuple[Path, str, Counter[str], int]]:
+def _questions(
+    entry: PublishedDataset, part: str, split: int, folder: Path
+) -> list[tuple[Path, str, Counter[str], int]]:
     """Picture, question, counts of its answers, and split, for one part; [] if its files are missing."""
     names = f"v2_OpenEnded_mscoco_{part}_questions.json", f"v2_mscoco_{part}_annotations.json"
     paths = [

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from edgefl.data.audio import fitted, log_mel, read_wav, resampled
-from edgefl.data.collection import Collection, FolderSet, Wanted
+from edgefl.data.collection import Collection, FolderRequest, FolderSet
 from edgefl.data.folders.pictures import SUFFIXES, read_pictures
-from edgefl.data.folders.places import Published, folders, report_left_out
+from edgefl.data.folders.places import PublishedDataset, folders, report_left_out
 from edgefl.errors import DataError
 
 FRAMES, BINS = 1024, 128
-ADVANCE = Published(
+ADVANCE = PublishedDataset(
     "advance",
     "the folders vision/<class>/*.jpg and sound/<class>/*.wav",
     "https://zenodo.org/records/3828124",
@@ -28,7 +28,7 @@ ADVANCE = Published(
 Sound = npt.NDArray[np.float32]
 
 
-def build(wanted: Wanted) -> Collection:
+def build(wanted: FolderRequest) -> Collection:
     """Pictures [n, 3, size, size] and log mel energies [n, 1024, 128] of all photographs with their sound.
 
     Raises DataError for any other layout.
@@ -73,7 +73,7 @@ def _files(folder: Path, fits: Callable[[Path], bool]) -> dict[tuple[str, str], 
     return {(path.parent.name, path.stem): path for path in sorted(folder.glob("*/*")) if fits(path)}
 
 
-def _spectrograms(paths: list[Path], wanted: Wanted) -> tuple[Sound, list[int]]:
+def _spectrograms(paths: list[Path], wanted: FolderRequest) -> tuple[Sound, list[int]]:
     """Spectrograms [m, frames, bins] of the readable files, as a memory map, and the indices of these files."""
     file = wanted.scratch / "sound.npy"
     energies: Sound = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=(len(paths), FRAMES, BINS))

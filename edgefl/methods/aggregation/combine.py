@@ -15,7 +15,7 @@ from edgefl.work.sums import exact
 from edgefl.work.update import Update
 
 
-class Rows(NamedTuple):
+class RowMap(NamedTuple):
     """Rows ``taken`` of an address's delta, which change the rows ``into`` of another address; ``(start, stop)``.
 
     They relate layers that one model has apart and another as one, such as query, key and value.
@@ -26,7 +26,7 @@ class Rows(NamedTuple):
     into: tuple[int, int]
 
 
-class Term(NamedTuple):
+class MixTerm(NamedTuple):
     """A part of an address's mean update: its coefficient, its delta and the rows that it changes (None: all)."""
 
     coefficient: float
@@ -34,10 +34,10 @@ class Term(NamedTuple):
     into: tuple[int, int] | None = None
 
 
-Source = Address | Rows
+Source = Address | RowMap
 Mix = Callable[[Address, Cohort], Mapping[Any, float]]
 """Maps an address to its ``Source``s, the addresses or rows whose deltas change it, with their coefficients."""
-Parts = dict[Address, list[Term]]
+Parts = dict[Address, list[MixTerm]]
 """The terms of each address, in order of addition."""
 
 
@@ -80,16 +80,16 @@ def parts_of(
 
 def address_of(source: Source) -> Address:
     """The address whose delta a source is of."""
-    return source.source if isinstance(source, Rows) else source
+    return source.source if isinstance(source, RowMap) else source
 
 
-def _term(source: Source, coefficient: float, changes: Mapping[Address, Tensor]) -> Term:
-    if isinstance(source, Rows):
-        return Term(coefficient, changes[source.source][slice(*source.taken)], source.into)
-    return Term(coefficient, changes[source])
+def _term(source: Source, coefficient: float, changes: Mapping[Address, Tensor]) -> MixTerm:
+    if isinstance(source, RowMap):
+        return MixTerm(coefficient, changes[source.source][slice(*source.taken)], source.into)
+    return MixTerm(coefficient, changes[source])
 
 
-def moved(value: Tensor, parts: Sequence[Term], lr: float = 1.0) -> Tensor:
+def moved(value: Tensor, parts: Sequence[MixTerm], lr: float = 1.0) -> Tensor:
     """``value + lr sum_b c_b D_b``; a term of rows changes these alone."""
     new = exact(value)
     new = new.clone() if new is value else new

@@ -12,7 +12,7 @@ from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.methods.aggregation.senders import Cohort, Senders, counted
 from edgefl.work import Address
 from edgefl.work.slices import Cut, covers, put
-from edgefl.work.sums import Means, Sums, Totals, exact
+from edgefl.work.sums import MeanDenominators, Means, WeightedMeans, exact
 from edgefl.work.update import Update
 
 
@@ -38,14 +38,14 @@ class Fold:
         alone = frozenset(a for a, by in senders.cuts.items() if list(by.values()) == [[None]])
         self._all = self._denominators(senders, expected)
         totals = {key: float(total) for key, total in self._all[0].items()}
-        self._sums = Sums(Totals(self._cuts, totals, alone))
+        self._sums = WeightedMeans(MeanDenominators(self._cuts, totals, alone))
 
     def add(self, update: Update) -> None:
         """Add an update.  Its parameters aren't read again."""
         factor = update.weight_factor * update.clipping(self.options.clip)
         self._sums.add(update.work.up, update.payloads, update.base, float(self.weight(update)), factor)
 
-    def shared(self, updates: Sequence[Update]) -> tuple[Totals, list[tuple[float, float]]]:
+    def shared(self, updates: Sequence[Update]) -> tuple[MeanDenominators, list[tuple[float, float]]]:
         """What one needs to add up updates with equal uploads elsewhere: totals, and weights and factors.
 
         Their norms aren't known, so ``aggregation.clip`` must be unset.

@@ -6,7 +6,7 @@ from math import inf
 
 from torch import Tensor
 
-from edgefl.methods.aggregation.rules import ByUpdate, Group
+from edgefl.methods.aggregation.rules import ByUpdate, ComparableUpdates
 
 FEWEST = 3
 """Updates of a group that Krum can compare: with fewer, no attacker is tolerated, and all are kept."""
@@ -21,7 +21,7 @@ class MultiKrum(ByUpdate):
         """f, with 2 f + 2 < m (proposition 2 of the paper); none of fewer than 3 updates."""
         return 0 if updates < FEWEST else tolerated(updates, self.options.attackers)
 
-    def shares(self, group: Group) -> list[float]:
+    def shares(self, group: ComparableUpdates) -> list[float]:
         """1 for an update that is kept, else 0."""
         if len(group) < FEWEST:
             return [1.0] * len(group)

@@ -83,7 +83,7 @@ class ByUpdate(Rule, ABC):
     """A rule that weighs whole updates: each client's counts equally much in all that it sent."""
 
     @abstractmethod
-    def shares(self, group: Group) -> Sequence[float] | Tensor:
+    def shares(self, group: ComparableUpdates) -> Sequence[float] | Tensor:
         """The share of each update of a group, not below zero; they are scaled to add up to 1.
 
         A client that sent a parameter which no other did has all of it.
@@ -91,7 +91,7 @@ class ByUpdate(Rule, ABC):
 
 
 @dataclass(frozen=True)
-class Group:
+class ComparableUpdates:
     """Updates ``[m]`` of one client kind that send the same tensors, or the same slices of them, by client.
 
     An update is what its client changed over all tensors that are averaged, shortened by ``factors``.
@@ -212,7 +212,9 @@ def shares(
             groups.setdefault((update.kind, sent), []).append(index)
     found = [0.0] * len(updates)
     for members in groups.values():
-        group = Group([updates[i] for i in members], [weights[i] for i in members], [factors[i] for i in members])
+        group = ComparableUpdates(
+            [updates[i] for i in members], [weights[i] for i in members], [factors[i] for i in members]
+        )
         told = [1.0] * len(group) if group.without_values else [float(share) for share in rule.shares(group)]
         total = sum(told)
         if len(told) != len(group) or not all(share >= 0 and isfinite(share) for share in told) or not total:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from edgefl import registry
 from edgefl.errors import MethodError
-from edgefl.methods.aggregation.combine import Parts, Term, moved
+from edgefl.methods.aggregation.combine import MixTerm, Parts, moved
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.registry.answers import told
 from edgefl.registry.part_fields import Fields
@@ -62,7 +62,7 @@ class ServerOptimizer(ABC):
         """
 
     def along(
-        self, value: Tensor, terms: Sequence[Term], kept: Mapping[str, Tensor]
+        self, value: Tensor, terms: Sequence[MixTerm], kept: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """``step`` along the sum of the terms of a mean update."""
         found: object = self.step(value, moved(torch.zeros_like(value), terms), kept)
@@ -83,7 +83,7 @@ class Average(ServerOptimizer):
         return value + self.lr * change, {}
 
     def along(
-        self, value: Tensor, terms: Sequence[Term], kept: Mapping[str, Tensor]
+        self, value: Tensor, terms: Sequence[MixTerm], kept: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The same term by term, without a sum of their own."""
         return moved(value, terms, self.lr), {}
@@ -137,7 +137,7 @@ class Adagrad(Adaptive):
         return square + new
 
 
-class Adam(Adaptive):
+class ServerAdam(Adaptive):
     """The running mean of squared updates (FedAdam)."""
 
     def squared(self, square: Tensor, new: Tensor, beta2: float) -> Tensor:

@@ -17,7 +17,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from edgefl.errors import MethodError, suggestion
 from edgefl.methods.aggregation import Cohort
 from edgefl.methods.aggregation.combine import Source, address_of
-from edgefl.methods.fedcola.stacks import Key, Place, Stack, shares, sources
+from edgefl.methods.fedcola.stacks import Key, KeyRows, Stack, shares, sources
 from edgefl.methods.protocol import Method
 from edgefl.methods.setting import Kind, Setting
 from edgefl.methods.state import ServerState
@@ -110,7 +110,7 @@ class FedColaMat(Method):
                     "give the towers blocks of the same kind, width and number, or set share: none"
                 )
 
-    def _shared_places(self, modality: str) -> dict[Key, Place]:
+    def _shared_places(self, modality: str) -> dict[Key, KeyRows]:
         """Where the shared parameters of a modality's blocks are, by key."""
         stack = self.stacks[modality]
         return {key: stack.places[key] for n, keys in stack.keys.items() if self.shared(n) for key in keys}
@@ -214,5 +214,5 @@ class FedColaMat(Method):
         return state.changed(self.combine(state, updates, self.mix))
 
 
-def _shape(places: Mapping[Key, Place], key: Key) -> tuple[int, ...] | None:
+def _shape(places: Mapping[Key, KeyRows], key: Key) -> tuple[int, ...] | None:
     return places[key].shape if key in places else None

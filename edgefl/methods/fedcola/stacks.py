@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from edgefl.methods.aggregation.combine import Rows, Source
+from edgefl.methods.aggregation.combine import RowMap, Source
 from edgefl.methods.setting import Kind
 from edgefl.models.layers import ATTENTION, MLP, NORMS, PRE_NORM_BLOCK, block_layers
 from edgefl.work import Address
@@ -26,7 +26,7 @@ WORKING = (
 
 
 @dataclass(frozen=True)
-class Place:
+class KeyRows:
     """Where a key is: rows of a parameter (None: all of it), and the shape of these rows."""
 
     name: str
@@ -45,20 +45,20 @@ class Stack:
         self.shapes = {name: spec.shape for name, spec in specs.items()}
         self.dtypes = {name: spec.dtype for name, spec in specs.items()}
         self.keys: dict[str, tuple[Key, ...]] = {}
-        self.places: dict[Key, Place] = {}
+        self.places: dict[Key, KeyRows] = {}
         for name, shape in self.shapes.items():
             index, _, rest = name.removeprefix(f"{tower}.blocks.").partition(".")
             layer, _, leaf = rest.rpartition(".")
             parts = self.layers.get(layer, ()) if leaf in ("weight", "bias") else ()
             if not parts or shape[0] % len(parts):
                 self.keys[name] = (f"{index}.{rest}",)
-                self.places[f"{index}.{rest}"] = Place(name, None, shape)
+                self.places[f"{index}.{rest}"] = KeyRows(name, None, shape)
                 continue
             self.keys[name] = tuple(f"{index}.{part}.{leaf}" for part in parts)
             size = shape[0] // len(parts)
             for number, key in enumerate(self.keys[name]):
                 rows = (number * size, (number + 1) * size) if len(parts) > 1 else None
-                self.places[key] = Place(name, rows, (size, *shape[1:]))
+                self.places[key] = KeyRows(name, rows, (size, *shape[1:]))
 
     def scope(self, name: str) -> str:
         """What a parameter of a block belongs to: ``attention``, ``mlp``, ``norm``, or "" for anything else."""
@@ -77,12 +77,12 @@ class Stack:
         """Names of a block's norms."""
         return self.linear(index, NORMS)
 
-    def pieces(self, keys: Iterable[Key]) -> list[tuple[Place, list[Key]]]:
+    def pieces(self, keys: Iterable[Key]) -> list[tuple[KeyRows, list[Key]]]:
         """Where these keys are, neighbours in one parameter as one piece, with the keys of each.
 
         Raises KeyError for a key that isn't there.
         """
-        found: list[tuple[Place, list[Key]]] = []
+        found: list[tuple[KeyRows, list[Key]]] = []
         for key in keys:
             place = self.places[key]
             last, held = found[-1] if found else (None, [])
@@ -90,7 +90,7 @@ class Stack:
                 rows = last.rows[0], place.rows[1]
                 shape = (rows[1] - rows[0], *place.shape[1:])
                 whole = shape == self.shapes[place.name]
-                found[-1] = Place(place.name, None if whole else rows, shape), [*held, key]
+                found[-1] = KeyRows(place.name, None if whole else rows, shape), [*held, key]
             else:
                 found.append((place, [key]))
         return found
@@ -121,7 +121,7 @@ def sources(own: Stack, name: str, stacks: Iterable[Stack]) -> list[Source]:
         for key in keys:
             if key in stack.places:
                 place, into = stack.places[key], own.places[key]
-                found.append(Rows(f"{stack.kind}/{place.name}", _rows(place), _rows(into)))
+                found.append(RowMap(f"{stack.kind}/{place.name}", _rows(place), _rows(into)))
     return found
 
 
@@ -134,10 +134,10 @@ def shares(weights: Mapping[Source, float]) -> dict[Source, float]:
 
 
 def _into(source: Source) -> tuple[int, int] | None:
-    return source.into if isinstance(source, Rows) else None
+    return source.into if isinstance(source, RowMap) else None
 
 
-def _rows(place: Place) -> tuple[int, int]:
+def _rows(place: KeyRows) -> tuple[int, int]:
     return place.rows or (0, place.shape[0])
 
 

@@ -27,7 +27,7 @@ from edgefl.work import Edit, Item, Pass, Payload, Work
 from edgefl.work.update import Update
 
 
-class Matching(Fields):
+class MatchingOptions(Fields):
     """Fields of ``method.matching``: how matching models are trained."""
 
     round: PositiveInt = Field(
@@ -95,7 +95,7 @@ class PmcmFL(LibraryMethod):
         members: PositiveInt = Field(
             10, description="matching models that an ensemble keeps: those of the clients with the most samples"
         )
-        matching: Matching | None = Field(
+        matching: MatchingOptions | None = Field(
             None, description="training of the matching models, for inference: classifier or prior"
         )
 

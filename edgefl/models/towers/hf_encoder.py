@@ -46,7 +46,7 @@ NORMS = ("layernorm", "post_layernorm", "final_layer_norm", "layer_norm", "final
 """Names of a final norm, which stands beside the blocks or around what holds them."""
 
 
-class EncoderOptions(TowerFields):
+class HFEncoderOptions(TowerFields):
     """Fields of ``{tower: hf}``."""
 
     tower: Literal["hf"] = "hf"
@@ -85,7 +85,7 @@ class EncoderOptions(TowerFields):
         return fields
 
     @model_validator(mode="after")
-    def _fits(self) -> EncoderOptions:
+    def _fits(self) -> HFEncoderOptions:
         config = read_only(self.config)
         if config.hidden_size % config.num_attention_heads:
             raise ValueError(f"width {config.hidden_size} can't be split over {config.num_attention_heads} heads")
@@ -251,7 +251,7 @@ class HFEncoder:
     trained, unlike the library's.
     """
 
-    Options = EncoderOptions
+    Options = HFEncoderOptions
     block_layers = BLOCK
 
     @staticmethod
@@ -267,18 +267,18 @@ class HFEncoder:
     @staticmethod
     def library(description: TowerDescription) -> nn.Module:
         """transformers' own model; of Whisper the encoder."""
-        return _model(chosen(EncoderOptions, description), description)
+        return _model(chosen(HFEncoderOptions, description), description)
 
     @staticmethod
     def of_library(model: nn.Module, description: TowerDescription, norm: bool) -> Encoder:
         """The tower of transformers' model, which it takes apart."""
-        options = chosen(EncoderOptions, description)
+        options = chosen(HFEncoderOptions, description)
         return Encoder(model, options.kind, options.width, options.read == "mean")
 
     @staticmethod
     def load(module: nn.Module, weights: str, description: TowerDescription) -> None:
         """Copy the weights of a folder, read by the library itself.  Raises MethodError."""
-        options = chosen(EncoderOptions, description)
+        options = chosen(HFEncoderOptions, description)
         folder = Path(weights).expanduser()
         if not (folder / "config.json").is_file():
             raise MethodError(f"weights {weights!r}: a folder with config.json and model.safetensors is needed")
@@ -305,7 +305,7 @@ class HFEncoder:
                     value.copy_(values[name])
 
 
-def _config(options: EncoderOptions, description: TowerDescription) -> Any:
+def _config(options: HFEncoderOptions, description: TowerDescription) -> Any:
     data = {
         "vocab_size": description.get("vocabulary"), "num_channels": description.get("channels"),
         "image_size": description.get("size"),
@@ -334,7 +334,7 @@ def _config(options: EncoderOptions, description: TowerDescription) -> Any:
         raise MethodError(str(error)) from error
 
 
-def _model(options: EncoderOptions, description: TowerDescription, *, empty: bool = False) -> nn.Module:
+def _model(options: HFEncoderOptions, description: TowerDescription, *, empty: bool = False) -> nn.Module:
     """The library's encoder; with ``empty`` on the meta device, whole."""
     import_torchvision()
     import transformers

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from edgefl.records.analyse import Analysis, Matching, MatchingRow, OfPart, Shapley, ValuedMetric
-from edgefl.report.charts.chart import Axis, Chart, Number, Panel, Series
+from edgefl.records.analyse import Analysis, CompletionRecord, MatchingRow, OfPart, Shapley, ValuedMetric
+from edgefl.report.charts.chart import Chart, ChartAxis, Number, Panel, Series
 from edgefl.report.charts.palette import of_kind, of_run
 from edgefl.report.console import TITLES
 
@@ -63,7 +63,7 @@ def _values(result: Shapley) -> Panel:
             high = [each.shapley + (each.shapley_std or 0.0) for each in worth]
         series.append(Series(player, places, values, of_kind(index), low, high))
     title = "Shapley value of each client kind"
-    return Panel(title, "bars", Axis(""), Axis(""), series, across=[(0.0, "")], legend=True)
+    return Panel(title, "bars", ChartAxis(""), ChartAxis(""), series, across=[(0.0, "")], legend=True)
 
 
 def _over_parts(
@@ -77,7 +77,7 @@ def _over_parts(
 ) -> list[Panel]:
     """A panel for each tower with values in two parts or more; with ``least`` the y axis runs from there to 1."""
     labels = list(dict.fromkeys(map(label, rows)))
-    axis = Axis("", log=log) if least is None else Axis("", bottom=least - 0.05, top=1.05)
+    axis = ChartAxis("", log=log) if least is None else ChartAxis("", bottom=least - 0.05, top=1.05)
     panels = []
     for tower in dict.fromkeys(row.tower for row in rows):
         mine = [row for row in rows if row.tower == tower]
@@ -91,15 +91,15 @@ def _over_parts(
                 x, values = zip(*points, strict=True)
                 series.append(Series(name, x, values, of_kind(index), symbols=[index] * len(x)))
         parts = list(dict.fromkeys(row.part or tower for row in mine))
-        panels.append(Panel(f"{title}, {tower}", "lines", Axis("", names=parts), axis, series, legend=True))
+        panels.append(Panel(f"{title}, {tower}", "lines", ChartAxis("", names=parts), axis, series, legend=True))
     return panels
 
 
-def _matched(result: Matching) -> Panel:
+def _matched(result: CompletionRecord) -> Panel:
     rows = [row for row in result.rows if row.pattern != complete_pattern(row)]
     series = []
     for index, method in enumerate(dict.fromkeys(row.inference for row in rows)):
         mine = [row for row in rows if row.inference == method]
         places = [f"{row.kind}\n{row.pattern} alone" for row in mine]
         series.append(Series(method, places, [row.accuracy for row in mine], of_run(index)))
-    return Panel("accuracy by inference method", "bars", Axis(""), Axis(""), series, legend=True)
+    return Panel("accuracy by inference method", "bars", ChartAxis(""), ChartAxis(""), series, legend=True)

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from edgefl.devices.budgets import budget_named
 from edgefl.errors import visible
-from edgefl.records.bench import Bench, BenchFleet, BenchRow
+from edgefl.records.bench import BenchAnswer, BenchFleet, BenchRow
 from edgefl.records.record import UNSET
 from edgefl.report.bench import best_of, by_share, free_fleet, interval, metric_words, score_text
-from edgefl.report.charts.chart import Axis, Chart, Number, Panel, Series
+from edgefl.report.charts.chart import Chart, ChartAxis, Number, Panel, Series
 from edgefl.report.charts.palette import INK, QUIET, of_run
 from edgefl.report.compare import AXES
 
@@ -25,7 +25,7 @@ MOST_TIMES = 100.0
 UNITS = {"memory": "bytes", "flops": "flops", "virtual_seconds": "seconds", "bytes": "bytes", "energy_joules": "joules"}
 
 
-def charts_of_bench(result: Bench) -> list[Chart]:
+def charts_of_bench(result: BenchAnswer) -> list[Chart]:
     """The figures of a bench, the answer first; those of which it has no numbers are left out."""
     totals, fleets = spent(result), staircase(result) or scores(result)
     first = [totals, fleets] if len(result.fleets) == 1 else [fleets]
@@ -42,7 +42,7 @@ class _Step(NamedTuple):
     fleets: Sequence[BenchFleet]
 
 
-def staircase(result: Bench) -> Chart | None:
+def staircase(result: BenchAnswer) -> Chart | None:
     """The score of each variant over what small devices have; a panel for each share of small devices.
 
     None without a budget, or where nothing depends on it.
@@ -60,7 +60,7 @@ def staircase(result: Bench) -> Chart | None:
         if row.mean is not None:
             heights += [row.mean - (row.half_width or 0.0), row.mean + (row.half_width or 0.0)]
     room = 0.06 * (max(heights, default=1.0) - min(heights, default=0.0))
-    y = Axis(metric_words(result), "", False, max(heights, default=1.0) + room, min(heights, default=0.0) - room)
+    y = ChartAxis(metric_words(result), "", False, max(heights, default=1.0) + room, min(heights, default=0.0) - room)
     panels, rows = [], []
     for words, fleets in by_share(result):
         series = []
@@ -69,8 +69,8 @@ def staircase(result: Bench) -> Chart | None:
             series += _drawn(result, steps, index, ends, wide)
         title = f"{words[:1].upper()}{words[1:]}" if len(result.fleets) > len(fleets) else ""
         panels.append(
-            Panel(title, "lines", Axis(f"{noun} of small devices", unit, wide, ends[1], ends[0]), y, series, across,
-                  marked=False)
+            Panel(title, "lines", ChartAxis(f"{noun} of small devices", unit, wide, ends[1], ends[0]), y, series,
+                  across, marked=False)
         )  # fmt: skip
         rows += [
             [fleet.small_share, fleet.low, fleet.high, row.variant, row.mean, row.half_width, best_of(fleet)]
@@ -93,7 +93,7 @@ def _width(panels: Sequence[Panel]) -> float:
     return WIDTH / max(len(panels), 1.5)
 
 
-def _names(result: Bench) -> list[str]:
+def _names(result: BenchAnswer) -> list[str]:
     """The variants that can be run."""
     return [variant.variant for variant in result.variants if variant.refused is UNSET]
 
@@ -114,7 +114,9 @@ def _level(fleets: Sequence[BenchFleet], name: str, ends: tuple[float, float]) -
     return steps
 
 
-def _drawn(result: Bench, steps: Sequence[_Step], index: int, ends: tuple[float, float], wide: bool) -> list[Series]:
+def _drawn(
+    result: BenchAnswer, steps: Sequence[_Step], index: int, ends: tuple[float, float], wide: bool
+) -> list[Series]:
     """A variant's line, over it a thick one where it is best, and on each step a mark with its interval."""
     name, shade = _names(result)[index], of_run(index)
     x, y = stepped([(step.low, step.high, step.row.mean) for step in steps])
@@ -187,7 +189,7 @@ def _with_marks(
     ]  # fmt: skip
 
 
-def scores(result: Bench) -> Chart:
+def scores(result: BenchAnswer) -> Chart:
     """The score of each variant on each fleet as bars."""
     across = [] if result.chance is None else [(result.chance, "chance")]
     rows = [[fleet.fleet, row.variant, row.mean, row.half_width, best_of(fleet)]
@@ -196,12 +198,12 @@ def scores(result: Bench) -> Chart:
     series = [_bars(result, name, index, "mean") for index, name in enumerate(_names(result))]
     return Chart(
         "scores", metric_words(result), f"The mean score of each variant on each fleet{spread}.",
-        [Panel("", "bars", Axis(""), Axis(metric_words(result), bottom=0.0), series, across)],
+        [Panel("", "bars", ChartAxis(""), ChartAxis(metric_words(result), bottom=0.0), series, across)],
         ["fleet", "variant", result.metric, "half_width", "best"], rows, size=(WIDTH, 3.1),
     )  # fmt: skip
 
 
-def _bars(result: Bench, name: str, index: int, field: str, *, but: BenchFleet | None = None) -> Series:
+def _bars(result: BenchAnswer, name: str, index: int, field: str, *, but: BenchFleet | None = None) -> Series:
     """A bar for each fleet ``but`` one: the mean with its interval, or another field of a variant's rows."""
     found = [(fleet, row) for fleet in result.fleets for row in fleet.rows if row.variant == name and fleet is not but]
     values = [None if getattr(row, field) is UNSET else getattr(row, field) for _, row in found]
@@ -212,7 +214,7 @@ def _bars(result: Bench, name: str, index: int, field: str, *, but: BenchFleet |
     return Series(name, places, values, of_run(index), low, high)
 
 
-def ranks(result: Bench) -> Chart | None:
+def ranks(result: BenchAnswer) -> Chart | None:
     """Mean ranks over the fleets; a bar reaches to the last variant that isn't shown to be worse (Demsar 2006)."""
     if result.ranks is None:
         return None
@@ -230,13 +232,13 @@ def ranks(result: Bench) -> Chart | None:
         "ranks", f"Ranks over {result.ranks.fleets} fleets",
         "The mean rank of each variant, 1 is best. A bar reaches from a variant to the last one that isn't shown to be "
         f"worse (Nemenyi, 5 %); Friedman's p {result.ranks.p_value:.2g}.",
-        [Panel("", "spans", Axis("mean rank"), Axis("", names=[*order, reference]), series)],
+        [Panel("", "spans", ChartAxis("mean rank"), ChartAxis("", names=[*order, reference]), series)],
         ["variant", "mean_rank"], [[name, of[name]] for name in order],
         size=(3.2 + 0.07 * max(map(len, map(visible, [*order, reference]))), 0.9 + 0.22 * len(of)),
     )  # fmt: skip
 
 
-def times_lowest(result: Bench, axis: str) -> tuple[dict[str, list[float]], int]:
+def times_lowest(result: BenchAnswer, axis: str) -> tuple[dict[str, list[float]], int]:
     """Each variant's costs to the target, divided by the lowest of the same fleet and seed; infinite where not reached.
 
     Also how many fleets and seeds there are in which no variant reaches it: these are left out.
@@ -257,7 +259,7 @@ def times_lowest(result: Bench, axis: str) -> tuple[dict[str, list[float]], int]
     return found, nobody
 
 
-def profile_of_costs(result: Bench) -> Chart | None:
+def profile_of_costs(result: BenchAnswer) -> Chart | None:
     """The performance profile of costs to the target (Dolan and More 2002): a panel for each cost."""
     if result.costs is UNSET or result.target is UNSET:
         return None
@@ -275,8 +277,9 @@ def profile_of_costs(result: Bench) -> Chart | None:
             pieces = [(low, high, height) for (low, high), height in zip(pairwise(places), heights, strict=True)]
             series += _with_marks(name, pieces, index, _places(index, len(found), (1.0, end), wide=True)[1::3])
             rows += [[noun, name, place, height] for place, height in zip(places, heights, strict=False)]
-        panels.append(Panel(noun.partition(" of ")[0], "lines", Axis("times the lowest cost", log=True),
-                            Axis("share of fleets and seeds", "share", bottom=0.0), series, marked=False))  # fmt: skip
+        panels.append(Panel(noun.partition(" of ")[0], "lines", ChartAxis("times the lowest cost", log=True),
+                            ChartAxis("share of fleets and seeds", "share", bottom=0.0), series,
+                            marked=False))  # fmt: skip
     notes = [f"In {nobody} fleets and seeds no variant reaches it; they don't count."] if nobody else []
     return Chart(
         "costs-to-target", f"Costs until {metric_words(result)} is {result.target:g}",
@@ -287,7 +290,7 @@ def profile_of_costs(result: Bench) -> Chart | None:
     )  # fmt: skip
 
 
-def kept(result: Bench) -> Chart | None:
+def kept(result: BenchAnswer) -> Chart | None:
     """What each variant keeps of its score under each condition."""
     if not any(row.kept_share is not UNSET for fleet in result.fleets for row in fleet.rows):
         return None
@@ -298,12 +301,12 @@ def kept(result: Bench) -> Chart | None:
     return Chart(
         "kept", f"What is kept of the score under {first.fleet}",
         f"The mean score under each condition, divided by that of the same variant under {first.fleet}.",
-        [Panel("", "bars", Axis(""), Axis("kept", "share", bottom=0.0), series, [(1.0, "")])],
+        [Panel("", "bars", ChartAxis(""), ChartAxis("kept", "share", bottom=0.0), series, [(1.0, "")])],
         ["condition", "variant", "kept_share"], rows, size=(WIDTH, 2.8),
     )  # fmt: skip
 
 
-def spent(result: Bench) -> Chart | None:
+def spent(result: BenchAnswer) -> Chart | None:
     """The score that each variant reaches within a total of time, bytes and energy."""
     panels, rows = [], []
     for axis, each in groupby(result.spent, key=lambda spent: spent.axis):
@@ -315,8 +318,8 @@ def spent(result: Bench) -> Chart | None:
             pieces = [(total.total, end, total.means.get(name)) for total, end in zip(totals, ends, strict=True)]
             places = _places(index, len(_names(result)), (totals[0].total, ends[-1]), wide)
             series += _with_marks(name, pieces, index, [_mark(low, high, places) for low, high, _ in pieces])
-        panels.append(Panel("", "lines", Axis(AXES[axis][0], UNITS[axis], log=wide), Axis(metric_words(result)), series,
-                            marked=False))  # fmt: skip
+        panels.append(Panel("", "lines", ChartAxis(AXES[axis][0], UNITS[axis], log=wide),
+                            ChartAxis(metric_words(result)), series, marked=False))  # fmt: skip
         rows += [[AXES[axis][0], total.total, name, mean] for total in totals for name, mean in total.means.items()]
     if not panels:
         return None

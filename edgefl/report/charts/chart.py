@@ -25,7 +25,7 @@ _PREFIXES: dict[str, tuple[tuple[float, str], ...]] = {
 }
 
 
-class _Drawn:
+class _DrawnText:
     """Something whose texts are drawn: characters that turn the order of others or can't be drawn are escapes."""
 
     def __post_init__(self) -> None:
@@ -43,7 +43,7 @@ def _drawn(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Axis(_Drawn):
+class ChartAxis(_DrawnText):
     """An axis: its title and the unit of its numbers (``bytes``, ``seconds``, ``joules``, ``flops``, ``share``).
 
     Larger numbers than ``top`` are cut off.
@@ -75,7 +75,7 @@ class Axis(_Drawn):
 
 
 @dataclass(frozen=True)
-class Series(_Drawn):
+class Series(_DrawnText):
     """Numbers of one name and colour.  All sequences are as long as ``x`` or empty.
 
     ``low`` and ``high`` are the ends of a band or of error bars, ``base`` the place where a span begins, ``symbols``
@@ -107,7 +107,7 @@ MOST_UPRIGHT = 5
 
 
 @dataclass(frozen=True)
-class Panel(_Drawn):
+class Panel(_DrawnText):
     """One pair of axes.  ``across`` and ``down`` are lines with a name, at a height and at a place of the x axis.
 
     ``areas`` are stacked and hold their value until the next place.  In a ``map`` each series is a line of cells.
@@ -115,14 +115,14 @@ class Panel(_Drawn):
 
     title: str
     form: Form
-    x: Axis
-    y: Axis
+    x: ChartAxis
+    y: ChartAxis
     series: Sequence[Series]
     across: Sequence[tuple[float, str]] = ()
     down: Sequence[tuple[float, str]] = ()
     symbols: Sequence[str] = ()
     """What each mark stands for."""
-    value: Axis | None = None
+    value: ChartAxis | None = None
     """What the colours of a map stand for."""
     marked: bool = True
     """Whether the places of lines have marks; if not, series of points among them have marks and error bars."""
@@ -159,7 +159,7 @@ class Panel(_Drawn):
 
 
 @dataclass(frozen=True)
-class Chart(_Drawn):
+class Chart(_DrawnText):
     """A figure: panels, a sentence that says what they show, and the same numbers as a table.
 
     ``group`` is what several figures have in common that show the same for other metrics or kinds; ``choice`` is what

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgefl.records.summary import RunSummary
-from edgefl.report.charts.chart import Axis, Chart, Panel, Series
+from edgefl.report.charts.chart import Chart, ChartAxis, Panel, Series
 from edgefl.report.charts.curves import REACH, evaluated
 from edgefl.report.charts.palette import of_run
 from edgefl.report.charts.records import Curves, Records
 from edgefl.report.console import NOTHING, SHOWN, title_of, without_seed
 from edgefl.report.facts import fitting, hardest, peak_of, share
-from edgefl.report.spread import Spread, spread_words, with_confidence
+from edgefl.report.spread import SeedSpread, spread_words, with_confidence
 
 if TYPE_CHECKING:
     from edgefl.runs import Run
@@ -54,13 +54,15 @@ _COSTS: tuple[tuple[str, str, str, Callable[[RunSummary], float | None]], ...] =
 def side_by_side(groups: Mapping[str, Sequence[Records]]) -> list[Chart]:
     """Last metrics, and participation and costs, of each group of runs."""
     costs = [
-        _Column(title, name, unit, [Spread(tuple(of(run.facts) for run in runs)) for runs in groups.values()])
+        _Column(title, name, unit, [SeedSpread(tuple(of(run.facts) for run in runs)) for runs in groups.values()])
         for title, name, unit, of in _COSTS
     ]
     charts = [_chart("runs-costs", "Participation and costs of the runs", groups, costs)]
     metrics = []
     for kind, name in evaluated([run for runs in groups.values() for run in runs]):
-        spreads = [Spread(tuple(run.facts.metrics.get(kind, {}).get(name) for run in runs)) for runs in groups.values()]
+        spreads = [
+            SeedSpread(tuple(run.facts.metrics.get(kind, {}).get(name) for run in runs)) for runs in groups.values()
+        ]
         known = {run.facts.chance.get(kind, {}).get(name) for runs in groups.values() for run in runs}
         chance = [level for level in known if level is not None]
         metrics.append(_Column(f"{kind}: {title_of(name)}", f"{kind}.{name}", "", spreads, chance))
@@ -76,7 +78,7 @@ class _Column:
     title: str
     name: str
     unit: str
-    spreads: Sequence[Spread]
+    spreads: Sequence[SeedSpread]
     across: Sequence[float] = ()
     """Chance levels."""
 
@@ -104,7 +106,9 @@ def _chart(slug: str, title: str, groups: Mapping[str, Sequence[Records]], colum
             rows[index] += [centre, reach] if seeds > 1 else [centre]
         if not column.empty:
             lines = [(level, "chance") for level in column.across]
-            panels.append(Panel(column.title, "bars", Axis(""), Axis("", column.unit, bottom=0.0), series, lines))
+            panels.append(
+                Panel(column.title, "bars", ChartAxis(""), ChartAxis("", column.unit, bottom=0.0), series, lines)
+            )
         names += [column.name, f"{column.name}_{REACH[confidence]}"] if seeds > 1 else [column.name]
     spread = f"Means over the seeds; error bars: {spread_words(confidence=confidence)}." if seeds > 1 else ""
     return Chart(slug, title, f"{title}: a bar for each run.", panels, names, rows, spread=spread)

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from edgefl import units
-from edgefl.report.charts.chart import Axis, Chart, Panel, Series, mean
+from edgefl.report.charts.chart import Chart, ChartAxis, Panel, Series, mean
 from edgefl.report.charts.fleet import _axis, _place
 from edgefl.report.charts.palette import INK, MEASURED, PARTS, PREDICTED, QUIET
 from edgefl.report.charts.records import Records, ShownFlight, ShownVerdict
@@ -70,7 +70,7 @@ def memory(records: Records) -> Chart | None:
         "memory", "Memory against the budgets",
         "Peak memory of the largest client's work by part, and the memory that the kind's clients may use, by stage "
         "and kind.",
-        [Panel("", "stacks", Axis(_axis(records)), Axis("peak memory", "bytes", top=top), series)],
+        [Panel("", "stacks", ChartAxis(_axis(records)), ChartAxis("peak memory", "bytes", top=top), series)],
         ["stage", "kind", "peak_memory_bytes", "least_budget_bytes", "median_budget_bytes", "largest_budget_bytes",
          *(f"{name.replace(' ', '_')}_bytes" for name in names)],
         [[*row[:-1], *(row[-1].get(name, 0) for name in names)] for row in rows], notes=notes,
@@ -110,9 +110,9 @@ def costs(records: Records) -> Chart | None:
         series = [Series("predicted", places, first, PREDICTED)]
         if any(value is not None for value in other):
             series.append(Series(second, places, other, MEASURED))
-        axis = Axis("stage, kind" if len(stages) > 1 else "")
+        axis = ChartAxis("stage, kind" if len(stages) > 1 else "")
         if any(value for each in series for value in each.y):
-            panels.append(Panel(title, "bars", axis, Axis("", unit, bottom=0.0), series))
+            panels.append(Panel(title, "bars", axis, ChartAxis("", unit, bottom=0.0), series))
         columns += [f"predicted_{name}", f"{'measured' if second == 'measured' else 'simulated'}_{name}"]
         for row, one, two in zip(table, first, other, strict=True):
             row += [one, two]

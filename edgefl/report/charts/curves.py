@@ -6,18 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from edgefl.report.charts.chart import Axis, Chart, Panel, Series
+from edgefl.report.charts.chart import Chart, ChartAxis, Panel, Series
 from edgefl.report.charts.palette import of_kind, of_run
 from edgefl.report.charts.records import Curves
 from edgefl.report.console import title_of
 from edgefl.report.facts import shown_metrics
-from edgefl.report.spread import Spread, spread_words, with_confidence
+from edgefl.report.spread import SeedSpread, spread_words, with_confidence
 
 CLOCKS = (
-    ("rounds", "round", Axis("round")),
-    ("seconds", "virtual_seconds", Axis("virtual time", "seconds")),
-    ("bytes", "traffic_bytes", Axis("traffic of all clients", "bytes")),
-    ("joules", "energy_joules", Axis("energy of all clients", "joules")),
+    ("rounds", "round", ChartAxis("round")),
+    ("seconds", "virtual_seconds", ChartAxis("virtual time", "seconds")),
+    ("bytes", "traffic_bytes", ChartAxis("traffic of all clients", "bytes")),
+    ("joules", "energy_joules", ChartAxis("energy of all clients", "joules")),
 )
 """Each x axis: its name in ``Curves.clocks``, in tables, and the axis."""
 
@@ -110,7 +110,7 @@ class _Point:
     """An evaluated round: where it is on each axis, and the score over the seeds that reached it."""
 
     clocks: Mapping[str, float]
-    score: Spread
+    score: SeedSpread
     tested: bool
     """Whether it is the final evaluation, on another split than those before it."""
 
@@ -138,7 +138,7 @@ def _series(label: str, line: _Line, points: Sequence[_Point], clock: str, *, co
 def _chart(slug: str, title: str, lines: Mapping[str, _Line], runs: Sequence[Curves]) -> Chart:
     points = {label: _points(line) for label, line in lines.items()}
     seeds = max(len(line.runs) for line in lines.values())
-    confidence = with_confidence([Spread((0.0,) * len(line.runs)) for line in lines.values()])
+    confidence = with_confidence([SeedSpread((0.0,) * len(line.runs)) for line in lines.values()])
     (metric,) = {line.metric for line in lines.values()}
     chance: dict[float, list[str]] = {}
     for kind in dict.fromkeys(line.kind for line in lines.values()):
@@ -155,7 +155,7 @@ def _chart(slug: str, title: str, lines: Mapping[str, _Line], runs: Sequence[Cur
             for label, found in points.items()
             for each in _series(label, lines[label], found, clock, confidence=confidence)
         ]
-        panels.append(Panel("", "lines", axis, Axis(title_of(metric)), series, across))
+        panels.append(Panel("", "lines", axis, ChartAxis(title_of(metric)), series, across))
     split, final = runs[0].settings.evaluation.split, runs[0].settings.evaluation.final
     notes = []
     if any(point.tested for found in points.values() for point in found):
@@ -192,7 +192,7 @@ def _points(line: _Line) -> list[_Point]:
     return [
         _Point(
             {clock: fmean(each[0][clock] for each in entries) for clock, _, _ in CLOCKS},
-            Spread(tuple(value for _, value, _ in entries)),
+            SeedSpread(tuple(value for _, value, _ in entries)),
             any(each[2] for each in entries),
         )
         for _, entries in sorted(found.items())

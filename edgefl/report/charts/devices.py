@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from edgefl import units
 from edgefl.records.devices import DeviceCheck
-from edgefl.records.published import Published
-from edgefl.report.charts.chart import Axis, Chart, Panel, Series
+from edgefl.records.published import PublishedAgreement
+from edgefl.report.charts.chart import Chart, ChartAxis, Panel, Series
 from edgefl.report.charts.palette import QUIET, of_kind, of_run
 
 
@@ -29,8 +29,9 @@ def devices_that_fit(result: DeviceCheck) -> Chart:
             )  # fmt: skip
         peak = max(row.peak_memory_bytes for row in rows)
         panels.append(
-            Panel(kind, "points", Axis("memory for tensors, GiB", log=True), Axis("seconds of a round", log=True),
-                  series, down=[(peak / 2**30, f"peak {units.show_bytes(peak)}")], legend=True)
+            Panel(kind, "points", ChartAxis("memory for tensors, GiB", log=True),
+                  ChartAxis("seconds of a round", log=True), series,
+                  down=[(peak / 2**30, f"peak {units.show_bytes(peak)}")], legend=True)
         )  # fmt: skip
     across = max(len(panels), 1)
     return Chart(
@@ -42,7 +43,7 @@ def devices_that_fit(result: DeviceCheck) -> Chart:
     )  # fmt: skip
 
 
-def predicted_over_published(result: Published) -> Chart:
+def predicted_over_published(result: PublishedAgreement) -> Chart:
     """Predicted over measured seconds of a step on logarithmic axes, by fits that haven't seen the row.
 
     Each class of processors has a colour and a mark.
@@ -62,7 +63,7 @@ def predicted_over_published(result: Published) -> Chart:
     for factor, words in ((1.0, "equal"), (0.5, "half"), (2.0, "double")):
         series.append(Series(words, ends, [factor * end for end in ends], QUIET, dashed=factor != 1.0, form="lines"))
     measured, foretold = (
-        Axis(title, log=True, bottom=ends[0], top=ends[1])
+        ChartAxis(title, log=True, bottom=ends[0], top=ends[1])
         for title in ("published seconds of a training step", "predicted seconds; dotted: half and double")
     )
     return Chart(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from edgefl import units
-from edgefl.report.charts.chart import Axis, Chart, Panel, Series
+from edgefl.report.charts.chart import Chart, ChartAxis, Panel, Series
 from edgefl.report.charts.palette import BUDGETS, FITS, IDLE, OTHER_BUDGET, QUIET, of_kind
 from edgefl.report.charts.records import Records, ShownVerdict
 from edgefl.report.facts import RoundFacts
@@ -45,7 +45,7 @@ def eligible(records: Records) -> Chart:
     return Chart(
         "eligible", "Who fits",
         "Clients whose round fits all their budgets, by stage and kind, and the budget that refuses the others.",
-        [Panel("", "stacks", Axis(_axis(records)), Axis("clients"), series)],
+        [Panel("", "stacks", ChartAxis(_axis(records)), ChartAxis("clients"), series)],
         ["stage", "rounds", "kind", "clients", "eligible", *(f"refused_by_{name}" for name in (*BUDGETS, *others))],
         [[*row, *(refused.get(name, 0) for name in (*BUDGETS, *others))] for row, refused in rows],
     )  # fmt: skip
@@ -160,8 +160,9 @@ def _panel(title: str, points: Sequence[Point], kinds: Sequence[str]) -> Panel:
     lines = [(float(n), f"{kind} needs {units.show_bytes(n)}") for kind, n in need.items() if n] if limited else []
     present = {p.kind for p in points}
     return Panel(
-        title, "points", Axis("time of a round", "seconds", log=_wide(p.virtual_seconds for p in points)),
-        Axis("memory granted" if limited else "memory needed", "bytes", log=_wide(map(height, points))), series, lines,
+        title, "points", ChartAxis("time of a round", "seconds", log=_wide(p.virtual_seconds for p in points)),
+        ChartAxis("memory granted" if limited else "memory needed", "bytes", log=_wide(map(height, points))),
+        series, lines,
         symbols=[kind if kind in present else "" for kind in kinds],
     )  # fmt: skip
 
@@ -220,8 +221,9 @@ def excluded(records: Records) -> Chart | None:
         "excluded", "What is excluded",
         "Samples of refused clients by kind, and the share of each modality's samples that they hold; in each stage, "
         "those of the round that excludes most.",
-        [Panel("samples of refused clients", "stacks", Axis(""), Axis("samples"), lost),
-         Panel("share of the modality's samples", "bars", Axis(""), Axis("excluded", "share", bottom=0.0), kept)],
+        [Panel("samples of refused clients", "stacks", ChartAxis(""), ChartAxis("samples"), lost),
+         Panel("share of the modality's samples", "bars", ChartAxis(""), ChartAxis("excluded", "share", bottom=0.0),
+               kept)],
         ["stage", "excluded_samples", "of_samples", *(f"excluded_samples_{kind}" for kind in kinds),
          *(f"excluded_share_{name}" for name in modalities), "lost_classes", "lost_modalities"],
         rows, notes=notes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from edgefl import units
-from edgefl.report.charts.chart import Axis, Chart, Panel, Series
+from edgefl.report.charts.chart import Chart, ChartAxis, Panel, Series
 from edgefl.report.charts.palette import INK, PHASES, QUIET, WORST
 from edgefl.report.charts.records import Records, ShownFlight
 
@@ -57,7 +57,7 @@ def who_did_what(records: Records, most: int = MOST_FLIGHTS) -> Chart | None:
         "timeline", "Who did what when",
         "Each client's rounds in virtual time: downloading, computing, uploading. Dotted lines begin rounds; triangles "
         "are the last client of a round, crosses flights without an update.",
-        [Panel("", "spans", Axis("virtual time", "seconds"), Axis("", names=order), series, down=begun)],
+        [Panel("", "spans", ChartAxis("virtual time", "seconds"), ChartAxis("", names=order), series, down=begun)],
         columns, [[getattr(f, name) for name in columns] for f in flights], notes=notes,
     )  # fmt: skip
 
@@ -121,7 +121,7 @@ def stragglers(records: Records) -> Chart | None:
         "stragglers", "Stragglers",
         "Time of the slowest client's round beside the median client's. The table names the slowest, and the phase "
         "that took most of its time.",
-        [Panel("", "lines", Axis("round"), Axis("time of a client's round", "seconds", bottom=0.0),
+        [Panel("", "lines", ChartAxis("round"), ChartAxis("time of a client's round", "seconds", bottom=0.0),
                [Series("slowest", numbers, [f.virtual_seconds for f in slowest], WORST,
                        notes=[_words(f) for f in slowest]),
                 Series("median", numbers, middle, QUIET, dashed=True)])],

@@ -9,7 +9,7 @@ from textwrap import fill
 from typing import Any
 
 from edgefl.errors import RunError
-from edgefl.report.charts.chart import Axis, Chart, Panel, Series
+from edgefl.report.charts.chart import Chart, ChartAxis, Panel, Series
 from edgefl.report.charts.palette import INK, QUIET, UNKNOWN
 from edgefl.runs.durable import replace_file, write_output
 
@@ -302,7 +302,7 @@ def _areas(axes: Any, panel: Panel) -> None:
 def _map(axes: Any, panel: Panel) -> None:
     import numpy as np
 
-    value = panel.value or Axis("")
+    value = panel.value or ChartAxis("")
     known = [number for series in panel.series for number in series.y]
     factor, title = value.scale(known)
     cells = np.ma.masked_invalid([_scaled(series.y, factor) for series in panel.series])

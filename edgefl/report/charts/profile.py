@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from edgefl.records.profile import ProfileRow, Tables
-from edgefl.report.charts.chart import Axis, Chart, Panel, Series
+from edgefl.report.charts.chart import Chart, ChartAxis, Panel, Series
 from edgefl.report.charts.palette import of_kind
 
 
@@ -32,7 +32,9 @@ def stages_chart(profiles: Mapping[str, Tables], memory: str = "peak_memory_byte
                 alone = [stage for stage, _ in points] == [1] and last > 1
                 x, y = ([1, last], [points[0][1]] * 2) if alone else ([p[0] for p in points], [p[1] for p in points])
                 series.append(Series(kind, x, y, of_kind(number), symbols=[number] * len(x), dashed=alone))
-            panels.append(Panel("" if index else label, "lines", Axis("stage"), Axis(title, bottom=0.0), series))
+            panels.append(
+                Panel("" if index else label, "lines", ChartAxis("stage"), ChartAxis(title, bottom=0.0), series)
+            )
     return Chart(
         "stages", "Costs of a client's round by stage", "One line for each kind of client.", panels,
         ["combination", "kind", "stage", "cost", "value"], table, across=max(len(profiles), 1),

@@ -8,16 +8,16 @@ from itertools import accumulate
 from typing import Annotated
 
 from edgefl.records import UNSET, Keys, Maybe, part_of
-from edgefl.records.clients import Flight, MemoryParts
-from edgefl.records.eligibility import Verdict
-from edgefl.records.run import Evaluation
+from edgefl.records.clients import FlightRecord, MemoryParts
+from edgefl.records.eligibility import VerdictRecord
+from edgefl.records.run import EvaluationFacts
 from edgefl.records.settings import Settings
 from edgefl.records.summary import RunSummary
 from edgefl.report.facts import FlightFacts, RoundFacts, VerdictFacts, facts_of
 from edgefl.runs import Run
 
 
-@part_of(Flight)
+@part_of(FlightRecord)
 class ShownFlight(FlightFacts):
     """What figures show of a flight."""
 
@@ -41,7 +41,7 @@ class ShownFlight(FlightFacts):
         return times[phase]
 
 
-@part_of(Verdict)
+@part_of(VerdictRecord)
 class ShownVerdict(VerdictFacts):
     """What figures show of a verdict."""
 
@@ -68,7 +68,7 @@ class Curves:
         rounds, settings = list(run.read(RoundFacts)), run.settings
         last = finished and bool(rounds) and bool(rounds[-1].metrics)
         split = settings.evaluation.final if last else settings.evaluation.split
-        evaluation = run.read_file(Evaluation)
+        evaluation = run.read_file(EvaluationFacts)
         chance = {} if evaluation is None else evaluation.chance.get(split, {})
         kinds = list(dict.fromkeys(kind for r in rounds for kind in r.clients))
         return Curves(label, rounds, settings, finished, kinds, chance)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgefl.records import UNSET
-from edgefl.report.charts.chart import Axis, Chart, Panel, Series
+from edgefl.report.charts.chart import Chart, ChartAxis, Panel, Series
 from edgefl.report.charts.palette import QUIET, WORST
 from edgefl.report.charts.records import Records
 
@@ -28,7 +28,7 @@ def served(records: Records) -> Chart | None:
             Series("mean of the clients", places, [values.mean for values in of], QUIET),
             Series("mean of their worst tenth", places, [values.worst_decile for values in of], WORST),
         ]
-        panels.append(Panel(name, "bars", Axis(""), Axis(name, "share", bottom=0.0), bars))
+        panels.append(Panel(name, "bars", ChartAxis(""), ChartAxis(name, "share", bottom=0.0), bars))
         rows += [
             [row.by, row.group, row.clients, row.scored, row.too_small, row.without, name,
              *(getattr(values, part) for part in PARTS)]

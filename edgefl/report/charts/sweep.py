@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import product
 from math import prod
 
-from edgefl.report.charts.chart import Axis, Chart, Panel, Series
+from edgefl.report.charts.chart import Chart, ChartAxis, Panel, Series
 from edgefl.report.console import shown, unit_of
 
 MOST_WRITTEN = 400
@@ -33,11 +33,11 @@ def sweep_chart(
                written=len(values) <= (MOST_WRITTEN // 10 if bars else MOST_WRITTEN))
         for line, i in zip(lines, cells, strict=True)
     ]  # fmt: skip
-    value, across = Axis(name, unit_of(name), bottom=0.0), Axis(axes[-1] if axes else "", names=columns)
+    value, across = ChartAxis(name, unit_of(name), bottom=0.0), ChartAxis(axes[-1] if axes else "", names=columns)
     if bars:
         panel = Panel("", "bars", across, value, series)
     else:
-        panel = Panel("", "map", across, Axis(", ".join(axes[:-1]), names=lines), series, value=value)
+        panel = Panel("", "map", across, ChartAxis(", ".join(axes[:-1]), names=lines), series, value=value)
     wide = max(5.0, min(1.6 + 0.9 * len(columns), 24.0)) + (0.0 if bars else 0.09 * max(map(len, lines)))
     tall = 3.6 if bars else max(2.6, min(1.4 + 0.5 * len(lines), 24.0))
     rows = [[*cell, number] for cell, number in zip(product(*words), values, strict=True)]

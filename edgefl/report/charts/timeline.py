@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edgefl import units
-from edgefl.report.charts.chart import Axis, Chart, Panel, Series
+from edgefl.report.charts.chart import Chart, ChartAxis, Panel, Series
 from edgefl.report.charts.palette import INK, PARTS
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def memory_timeline(timeline: Timeline, title: str) -> Chart:
         Series("peak", [peak], [totals[peak]], INK, symbols=[4], notes=[f"peak {peak_words(timeline)}"],
                written=True, form="points"),
     ]  # fmt: skip
-    memory = Axis("live memory", "bytes", bottom=0.0, top=totals[peak] * 1.12 or 1.0)
+    memory = ChartAxis("live memory", "bytes", bottom=0.0, top=totals[peak] * 1.12 or 1.0)
     columns = ["moment", "operator", "module", "phase", "bytes", *(f"{part}_bytes" for part in parts)]
     rows = [
         [i, m.operator, m.scope, m.phase, m.bytes, *(values[i] for values in parts.values())]
@@ -56,6 +56,6 @@ def memory_timeline(timeline: Timeline, title: str) -> Chart:
     ]
     return Chart(
         "timeline", title, "Live memory by part at every operator; dotted lines begin steps, a triangle is the peak.",
-        [Panel("", "areas", Axis("operators, in order"), memory, series, down=_steps(timeline))],
+        [Panel("", "areas", ChartAxis("operators, in order"), memory, series, down=_steps(timeline))],
         columns, rows, across=1, size=(11.0, 5.2), headed=True,
     )  # fmt: skip

@@ -14,7 +14,7 @@ LEFT_OUT = "the method leaves this kind out"
 
 
 @dataclass(frozen=True)
-class Shown:
+class VerdictCell:
     """A cell of the table."""
 
     answer: str
@@ -25,13 +25,13 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Row:
+class DeviceKindRow:
     """A device and a kind of client, and its answers."""
 
     title: str
     name: str
     about: str
-    cells: Sequence[Shown]
+    cells: Sequence[VerdictCell]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Heads:
 
 
 @dataclass(frozen=True)
-class Counted:
+class KindCount:
     """A kind of client, and on how many devices it can train in each column; None for a column that can't run."""
 
     kind: str
@@ -58,9 +58,9 @@ class DevicesShown:
     heads: Sequence[Heads]
     own: int | None
     """The column of the scenario itself."""
-    counted: Sequence[Counted]
+    counted: Sequence[KindCount]
     devices: int
-    rows: Sequence[Row]
+    rows: Sequence[DeviceKindRow]
     refused: Sequence[tuple[str, str]]
 
 
@@ -82,9 +82,9 @@ def _answers(record: ExploredDevices, kind: str, cell: CheckedCell) -> list[Devi
     return [answer for line, answer in pairs if line.kind == kind and answer is not None]
 
 
-def _counted(record: ExploredDevices, kind: str) -> Counted:
+def _counted(record: ExploredDevices, kind: str) -> KindCount:
     found = [_answers(record, kind, cell) for cell in record.cells]
-    return Counted(kind, [sum(each.answer == "yes" for each in answers) if answers else None for answers in found])
+    return KindCount(kind, [sum(each.answer == "yes" for each in answers) if answers else None for answers in found])
 
 
 def _sentence(record: ExploredDevices, kinds: Sequence[str], own: int | None) -> str:
@@ -109,23 +109,23 @@ def _heads(record: ExploredDevices) -> list[Heads]:
     return heads
 
 
-def _row(record: ExploredDevices, line: int, *, several: bool) -> Row:
+def _row(record: ExploredDevices, line: int, *, several: bool) -> DeviceKindRow:
     device = record.devices[record.lines[line].device]
     free = f"{units.show_bytes(device.available_memory_bytes)} for training"
     about = f"{record.lines[line].kind}, {free}" if several else free
-    return Row(device.title, device.name, about, [_shown(cell, line) for cell in record.cells])
+    return DeviceKindRow(device.title, device.name, about, [_shown(cell, line) for cell in record.cells])
 
 
-def _shown(cell: CheckedCell, line: int) -> Shown:
+def _shown(cell: CheckedCell, line: int) -> VerdictCell:
     if cell.refused:
-        return Shown("refused", "–", "", f"can't run: {cell.refused}")
+        return VerdictCell("refused", "–", "", f"can't run: {cell.refused}")
     answer = cell.answers[line]
     if answer is None:
-        return Shown("none", "–", "", LEFT_OUT)
+        return VerdictCell("none", "–", "", LEFT_OUT)
     stages = f"; {answer.eligible_stages} of {answer.stages} stages fit" if answer.stages > 1 else ""
     depends = f"{answer.answer.capitalize()}: " if answer.answer.startswith("depends") else ""
     told = (
         f"{depends}{answer.reason}{stages}. A round takes {units.show_seconds(answer.virtual_seconds)} and "
         f"{units.show_joules(answer.energy_joules)}."
     )
-    return Shown(answer.answer.split()[0], SIGNS[answer.answer], units.show_bytes(answer.peak_memory_bytes), told)
+    return VerdictCell(answer.answer.split()[0], SIGNS[answer.answer], units.show_bytes(answer.peak_memory_bytes), told)

@@ -13,8 +13,8 @@ import numpy as np
 from edgefl.devices import Device, Link, available_memory_bytes, is_file_name, load_device, load_link, with_runtime
 from edgefl.errors import EdgeflError
 from edgefl.records.explore import (
+    BudgetShare,
     Choice,
-    Column,
     Explored,
     ExploredAxis,
     ExploredCell,
@@ -22,17 +22,17 @@ from edgefl.records.explore import (
     NamedDevice,
     NamedLink,
     Offer,
+    PackedColumn,
     PeakParts,
     Place,
     Preset,
     PricedCell,
-    Term,
     Turn,
 )  # fmt: skip
 from edgefl.records.record import UNSET, plain
 from edgefl.report.charts import Records
 from edgefl.report.charts.records import ShownVerdict
-from edgefl.report.explore.page_columns import Columns
+from edgefl.report.explore.page_columns import PageColumns
 from edgefl.report.explore.words import budget_of
 from edgefl.runs import Run, comparison_sets, is_comparison
 from edgefl.yaml_lines import flow
@@ -44,7 +44,7 @@ Judged = Mapping[int, ShownVerdict]
 """The verdicts of a stage by client."""
 
 
-class Part(NamedTuple):
+class ExploredRun(NamedTuple):
     """A run as a cell: its fleet, whose index it doesn't know yet, and who fitted in the stage that fewest fitted."""
 
     cell: PricedCell
@@ -52,7 +52,7 @@ class Part(NamedTuple):
     spans: Mapping[str, tuple[float, float]]
     """What the cheapest and the most expensive client took of each budget."""
     eligible: int
-    columns: Mapping[Place, Column]
+    columns: Mapping[Place, PackedColumn]
 
 
 def explored_of(run: Run, records: Mapping[str, Records], version: str) -> Explored | None:
@@ -116,7 +116,7 @@ def _labels(values: Sequence[object]) -> list[str]:
     return names if len(set(names)) == len(values) else [flow(value) for value in values]
 
 
-def _part(run: Run, records: Records) -> Part | None:
+def _part(run: Run, records: Records) -> ExploredRun | None:
     """A run as a cell; None as ``explored_of`` says."""
     stages = {stage: {v.client: v for v in records.verdicts_of(stage)} for stage in records.stages}
     clients = sorted({client for judged in stages.values() for client in judged})
@@ -187,7 +187,7 @@ class _Made:
     ):  # fmt: skip
         self.records, self.stages, self.allowed = records, stages, allowed
         self.devices, links = library
-        self.columns = Columns()
+        self.columns = PageColumns()
         judged = next(iter(stages.values()))
         self.clients = [judged[client] for client in range(len(judged))]
         self.kinds = [kind for kind in records.kinds if any(v.kind == kind for v in self.clients)]
@@ -199,7 +199,7 @@ class _Made:
         at = {spot: i for i, spot in enumerate(self.spots)}
         self.spot = [at[(v.device, v.link, *cost)] for v, cost in zip(self.clients, costs, strict=True)]
 
-    def part(self) -> Part:
+    def part(self) -> ExploredRun:
         """The run as a cell."""
         fleet = self._fleet()
         turns = [Turn(stage=stage.stage, rounds=stage.rounds, offers=[index])
@@ -215,7 +215,7 @@ class _Made:
         taken = {name: [v.costs[name] for judged in self.stages.values() for v in judged.values()]
                  for name in self.allowed}  # fmt: skip
         spans = {name: (min(costs), max(costs)) for name, costs in taken.items()}
-        return Part(cell, fleet, spans, fewest, self.columns.untold())
+        return ExploredRun(cell, fleet, spans, fewest, self.columns.untold())
 
     def _fleet(self) -> ExploredFleet:
         def indices(names: Sequence[str], of: Sequence[str]) -> str:
@@ -255,7 +255,7 @@ class _Made:
         everyone = self.columns.add(np.ones(len(self.spots), int))
         return Offer(
             stage=stage, takes_part=everyone, transfer=self.columns.add(np.arange(len(self.spots))),
-            costs={name: [Term(by="spot", values=values)] for name, values in taken.items()},
+            costs={name: [BudgetShare(by="spot", values=values)] for name, values in taken.items()},
             download_bytes=unknown, upload_bytes=unknown, peaks=self._peaks(stage),
         )  # fmt: skip
 

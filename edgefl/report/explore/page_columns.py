@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.records.explore import Column, Place
+from edgefl.records.explore import PackedColumn, Place
 
 TYPES: Mapping[np.dtype[Any], str] = {
     np.dtype(np.uint8): "u1", np.dtype(np.uint16): "u2", np.dtype(np.uint32): "u4", np.dtype(np.float64): "f8"
@@ -18,12 +18,12 @@ TYPES: Mapping[np.dtype[Any], str] = {
 """The types of columns, the narrowest first."""
 
 
-class Columns:
+class PageColumns:
     """Collects columns; ``untold`` gives those that it hasn't given yet."""
 
     def __init__(self) -> None:
         self._told: set[Place] = set()
-        self._new: dict[Place, Column] = {}
+        self._new: dict[Place, PackedColumn] = {}
 
     def add(self, values: NDArray[Any]) -> Place:
         """Keep these numbers, which are not negative, in the narrowest type that has them exactly."""
@@ -31,13 +31,13 @@ class Columns:
         narrow = np.ascontiguousarray(_narrowed(values))
         shown = narrow[:1] if len(narrow) and (narrow == narrow[0]).all() else narrow
         data = shown.astype(shown.dtype.newbyteorder("<")).tobytes()
-        column = Column(type=TYPES[shown.dtype], length=len(values), data=base64.b64encode(data).decode())
+        column = PackedColumn(type=TYPES[shown.dtype], length=len(values), data=base64.b64encode(data).decode())
         name = blake2b(f"{column.type} {column.length} {column.data}".encode(), digest_size=8).hexdigest()
         if name not in self._told:
             self._new[name] = column
         return name
 
-    def untold(self) -> dict[Place, Column]:
+    def untold(self) -> dict[Place, PackedColumn]:
         """The columns that were added since the last call."""
         new, self._new = self._new, {}
         self._told |= new.keys()
@@ -52,7 +52,7 @@ def _narrowed(values: NDArray[Any]) -> NDArray[Any]:
     return values.astype(next(kind for kind in TYPES if kind.kind == "f" or most <= np.iinfo(kind).max))
 
 
-def numbers(column: Column) -> NDArray[Any]:
+def numbers(column: PackedColumn) -> NDArray[Any]:
     """The numbers of a column."""
     read = np.frombuffer(base64.b64decode(column.data), np.dtype(column.type).newbyteorder("<"))
     return read if len(read) == column.length else np.broadcast_to(read[0], column.length)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from edgefl.report.charts import Chart
 from edgefl.report.charts.curves import REACH
 from edgefl.report.console import NOTHING, shown
-from edgefl.report.page.traces import MARKS, Plot, Trace, traces
+from edgefl.report.page.traces import MARKS, Plot, PlotlyTrace, traces
 
 SIGNS = dict(zip(MARKS, "●■◆▲▼✖✚★", strict=True))
 PARTS = (
@@ -37,7 +37,7 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Table:
+class ChartTable:
     """The numbers of a figure as text; a column says whether it has numbers only."""
 
     title: str
@@ -48,7 +48,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Figure:
+class PageChart:
     """A chart as it stands in the page; a panel is its title, its words for screen readers, and its plot's number."""
 
     id: str
@@ -57,17 +57,17 @@ class Figure:
     keys: Sequence[Key]
     width: Literal["", "small", "flat"]
     """Class of its panels: small ones stand side by side on a phone too, those with bars that lie don't."""
-    table: Table
+    table: ChartTable
 
 
 @dataclass(frozen=True)
-class Group:
+class ChartGroup:
     """A section of figures.  Of those that show the same for other metrics or kinds, one is chosen from a list."""
 
     id: str
     title: str
-    shown: Sequence[Figure]
-    chosen: Sequence[tuple[str, Figure]]
+    shown: Sequence[PageChart]
+    chosen: Sequence[tuple[str, PageChart]]
 
     @property
     def options(self) -> list[tuple[str, str]]:
@@ -75,7 +75,7 @@ class Group:
         return [(name, figure.chart.choice) for name, figure in self.chosen]
 
 
-class Figures:
+class PageCharts:
     """Makes the figures of a page; ``plots`` collects what its script draws."""
 
     def __init__(self, most_rows: int, rest: str = ""):
@@ -83,7 +83,7 @@ class Figures:
         self.most_rows, self.rest = most_rows, rest
         self._ids: set[str] = set()
 
-    def of_run(self, charts: Sequence[Chart], prefix: str) -> list[Group]:
+    def of_run(self, charts: Sequence[Chart], prefix: str) -> list[ChartGroup]:
         """The sections of a run's figures; none if no round is recorded."""
         groups = []
         for key, title, names in PARTS:
@@ -95,7 +95,7 @@ class Figures:
                 groups.append(self.group(f"{prefix}-{key}", title, mine))
         return groups
 
-    def group(self, name: str, title: str, charts: Iterable[Chart]) -> Group:
+    def group(self, name: str, title: str, charts: Iterable[Chart]) -> ChartGroup:
         """A section of these figures."""
         alone, chosen = [], []
         for chart in charts:
@@ -104,7 +104,7 @@ class Figures:
                 chosen.append((own, self.figure(chart, f"{own}-figure")))
             else:
                 alone.append(self.figure(chart, own))
-        return Group(name, title, alone, chosen)
+        return ChartGroup(name, title, alone, chosen)
 
     def _id(self, wanted: str) -> str:
         base = re.sub(r"[^A-Za-z0-9_-]+", "-", wanted)
@@ -114,7 +114,7 @@ class Figures:
         self._ids.add(name)
         return name
 
-    def figure(self, chart: Chart, name: str) -> Figure:
+    def figure(self, chart: Chart, name: str) -> PageChart:
         """A chart as a figure with its table; what its script draws is added to ``plots``."""
         panels: list[tuple[str, str, int]] = []
         keys: dict[str, Key] = {}
@@ -130,9 +130,9 @@ class Figures:
             panels.append((panel.title, label, len(self.plots) - 1))
         flat = any(panel.flat for panel in chart.panels)
         width: Literal["", "small", "flat"] = "flat" if flat else "small" if alone and len(panels) > 2 else ""
-        return Figure(name, chart, panels, [] if alone else list(keys.values()), width, self._table(chart))
+        return PageChart(name, chart, panels, [] if alone else list(keys.values()), width, self._table(chart))
 
-    def _table(self, chart: Chart) -> Table:
+    def _table(self, chart: Chart) -> ChartTable:
         # those of runs side by side are what is looked for first: all their rows are shown
         first = chart.name.startswith("runs-")
         rows = chart.rows if first else chart.rows[: self.most_rows]
@@ -149,7 +149,7 @@ class Figures:
         more = f"{left:,} more rows{self.rest}" if left else ""
         numbers = [all(isinstance(row[i], int | float | None) for row in rows) for i in shown]
         columns = [(_heading(chart.columns[i]), number) for i, number in zip(shown, numbers, strict=True)]
-        return Table(chart.title, columns, cells, more, first)
+        return ChartTable(chart.title, columns, cells, more, first)
 
 
 def _is_spread(name: str, before: str) -> bool:
@@ -157,12 +157,12 @@ def _is_spread(name: str, before: str) -> bool:
     return name in [f"{before}_{reach}" for reach in REACH.values()]
 
 
-def _key(trace: Trace) -> Key:
+def _key(trace: PlotlyTrace) -> Key:
     name = trace["name"]
     return Key(html.unescape(name), name, trace["marker"]["color"], _sign(trace), of_mark=trace["x"] == [None])
 
 
-def _sign(trace: Trace) -> str:
+def _sign(trace: PlotlyTrace) -> str:
     """The character that looks like a series' mark; a circle where its points have different marks."""
     symbol = trace["marker"].get("symbol", "square" if trace["type"] == "bar" else "circle")
     if symbol == "line-ew-open":

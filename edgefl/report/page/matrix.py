@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from edgefl.records.compare import Figure
+from edgefl.records.compare import SeedFigure
 from edgefl.records.rounds import lower_is_better
 from edgefl.records.summary import CostRow, Participation, RunSummary
 from edgefl.report.charts import Records
@@ -14,7 +14,7 @@ from edgefl.report.charts.curves import main_metrics
 from edgefl.report.compare import scale_of
 from edgefl.report.console import DIVERGED, NOTHING, title_of
 from edgefl.report.facts import fitting, hardest, peak_of
-from edgefl.report.spread import Spread, spread_words, with_confidence
+from edgefl.report.spread import SeedSpread, spread_words, with_confidence
 
 Groups = Mapping[str, Sequence[Records]]
 """Runs that have played a round, by label; those of a group differ in their seeds only."""
@@ -24,7 +24,7 @@ ALL = ""
 
 
 @dataclass(frozen=True)
-class Column:
+class MatrixColumn:
     """A column: its title, its unit (the end of a name such as ``bytes``), and the figure of a run for a kind."""
 
     title: str
@@ -35,13 +35,13 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Part:
+class MatrixSection:
     """All clients or those of a kind: what its figures are of, and a row for each group, a figure for each column."""
 
     kind: str
     about: str
-    columns: Sequence[Column]
-    figures: Sequence[Sequence[Figure]]
+    columns: Sequence[MatrixColumn]
+    figures: Sequence[Sequence[SeedFigure]]
     """By column, then by group."""
     texts: Sequence[Sequence[str]]
     """The figures as text with units, likewise."""
@@ -59,7 +59,7 @@ class Matrix:
     """Runs by kind."""
 
     labels: Sequence[str]
-    parts: Sequence[Part]
+    parts: Sequence[MatrixSection]
     notes: Sequence[str]
 
     @property
@@ -72,13 +72,13 @@ def matrix_of(groups: Groups) -> Matrix:
     """The matrix of these runs, one or more."""
     everyone = [run for runs in groups.values() for run in runs]
     metrics = main_metrics(everyone)
-    confidence = with_confidence([Spread((0.0,) * len(runs)) for runs in groups.values()])
+    confidence = with_confidence([SeedSpread((0.0,) * len(runs)) for runs in groups.values()])
     parts = []
     for kind in (ALL, *dict.fromkeys(kind for run in everyone for kind in run.kinds)):
         columns = [COLUMNS[0], *([_metric(metrics.get(kind, ""))] if metrics else []), *COLUMNS[1:]]
         figures = [_figures(groups, kind, column) for column in columns]
         texts = [_texts(groups, kind, *each, confidence=confidence) for each in zip(columns, figures, strict=True)]
-        parts.append(Part(kind, _about(kind, metrics, everyone), columns, figures, texts))
+        parts.append(MatrixSection(kind, _about(kind, metrics, everyone), columns, figures, texts))
     return Matrix(list(groups), parts, _notes(groups, parts, confidence=confidence))
 
 
@@ -127,32 +127,32 @@ def _energy(facts: RunSummary, kind: str) -> float | None:
 
 
 COLUMNS = (
-    Column("eligible", "clients", eligible, higher=True),
-    Column("peak memory", "bytes", _peak),
-    Column("traffic", "bytes", _traffic),
-    Column("time", "seconds", _time),
-    Column("energy", "joules", _energy),
-    Column("took part", "clients", _took_part, higher=True),
+    MatrixColumn("eligible", "clients", eligible, higher=True),
+    MatrixColumn("peak memory", "bytes", _peak),
+    MatrixColumn("traffic", "bytes", _traffic),
+    MatrixColumn("time", "seconds", _time),
+    MatrixColumn("energy", "joules", _energy),
+    MatrixColumn("took part", "clients", _took_part, higher=True),
 )
 
 
-def _metric(name: str) -> Column:
-    return Column(
+def _metric(name: str) -> MatrixColumn:
+    return MatrixColumn(
         "metric", "", lambda facts, kind: facts.metrics.get(kind, {}).get(name), higher=not lower_is_better(name)
     )
 
 
-def _figures(groups: Groups, kind: str, column: Column) -> list[Figure]:
+def _figures(groups: Groups, kind: str, column: MatrixColumn) -> list[SeedFigure]:
     """A figure for each group; the best is marked where several have two seeds or more."""
-    spreads = [Spread(tuple(column.of(run.facts, kind) for run in runs)) for runs in groups.values()]
+    spreads = [SeedSpread(tuple(column.of(run.facts, kind) for run in runs)) for runs in groups.values()]
     if len(groups) > 1 and max(map(len, groups.values())) > 1:
         from edgefl.report.paired import figures_of  # its libraries take longer to import than a page to write
 
         seeds = [[run.settings.seed for run in runs] for runs in groups.values()]
         return figures_of(seeds, spreads, higher=column.higher)
     return [
-        Figure(mean=spread.mean, deviation=spread.deviation, half_width=spread.half_width, values=list(spread.values),
-               diverged=spread.diverged, best=False)
+        SeedFigure(mean=spread.mean, deviation=spread.deviation, half_width=spread.half_width,
+                   values=list(spread.values), diverged=spread.diverged, best=False)
         for spread in spreads
     ]  # fmt: skip
 
@@ -160,7 +160,9 @@ def _figures(groups: Groups, kind: str, column: Column) -> list[Figure]:
 # --- as text ---------------------------------------------------------------------------------------------------------
 
 
-def _texts(groups: Groups, kind: str, column: Column, figures: Sequence[Figure], *, confidence: bool) -> list[str]:
+def _texts(
+    groups: Groups, kind: str, column: MatrixColumn, figures: Sequence[SeedFigure], *, confidence: bool
+) -> list[str]:
     reaches = [(figure.half_width if confidence else figure.deviation) or 0.0 for figure in figures]
     factor, unit, decimals = 1.0, "", 3
     if column.unit == "clients":
@@ -194,7 +196,7 @@ def _about(kind: str, metrics: Mapping[str, str], runs: Sequence[Records]) -> st
     return words
 
 
-def _notes(groups: Groups, parts: Sequence[Part], *, confidence: bool) -> list[str]:
+def _notes(groups: Groups, parts: Sequence[MatrixSection], *, confidence: bool) -> list[str]:
     notes = [
         "Eligible: fits all budgets in the hardest stage. Peak memory: of the largest client that was asked, fit or "
         "not, in tensors and kernels' scratch; a process takes its runtime beside it (edgefl profile says how much)."

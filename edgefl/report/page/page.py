@@ -14,20 +14,20 @@ from edgefl.html import HERE as SHELL
 from edgefl.html import data, templates, written
 from edgefl.records import Record, part_of
 from edgefl.records.run import Environment
-from edgefl.report.bench import Section, answer, heading, sections, told_runs
+from edgefl.report.bench import BenchSection, answer, heading, sections, told_runs
 from edgefl.report.charts import MOST_FLIGHTS, Chart, Records, charts_of, charts_of_comparison, groups_of, records_of
 from edgefl.report.charts.bench import charts_of_bench
 from edgefl.report.explore.explore_page import HERE as VIEW
 from edgefl.report.explore.explore_page import View, css_of_view, view_of
 from edgefl.report.explore.of_run import explored_of
-from edgefl.report.page.charts_shown import Figure, Figures, Group, Table
+from edgefl.report.page.charts_shown import ChartGroup, ChartTable, PageChart, PageCharts
 from edgefl.report.page.matrix import Groups, Matrix, matrix_of
 from edgefl.report.page.told import asked, besides, notices
 from edgefl.report.page.verdict import verdict_of
 from edgefl.runs.durable import write_output
 
 if TYPE_CHECKING:
-    from edgefl.records.bench import Bench
+    from edgefl.records.bench import BenchAnswer
     from edgefl.runs import Run
 
 REPORT_FORMS = ("html",)
@@ -38,7 +38,7 @@ MOST_BYTES = 6_000_000
 
 
 @part_of(Environment)
-class Written(Record):
+class RunVersion(Record):
     """Which version wrote a run."""
 
     edgefl: str
@@ -59,14 +59,14 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Member:
+class PageRun:
     """A run of a comparison."""
 
     id: str
     label: str
     notices: Sequence[str]
     besides: Sequence[str]
-    groups: Sequence[Group]
+    groups: Sequence[ChartGroup]
 
     @property
     def option(self) -> tuple[str, str]:
@@ -83,10 +83,10 @@ class Member:
 class Benched:
     """The page of a bench: the figure that answers it, the answer in words, other figures, and tables."""
 
-    answer: Figure
+    answer: PageChart
     words: Sequence[str]
-    more: Group
-    tables: Sequence[Table]
+    more: ChartGroup
+    tables: Sequence[ChartTable]
 
 
 def write_page(run: Run, path: Path) -> None:
@@ -107,13 +107,13 @@ def write_page(run: Run, path: Path) -> None:
         return [chart for chart in charts_of(one, of, most) if view is None or chart.name != "fleet"]
 
     while True:
-        figures = Figures(rows, ": edgefl figures writes all as CSV.")
+        figures = PageCharts(rows, ": edgefl figures writes all as CSV.")
         if several:
             compared = (
                 figures.group("compared", "The runs side by side", charts_of_comparison(groups)) if groups else None
             )
             each = [
-                Member(f"run-{i}", label, notices(records[label], member.path), besides(records[label]),
+                PageRun(f"run-{i}", label, notices(records[label], member.path), besides(records[label]),
                        figures.of_run(charts(member, records[label]), f"run-{i}"))
                 for i, (label, member) in enumerate(members.items(), 1)
             ]  # fmt: skip
@@ -130,13 +130,13 @@ def write_page(run: Run, path: Path) -> None:
 
 def write_figure(chart: Chart, path: Path) -> None:
     """Write a page of one figure with its table.  Raises RunError if the file can't be written."""
-    figures = Figures(MOST_ROWS)
+    figures = PageCharts(MOST_ROWS)
     write_output(path, _page(chart.title, figures, alone=figures.figure(chart, "figure")))
 
 
-def write_bench_page(result: Bench, path: Path) -> None:
+def write_bench_page(result: BenchAnswer, path: Path) -> None:
     """Write the answer of a bench, its staircase first.  Raises RunError if the file can't be written."""
-    figures = Figures(MOST_ROWS, ": bench.csv has all.")
+    figures = PageCharts(MOST_ROWS, ": bench.csv has all.")
     first, *others = charts_of_bench(result)
     bench = Benched(
         figures.figure(first, "answer"), [*answer(result), told_runs(result)],
@@ -145,17 +145,17 @@ def write_bench_page(result: Bench, path: Path) -> None:
     write_output(path, _page(heading(result), figures, bench=bench))
 
 
-def _of_section(section: Section) -> Table:
+def _of_section(section: BenchSection) -> ChartTable:
     """A table of the console as one of the page."""
     columns = section.table.columns
     cells = [[str(cell) for cell in column.cells] for column in columns]
     titles = [(str(column.header).replace("\n", " "), column.justify == "right") for column in columns]
-    return Table(section.title, titles, list(zip(*cells, strict=True)), section.note, open=True)
+    return ChartTable(section.title, titles, list(zip(*cells, strict=True)), section.note, open=True)
 
 
 def _page(
-    title: str, figures: Figures, *, told: Told | None = None, compared: Group | None = None,
-    members: Sequence[Member] = (), run: Sequence[Group] = (), alone: Figure | None = None,
+    title: str, figures: PageCharts, *, told: Told | None = None, compared: ChartGroup | None = None,
+    members: Sequence[PageRun] = (), run: Sequence[ChartGroup] = (), alone: PageChart | None = None,
     bench: Benched | None = None, explored: View | None = None,
 ) -> bytes:  # fmt: skip
     from markupsafe import Markup
@@ -178,7 +178,7 @@ def _page(
 
 
 def _version(runs: Iterable[Run]) -> str:
-    return next((each.edgefl for run in runs if (each := run.read_file(Written))), "")
+    return next((each.edgefl for run in runs if (each := run.read_file(RunVersion))), "")
 
 
 def _told(

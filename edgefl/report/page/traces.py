@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
-from edgefl.report.charts.chart import Axis, Panel, Series
+from edgefl.report.charts.chart import ChartAxis, Panel, Series
 from edgefl.report.charts.palette import INK, QUIET
 
 MARKS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "x", "cross", "star")
@@ -21,7 +21,7 @@ Place = float | str | None
 Values = Sequence[Place]
 
 
-class Line(TypedDict, total=False):
+class PlotlyLine(TypedDict, total=False):
     """A line of a trace or of a shape."""
 
     color: str
@@ -37,10 +37,10 @@ class Marker(TypedDict, total=False):
     opacity: float
     size: int | list[int]
     symbol: str | list[str]
-    line: Line
+    line: PlotlyLine
 
 
-class Spread(TypedDict):
+class ErrorBars(TypedDict):
     """Error bars."""
 
     type: str
@@ -52,7 +52,7 @@ class Spread(TypedDict):
     arrayminus: list[Place]
 
 
-class Trace(TypedDict, total=False):
+class PlotlyTrace(TypedDict, total=False):
     """What plotly calls a trace: the properties that edgefl writes."""
 
     type: str
@@ -76,10 +76,10 @@ class Trace(TypedDict, total=False):
     stackgroup: str
     fill: str
     fillcolor: str
-    line: Line
+    line: PlotlyLine
     marker: Marker
-    error_x: Spread
-    error_y: Spread
+    error_x: ErrorBars
+    error_y: ErrorBars
     colorscale: str
     colorbar: dict[str, dict[str, str]]
     hoverinfo: str
@@ -105,7 +105,7 @@ class PlotAxis(TypedDict, total=False):
     tickfont: dict[str, int]
 
 
-class Shape(TypedDict, total=False):
+class PanelLine(TypedDict, total=False):
     """A line across a panel."""
 
     type: str
@@ -115,7 +115,7 @@ class Shape(TypedDict, total=False):
     x1: Place
     y0: Place
     y1: Place
-    line: Line
+    line: PlotlyLine
 
 
 class Annotation(TypedDict, total=False):
@@ -134,12 +134,12 @@ class Annotation(TypedDict, total=False):
     font: dict[str, int]
 
 
-class Layout(TypedDict, total=False):
+class PanelLayout(TypedDict, total=False):
     """The layout of a panel."""
 
     xaxis: PlotAxis
     yaxis: PlotAxis
-    shapes: list[Shape]
+    shapes: list[PanelLine]
     annotations: list[Annotation]
     barmode: str
     hovermode: str
@@ -150,8 +150,8 @@ class Layout(TypedDict, total=False):
 class Plot(TypedDict):
     """What ``Plotly.newPlot`` takes."""
 
-    data: list[Trace]
-    layout: Layout
+    data: list[PlotlyTrace]
+    layout: PanelLayout
 
 
 def traces(panel: Panel) -> Plot:
@@ -164,7 +164,7 @@ def traces(panel: Panel) -> Plot:
             "map": _map}[panel.form]  # fmt: skip
     factor_x, factor_y = panel.factors()
     data = make(panel, factor_x, factor_y)
-    layout = Layout(
+    layout = PanelLayout(
         xaxis=_axis(panel.x, factor_x, [x for series in panel.series for x in series.x]),
         yaxis=_axis(panel.y, factor_y, [y for series in panel.series for y in series.y]),
         shapes=[],
@@ -203,26 +203,26 @@ def traces(panel: Panel) -> Plot:
     if panel.form == "points" and any(panel.symbols):
         for index, name in enumerate(panel.symbols):
             if name:  # an entry of the legend for each mark
-                data.append(Trace(type="scatter", mode="markers", x=[None], y=[None], name=safe(name),
+                data.append(PlotlyTrace(type="scatter", mode="markers", x=[None], y=[None], name=safe(name),
                                   marker=Marker(symbol=MARKS[index % len(MARKS)], color=QUIET)))  # fmt: skip
     layout["showlegend"] = len(data) > 1 and not panel.alone
     return {"data": data, "layout": layout}
 
 
-def _rule(panel: Panel, layout: Layout, fx: float, fy: float) -> None:
+def _rule(panel: Panel, layout: PanelLayout, fx: float, fy: float) -> None:
     """Dotted lines across and down, and their names; those down spans begin rounds, and have none."""
-    dotted = Line(width=1, dash="dot", color=QUIET)
+    dotted = PlotlyLine(width=1, dash="dot", color=QUIET)
     upright = panel.across if panel.flat else panel.down
     for index, (height, name) in enumerate(() if panel.flat else sorted(panel.across)):
         place = _number(height / fy)
-        layout["shapes"].append(Shape(type="line", xref="paper", x0=0, x1=1, y0=place, y1=place, line=dotted))
+        layout["shapes"].append(PanelLine(type="line", xref="paper", x0=0, x1=1, y0=place, y1=place, line=dotted))
         layout["annotations"].append(
             Annotation(xref="paper", x=1 - index % 2, y=_log(place) if panel.y.log else place, text=safe(name),
                        showarrow=False, xanchor="left" if index % 2 else "right", yanchor="bottom", font={"size": 10})
         )  # fmt: skip
     for begin, name in upright:
         at = _number(begin / (fy if panel.flat else fx))
-        layout["shapes"].append(Shape(type="line", yref="paper", y0=0, y1=1, x0=at, x1=at, line=dotted))
+        layout["shapes"].append(PanelLine(type="line", yref="paper", y0=0, y1=1, x0=at, x1=at, line=dotted))
         if panel.form != "spans":
             layout["annotations"].append(
                 Annotation(yref="paper", y=1, x=_log(at) if panel.x.log else at, text=safe(name), textangle=-90,
@@ -241,7 +241,7 @@ def safe(text: object) -> str:
     return html.escape(str(text), quote=False)
 
 
-def _axis(axis: Axis, factor: float, values: Values) -> PlotAxis:
+def _axis(axis: ChartAxis, factor: float, values: Values) -> PlotAxis:
     made = PlotAxis(title={"text": safe(axis.titled(factor))}, automargin=True)
     if axis.log:
         made |= {"type": "log"}
@@ -286,14 +286,14 @@ def _scaled(values: Iterable[Place], factor: float) -> list[Place]:
     ]
 
 
-def _hover(series: Series) -> Trace:
+def _hover(series: Series) -> PlotlyTrace:
     if not series.notes:
         return {}
     return {"hovertext": list(map(safe, series.notes)), "hovertemplate": "%{hovertext}<extra></extra>"}
 
 
-def _lines(panel: Panel, fx: float, fy: float) -> list[Trace]:
-    data: list[Trace] = []
+def _lines(panel: Panel, fx: float, fy: float) -> list[PlotlyTrace]:
+    data: list[PlotlyTrace] = []
     for series in panel.series:
         x, name = _scaled(series.x, fx), safe(series.name)
         symbols = [MARKS[i % len(MARKS)] for i in series.symbols] or "circle"
@@ -305,11 +305,11 @@ def _lines(panel: Panel, fx: float, fy: float) -> list[Trace]:
                 data[-1]["error_y"] = _spread(series, fy)
             continue
         if any(value is not None for value in series.low):
-            edge = Trace(type="scatter", mode="lines", x=x, line={"width": 0}, hoverinfo="skip", showlegend=False,
+            edge = PlotlyTrace(type="scatter", mode="lines", x=x, line={"width": 0}, hoverinfo="skip", showlegend=False,
                          legendgroup=name)  # fmt: skip
             data.append({**edge, "y": _scaled(series.low, fy)})
             data.append({**edge, "y": _scaled(series.high, fy), "fill": "tonexty", "fillcolor": f"{series.colour}30"})
-        line = Line(color=series.colour, width=5 if series.heavy else 2)
+        line = PlotlyLine(color=series.colour, width=5 if series.heavy else 2)
         if series.dashed:
             line["dash"] = "dash"
         data.append(
@@ -320,10 +320,10 @@ def _lines(panel: Panel, fx: float, fy: float) -> list[Trace]:
     return data
 
 
-def _areas(panel: Panel, fx: float, fy: float) -> list[Trace]:
-    data: list[Trace] = []
+def _areas(panel: Panel, fx: float, fy: float) -> list[PlotlyTrace]:
+    data: list[PlotlyTrace] = []
     for series in panel.series:
-        made = Trace(type="scatter", x=_scaled(series.x, fx), y=_scaled(series.y, fy), name=safe(series.name),
+        made = PlotlyTrace(type="scatter", x=_scaled(series.x, fx), y=_scaled(series.y, fy), name=safe(series.name),
                      marker={"color": series.colour, "symbol": "square"})  # fmt: skip
         if series.form == "points":
             made |= {"mode": "markers", "hoverinfo": "skip"}
@@ -338,7 +338,7 @@ def _areas(panel: Panel, fx: float, fy: float) -> list[Trace]:
     return data
 
 
-def _points(panel: Panel, fx: float, fy: float) -> list[Trace]:
+def _points(panel: Panel, fx: float, fy: float) -> list[PlotlyTrace]:
     opened = ("", "-open")
     return [
         {"type": "scatter", "mode": "markers", "x": _scaled(series.x, fx), "y": _scaled(series.y, fy),
@@ -351,10 +351,10 @@ def _points(panel: Panel, fx: float, fy: float) -> list[Trace]:
     ]  # fmt: skip
 
 
-def _bars(panel: Panel, _: float, fy: float) -> list[Trace]:
-    data: list[Trace] = []
+def _bars(panel: Panel, _: float, fy: float) -> list[PlotlyTrace]:
+    data: list[PlotlyTrace] = []
     for series in panel.series:
-        made = Trace(type="bar", name=safe(series.name), marker={"color": series.colour})
+        made = PlotlyTrace(type="bar", name=safe(series.name), marker={"color": series.colour})
         names: list[Place] = [safe(name) for name in series.x]
         values = _scaled(series.y, fy)
         made |= {"orientation": "h", "x": values, "y": names} if panel.flat else {"x": names, "y": values}
@@ -373,7 +373,7 @@ def _bars(panel: Panel, _: float, fy: float) -> list[Trace]:
     return data
 
 
-def _spread(series: Series, factor: float) -> Spread:
+def _spread(series: Series, factor: float) -> ErrorBars:
     return {
         "type": "data", "symmetric": False, "color": series.colour, "thickness": 1.3, "width": 4,
         "array": _differences(series.high, series.y, factor),
@@ -385,10 +385,10 @@ def _differences(one: Sequence[float | None], other: Sequence[float | None], fac
     return [None if a is None or b is None else _number((a - b) / factor) for a, b in zip(one, other, strict=True)]
 
 
-def _spans(panel: Panel, fx: float, _: float) -> list[Trace]:
-    data: list[Trace] = []
+def _spans(panel: Panel, fx: float, _: float) -> list[PlotlyTrace]:
+    data: list[PlotlyTrace] = []
     for series in panel.series:
-        made = Trace(y=list(map(safe, series.y)), x=_scaled(series.x, fx), name=safe(series.name),
+        made = PlotlyTrace(y=list(map(safe, series.y)), x=_scaled(series.x, fx), name=safe(series.name),
                      marker={"color": series.colour})  # fmt: skip
         made.update(_hover(series))
         if series.form == "points":
@@ -400,11 +400,11 @@ def _spans(panel: Panel, fx: float, _: float) -> list[Trace]:
     return data
 
 
-def _map(panel: Panel, *_: float) -> list[Trace]:
-    value = panel.value or Axis("")
+def _map(panel: Panel, *_: float) -> list[PlotlyTrace]:
+    value = panel.value or ChartAxis("")
     factor, title = value.scale([number for series in panel.series for number in series.y])
     words = [list(map(safe, series.notes)) for series in panel.series]
-    made = Trace(
+    made = PlotlyTrace(
         type="heatmap", x=list(map(safe, panel.x.names)), y=[safe(series.name) for series in panel.series],
         z=[_scaled(series.y, factor) for series in panel.series], hovertext=words, colorscale="Viridis",
         hovertemplate="%{y}<br>%{x}<br>%{hovertext}<extra></extra>", colorbar={"title": {"text": safe(title)}},

@@ -24,7 +24,7 @@ from edgefl.planning.versions import preinstalled
 from edgefl.schedules import Stage
 from edgefl.simulation.learning.interface import Arrival, part_of_stage
 from edgefl.simulation.tensor_file import Spilled, TensorFile
-from edgefl.training import Task
+from edgefl.training import TrainingTask
 from edgefl.training.task import Sum
 from edgefl.work import Address, Form, Scalars, Work
 from edgefl.work.packed import Packed
@@ -64,7 +64,7 @@ class Started:
     scalars: Scalars
     state: ServerState
     metered: bool
-    task: Task | None
+    task: TrainingTask | None
     future: Future[Update] | None = None
     together: Sequence[Started] = ()
     shard: Shard | None = None

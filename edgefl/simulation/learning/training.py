@@ -27,7 +27,7 @@ from edgefl.simulation.kept import Deposited, KeptValues
 from edgefl.simulation.learning.arrived import Arrived, Started
 from edgefl.simulation.learning.interface import Arrival, Received
 from edgefl.simulation.learning.shards import largest_shard, may_share, shards_of
-from edgefl.training import Executor, Task
+from edgefl.training import Executor, TrainingTask
 from edgefl.training.refusal import why_refused
 from edgefl.training.together import submit_together
 from edgefl.work import Work
@@ -125,7 +125,7 @@ class Training:
             seed = self._seed(client, dispatch.number)
             attack = attack_of(self.setup, client, seed)
             peak = plan.cost.compute.peak_memory_bytes
-            task = Task(plan.form, scalars, inputs, client, seed, metered, attack, kept, peak=peak)
+            task = TrainingTask(plan.form, scalars, inputs, client, seed, metered, attack, kept, peak=peak)
         self.under_way[client] = started = Started(dispatch.number, plan, scalars, state, metered, task)
         if task is not None:
             self._of += 1
@@ -270,7 +270,9 @@ class Training:
         self.metered.add(key)
         seed = seeds.key(self.setup.seed, f"server {when}", round, index)
         return self.executor.submit(
-            Task(work.form, work.scalars, self.state.inputs(work), None, seed, metered, peak=computed.peak_memory_bytes)
+            TrainingTask(
+                work.form, work.scalars, self.state.inputs(work), None, seed, metered, peak=computed.peak_memory_bytes
+            )
         )
 
     def absorb(self, work: Work, report: Update | None) -> None:

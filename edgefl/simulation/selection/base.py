@@ -23,7 +23,7 @@ from edgefl.planning.cohort_places import places
 from edgefl.planning.round_options import RoundOptions
 from edgefl.registry.answers import check_answers, told
 from edgefl.registry.part_fields import Fields
-from edgefl.simulation.selection.orders import NO_CLIENTS, Circle, Order, RandomOrder
+from edgefl.simulation.selection.orders import NO_CLIENTS, Circle, RandomOrder, SelectionOrder
 
 Integers = NDArray[np.integer[Any]]
 Floats = NDArray[np.float64]
@@ -66,7 +66,7 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class Places:
+class GroupDraw:
     """A draw of ``count`` clients from one group; every call of ``generator()`` starts the same random numbers."""
 
     name: str
@@ -83,7 +83,7 @@ class Places:
     """A numpy generator for this draw."""
 
 
-def _misfit(selection: Selection, arguments: tuple[Places], answer: object) -> str:
+def _misfit(selection: Selection, arguments: tuple[GroupDraw], answer: object) -> str:
     """What is wrong with an answer of ``pick``."""
     (share,) = arguments
     if not isinstance(answer, Chosen):
@@ -159,7 +159,7 @@ class Selection(ABC):
             for index, (name, clients) in enumerate(groups.items()):
                 if name in open_places:
                     seats[name] = min(seats.get(name, 0), len(clients))
-                    share = Places(name, clients, seats[name], round, candidates, self._draws(index))
+                    share = GroupDraw(name, clients, seats[name], round, candidates, self._draws(index))
                     chosen[name] = self.pick(share) if share.count else Chosen(NO_CLIENTS, 0, 0)
             # places of a count that other groups can fill; a group that fell short has no ready clients left
             turn += 1
@@ -185,7 +185,7 @@ class Selection(ABC):
         self._round, self._call = round, self._call + 1 if round == self._round else 0
 
     @abstractmethod
-    def pick(self, share: Places) -> Chosen:
+    def pick(self, share: GroupDraw) -> Chosen:
         """Clients of one group, at most ``share.count``, in the order in which they were asked.
 
         It must not change the selection, because it may be called again with a higher count.
@@ -268,7 +268,7 @@ class Random(Selection):
 
         name: Literal["random"] = "random"
 
-    def pick(self, share: Places) -> Chosen:
+    def pick(self, share: GroupDraw) -> Chosen:
         """The first ready clients of a random order."""
         return first_ready(RandomOrder(share.generator(), len(share.clients)), share)
 
@@ -285,7 +285,7 @@ class RoundRobin(Selection):
         super().__init__(options, seed)
         self._last: dict[str, int] = {}
 
-    def pick(self, share: Places) -> Chosen:
+    def pick(self, share: GroupDraw) -> Chosen:
         """The next ready clients after the last one that took part."""
         start = int(np.searchsorted(share.clients, self._last.get(share.name, -1), side="right"))
         return first_ready(Circle(len(share.clients), start), share)
@@ -308,7 +308,9 @@ class RoundRobin(Selection):
 # --- asking ----------------------------------------------------------------------------------------------------------
 
 
-def first_ready(order: Order, share: Places, count: int | None = None, known: Integers | None = None) -> Chosen:
+def first_ready(
+    order: SelectionOrder, share: GroupDraw, count: int | None = None, known: Integers | None = None
+) -> Chosen:
     """The first ``count`` (or ``share.count``) ready clients of an order, in that order.
 
     Clients in ``known`` (ascending) are skipped without being asked.  ``asked`` counts the others up to the last one

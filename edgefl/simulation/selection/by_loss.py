@@ -14,8 +14,8 @@ from edgefl.planning.round_options import RoundOptions
 from edgefl.simulation.selection.base import (
     Chosen,
     Floats,
+    GroupDraw,
     Integers,
-    Places,
     Selection,
     contains,
     first_ready,
@@ -111,7 +111,7 @@ class PowerOfChoice(LossSelection):
         super().__init__(options, seed)
         self._sums: dict[str, tuple[Integers, Floats]] = {}
 
-    def pick(self, share: Places) -> Chosen:
+    def pick(self, share: GroupDraw) -> Chosen:
         """The ready candidates with the highest losses; ties go to those drawn earlier."""
         known, sums = self._sums.get(share.name, (None, np.empty(0)))
         if known is not share.clients:
@@ -167,7 +167,7 @@ class Oort(LossSelection):
         """The losses whose product with the samples is the proxy."""
         return super().stand_in(samples) / np.maximum(samples, 1)
 
-    def pick(self, share: Places) -> Chosen:
+    def pick(self, share: GroupDraw) -> Chosen:
         """Clients without a report first, then clients by utility; unfilled places of one go to the other."""
         own = self.own
         least = min(own.exploration_least, own.exploration)
@@ -180,14 +180,14 @@ class Oort(LossSelection):
         clients = np.concatenate([new.clients, old.clients])
         return Chosen(clients, new.asked + old.asked, new.unready + old.unready)
 
-    def _explored(self, share: Places, count: int) -> Chosen:
+    def _explored(self, share: GroupDraw, count: int) -> Chosen:
         order = RandomOrder(_stream(share, 1), len(share.clients))
         pool = first_ready(order, share, POOL * count, known=self.clients)
         seconds = np.asarray(share.candidates.seconds(pool.clients), dtype=float)
         drawn = by_weight(_stream(share, 2), 1 / np.maximum(seconds, np.finfo(float).tiny))[:count]
         return Chosen(pool.clients[drawn], pool.asked, pool.unready)
 
-    def _exploited(self, share: Places, count: int) -> Chosen:
+    def _exploited(self, share: GroupDraw, count: int) -> Chosen:
         reported = contains(share.clients, self.clients).nonzero()[0]
         if not len(reported) or not count:
             return Chosen(NO_CLIENTS, 0, 0)
@@ -251,6 +251,6 @@ class _Listed:
         return positions
 
 
-def _stream(share: Places, number: int) -> np.random.Generator:
+def _stream(share: GroupDraw, number: int) -> np.random.Generator:
     """One of several independent generators of this draw."""
     return np.random.Generator(cast(np.random.Philox, share.generator().bit_generator).jumped(number))

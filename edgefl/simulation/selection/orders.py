@@ -16,7 +16,7 @@ FEW = 64
 """Up to so many positions, sets are faster than sorting."""
 
 
-class Order(Protocol):
+class SelectionOrder(Protocol):
     """An order of distinct positions in a group, returned in pieces."""
 
     def take(self, wanted: int) -> Integers:

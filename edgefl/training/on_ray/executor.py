@@ -43,9 +43,9 @@ from edgefl.training.on_ray.cluster import (
     imported,
     refused,
 )
-from edgefl.training.on_ray.worker import Worker, received, sent
+from edgefl.training.on_ray.worker import RayWorker, received, sent
 from edgefl.training.options import ExecutorOptions
-from edgefl.training.task import Task, answer
+from edgefl.training.task import TrainingTask, answer
 from edgefl.work import Form
 from edgefl.work.update import Update
 
@@ -62,10 +62,10 @@ ENDED = f"Ray's {{names}} {{verb}} ended, and no work can go on. {GO_ON}"
 
 
 @dataclass(eq=False)
-class _Entry:
+class _RayTask:
     """A task that hasn't ended, its future, and how often it was begun in vain."""
 
-    task: Task
+    task: TrainingTask
     future: Future[Update]
     failures: int = 0
 
@@ -80,7 +80,7 @@ class _Slot:
     """A place for a worker: the actor, the tasks that it has, and whether it has begun."""
 
     actor: Any
-    entries: list[_Entry] = field(default_factory=list)
+    entries: list[_RayTask] = field(default_factory=list)
     ready: bool = False
 
 
@@ -111,7 +111,7 @@ class OnRay:
         )  # fmt: skip
         self.window = (AT_HAND + 1) * options.workers
         self._lock = threading.RLock()
-        self._waiting: deque[_Entry] = deque()
+        self._waiting: deque[_RayTask] = deque()
         self._slots: list[_Slot] = []
         self._inputs: dict[int, tuple[Mapping[str, Tensor], int, Any]] = {}
         self._forms: WeakKeyDictionary[Form, Any] = WeakKeyDictionary()
@@ -132,12 +132,12 @@ class OnRay:
             raise
         threading.Thread(target=self._watch, args=(options.timeout or math.inf,), daemon=True).start()
 
-    def submit(self, task: Task) -> Future[Update]:
+    def submit(self, task: TrainingTask) -> Future[Update]:
         """Queue the task for a worker and return the future of its report.
 
         The future raises TrainingError if the task fails, or if its worker is lost ``TRIES`` times.
         """
-        entry = _Entry(task, Future())
+        entry = _RayTask(task, Future())
         with self._lock:
             if self._is_gone():
                 entry.future.set_exception(TrainingError(self._gone))
@@ -217,7 +217,7 @@ class OnRay:
             slot.ready = True
 
     def _new_actor(self) -> Any:
-        remote = self._ray.remote(num_cpus=1, num_gpus=self._options.gpus_per_worker or 0, max_restarts=0)(Worker)
+        remote = self._ray.remote(num_cpus=1, num_gpus=self._options.gpus_per_worker or 0, max_restarts=0)(RayWorker)
         return remote.remote(self._arguments, sys.path, self._cargo)
 
     def _check_data(self, hello: Greeting) -> None:
@@ -244,7 +244,7 @@ class OnRay:
             if entry.failures or entry.future.set_running_or_notify_cancel():
                 self._give(slot, entry)
 
-    def _give(self, slot: _Slot, entry: _Entry) -> None:
+    def _give(self, slot: _Slot, entry: _RayTask) -> None:
         """Give a task to a worker; called under the lock."""
         task = entry.task
         form, (number, inputs) = self._put_form(task.form), self._put_inputs(task.inputs)
@@ -267,7 +267,7 @@ class OnRay:
             self._forms[form] = self._ray.put(form.encode())
         return self._forms[form]
 
-    def _done(self, slot: _Slot, entry: _Entry, done: Future[Any]) -> None:
+    def _done(self, slot: _Slot, entry: _RayTask, done: Future[Any]) -> None:
         """Pass a task's report on, or its error; run it again if its worker was lost."""
         error = None if done.cancelled() else done.exception()
         error = getattr(error, "cause", None) or error  # what was raised there, without Ray's account of where
@@ -292,7 +292,7 @@ class OnRay:
         with self._lock:
             self._feed()
 
-    def _tell(self, entry: _Entry, error: BaseException | None, lost: bool, done: Future[Any]) -> None:
+    def _tell(self, entry: _RayTask, error: BaseException | None, lost: bool, done: Future[Any]) -> None:
         with suppress(InvalidStateError):
             if lost:
                 error = TrainingError(

@@ -16,7 +16,7 @@ from edgefl.data import Cargo
 from edgefl.errors import text_of
 from edgefl.training.node import Node
 from edgefl.training.on_ray.cluster import Greeting, greeting
-from edgefl.training.task import Task
+from edgefl.training.task import TrainingTask
 from edgefl.training.worker import MOST_FORMS, open_node
 from edgefl.work import Form
 from edgefl.work.description import DTYPE_NAMES, DTYPES
@@ -43,7 +43,7 @@ def received(rows: Iterable[tuple[str, str, list[int], Any]]) -> dict[str, Tenso
     return tensors
 
 
-class Worker:
+class RayWorker:
     """A Ray actor that runs tasks one after the other; it doesn't begin if it can't open the data, and says why."""
 
     def __init__(self, arguments: tuple[Any, ...], path: list[str], cargo: Cargo | None):
@@ -73,5 +73,5 @@ class Worker:
         if self._inputs[0] != number:
             self._inputs = number, received(inputs)
         given = self._inputs[1] if kept is None else {**self._inputs[1], **received(kept)}
-        report = self._node.run(Task.of(self._forms[key], given, json.loads(facts)))
+        report = self._node.run(TrainingTask.of(self._forms[key], given, json.loads(facts)))
         return json.dumps(report.to_data()), sent(report.tensors())

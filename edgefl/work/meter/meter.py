@@ -1,8 +1,8 @@
 """The meter: live tensor storage by part, FLOPs, and bytes touched by operators, on real and on fake tensors.
 
 Live storage is what operators return and what keeps it.  What a kernel allocates and frees inside a call (scratch) is
-seen by the allocator alone: a prediction notes the calls and the live storage before each (``Held``), and
-``Trace.with_scratch`` adds what the kernels take.
+seen by the allocator alone: a prediction notes the calls and the live storage before each (``LiveCall``), and
+``StepTrace.with_scratch`` adds what the kernels take.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from edgefl.operator_classes import OperatorClass
 from edgefl.work.meter.allocator_peak import MemoryEvent
 from edgefl.work.meter.flops import FORMULAS, GATHERS, class_of, gradient_macs, is_matmul
 from edgefl.work.meter.operator_calls import Call, call_of
-from edgefl.work.meter.trace import FINISH, METERED, PARTS, START, Held, Moment, StepCost, Trace
+from edgefl.work.meter.trace import FINISH, METERED, PARTS, START, LiveCall, LiveMoment, StepCost, StepTrace
 
 WITHOUT_GRADIENT = "without gradient"
 """Used in place of a model part for what a training step runs without gradient."""
@@ -120,13 +120,13 @@ class Meter(_Mode):
         self,
         rounding: int = 1,
         most: int = METERED,
-        moments: list[Moment] | None = None,
+        moments: list[LiveMoment] | None = None,
         calls: bool = False,
         events: list[MemoryEvent] | None = None,
     ):
         super().__init__()  # type: ignore[no-untyped-call]
         self.rounding, self.most, self.moments, self.events = rounding, most, moments, events
-        self._calls: dict[tuple[str, str], Held] | None = {} if calls else None
+        self._calls: dict[tuple[str, str], LiveCall] | None = {} if calls else None
         self._live: dict[int, tuple[int, str, weakref.ref[Any]]] = {}
         self._totals = dict.fromkeys(PARTS, 0)
         self._current = self.peak = 0
@@ -283,7 +283,7 @@ class Meter(_Mode):
             if computes and self.moments is not None:
                 scope = self._scope[-1] if self._scope else self._backward_scope
                 totals = tuple(self._totals.values())
-                self.moments.append(Moment(str(packet), scope, self._phase, *self._position, totals))
+                self.moments.append(LiveMoment(str(packet), scope, self._phase, *self._position, totals))
             if call is not None and computes:
                 self._keep(call, before)
         return out
@@ -323,7 +323,7 @@ class Meter(_Mode):
         known = self._calls.get((call.operator, call.arguments))
         if known is None or before > known.before:
             after = tuple(self._totals.values())
-            self._calls[call.operator, call.arguments] = Held(call, before, sum(after) - before, after)
+            self._calls[call.operator, call.arguments] = LiveCall(call, before, sum(after) - before, after)
 
     def _charge(self, packet: Any, args: Any, kwargs: Any, out: Any, outs: list[Tensor]) -> None:
         assert self._step is not None
@@ -356,11 +356,11 @@ class Meter(_Mode):
         of_class = OperatorClass.OPTIMIZER if self._phase == "optimizer" else class_of(packet, args)
         self._step.operators[flops, touched, of_class] += 1
 
-    def trace(self) -> Trace:
+    def trace(self) -> StepTrace:
         """The peak and the step costs so far, and the calls whose scratch could move the peak."""
         calls = tuple(held for held in (self._calls or {}).values() if held.most > self.peak)
         parts = dict(self._peak_parts)
-        return Trace(self.peak, parts, dict(self.steps), self.peak, calls, live_parts=parts, host_bytes=self.host)
+        return StepTrace(self.peak, parts, dict(self.steps), self.peak, calls, live_parts=parts, host_bytes=self.host)
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:

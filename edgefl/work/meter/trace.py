@@ -61,7 +61,7 @@ class StepCost:
 
 
 @dataclass(frozen=True)
-class Held:
+class LiveCall:
     """A distinct call of an operator, at the moment of the most live storage before it.
 
     ``before`` are the live bytes before the call, ``after`` those after it in the order of ``PARTS``, and ``outputs``
@@ -98,7 +98,7 @@ class Inside:
 
 
 @dataclass(frozen=True)
-class Trace:
+class StepTrace:
     """Result of a meter: bytes by part at the peak, and the cost of each distinct step.
 
     ``steps`` is keyed ``(distinct pass, pattern)``, with START, FINISH and UPDATE beside patterns.
@@ -114,13 +114,13 @@ class Trace:
     memory_bytes: Mapping[str, int]
     steps: Mapping[tuple[int, str], StepCost]
     live_memory_bytes: int = 0
-    calls: tuple[Held, ...] = field(default=(), compare=False)
+    calls: tuple[LiveCall, ...] = field(default=(), compare=False)
     assumed: bool = False
     live_parts: Mapping[str, int] = field(default_factory=dict)
     host_bytes: int = 0
     reserved_bytes: int = 0
 
-    def with_scratch(self, insides: Sequence[Inside | None]) -> Trace:
+    def with_scratch(self, insides: Sequence[Inside | None]) -> StepTrace:
         """The trace with the kernels' scratch, given for each of ``calls``; None where it can't move the peak."""
         peak, memory, assumed = self.live_memory_bytes, self.live_parts, False
         for held, inside in zip(self.calls, insides, strict=True):
@@ -132,7 +132,7 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class Moment:
+class LiveMoment:
     """Live memory after one operator.
 
     ``operator`` is torch's name (``aten.addmm``); ``scope`` the running part of the model (``image.blocks.3``), empty
@@ -159,7 +159,7 @@ class Moment:
 class Timeline:
     """The moments of a work in order."""
 
-    moments: Sequence[Moment]
+    moments: Sequence[LiveMoment]
 
     @property
     def peak(self) -> int:

@@ -35,7 +35,7 @@ def maps() -> tuple[list[float], list[float]]:
         return create_dynamic_map(signed=True).tolist(), create_dynamic_map(signed=False).tolist()
 
 
-class AdamW8bit(torch.optim.Optimizer):
+class ReferenceAdamW8bit(torch.optim.Optimizer):
     """AdamW as ``bitsandbytes.optim.AdamW8bit`` computes it, to the bit."""
 
     def __init__(self, params: Any, lr: float, betas: Sequence[float], weight_decay: float, eps: float = 1e-8):

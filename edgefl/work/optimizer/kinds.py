@@ -136,7 +136,7 @@ class AdamW8bit(AdamW):
         from edgefl.work.optimizer import eight_bit
 
         betas, decay = settings.get("betas", (0.9, 0.999)), settings.get("weight_decay", 0.0)
-        return eight_bit.AdamW8bit(parameters, settings["lr"], betas, decay)
+        return eight_bit.ReferenceAdamW8bit(parameters, settings["lr"], betas, decay)
 
 
 class MeZO(Optimizer):

@@ -90,7 +90,7 @@ class Constant(RateSchedule):
         return 1.0
 
 
-class Step(RateSchedule):
+class StepDecay(RateSchedule):
     """A smaller rate after some rounds."""
 
     every: PositiveInt | list[PositiveInt] = Field(

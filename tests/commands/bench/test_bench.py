@@ -23,7 +23,7 @@ import edgefl
 from edgefl.cli import main
 from edgefl.errors import EdgeflError, RunError, ScenarioError
 from edgefl.records import UNSET
-from edgefl.records.bench import Bench, BenchFleet
+from edgefl.records.bench import BenchAnswer, BenchFleet
 
 BASE: dict[str, Any] = {
     "seed": 4,
@@ -68,17 +68,17 @@ def runs_of(folder: Path) -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bench, Path]:
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[BenchAnswer, Path]:
     """The answer of the suite, and its folder."""
     folder = tmp_path_factory.mktemp("bench")
     return edgefl.bench(write(folder), output=folder / "out"), folder / "out"
 
 
-def fleets(answer: Bench, share: float) -> list[BenchFleet]:
+def fleets(answer: BenchAnswer, share: float) -> list[BenchFleet]:
     return [fleet for fleet in answer.fleets if fleet.small_share == share]
 
 
-def test_fleets_are_the_intervals_between_what_works_take(done: tuple[Bench, Path]) -> None:
+def test_fleets_are_the_intervals_between_what_works_take(done: tuple[BenchAnswer, Path]) -> None:
     answer, _ = done
     peaks: dict[str, list[int]] = {}
     for variant in SUITE["variants"]:
@@ -93,7 +93,7 @@ def test_fleets_are_the_intervals_between_what_works_take(done: tuple[Bench, Pat
         assert found == (whole[1:] if share == 1 else whole)  # where all are small and none fits, nobody trains
 
 
-def test_who_can_train_follows_from_memory(done: tuple[Bench, Path]) -> None:
+def test_who_can_train_follows_from_memory(done: tuple[BenchAnswer, Path]) -> None:
     answer, _ = done
     needs = {each.variant: each.needs for each in answer.variants}
     for fleet in answer.fleets:
@@ -103,7 +103,7 @@ def test_who_can_train_follows_from_memory(done: tuple[Bench, Path]) -> None:
             assert (None not in row.runs) == (row.eligible_share > 0) == (row.mean is not None)
 
 
-def test_cells_in_which_all_do_the_same_are_one_run(done: tuple[Bench, Path]) -> None:
+def test_cells_in_which_all_do_the_same_are_one_run(done: tuple[BenchAnswer, Path]) -> None:
     answer, folder = done
     rows = {(fleet.small_share, fleet.low, row.variant): row for fleet in answer.fleets for row in fleet.rows}
     free = max(fleet.low for fleet in answer.fleets)
@@ -114,11 +114,11 @@ def test_cells_in_which_all_do_the_same_are_one_run(done: tuple[Bench, Path]) ->
     assert answer.cells == sum(run is not None for row in rows.values() for run in row.runs) > answer.trained
 
 
-def needs(answer: Bench, variant: str) -> list[float]:
+def needs(answer: BenchAnswer, variant: str) -> list[float]:
     return [float(amount) for each in answer.variants if each.variant == variant for amount in each.needs or ()]
 
 
-def test_scores_are_those_of_the_runs_and_winners_those_of_scipy(done: tuple[Bench, Path]) -> None:
+def test_scores_are_those_of_the_runs_and_winners_those_of_scipy(done: tuple[BenchAnswer, Path]) -> None:
     answer, folder = done
     for fleet in answer.fleets:
         scores = {
@@ -139,7 +139,7 @@ def test_scores_are_those_of_the_runs_and_winners_those_of_scipy(done: tuple[Ben
             assert fleet.gap is not None and fleet.gap <= gap.mean() + 1e-12
 
 
-def test_a_run_equals_one_at_another_budget_of_its_interval(done: tuple[Bench, Path], tmp_path: Path) -> None:
+def test_a_run_equals_one_at_another_budget_of_its_interval(done: tuple[BenchAnswer, Path], tmp_path: Path) -> None:
     answer, folder = done
     fleet = fleets(answer, 1.0)[0]
     [row] = [row for row in fleet.rows if row.variant == "layer-wise"]
@@ -156,7 +156,7 @@ def test_a_run_equals_one_at_another_budget_of_its_interval(done: tuple[Bench, P
     assert any(weights[0][name].tobytes() != beyond[name].tobytes() for name in beyond)
 
 
-def test_costs_until_the_target_are_those_of_the_rounds(done: tuple[Bench, Path]) -> None:
+def test_costs_until_the_target_are_those_of_the_rounds(done: tuple[BenchAnswer, Path]) -> None:
     answer, folder = done
     assert answer.costs
     for cost in answer.costs:
@@ -174,7 +174,7 @@ def test_costs_until_the_target_are_those_of_the_rounds(done: tuple[Bench, Path]
         assert cost.reached == sum(each is not None for each in cost.bytes)
 
 
-def test_the_same_call_trains_nothing_and_says_the_same(done: tuple[Bench, Path], tmp_path: Path) -> None:
+def test_the_same_call_trains_nothing_and_says_the_same(done: tuple[BenchAnswer, Path], tmp_path: Path) -> None:
     answer, folder = done
     before = runs_of(folder)
     again = edgefl.bench(write(tmp_path), output=folder)
@@ -183,7 +183,7 @@ def test_the_same_call_trains_nothing_and_says_the_same(done: tuple[Bench, Path]
     assert json.loads((folder / "bench.json").read_text()) == again.as_json()
 
 
-def test_a_changed_suite_trains_what_it_adds(done: tuple[Bench, Path], tmp_path: Path) -> None:
+def test_a_changed_suite_trains_what_it_adds(done: tuple[BenchAnswer, Path], tmp_path: Path) -> None:
     answer, folder = done
     shutil.copytree(folder, tmp_path / "out")
     before = runs_of(tmp_path / "out")
@@ -195,7 +195,7 @@ def test_a_changed_suite_trains_what_it_adds(done: tuple[Bench, Path], tmp_path:
     assert [row.variant for row in more.fleets[-1].rows] == [*variants]
 
 
-def test_a_suite_may_take_its_fields_from_another(done: tuple[Bench, Path], tmp_path: Path) -> None:
+def test_a_suite_may_take_its_fields_from_another(done: tuple[BenchAnswer, Path], tmp_path: Path) -> None:
     answer, folder = done
     shutil.copytree(folder, tmp_path / "out")
     before = runs_of(tmp_path / "out")
@@ -255,7 +255,7 @@ def test_a_suite_tunes_each_variant_by_equally_many_trials(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_killed_at_any_time_it_ends_as_it_would_have(done: tuple[Bench, Path], tmp_path: Path) -> None:
+def test_killed_at_any_time_it_ends_as_it_would_have(done: tuple[BenchAnswer, Path], tmp_path: Path) -> None:
     answer, _ = done
     suite = write(tmp_path)
     command = [sys.executable, "-m", "edgefl.cli", "bench", str(suite), "-o", str(tmp_path / "out"), "--jobs", "2"]
@@ -322,7 +322,7 @@ def test_a_folder_of_something_else_stays_as_it_is(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_what_it_wrote(
-    done: tuple[Bench, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    done: tuple[BenchAnswer, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, folder = done
     with pytest.raises(SystemExit) as ended:
@@ -339,7 +339,7 @@ def test_the_command_prints_what_it_wrote(
     assert ended.value.code == 2 and "no such file or shipped suite" in capsys.readouterr().err
 
 
-def test_a_run_that_fails_is_named_and_the_others_have_ended(done: tuple[Bench, Path], tmp_path: Path) -> None:
+def test_a_run_that_fails_is_named_and_the_others_have_ended(done: tuple[BenchAnswer, Path], tmp_path: Path) -> None:
     answer, folder = done
     shutil.copytree(folder, tmp_path / "out")
     [row] = [row for row in fleets(answer, 1.0)[-1].rows if row.variant == "end-to-end"]

@@ -13,7 +13,7 @@ import pytest
 
 import edgefl
 from edgefl import registry
-from edgefl.commands.check.findings import Findings, Rule
+from edgefl.commands.check.findings import CheckRule, Findings
 from edgefl.commands.check.played import _check_priced
 from edgefl.errors import ScenarioError, UnknownName
 
@@ -117,8 +117,8 @@ def plug_in(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("kind", "name", "rules"),
     [
-        ("selection", "hashed", {Rule.REPEATS}),
-        ("selection", "forgetful", {Rule.RESUMES}),
+        ("selection", "hashed", {CheckRule.REPEATS}),
+        ("selection", "forgetful", {CheckRule.RESUMES}),
         ("policy", "half", set()),
         ("selection", "oort", set()),
         ("aggregation", "median", set()),
@@ -127,15 +127,15 @@ def plug_in(tmp_path: Path) -> Iterator[Path]:
 def test_runs_with_a_part(plug_in: Path, kind: str, name: str, rules: set[str]) -> None:
     report = edgefl.check(kind, name, kinds=["image"])
     assert {failure.partition(":")[0] for failure in report.failures} == rules, str(report)
-    assert {Rule.RUNS, Rule.PRICED, Rule.RESUMES, Rule.REPEATS} <= report.checks.keys()
+    assert {CheckRule.RUNS, CheckRule.PRICED, CheckRule.RESUMES, CheckRule.REPEATS} <= report.checks.keys()
 
 
 @pytest.mark.slow
 def test_a_schedule_that_draws_from_no_seed_is_found_and_a_sound_one_isnt(plug_in: Path) -> None:
     dice = edgefl.check("schedule", "dice", kinds=["image"])
-    assert not dice.ok and any(f.startswith((Rule.REPEATS, Rule.RESUMES)) and " in the " in f for f in dice.failures), (
-        str(dice)
-    )
+    assert not dice.ok and any(
+        f.startswith((CheckRule.REPEATS, CheckRule.RESUMES)) and " in the " in f for f in dice.failures
+    ), str(dice)
     sound = edgefl.check("schedule", "sound", kinds=["image"])
     assert sound.ok, str(sound)
 
@@ -144,7 +144,7 @@ def test_a_schedule_that_draws_from_no_seed_is_found_and_a_sound_one_isnt(plug_i
 def test_the_command_says_what_differs_and_exits_with_1(plug_in: Path) -> None:
     command = [sys.executable, "-m", "edgefl.cli", "check", "selection", "hashed", "--plugin", str(plug_in)]
     told = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert told.returncode == 1 and f"- {Rule.REPEATS}: " in told.stdout and " in the first run, " in told.stdout
+    assert told.returncode == 1 and f"- {CheckRule.REPEATS}: " in told.stdout and " in the first run, " in told.stdout
     told = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
     answer = json.loads(told.stdout)
     assert (

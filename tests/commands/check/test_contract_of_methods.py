@@ -12,7 +12,7 @@ import torch
 from tensors import assert_equal_tensors
 
 import edgefl
-from edgefl.commands.check.findings import Rule
+from edgefl.commands.check.findings import CheckRule
 from edgefl.errors import MethodError, UnknownName
 from edgefl.methods import Method, ServerState, Update
 from edgefl.work import Item, Payload, Work
@@ -213,25 +213,25 @@ class Absent(Method):
 @pytest.mark.parametrize(
     ("method", "rule", "names"),
     [
-        (step("growing"), Rule.MEMORY, "image, end-to-end, stage 1"),
-        (step("unseeded"), Rule.SEED, "image, end-to-end, stage 1"),
-        (step("still"), Rule.TRAINS, "it must be a scalar tensor, or None in a pass that doesn't train"),
-        (Tupled, Rule.WRITTEN, "plain JSON"),
-        (Counting, Rule.BLIND, "two calls give different works"),
-        (Nowhere, Rule.ADDRESSES, "'table/extra'"),
-        (Headless, Rule.WHOLE, "'image.head.bias' and 1 more"),
-        (Wasteful, Rule.LIKE, "like='image.blocks.0.attn.proj.bias'"),
-        (Phantom, Rule.NAMES, "'image.blocks.0.attn.adapter'"),
-        (Forgetful, Rule.KEPT, "'image.memory.weight'"),
-        (InPlace, Rule.PURE, "changed in place"),
-        (Momentum, Rule.PURE, "differs in a second call"),
-        (Marking, Rule.PURE, "belongs in the state"),
-        (LastWins, Rule.ORDER, "sort the updates"),
-        (Partial, Rule.PURE, "returned a state without 'image/image.head.weight'"),
-        (Silent, Rule.VERSIONS, "use state.changed()"),
-        (Pairwise, Rule.SPARSE, "ZeroDivisionError: a variance over one client"),
-        (Blindfolded, Rule.METRICS, "'ratio': nan"),
-        (Absent, Rule.SERVES, "image"),
+        (step("growing"), CheckRule.MEMORY, "image, end-to-end, stage 1"),
+        (step("unseeded"), CheckRule.SEED, "image, end-to-end, stage 1"),
+        (step("still"), CheckRule.TRAINS, "it must be a scalar tensor, or None in a pass that doesn't train"),
+        (Tupled, CheckRule.WRITTEN, "plain JSON"),
+        (Counting, CheckRule.BLIND, "two calls give different works"),
+        (Nowhere, CheckRule.ADDRESSES, "'table/extra'"),
+        (Headless, CheckRule.WHOLE, "'image.head.bias' and 1 more"),
+        (Wasteful, CheckRule.LIKE, "like='image.blocks.0.attn.proj.bias'"),
+        (Phantom, CheckRule.NAMES, "'image.blocks.0.attn.adapter'"),
+        (Forgetful, CheckRule.KEPT, "'image.memory.weight'"),
+        (InPlace, CheckRule.PURE, "changed in place"),
+        (Momentum, CheckRule.PURE, "differs in a second call"),
+        (Marking, CheckRule.PURE, "belongs in the state"),
+        (LastWins, CheckRule.ORDER, "sort the updates"),
+        (Partial, CheckRule.PURE, "returned a state without 'image/image.head.weight'"),
+        (Silent, CheckRule.VERSIONS, "use state.changed()"),
+        (Pairwise, CheckRule.SPARSE, "ZeroDivisionError: a variance over one client"),
+        (Blindfolded, CheckRule.METRICS, "'ratio': nan"),
+        (Absent, CheckRule.SERVES, "image"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
@@ -243,8 +243,8 @@ def test_a_broken_rule_is_named_with_its_place(method, rule, names):
 
 def test_parts_that_a_stage_freezes_must_not_move():
     failures = found(Restless, "layerwise")
-    assert any(f.startswith(f"{Rule.INACTIVE}: aggregate(), layerwise, stage 2: ") for f in failures), failures
-    assert not any(Rule.INACTIVE in f and "stage 1" in f and "blocks.0" in f for f in failures)
+    assert any(f.startswith(f"{CheckRule.INACTIVE}: aggregate(), layerwise, stage 2: ") for f in failures), failures
+    assert not any(CheckRule.INACTIVE in f and "stage 1" in f and "blocks.0" in f for f in failures)
 
 
 class Scaled(Method):

@@ -18,13 +18,13 @@ from scipy import stats
 
 import edgefl
 from edgefl.cli import main
-from edgefl.commands.compare.compare import Curve, Evaluation, at_equal, compared_runs
+from edgefl.commands.compare.compare import Curve, KindEvaluation, at_equal, compared_runs
 from edgefl.commands.compare.members import labels_of, members_of
 from edgefl.errors import RunError
 from edgefl.records.compare import ComparedRuns
 from edgefl.report import comparison_csv, comparison_latex, print_comparison
 from edgefl.report.facts import facts_of
-from edgefl.report.spread import Spread
+from edgefl.report.spread import SeedSpread
 
 Tiny = Callable[..., dict[str, Any]]
 
@@ -59,10 +59,10 @@ def shown(found: dict[str, Any], width: int = 100, **options: Any) -> str:
 
 @pytest.mark.parametrize("values", [(1.0, 2.0), (1.0, 2.0, 4.0, 3.0, 5.0), tuple(map(float, range(40)))])
 def test_half_an_interval_is_students(values: tuple[float, ...]) -> None:
-    spread = Spread(values)
+    spread = SeedSpread(values)
     low, high = stats.t.interval(0.95, len(values) - 1, loc=fmean(values), scale=stats.sem(values))
     assert spread.half_width == pytest.approx((high - low) / 2, rel=1e-12) and spread.deviation == stdev(values)
-    assert Spread((1.0,)).half_width is None and Spread((1.0, None)).mean is None
+    assert SeedSpread((1.0,)).half_width is None and SeedSpread((1.0, None)).mean is None
 
 
 # --- the best --------------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def curve(*points: tuple[float, str, float]) -> Curve:
     """A curve by cost, split and value; all costs alike."""
     axes = ("virtual_seconds", "bytes", "energy_joules")
     evaluations = [
-        Evaluation(i, split, {"image": {"accuracy": value}}, dict.fromkeys(axes, cost))
+        KindEvaluation(i, split, {"image": {"accuracy": value}}, dict.fromkeys(axes, cost))
         for i, (cost, split, value) in enumerate(points, 1)
     ]
     return Curve(tuple(evaluations), evaluations[-1].spent)

@@ -18,11 +18,11 @@ from rich.console import Console
 
 import edgefl
 from edgefl.commands.explore import asked, choices
-from edgefl.commands.explore.presets import Candidate, presets_of
+from edgefl.commands.explore.presets import PresetCandidate, presets_of
 from edgefl.errors import RunError, ScenarioError
-from edgefl.records.explore import Choice, Column, Explored, ExploredAxis, ExploredDevices
+from edgefl.records.explore import Choice, Explored, ExploredAxis, ExploredDevices, PackedColumn
 from edgefl.report.explore.explore import print_explored
-from edgefl.report.explore.page_columns import Columns
+from edgefl.report.explore.page_columns import PageColumns
 from edgefl.scenario import load
 
 Tiny = Callable[..., dict[str, Any]]
@@ -37,7 +37,7 @@ DECLARED = {"source": "declared", "clients": {"image": 4, "text": 3}, "samples":
             "shapes": {"image": {"channels": 1, "size": 32, "classes": 12}, "text": {"vocabulary": 200}}}  # fmt: skip
 
 
-def numbers(column: Column) -> np.ndarray[Any, Any]:
+def numbers(column: PackedColumn) -> np.ndarray[Any, Any]:
     """The numbers of a column, as a page reads them."""
     read = np.frombuffer(base64.b64decode(column.data), np.dtype(column.type).newbyteorder("<"))
     return read if len(read) == column.length else np.full(column.length, read[0])
@@ -55,7 +55,7 @@ def printed(record: Explored | ExploredDevices) -> str:
     | arrays.arrays(np.int64, st.integers(0, 6), elements=st.integers(0, 2**53))
 )
 def test_a_column_has_the_same_numbers(values: np.ndarray[Any, Any]) -> None:
-    columns = Columns()
+    columns = PageColumns()
     name = columns.add(values)
     told = columns.untold()
     assert np.array_equal(numbers(told[name]), values) and columns.untold() == {}
@@ -63,7 +63,7 @@ def test_a_column_has_the_same_numbers(values: np.ndarray[Any, Any]) -> None:
 
 
 def test_a_column_takes_few_bytes() -> None:
-    columns = Columns()
+    columns = PageColumns()
     names = [columns.add(np.array(values)) for values in ([0, 255], [0, 256], [0, 2**16], [0.5, 1], [7.0] * 1000)]
     told = columns.untold()
     assert [told[name].type for name in names] == ["u1", "u2", "u4", "f8", "u1"]
@@ -123,7 +123,7 @@ def test_of_presets_that_let_as_many_in_the_smaller_change_comes_first() -> None
         for path in ("training.batch", "training.checkpointing")
     ]
     cells = [(0, [0, 0], 1), (1, [0, 1], 5), (2, [1, 0], 5), (3, [1, 1], 5)]
-    found = presets_of([Candidate(cell, at, eligible, 9, 1.0) for cell, at, eligible in cells], axes)
+    found = presets_of([PresetCandidate(cell, at, eligible, 9, 1.0) for cell, at, eligible in cells], axes)
     assert [(preset.cell, preset.changes) for preset in found] == [(0, []), (1, [1])]
 
 

@@ -13,8 +13,8 @@ import yaml
 import edgefl
 from edgefl.cli import main
 from edgefl.commands.compose import compose, planner_of, predictor_of
-from edgefl.commands.fit.bounds import Pricer, Question
-from edgefl.commands.fit.changes import Axis, Levels, Step, axes_of, candidates, sets_of, steps_of, within
+from edgefl.commands.fit.bounds import FitQuestion, Pricer
+from edgefl.commands.fit.changes import FitAxis, FitChange, Levels, axes_of, candidates, sets_of, steps_of, within
 from edgefl.commands.fit.fit import allowances_of
 from edgefl.cost import ClientCost, duration
 from edgefl.devices import load_device, load_link
@@ -29,7 +29,7 @@ Tiny = Callable[..., dict[str, Any]]
 Costs = dict[str, float]
 Turns = list[list[Costs]]
 """What the parts cost that a client may train, by the rounds in which they are offered; any of them is enough."""
-Trials = tuple[list[Axis], dict[Levels, Turns]]
+Trials = tuple[list[FitAxis], dict[Levels, Turns]]
 
 PI, WIFI = "raspberry-pi-4-4gb", "wifi-5"
 SHAPES = {"image": {"channels": 1, "size": 32, "classes": 12}, "text": {"vocabulary": 200}}
@@ -108,7 +108,7 @@ def fitting(turns: Turns, allowed: Mapping[str, float]) -> list[Costs]:
     return [offered[0] for offered in able if offered]
 
 
-def minimal(axes: list[Axis], costs: Mapping[Levels, Turns], allowed: Mapping[str, float]) -> list[Levels]:
+def minimal(axes: list[FitAxis], costs: Mapping[Levels, Turns], allowed: Mapping[str, float]) -> list[Levels]:
     """By trying all: what fits in every stage and contains nothing else that does."""
     able = [levels for levels, turns in costs.items() if len(fitting(turns, allowed)) == len(turns)]
     return [one for one in able if not any(within(axes, other, one) and other != one for other in able)]
@@ -257,7 +257,7 @@ def test_no_bound_is_above_what_it_bounds(texts: dict[str, Any], samples: int) -
         if not any(c[i] for i in payloads) and is_valid(whole, sets_of(steps_of(axes, c)))
     ][::5]  # fmt: skip
 
-    question = Question(
+    question = FitQuestion(
         whole,
         setup,
         predictor,
@@ -299,7 +299,7 @@ def test_gradients_are_alive_together_or_one_at_a_time(texts: dict[str, Any]) ->
     whole = load(texts | {"training": {"batch": 1, "optimizer": "sgd"}})
     setup, predictor = compose(whole), predictor_of(whole)
     axes = axes_of(whole, setup, "text", 40, growing=False, epochs=False)
-    question = Question(
+    question = FitQuestion(
         whole, setup, predictor, load_device(PI), load_link(WIFI), {}, False, any_stage=True, epochs=False, most=9,
         first=1,
     )  # fmt: skip
@@ -432,13 +432,13 @@ def run_of(scenario: dict[str, Any], sets: list[str]) -> list[dict[str, Any]]:
 # --- what may be changed ---------------------------------------------------------------------------------------------
 
 
-def axes(scenario: dict[str, Any], kind: str, samples: int = 40, **more: bool) -> dict[str, list[Step]]:
+def axes(scenario: dict[str, Any], kind: str, samples: int = 40, **more: bool) -> dict[str, list[FitChange]]:
     whole = load(scenario)
     asked = {"growing": False, "epochs": False, **more}
     return {a.name: list(a.steps) for a in axes_of(whole, compose(whole), kind, samples, **asked)}
 
 
-def tried(steps: list[Step]) -> list[list[str]]:
+def tried(steps: list[FitChange]) -> list[list[str]]:
     return [sets_of([step]) for step in steps]
 
 
@@ -512,8 +512,8 @@ def test_layers_in_4_bits_are_proposed_where_there_are_some(causal: dict[str, An
 
 
 def test_gravest_last() -> None:
-    def axis(name: str, *tiers: int) -> Axis:
-        return Axis(name, tuple(Step(f"{name}{i}", tier, i + 1, {name: i}) for i, tier in enumerate(tiers)))
+    def axis(name: str, *tiers: int) -> FitAxis:
+        return FitAxis(name, tuple(FitChange(f"{name}{i}", tier, i + 1, {name: i}) for i, tier in enumerate(tiers)))
 
     steps = [axis("a", 0, 0), axis("b", 2), axis("c", 0, 5)]
     order = candidates(steps)

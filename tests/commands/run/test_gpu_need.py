@@ -14,7 +14,7 @@ from edgefl.commands.run.needs import check_devices, peaks_of
 from edgefl.errors import ScenarioError
 from edgefl.planning import Planner
 from edgefl.scenario import load
-from edgefl.training.packing import CONTEXT_BYTES, Memory, limit_of
+from edgefl.training.packing import CONTEXT_BYTES, DeviceMemory, limit_of
 
 GIB = 2**30
 
@@ -37,11 +37,11 @@ def test_a_client_that_fits_nowhere_is_told_before_the_run(tiny: Callable[..., d
     setup = compose(scenario)
     most = max(peaks_of(Planner(setup, predictor_of(scenario))).values())
     check_devices(scenario, setup)
-    check_devices(scenario, setup, [Memory("cpu", 100 * GIB, CONTEXT_BYTES + limit_of(most))])
+    check_devices(scenario, setup, [DeviceMemory("cpu", 100 * GIB, CONTEXT_BYTES + limit_of(most))])
     with pytest.raises(
         ScenarioError, match=r"executor.device: the .* of kind .* largest device, cpu, has .*batch"
     ) as told:
-        check_devices(scenario, setup, [Memory("cpu", 100 * GIB, CONTEXT_BYTES + limit_of(most) - 1)])
+        check_devices(scenario, setup, [DeviceMemory("cpu", 100 * GIB, CONTEXT_BYTES + limit_of(most) - 1)])
     assert "\n" not in str(told.value) and told.value.exit_code == 2
     alone = load(tiny(executor={"name": "inline", "device": "cpu"}))
-    check_devices(alone, setup, [Memory("cpu", GIB, 1)])  # nobody shares the device
+    check_devices(alone, setup, [DeviceMemory("cpu", GIB, 1)])  # nobody shares the device

@@ -12,7 +12,7 @@ import edgefl
 from edgefl.cli import main
 from edgefl.commands.verify.verify import verify
 from edgefl.errors import RunError
-from edgefl.records.rounds import Stopped as StoppedEarly
+from edgefl.records.rounds import EarlyStop as StoppedEarly
 
 Tiny = Callable[..., dict[str, Any]]
 REASON = StoppedEarly(

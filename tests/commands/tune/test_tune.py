@@ -20,7 +20,7 @@ import edgefl
 from edgefl.cli import main
 from edgefl.commands.cells.workers import Cell, Outcome
 from edgefl.commands.tune import tune as command
-from edgefl.commands.tune.batches import Search
+from edgefl.commands.tune.batches import TuneSearch
 from edgefl.commands.tune.draws import optuna
 from edgefl.commands.tune.trial_run import Advance, Reached
 from edgefl.commands.tune.trial_store import JOURNAL, TRIALS, TrialStore
@@ -301,7 +301,7 @@ def searched(
         return outcomes
 
     store = TrialStore(optuna(), folder, {"search": list(search)}, lower=task.lower)
-    under_way = Search(task, space, trials, store, lambda event, facts: None)
+    under_way = TuneSearch(task, space, trials, store, lambda event, facts: None)
     under_way.run(run)
     # the answer reads chance levels from the best trial's folder
     best = under_way.best(store.trials)

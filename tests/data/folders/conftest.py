@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from edgefl import registry
-from edgefl.data.collection import Collection, Wanted
+from edgefl.data.collection import Collection, FolderRequest
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Reader:
         chosen = registry.get("data set", name)
         scratch = self.scratch / str(len(list(self.scratch.iterdir())))
         scratch.mkdir()
-        made: Collection = chosen.build(Wanted(size, chosen.find(folder), self.said.append, scratch, columns))
+        made: Collection = chosen.build(FolderRequest(size, chosen.find(folder), self.said.append, scratch, columns))
         return made
 
 

@@ -157,13 +157,13 @@ def test_vqa_scores_answers_by_the_people_who_gave_them(read, tmp_path, monkeypa
 
 
 def test_vqa_leaves_out_what_no_answer_fits(read, tmp_path):
-    from edgefl.data.collection import Wanted
+    from edgefl.data.collection import FolderRequest
     from edgefl.data.folders.vqa import build, published
 
     vqa(tmp_path)
     (tmp_path / "scratch").mkdir()
     said: list[str] = []
-    made = build(published("vqa"), 2, Wanted(8, tmp_path, said.append, tmp_path / "scratch"))
+    made = build(published("vqa"), 2, FolderRequest(8, tmp_path, said.append, tmp_path / "scratch"))
     assert made.classes == ("no", "yes") and len(made.label) == 10
     assert said[-1] == "vqa: of 18 samples, left out: 8 with none of the 2 answers"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgefl.data.collection import Collection, Wanted, check_fits
+from edgefl.data.collection import Collection, FolderRequest, check_fits
 from edgefl.data.folders.csv_table import TABLE_SET
 from edgefl.data.folders.places import holding
 from edgefl.data.folders.rows import read_json
@@ -18,7 +18,7 @@ from edgefl.errors import DataError
 def table(path: Path, tmp_path: Path) -> Collection:
     scratch = tmp_path / "scratch"
     scratch.mkdir(exist_ok=True)
-    return TABLE_SET.build(Wanted(None, TABLE_SET.find(path), lambda _: None, scratch))
+    return TABLE_SET.build(FolderRequest(None, TABLE_SET.find(path), lambda _: None, scratch))
 
 
 @pytest.mark.parametrize("label", ["--5", "9" * 5000])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from miniatures import FRUIT, cifar100, medmnist, picture, write
 from PIL import Image
 
-from edgefl.data.collection import Wanted
+from edgefl.data.collection import FolderRequest
 from edgefl.data.folders.medmnist import ORGANS
 from edgefl.data.folders.pictures import read_pictures
 from edgefl.errors import DataError
@@ -176,7 +176,7 @@ def test_a_broken_picture_is_left_out_whatever_is_wrong_with_it(tmp_path_factory
         content[int(place * len(content))] = value
     content = bytes(content[: max(int(cut * 2 * len(content)), 1)])
     scratch = tmp_path_factory.mktemp("broken")
-    wanted = Wanted(8, scratch, lambda _: None, scratch)
+    wanted = FolderRequest(8, scratch, lambda _: None, scratch)
     whole = picture(3, (20, 16), "PNG")
     images, place = read_pictures([whole, content, whole], wanted, "these")
     assert place[0] == 0 and place[2] == len(images) - 1 and place[1] in (-1, 1)

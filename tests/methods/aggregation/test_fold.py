@@ -19,7 +19,7 @@ from edgefl.methods.aggregation.combine import usual_weight
 from edgefl.methods.aggregation.fold import Fold
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.work import Item, Payload, Work
-from edgefl.work.packed import Places
+from edgefl.work.packed import PayloadLayout
 from edgefl.work.slices import Cut, take
 
 SHAPES = {"image/w": (4, 6), "image/b": (4,), "text/w": (3, 2), "pair/w": (2, 2)}
@@ -134,7 +134,7 @@ def test_a_payload_that_was_narrowed_is_added_without_what_it_lacks() -> None:
     narrowed = []
     for update in whole:
         model = update.work.up[0]
-        packed = Places(model).copy(update.payloads["model"])
+        packed = PayloadLayout(model).copy(update.payloads["model"])
         only = model.only(lambda item: item.name != "image/b")
         narrowed.append(replace(update, work=replace(update.work, up=(only,)), payloads={"model": packed}))
     found, _ = Arrivals.of(narrowed).deltas(tensors, usual_weight, AggregationOptions())

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from edgefl.methods.aggregation.combine import Term
+from edgefl.methods.aggregation.combine import MixTerm
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.methods.aggregation.server_optimizers import kept_at, stepped
 
@@ -25,7 +25,7 @@ def walk(told: AggregationOptions, buffers: tuple[str, ...] = ()) -> tuple[list[
     path = []
     for change in CHANGES:
         delta = torch.full((2,), change, dtype=torch.float64)
-        tensors |= stepped(tensors, {"k/a": [Term(0.5, delta), Term(0.5, delta)]}, buffers, told)
+        tensors |= stepped(tensors, {"k/a": [MixTerm(0.5, delta), MixTerm(0.5, delta)]}, buffers, told)
         path.append(float(tensors["k/a"][0]))
         assert tensors["k/a"][0] == tensors["k/a"][1]
     return path, tensors

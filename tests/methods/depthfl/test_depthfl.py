@@ -22,7 +22,7 @@ from edgefl.methods.depthfl.steps import mutual
 from edgefl.models import ModelOptions
 from edgefl.models.exits import ExitModel
 from edgefl.schedules import Stage
-from edgefl.schedules.heterofl import Narrow
+from edgefl.schedules.heterofl import NarrowStage
 from edgefl.schedules.stages import PARTS
 from edgefl.work import run
 from edgefl.work.training_options import TrainingOptions
@@ -209,7 +209,7 @@ def test_towers_of_libraries_have_exits(tower: str, more: dict[str, Any]) -> Non
 
 
 def test_narrow_clients_have_the_leading_part_of_what_each_modality_tells_an_exit() -> None:
-    work = Narrow(2, {}, {}, PARTS, 1, width=0.5, scaler=True).cut(made(setting("classify")).work("image-text", 1))
+    work = NarrowStage(2, {}, {}, PARTS, 1, width=0.5, scaler=True).cut(made(setting("classify")).work("image-text", 1))
     head = next(i for i in work.up[0].items if i.name == "image.blocks.0.exit.head.0.weight")
     assert head.shape == (5, 16) and head.cut == (((0, 5),), ((0, 8), (16, 24)))
     (scale,) = work.edits

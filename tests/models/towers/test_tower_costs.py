@@ -17,7 +17,7 @@ from edgefl import models
 from edgefl.cost import predict
 from edgefl.errors import MethodError
 from edgefl.models import ModelOptions
-from edgefl.work import Meter, Pass, TensorSpec, Trace, Work, run
+from edgefl.work import Meter, Pass, StepTrace, TensorSpec, Work, run
 
 SMALL = {"blocks": 2, "width": 32, "heads": 4}
 TOWERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -75,7 +75,7 @@ def classifier(tower: str, facts: Any = FACTS, checkpointing: bool = False, **fi
     return models.describe(options, [modality], "classify", facts, checkpointing=checkpointing)
 
 
-def measured(work: Work, source: Any) -> Trace:
+def measured(work: Work, source: Any) -> StepTrace:
     module = models.build(work.model)
     inputs = {**{n: b.clone() for n, b in module.named_buffers()}, **inputs_of(work)}
     result = run(work, inputs, source, module=module, device=torch.device("cpu"), seed=1, meter=Meter())

@@ -17,7 +17,7 @@ from edgefl_toys import Memory, declared
 
 import edgefl
 from edgefl.commands.compose import compose
-from edgefl.commands.verify.conservation import CheckedFlight, CheckedRound, CheckedVerdict, Facts, Ledger, Three
+from edgefl.commands.verify.conservation import CheckedFlight, CheckedRound, CheckedVerdict, Ledger, LedgerFacts, Three
 from edgefl.cost import Predictor
 from edgefl.devices import RelayOptions, Relays, available_memory_bytes
 from edgefl.devices.availability import availability_of
@@ -233,7 +233,7 @@ def test_every_policy_conserves(setup: Setup, policy: str, line: dict[str, Any])
     clients = journal.tables["clients"]
     available = {device.name: available_memory_bytes(device) for device in setup.fleet.devices}
     line_rates = (line["download"], line["upload"]) if line else (inf, inf)
-    facts = Facts(watts, deadline=60.0, line=line_rates, available=available)
+    facts = LedgerFacts(watts, deadline=60.0, line=line_rates, available=available)
     ledger = Ledger(facts)
     for verdict in journal.tables["eligibility"]:
         ledger.verdict(of_data(CheckedVerdict, verdict, "eligibility"), "eligibility")

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from edgefl import seeds
 from edgefl.simulation.client import Flight
 from edgefl.simulation.clock import Clock
-from edgefl.simulation.lines import FairShare, Fifo, Line
+from edgefl.simulation.lines import FairShare, Fifo, SharedLine
 
-Make = Callable[[Clock, float], Line]
+Make = Callable[[Clock, float], SharedLine]
 BOTH = pytest.mark.parametrize("make", [FairShare, Fifo])
 WIDE = 1e300
 """The rate of a link that is never the limit."""

@@ -22,7 +22,7 @@ from edgefl.errors import RunError
 from edgefl.planning import Setup
 from edgefl.simulation.cohort import cohort as cohort_of
 from edgefl.simulation.round_server import FLIGHTS_PER_UPDATE
-from edgefl.training import Inline, Task
+from edgefl.training import Inline, TrainingTask
 from edgefl.work.update import Update
 
 POLICIES = ("synchronous", "asynchronous", "buffered", "semi-synchronous")
@@ -65,9 +65,9 @@ class Watched(Inline):
 
     def __init__(self, setup: Setup):
         super().__init__(setup.clients, "cpu")  # type: ignore[arg-type]
-        self.done: dict[int, list[tuple[Task, Update]]] = {}
+        self.done: dict[int, list[tuple[TrainingTask, Update]]] = {}
 
-    def submit(self, task: Task) -> Future[Update]:
+    def submit(self, task: TrainingTask) -> Future[Update]:
         future = super().submit(task)
         if task.client is not None:
             self.done.setdefault(task.client, []).append((task, future.result()))
@@ -80,7 +80,9 @@ def images(games: Games) -> Setup:
     return changed(games.setup(**small(games, image=4), schedule={"name": "end-to-end", "rounds": 2}), jitter=0.5)
 
 
-def arrivals(journal: Memory, done: dict[int, list[tuple[Task, Update]]]) -> list[tuple[dict[str, Any], Task, Update]]:
+def arrivals(
+    journal: Memory, done: dict[int, list[tuple[TrainingTask, Update]]]
+) -> list[tuple[dict[str, Any], TrainingTask, Update]]:
     """What arrived, in order: record, task and report."""
     seen: Counter[int] = Counter()
     found = []

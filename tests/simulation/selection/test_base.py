@@ -20,7 +20,7 @@ from edgefl.planning.cohort_places import places
 from edgefl.planning.round_options import parse_selection
 from edgefl.simulation.selection.base import (
     Candidates,
-    Places,
+    GroupDraw,
     Random,
     RoundRobin,
     Selection,
@@ -221,7 +221,7 @@ def test_what_was_asked_ends_with_the_last_place() -> None:
             found, self.left = self.left[:wanted], self.left[wanted:]
             return found
 
-    share = Places("", np.arange(100), 10, 1, candidates({}, lambda c: c % 3 == 0), np.random.default_rng)
+    share = GroupDraw("", np.arange(100), 10, 1, candidates({}, lambda c: c % 3 == 0), np.random.default_rng)
     chosen = first_ready(Listed(), share)
     assert chosen.clients.tolist() == list(range(0, 30, 3)) and (chosen.asked, chosen.unready) == (28, 18)
     chosen = first_ready(Listed(), share, 100)
@@ -302,7 +302,7 @@ def test_over_selection_is_rounded_up(cohort: float, more: float, seats: int) ->
 
 def test_a_selection_of_ones_own_says_whom_it_picks() -> None:
     class Lowest(Selection):
-        def pick(self, share: Places) -> Any:
+        def pick(self, share: GroupDraw) -> Any:
             class Ascending:
                 left = np.arange(len(share.clients))
 

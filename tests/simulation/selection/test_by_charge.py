@@ -14,11 +14,11 @@ from edgefl import registry
 from edgefl.registry.registered import PARTS
 from edgefl.simulation import Selection
 from edgefl.simulation.selection import Chosen
-from edgefl.simulation.selection.base import Places
+from edgefl.simulation.selection.base import GroupDraw
 
 
 class Fullest(Selection):
-    def pick(self, share: Places) -> Chosen:
+    def pick(self, share: GroupDraw) -> Chosen:
         ready = share.clients[share.candidates.ready(share.clients)]
         order = ready[np.argsort(-share.candidates.charge(ready), kind="stable")]
         return Chosen(order[: share.count], len(share.clients), len(share.clients) - len(ready))

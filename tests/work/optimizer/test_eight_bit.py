@@ -25,7 +25,7 @@ from edgefl.models import quantised
 from edgefl.scenario import load
 from edgefl.work import AllocatorPeak, execute
 from edgefl.work.optimizer import eight_bit
-from edgefl.work.optimizer.update import make_optimizer
+from edgefl.work.optimizer.loop import make_optimizer
 
 Tiny = Callable[..., dict[str, Any]]
 LR, BETAS, DECAY = 1e-2, (0.9, 0.99), 0.1
@@ -54,7 +54,7 @@ def test_a_step_is_the_librarys(dtype: torch.dtype, piece: int, monkeypatch: pyt
     monkeypatch.setattr(eight_bit, "PIECE", piece)
     ours, theirs = parameters(dtype), parameters(dtype)
     ours[0].data = ours[0].data.t().contiguous().t()
-    made = eight_bit.AdamW8bit(ours, LR, BETAS, DECAY)
+    made = eight_bit.ReferenceAdamW8bit(ours, LR, BETAS, DECAY)
     library = AdamW8bit(theirs, lr=LR, betas=BETAS, weight_decay=DECAY)
     for step in range(4):
         gradients(step, ours)
@@ -95,7 +95,7 @@ def test_a_step_is_that_of_a_loop_by_hand() -> None:
     trained = parameters(torch.float32)
     expected = [parameter.detach().clone().view(-1) for parameter in trained]
     moments = [(torch.zeros_like(value), torch.zeros_like(value)) for value in expected]
-    made = eight_bit.AdamW8bit(trained, LR, BETAS, DECAY)
+    made = eight_bit.ReferenceAdamW8bit(trained, LR, BETAS, DECAY)
     for step in range(1, 4):
         gradients(step, trained)
         for i, parameter in enumerate(trained):
@@ -120,7 +120,7 @@ def test_a_step_is_that_of_a_loop_by_hand() -> None:
 def test_states_take_a_byte_a_number() -> None:
     """Two bytes a number, two scales a block of 256, and two maps of 256 values that all parameters share."""
     (large, small) = trained = [nn.Parameter(torch.randn(100, 300)), nn.Parameter(torch.randn(4095))]
-    made = eight_bit.AdamW8bit(trained, LR, BETAS, DECAY)
+    made = eight_bit.ReferenceAdamW8bit(trained, LR, BETAS, DECAY)
     for parameter in trained:
         parameter.grad = torch.ones_like(parameter)
     made.step()
@@ -135,7 +135,7 @@ def test_states_take_a_byte_a_number() -> None:
 def test_pieces_bound_what_a_step_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     parameter = nn.Parameter(torch.randn(2**16))
     parameter.grad = torch.randn(2**16)
-    made = eight_bit.AdamW8bit([parameter], LR, BETAS, DECAY)
+    made = eight_bit.ReferenceAdamW8bit([parameter], LR, BETAS, DECAY)
     made.step()
     taken = []
     for piece in (2**16, 2**12):

@@ -20,7 +20,7 @@ from edgefl.errors import EdgeflError, MethodError, PluginError
 from edgefl.registry.registered import PARTS
 from edgefl.scenario import json_schema, load
 from edgefl.training.node import Node
-from edgefl.training.task import Task
+from edgefl.training.task import TrainingTask
 from edgefl.work.optimizer.kinds import Optimizer
 from edgefl.work.optimizer.rate_schedules import RateSchedule
 
@@ -112,7 +112,9 @@ def test_a_client_trains_as_torchs_class_does_by_hand(tiny: Tiny, name: str) -> 
     work = setup.method.client_work("image", 1).fitted(setup.clients.client(0).size)
     state = setup.method.initial(setup.seed)
     seed = 5
-    report = Node(setup.clients, torch.device("cpu")).run(Task(work.form, work.scalars, state.inputs(work), 0, seed))
+    report = Node(setup.clients, torch.device("cpu")).run(
+        TrainingTask(work.form, work.scalars, state.inputs(work), 0, seed)
+    )
     model: Any = models.build(work.model).train()
     model.load_state_dict({k: v.clone() for k, v in state.inputs(work).items()})
     optimizer = make(list(model.parameters()))

@@ -22,7 +22,7 @@ from edgefl.methods.drift.fednova import FedNova
 from edgefl.registry.registered import PARTS
 from edgefl.scenario import load
 from edgefl.work import Context, Item, Pass, Payload, Work
-from edgefl.work.steps import Classify
+from edgefl.work.steps import ClassifyStep
 from edgefl.work.training_options import TrainingOptions
 
 SEEN: list[float] = []
@@ -34,7 +34,7 @@ def total(module: nn.Module) -> float:
     return sum(float(p.detach().double().abs().sum()) for p in module.parameters())
 
 
-class Spoiled(Classify):
+class Spoiled(ClassifyStep):
     """The loss of some batches is infinite."""
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Any:
@@ -90,7 +90,7 @@ def test_scaffold_divides_by_the_updates_that_there_were(
     tiny: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoiled: Sequence[int]
 ) -> None:
     """c_i+ = c_i - c + (x - y) / (K lr), K the updates that weren't skipped; c_i and c begin at zero."""
-    monkeypatch.setattr(Classify, "loss", spoiling(Classify.loss, set(spoiled)))
+    monkeypatch.setattr(ClassifyStep, "loss", spoiling(ClassifyStep.loss, set(spoiled)))
     lr, K = 0.01, 5 - len(spoiled)
     data = {"source": "glyphs", "clients": {"image": 1}, "samples": 40, "size": 16, "validation": 20, "test": 20}
     training = {"batch": 8, "precision": "float16", "optimizer": "sgd", "lr": lr}
@@ -111,7 +111,7 @@ def spoiling(loss: Callable[..., Any], spoiled: set[int]) -> Callable[..., Any]:
     """A step's loss whose gradient isn't finite in some batches of real training."""
     batches = count()
 
-    def made(self: Classify, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Any:
+    def made(self: ClassifyStep, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Any:
         found = loss(self, ctx, batch, pattern, pass_)
         if isinstance(found, FakeTensor):
             return found

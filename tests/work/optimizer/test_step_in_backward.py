@@ -22,9 +22,9 @@ from edgefl.errors import EdgeflError, MethodError
 from edgefl.registry.registered import PARTS
 from edgefl.scenario import load
 from edgefl.schedules import Layerwise
-from edgefl.training import Inline, Task
+from edgefl.training import Inline, TrainingTask
 from edgefl.work import Context, Pass, Work, execute
-from edgefl.work.steps import Classify
+from edgefl.work.steps import ClassifyStep
 
 Tiny = Callable[..., dict[str, Any]]
 TEXTS = {"source": "names", "clients": {"text": 2}, "samples": 24, "validation": 20, "test": 20, "vocabulary": 100,
@@ -117,7 +117,7 @@ def sent(scenario: dict[str, Any]) -> dict[str, Tensor]:
     work = setup.method.client_work("text", 1).fitted(setup.clients.client(0).size)
     tensors = setup.method.initial(setup.seed).tensors
     inputs = {i.name: tensors[i.source] for p in work.down for i in p.items if i.source in tensors}
-    result = Inline(setup.clients, "cpu").submit(Task(work.form, work.scalars, inputs, 0, 1)).result()
+    result = Inline(setup.clients, "cpu").submit(TrainingTask(work.form, work.scalars, inputs, 0, 1)).result()
     assert result.updates
     return {**{n: value for payload in result.payloads.values() for n, value in payload.items()}, **result.kept}
 
@@ -200,7 +200,7 @@ def test_a_step_that_changes_gradients_is_refused(tiny: Tiny) -> None:
         edgefl.profile(scenario)
 
 
-class Detached(Classify):
+class Detached(ClassifyStep):
     """Reads a parameter's value past its gradient, after the parameter has moved."""
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Any:

@@ -17,7 +17,7 @@ from edgefl.work import Edit
 from edgefl.work.metrics import Metric
 from edgefl.work.optimizer.rate_schedules import RateSchedule
 from edgefl.work.scoring import ScoreClassify
-from edgefl.work.steps import Classify
+from edgefl.work.steps import ClassifyStep
 from edgefl.work.tasks import Task
 
 
@@ -85,7 +85,7 @@ def turned(batch):
     return {"image": images, "label": labels}
 
 
-class Turns(Classify):
+class Turns(ClassifyStep):
     def loss(self, ctx, batch, pattern, pass_):
         return super().loss(ctx, turned(batch), pattern, pass_)
 

@@ -61,7 +61,7 @@ WRONG = 0.02
 """How far two implementations of a step of 0.1 from numbers below 1 may be apart by rounding."""
 
 
-class Update:
+class OptimizerLoop:
     """The optimizer of a work, with gradient accumulation and loss scaling.
 
     ``every`` batches make one update of their mean loss; ``pending`` counts those not used yet.  In float16 the loss
