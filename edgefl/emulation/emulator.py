@@ -30,7 +30,7 @@ from edgefl.emulation.traffic import CrossTraffic
 from edgefl.errors import EmulationError
 from edgefl.planning import Plan
 from edgefl.training import Inline, TrainingTask
-from edgefl.training.task import answer, deserialised, serialised
+from edgefl.training.task import deserialised, serialised
 from edgefl.work.update import Update
 
 START_SECONDS = 300.0
@@ -366,4 +366,4 @@ def _update(facts: Mapping[str, Any], task: TrainingTask, arrived: Sequence[byte
     for name, body in zip(names, arrived, strict=True):
         index = facts["payloads"].index(name)
         tensors |= {f"{index}/{item}": tensor for item, tensor in deserialised(bytes(body)).items()}
-    return answer(facts, task, tensors)
+    return Update.from_data(facts, task.work, task.client, tensors)

@@ -17,10 +17,10 @@ from torch import Tensor
 from edgefl import models, seeds
 from edgefl.errors import MethodError
 from edgefl.methods.aggregation import Cohort
-from edgefl.methods.aggregation.arrivals import Arrivals
 from edgefl.methods.aggregation.combine import Mix, parts_of
 from edgefl.methods.aggregation.products import combined
 from edgefl.methods.aggregation.server_optimizers import stepped
+from edgefl.methods.aggregation.updates import Updates
 from edgefl.methods.checked_answers import check_answers
 from edgefl.methods.personal.personal_parts import check_parts, keep_personal
 from edgefl.methods.setting import ClientFacts, Setting
@@ -366,10 +366,10 @@ class Method:
 
         parameters = {a: t for a, t in state.tensors.items() if averaged(a)}
         weigh, options = weight or self.update_weight, self.setting.aggregation
-        updates = Arrivals.of(updates).each(self.rebuild)
+        updates = Updates(map(self.rebuild, updates), Updates(updates).mean)
         if self.setting.averages_products:
             return combined(state.tensors, parameters, updates, limited, weigh, self.setting.buffers, options)
-        parts = parts_of(parameters, updates, limited, weigh, options)
+        parts = parts_of(parameters, *updates.deltas(parameters, weigh, options), limited)
         return stepped(state.tensors, parts, self.setting.buffers, options)
 
     def export(self, state: ServerState, kind: str) -> Mapping[str, Tensor]:

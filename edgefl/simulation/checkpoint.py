@@ -163,7 +163,8 @@ def _rows(air: InFlight, learning: Learning) -> tuple[FlightRows, list[ServerSta
         if isinstance(learning, Training):
             training = learning.under_way[flight.client]
             row["state"] = states.setdefault(id(training.state), (len(states), training.state))[0]
-            row["metered"], row["trains"] = training.metered, training.task is not None
+            row["metered"] = training.task is not None and training.task.metered
+            row["trains"] = training.task is not None
         rows.append(row)
     dispatches: list[DispatchRow] = [
         {"round": dispatch.round, "number": dispatch.number, "version": dispatch.version, "at": dispatch.at,

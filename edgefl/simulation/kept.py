@@ -144,11 +144,10 @@ class KeptValues:
 
 
 class Deposited(Future[Update]):
-    """The report of a training, whose kept tensors go to the store when it ends: ``left`` says where they are."""
+    """The update of a training, whose kept tensors go to the store when it ends: its ``kept`` are ``Spilled`` then."""
 
     def __init__(self, training: Future[Update], store: KeptValues):
         super().__init__()
-        self.left: Spilled | None = None
         self._training: Future[Update] | None = training
         self._store = store
         training.add_done_callback(self._deposit)
@@ -164,11 +163,10 @@ class Deposited(Future[Update]):
             super().cancel()
             return
         try:
-            report = training.result()
-            if report.kept:
-                self.left = self._store.put(report.kept)
-                report = replace(report, kept={})
+            update = training.result()
+            if update.kept:
+                update = replace(update, kept=self._store.put(update.kept))
         except Exception as error:
             self.set_exception(error)
         else:
-            self.set_result(report)
+            self.set_result(update)

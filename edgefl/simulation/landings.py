@@ -15,11 +15,10 @@ from edgefl.schedules import Stage
 from edgefl.simulation.client import Flight, landings
 from edgefl.simulation.closed_form import EMPTY, FINISHED, REJECTED, Dispatch, Landings
 from edgefl.simulation.learning import Arrival, Training
-from edgefl.simulation.records import TrainingFigures, outcomes, sums
+from edgefl.simulation.records import outcomes, sums
 from edgefl.simulation.run_state import SimulationRun
 from edgefl.simulation.tally import Tally
-
-UNTRAINED = TrainingFigures(None)
+from edgefl.work.update import Update
 
 
 def land_cohort(
@@ -34,7 +33,7 @@ def land_cohort(
     """Land a dispatch (versions, batteries, reports, records); return its updates."""
     count, learning = len(plans), run.parts.learning
     update_clients(run, landed, plans, [dispatch] * count)
-    learnt = [UNTRAINED] * count
+    updates: list[Update | None] = [None] * count
     landed = replace(landed, outcome=landed.outcome.copy())
     arrivals = []
     trains, needs_loss = isinstance(learning, Training), run.parts.selection.needs_loss
@@ -42,21 +41,23 @@ def land_cohort(
     finished = (landed.outcome == FINISHED).tolist()
     of = zip(landed.client.tolist(), plans, finished, strict=True)
     learning.expect([Arrival(c, plan, dispatch.round, dispatch.number) for c, plan, there in of if there], stage)
-    for index, (client, outcome) in enumerate(zip(landed.client.tolist(), landed.outcome.tolist(), strict=True)):
-        plan, arrived = plans[index], outcome == FINISHED
+    for index, (client, arrived) in enumerate(zip(landed.client.tolist(), finished, strict=True)):
+        if not (trains or arrived):
+            continue
+        arrival = Arrival(client, plans[index], dispatch.round, dispatch.number)
         if trains:
-            learnt[index], used = receive(run, client, plan, arrived, round, tally)
-            if arrived and not used:
+            updates[index] = update = receive(run, arrival, stage, arrived, round, tally)
+            if arrived and update is not None and update.refused is not None:
                 arrived, landed.outcome[index] = False, REJECTED
         if arrived:
-            arrivals.append(Arrival(client, plan, dispatch.round, dispatch.number))
+            arrivals.append(arrival)
             if needs_loss:
-                learn(client, plan, seconds[index], learnt[index], tally)
-    record_landings(run, landed, plans, [dispatch.round] * count, [0] * count, [1.0] * count, learnt, round, tally)
+                learn(arrival, seconds[index], updates[index], tally)
+    record_landings(run, landed, plans, [dispatch.round] * count, [0] * count, [1.0] * count, updates, round, tally)
     return arrivals
 
 
-def land_flight(run: SimulationRun, flight: Flight, round: int, tally: Tally) -> Arrival | None:
+def land_flight(run: SimulationRun, flight: Flight, round: int, stage: Stage, tally: Tally) -> Arrival | None:
     """Land one flight of an overlapping policy, except for its record; return its update, if it arrived."""
     parts, factors = run.parts, run.progress.weight_factors
     stale = run.at.version - flight.dispatch.version
@@ -65,25 +66,24 @@ def land_flight(run: SimulationRun, flight: Flight, round: int, tally: Tally) ->
         factor = factors[stale] = parts.policy.weight(stale)
     if parts.roster.moving or parts.batteries is not None:
         update_clients(run, landings([flight]), [flight.plan], [flight.dispatch])
-    arrived, learnt = flight.outcome == FINISHED, UNTRAINED
+    arrived, update = flight.outcome == FINISHED, None
+    arrival = Arrival(flight.client, flight.plan, flight.dispatch.round, flight.dispatch.number, stale, factor)
     if isinstance(parts.learning, Training):
-        learnt, used = receive(run, flight.client, flight.plan, arrived, round, tally)
-        if arrived and not used:
+        update = receive(run, arrival, stage, arrived, round, tally)
+        if arrived and update is not None and update.refused is not None:
             arrived, flight.outcome = False, REJECTED
-    tally.processed.append((flight, stale, factor, learnt))
-    if not arrived:
-        return None
-    if parts.selection.needs_loss:
-        learn(flight.client, flight.plan, sum(flight.seconds), learnt, tally)
-    return Arrival(flight.client, flight.plan, flight.dispatch.round, flight.dispatch.number, stale, factor)
+    tally.processed.append((flight, stale, factor, update))
+    if arrived and parts.selection.needs_loss:
+        learn(arrival, sum(flight.seconds), update, tally)
+    return arrival if arrived else None
 
 
 def record_processed(run: SimulationRun, round: int, tally: Tally) -> None:
     """Write the records of all processed flights at once, which is faster than one by one."""
     if tally.processed:
-        flights, staleness, factors, learnt = zip(*tally.processed, strict=True)
+        flights, staleness, factors, updates = zip(*tally.processed, strict=True)
         plans, bases = [flight.plan for flight in flights], [flight.dispatch.round for flight in flights]
-        record_landings(run, landings(flights), plans, bases, staleness, factors, learnt, round, tally)
+        record_landings(run, landings(flights), plans, bases, staleness, factors, updates, round, tally)
         tally.processed = []
 
 
@@ -94,12 +94,12 @@ def record_landings(
     base_rounds: Sequence[int],
     staleness: Sequence[int],
     factors: Sequence[float],
-    learnt: Sequence[TrainingFigures],
+    updates: Sequence[Update | None],
     round: int,
     tally: Tally,
 ) -> None:
     """Add the records of landings and their sums to the tally."""
-    tally.lines += run.progress.lines.lines(landed, plans, round, base_rounds, staleness, factors, learnt)
+    tally.lines += run.progress.lines.lines(landed, plans, round, base_rounds, staleness, factors, updates)
     tally.sums.update(sums(run.parts.setup, landed, plans))
     tally.outcomes.update(outcomes(landed))
 
@@ -123,36 +123,31 @@ def update_clients(run: SimulationRun, landed: Landings, plans: Sequence[Plan], 
 
 
 def receive(
-    run: SimulationRun, client: int, plan: Plan, arrived: bool, round: int, tally: Tally
-) -> tuple[TrainingFigures, bool]:
-    """Receive a client's report, if it is needed; return its training part, and whether its update is used.
+    run: SimulationRun, arrival: Arrival, stage: Stage, arrived: bool, round: int, tally: Tally
+) -> Update | None:
+    """Receive a client's update, as far as it has ``arrived`` or was measured, and note what is known of it.
 
-    A refused update is listed in ``rejected`` and counted by its reason; its loss doesn't enter the round's mean.
+    A refused one is listed in ``rejected`` and counted by its reason; its loss doesn't enter the round's mean.
     """
-    received = run.parts.learning.receive(client, arrived)
-    if received is None:
-        return UNTRAINED, arrived
-    report, refusal = received
-    loss = report.loss
-    tally.hosts.append(HostWork(round=round, client=client, **report.host))
-    run.parts.on_progress("client", {"round": round, "client": client, "loss": loss})
-    measured = run.progress.lines.measured(client, plan, report)
-    if not arrived:
-        return TrainingFigures(None, measured), False
-    if loss is not None:
-        tally.all_losses.setdefault(plan.kind, []).append(loss)
-    if refusal is not None:
-        tally.rejected.append(client)
-        tally.rejections[refusal] += 1
-    elif loss is not None:
-        tally.losses.setdefault(plan.kind, []).append((loss, plan.samples))
-    return TrainingFigures(loss, measured, report.metrics), refusal is None
+    update, plan = run.parts.learning.receive(arrival, stage, arrived=arrived), arrival.plan
+    if update is None:
+        return None
+    tally.hosts.append(HostWork(round=round, client=arrival.client, **update.host))
+    run.parts.on_progress("client", {"round": round, "client": arrival.client, "loss": update.loss})
+    if update.loss is not None:
+        tally.all_losses.setdefault(plan.kind, []).append(update.loss)
+    if update.refused is not None:
+        tally.rejected.append(arrival.client)
+        tally.rejections[update.refused] += 1
+    elif update.loss is not None:
+        tally.losses.setdefault(plan.kind, []).append((update.loss, plan.samples))
+    return update
 
 
-def learn(client: int, plan: Plan, seconds: float, learnt: TrainingFigures, tally: Tally) -> None:
+def learn(arrival: Arrival, seconds: float, update: Update | None, tally: Tally) -> None:
     """Note the loss and duration of an arrived update for the selection."""
-    loss = learnt.loss
-    tally.learnt.append((client, float("nan") if loss is None else loss, seconds, plan.samples))
+    loss = float("nan") if update is None or update.loss is None else update.loss
+    tally.learnt.append((arrival.client, loss, seconds, arrival.plan.samples))
 
 
 def why_ended(run: SimulationRun, round: int, outcome: str, arrived: int) -> str:

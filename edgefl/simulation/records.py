@@ -6,7 +6,7 @@ A client's record consists of a few numbers of its own and of the fields of its 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import orjson
@@ -28,21 +28,10 @@ from edgefl.simulation.attackers import attack_column
 from edgefl.simulation.closed_form import OUTCOMES, PHASES, Integers, Landings
 from edgefl.simulation.roster import CHUNK, Roster
 from edgefl.work import Description, Source, Work
+from edgefl.work.meter.trace import StepTrace
 from edgefl.work.update import Update
 
 JOULES_PER_KWH = 3.6e6
-
-
-class TrainingFigures(NamedTuple):
-    """Training part of a flight's record: the loss, what was measured, and the metrics that steps wrote."""
-
-    loss: float | None
-    measured: MeasuredRecord = UNMEASURED
-    metrics: Mapping[str, float] = {}
-
-    def text(self) -> bytes:
-        """JSON of the measured fields and the metrics, without brackets."""
-        return inner(written.TrainingRecord(**_fields(self.measured), metrics=self.metrics or UNSET))
 
 
 _UNMEASURED = inner(UNMEASURED)
@@ -151,7 +140,7 @@ class ClientLines:
         base_rounds: Sequence[int],
         staleness: Sequence[int],
         weight_factors: Sequence[float],
-        learnt: Sequence[TrainingFigures],
+        updates: Sequence[Update | None],
     ) -> list[bytes]:
         """One line for each landing, in order; ``plans``, ``base_rounds``, ... have one entry for each.
 
@@ -166,15 +155,18 @@ class ClientLines:
             "staleness": texts(staleness),
             "weight_factor": texts(weight_factors),
             **{name: texts(getattr(landings, of)) for name, of in OF_LANDINGS.items()},
-            "loss": [b"null" if of.loss is None else orjson.dumps(of.loss) for of in learnt],
+            "loss": [b"null" if of is None or of.loss is None else orjson.dumps(of.loss) for of in updates],
             **attack_column(self.setup, landings.client),
             **({} if relays is None else {"relay": texts(relays.of[landings.client])}),
             **self._rates(plans, base_rounds),
             **{name: texts(grams) for name, grams in carbon(self.setup, landings).items()},
         }
         # in a large fleet nothing is trained: a call for each line would take a fifth of the time
-        texts_of_learnt = [_UNMEASURED if of.measured is UNMEASURED and not of.metrics else of.text() for of in learnt]
-        return self._columns.lines(columns, texts_of_learnt, list(map(self._text, plans)))
+        measured = [
+            _UNMEASURED if update is None else self._measured(client, plan, update)
+            for client, plan, update in zip(landings.client.tolist(), plans, updates, strict=True)
+        ]
+        return self._columns.lines(columns, measured, list(map(self._text, plans)))
 
     def _rates(self, plans: Sequence[Plan], base_rounds: Sequence[int]) -> dict[str, Sequence[bytes]]:
         """The learning rate of each landing, that of the round in which it began; only where a schedule varies it."""
@@ -188,9 +180,13 @@ class ClientLines:
                 known[key] = orjson.dumps(setting.training.scalars_of(key[1], pattern)["lr"])
         return {"lr": [known[plan.kind, int(round)] for plan, round in zip(plans, base_rounds, strict=True)]}
 
-    def measured(self, client: int, plan: Plan, report: Update) -> MeasuredRecord:
-        """What was measured of a client's work; UNMEASURED if nothing was."""
-        return _measured(plan.form, self.setup.clients.client(client), plan.cost.compute, report)
+    def _measured(self, client: int, plan: Plan, update: Update) -> bytes:
+        """JSON of what was measured of a client's work, and of the metrics that its steps wrote, without brackets."""
+        if update.trace is None and not update.metrics:
+            return _UNMEASURED
+        source, predicted = self.setup.clients.client(client), plan.cost.compute
+        measured = _measured(plan.form, source, predicted, update.trace, update.peak_memory_bytes)
+        return inner(written.TrainingRecord(**_fields(measured), metrics=update.metrics or UNSET))
 
     def _text(self, plan: Plan) -> bytes:
         """JSON of the fields that all clients of a plan share, without brackets."""
@@ -250,7 +246,7 @@ def outcomes(landings: Landings) -> dict[str, int]:
 
 
 def server_record(
-    setup: Setup, work: Work, when: str, computed: ComputeCost, seconds: float, report: Update | None
+    setup: Setup, work: Work, when: str, computed: ComputeCost, seconds: float, update: Update | None
 ) -> ServerWorkRecord:
     """Record of a work of the server; ``when`` names the point of the round at which it runs."""
     return ServerWorkRecord(
@@ -262,7 +258,11 @@ def server_record(
         live_memory_bytes=computed.live_memory_bytes,
         forward_flops=computed.forward_flops,
         backward_flops=computed.backward_flops,
-        **_fields(_measured(work, setup.clients.server(), computed, report)),
+        **_fields(
+            UNMEASURED
+            if update is None
+            else _measured(work, setup.clients.server(), computed, update.trace, update.peak_memory_bytes)
+        ),
     )
 
 
@@ -272,7 +272,7 @@ def scored_record(
     round: int,
     client: int,
     eligible: bool,
-    report: Update | None,
+    update: Update | None,
     metrics: Mapping[str, float | None] | Maybe,
 ) -> ScoredClient:
     """Record of a client's work on its own held-out samples."""
@@ -283,7 +283,11 @@ def scored_record(
         eligible=eligible,
         **_fields(
             _assigned(scoring),
-            _measured(scoring.form, setup.clients.client(client), scoring.cost.compute, report),
+            UNMEASURED
+            if update is None
+            else _measured(
+                scoring.form, setup.clients.client(client), scoring.cost.compute, update.trace, update.peak_memory_bytes
+            ),
             _costs(scoring),
             _downloads(scoring),
         ),
@@ -347,11 +351,12 @@ def _uploads(plan: Plan) -> written.Uploads:
     )
 
 
-def _measured(work: Description, source: Source, predicted: ComputeCost, report: Update | None) -> MeasuredRecord:
-    if report is None or report.trace is None:
+def _measured(
+    work: Description, source: Source, predicted: ComputeCost, trace: StepTrace | None, peak: int | None
+) -> MeasuredRecord:
+    if trace is None:
         return UNMEASURED
-    peak = report.peak_memory_bytes
-    measured = compute_cost(work, source, report.trace)
+    measured = compute_cost(work, source, trace)
     return MeasuredRecord(
         measured_peak_memory_bytes=peak,
         measured_forward_flops=measured.forward_flops,

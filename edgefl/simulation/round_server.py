@@ -126,7 +126,7 @@ class RoundServer:
     def receive(self, flight: Flight) -> Arrival | None:
         """Process a client that has landed; return its update, if it has arrived and is accepted."""
         self.landed += 1
-        update = land_flight(self.run, flight, self.round, self.tally)
+        update = land_flight(self.run, flight, self.round, self.stage, self.tally)
         self.arrived += update is not None
         return update
 

@@ -32,7 +32,7 @@ from edgefl.runs.kept import StoredTensors, TensorLayout
 from edgefl.training.packing import DeviceMemory, DeviceShare
 from edgefl.training.pools import PATIENCE, Packing, Pools, end, how_ended, processes_of, stop, warn
 from edgefl.training.shared import MOST_LENT, Slot, Slots, available
-from edgefl.training.task import TrainingTask, answer, decoded
+from edgefl.training.task import TrainingTask, deserialised
 from edgefl.training.worker import Answer, do_nothing, in_one_piece, run_task, start
 from edgefl.work import Form
 from edgefl.work.packed import space
@@ -312,7 +312,9 @@ class ProcessExecutor:
                 self._give_back(entry)
                 entry.future.set_exception(error)
             else:
-                entry.future.set_result(_report(entry, self._slots, *inner.result()))
+                (head, body), task = inner.result(), entry.task
+                tensors = _tensors(entry, self._slots, body)
+                entry.future.set_result(Update.from_data(json.loads(head), task.work, task.client, tensors))
         entry.future.entry = entry.inner = entry.shared = (
             None  # tensors of the task and of its report, which refer to each other
         )
@@ -382,15 +384,14 @@ class ProcessExecutor:
                     self._recover(pool, f"no task ended within {timeout:g} s (executor.timeout)")
 
 
-def _report(entry: _PoolTask, slots: Slots, head: str, body: bytes | list[Any] | None) -> Update:
-    """The report of a worker's answer, whose slot is one of ``slots``."""
+def _tensors(entry: _PoolTask, slots: Slots, body: bytes | list[Any] | None) -> Mapping[str, Tensor] | Tensor:
+    """The tensors of a worker's answer, whose slot is one of ``slots``."""
     if isinstance(body, bytes):
-        return decoded(head, body, entry.task)
+        return deserialised(body)
     assert entry.shared is not None
     if body is None:
-        buffer = slots.bytes(entry.shared[1], space(entry.task.form.up) or 0)
-        return answer(json.loads(head), entry.task, buffer)
-    return answer(json.loads(head), entry.task, entry.shared[1].read(TensorLayout.read(body)))
+        return slots.bytes(entry.shared[1], space(entry.task.form.up) or 0)
+    return entry.shared[1].read(TensorLayout.read(body))
 
 
 def _text_slot(text: str) -> Slot:

@@ -31,7 +31,7 @@ class Adder:
         rule, work = task.sum, task.form
         assert rule is not None
         base, bases = self._bases(task)
-        sums, reports = WeightedMeans(rule.totals, self._starts, self._memory), []
+        sums, reports = WeightedMeans(rule.cuts, rule.totals, rule.alone, self._starts, self._memory), []
         tasks = (replace(task, others=(), sum=None), *task.others)
         for each, (weight, factor) in zip(tasks, rule.weights, strict=True):
             report = run(each)

@@ -18,9 +18,9 @@ from torch import Tensor
 from edgefl.plain_data import from_data, to_data
 from edgefl.runs.kept import StoredTensors
 from edgefl.training.attack import Attack
-from edgefl.work import SERVER, Form, Update, Work
+from edgefl.work import Form, Update, Work
 from edgefl.work.description import Scalar
-from edgefl.work.sums import MeanDenominators
+from edgefl.work.sums import SharedSum
 
 
 class Kept(Protocol):
@@ -34,18 +34,6 @@ class Kept(Protocol):
     def tensors(self) -> Mapping[str, Tensor]:
         """The tensors, read now.  Raises RunError if they can't be read."""
         ...
-
-
-@dataclass(frozen=True)
-class Sum:
-    """How the changes of several clients are added up where they train: denominators, and weight and factor of each.
-
-    Changes that aren't finite are left out, unless ``keep_non_finite``.
-    """
-
-    totals: MeanDenominators
-    weights: tuple[tuple[float, float], ...]
-    keep_non_finite: bool
 
 
 @dataclass(frozen=True)
@@ -69,7 +57,7 @@ class TrainingTask:
     attack: Attack | None = None
     kept: Kept | None = None
     others: tuple[TrainingTask, ...] = ()
-    sum: Sum | None = None
+    sum: SharedSum | None = None
     peak: int | None = None
 
     @cached_property
@@ -103,7 +91,7 @@ class TrainingTask:
     @classmethod
     def of(cls, form: Form, inputs: Mapping[str, Tensor], facts: Mapping[str, Any]) -> TrainingTask:
         """The task with these ``facts``."""
-        types = {"attack": Attack, "kept": StoredTensors, "sum": Sum}
+        types = {"attack": Attack, "kept": StoredTensors, "sum": SharedSum}
         parts = {
             name: raw and from_data(types[name], raw) if name in types else raw
             for name, raw in facts.items()
@@ -113,19 +101,9 @@ class TrainingTask:
         return cls(form, inputs=inputs, **{**parts, "others": others})
 
 
-def encoded(update: Update) -> tuple[str, bytes]:
+def encode(update: Update) -> tuple[str, bytes]:
     """An update as JSON text and safetensors bytes, to be sent to another process."""
     return json.dumps(update.to_data()), serialised(update.tensors())
-
-
-def decoded(head: str, body: bytes, task: TrainingTask) -> Update:
-    """The update of a task of which ``encoded`` made this."""
-    return answer(json.loads(head), task, deserialised(body))
-
-
-def answer(raw: Mapping[str, Any], task: TrainingTask, tensors: Mapping[str, Tensor] | Tensor) -> Update:
-    """The update of a task."""
-    return Update.from_data(raw, task.work, SERVER if task.client is None else task.client, tensors)
 
 
 def serialised(tensors: Mapping[str, Tensor]) -> bytes:

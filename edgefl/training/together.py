@@ -8,7 +8,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
-from edgefl.training.task import Sum, TrainingTask
+from edgefl.training.task import TrainingTask
+from edgefl.work.sums import SharedSum
 from edgefl.work.update import Update
 
 
@@ -20,7 +21,7 @@ class Submits(Protocol):
         ...
 
 
-def submit_together(executor: Submits, tasks: Sequence[TrainingTask], rule: Sum) -> list[Future[Update]]:
+def submit_together(executor: Submits, tasks: Sequence[TrainingTask], rule: SharedSum) -> list[Future[Update]]:
     """Have tasks added up by a rule where they train; returns a future for each report.
 
     The first report has the sums.

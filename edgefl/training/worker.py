@@ -22,7 +22,7 @@ from edgefl.plain_data import from_data
 from edgefl.runs.kept import StoredTensors
 from edgefl.training.node import Node
 from edgefl.training.shared import put, room
-from edgefl.training.task import TrainingTask, encoded
+from edgefl.training.task import TrainingTask, encode
 from edgefl.work import Form
 from edgefl.work.packed import space
 from edgefl.work.torch_device import device_of, keep_freed_memory
@@ -116,7 +116,7 @@ def run_task(
         raise TrainingError(f"a worker process couldn't open the data or load plug-ins: {_why_not}")
     if inputs is None:
         assert isinstance(form, str)
-        return encoded(_node.run(TrainingTask.decode(form, body)))
+        return encode(_node.run(TrainingTask.decode(form, body)))
     assert not isinstance(form, str)
     task = TrainingTask.of(_form(*form), _inputs(*inputs), body)
     size = in_one_piece(task)

@@ -50,24 +50,18 @@ def changing(
 
 
 @dataclass(frozen=True)
-class MeanDenominators:
-    """The denominators of means, by address and part of it.
+class SharedSum:
+    """How the changes of several clients with equal uploads are added up where they train.
 
-    ``cuts`` are the parts over which an address has means: those that clients send.  ``alone`` are the addresses that
-    one kind of upload sends, once and as a whole.
+    ``cuts``, ``totals`` and ``alone`` are those of ``WeightedMeans``, ``weights`` each client's weight and factor.
+    Changes that aren't finite are left out, unless ``keep_non_finite``.
     """
 
     cuts: Mapping[Address, Sequence[Cut | None]]
-    expected: Mapping[Key, float]
+    totals: Mapping[Key, float]
     alone: frozenset[Address]
-
-    def of(self, upload: Upload) -> MeanDenominators:
-        """Those of the addresses that an upload sends."""
-        sent = {item.source for payload in upload for item in payload.items}
-        cuts = {a: its for a, its in self.cuts.items() if a in sent}
-        return MeanDenominators(
-            cuts, {k: total for k, total in self.expected.items() if k[0] in sent}, self.alone & sent
-        )
+    weights: tuple[tuple[float, float], ...]
+    keep_non_finite: bool
 
 
 def _new_memory(size: int) -> Tensor:
@@ -77,14 +71,21 @@ def _new_memory(size: int) -> Tensor:
 class WeightedMeans:
     """Means ``sum_i n_i f_i (w_i - base_i) / total`` over the updates that are added, in order.
 
-    ``means`` has them by address and part, ``sent`` the addresses that were sent.  ``starts`` are starting values in
-    one piece, which several sums may share; ``memory`` gives a buffer of so many bytes, of any values.
+    ``cuts`` are the parts over which an address has means: those that clients send.  ``totals`` are the denominators,
+    by address and part.  ``alone`` are the addresses that one kind of upload sends, once and as a whole.
+    ``means`` has the means by address and part, ``sent`` the addresses that were sent.  ``starts`` are starting values
+    in one piece, which several sums may share; ``memory`` gives a buffer of so many bytes, of any values.
     """
 
     def __init__(
-        self, totals: MeanDenominators, starts: Starts | None = None, memory: Callable[[int], Tensor] = _new_memory
+        self,
+        cuts: Mapping[Address, Sequence[Cut | None]],
+        totals: Mapping[Key, float],
+        alone: frozenset[Address],
+        starts: Starts | None = None,
+        memory: Callable[[int], Tensor] = _new_memory,
     ):
-        self.totals, self._memory = totals, memory
+        self.cuts, self.totals, self.alone, self._memory = cuts, totals, alone, memory
         self.means: dict[Key, Tensor] = {}
         self.sent: set[Address] = set()
         self._packed: dict[PayloadLayout, Packed | None] = {}
@@ -99,8 +100,8 @@ class WeightedMeans:
         plain: dict[float, tuple[list[Tensor], list[Tensor], list[Tensor]]] = {}
         for address, cut, value, start in changing(left, payloads, base):
             self.sent.add(address)
-            if self.totals.cuts[address] == [None]:  # one tensor as a whole: many are added in one call
-                if total := self.totals.expected.get((address, None)):
+            if self.cuts[address] == [None]:  # one tensor as a whole: many are added in one call
+                if total := self.totals.get((address, None)):
                     mean = self.means.get((address, None))
                     if mean is None:
                         mean = self.means[address, None] = torch.zeros_like(exact(start))
@@ -108,8 +109,8 @@ class WeightedMeans:
                     for entries, tensor in zip(lists, (mean, value.to(mean.dtype), exact(start)), strict=True):
                         entries.append(tensor)
                 continue
-            for part in self.totals.cuts[address]:
-                total = self.totals.expected.get((address, part))
+            for part in self.cuts[address]:
+                total = self.totals.get((address, part))
                 if not total or not covers(cut, part):
                     continue
                 inner = within(cut, part)
@@ -120,6 +121,15 @@ class WeightedMeans:
                 mean.add_(its.to(mean.dtype) - began, alpha=weight / total * factor)
         for alpha, (means, values, bases) in plain.items():
             torch._foreach_add_(means, torch._foreach_sub(values, bases), alpha=alpha)
+
+    def shared(
+        self, upload: Upload, weights: Sequence[tuple[float, float]], *, keep_non_finite: bool = False
+    ) -> SharedSum:
+        """How clients with this upload add their changes up, of these weights and factors; see ``merge``."""
+        sent = {item.source for payload in upload for item in payload.items}
+        cuts = {address: its for address, its in self.cuts.items() if address in sent}
+        totals = {key: total for key, total in self.totals.items() if key[0] in sent}
+        return SharedSum(cuts, totals, self.alone & sent, tuple(weights), keep_non_finite)
 
     def merge(self, means: Means) -> None:
         """Add means over other updates, with the same totals."""
@@ -141,7 +151,7 @@ class WeightedMeans:
                 continue
             if (mean := self._mean_of(payload, value.places, base)) is None:
                 continue
-            total = self.totals.expected[payload.items[0].source, None]
+            total = self.totals[payload.items[0].source, None]
             started = self._base_of(payload, value.places, base)
             for dtype, whole in value.whole.items():
                 add_change(mean.whole[dtype], whole, started.whole[dtype], weight / total * factor)
@@ -163,9 +173,9 @@ class WeightedMeans:
             start, key = base.get(item.source), (item.source, None)
             floating = start is not None and start.is_floating_point() and start.dtype == DTYPES[item.dtype]
             floating = floating and start is exact(start)  # type: ignore[arg-type]
-            if not (floating and item.source in self.totals.alone and averaged(item.source)) or key in self.means:
+            if not (floating and item.source in self.alone and averaged(item.source)) or key in self.means:
                 return None
-            totals.add(self.totals.expected.get(key))
+            totals.add(self.totals.get(key))
         if len(totals) != 1 or not totals.pop():
             return None
         return places.packed(self._memory(places.size).zero_())

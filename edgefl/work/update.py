@@ -66,6 +66,8 @@ class Update:
     """Updates of its optimizer; 1 under ``training.mode: none``."""
     variant: Hashable = None
     """The client's variant."""
+    dispatch: int = 0
+    """Number of the dispatch in which its client was sent off."""
     kept: Mapping[str, Tensor] = field(default_factory=dict)
     """What the client keeps for itself, by item name."""
     seed: int | None = None
@@ -91,7 +93,7 @@ class Update:
     @property
     def weight(self) -> int | float:
         """Weight before normalising in a mean of parameters: the number of samples, or 1 if ``equal``."""
-        return 1.0 if self.equal else self.total
+        return 1.0 if self.equal else sum(self.samples.values())
 
     def sent(self) -> Iterable[tuple[Address, Tensor]]:
         """Address and value of every tensor sent up; slices for a narrower model (``cuts``)."""
@@ -156,9 +158,12 @@ class Update:
 
     @classmethod
     def from_data(
-        cls, raw: Mapping[str, Any], work: Work, client: int, tensors: Mapping[str, Tensor] | Tensor
+        cls, raw: Mapping[str, Any], work: Work, client: int | None, tensors: Mapping[str, Tensor] | Tensor
     ) -> Update:
-        """The update of a client's work; ``tensors`` as ``tensors()`` named them, or the buffer of its payloads."""
+        """The update of a work of a client, or of the server (None).
+
+        ``tensors`` are as ``tensors()`` named them, or the buffer of its payloads.
+        """
         payloads: dict[str, Mapping[str, Tensor]]
         found: dict[str, dict[str, Tensor]] = {}
         if isinstance(tensors, Tensor):
@@ -175,9 +180,10 @@ class Update:
         others = zip(raw["others"], raw["clients"], theirs, strict=True)
         keys, means = raw["means"], found.get("means", {})
         return cls(
-            client, work.kind, {}, work, payloads, {}, loss=raw["loss"], metrics=raw["metrics"],
-            updates=raw["updates"], kept=found.get("kept", {}), seed=raw["seed"],
-            trace=raw["trace"] and from_data(StepTrace, raw["trace"]), peak_memory_bytes=raw["peak_memory_bytes"],
+            SERVER if client is None else client, work.kind, {}, work, payloads, {},
+            loss=raw["loss"], metrics=raw["metrics"], updates=raw["updates"], kept=found.get("kept", {}),
+            seed=raw["seed"], trace=raw["trace"] and from_data(StepTrace, raw["trace"]),
+            peak_memory_bytes=raw["peak_memory_bytes"],
             host=raw["host"], refused=raw["refused"],
             others=tuple(cls.from_data(each, work, of, own) for each, of, own in others),
             means=None if keys is None else unlisted([means[str(i)] for i in range(len(keys))], keys),

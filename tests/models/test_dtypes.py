@@ -19,7 +19,7 @@ from edgefl.errors import ScenarioError
 from edgefl.runs import read_run
 from edgefl.scenario import load
 from edgefl.work.description import Pass
-from edgefl.work.sums import MeanDenominators, WeightedMeans
+from edgefl.work.sums import WeightedMeans
 
 Make = Callable[..., dict[str, Any]]
 IMAGES = {"source": "glyphs", "clients": {"image": 2}, "samples": 24, "validation": 20, "test": 20}
@@ -91,9 +91,7 @@ def test_a_mean_of_many_small_changes_is_not_lost_to_rounding() -> None:
 
     payload = Payload("model", (Item("w", (3,), "bfloat16", "image/w"),))
     base, clients = {"image/w": torch.zeros(3, dtype=torch.bfloat16)}, 1000
-    sums = WeightedMeans(
-        MeanDenominators({"image/w": [None]}, {("image/w", None): float(clients)}, frozenset({"image/w"}))
-    )
+    sums = WeightedMeans({"image/w": [None]}, {("image/w", None): float(clients)}, frozenset({"image/w"}))
     values = torch.rand(clients, 3, generator=torch.Generator().manual_seed(1)).bfloat16()
     for value in values:
         sums.add((payload,), {"model": {"w": value}}, base, 1.0, 1.0)

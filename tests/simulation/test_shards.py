@@ -23,8 +23,7 @@ from edgefl.simulation.learning import shards
 from edgefl.simulation.learning.shards import largest_shard
 from edgefl.training import Inline, TrainingTask
 from edgefl.training.summed import Adder
-from edgefl.training.task import Sum
-from edgefl.work.sums import MeanDenominators
+from edgefl.work.sums import SharedSum
 
 Tiny = Callable[..., dict[str, Any]]
 WORKERS = {"name": "processes", "workers": 2, "device": "cpu"}
@@ -184,10 +183,8 @@ def test_a_sum_is_what_a_loop_adds_up(tiny: Tiny) -> None:
     (kind,) = setup.clients.kinds
     work = setup.method.work(kind, 1)
     inputs, addresses = state.wire(work), [item.source for item in work.up[0].items]
-    totals = MeanDenominators(
-        {a: [None] for a in addresses}, {(a, None): 10.0 for a in addresses}, frozenset(addresses)
-    )
-    rule = Sum(totals, ((5.0, 1.0), (3.0, 0.5), (2.0, 1.0)), False)
+    cuts, totals = {a: [None] for a in addresses}, {(a, None): 10.0 for a in addresses}
+    rule = SharedSum(cuts, totals, frozenset(addresses), ((5.0, 1.0), (3.0, 0.5), (2.0, 1.0)), False)
     tasks = [TrainingTask(work.form, work.scalars, inputs, client, 7 + client) for client in range(3)]
     task = replace(tasks[0], others=tuple(tasks[1:]), sum=rule)
     with Inline(setup.clients, "cpu") as inline:  # type: ignore[arg-type]

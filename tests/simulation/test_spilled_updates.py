@@ -67,7 +67,7 @@ def test_the_bits_are_those_of_updates_in_memory(
             added.append(len(tensors))
             return super().add(tensors)
 
-    monkeypatch.setattr("edgefl.simulation.learning.arrived.TensorFile", Counted)
+    monkeypatch.setattr("edgefl.simulation.learning.training.TensorFile", Counted)
     scenario, spilled_each = small(**CASES[case]), []
     held = edgefl.run(limited(scenario, "1 GiB"), output=tmp_path / "held")
     for memory in (0, "300 KiB"):

@@ -16,7 +16,7 @@ from edgefl import registry
 from edgefl.commands.compose import compose
 from edgefl.errors import MethodError
 from edgefl.methods import Kind, Method, ServerState, Update
-from edgefl.methods.aggregation.arrivals import Arrivals
+from edgefl.methods.aggregation.updates import Updates
 from edgefl.registry.registered import PARTS
 from edgefl.scenario import load
 
@@ -27,7 +27,7 @@ class AtOnce(Method):
     """FedAvg in the old form: all updates at once."""
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
-        assert isinstance(updates, Arrivals) and updates.mean is None
+        assert isinstance(updates, Updates) and updates.mean is None
         assert all(value.device.type == "cpu" or value.is_meta for update in updates for _, value in update.sent())
         return state.changed(self.combine(state, updates, lambda address, cohort: {address: 1.0}))
 

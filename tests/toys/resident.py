@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -12,7 +13,7 @@ from edgefl import registry, start_method
 from edgefl.data import DataOptions
 from edgefl.training import TrainingTask, worker
 from edgefl.training.packing import DeviceMemory
-from edgefl.training.task import decoded
+from edgefl.training.task import deserialised
 from edgefl.work.update import Update
 
 Data = tuple[str, int, int, str | None, str, float]
@@ -64,7 +65,9 @@ class ResidentExecutor:
 
         def finished(inner: Future[tuple[str, bytes]]) -> None:
             try:
-                report.set_result(decoded(*inner.result(), task))
+                head, body = inner.result()
+                tensors = deserialised(body)
+                report.set_result(Update.from_data(json.loads(head), task.work, task.client, tensors))
             except Exception as error:
                 report.set_exception(error)
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from edgefl.methods.aggregation.arrivals import Arrivals
 from edgefl.methods.aggregation.options import MEAN, AggregationOptions
 from edgefl.methods.aggregation.senders import Cohort
+from edgefl.methods.aggregation.updates import Updates
 from edgefl.work import Address
 from edgefl.work.sums import exact
 from edgefl.work.update import Update
@@ -53,23 +53,17 @@ def combine(
     weight: Callable[[Update], float] = usual_weight,
     options: AggregationOptions = MEAN,
 ) -> dict[Address, Tensor]:
-    """The tensors that change: ``w_a + sum_b mix(a)[b] D_b``, with ``D_b`` from ``Arrivals.deltas``.
+    """The tensors that change: ``w_a + sum_b mix(a)[b] D_b``, with ``D_b`` from ``Updates.deltas``.
 
     Coefficients that sum to 1 give a weighted mean; with a smaller sum, the rest is the old value (compensation).
     Independent of the order of updates.
     """
-    return {a: moved(tensors[a], parts) for a, parts in parts_of(tensors, updates, mix, weight, options).items()}
+    parts = parts_of(tensors, *Updates(updates).deltas(tensors, weight, options), mix)
+    return {address: moved(tensors[address], terms) for address, terms in parts.items()}
 
 
-def parts_of(
-    tensors: Mapping[Address, Tensor],
-    updates: Sequence[Update],
-    mix: Mix,
-    weight: Callable[[Update], float],
-    options: AggregationOptions,
-) -> Parts:
-    """Coefficients and deltas of each address; addresses without any are left out."""
-    changes, cohort = Arrivals.of(updates).deltas(tensors, weight, options)
+def parts_of(tensors: Mapping[Address, Tensor], changes: Mapping[Address, Tensor], cohort: Cohort, mix: Mix) -> Parts:
+    """Coefficients and deltas of each address, of these ``changes``; addresses without any are left out."""
     parts = {}
     for address in tensors:
         mixed = mix(address, cohort)

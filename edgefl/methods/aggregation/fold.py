@@ -12,7 +12,7 @@ from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.methods.aggregation.senders import Cohort, Senders, counted
 from edgefl.work import Address
 from edgefl.work.slices import Cut, covers, put
-from edgefl.work.sums import MeanDenominators, Means, WeightedMeans, exact
+from edgefl.work.sums import Means, SharedSum, WeightedMeans, exact
 from edgefl.work.update import Update
 
 
@@ -36,23 +36,24 @@ class Fold:
         senders = Senders(expected)
         self._cuts = {a: list(dict.fromkeys(chain(*by.values()))) for a, by in senders.cuts.items()}
         alone = frozenset(a for a, by in senders.cuts.items() if list(by.values()) == [[None]])
-        self._all = self._denominators(senders, expected)
+        self._all = self._denominators(senders, [self.weight(update) for update in expected])
         totals = {key: float(total) for key, total in self._all[0].items()}
-        self._sums = WeightedMeans(MeanDenominators(self._cuts, totals, alone))
+        self._sums = WeightedMeans(self._cuts, totals, alone)
 
     def add(self, update: Update) -> None:
         """Add an update.  Its parameters aren't read again."""
         factor = update.weight_factor * update.clipping(self.options.clip)
         self._sums.add(update.work.up, update.payloads, update.base, float(self.weight(update)), factor)
 
-    def shared(self, updates: Sequence[Update]) -> tuple[MeanDenominators, list[tuple[float, float]]]:
-        """What one needs to add up updates with equal uploads elsewhere: totals, and weights and factors.
+    def shared(self, updates: Sequence[Update]) -> SharedSum:
+        """How updates with equal uploads are added up elsewhere.
 
         Their norms aren't known, so ``aggregation.clip`` must be unset.
         """
         assert self.options.clip is None
-        pairs = [(float(self.weight(update)), float(update.weight_factor)) for update in updates]
-        return self._sums.totals.of(updates[0].work.up), pairs
+        weights = [(float(self.weight(update)), float(update.weight_factor)) for update in updates]
+        keep = self.options.non_finite == "keep"
+        return self._sums.shared(updates[0].work.up, weights, keep_non_finite=keep)
 
     def merge(self, update: Update, means: Means) -> None:
         """Add the means over several updates like ``update``, which were added up elsewhere."""
@@ -64,11 +65,11 @@ class Fold:
         actual, cohort = self._all
         if updates is not None:
             updates = sorted(updates, key=lambda update: update.client)
-            actual, cohort = self._denominators(Senders(updates), updates)
+            actual, cohort = self._denominators(Senders(updates), [self.weight(update) for update in updates])
         sliced = (a for a in self._sums.sent if self._cuts[a] != [None] and cohort.by_address[a])
         changes = {address: torch.zeros_like(exact(self.tensors[address])) for address in sliced}
         for (address, cut), mean in sorted(self._sums.means.items(), key=lambda entry: -entry[1].numel()):
-            total, expected = actual.get((address, cut)), self._sums.totals.expected[address, cut]
+            total, expected = actual.get((address, cut)), self._sums.totals[address, cut]
             if not total:
                 continue
             if total != expected:
@@ -80,11 +81,10 @@ class Fold:
         return changes, cohort
 
     def _denominators(
-        self, senders: Senders, updates: Sequence[Update]
+        self, senders: Senders, weights: Sequence[float]
     ) -> tuple[dict[tuple[Address, Cut | None], float], Cohort]:
         """The denominator of each mean (of an address, or of a part of it that some clients send), and the counts."""
-        weights = [self.weight(update) for update in updates]
-        _, cohort = counted(senders, self.tensors, updates, weights, self.options)
+        _, cohort = counted(senders, self.tensors, weights, self.options)
         total = senders.sums(weights)
         found: dict[tuple[Address, Cut | None], float] = {}
         for address, by in senders.cuts.items():

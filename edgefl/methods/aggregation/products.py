@@ -18,6 +18,7 @@ from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.methods.aggregation.robust_deltas import with_values
 from edgefl.methods.aggregation.senders import Senders, counted
 from edgefl.methods.aggregation.server_optimizers import stepped
+from edgefl.methods.aggregation.updates import Updates
 from edgefl.models.adapters import FACTORS
 from edgefl.work import Address, Item, Payload
 from edgefl.work.update import Update
@@ -47,17 +48,19 @@ def combined(
             for u, norm in zip(updates, norms, strict=True)
         ]
         options = options.model_copy(update={"clip": None})
-    _, cohort = counted(Senders(updates), parameters, updates, [weight(u) for u in updates], options)
+    _, cohort = counted(Senders(updates), parameters, [weight(u) for u in updates], options)
     rest = {address: tensor for address, tensor in parameters.items() if address not in factors}
     others = [_only(update, lambda item: item.source not in factors) for update in updates]
-    changed = stepped(tensors, parts_of(rest, others, lambda a, _: mix(a, cohort), weight, options), buffers, options)
+    deltas = Updates(others).deltas(rest, weight, options)
+    changed = stepped(tensors, parts_of(rest, *deltas, lambda a, _: mix(a, cohort)), buffers, options)
     for address in sorted(a for a in factors if a.endswith(SECOND)):
         mixed = mix(address, cohort)
         needed = {address, *(address_of(source) for source in mixed)}
         products = {a: _product(parameters, a) for a in needed if a in parameters}
         sent = [_products(update, products) for update in updates]
         own = {address: mixed}
-        parts = parts_of(products, sent, lambda a, _, own=own: own.get(a, {}), weight, options)  # type: ignore[misc]
+        deltas = Updates(sent).deltas(products, weight, options)
+        parts = parts_of(products, *deltas, lambda a, _, own=own: own.get(a, {}))  # type: ignore[misc]
         new = stepped({**tensors, **products}, parts, buffers, options)
         if address in new:
             second = parameters[address]

@@ -55,11 +55,11 @@ def deltas(
     weight: Callable[[Update], float],
     rule: ByCoordinate | ByUpdate,
 ) -> tuple[dict[Address, Tensor], Cohort]:
-    """The changes of addresses by a robust rule, and the cohort's counts; see ``Arrivals.deltas``."""
+    """The changes of addresses by a robust rule, and the cohort's counts; see ``Updates.deltas``."""
     updates, options = [with_values(update) for update in updates], rule.options
     sent: dict[Address, list[Contribution]] = {}
     weights = [weight(update) for update in updates]
-    senders, cohort = counted(Senders(updates), tensors, updates, weights, options)
+    senders, cohort = counted(Senders(updates), tensors, weights, options)
     by_address = cohort.by_address
     factors = [update.weight_factor * update.clipping(options.clip) for update in updates]
     shares = [1.0] * len(updates)

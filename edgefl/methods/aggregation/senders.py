@@ -29,11 +29,13 @@ class Cohort:
 class Senders:
     """The updates of a round by what they send, which many have in common.
 
-    ``uploads`` are the different ones, ``upload_of`` is the number of each update's; ``cuts`` has, for each address
-    and for the number of each upload that sends it, the part of the server's tensor that is sent (None: all of it).
+    ``kinds`` are the updates' own, ``uploads`` the different ones, ``upload_of`` the number of each update's.  ``cuts``
+    has, for each address and for the number of each upload that sends it, the part of the server's tensor that is sent
+    (None: all of it).
     """
 
     def __init__(self, updates: Sequence[Update]):
+        self.kinds = [update.kind for update in updates]
         self.uploads: list[Upload] = []
         self.upload_of: list[int] = []
         self.cuts: dict[Address, dict[int, list[Cut | None]]] = {}
@@ -77,16 +79,15 @@ class Senders:
 def counted(
     senders: Senders,
     tensors: Mapping[str, Tensor],
-    updates: Sequence[Update],
     weights: Sequence[float],
     options: AggregationOptions,
 ) -> tuple[Mapping[Address, float], Cohort]:
     """The weights of the senders of each address, and the cohort's counts; tensors may be without values."""
     by_kind: Counter[str] = Counter()
     kinds_sending: list[set[str]] = [set() for _ in senders.uploads]
-    for update, counts, number in zip(updates, weights, senders.upload_of, strict=True):
-        by_kind[update.kind] += counts  # type: ignore[assignment]
-        kinds_sending[number].add(update.kind)
+    for kind, counts, number in zip(senders.kinds, weights, senders.upload_of, strict=True):
+        by_kind[kind] += counts  # type: ignore[assignment]
+        kinds_sending[number].add(kind)
     total = senders.sums(weights)
     sent = {a: total({number: len(cuts) for number, cuts in by.items()}) for a, by in senders.cuts.items()}
     by_address: Mapping[Address, float] = sent

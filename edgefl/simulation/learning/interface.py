@@ -23,7 +23,7 @@ Integers = NDArray[Any]
 
 
 class Arrival(NamedTuple):
-    """An update that arrived: client, plan, round, number of the dispatch, staleness and weight factor."""
+    """A client's update at the server: client, plan, round and number of the dispatch, staleness and weight factor."""
 
     client: int
     plan: Plan
@@ -31,13 +31,6 @@ class Arrival(NamedTuple):
     number: int
     staleness: int = 0
     weight_factor: float = 1.0
-
-
-class Received(NamedTuple):
-    """What the server has received of a client: its report, and why its update is refused."""
-
-    report: Update
-    refusal: str | None
 
 
 class Learning(Protocol):
@@ -56,8 +49,12 @@ class Learning(Protocol):
         """All the updates that the next aggregation gets, before any of them lands; some may be refused."""
         ...
 
-    def receive(self, client: int, arrived: bool) -> Received | None:
-        """Take the report of a client that has landed, and its update if that has ``arrived``."""
+    def receive(self, arrival: Arrival, stage: Stage, *, arrived: bool) -> Update | None:
+        """Take the update of a client that has landed, if it has ``arrived``; return it for the records, without
+        payloads, and with the reason if it is ``refused``.
+
+        None if nothing is known of it: it doesn't train, or hasn't arrived and isn't measured.
+        """
         ...
 
     def non_finite(self) -> list[str]:

@@ -6,23 +6,40 @@ Which clients belong together is decided by the cohort alone, so results don't d
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from edgefl.methods import Method, ServerState
+from edgefl.methods.aggregation.fold import Fold
 from edgefl.planning.planner import Start
 from edgefl.planning.setup import Setup
 from edgefl.schedules import Stage
 from edgefl.simulation.attackers import attacks
-from edgefl.simulation.learning.arrived import Started
 from edgefl.simulation.learning.interface import part_of_stage
 from edgefl.work import Form
 from edgefl.work.description import DTYPES
-from edgefl.work.sums import averaged
+from edgefl.work.sums import Means, SharedSum, averaged
+
+if TYPE_CHECKING:
+    from edgefl.simulation.learning.training import Started
 
 FEWEST_SHARDS, LARGEST = 64, 16
 """Clients with equal works make so many shards at least, of so many clients at most."""
 
-Member = tuple[int, Started]
-"""A client under way, and its training."""
+
+@dataclass(eq=False)
+class Shard:
+    """Clients under way whose changes are added up where they train, as ``rule`` says.
+
+    ``left`` of the ``members`` haven't landed; ``used`` is whether an update of one that has was accepted.  ``means``
+    are their sums, once the first has landed.
+    """
+
+    rule: SharedSum
+    members: Sequence[Started]
+    left: int
+    used: bool = False
+    means: Means | None = None
 
 
 def largest_shard(clients: int) -> int:
@@ -41,25 +58,28 @@ def may_share(setup: Setup) -> bool:
     return usual and setting.aggregation.clip is None
 
 
-def shards_of(setup: Setup, state: ServerState, clients: Sequence[Member], stage: Stage) -> list[list[Member]]:
-    """The clients whose changes are added up together: neighbours in the order of ``clients`` with equal works.
+def share(setup: Setup, state: ServerState, clients: Sequence[Started], stage: Stage, mean: Fold) -> None:
+    """Decide whose changes are added up together where they train: neighbours among ``clients`` with equal works.
 
     Attackers, and works that keep values or send tables, are left out.
     """
-    classes: dict[tuple[Form, Start], list[Member]] = {}  # of one dispatch: those of a start have the same scalars
+    classes: dict[tuple[Form, Start], list[Started]] = {}  # of one dispatch: those of a start have the same scalars
     suits: dict[Form, bool] = {}
-    for client, started in clients:
+    for started in clients:
         form = started.plan.form
         if form not in suits:
             suits[form] = _suits(form, state, stage)
-        if suits[form] and not attacks(setup, client):
-            classes.setdefault((form, started.plan.start), []).append((client, started))
-    shards = []
-    for members in classes.values():
-        size = largest_shard(len(members))
-        if size > 1:
-            shards += [members[first : first + size] for first in range(0, len(members), size)]
-    return [shard for shard in shards if len(shard) > 1]
+        if suits[form] and not attacks(setup, started.client):
+            classes.setdefault((form, started.plan.start), []).append(started)
+    for alike in classes.values():
+        size = largest_shard(len(alike))
+        for first in range(0, len(alike), size):
+            members = alike[first : first + size]
+            expected = [each.expected for each in members if each.expected is not None]
+            if len(members) > 1:
+                shard = Shard(mean.shared(expected), members, len(members))
+                for started in members:
+                    started.shard = shard
 
 
 def _suits(work: Form, state: ServerState, stage: Stage) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,8 @@ from torch import Tensor
 
 from edgefl import seeds
 from edgefl.methods import ServerState
+from edgefl.methods.aggregation.fold import Fold
+from edgefl.methods.aggregation.updates import AddedUp, Updates
 from edgefl.planning.planner import Plan, Planner, Start
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import preinstalled
@@ -24,21 +28,42 @@ from edgefl.simulation.attackers import attack_of, overrun
 from edgefl.simulation.closed_form import Dispatch, Flights
 from edgefl.simulation.finite import FiniteCheck
 from edgefl.simulation.kept import Deposited, KeptValues
-from edgefl.simulation.learning.arrived import Arrived, Started
-from edgefl.simulation.learning.interface import Arrival, Received
-from edgefl.simulation.learning.shards import largest_shard, may_share, shards_of
+from edgefl.simulation.learning.interface import Arrival, part_of_stage
+from edgefl.simulation.learning.shards import Shard, largest_shard, may_share, share
+from edgefl.simulation.tensor_file import Spilled, TensorFile
 from edgefl.training import Executor, TrainingTask
 from edgefl.training.refusal import why_refused
 from edgefl.training.together import submit_together
-from edgefl.work import Work
+from edgefl.work import Address, Form, Work
+from edgefl.work.packed import Packed
+from edgefl.work.sums import averaged
 from edgefl.work.update import Update
 
 Floats = NDArray[np.float64]
 Integers = NDArray[Any]
-
+Payloads = Mapping[str, Mapping[str, Tensor]]
 
 LOOK_SECONDS = 0.5
 """Wall time between two looks at how many clients have trained, while one of them is waited for."""
+
+
+@dataclass(eq=False)
+class Started:
+    """A client under way: its dispatch's ``number``, its plan, the state that it starts from, and its training.
+
+    ``task`` is None if it doesn't train; ``future`` is its training, once the executor has it.  ``expected`` is its
+    update without what it will send, if it is known before that it arrives.  ``shard`` is its clients' if their changes
+    are added up where they train.
+    """
+
+    client: int
+    number: int
+    plan: Plan
+    state: ServerState
+    task: TrainingTask | None
+    future: Future[Update] | None = None
+    expected: Update | None = None
+    shard: Shard | None = None
 
 
 class Training:
@@ -70,7 +95,14 @@ class Training:
         self._window = executor.window
         self._shares, self._may_share = False, may_share(setup)
         self._of, self._landed_now, self._told = 0, 0, 0
-        self._arrived = Arrived(setup, folder, most)
+        self._updates = Updates()
+        """Those that were accepted and aren't aggregated."""
+        self._folder, self._most, self._bytes = folder, most, 0
+        self._spill: TensorFile | None = None
+        self._starts: dict[tuple[int, Start], tuple[ServerState, Mapping[str, Tensor], Mapping[Address, Tensor]]] = {}
+        """By the identity of a state, which is held here, and by start: values by item and by address."""
+        self._parts: WeakKeyDictionary[Form, dict[int, Form | None]] = WeakKeyDictionary()
+        """By stage: the form with less to send (``part_of_stage``), None if it is no less."""
         self._overrun = False
         """Whether it was told that attackers were too many for the rule."""
 
@@ -115,18 +147,18 @@ class Training:
         trains: bool,
         wires: dict[Start, dict[str, Tensor]],
     ) -> None:
-        scalars = self.planner.scalars(plan.kind, dispatch.round, plan.stage, plan.variant)
         task = None
         if trains:
             if plan.start not in wires:
                 wires[plan.start] = state.wire(plan.form, preinstalled(plan.form, plan.down, state.versions))
+            scalars = self.planner.scalars(plan.kind, dispatch.round, plan.stage, plan.variant)
             keep = plan.form.keep
             inputs, kept = wires[plan.start], self.kept.of(client, keep) if keep else None
-            seed = self._seed(client, dispatch.number)
+            seed = seeds.key(self.setup.seed, "training", client, dispatch.number)
             attack = attack_of(self.setup, client, seed)
             peak = plan.cost.compute.peak_memory_bytes
             task = TrainingTask(plan.form, scalars, inputs, client, seed, metered, attack, kept, peak=peak)
-        self.under_way[client] = started = Started(dispatch.number, plan, scalars, state, metered, task)
+        self.under_way[client] = started = Started(client, dispatch.number, plan, state, task)
         if task is not None:
             self._of += 1
             self._waiting.append(started)
@@ -138,21 +170,20 @@ class Training:
 
     def _submit(self, started: Started) -> Future[Update]:
         assert started.task is not None
-        if started.together:
-            return self._submit_together(started)
+        if started.shard is not None:
+            return self._submit_together(started, started.shard)
         future = self.executor.submit(started.task)
         started.future = Deposited(future, self.kept) if started.plan.form.keep else future
         self._submitted[started.future] = started.future
         self._tell()
         return started.future
 
-    def _submit_together(self, started: Started) -> Future[Update]:
-        """Give the executor all clients of a shard with ``started``, some of whom may not be waited for."""
-        together, shard = started.together, started.shard
-        tasks = [each.task for each in together if each.task is not None]
-        assert shard is not None
-        for each, future in zip(together, submit_together(self.executor, tasks, shard.rule), strict=True):
-            each.future, each.together = future, ()
+    def _submit_together(self, started: Started, shard: Shard) -> Future[Update]:
+        """Give the executor all clients of a shard, some of whom may not be waited for."""
+        members, shard.members = shard.members, ()
+        tasks = [each.task for each in members if each.task is not None]
+        for each, future in zip(members, submit_together(self.executor, tasks, shard.rule), strict=True):
+            each.future = future
             if each is started or each in self._waiting:
                 self._submitted[future] = shard
             if each in self._waiting:
@@ -161,18 +192,19 @@ class Training:
         assert started.future is not None
         return started.future
 
-    def receive(self, client: int, arrived: bool) -> Received | None:
-        """Take the report of a client that has landed, and its update if that has ``arrived``.
+    def receive(self, arrival: Arrival, stage: Stage, *, arrived: bool) -> Update | None:
+        """Take the update of a client that has landed, if it has ``arrived``; return it for the records, without
+        payloads, and with the reason if it is ``refused``.
 
-        None if the update hasn't and its measurement isn't needed.
+        None if nothing is known of it: it doesn't train, or hasn't arrived and isn't measured.
         """
-        started = self.under_way.pop(client)
-        if started.task is None:
+        started = self.under_way.pop(arrival.client)
+        task, future = started.task, started.future
+        if task is None:
             return None
-        future = started.future
         if future is None:  # one that has not begun: those before it haven't landed, or aren't needed
             self._waiting.remove(started)
-        if not arrived and not started.metered:
+        if not arrived and not task.metered:
             if future is not None:
                 future.cancel()  # no effect on a training that has begun; its result is ignored
                 self._leave_window(future)
@@ -180,13 +212,21 @@ class Training:
         future = future or self._submit(started)
         while not wait((future,), timeout=LOOK_SECONDS).done:
             self._tell()
-        report = future.result()
-        started.future = started.task = None  # the report may be large
+        update = future.result()
+        started.future = None  # the update may be large
         self._leave_window(future)
-        left = future.left if isinstance(future, Deposited) else None
-        if arrived and left is not None:
-            self.kept.settle(client, left)
-        return Received(report, self._accept(client, started, report) if arrived else None)
+        if not arrived:
+            return replace(update, payloads={}, loss=None, metrics={})
+        if isinstance(update.kept, Spilled):
+            self.kept.settle(arrival.client, update.kept)
+        if started.shard is None:
+            keep = self.setup.method.setting.aggregation.non_finite == "keep"
+            reason = why_refused(task.form, update, task.seed, keep_non_finite=keep)
+            update = replace(update, refused=reason)
+        if started.shard is not None or update.refused is None:
+            self._accept(started, started.expected or self._expected(started, arrival, stage), update)
+        started.task = None
+        return replace(update, payloads={}, means=None)
 
     def _leave_window(self, future: Future[Update]) -> None:
         """Note that a training has landed, and give the executor the next one."""
@@ -202,35 +242,82 @@ class Training:
             self._told = done
             self.on_trained(done, self._of)
 
-    def _accept(self, client: int, started: Started, report: Update) -> str | None:
-        """Add an update that has arrived to the round's; return why it is refused, if it is."""
-        if started.shard is not None:
-            self._arrived.add_to_shard(client, started, report)
-            return report.refused
-        keep = self.setup.method.setting.aggregation.non_finite == "keep"
-        seed = self._seed(client, started.number)
-        refusal = why_refused(started.plan.form, report, seed, keep_non_finite=keep)
-        if refusal is None:
-            self._arrived.add(client, started, report)
-        return refusal
+    def _accept(self, started: Started, expected: Update, update: Update) -> None:
+        """Take an update, decoded, with what the server knows of it."""
+        payloads, mean, shard = update.payloads, self._updates.mean, started.shard
+        if shard is not None:
+            payloads = expected.payloads
+            if update.means is not None:  # the first of a shard has the sums of all
+                shard.means = update.means
+            shard.left -= 1
+            shard.used |= update.refused is None
+            if shard.used and not shard.left:
+                assert mean is not None and shard.means is not None
+                mean.merge(expected, shard.means)
+        elif not all(isinstance(sent, Packed) for sent in payloads.values()):  # else there is no codec
+            form = started.plan.form
+            bases = form.bases(self._start(started)[0])
+            payloads = {p.name: p.decoded(payloads[p.name], bases) for p in form.up}
+        if update.refused is None and any(payload.items for payload in expected.work.up):
+            payloads = payloads if mean is not None else self._within_memory(started.plan.form, payloads)
+            self._updates.add(
+                replace(expected, payloads=payloads, loss=update.loss, metrics=update.metrics, updates=update.updates)
+            )
+
+    def _within_memory(self, form: Form, payloads: Payloads) -> Payloads:
+        """These payloads, on disk if they don't fit into memory beside the others that wait."""
+        size = sum(item.spec.bytes for payload in form.up for item in payload.items)
+        if self._bytes + size <= self._most:
+            self._bytes += size
+            return payloads
+        self._spill = spill = self._spill or TensorFile(self._folder)
+        return {name: spill.add(named) for name, named in payloads.items()}
 
     def expect(self, arrivals: Sequence[Arrival], stage: Stage) -> None:
         """Add updates up as they land, if the method and the rule of aggregation let that be."""
-        self._arrived.expect(self.state, arrivals, self.under_way, stage)
-        if self._shares:
-            if self._arrived.fold is not None:
-                self._divide(arrivals, stage)
-            self._shares = False
+        method, shares, self._shares = self.setup.method, self._shares, False
+        if method.adds_up:
+            coming = [self.under_way[arrival.client] for arrival in arrivals]
+            for started, arrival in zip(coming, arrivals, strict=True):
+                started.expected = self._expected(started, arrival, stage)
+            expected = [each.expected for each in coming if each.expected is not None]
+            parameters = {a: t for a, t in self.state.tensors.items() if averaged(a)}
+            rebuilt = list(map(method.rebuild, expected))
+            mean = Fold(parameters, rebuilt, method.update_weight, method.setting.aggregation)
+            self._updates = Updates(mean=mean, rebuild=method.rebuild)
+            if shares:
+                share(self.setup, self.state, coming, stage, mean)
+        if shares:
             self._feed()
 
-    def _divide(self, arrivals: Sequence[Arrival], stage: Stage) -> None:
-        """Decide which clients' changes are added up where they train."""
-        clients = [(arrival.client, self.under_way[arrival.client]) for arrival in arrivals]
-        for members in shards_of(self.setup, self.state, clients, stage):
-            shard = self._arrived.shard(members)
-            together = [started for _, started in members]
-            for started in together:
-                started.shard, started.together = shard, together
+    def _expected(self, started: Started, arrival: Arrival, stage: Stage) -> Update:
+        """What is known of an update before it lands: all that isn't the node's."""
+        plan, task, parts = started.plan, started.task, self._parts.setdefault(started.plan.form, {})
+        assert task is not None
+        if stage.index not in parts:
+            part = part_of_stage(plan.form, stage)
+            parts[stage.index] = None if part is plan.form else part
+        work, source = (parts[stage.index] or plan.form).bound(task.scalars), self.setup.clients.client(arrival.client)
+        samples = {
+            pattern: source.size(replace(each, patterns=(pattern,)))
+            for each in plan.form.passes
+            if each.data == "private"
+            for pattern in each.patterns
+        }
+        return Update(
+            arrival.client, plan.kind, samples, work, {payload.name: AddedUp(payload, {}) for payload in work.up},
+            self._start(started)[1], arrival.round, arrival.staleness, arrival.weight_factor, self.setup.round.equal,
+            variant=plan.variant, dispatch=arrival.number,
+        )  # fmt: skip
+
+    def _start(self, started: Started) -> tuple[Mapping[str, Tensor], Mapping[Address, Tensor]]:
+        """Starting values of a client at its dispatch, by item and by address."""
+        plan, state = started.plan, started.state
+        key = id(state), plan.start  # the state is held beside the values
+        if key not in self._starts:
+            inputs = state.inputs(plan.form, preinstalled(plan.form, plan.down, state.versions))
+            self._starts[key] = state, inputs, state.base(plan.form, inputs)
+        return self._starts[key][1:]
 
     def non_finite(self) -> list[str]:
         """The addresses of the state whose tensors have a NaN or an infinity."""
@@ -241,14 +328,17 @@ class Training:
         measure = self.setup.measure
         return measure == "all" or (measure == "first" and key not in self.metered)
 
-    def _seed(self, client: int, number: int) -> int:
-        """The seed of a client's training in a dispatch."""
-        return seeds.key(self.setup.seed, "training", client, number)
-
     def aggregate(self, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool = False) -> None:
-        """Decode these updates and aggregate them, each with its starting values."""
-        updates = self._arrived.take(self.state, arrivals, stage, at_once=at_once)
-        if not self._overrun and (many := overrun(self.setup, updates)):
+        """Aggregate these updates, each with its starting values.
+
+        ``at_once``: each is mixed into the current model, ``(1 - a) w + a w_client``.
+        """
+        updates = self._updates.take({(arrival.client, arrival.number) for arrival in arrivals})
+        state, method = self.state, self.setup.method
+        self._free()
+        if at_once:
+            updates = Updates(replace(each, base=state.base(each.work, state.items(each.work))) for each in updates)
+        if self.setup.fleet.attackers is not None and not self._overrun and (many := overrun(self.setup, updates)):
             self._overrun = True
             warnings.warn(
                 f"{many}: they may move the model as they like; more updates a round (round.cohort, round.buffer, "
@@ -257,11 +347,18 @@ class Training:
                 stacklevel=2,
             )
         if updates:
-            self.state = self.setup.method.aggregate(self.state, updates)
+            self.state = method.aggregate(state, updates)
 
     def forget(self, arrivals: Sequence[Arrival]) -> None:
         """Drop updates that arrived and aren't used."""
-        self._arrived.forget(arrivals)
+        self._updates.take({(arrival.client, arrival.number) for arrival in arrivals})
+        self._free()
+
+    def _free(self) -> None:
+        """Drop what was held for updates that have been taken."""
+        self._starts = {}
+        if not self._updates:
+            self._bytes, self._spill = 0, None
 
     def submit(self, work: Work, when: str, round: int, index: int) -> Future[Update] | None:
         """Submit a work of the server."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgefl.methods import ServerState, Update
-from edgefl.methods.aggregation.arrivals import Arrivals
+from edgefl.methods.aggregation.updates import Updates
 from edgefl.planning.meta_state import shapes, shapes_alone
 from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
@@ -93,7 +93,7 @@ class NoTraining:
     def expect(self, arrivals: Sequence[Arrival], stage: Stage) -> None:
         """Do nothing: shapes need no memory."""
 
-    def receive(self, client: int, arrived: bool) -> None:
+    def receive(self, arrival: Arrival, stage: Stage, *, arrived: bool) -> None:
         """Do nothing: nothing is trained."""
 
     def non_finite(self) -> list[str]:
@@ -144,7 +144,7 @@ class NoTraining:
         if not updates:
             return {}
         with shapes_alone(self.setup.method, "training: none: aggregate()", self.state), torch.device("meta"):
-            after = self.setup.method.aggregate(self.state, Arrivals.of(updates))
+            after = self.setup.method.aggregate(self.state, Updates(updates))
         return {a: t for a, t in after.tensors.items() if after.versions[a] != self.state.versions.get(a)}
 
     def forget(self, arrivals: Sequence[Arrival]) -> None:

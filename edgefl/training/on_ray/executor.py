@@ -45,7 +45,7 @@ from edgefl.training.on_ray.cluster import (
 )
 from edgefl.training.on_ray.worker import RayWorker, received, sent
 from edgefl.training.options import ExecutorOptions
-from edgefl.training.task import TrainingTask, answer
+from edgefl.training.task import TrainingTask
 from edgefl.work import Form
 from edgefl.work.update import Update
 
@@ -303,7 +303,8 @@ class OnRay:
                 entry.future.set_exception(error)
                 return
             facts, rows = done.result()
-            entry.future.set_result(answer(json.loads(facts), entry.task, received(rows)))
+            task = entry.task
+            entry.future.set_result(Update.from_data(json.loads(facts), task.work, task.client, received(rows)))
 
     def _replace(self, slot: _Slot, reason: str) -> None:
         """Put a new worker in the place of one that is lost; called under the lock."""

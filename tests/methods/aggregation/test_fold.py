@@ -14,10 +14,10 @@ from torch import Tensor
 
 from edgefl.errors import MethodError
 from edgefl.methods import Update
-from edgefl.methods.aggregation.arrivals import AddedUp, Arrivals
 from edgefl.methods.aggregation.combine import usual_weight
 from edgefl.methods.aggregation.fold import Fold
 from edgefl.methods.aggregation.options import AggregationOptions
+from edgefl.methods.aggregation.updates import AddedUp, Updates
 from edgefl.work import Item, Payload, Work
 from edgefl.work.packed import PayloadLayout
 from edgefl.work.slices import Cut, take
@@ -118,11 +118,11 @@ def test_the_mean_is_that_of_a_loop_by_hand(rows: list[Any], options: Aggregatio
     fold = Fold(tensors, [without_values(u) for u in reversed(updates)], usual_weight, options)
     for update in updates:
         fold.add(update)
-    found, cohort = Arrivals.of([without_values(u) for u in reversed(updates)], fold).deltas({}, usual_weight, options)
+    found, cohort = Updates([without_values(u) for u in reversed(updates)], fold).deltas({}, usual_weight, options)
     assert_close(found, by_hand(tensors, updates, options))
     for kind in ("image", "text"):
         assert cohort.by_kind.get(kind, 0) == sum(u.total for u in updates if u.kind == kind)
-    once, counts = Arrivals.of(updates[::-1]).deltas(tensors, usual_weight, options)
+    once, counts = Updates(updates[::-1]).deltas(tensors, usual_weight, options)
     assert counts == cohort and once.keys() == found.keys()
     assert all(torch.equal(once[address], value) for address, value in found.items())
 
@@ -137,7 +137,7 @@ def test_a_payload_that_was_narrowed_is_added_without_what_it_lacks() -> None:
         packed = PayloadLayout(model).copy(update.payloads["model"])
         only = model.only(lambda item: item.name != "image/b")
         narrowed.append(replace(update, work=replace(update.work, up=(only,)), payloads={"model": packed}))
-    found, _ = Arrivals.of(narrowed).deltas(tensors, usual_weight, AggregationOptions())
+    found, _ = Updates(narrowed).deltas(tensors, usual_weight, AggregationOptions())
     expected = by_hand(tensors, whole, AggregationOptions())
     del expected["image/b"]
     assert_close(found, expected)
@@ -153,7 +153,7 @@ def test_refused_updates_leave_the_mean_of_the_others(rows: list[Any], options: 
     accepted = [update for update in updates if update.client not in refused]
     for update in accepted:
         fold.add(update)
-    found, _ = Arrivals.of([without_values(u) for u in accepted], fold).deltas({}, usual_weight, options)
+    found, _ = Updates([without_values(u) for u in accepted], fold).deltas({}, usual_weight, options)
     assert_close(found, by_hand(tensors, accepted, options))
 
 
@@ -168,7 +168,7 @@ def test_weights_that_a_result_decides_scale_the_mean() -> None:
     fold = Fold(tensors, [replace(without_values(u), updates=1) for u in updates], weight, options)
     for update in updates:
         fold.add(update)
-    arrivals = Arrivals.of([without_values(u) for u in updates], fold)
+    arrivals = Updates([without_values(u) for u in updates], fold)
     found, _ = arrivals.deltas({}, weight, options)
     assert_close(found, by_hand(tensors, updates, options, weight))
     with pytest.raises(MethodError, match=r"define update_weight\(\) in place of combine\(weight=\.\.\.\)"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from bisect import insort
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from operator import attrgetter
 from typing import overload
 
 from torch import Tensor
@@ -17,6 +19,8 @@ from edgefl.methods.aggregation.senders import Cohort
 from edgefl.work import Address, Payload
 from edgefl.work.sums import averaged
 from edgefl.work.update import Update
+
+_client = attrgetter("client")
 
 
 class AddedUp(Mapping[str, Tensor]):
@@ -53,19 +57,23 @@ class AddedUp(Mapping[str, Tensor]):
         return len(self.tables)
 
 
-@dataclass(frozen=True, eq=False)
-class Arrivals(Sequence[Update]):
-    """The updates of a round by client.  Where they were added up in ``mean``, their payloads are ``AddedUp``."""
+class Updates(Sequence[Update]):
+    """The updates of a round at the server, by client.
 
-    updates: tuple[Update, ...]
-    mean: Fold | None = None
+    With a ``mean`` each is added up as it is taken, and its payloads are ``AddedUp`` from then on; else it is held.
+    ``rebuild`` makes of an update what is added up (``Method.rebuild``).
+    """
 
-    @classmethod
-    def of(cls, updates: Sequence[Update], mean: Fold | None = None) -> Arrivals:
-        """These updates in the order of their clients."""
-        if isinstance(updates, Arrivals):
-            return updates
-        return cls(tuple(sorted(updates, key=lambda update: update.client)), mean)
+    def __init__(
+        self,
+        updates: Iterable[Update] = (),
+        mean: Fold | None = None,
+        rebuild: Callable[[Update], Update] = lambda update: update,
+    ):
+        # sorted, because the bits of robust rules and of sums depend on the order
+        self._updates = sorted(updates, key=_client)
+        self.mean: Fold | None = updates.mean if isinstance(updates, Updates) else mean
+        self._rebuild = rebuild
 
     @overload
     def __getitem__(self, index: int) -> Update: ...
@@ -74,14 +82,27 @@ class Arrivals(Sequence[Update]):
     def __getitem__(self, index: slice) -> Sequence[Update]: ...
 
     def __getitem__(self, index: int | slice) -> Update | Sequence[Update]:
-        return self.updates[index]
+        return self._updates[index]
+
+    def __iter__(self) -> Iterator[Update]:
+        return iter(self._updates)
 
     def __len__(self) -> int:
-        return len(self.updates)
+        return len(self._updates)
 
-    def each(self, change: Callable[[Update], Update]) -> Arrivals:
-        """These arrivals with ``change`` made of every update."""
-        return replace(self, updates=tuple(map(change, self.updates)))
+    def add(self, update: Update) -> None:
+        """Take an update: hold it, or add it to the mean, unless it was added up where it trained."""
+        if self.mean is not None and not all(isinstance(sent, AddedUp) for sent in update.payloads.values()):
+            self.mean.add(self._rebuild(update))
+            update = replace(update, payloads=AddedUp.of(update.work.up, update.payloads))
+        insort(self._updates, update, key=_client)
+
+    def take(self, numbers: Collection[tuple[int, int]]) -> Updates:
+        """The updates of these clients and dispatches, which aren't held any longer; nor is the mean."""
+        taken = [update for update in self._updates if (update.client, update.dispatch) in numbers]
+        self._updates = [update for update in self._updates if (update.client, update.dispatch) not in numbers]
+        mean, self.mean = self.mean, None
+        return Updates(taken, mean)
 
     def deltas(
         self, tensors: Mapping[Address, Tensor], weight: Callable[[Update], float], options: AggregationOptions
@@ -99,11 +120,11 @@ class Arrivals(Sequence[Update]):
                     "combine() can't weigh updates that were added up as they arrived: define update_weight() in place "
                     "of combine(weight=...), or set streams = False"
                 )
-            return self.mean.deltas(self.updates)
+            return self.mean.deltas(self._updates)
         named = rule(options)
         if isinstance(named, ByCoordinate | ByUpdate):
-            return robust_deltas.deltas(tensors, self.updates, weight, named)
-        fold = Fold(tensors, self.updates, weight, options)
-        for update in self.updates:
+            return robust_deltas.deltas(tensors, self._updates, weight, named)
+        fold = Fold(tensors, self._updates, weight, options)
+        for update in self._updates:
             fold.add(update)
         return fold.deltas()
