@@ -24,7 +24,7 @@ from edgefl.cli.app import (
     print_json,
     shipped_and_files,
 )
-from edgefl.errors import DivergedError, EdgeflError
+from edgefl.errors import DivergedError
 from edgefl.terminal import say
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def run(
         if diverged is not None:
             raise diverged
         return
-    result = summary(finished, _samples_of)
+    result = summary(finished)
     over_seeds = _over_seeds(finished, result.runs)
     told = result.as_json() | ({} if over_seeds is None else {"over_seeds": over_seeds.as_json()})
     if not as_json:
@@ -249,21 +249,3 @@ def _how_to_continue(folder: str | None) -> str:
     if is_comparison(path.parent):
         return f"continue with: edgefl run --resume {path.parent}"
     return f"continue with: edgefl run --resume {path}" if begun(path) else "nothing was written"
-
-
-def _samples_of(run: Run) -> Mapping[str, Mapping[str, int]]:
-    """Samples of the server's data by split and kind, for a run whose folder doesn't record them.
-
-    Opens the run's data.  If that fails, prints a message and returns an empty mapping.
-    """
-    from edgefl.commands.compose import federation_of
-    from edgefl.scenario import load
-
-    try:
-        return federation_of(load(dict(run.scenario)), lambda _: None).server_samples
-    except (EdgeflError, OSError) as error:
-        say(
-            f"{run.path} doesn't record its test samples and chance levels, and its data can't be opened; "
-            f"tables are printed without them: {error}"
-        )
-        return {}

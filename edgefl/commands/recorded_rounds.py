@@ -73,7 +73,7 @@ class PlayedVerdict(Record):
 
     round: int
     client: int
-    clients: Clients = 1
+    clients: Clients
     kind: str
     device: str
     link: str

@@ -22,8 +22,6 @@ IntArray = npt.NDArray[Any]
 BoolArray = npt.NDArray[np.bool_]
 OnMessage = Callable[[str], None]
 """Called with a line of text about the progress of a build."""
-Report = OnMessage
-"""The former name; data sets of other packages import it."""
 
 
 OFFICIAL = ("train", "validation", "test")
@@ -143,11 +141,6 @@ class FolderRequest:
     deleted once the collection is cached."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """What the columns of a user's table are called, by role."""
-
-    @property
-    def report(self) -> OnMessage:
-        """The former name of ``on_message``; data sets of other packages call it."""
-        return self.on_message
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ class VerdictRecord(Assigned):
     """The round from which on the verdict holds"""
     client: int
     """Number of the client; of several the one with the smallest margin"""
-    clients: Clients = 1
+    clients: Clients
     """How many clients the record stands for"""
     stage: int
     """The stage that it was judged for"""

@@ -228,7 +228,7 @@ class Round(RoundSums, RoundTimes):
     """Clients that were sent off and have not landed at the round's end"""
     outcomes: Annotated[Mapping[str, Flights], Keys("OUTCOME")]
     """All flights that ended in this round, by the client's outcome"""
-    rejected: Sequence[int] = ()
+    rejected: Sequence[int]
     """Clients whose update arrived and was refused for what it held"""
     rejections: Annotated[Mapping[str, Flights], Keys("REASON")]
     """Those updates by reason: `not finite` (a NaN or an infinity), `wrong shape`, `wrong dtype`, `truncated` (a tensor

@@ -113,14 +113,12 @@ class ComparisonMember(Record):
     """Name of the combination in tables"""
     folder: str
     """Its folder"""
-    sets: Annotated[Mapping[str, object], Keys("PATH")] | Maybe = UNSET
+    sets: Annotated[Mapping[str, object], Keys("PATH")]
     """The value of a field that is compared"""
 
 
 class Comparison(Record):
     """``compare.json``: the runs of a comparison, in order."""
 
-    format: int = 1
-    """Version of this file"""
     runs: Sequence[ComparisonMember]
     """The runs"""

@@ -1,7 +1,7 @@
 """What a run's ``scenario.yaml`` says, as far as its records are read with it.
 
 The scenario's own sections (``edgefl.scenario``) know every option and import whatever the scenario names.  These know
-only what tables, figures and explanations ask, and read runs of all formats, also where a plug-in is gone.
+only what tables, figures and explanations ask, and read a run also where a plug-in is gone.
 """
 
 from __future__ import annotations
@@ -24,49 +24,49 @@ class NamedPartSettings(Record):
 class DataSettings(Record):
     """The section ``data``."""
 
-    source: Option = None
+    source: Option
     """The data set"""
-    partition: Option = None
+    partition: Option
     """How samples are dealt out"""
-    clients: Mapping[str, int] | None = None
+    clients: Mapping[str, int] | None
     """Clients by kind"""
 
 
 class FleetSettings(Record):
     """The section ``fleet``."""
 
-    devices: Option = None
+    devices: Option
     """Shares of the clients, by device"""
-    links: Option = None
+    links: Option
     """Shares of the clients, by link"""
-    budgets: Mapping[str, Option] | None = None
+    budgets: Mapping[str, Option] | None
     """What clients may use"""
-    battery: Option = None
+    battery: Option
     """Batteries; null without"""
-    server_link: Option = None
+    server_link: Option
     """The server's line; null without a limit"""
-    relays: Option = None
+    relays: Option
     """Edge servers between the clients and the server; null without"""
 
 
 class RoundSettings(Record):
     """The section ``round``."""
 
-    policy: Option = "synchronous"
+    policy: Option
     """The round policy, with its options if it has some"""
-    selection: Option = None
+    selection: Option
     """How clients are chosen, with its options"""
-    cohort: Option = None
+    cohort: Option
     """Clients of a round, or their share"""
-    over_selection: float | None = None
+    over_selection: float | None
     """Clients that are asked beyond the cohort, as a share"""
-    deadline: Option = None
+    deadline: Option
     """Longest flight, in seconds"""
-    quorum: Option = None
+    quorum: Option
     """Updates that a round needs, or their share"""
-    gate: str = "eligible"
+    gate: str
     """Whom the budgets let take part"""
-    leave_out: Sequence[str] | None = None
+    leave_out: Sequence[str] | None
     """Kinds of clients that take no part"""
 
     @property
@@ -82,28 +82,28 @@ class EvaluationSettings(Record):
     """The split of evaluations in between"""
     final: str
     """The split of the last evaluation"""
-    pairs: int = 1000
+    pairs: int
     """Most pairs that are ranked"""
-    fold: int | Maybe = UNSET
+    fold: int
     """Pairs of a fold, where more are ranked"""
-    missing: Mapping[str, Mapping[str, object]] | None = None
+    missing: Mapping[str, Mapping[str, object]] | None
     """Shares of pairs that lack a modality, by kind"""
 
 
 class TrainingSettings(Record):
     """The section ``training``."""
 
-    mode: str = "real"
+    mode: str
     """`real` or `none`"""
-    optimizer: Option = None
+    optimizer: Option
     """The optimizer"""
-    lr: Option = None
+    lr: Option
     """The learning rate"""
-    batch: Option = None
+    batch: Option
     """Samples of a batch"""
-    epochs: Option = None
+    epochs: Option
     """Passes over a client's samples"""
-    precision: Option = None
+    precision: Option
     """The precision of its numbers"""
 
 
@@ -128,5 +128,5 @@ class Settings(Record):
     """Who takes part in a round"""
     evaluation: EvaluationSettings
     """On what models are scored"""
-    compare: Mapping[str, Option] | None = None
-    """Fields that a comparison varies"""
+    compare: Mapping[str, Option] | Maybe = UNSET
+    """Fields that a comparison varies; only in a comparison"""

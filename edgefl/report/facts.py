@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -69,16 +69,13 @@ def shown_metrics(found: Iterable[str]) -> list[str]:
     return [*(name for name in SHOWN_METRICS if name in names), *own_metrics(names)] or names
 
 
-def summary(run: Run, samples_of: Callable[[Run], Samples] = lambda _: {}) -> Summary:
-    """The contents of the tables after a run.
-
-    ``samples_of`` returns the evaluation samples of a run; it is called if the run's folder doesn't hold them.
-    """
+def summary(run: Run) -> Summary:
+    """The contents of the tables after a run."""
     from edgefl.runs import is_comparison
 
     several = is_comparison(run.path)
     members = run.runs if several else {run.name: run}
-    facts = {label: facts_to_compare(member, label, samples_of) for label, member in members.items()}
+    facts = {label: facts_to_compare(member, label) for label, member in members.items()}
     return Summary(
         folder=str(run.path),
         finished=run.finished,
@@ -101,12 +98,12 @@ class RunFacts:
     same_clients: Sequence[object]
 
 
-def facts_of(run: Run, label: str = "", samples_of: Callable[[Run], Samples] = lambda _: {}) -> RunSummary:
-    """The summary of one run, finished or not; ``samples_of`` as for ``summary``.
+def facts_of(run: Run, label: str = "") -> RunSummary:
+    """The summary of one run, finished or not.
 
     Raises RunError for records that lack a field or hold another kind of value than edgefl writes.
     """
-    return facts_to_compare(run, label, samples_of).told
+    return facts_to_compare(run, label).told
 
 
 @part_of(Round)
@@ -163,7 +160,7 @@ class VerdictFacts(Record):
     """What is read of a verdict."""
 
     client: int
-    clients: Clients = 1
+    clients: Clients
     kind: str
     device: str
     stage: int
@@ -177,7 +174,7 @@ class VerdictFacts(Record):
 
 
 @guarded
-def facts_to_compare(run: Run, label: str = "", samples_of: Callable[[Run], Samples] = lambda _: {}) -> RunFacts:
+def facts_to_compare(run: Run, label: str = "") -> RunFacts:
     """The facts of one run, finished or not.  Raises RunError as ``facts_of`` does."""
     rounds, verdicts = list(run.read(RoundFacts)), list(run.read(VerdictFacts))
     clients = list(run.read(FlightFacts))
@@ -186,7 +183,7 @@ def facts_to_compare(run: Run, label: str = "", samples_of: Callable[[Run], Samp
     scored = [r for r in rounds if r.metrics]
     last = bool(scored) and run.finished and scored[-1] is rounds[-1]
     split = settings.evaluation.final if last else settings.evaluation.split
-    evaluation = run.read_file(EvaluationFacts) or evaluation_of(run, samples_of(run))
+    evaluation = run.read_file(EvaluationFacts) or evaluation_of(run, {})  # none before the data are open
     stopped = rounds[-1].stopped if rounds else None
     result = run.read_file(FinalSummary)
     in_groups = next((r for r in reversed(rounds) if r.client_metrics), None)
@@ -429,8 +426,8 @@ def _chance(
                 ranked = int((lacking == 0).sum())  # only complete pairs are ranked
             ranked = max(ranked, 1)
             chance[kind] = {f"r@{k}": min(k / ranked, 1.0) for k in (1, 5, 10)}
-            if ranked > (fold := ranked if evaluation.fold is UNSET else evaluation.fold):
-                chance[kind]["r@1_sum_folds"] = 2 / ranked + 2 / fold
+            if ranked > evaluation.fold:
+                chance[kind]["r@1_sum_folds"] = 2 / ranked + 2 / evaluation.fold
             continue
         if len(classes) == 1:
             (count,) = classes

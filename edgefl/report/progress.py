@@ -42,7 +42,7 @@ class ToldRound(RoundTimes):
     eligible: ByKind[Clients]
     selected: Clients
     finished: Flights
-    rejected: Sequence[int] = ()
+    rejected: Sequence[int]
     rejections: Mapping[str, Flights]
     metrics: Metrics
     stopped: EarlyStop | Maybe | None = UNSET

@@ -30,21 +30,18 @@ if TYPE_CHECKING:  # a finished run is shown without torch
 
 KEEP = 2
 """Number of checkpoints that a run under way keeps at least: the newest."""
-FORMAT = 3
-"""Version of a checkpoint's files."""
 WEIGHTS = "weights.safetensors"
 """The file of a run's final weights, in the folder above the checkpoints'."""
 SHARED: Final = "in_weights"
 """Field of a manifest: the tensors that are read from the run's final weights."""
 _SHARING = (SHARED, "weights", "weights_blake2b")
-_OWN = ("format", "round", "tensors_blake2b", "state_blake2b", "aliases", "state")
+_OWN = ("round", "tensors_blake2b", "state_blake2b", "aliases", "state")
 _NAME = re.compile(r"round-(\d{6,})")
 
 
 class Manifest(TypedDict):
     """What ``state.json`` of a checkpoint holds."""
 
-    format: int
     round: int
     tensors_blake2b: str
     state_blake2b: str
@@ -100,7 +97,6 @@ def _write(
         partial.mkdir()
         aliases = write_tensors(partial / "state.safetensors", tensors, synced=synced)
         manifest = {
-            "format": FORMAT,
             "round": round,
             "tensors_blake2b": file_digest(partial / "state.safetensors")["blake2b"],
             "state_blake2b": text_digest(text.encode()),
@@ -286,9 +282,7 @@ def manifest_of(path: Path) -> Manifest:
         manifest: Manifest = json.loads((path / "state.json").read_bytes())
     except RecursionError:
         raise ValueError("state.json is nested too deeply") from None
-    if manifest["format"] != FORMAT:
-        raise ValueError(f"this version of edgefl can't read format {manifest['format']!r}")
-    for table, facts in manifest.get("records", {}).items():  # a round under way has none
+    for table, facts in manifest["records"].items():
         if [type(facts[name]) for name in ("lines", "bytes", "blake2b")] != [int, int, str]:
             raise ValueError(f"its digest of {table} isn't one")
     return manifest

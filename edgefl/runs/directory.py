@@ -48,7 +48,6 @@ from edgefl.runs.folders import (
     RECORDS,
     TABLES,
     Table,
-    check_format,
     check_run_folder,
     drop_leftovers,
     json_text,
@@ -137,7 +136,6 @@ class RunDirectory:
         """
         path = Path(path)
         check_run_folder(path)
-        check_format(path)
         run = cls(path)
         check_run_folder(path)  # its start may have failed, and been undone, before this process had the lock
         drop_leftovers(path)

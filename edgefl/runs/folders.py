@@ -15,7 +15,7 @@ from typing import Any, Literal
 from edgefl import RUN_FORMAT
 from edgefl.errors import RunError
 from edgefl.files import replacing
-from edgefl.records import UNSET, Record, part_of
+from edgefl.records import Record, part_of
 from edgefl.records.clients import FlightRecord, ScoredClient
 from edgefl.records.eligibility import VerdictRecord
 from edgefl.records.host import HostWork, Scratch
@@ -65,7 +65,7 @@ def create_comparison(
     entries = [
         ComparisonMember(label=label, folder=folders[label], sets=overrides) for label, overrides in runs.items()
     ]
-    text = json_text(Comparison(format=1, runs=entries).as_json())
+    text = json_text(Comparison(runs=entries).as_json())
     files = {"scenario.yaml": scenario_yaml.encode(), "compare.json": text}
     for name, content in files.items():
         if not shared:
@@ -117,7 +117,7 @@ def _members(path: Path) -> Sequence[ComparisonMember]:
 def comparison_sets(path: str | os.PathLike[str]) -> dict[str, dict[str, object]]:
     """``{label: {path: value}}`` of a comparison: the fields that it varies.  Raises RunError as ``comparison``."""
     comparison(path)
-    return {run.label: {} if run.sets is UNSET else dict(run.sets) for run in _members(Path(path))}
+    return {run.label: dict(run.sets) for run in _members(Path(path))}
 
 
 class NewFolder:
@@ -244,6 +244,7 @@ def _check_new(path: Path, scenario_yaml: bytes | None = None) -> None:
         if not any(path.iterdir()):
             return
         if begun(path) or is_comparison(path):
+            check_formats(path)
             raise RunError(f"{path} already holds a run; continue it with --resume {path}, or choose another folder")
         if not cut_short(path):
             raise RunError(f"{path} already holds files; choose another folder")
@@ -351,7 +352,7 @@ def begun(path: str | os.PathLike[str]) -> bool:
 
 
 def check_run_folder(path: Path) -> None:
-    """Raise RunError unless ``path`` is the folder of one run; the message gives the reason."""
+    """Raise RunError unless ``path`` is the folder of one run in this version's format; the message says why not."""
     if not path.exists():
         near = Path("runs") / path
         raise RunError(f"there is no run at {path}" + (f"; did you mean {near}?" if near.is_dir() else ""))
@@ -370,6 +371,14 @@ def check_run_folder(path: Path) -> None:
     missing = [name for name in FIRST if not (path / name).is_file()]
     if missing:
         raise RunError(f"{path} is not the folder of a run: it has no {' and no '.join(missing)}")
+    environment = path / "environment.json"
+    written = decode(_Format, read_bytes(environment), environment).run_format
+    if written != RUN_FORMAT:
+        way = "update edgefl" if written > RUN_FORMAT else "run its scenario again in another folder"
+        raise RunError(
+            f"{path} has run format {written}, and this version reads format {RUN_FORMAT}: {way}, or use the version "
+            f"that wrote it, edgefl {read_json(environment).get('edgefl')!r:.40}"
+        )
 
 
 @part_of(Environment)
@@ -377,15 +386,10 @@ class _Format(Record):
     run_format: int
 
 
-def check_format(path: Path) -> None:
-    """Raise RunError for a folder of another format than this version's."""
-    file = path / "environment.json"
-    written = decode(_Format, read_bytes(file), file).run_format
-    if written != RUN_FORMAT:
-        edgefl = read_json(file).get("edgefl")
-        raise RunError(
-            f"{path} has run format {written}, written by edgefl {edgefl!r:.40}; this version reads format {RUN_FORMAT}"
-        )
+def check_formats(path: Path) -> None:
+    """Raise RunError if a run in this folder, or in this comparison, has another format than this version's."""
+    for folder in filter(begun, comparison(path).values() if is_comparison(path) else (path,)):
+        check_run_folder(folder)
 
 
 def finished_differences(path: Path) -> list[str]:

@@ -29,7 +29,7 @@ from edgefl.runs.folders import (
     TABLES,
     Table,
     begun,
-    check_format,
+    check_formats,
     check_run_folder,
     comparison,
     comparison_sets,
@@ -464,12 +464,11 @@ def read_run(path: str | os.PathLike[str]) -> Run:
         The run; its tables and weights are read when they are asked for.
 
     Raises:
-        RunError: The folder is neither a run's nor a comparison's.
+        RunError: The folder is neither a run's nor a comparison's, or a run in it has another version's format.
     """
     path = Path(path)
     if is_comparison(path):
-        comparison(path)
+        check_formats(path)
     else:
         check_run_folder(path)
-        check_format(path)
     return Run(path)

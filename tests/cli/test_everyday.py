@@ -19,9 +19,11 @@ import typer
 import yaml
 from jsonschema import Draft202012Validator
 
+import edgefl
 from edgefl import registry
 from edgefl.cli import app, main
 from edgefl.commands.parts import LISTED, described, parts
+from edgefl.runs.folders import TABLES
 from edgefl.scenario import library_folder, load, scenario_names
 from edgefl.scenario.document import read_file
 
@@ -344,7 +346,9 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path, monkeypatch: py
 # --- the schema ------------------------------------------------------------------------------------------------------
 
 
-def test_records_have_schemas(capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_have_schemas(
+    tiny: Callable[..., dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def answer(*words: str) -> tuple[int, str]:
         with pytest.raises(SystemExit) as ended:
             main(["schema", *words])
@@ -355,11 +359,12 @@ def test_records_have_schemas(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0 and {"rounds", "clients", "scored", "explain"} <= set(schemas)
     for schema in schemas.values():
         Draft202012Validator.check_schema(schema)
-    for table in ("rounds", "clients", "scored", "eligibility", "host", "scratch"):
-        lines = (ROOT / "tests" / "recorded" / "0.1.0" / "whole" / f"{table}.jsonl").read_text().splitlines()
-        assert lines
-        for line in lines:
-            Draft202012Validator(schemas[table]).validate(json.loads(line))
+    run = edgefl.run(tiny(evaluation={"every": 1, "clients": "20%"}), output=tmp_path / "run")
+    for table in TABLES:
+        records = run.records(table)
+        assert records, table
+        for record in records:
+            Draft202012Validator(schemas[table]).validate(record)
     assert json.loads(answer("records", "rounds")[1]) == schemas["rounds"]
     assert answer("records", "round")[0] != 0 and answer("record")[0] != 0
 

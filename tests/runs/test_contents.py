@@ -115,17 +115,6 @@ def test_a_damaged_scenario_is_one_line(copied: Path, text: bytes) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("written", [4, 6, "two", None])
-def test_folders_of_another_format_are_refused(copied: Path, written: object) -> None:
-    environment = json.loads((copied / "environment.json").read_text())
-    (copied / "environment.json").write_text(json.dumps({**environment, "run_format": written}))
-    with pytest.raises(
-        RunError,
-        match="has run format [46], .* reads format 5|environment.json: field 'run_format': expected `int`",
-    ):
-        read_run(copied)
-
-
 def test_opening_a_table_follows_no_link_put_there_since(copied: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_text("years of work")

@@ -24,7 +24,7 @@ Tiny = Callable[..., dict[str, Any]]
 
 
 class AtOnce(Method):
-    """FedAvg in the old form: all updates at once."""
+    """FedAvg that takes all updates at once."""
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         assert isinstance(updates, Updates) and updates.mean is None

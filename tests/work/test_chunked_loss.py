@@ -184,8 +184,7 @@ def test_evaluation_in_chunks_gives_the_same_scores_in_less_memory(tiny: Make) -
     assert traces[1].peak_memory_bytes < traces[0].peak_memory_bytes - 4 * 500 * 100
 
 
-def test_a_work_without_chunks_is_that_of_before(tiny: Make) -> None:
-    """Cost keys and checkpoints of earlier runs hold."""
+def test_a_work_without_chunks_says_nothing_of_them(tiny: Make) -> None:
     assert "chunk" not in compose(load(llama(tiny))).method.work("text", 1).passes[0].args
 
 

@@ -14,7 +14,7 @@ from edgefl.commands.run.run import run_parts
 from edgefl.errors import EdgeflError, RunError, UnknownName
 from edgefl.records.analyse import Shapley, ValuedMetric, Worth
 from edgefl.report.facts import shown_metrics
-from edgefl.runs import Run, begun
+from edgefl.runs import Run, begun, read_run
 from edgefl.scenario import Scenario, load
 
 EVERYBODY, NOBODY = "everybody", "nobody"
@@ -63,7 +63,7 @@ def without(scenario: Scenario, left_out: Sequence[str], seed: int, *, empty: bo
 def check_folders(parts: Sequence[tuple[str, Path, Scenario]]) -> None:
     """Raise RunError if the folder of one of these ``(label, folder, scenario)`` holds another scenario's run."""
     for _, folder, scenario in parts:
-        if begun(folder) and not same_results(load(folder / "scenario.yaml").resolved(), scenario.resolved()):
+        if begun(folder) and not same_results(read_run(folder).scenario, scenario.resolved()):
             raise RunError(f"{folder} holds the run of another scenario; choose another --output")
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from edgefl.errors import RunError
 from edgefl.runs import Run, comparison, is_comparison, read_run
-from edgefl.runs.folders import check_format
 
 Flat = dict[str, object]
 """Values of a scenario by dotted path; a list is one value."""
@@ -96,7 +95,6 @@ def _runs_of(path: Path, left_out: list[str]) -> Iterator[Run]:
         return
     for label, folder in comparison(path).items():
         if label in run.runs:
-            check_format(folder)
             yield run.runs[label]
         else:
             left_out.append(f"{folder} isn't begun; continue it with edgefl run --resume {path}")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,17 +19,6 @@ from edgefl.scenario import Scenario
 
 MAY_CHANGE = ("executor", "tracker", "training.on_divergence")
 """Sections and fields that a resumed run may set: results don't depend on them."""
-
-NEWER = MappingProxyType(
-    {
-        "training.step_in_backward": False,
-        "training.offload_states": False,
-        "evaluation.metrics": [],
-        "adapter.dtype": "float32",
-        "model.*.dtype": "float32",
-    }
-)
-"""Fields that runs of earlier versions don't have, with the value that has no effect (null needs no line)."""
 
 IN_WORKERS = (
     "model", "tower", "data set", "partition", "step", "edit", "codec", "optimizer", "metric", "attack", "task",
@@ -67,22 +54,7 @@ def fixed_part(scenario: Scenario) -> dict[str, object]:
             resolved[section] = {key: value for key, value in resolved[section].items() if key != name}
         else:
             del resolved[section]
-    for path, without in NEWER.items():
-        above, _, name = path.rpartition(".")
-        for fields in _sections(resolved, above.split(".")):
-            if fields.get(name) == without:
-                del fields[name]
-    rates = resolved["training"]["lr_schedule"]  # as runs of a time when every rate schedule had the fields of all
-    resolved["training"]["lr_schedule"] = {"every": None, "factor": None, "floor": None, **rates}
     return resolved
-
-
-def _sections(resolved: dict[str, Any], path: Sequence[str]) -> list[dict[str, Any]]:
-    """The mappings at a path of keys, of which ``*`` is every key."""
-    found = [resolved]
-    for key in path:
-        found = [value for each in found for k, value in each.items() if key in ("*", k) and isinstance(value, dict)]
-    return found
 
 
 def _trace_file(scenario: Scenario) -> Path | None:

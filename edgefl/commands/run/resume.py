@@ -16,7 +16,7 @@ from edgefl.records.host import Scratch
 from edgefl.records.reading import numbered
 from edgefl.runs import RunDirectory, comparison, comparison_sets, create_comparison, is_comparison, read_run
 from edgefl.runs.contents import read_json
-from edgefl.runs.folders import cut_short, json_text
+from edgefl.runs.folders import check_formats, cut_short, json_text
 from edgefl.scenario import Scenario, load
 
 
@@ -33,6 +33,7 @@ def reopened(folder: Path, overrides: Sequence[str]) -> list[tuple[str, Path, Sc
                 f"--set {path}: a resumed run keeps its scenario; only executor.*, tracker and "
                 "training.on_divergence may be set, on which results don't depend"
             )
+    check_formats(folder)  # before the scenario, whose fields may be those of another version
     check_plug_in_files(folder)
     if not is_comparison(folder):
         if not _can_begin(folder):

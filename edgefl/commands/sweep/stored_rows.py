@@ -6,11 +6,10 @@ import json
 import shutil
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
 
-from edgefl import registry
+from edgefl import RUN_FORMAT, registry
 from edgefl.devices import load_device, load_link, with_runtime
 from edgefl.errors import RunError, UnknownName
 from edgefl.files import read_regular, replacing
@@ -23,9 +22,6 @@ from edgefl.scenario import Scenario
 from edgefl.work import digest
 
 Row = CellRow | RefusedCell
-
-ALWAYS = {field.name for field in fields(CellRow) if field.default is MISSING} - {"sets"}
-"""The fields of every row."""
 
 RUNS = "runs"
 """The subfolder of a sweep's folder for the runs of ``--train``."""
@@ -44,7 +40,6 @@ class SweepRows:
         self,
         folder: Path,
         combinations: Mapping[str, Scenario],
-        paths: Iterable[str],
         shard: tuple[int, int] | None = None,
     ):
         self.folder, self.path = folder, folder / "sweep.jsonl"
@@ -53,12 +48,14 @@ class SweepRows:
         files = registry.plug_in_files()
         known_device, known_link = cache(load_device), cache(load_link)  # a file is read once for all combinations
         self._keys = {
-            # rows depend on the executor's device and on the contents of profiles, not on the executor's other options
+            # rows depend on the executor's device and on the contents of profiles, not on the executor's other
+            # options, and those that were trained on the format of their runs
             label: digest(
                 {
                     **s.resolved(),
                     **({"plug_ins": files} if files else {}),
                     "executor": s.executor.device_type,
+                    "run_format": RUN_FORMAT,
                     "profiles": [
                         *(repr(known_device(name)) for name in s.fleet.devices),
                         *(repr(known_link(name)) for name in s.fleet.links),
@@ -86,7 +83,6 @@ class SweepRows:
         mend(self.path)
         self.known: dict[str, CellRow] = {}
         self._refused: dict[str, RefusedCell] = {}
-        self._paths_of_axes = set(paths)
         self._read()
 
     def _paths(self) -> list[Path]:
@@ -121,11 +117,9 @@ class SweepRows:
             raise RunError(f"{path}:{number}: this line is damaged: {line[:60]!r}") from None
         if self._keys.get(label, key) != key:
             raise RunError(
-                f"{path}:{number}: {label!r} is the row of another scenario, or a profile or a plug-in file "
-                "has changed since; choose another folder"
+                f"{path}:{number}: {label!r} is the row of another scenario or run format, or a profile or a plug-in "
+                "file has changed since; choose another folder"
             )
-        if "refused" not in row and not ALWAYS | self._paths_of_axes <= row.keys():
-            return label  # an older version's row lacks fields: it is computed again
         found = read_cell(row, f"{path}:{number}")
         self._keep(found)  # a refused one is tried again: what was missing may be there now
         return found.label

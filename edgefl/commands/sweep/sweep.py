@@ -120,11 +120,7 @@ def sweep(
     if train:
         _check_trainable(expanded, refused, on_progress)
     axes_of = _columns(expanded)
-    store = (
-        SweepRows(Path(output), dict(expanded.cells), next(iter(axes_of.values())), part)
-        if output is not None
-        else None
-    )
+    store = SweepRows(Path(output), dict(expanded.cells), part) if output is not None else None
     workloads = Workloads(on_progress, keeping=sensitivity_to is not None)
     mine = share_of(expanded.cells, part)
     rows, failures = list[CellRow | RefusedCell](), dict[str, Exception]()

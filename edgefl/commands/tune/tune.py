@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from edgefl import registry
+from edgefl import RUN_FORMAT, registry
 from edgefl.commands.cells.cells import check_jobs, kept_workers
 from edgefl.commands.compose import Given, federation_of, scenario_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
@@ -119,7 +119,7 @@ def tuned(
     told = _task(scenario, metric, seeds, on_progress)
     made_of = {
         "scenario": fixed_part(told.base), "search": {each.name: each.told for each in space}, "metric": told.metric,
-        "trials": trials, "seeds": seeds, "plug-in files": registry.plug_in_files(),
+        "trials": trials, "seeds": seeds, "plug-in files": registry.plug_in_files(), "run format": RUN_FORMAT,
     }  # fmt: skip
     with ExitStack() as held, quiet():
         if folder is None:

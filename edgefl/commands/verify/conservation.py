@@ -72,7 +72,7 @@ class CheckedRound(RoundSums):
     eligible_samples: ByKind[Samples]
     under_way: int
     outcomes: Annotated[Mapping[str, Flights], Keys("OUTCOME")]
-    rejected: Sequence[int] = ()
+    rejected: Sequence[int]
     rejections: Annotated[Mapping[str, Flights], Keys("REASON")]
     last_relay: int | Maybe | None = UNSET
     last_sum_virtual_seconds: float | Maybe | None = UNSET
@@ -90,7 +90,7 @@ class CheckedVerdict(Record):
 
     round: int
     client: int
-    clients: Clients = 1
+    clients: Clients
     device: str
     eligible: bool
     memory_limit: str | None

@@ -386,7 +386,7 @@ def test_every_run_of_a_comparison_is_checked(tmp_path: Path):
     found["clients"][4]["energy_joules"] += 1.0
     written(tmp_path / "two", found)
     listed = [{"label": f"seed {name}", "folder": name, "sets": {}} for name in ("one", "two")]
-    (tmp_path / "compare.json").write_text(json.dumps({"format": 1, "runs": listed}))
+    (tmp_path / "compare.json").write_text(json.dumps({"runs": listed}))
     all_ = verify(tmp_path)
     assert not all_["valid"] and {label: run["valid"] for label, run in all_["runs"].items()} == {
         "seed one": True,

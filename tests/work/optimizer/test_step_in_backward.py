@@ -16,7 +16,6 @@ from torch.nn import functional as F
 import edgefl
 from edgefl import models, registry
 from edgefl.commands.compose import compose
-from edgefl.commands.run.fingerprint import fixed_part
 from edgefl.cost import predict
 from edgefl.errors import EdgeflError, MethodError
 from edgefl.registry.registered import PARTS
@@ -217,9 +216,3 @@ def test_a_value_that_is_read_after_its_step_is_an_error(registered: None, runs:
     runs(work, Toy())
     with pytest.raises(MethodError, match=r"set training\.step_in_backward: false"):
         runs(in_backward(work), Toy())
-
-
-def test_an_earlier_run_can_be_resumed(tiny: Tiny) -> None:
-    """A run of a time before the field has a fingerprint without it."""
-    assert "step_in_backward" not in fixed_part(load(tiny()))["training"]
-    assert fixed_part(load(tiny(training={"step_in_backward": True})))["training"]["step_in_backward"]

@@ -1,3 +1,0 @@
-from pathlib import Path
-
-PROFILES = Path(__file__).parent / "profiles"
