@@ -1,6 +1,6 @@
-"""Count the functions of edgefl that a learning rate and a price pass through, by tracing a real command.
+"""Count the functions of edgefl that a rate, a price and a client's update pass through, by tracing a real command.
 
-    python tools/count_functions.py [--only rate,price] [--json FILE]
+    python tools/count_functions.py [--only rate,price,update] [--json FILE]
 
 Prints each function with its line and what held the value there, in the order in which they were first called, and the
 counts.  It measures the edgefl that it imports, so it compares two checkouts.
@@ -22,10 +22,16 @@ The price is the seconds and the joules of the client's row: ``download_seconds`
 ``upload_seconds``, ``virtual_seconds``, ``energy_joules``.  A function counts if one of these numbers is among its
 arguments, or in what it returns.
 
+**The update**: the same scenario with two worker processes is run twice, and the whole second run is traced.  Looked
+for are objects of the class of a client's update, ``--carriers``; what holds one carries it too.  A function of the
+main process counts if such an object is among its arguments or in what it returns.  Constructors don't count.  A
+training's future isn't looked into, because it holds an update from a moment that no two runs share.
+
 A value is *among* arguments, to the last bit, if an argument is it or holds it: as a value of a dictionary, an element
-of a list, tuple, set or array of numbers, or a field of a dataclass or of a pydantic model, however deep.  Other
-objects aren't looked into.  ``self`` is an argument as any other: a method of a dataclass that holds the value counts.
-Functions without a name (lambdas, comprehensions) and functions that decorators of other packages make don't count.
+of a sequence, a set or an array of numbers, or a field of a dataclass or of a pydantic model, however deep.  Other
+objects aren't looked into.  ``self`` is an argument as any other, but of other classes than these it isn't looked into
+either, though they may be sequences: a method of a dataclass that holds the value counts.  Functions without a name
+(lambdas, comprehensions) and functions that decorators of other packages make don't count.
 """
 
 from __future__ import annotations
@@ -38,8 +44,9 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from importlib import import_module
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -60,8 +67,14 @@ BESIDE = (
     *(f"commands.{name}" for name in ("recorded_rounds", "explain", "trace", "export", "report")),
 )  # fmt: skip
 """Beginnings of the modules that read and write scenarios."""
+CARRIERS = "edgefl.methods:Update"
+COUNTED = ("rate", "price", "update")
+CONSTRUCTORS = ("__new__", "__init__", "__post_init__")
 DEEPEST = 40
 """Levels of holders; only a holder that holds itself has more."""
+LEAVES = (str, bytes, int, float, type, range, np.ndarray, torch.Tensor)
+"""What holds nothing that is looked for."""
+PLAIN = (dict, list, tuple, set, frozenset, BaseModel)
 
 SCENARIO = {
     "edgefl": 1,
@@ -76,6 +89,10 @@ SCENARIO = {
     "executor": {"name": "inline", "device": "cpu"},
     "fleet": {"devices": {"raspberry-pi-4-4gb": 1.0}},
 }
+
+
+def _looked_into(name: str, value: Any) -> bool:
+    return name != "self" or is_dataclass(value) or isinstance(value, PLAIN)
 
 
 @dataclass
@@ -97,23 +114,32 @@ class Seen:
         return bool(self.returned) or (bool(self.given) and self.running)
 
 
+def one_of(numbers: Collection[float]) -> Callable[[Any], bool]:
+    """Whether a value is one of these numbers, or an array with one of them."""
+    alone, array = frozenset(numbers), np.array(sorted(numbers))
+
+    def is_sought(value: Any) -> bool:
+        if isinstance(value, np.ndarray):
+            return value.dtype.kind == "f" and bool(np.isin(value, array).any())
+        return isinstance(value, float) and value in alone
+
+    return is_sought
+
+
 class Search:
     """Finds values in arguments; remembers what frozen dataclasses hold, because most of them are seen often."""
 
-    def __init__(self, values: frozenset[float]):
-        self.values, self._array = values, np.array(sorted(values))
+    def __init__(self, is_sought: Callable[[Any], bool]):
+        self.is_sought = is_sought
         self._known: dict[int, tuple[Any, tuple[str, ...] | None]] = {}
 
     def held(self, value: Any, depth: int = 0) -> tuple[str, ...] | None:
-        """Names of the types from ``value`` down to a number that is looked for; None if it holds none."""
+        """Names of the types from ``value`` down to one that is looked for; None if it holds none."""
         kind = type(value)
-        if isinstance(value, float):
-            return (kind.__name__,) if value in self.values else None
-        if value is None or depth > DEEPEST or isinstance(value, str | bytes | int | type | torch.Tensor):
+        if self.is_sought(value):
+            return (kind.__name__,)
+        if value is None or depth > DEEPEST or isinstance(value, LEAVES):
             return None
-        if isinstance(value, np.ndarray):
-            found = value.dtype.kind == "f" and bool(np.isin(value, self._array).any())
-            return (kind.__name__,) if found else None
         frozen = is_dataclass(value) and value.__dataclass_params__.frozen  # type: ignore[attr-defined]
         if frozen and id(value) in self._known:
             return self._known[id(value)][1]
@@ -135,7 +161,7 @@ def _parts(value: Any) -> Iterator[Any]:
         yield from (getattr(value, field.name, None) for field in fields(value))
     elif isinstance(value, dict):
         yield from tuple(value.values())
-    elif isinstance(value, list | tuple | set | frozenset):
+    elif isinstance(value, Sequence | set | frozenset):
         yield from tuple(value)
 
 
@@ -147,12 +173,12 @@ class Tracer:
 
     def __init__(
         self,
-        values: frozenset[float],
+        is_sought: Callable[[Any], bool],
         until: CodeType | None = None,
         without: Collection[str] = (),
         beside: tuple[str, ...] = (),
     ):
-        self.search, self.until, self.without, self.beside, self.over = Search(values), until, without, beside, False
+        self.search, self.until, self.without, self.beside, self.over = Search(is_sought), until, without, beside, False
         self.root = str(Path(edgefl.__file__).parent) + os.sep
         self._seen: dict[CodeType, Seen] = {}
 
@@ -179,7 +205,9 @@ class Tracer:
             more = bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)  # *args and **kwargs
             given = frame.f_locals
             names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + more]
-            seen.given = self._held([given[name] for name in names if name in given])
+            seen.given = self._held(
+                [given[name] for name in names if name in given and _looked_into(name, given[name])]
+            )
         elif event == "return" and not seen.returned:
             seen.returned = self._held([result])
 
@@ -212,7 +240,7 @@ class Tracer:
 def rate(folder: Path, scenario: Path) -> list[Seen]:
     """The functions that a learning rate enters or leaves before the optimizer is made."""
     quietly(lambda: command(["run", str(scenario), "--output", str(folder / "first")]))
-    tracer = Tracer(frozenset((RATE,)), torch.optim.SGD.__init__.__code__, WHOLE, BESIDE)
+    tracer = Tracer(one_of((RATE,)), torch.optim.SGD.__init__.__code__, WHOLE, BESIDE)
     with tracer.tracing():
         quietly(lambda: command(["run", str(scenario), "--output", str(folder / "second")]))
     return tracer.seen
@@ -221,10 +249,27 @@ def rate(folder: Path, scenario: Path) -> list[Seen]:
 def price(scenario: Path) -> list[Seen]:
     """The functions that the seconds and joules of a client enter or leave until the table is printed."""
     (row,) = edgefl.profile(str(scenario))["rows"]
-    tracer = Tracer(frozenset(float(row[name]) for name in PRICED))
+    tracer = Tracer(one_of([float(row[name]) for name in PRICED]))
     with tracer.tracing():
         quietly(lambda: command(["profile", str(scenario)]))
     return tracer.seen
+
+
+def update(folder: Path, scenario: Path, carriers: tuple[type, ...]) -> list[Seen]:
+    """The functions of the main process that a client's update enters or leaves in a run with two workers."""
+    document = {**SCENARIO, "executor": {"name": "processes", "workers": 2, "device": "cpu"}}
+    scenario.write_text(json.dumps(document), encoding="utf-8")
+    quietly(lambda: command(["run", str(scenario), "--output", str(folder / "third")]))
+    tracer = Tracer(lambda value: isinstance(value, carriers))
+    with tracer.tracing():
+        quietly(lambda: command(["run", str(scenario), "--output", str(folder / "fourth")]))
+    return [each for each in tracer.seen if each.function.rpartition(".")[2] not in CONSTRUCTORS]
+
+
+def class_named(name: str) -> type:
+    """The class of ``module:name``."""
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)
 
 
 def quietly(run: Callable[[], object]) -> None:
@@ -247,24 +292,33 @@ def shown(title: str, functions: list[Seen]) -> None:
 
 
 def main() -> None:
-    """Print both lists and counts."""
+    """Print the lists and counts."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="rate,price", help="what is counted: rate, price, or both (default)")
+    parser.add_argument("--only", default=",".join(COUNTED), help="what is counted, with commas; default: %(default)s")
+    parser.add_argument(
+        "--carriers", default=CARRIERS, metavar="MODULE:CLASS",
+        help="the class of a client's update, or several with commas where it has one after another; "
+        "default: %(default)s",
+    )  # fmt: skip
     parser.add_argument("--json", type=Path, help="a file for the lists")
     options = parser.parse_args()
-    if unknown := set(options.only.split(",")) - {"rate", "price"}:
-        parser.error(f"--only: unknown {', '.join(sorted(unknown))}; allowed: rate, price")
+    only = options.only.split(",")
+    if unknown := set(only) - set(COUNTED):
+        parser.error(f"--only: unknown {', '.join(sorted(unknown))}; allowed: {', '.join(COUNTED)}")
     found: dict[str, list[Seen]] = {}
     with tempfile.TemporaryDirectory() as name:
         os.environ["EDGEFL_CACHE"] = str(Path(name) / "cache")
         scenario = Path(name) / "scenario.yaml"
         scenario.write_text(json.dumps(SCENARIO), encoding="utf-8")
-        if "rate" in options.only:
+        if "rate" in only:
             seen = rate(Path(name), scenario)
             found["a learning rate reaches"] = [each for each in seen if each.given]
             found["the way of a learning rate"] = [each for each in seen if each.on_the_way]
-        if "price" in options.only:
+        if "price" in only:
             found["a price"] = price(scenario)
+        if "update" in only:
+            carriers = tuple(map(class_named, options.carriers.split(",")))
+            found["a client's update"] = update(Path(name), scenario, carriers)
     for title, functions in found.items():
         shown(title, functions)
     if options.json:
