@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -188,18 +187,3 @@ class WeightedMeans:
                 self._starts.clear()
             self._starts[key] = base, places.copy({item.name: base[item.source] for item in payload.items})
         return self._starts[key][1]
-
-
-def listed(means: Means) -> tuple[list[Tensor], list[Key]]:
-    """Means as tensors and plain data, from which ``unlisted`` makes them again."""
-    return list(means.values()), list(means)
-
-
-def unlisted(tensors: Sequence[Tensor], keys: Sequence[Any]) -> dict[Key, Tensor]:
-    """The means of which ``listed`` made these; ``keys`` may have been JSON."""
-    return {(a, read_cut(cut)): tensor for tensor, (a, cut) in zip(tensors, keys, strict=True)}
-
-
-def read_cut(raw: Any) -> Cut | None:
-    """A cut that may have been JSON."""
-    return None if raw is None else tuple(tuple((start, stop) for start, stop in ranges) for ranges in raw)

@@ -14,7 +14,7 @@ from edgefl.work.description import Address, Work
 from edgefl.work.meter.trace import StepTrace
 from edgefl.work.packed import placed, split
 from edgefl.work.slices import Cut
-from edgefl.work.sums import Means, changing, exact, unlisted
+from edgefl.work.sums import Key, Means, changing, exact
 
 SERVER = -1
 """In place of a client's number."""
@@ -186,5 +186,5 @@ class Update:
             peak_memory_bytes=raw["peak_memory_bytes"],
             host=raw["host"], refused=raw["refused"],
             others=tuple(cls.from_data(each, work, of, own) for each, of, own in others),
-            means=None if keys is None else unlisted([means[str(i)] for i in range(len(keys))], keys),
+            means=None if keys is None else {key: means[str(i)] for i, key in enumerate(from_data(list[Key], keys))},
         )  # fmt: skip
