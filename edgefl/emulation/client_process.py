@@ -167,7 +167,7 @@ class _Client:
     def timed(self, form: str, facts: dict[str, Any], body: list[bytes]) -> tuple[ClientReply, bytes]:
         """Train a work after a pause, as in a round; the wall seconds."""
         # new files, whose pages are touched for the first time as those of a download
-        task = TrainingTask.of(Form.decode(form), stored(lambda file: file.write(body.pop())), facts)
+        task = TrainingTask.from_data(facts, Form.decode(form), stored(lambda file: file.write(body.pop())))
         time.sleep(PAUSE)
         began = time.monotonic()
         self._computed(task)
@@ -175,7 +175,7 @@ class _Client:
 
     def prepare(self, form: str, facts: dict[str, Any], body: list[bytes]) -> tuple[ClientReply, bytes]:
         """Train a work once outside all clocks, so that what is made at a first use is there."""
-        self._run(TrainingTask.of(Form.decode(form), stored(lambda file: file.write(body.pop())), facts))
+        self._run(TrainingTask.from_data(facts, Form.decode(form), stored(lambda file: file.write(body.pop()))))
         return {}, b""
 
     def train(
@@ -205,7 +205,7 @@ class _Client:
         names = {name for p in decoded.down for item in p.items for name in p.wire(item)} | set(decoded.keep)
         inputs = {name: tensor for name, tensor in self._held.items() if name in names}
         cpu = time.process_time()
-        report, uploads = self._computed(TrainingTask.of(decoded, inputs, facts))
+        report, uploads = self._computed(TrainingTask.from_data(facts, decoded, inputs))
         computed, spent = time.monotonic(), time.process_time() - cpu
         if uploads:
             time.sleep(latency)

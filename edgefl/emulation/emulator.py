@@ -356,7 +356,7 @@ class Emulator:
 
 def _order(task: TrainingTask) -> ClientOrder:
     """A task without its tensors, as an order says it; what a client kept travels with them."""
-    return {"form": task.form.encode(), "facts": {**task.facts(), "metered": False, "kept": None}}
+    return {"form": task.form.encode(), "facts": {**task.to_data(), "metered": False, "kept": None}}
 
 
 def _update(facts: Mapping[str, Any], task: TrainingTask, arrived: Sequence[bytearray], kept: bytes) -> Update:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypedDict, cast
 
 from edgefl.errors import RunError
 from edgefl.files import open_regular, sync
+from edgefl.plain_data import from_data, to_data
 from edgefl.runs.contents import KEPT
 from edgefl.runs.digests import FileDigest, file_digest
 from edgefl.runs.durable import writing
@@ -49,22 +50,21 @@ def padded(size: int) -> int:
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """The tensors of a client in their order: name, dtype (``float32``) and shape of each."""
+    """The tensors of a client in their order: name, dtype (``float32``) and shape of each.
+
+    Raises ValueError for a dtype or a shape that no tensor has, such as one that somebody wrote into a checkpoint.
+    """
 
     items: tuple[tuple[str, str, tuple[int, ...]], ...]
+
+    def __post_init__(self) -> None:
+        if any(not _DTYPE.fullmatch(dtype) or min(shape, default=0) < 0 for _, dtype, shape in self.items):
+            raise ValueError("a kept tensor has no possible dtype or shape")
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor]) -> TensorLayout:
         """The layout of these tensors."""
         return cls(tuple((n, str(t.dtype).removeprefix("torch."), tuple(t.shape)) for n, t in tensors.items()))
-
-    @classmethod
-    def read(cls, raw: Any) -> TensorLayout:
-        """The layout that a checkpoint has as JSON.  Raises ValueError if it is no layout."""
-        items = tuple((str(name), str(dtype), tuple(int(size) for size in shape)) for name, dtype, shape in raw)
-        if any(not _DTYPE.fullmatch(dtype) or min(shape, default=0) < 0 for _, dtype, shape in items):
-            raise ValueError("a kept tensor has no possible dtype or shape")
-        return cls(items)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ class KeptFacts(TypedDict):
     """The files of clients' values by name, with their sizes in bytes, and the layouts that rows refer to."""
 
     files: dict[str, int]
-    layouts: list[tuple[tuple[str, str, tuple[int, ...]], ...]]
+    layouts: list[Any]
 
 
 @dataclass
@@ -169,10 +169,10 @@ class Index:
     clients: dict[int, StoredTensors] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, folder: Path, rows: Tensor, facts: KeptFacts) -> Index:
+    def from_data(cls, folder: Path, rows: Tensor, facts: KeptFacts) -> Index:
         """From a checkpoint's ``rows`` ``[clients, 4]`` and ``facts``.  Raises RunError if they don't fit together."""
         try:
-            names, layouts = list(map(_checked, facts["files"])), [TensorLayout.read(raw) for raw in facts["layouts"]]
+            names, layouts = list(map(_checked, facts["files"])), from_data(list[TensorLayout], facts["layouts"])
             clients = {}
             for client, file, offset, layout in rows.tolist():
                 if min(client, file, offset, layout) < 0:
@@ -183,7 +183,7 @@ class Index:
             raise RunError(f"a checkpoint doesn't say where clients' kept values lie in {folder}: {error}") from error
         return cls(folder, clients)
 
-    def written(self) -> tuple[Tensor, KeptFacts]:
+    def to_data(self) -> tuple[Tensor, KeptFacts]:
         """``rows`` and ``facts`` for a checkpoint.
 
         A row has the client, its file, the byte at which its values begin, and its layout; the facts have the files
@@ -203,7 +203,7 @@ class Index:
             rows.append((client, file_of[stored.path], stored.offset, layout))
         with writing(self.folder):
             sizes = {Path(path).name: Path(path).stat().st_size for path in used}
-        return torch.tensor(rows, dtype=torch.int64), {"files": sizes, "layouts": [layout.items for layout in layouts]}
+        return torch.tensor(rows, dtype=torch.int64), {"files": sizes, "layouts": to_data(list(layouts))}
 
 
 class Values(Mapping[int, dict[str, "Tensor"]]):
@@ -220,7 +220,7 @@ class Values(Mapping[int, dict[str, "Tensor"]]):
         """
         folder = folder / KEPT
         facts = cast(KeptFacts | None, state.get(FACTS))
-        return cls(Index.read(folder, tensors[ROWS], facts) if facts is not None else Index(folder))
+        return cls(Index.from_data(folder, tensors[ROWS], facts) if facts is not None else Index(folder))
 
     def __getitem__(self, client: int) -> dict[str, Tensor]:
         # copies: every memory map holds a file open, and the run may go on and remove the file

@@ -190,7 +190,7 @@ def restore(run: SimulationRun, round: int, tensors: Mapping[str, Tensor], state
         held = {a: t for a, t in tensors.items() if not a.startswith(prefixes)}
         learning.metered = set(state["metered"])
         if FACTS in state:
-            learning.kept.restore(tensors[ROWS], state[FACTS])
+            learning.kept.load_data(tensors[ROWS], state[FACTS])
     else:
         with torch.device("meta"):
             held = {a: TensorSpec(tuple(s["shape"]), s["dtype"]).empty() for a, s in state["shapes"].items()}

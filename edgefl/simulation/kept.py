@@ -127,7 +127,7 @@ class KeptValues:
                     new[client] = StoredTensors("", writer.add(held.values()), layout, layout.names)
             clients.update((client, replace(stored, path=str(writer.path))) for client, stored in new.items())
             self._since, self._spill = {}, None
-        return self._saved.written() if clients else None
+        return self._saved.to_data() if clients else None
 
     def _scattered(self, busy: Collection[int]) -> set[int]:
         """Clients whose values should move, because most of their file belongs to no client any more."""
@@ -138,9 +138,9 @@ class KeptValues:
             old = {path for path, size in needed.items() if 2 * size < Path(path).stat().st_size}
         return {client for client, stored in self._saved.clients.items() if stored.path in old} - set(busy)
 
-    def restore(self, rows: Tensor, facts: KeptFacts) -> None:
+    def load_data(self, rows: Tensor, facts: KeptFacts) -> None:
         """Go on with the values of a checkpoint.  Raises RunError if it doesn't say where they lie."""
-        self._saved = Index.read(self._saved.folder, rows, facts)
+        self._saved = Index.from_data(self._saved.folder, rows, facts)
 
 
 class Deposited(Future[Update]):

@@ -272,7 +272,7 @@ class ProcessExecutor:
         entry.shared = inputs, slot, where, form
         return (
             (task.form.key, form.path),
-            task.facts(),
+            task.to_data(),
             (where.number, where.path),
             (slot.number if slot.reused else None, slot.path),
         )
@@ -384,14 +384,14 @@ class ProcessExecutor:
                     self._recover(pool, f"no task ended within {timeout:g} s (executor.timeout)")
 
 
-def _tensors(entry: _PoolTask, slots: Slots, body: bytes | list[Any] | None) -> Mapping[str, Tensor] | Tensor:
+def _tensors(entry: _PoolTask, slots: Slots, body: bytes | TensorLayout | None) -> Mapping[str, Tensor] | Tensor:
     """The tensors of a worker's answer, whose slot is one of ``slots``."""
     if isinstance(body, bytes):
         return deserialised(body)
     assert entry.shared is not None
     if body is None:
         return slots.bytes(entry.shared[1], space(entry.task.form.up) or 0)
-    return entry.shared[1].read(TensorLayout.read(body))
+    return entry.shared[1].read(body)
 
 
 def _text_slot(text: str) -> Slot:

@@ -71,34 +71,28 @@ class TrainingTask:
 
     def encode(self) -> tuple[str, bytes]:
         """The task as JSON text and safetensors bytes, to be sent to another process."""
-        head = {"form": self.form.encode(), **self.facts()}
+        head = {"form": self.form.encode(), **self.to_data()}
         return json.dumps(head), serialised(self.inputs if isinstance(self.kept, StoredTensors) else self.tensors())
 
     @classmethod
     def decode(cls, head: str, body: bytes) -> TrainingTask:
         """Restore a task from the output of ``encode``."""
         raw = json.loads(head)
-        return cls.of(Form.decode(raw["form"]), deserialised(body), raw)
+        return cls.from_data(raw, Form.decode(raw.pop("form")), deserialised(body))
 
-    def facts(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, Any]:
         """All but the form and the inputs, as plain data."""
+        names = ("scalars", "client", "seed", "metered", "attack", "others", "sum")
         kept = to_data(self.kept) if isinstance(self.kept, StoredTensors) else None
-        facts = {
-            name: to_data(getattr(self, name)) for name in ("scalars", "client", "seed", "metered", "attack", "sum")
-        }
-        return {**facts, "kept": kept, "others": [task.facts() for task in self.others]}
+        return {**{name: to_data(getattr(self, name)) for name in names}, "kept": kept}
 
     @classmethod
-    def of(cls, form: Form, inputs: Mapping[str, Tensor], facts: Mapping[str, Any]) -> TrainingTask:
-        """The task with these ``facts``."""
+    def from_data(cls, raw: Mapping[str, Any], form: Form, inputs: Mapping[str, Tensor]) -> TrainingTask:
+        """The task of which ``to_data`` made this; it may have been JSON."""
         types = {"attack": Attack, "kept": StoredTensors, "sum": SharedSum}
-        parts = {
-            name: raw and from_data(types[name], raw) if name in types else raw
-            for name, raw in facts.items()
-            if name != "form"
-        }
-        others = tuple(cls.of(form, inputs, each) for each in facts["others"])
-        return cls(form, inputs=inputs, **{**parts, "others": others})
+        made = {name: raw[name] and from_data(kind, raw[name]) for name, kind in types.items()}
+        others = tuple(cls.from_data(each, form, inputs) for each in raw["others"])
+        return cls(form, inputs=inputs, **{**raw, **made, "others": others})
 
 
 def encode(update: Update) -> tuple[str, bytes]:

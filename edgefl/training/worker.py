@@ -19,7 +19,7 @@ from edgefl import registry, start_method, terminal
 from edgefl.data import Cargo, DataOptions, open_federation, unpacked
 from edgefl.errors import OutOfHostMemory, TrainingError, text_of
 from edgefl.plain_data import from_data
-from edgefl.runs.kept import StoredTensors
+from edgefl.runs.kept import StoredTensors, TensorLayout
 from edgefl.training.node import Node
 from edgefl.training.shared import put, room
 from edgefl.training.task import TrainingTask, encode
@@ -30,7 +30,7 @@ from edgefl.work.torch_device import device_of, keep_freed_memory
 MOST_FORMS = 64
 """Forms of works that a worker keeps decoded: clients share them, in all rounds."""
 
-Answer = tuple[str, bytes | list[Any] | None]
+Answer = tuple[str, bytes | TensorLayout | None]
 """A report as a worker sends it: JSON text, and its tensors as safetensors bytes or their layout in a slot.
 
 Without either its payloads lie in the slot, as its work says.
@@ -118,7 +118,7 @@ def run_task(
         assert isinstance(form, str)
         return encode(_node.run(TrainingTask.decode(form, body)))
     assert not isinstance(form, str)
-    task = TrainingTask.of(_form(*form), _inputs(*inputs), body)
+    task = TrainingTask.from_data(body, _form(*form), _inputs(*inputs))
     size = in_one_piece(task)
     try:
         buffer = None if size is None else room(*slot, size)
@@ -126,7 +126,7 @@ def run_task(
         raise _no_room(task) from error
     report = _node.run(task, buffer)
     try:
-        layout = None if buffer is not None else list(put(slot[1], report.tensors()).items)
+        layout = None if buffer is not None else put(slot[1], report.tensors())
     except OSError as error:
         raise _no_room(task) from error
     return json.dumps(report.to_data()), layout

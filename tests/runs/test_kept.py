@@ -6,6 +6,7 @@ import json
 import resource
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -36,8 +37,8 @@ def written(folder: Path, clients: dict[int, dict[str, Tensor]], round: int = 1)
 
 def reread(index: Index) -> Index:
     """As a checkpoint gives it back."""
-    rows, facts = index.written()
-    return Index.read(index.folder, rows.clone(), json.loads(json.dumps(facts)))
+    rows, facts = index.to_data()
+    return Index.from_data(index.folder, rows.clone(), json.loads(json.dumps(facts)))
 
 
 def test_values_come_back_to_the_byte_and_changing_them_changes_no_file(tmp_path: Path) -> None:
@@ -64,18 +65,19 @@ def test_values_come_back_to_the_byte_and_changing_them_changes_no_file(tmp_path
 def test_what_a_stranger_writes_into_a_checkpoint_reads_no_other_file(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     stored = written(folder, {0: {"w": torch.ones(8)}})
-    rows, facts = Index(folder, stored).written()
+    rows, facts = Index(folder, stored).to_data()
     name = next(iter(facts["files"]))
     for wrong in ({"../../etc/passwd": 1}, {f"../kept/{name}": 1}, {"x.bin": 1}, {3: 1}):
         with pytest.raises(RunError, match="doesn't say where clients' kept values lie"):
-            Index.read(folder, rows, {**facts, "files": wrong})
-    for layouts in ([[["w", "load", [8]]]], [[["w", "float32", [-8]]]], [["w"]], [], None):
+            Index.from_data(folder, rows, {**facts, "files": wrong})
+    wrong_items: list[Any] = [[["w", "load", [8]]], [["w", "float32", [-8]]], [["w", "float32", ["8"]]], ["w"], None]
+    for layouts in (*([{"items": items}] for items in wrong_items), [["w"]], [], None):
         with pytest.raises(RunError, match="doesn't say where"):
-            Index.read(folder, rows, {**facts, "layouts": layouts})
+            Index.from_data(folder, rows, {**facts, "layouts": layouts})
     for row in ([0, 1, 0, 0], [0, 0, -64, 0], [0, 0, 0, 7]):
         with pytest.raises(RunError, match="doesn't say where"):
-            Index.read(folder, torch.tensor([row]), facts)
-    beyond = Index.read(folder, torch.tensor([[0, 0, 64, 0]]), facts)
+            Index.from_data(folder, torch.tensor([row]), facts)
+    beyond = Index.from_data(folder, torch.tensor([[0, 0, 64, 0]]), facts)
     with pytest.raises(RunError, match=f"can't read what a client keeps from .*{name}"):
         beyond.clients[0].tensors()
 
@@ -83,7 +85,7 @@ def test_what_a_stranger_writes_into_a_checkpoint_reads_no_other_file(tmp_path: 
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
 def test_a_changed_file_is_found(tmp_path: Path, damage: str) -> None:
     folder = tmp_path / "kept"
-    _, facts = Index(folder, written(folder, {0: {"w": torch.ones(50)}})).written()
+    _, facts = Index(folder, written(folder, {0: {"w": torch.ones(50)}})).to_data()
     kept.check(folder, {FACTS: facts})
     (path,) = folder.iterdir()
     content = path.read_bytes()
@@ -140,13 +142,13 @@ def test_any_order_of_events_gives_what_a_dictionary_gives(tmp_path: Path, seed:
             found, truth = saved[-1][0], {client: dict(held) for client, held in saved[-1][1].items()}
             store = KeptValues(folder)
             if found is not None:
-                store.restore(found[0], json.loads(json.dumps(found[1])))
+                store.load_data(found[0], json.loads(json.dumps(found[1])))
             saved = saved[-1:]
         for each in range(12):
             same(of(store, each, names), truth.get(each, {}))
             same(of(store, each, names[1:2]), {n: t for n, t in truth.get(each, {}).items() if n == names[1]})
         for found, then in saved[-2:]:
-            index = Index.read(folder, *found) if found is not None else Index(folder)
+            index = Index.from_data(folder, *found) if found is not None else Index(folder)
             assert index.clients.keys() == then.keys()
             for each, held in then.items():
                 same(index.clients[each].tensors(), held)

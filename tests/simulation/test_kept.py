@@ -155,7 +155,7 @@ def test_a_value_that_a_work_does_not_keep_is_there_for_a_later_one(tiny: Tiny) 
     whole, told = games.real(setup)
     folder, at = told.kept_folder, {}
     for round, (tensors, state) in told.states.items():
-        at[round] = dict(Index.read(folder, tensors[ROWS], state[FACTS]).clients[0].tensors())
+        at[round] = dict(Index.from_data(folder, tensors[ROWS], state[FACTS]).clients[0].tensors())
     first, second = ({n for n in at[4] if f".blocks.{block}." in n} for block in (0, 1))
     assert first and second and at[4].keys() == first | second and at[1].keys() == at[2].keys() == first
     assert_equal_tensors(at[2], at[1])  # kept through round 2, in which nobody kept anything
@@ -163,7 +163,7 @@ def test_a_value_that_a_work_does_not_keep_is_there_for_a_later_one(tiny: Tiny) 
     assert all(not torch.equal(at[4][n], at[3][n]) for n in second if n.endswith("qkv.weight"))
     resumed, journal = games.real(setup, since=(2, *told.states[2]))
     assert_equal_tensors(resumed.state.tensors, whole.state.tensors)
-    again = Index.read(folder, journal.states[4][0][ROWS], journal.states[4][1][FACTS])
+    again = Index.from_data(folder, journal.states[4][0][ROWS], journal.states[4][1][FACTS])
     assert_equal_tensors(again.clients[0].tensors(), at[4])
 
 

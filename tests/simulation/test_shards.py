@@ -190,7 +190,7 @@ def test_a_sum_is_what_a_loop_adds_up(tiny: Tiny) -> None:
     with Inline(setup.clients, "cpu") as inline:  # type: ignore[arg-type]
         sent = [inline.submit(each).result().payloads["model"] for each in tasks]
         sent = [{name: tensor.clone() for name, tensor in named.items()} for named in sent]
-        travelled = TrainingTask.of(work.form, inputs, json.loads(json.dumps(task.facts())))
+        travelled = TrainingTask.from_data(json.loads(json.dumps(task.to_data())), work.form, inputs)
         report = inline.submit(travelled).result()
     report = Update.from_data(json.loads(json.dumps(report.to_data())), work, 0, report.tensors())
     assert report.means is not None and len(report.others) == 2 and not report.payloads

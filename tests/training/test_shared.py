@@ -17,7 +17,7 @@ from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl.commands.compose import compose
-from edgefl.plain_data import to_data
+from edgefl.plain_data import from_data, to_data
 from edgefl.runs.kept import TensorLayout
 from edgefl.scenario import load
 from edgefl.training import Inline, ProcessExecutor, TrainingTask
@@ -60,19 +60,21 @@ def test_tensors_come_back_as_they_were_and_outlive_the_slot() -> None:
 def test_another_process_reads_and_writes_a_slot() -> None:
     code = (
         "import json, sys\n"
-        "from edgefl.plain_data import from_data\n"
+        "from edgefl.plain_data import from_data, to_data\n"
         "from edgefl.runs.kept import StoredTensors\n"
         "from edgefl.training.shared import put\n"
         "stored, path = json.loads(sys.argv[1])\n"
         "tensors = from_data(StoredTensors, stored).tensors()\n"
-        "print(json.dumps(put(path, {name: t + t for name, t in tensors.items()}).items))"
+        "print(json.dumps(to_data(put(path, {name: t + t for name, t in tensors.items()}))))"
     )
     inputs, answer = Slot(), Slot()
     given = {"a": torch.arange(1000.0), "b": torch.ones(2, 3, dtype=torch.float64)}
     stored = inputs.write(given)
     text = json.dumps([to_data(stored), answer.path])
     out = subprocess.run([sys.executable, "-c", code, text], check=True, capture_output=True, text=True).stdout
-    assert_equal_tensors(answer.read(TensorLayout.read(json.loads(out))), {name: t + t for name, t in given.items()})
+    assert_equal_tensors(
+        answer.read(from_data(TensorLayout, json.loads(out))), {name: t + t for name, t in given.items()}
+    )
 
 
 def test_a_slot_that_reports_of_several_sizes_use_keeps_what_is_mapped() -> None:

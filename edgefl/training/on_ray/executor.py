@@ -249,7 +249,7 @@ class OnRay:
         task = entry.task
         form, (number, inputs) = self._put_form(task.form), self._put_inputs(task.inputs)
         kept = sent(task.kept.tensors()) if task.kept is not None else None
-        facts = json.dumps(replace(task, kept=None).facts())
+        facts = json.dumps(replace(task, kept=None).to_data())
         slot.entries.append(entry)
         ref = slot.actor.run.remote(task.form.key, form, number, inputs, facts, kept)
         ref.future().add_done_callback(lambda done: self._done(slot, entry, done))

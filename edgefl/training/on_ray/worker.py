@@ -73,5 +73,5 @@ class RayWorker:
         if self._inputs[0] != number:
             self._inputs = number, received(inputs)
         given = self._inputs[1] if kept is None else {**self._inputs[1], **received(kept)}
-        report = self._node.run(TrainingTask.of(self._forms[key], given, json.loads(facts)))
+        report = self._node.run(TrainingTask.from_data(json.loads(facts), self._forms[key], given))
         return json.dumps(report.to_data()), sent(report.tensors())
