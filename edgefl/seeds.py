@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from math import pi
+from typing import Any
 
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
@@ -38,50 +40,35 @@ def generator(seed: int, purpose: str, *indices: int) -> np.random.Generator:
     For a whole fleet, draw once per purpose and index the result by client: one generator object per client halves
     the speed of a large simulation. For only some clients use ``uniforms``, which costs nothing for the others.
     """
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(_digest(16, seed, purpose, *indices), "big")))
+    key = _DrawKey(_digest(16, seed, purpose, *indices))
+    return np.random.Generator(np.random.Philox(key))  # type: ignore[arg-type] # numpy's stubs lack ISeedSequence
 
 
-class Generators:
-    """The generators of ``generator``, one after another in one object, which costs a quarter of making each.
+class _DrawKey(ISeedSequence):
+    """The key of a Philox generator, for its constructor: with ``key=`` that also asks the system for entropy, which
+    takes longer than all the rest."""
 
-    Each call of ``generator`` ends the use of the one before.
-    """
+    def __init__(self, digest: bytes):
+        self._digest = digest
 
-    def __init__(self) -> None:
-        self._bits = np.random.Philox(key=0)
-        self._state = self._bits.state
-        self._generator = np.random.Generator(self._bits)
-
-    def generator(self, seed: int, purpose: str, *indices: int) -> np.random.Generator:
-        """The generator for this draw, at its start."""
-        digest = _digest(16, seed, purpose, *indices)
-        self._state["state"]["key"][:] = int.from_bytes(digest[8:], "big"), int.from_bytes(digest[:8], "big")
-        self._bits.state = self._state
-        return self._generator
+    def generate_state(self, n_words: int, dtype: Any = np.uint64) -> NDArray[np.uint64]:
+        """The two words of the key, the lower one first: `[2]`."""
+        return np.frombuffer(self._digest, ">u8")[::-1].astype(np.uint64)
 
 
-def uniforms(seed: int, purpose: str, *indices: int | Sequence[int], of: ArrayLike, block: ArrayLike = 0) -> Floats:
+def uniforms(seed: int, purpose: str, *indices: int, of: ArrayLike, block: ArrayLike = 0) -> Floats:
     """Four uniform numbers from the open interval (0, 1) for each integer in ``of``: `[len(of), 4]`.
 
     The integers are indices, such as client indices. A row depends only on its own integer and its ``block``, not on
     which others are in ``of``. ``block`` is one integer for all rows or one for each row, and counts the groups of four
-    numbers of the same index. The last of the ``indices`` may be a sequence with one for each row. Neighbouring values
-    are 2^-32 apart.
+    numbers of the same index. Neighbouring values are 2^-32 apart.
     """
     return np.ascontiguousarray(columns_of(counter_key(seed, purpose, *indices), of, block).T)
 
 
-def counter_key(seed: int, purpose: str, *indices: int | Sequence[int]) -> NDArray[np.uint64]:
-    """The key of ``columns_of`` under which ``uniforms`` draws: two words of 32 bits, `[2, 1]`.
-
-    If the last index is a sequence, one key for each of its numbers: `[2, n]`.
-    """
-    *before, last = indices or ((),)
-    if isinstance(last, Sequence) and indices:
-        digest = b"".join([_digest(8, seed, purpose, *before, index) for index in last])
-    else:
-        digest = _digest(8, seed, purpose, *indices)
-    return np.frombuffer(digest, dtype=">u4").astype(np.uint64).reshape(-1, 2).T
+def counter_key(seed: int, purpose: str, *indices: int) -> NDArray[np.uint64]:
+    """The key of ``columns_of`` under which ``uniforms`` draws: two words of 32 bits, `[2, 1]`."""
+    return np.frombuffer(_digest(8, seed, purpose, *indices), dtype=">u4").astype(np.uint64)[:, None]
 
 
 def columns_of(keys: NDArray[np.uint64], of: ArrayLike, block: ArrayLike = 0) -> Floats:
@@ -90,14 +77,12 @@ def columns_of(keys: NDArray[np.uint64], of: ArrayLike, block: ArrayLike = 0) ->
     ``keys`` hold one ``counter_key`` for all integers in ``of``, `[2, 1]`, or one for each, `[2, len(of)]`.
     """
     numbers = np.ascontiguousarray(of, dtype=np.int64)
-    blocks = np.ascontiguousarray(np.broadcast_to(np.asarray(block, dtype=np.int64), numbers.shape))
     if len(numbers) <= _FEW:
-        first, second = keys.tolist()
-        if len(first) == 1:
-            first, second = first * len(numbers), second * len(numbers)
-        counters = zip(numbers.tolist(), blocks.tolist(), zip(first, second, strict=True), strict=True)
-        words = [philox_of(*counter) for counter in counters]
+        of_each = [block] * len(numbers) if isinstance(block, int) else np.broadcast_to(block, numbers.shape).tolist()
+        of_keys = keys.T.tolist() if keys.shape[1] > 1 else keys.T.tolist() * len(numbers)
+        words = [philox_of(*counter) for counter in zip(numbers.tolist(), of_each, of_keys, strict=True)]
         return (np.array(words, dtype=float).reshape(-1, 4).T + 0.5) * 2.0**-32
+    blocks = np.ascontiguousarray(np.broadcast_to(np.asarray(block, dtype=np.int64), numbers.shape))
     drawn = np.empty((4, len(numbers)))
     for start in range(0, len(numbers), _BLOCKS_AT_ONCE):
         part = slice(start, start + _BLOCKS_AT_ONCE)
@@ -109,7 +94,7 @@ def columns_of(keys: NDArray[np.uint64], of: ArrayLike, block: ArrayLike = 0) ->
     return drawn
 
 
-def normals(seed: int, purpose: str, *indices: int | Sequence[int], of: ArrayLike, block: ArrayLike = 0) -> Floats:
+def normals(seed: int, purpose: str, *indices: int, of: ArrayLike, block: ArrayLike = 0) -> Floats:
     """As ``uniforms``, but four independent standard normal numbers per row (Box and Muller 1958): `[len(of), 4]`."""
     return normals_of(uniforms(seed, purpose, *indices, of=of, block=block))
 
@@ -136,7 +121,7 @@ def philox(even: NDArray[np.uint64], odd: NDArray[np.uint64], key: NDArray[np.ui
     return np.stack([even[0], odd[0], even[1], odd[1]])
 
 
-def philox_of(number: int, block: int, key: tuple[int, int]) -> tuple[int, int, int, int]:
+def philox_of(number: int, block: int, key: Sequence[int]) -> tuple[int, int, int, int]:
     """``philox`` for one counter, without arrays: ``number`` is its words 0 and 1, ``block`` its words 2 and 3."""
     mask, first, second = 0xFFFFFFFF, *key
     a, b, c, d = number & mask, number >> 32 & mask, block & mask, block >> 32 & mask
@@ -147,6 +132,6 @@ def philox_of(number: int, block: int, key: tuple[int, int]) -> tuple[int, int, 
     return a, b, c, d
 
 
-def _digest(size: int, seed: int, purpose: str, *indices: int | Sequence[int]) -> bytes:
+def _digest(size: int, seed: int, purpose: str, *indices: int) -> bytes:
     text = "/".join([str(seed), purpose, *map(str, indices)])
     return hashlib.blake2b(text.encode(), digest_size=size).digest()

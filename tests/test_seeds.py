@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 from calls import calls
@@ -30,21 +32,15 @@ def test_published_vectors(counter, key, result):
     assert " ".join(f"{word:08x}" for word in alone) == result
 
 
-@pytest.mark.parametrize("many", [1, 5, 300])
-def test_an_index_for_each_row(many):
-    rounds, numbers = list(range(many)), np.arange(many) * 7
-    for draw in (seeds.uniforms, seeds.normals):
-        alone = [draw(3, "some purpose", 5, round_, of=[number]) for round_, number in zip(rounds, numbers)]
-        assert np.array_equal(draw(3, "some purpose", 5, rounds, of=numbers), np.concatenate(alone))
-
-
-def test_one_object_gives_the_generators_of_all_draws():
-    reused = seeds.Generators()
+def test_a_generator_is_numpys_of_the_same_key():
     for index in range(5):
-        again, made = reused.generator(1, "some purpose", index), seeds.generator(1, "some purpose", index)
-        assert again.choice(400_000, 3, replace=False).tolist() == made.choice(400_000, 3, replace=False).tolist()
-        assert again.integers(10**12, size=7).tolist() == made.integers(10**12, size=7).tolist()
-        assert again.random() == made.random()
+        digest = hashlib.blake2b(f"1/some purpose/{index}".encode(), digest_size=16).digest()
+        plain = np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "big")))
+        made = seeds.generator(1, "some purpose", index)
+        assert made.choice(400_000, 3, replace=False).tolist() == plain.choice(400_000, 3, replace=False).tolist()
+        assert made.integers(10**12, size=7).tolist() == plain.integers(10**12, size=7).tolist()
+        jumped = [of.bit_generator.jumped(2).random_raw(3).tolist() for of in (made, plain)]
+        assert jumped[0] == jumped[1]
 
 
 @settings(max_examples=25, deadline=None)

@@ -58,7 +58,7 @@ def _no_jitter() -> Floats:
 
 @dataclass(frozen=True)
 class Phases:
-    """The phases of rounds, from their ``numbers`` `[rounds, NUMBERS]`.
+    """The phases of rounds, from their ``numbers`` `[rounds, NUMBERS]`, or of one round, without the axis `[rounds]`.
 
     ``factors`` `[3, rounds]` (jitter) multiply the seconds of download, compute and upload, ``slow`` `[rounds]` those
     of compute again; both are 1 for a price.
@@ -72,32 +72,32 @@ class Phases:
     @cached_property
     def bits(self) -> Floats:
         """Bits of the downloads and of the uploads, `[2, rounds]`."""
-        return self.numbers[:, :2].T
+        return self.numbers.T[:2]
 
     @cached_property
     def latency(self) -> Floats:
         """Seconds before the first bit of download and upload, `[2, rounds]`; 0 if there are no bits."""
-        return np.where(self.bits > 0, self.numbers[:, _LATENCY] * self.factors[::2], 0.0)
+        return np.where(self.bits > 0, self.numbers.T[_LATENCY] * self.factors[::2], 0.0)
 
     @cached_property
     def rates(self) -> Floats:
         """Bits per second of each client's own link, `[2, rounds]`: down and up."""
-        return np.asarray(self.numbers[:, _LATENCY + 1 : _COOL].T / self.factors[::2])
+        return np.asarray(self.numbers.T[_LATENCY + 1 : _COOL] / self.factors[::2])
 
     @cached_property
     def compute_seconds(self) -> Floats:
         """Seconds of loading and computing, with slow-down and throttling, `[rounds]`."""
-        busy = self.numbers[:, _COOL] * self.factors[1] * self.slow
+        busy = self.numbers.T[_COOL] * self.factors[1] * self.slow
         if self.throttling:
-            busy = throttled(busy, self.numbers[:, _AFTER], self.numbers[:, _SHARE])
+            busy = throttled(busy, self.numbers.T[_AFTER], self.numbers.T[_SHARE])
         return np.asarray(busy)
 
     @cached_property
     def watts(self) -> Three:
         """Mean power while it receives, computes and sends, each `[rounds]`."""
-        idle, most, busy = self.numbers[:, [_IDLE, _COMPUTING, _BUSY]].T
+        idle, most, busy = self.numbers.T[[_IDLE, _COMPUTING, _BUSY]]
         computing = idle + (most - idle) * busy
-        return idle + self.numbers[:, _RECEIVING], computing, idle + self.numbers[:, _SENDING]
+        return idle + self.numbers.T[_RECEIVING], computing, idle + self.numbers.T[_SENDING]
 
     def transfer(self, direction: int) -> Floats:
         """Seconds of the whole download (0) or upload (1), `[rounds]`."""
@@ -117,7 +117,7 @@ class Phases:
     @property
     def peak_watts(self) -> Floats:
         """The highest power that a round draws in the phases that take time, `[rounds]`."""
-        most = self.watts[0], self.numbers[:, _COMPUTING], self.watts[2]
+        most = self.watts[0], self.numbers.T[_COMPUTING], self.watts[2]
         down, busy, up = (np.where(spent > 0, power, 0.0) for spent, power in zip(self.seconds, most, strict=True))
         return np.asarray(np.maximum(np.maximum(down, busy), up))
 

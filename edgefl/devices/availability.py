@@ -33,6 +33,10 @@ Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 Scalar = TypeVar("Scalar", bound=np.generic)
 
+FEW = 64
+"""Up to so many clients are asked together until when they stay as they are; of more that takes longer than it saves.
+"""
+
 
 class Availability:
     """When clients are available to the server: a registered part, ``fleet.availability: {NAME: {...}}``.
@@ -101,6 +105,36 @@ def availability_of(options: AvailabilityOptions | Literal["always"], clients: i
     name, own = ("always", None) if options == "always" else options.chosen
     made: Availability = registry.get("availability", name)(own, seed)
     return made
+
+
+class Presence:
+    """What a run knows of its clients' availability.
+
+    One that was asked with a few others isn't asked again as long as it stays as it is; its time only passes.
+    """
+
+    def __init__(self, availability: Availability, clients: int):
+        self._availability = availability
+        self._on, self._until = np.zeros(clients, bool), np.zeros(clients)
+
+    def available(self, clients: Integers, at: float) -> Booleans:
+        """Whether each client is available: `[clients]`."""
+        if len(clients) > FEW:
+            return self._availability.available(clients, at)
+        self._ask(clients, at)
+        return self._on[clients]
+
+    def leaves(self, clients: Integers, at: float) -> Floats:
+        """When each available client becomes unavailable, inf for never; ``at`` for one that is unavailable."""
+        if len(clients) > FEW:
+            return self._availability.leaves(clients, at)
+        self._ask(clients, at)
+        return np.where(self._on[clients], self._until[clients], at)
+
+    def _ask(self, clients: Integers, at: float) -> None:
+        asked = clients[self._until[clients] <= at]
+        if len(asked):
+            self._on[asked], self._until[asked] = self._availability.state(asked, at)
 
 
 class Always(Availability):

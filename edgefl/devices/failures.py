@@ -5,7 +5,6 @@ Which clients attack is an option too, but no draw of a round (``edgefl.devices.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated
@@ -131,11 +130,8 @@ class Failures:
     slow: NDArray[np.float64]
 
 
-def draw_failures(options: FailureOptions, seed: int, round: int | Sequence[int], clients: ArrayLike) -> Failures:
-    """Draw the failures of these clients in this round, one number for all or one for each.
-
-    A client's draw doesn't depend on the other clients.
-    """
+def draw_failures(options: FailureOptions, seed: int, round: int, clients: ArrayLike) -> Failures:
+    """Draw the failures of these clients in this round; a client's draw doesn't depend on the other clients."""
     count = len(np.asarray(clients))
     if options.never:
         return Failures(np.zeros(count, np.int8), np.ones(count), np.ones(count))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -140,14 +140,21 @@ class Fleet:
         """
         return _available_memory(self.devices, self.device_index)
 
-    def jitter(self, seed: int, round: int | Sequence[int], clients: ArrayLike) -> dict[str, Floats]:
+    @cached_property
+    def _sigmas(self) -> tuple[Floats, Floats]:
+        """The jitter of each device and of each link."""
+        return np.array([device.jitter for device in self.devices]), np.array([link.jitter for link in self.links])
+
+    def jitter(self, seed: int, round: int, clients: ArrayLike) -> dict[str, Floats]:
         """Lognormal factors with median 1 on the durations "download", "compute" and "upload" in this round.
 
-        Each is `[clients]`; ``round`` is one number for all or one for each. The sigmas are the jitter of the client's
-        link and device profiles. A client's factors don't depend on the other clients.
+        Each is `[clients]`. The sigmas are the jitter of the client's link and device profiles. A client's factors
+        don't depend on the other clients.
         """
+        clients = np.asarray(clients, dtype=np.int64)
         drawn = seeds.normals(seed, "jitter", round, of=clients)
-        compute, transfer = self.of_devices("jitter", clients), self.of_links("jitter", clients)
+        of_devices, of_links = self._sigmas
+        compute, transfer = of_devices[self.device_index[clients]], of_links[self.link_index[clients]]
         sigmas = {"download": transfer, "compute": compute, "upload": transfer}
         return {phase: np.exp(sigma * drawn[:, i]) for i, (phase, sigma) in enumerate(sigmas.items())}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -41,7 +40,7 @@ class Relays:
         seeds.generator(seed, "relays").shuffle(of)
         return cls(of, _link(options.link), options.failures)
 
-    def lost(self, seed: int, number: int | Sequence[int], relays: ArrayLike) -> NDArray[np.bool_]:
+    def lost(self, seed: int, number: int, relays: ArrayLike) -> NDArray[np.bool_]:
         """Which of these relays are lost in the dispatch of this ``number``: `[relays]`.
 
         A relay's draw doesn't depend on the others.
@@ -51,7 +50,7 @@ class Relays:
         drawn: NDArray[np.bool_] = seeds.uniforms(seed, "relay failures", number, of=relays)[:, 0] < self.failures
         return drawn
 
-    def jitter(self, seed: int, number: int | Sequence[int], relays: ArrayLike) -> NDArray[np.float64]:
+    def jitter(self, seed: int, number: int, relays: ArrayLike) -> NDArray[np.float64]:
         """Lognormal factors with median 1 on the seconds of these relays' downloads and uploads: `[2, relays]`."""
         if not self.link.jitter:
             return np.ones((2, len(np.asarray(relays))))

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.cost import Phases, round_numbers
 from edgefl.devices import Device
+from edgefl.devices.failures import NONE, draw_failures
 from edgefl.planning.cohort_places import places
+from edgefl.planning.planner import Plan
 from edgefl.planning.setup import Setup
-from edgefl.simulation.closed_form import Flights, Integers
-from edgefl.simulation.dispatch import flights_of
+from edgefl.simulation.client import Flight, flights_from
+from edgefl.simulation.closed_form import AT_END, FINISHED, Dispatch, Flights, Integers
 from edgefl.simulation.run_state import SimulationRun
-from edgefl.simulation.selection.base import Candidates, Chosen
+from edgefl.simulation.selection.base import Candidates
 from edgefl.simulation.selection.orders import NO_CLIENTS
-from edgefl.simulation.tally import Tally
 
 
 def candidates(run: SimulationRun, round: int, kinds: Sequence[str]) -> Candidates:
@@ -29,7 +32,7 @@ def candidates(run: SimulationRun, round: int, kinds: Sequence[str]) -> Candidat
     groups = {kind: groups.get(kind, NO_CLIENTS) for kind in kinds_by_index}
 
     def ready(clients: Integers) -> NDArray[np.bool_]:
-        free = setup.fleet.availability.available(clients, run.now)
+        free = run.progress.presence.available(clients, run.now)
         if batteries is not None:
             free &= batteries.ready(clients, run.now)
         if flying or queued:
@@ -72,14 +75,6 @@ def _cohort(setup: Setup, kinds: Sequence[str]) -> int:
     return sum(min(n, population[k]) for k, n in places(setup.round.cohort, population).items())
 
 
-def choose(run: SimulationRun, round: int, kinds: Sequence[str], tally: Tally, count: int | None = None) -> Chosen:
-    """Select the cohort's clients, or ``count`` clients, and count them in the tally."""
-    chosen = run.parts.selection.choose(candidates(run, round, kinds), round, count)
-    tally.unavailable += chosen.unready
-    tally.selected += len(chosen.clients)
-    return chosen
-
-
 def empty_outcome(run: SimulationRun, kinds: Sequence[str]) -> str:
     """Outcome of a round in which no client was dispatched."""
     if run.parts.setup.round.gate == "eligible" and not any(len(run.parts.roster.able(kind)) for kind in kinds):
@@ -87,7 +82,76 @@ def empty_outcome(run: SimulationRun, kinds: Sequence[str]) -> str:
     return "nobody available"
 
 
-def dispatch_clients(run: SimulationRun, clients: Integers, round: int) -> Flights:
-    """Dispatch these clients at the current virtual time."""
-    parts = run.parts
-    return flights_of(parts.setup, parts.roster, parts.batteries, clients, run.next_dispatch(round))
+def dispatch_clients(run: SimulationRun, clients: Integers, dispatch: Dispatch) -> Flights:
+    """Flights of these clients.
+
+    Draws depend on the seed, the number of the dispatch and the client, but not on the other clients.
+    """
+    setup, roster, fleet = run.parts.setup, run.parts.roster, run.parts.setup.fleet
+    cells = roster.cell[clients]
+    no_memory = np.zeros(len(clients), bool)
+    if setup.round.gate == "everyone":
+        no_memory = roster.of_cells("memory")[cells] > fleet.budgets["memory"][clients]
+    return Flights(
+        dispatch,
+        clients,
+        [roster.cells[cell] for cell in cells.tolist()],
+        roster.numbers(_numbers)[cells],
+        _jitter(run, clients, dispatch),
+        draw_failures(fleet.failures, setup.seed, dispatch.number, clients),
+        run.progress.presence.leaves(clients, dispatch.at),
+        _joules(run, clients, dispatch),
+        no_memory,
+        fleet.throttling,
+    )
+
+
+def dispatch_one(run: SimulationRun, client: Integers, dispatch: Dispatch, until: float) -> Flight:
+    """The flight of one client `[1]`, which is late after the time ``until``: what ``dispatch_clients`` gives.
+
+    A policy that replaces each landed client at once dispatches them one by one.  Arrays of a whole dispatch, each of
+    one number, took half the time of its rounds; so here one that doesn't fail is made of plain numbers.
+    """
+    setup, roster, fleet, at = run.parts.setup, run.parts.roster, run.parts.setup.fleet, dispatch.at
+    failures = draw_failures(fleet.failures, setup.seed, dispatch.number, client)
+    if failures.phase[0] != NONE or setup.round.gate == "everyone":
+        return next(flights_from(dispatch_clients(run, client, dispatch), until))
+    number, slow = int(client[0]), float(failures.slow[0])
+    cell = int(roster.cell[number])
+    phases = Phases(roster.numbers(_numbers)[cell], fleet.throttling, _jitter(run, client, dispatch)[:, 0], slow)
+    down, up = (phases.latency + phases.bits / phases.rates).tolist()
+    latency, rates, bits = (tuple(pair.tolist()) for pair in (phases.latency, phases.rates, phases.bits))
+    receiving, computing, sending = phases.watts
+    return Flight(
+        number,
+        dispatch,
+        leaves=max(float(run.progress.presence.leaves(client, at)[0]), at),
+        until=max(until, at),
+        joules=float(_joules(run, client, dispatch)[0]),
+        plan=roster.cells[cell],
+        outcome=FINISHED,
+        last=AT_END,
+        durations=(down, float(phases.compute_seconds), up),
+        latency=latency,
+        rates=rates,
+        bits=bits,
+        slow=slow,
+        watts=(float(receiving), float(computing), float(sending)),
+        sent=at,
+    )
+
+
+def _jitter(run: SimulationRun, clients: Integers, dispatch: Dispatch) -> NDArray[np.float64]:
+    """Factors on the seconds of download, compute and upload: `[3, clients]`."""
+    jitter = run.parts.setup.fleet.jitter(run.parts.setup.seed, dispatch.number, clients)
+    return np.stack([jitter["download"], jitter["compute"], jitter["upload"]])
+
+
+def _joules(run: SimulationRun, clients: Integers, dispatch: Dispatch) -> NDArray[np.float64]:
+    """The charge of the clients' batteries, inf on mains power: `[clients]`."""
+    batteries = run.parts.batteries
+    return np.full(len(clients), inf) if batteries is None else batteries.level(clients, dispatch.at)
+
+
+def _numbers(plan: Plan) -> tuple[float, ...]:
+    return round_numbers(plan.cost.compute, plan.cost.traffic, plan.device, plan.link)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Any, cast
 
 import simpy
 
 from edgefl.devices import ServerLinkOptions
-from edgefl.simulation.client import Flight, client, flights_from
+from edgefl.simulation.client import Flight, client
 from edgefl.simulation.clock import LAST, Clock, Steps
-from edgefl.simulation.closed_form import FINISHED, LATE, Flights
+from edgefl.simulation.closed_form import FINISHED, LATE
 from edgefl.simulation.lines import FairShare, lines_of
 
 
@@ -28,9 +28,9 @@ class InFlight:
         self._arrivals = 0
         self._awaited: tuple[float, float, simpy.Event] | None = None
 
-    def launch(self, flights: Flights, until: float = inf) -> None:
-        """Begin these flights; those still under way at the virtual time ``until`` are late."""
-        for flight in flights_from(flights, until):
+    def launch(self, flights: Iterable[Flight]) -> None:
+        """Begin these flights."""
+        for flight in flights:
             self.begin(flight)
 
     def begin(self, flight: Flight) -> None:

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from edgefl.errors import RunError
 from edgefl.planning.round_options import RoundOptions
 from edgefl.schedules import Stage
-from edgefl.simulation.client import Flight, landings
+from edgefl.simulation.client import Flight, flights_from, landings
 from edgefl.simulation.clock import LAST, Steps
-from edgefl.simulation.closed_form import Flights, Integers, Landings, closed
-from edgefl.simulation.cohort import choose, cohort, dispatch_clients, empty_outcome
-from edgefl.simulation.dispatch import may_arrive
+from edgefl.simulation.closed_form import FINISHED, Flights, Integers, Landings, closed
+from edgefl.simulation.cohort import candidates, cohort, dispatch_clients, dispatch_one, empty_outcome
 from edgefl.simulation.in_flight import InFlight
 from edgefl.simulation.landings import land_cohort, land_flight, record_processed, why_ended
 from edgefl.simulation.learning import Arrival
 from edgefl.simulation.run_state import SimulationRun
+from edgefl.simulation.selection.base import Candidates, Chosen
 from edgefl.simulation.tally import Tally
 
 FLIGHTS_PER_UPDATE = 20
@@ -39,6 +39,7 @@ class RoundServer:
     landed: int = 0
     arrived: int = 0
     began: float = field(init=False)
+    _known: tuple[int, Candidates] | None = None
     _short: bool = False
     _outcome: str = "completed"
 
@@ -79,7 +80,17 @@ class RoundServer:
 
     def choose(self) -> Integers:
         """The clients of a cohort."""
-        return choose(self.run, self.round, self.kinds, self.tally).clients
+        return self._choose().clients
+
+    def _choose(self, count: int | None = None) -> Chosen:
+        """Select the cohort's clients, or ``count`` clients, and count them in the tally."""
+        changes = self.run.parts.roster.changes
+        if self._known is None or self._known[0] != changes:
+            self._known = changes, candidates(self.run, self.round, self.kinds)
+        chosen = self.run.parts.selection.choose(self._known[1], self.round, count)
+        self.tally.unavailable += chosen.unready
+        self.tally.selected += len(chosen.clients)
+        return chosen
 
     def fill(self) -> None:
         """Send clients off to all free places."""
@@ -91,11 +102,17 @@ class RoundServer:
             return
         if run.parts.roster.moving:
             run.judge(self.round)  # landed clients hold newer copies, or have spent joules
-        chosen = choose(run, self.round, self.kinds, self.tally, free)
-        if len(chosen.clients):
-            flights = dispatch_clients(run, chosen.clients, self.round)
-            run.parts.learning.send(flights, may_arrive(flights))
-            air.launch(flights, inf if options.deadline is None else self.now + options.deadline)
+        chosen = self._choose(free)
+        if len(clients := chosen.clients):
+            dispatch = run.next_dispatch(self.round)
+            until = inf if options.deadline is None else self.now + options.deadline
+            if len(clients) == 1:
+                flights = [dispatch_one(run, clients, dispatch, until)]
+            else:
+                flights = list(flights_from(dispatch_clients(run, clients, dispatch), until))
+            plans, go = [flight.plan for flight in flights], [flight.outcome == FINISHED for flight in flights]
+            run.parts.learning.send(clients.tolist(), plans, dispatch, go)
+            air.launch(flights)
         self._short = len(chosen.clients) < free and chosen.unready > busy
 
     # clients land -----------------------------------------------------------------------------------------------------
@@ -140,21 +157,21 @@ class RoundServer:
     def play_cohort(self, clients: Integers) -> Steps:
         """Send a cohort off and wait for it, and for its relays' sums; return the updates that arrived."""
         run, parts = self.run, self.run.parts
-        flights = dispatch_clients(run, clients, self.round)
+        dispatch = run.next_dispatch(self.round)
+        flights = dispatch_clients(run, clients, dispatch)
         relayed = None if parts.tier is None else parts.tier.send(flights)
         kept: NDArray[np.bool_] | bool = True
         if relayed is not None:
             flights, kept = replace(flights, begins=relayed.begins), relayed.kept
         wanted, over = parts.policy.wanted(self.cohort(), len(clients)), parts.policy.over(self.now)
-        plans = list(flights.plans)
-        if parts.flown is not None:
-            parts.learning.send(flights, may_arrive(flights), in_order=True)
-            landed = parts.flown(flights)
-        elif run.air is None:
+        plans, go = list(flights.plans), (flights.ends.outcome == FINISHED) & kept
+        if closed_form := parts.flown is None and run.air is None:
             landed = closed(flights, over, wanted)
-            parts.learning.send(flights, landed.finished & kept, in_order=True)
-        else:
-            parts.learning.send(flights, may_arrive(flights) & kept, in_order=True)
+            go = landed.finished & kept
+        parts.learning.send(clients.tolist(), plans, dispatch, go.tolist(), in_order=True)
+        if parts.flown is not None:
+            landed = parts.flown(flights)
+        elif not closed_form:
             landed, plans = yield from self._fly(flights, over, wanted)
         ended = float(landed.ended.max())
         if relayed is not None:
@@ -165,12 +182,12 @@ class RoundServer:
                 relay_download_bytes=did.download_bytes, relay_upload_bytes=did.upload_bytes,
             )  # fmt: skip
         yield from run.pass_until(ended)
-        return land_cohort(run, landed, plans, flights.dispatch, self.round, self.stage, self.tally)
+        return land_cohort(run, landed, plans, dispatch, self.round, self.stage, self.tally)
 
     def _fly(self, flights: Flights, over: float, wanted: int | None) -> Steps:
         """The cohort's processes, until enough updates have arrived or the round is over; the others are late."""
         air = self.air
-        air.launch(flights)
+        air.launch(flights_from(flights))
         enough = air.landed(len(flights), inf if wanted is None else wanted)
         yield enough if over == inf else enough | self.run.env.at(over, LAST)
         if air.flying:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from edgefl.devices.availability import Presence
 from edgefl.devices.battery import Batteries
 from edgefl.methods import ServerState
 from edgefl.planning.client_evaluation import ScoringPlanner
@@ -103,10 +104,12 @@ class RunProgress:
     ``asked_to_stop`` says that ``on_round`` ended the run early, as ``watch.stopped`` says it of a metric.
     ``reached`` are the indices of the schedule's ``offered`` stages whose updates were aggregated.
     ``scored_versions`` are those that clients received to be scored; training takes no notice of it.  Cached are
-    ``lines`` (texts of plans), ``cohorts`` (sizes by kinds) and ``weight_factors`` (of an update, by its staleness).
+    ``lines`` (texts of plans), ``presence`` (who is there), ``cohorts`` (sizes by kinds) and ``weight_factors`` (of an
+    update, by its staleness).
     """
 
     lines: ClientLines
+    presence: Presence
     scored_versions: ClientVersions
     watch: MetricWatch | None
     totals: Counter[str] = field(default_factory=Counter)

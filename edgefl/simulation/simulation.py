@@ -17,6 +17,7 @@ from torch import Tensor
 
 from edgefl import registry
 from edgefl.cost import Predictor
+from edgefl.devices.availability import Presence
 from edgefl.errors import DivergedError, RunError
 from edgefl.methods import ServerState
 from edgefl.planning.client_evaluation import ScoringPlanner
@@ -120,6 +121,7 @@ class Simulation:
         )
         progress = RunProgress(
             ClientLines(setup),
+            Presence(setup.fleet.availability, clients),
             ClientVersions(clients, keeping=keeping and scoring is not None),
             MetricWatch.of(setup.stop, setup.evaluation.best) if executor is not None else None,
         )

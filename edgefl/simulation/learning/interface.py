@@ -14,7 +14,7 @@ from edgefl.methods import ServerState
 from edgefl.planning.planner import Plan
 from edgefl.planning.versions import always
 from edgefl.schedules import Stage
-from edgefl.simulation.closed_form import Flights
+from edgefl.simulation.closed_form import Dispatch
 from edgefl.work import Description, Work
 from edgefl.work.update import Update
 
@@ -38,10 +38,18 @@ class Learning(Protocol):
 
     state: ServerState
 
-    def send(self, flights: Flights, go: NDArray[np.bool_], *, in_order: bool = False) -> None:
-        """Dispatch clients; those in the mask ``go`` may return an update.
+    def send(
+        self,
+        clients: Sequence[int],
+        plans: Sequence[Plan],
+        dispatch: Dispatch,
+        go: Sequence[bool],
+        *,
+        in_order: bool = False,
+    ) -> None:
+        """Dispatch clients with their plans; those in the mask ``go`` may return an update.
 
-        ``in_order`` says that they land in the order of ``flights``.
+        ``in_order`` says that they land in the order of ``clients``.
         """
         ...
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from edgefl.methods import ServerState, Update
 from edgefl.methods.aggregation.updates import Updates
 from edgefl.planning.meta_state import shapes, shapes_alone
-from edgefl.planning.planner import Planner
+from edgefl.planning.planner import Plan, Planner
 from edgefl.planning.setup import Setup
 from edgefl.schedules import Stage
-from edgefl.simulation.closed_form import Flights
+from edgefl.simulation.closed_form import Dispatch
 from edgefl.simulation.learning.interface import Arrival, part_of_stage
 from edgefl.work import Address, Work
 
@@ -87,7 +87,15 @@ class NoTraining:
         self._alike: dict[int, bool] = {}
         """By aggregation: that it changes versions alone, because the state has tensors of its shapes."""
 
-    def send(self, flights: Flights, go: NDArray[np.bool_], *, in_order: bool = False) -> None:
+    def send(
+        self,
+        clients: Sequence[int],
+        plans: Sequence[Plan],
+        dispatch: Dispatch,
+        go: Sequence[bool],
+        *,
+        in_order: bool = False,
+    ) -> None:
         """Do nothing: no client is trained."""
 
     def expect(self, arrivals: Sequence[Arrival], stage: Stage) -> None:

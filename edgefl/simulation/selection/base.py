@@ -65,6 +65,9 @@ class Chosen:
     """How many of these were not ready."""
 
 
+NOBODY = Chosen(NO_CLIENTS, 0, 0)
+
+
 @dataclass(frozen=True)
 class GroupDraw:
     """A draw of ``count`` clients from one group; every call of ``generator()`` starts the same random numbers."""
@@ -158,15 +161,18 @@ class Selection(ABC):
         while open_places:
             for index, (name, clients) in enumerate(groups.items()):
                 if name in open_places:
-                    seats[name] = min(seats.get(name, 0), len(clients))
-                    share = GroupDraw(name, clients, seats[name], round, candidates, self._draws(index))
-                    chosen[name] = self.pick(share) if share.count else Chosen(NO_CLIENTS, 0, 0)
+                    seats[name] = most = min(seats.get(name, 0), len(clients))
+                    chosen[name] = NOBODY
+                    if most:
+                        share = GroupDraw(name, clients, most, round, candidates, self._draws(index))
+                        chosen[name] = self.pick(share)
             # places of a count that other groups can fill; a group that fell short has no ready clients left
             turn += 1
-            left = (count or 0) - sum(len(c.clients) for c in chosen.values())
+            if (left := (count or 0) - sum(len(c.clients) for c in chosen.values())) <= 0:
+                break
             open_groups = {n: g for n, g in groups.items() if n in chosen and seats[n] < len(g)}
             open_groups = {n: g for n, g in open_groups.items() if len(chosen[n].clients) == seats[n]}
-            open_places = self._apportioned(left, open_groups, population, turn) if left > 0 else {}
+            open_places = self._apportioned(left, open_groups, population, turn)
             seats.update({name: seats[name] + more for name, more in open_places.items()})
             open_places = {name: more for name, more in open_places.items() if more}
         for name, choice in chosen.items():
