@@ -17,7 +17,7 @@ from torch import Tensor
 from edgefl import models, seeds
 from edgefl.errors import MethodError
 from edgefl.methods.aggregation import Cohort
-from edgefl.methods.aggregation.combine import Mix, parts_of
+from edgefl.methods.aggregation.combine import Mix, parts_of, with_current_statistics
 from edgefl.methods.aggregation.products import combined
 from edgefl.methods.aggregation.server_optimizers import stepped
 from edgefl.methods.aggregation.updates import Updates
@@ -358,7 +358,8 @@ class Method:
 
         A policy's weight factor multiplies a client's part after the weights are normalised.  The aggregation rule,
         clipping, compensation and the server's optimizer come from the scenario; the optimizer's state is included.
-        Buffers are averaged, and no optimizer steps them.  ``among`` limits this to addresses with that prefix.
+        Buffers are statistics: they are mixed by share from the server's current value, whatever an update began with,
+        and no optimizer steps them.  ``among`` limits this to addresses with that prefix.
         """
 
         def limited(address: Address, cohort: Cohort) -> Mapping[Address, float]:
@@ -366,11 +367,14 @@ class Method:
 
         parameters = {a: t for a, t in state.tensors.items() if averaged(a)}
         weigh, options = weight or self.update_weight, self.setting.aggregation
+        buffers = self.setting.buffers
         updates = Updates(map(self.rebuild, updates), Updates(updates).mean)
+        if updates.mean is None:  # else they are a whole cohort's, which began with the current values
+            updates = with_current_statistics(parameters, updates, buffers)
         if self.setting.averages_products:
-            return combined(state.tensors, parameters, updates, limited, weigh, self.setting.buffers, options)
-        parts = parts_of(parameters, *updates.deltas(parameters, weigh, options), limited)
-        return stepped(state.tensors, parts, self.setting.buffers, options)
+            return combined(state.tensors, parameters, updates, limited, weigh, buffers, options)
+        parts = parts_of(parameters, *updates.deltas(parameters, weigh, options), limited, buffers)
+        return stepped(state.tensors, parts, buffers, options)
 
     def export(self, state: ServerState, kind: str) -> Mapping[str, Tensor]:
         """Values of a kind's model, by parameter, that a finished run's ``model(kind)`` has instead of the state's own.

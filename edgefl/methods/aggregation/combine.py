@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -11,6 +12,7 @@ from edgefl.methods.aggregation.options import MEAN, AggregationOptions
 from edgefl.methods.aggregation.senders import Cohort
 from edgefl.methods.aggregation.updates import Updates
 from edgefl.work import Address
+from edgefl.work.slices import take
 from edgefl.work.sums import exact
 from edgefl.work.update import Update
 
@@ -62,14 +64,47 @@ def combine(
     return {address: moved(tensors[address], terms) for address, terms in parts.items()}
 
 
-def parts_of(tensors: Mapping[Address, Tensor], changes: Mapping[Address, Tensor], cohort: Cohort, mix: Mix) -> Parts:
-    """Coefficients and deltas of each address, of these ``changes``; addresses without any are left out."""
+def parts_of(
+    tensors: Mapping[Address, Tensor],
+    changes: Mapping[Address, Tensor],
+    cohort: Cohort,
+    mix: Mix,
+    buffers: Container[Address] = (),
+) -> Parts:
+    """Coefficients and deltas of each address, of these ``changes``; addresses without any are left out.
+
+    Where another address's change moves a buffer, it is that to the buffer's own value: ``w_b + D_b - w_a``.
+    """
     parts = {}
     for address in tensors:
         mixed = mix(address, cohort)
-        if terms := [_term(b, c, changes) for b, c in mixed.items() if c and address_of(b) in changes]:
+        starts = tensors if address in buffers else {}
+        if terms := [_term(address, b, c, changes, starts) for b, c in mixed.items() if c and address_of(b) in changes]:
             parts[address] = terms
     return parts
+
+
+def with_current_statistics(
+    tensors: Mapping[Address, Tensor], updates: Updates, buffers: Container[Address]
+) -> Updates:
+    """The updates with buffers as changes of the server's current values, whatever values their clients began with.
+
+    Buffers are statistics, no directions: the sum of a running variance and of differences to older ones comes below
+    zero.  With this a buffer becomes ``w + sum_i share_i (w_i - w)``, a mean of values.
+    """
+    bases: dict[tuple[int, int], Mapping[Address, Tensor]] = {}
+
+    def from_current(update: Update) -> Update:
+        key = id(update.base), id(update.work.up)  # held by updates; clients that began alike share one base, here too
+        if key not in bases:
+            items = (i for payload in update.work.up for i in payload.items if i.source in buffers)
+            current = {i.source: take(tensors[i.source], i.cut) for i in items if i.source in update.base}
+            same = all(update.base[address] is value for address, value in current.items())
+            bases[key] = update.base if same else {**update.base, **current}
+        base = bases[key]
+        return update if base is update.base else replace(update, base=base)
+
+    return Updates(map(from_current, updates))
 
 
 def address_of(source: Source) -> Address:
@@ -77,10 +112,24 @@ def address_of(source: Source) -> Address:
     return source.source if isinstance(source, RowMap) else source
 
 
-def _term(source: Source, coefficient: float, changes: Mapping[Address, Tensor]) -> MixTerm:
-    if isinstance(source, RowMap):
-        return MixTerm(coefficient, changes[source.source][slice(*source.taken)], source.into)
-    return MixTerm(coefficient, changes[source])
+def _term(
+    address: Address,
+    source: Source,
+    coefficient: float,
+    changes: Mapping[Address, Tensor],
+    starts: Mapping[Address, Tensor],
+) -> MixTerm:
+    """A term of an address's mean update; ``starts`` are the values from which a buffer moves, empty for others."""
+    taken, into = (source.taken, source.into) if isinstance(source, RowMap) else (None, None)
+    other = address_of(source)
+    delta = _rows(changes[other], taken)
+    if starts and other != address:
+        delta = delta + (exact(_rows(starts[other], taken)) - exact(_rows(starts[address], into)))
+    return MixTerm(coefficient, delta, into)
+
+
+def _rows(tensor: Tensor, which: tuple[int, int] | None) -> Tensor:
+    return tensor if which is None else tensor[slice(*which)]
 
 
 def moved(value: Tensor, parts: Sequence[MixTerm], lr: float = 1.0) -> Tensor:
@@ -88,5 +137,5 @@ def moved(value: Tensor, parts: Sequence[MixTerm], lr: float = 1.0) -> Tensor:
     new = exact(value)
     new = new.clone() if new is value else new
     for coefficient, delta, into in parts:
-        (new if into is None else new[slice(*into)]).add_(delta, alpha=lr * coefficient)
+        _rows(new, into).add_(delta, alpha=lr * coefficient)
     return new.to(value.dtype)

@@ -52,7 +52,8 @@ def combined(
     rest = {address: tensor for address, tensor in parameters.items() if address not in factors}
     others = [_only(update, lambda item: item.source not in factors) for update in updates]
     deltas = Updates(others).deltas(rest, weight, options)
-    changed = stepped(tensors, parts_of(rest, *deltas, lambda a, _: mix(a, cohort)), buffers, options)
+    parts = parts_of(rest, *deltas, lambda a, _: mix(a, cohort), buffers)
+    changed = stepped(tensors, parts, buffers, options)
     for address in sorted(a for a in factors if a.endswith(SECOND)):
         mixed = mix(address, cohort)
         needed = {address, *(address_of(source) for source in mixed)}
