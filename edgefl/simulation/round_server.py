@@ -41,6 +41,7 @@ class RoundServer:
     began: float = field(init=False)
     _known: tuple[int, Candidates] | None = None
     _short: bool = False
+    _most: float = inf
     _outcome: str = "completed"
 
     def __post_init__(self) -> None:
@@ -93,12 +94,12 @@ class RoundServer:
         return chosen
 
     def fill(self) -> None:
-        """Send clients off to all free places."""
+        """Send clients off to all free places, unless the round gives up."""
         run, air, options = self.run, self.air, self.options
         busy = len(air.flying) + len(air.queue)
         free = (options.concurrency or self.cohort()) - busy
         self._short = False
-        if free <= 0:
+        if free <= 0 or self.landed >= self._most:
             return
         if run.parts.roster.moving:
             run.judge(self.round)  # landed clients hold newer copies, or have spent joules
@@ -123,9 +124,10 @@ class RoundServer:
         None if the round has so many flights that it gives up, or if nobody can be sent off for too long.
         """
         air, retry = self.air, self.options.retry
+        self._most = FLIGHTS_PER_UPDATE * wanted
         while True:
             air.line_up()
-            gives_up = self.landed >= FLIGHTS_PER_UPDATE * wanted
+            gives_up = self.landed >= self._most
             if air.queue and not gives_up:
                 return air.queue.popitem(last=False)[1]
             if air.flying and not gives_up:
