@@ -1,4 +1,8 @@
-"""Dataclasses as plain JSON data, and back: ``to_data`` and ``from_data``, the one pair for all that travels."""
+"""Dataclasses as plain JSON data, and back: ``to_data`` and ``from_data``, the one pair for all that travels.
+
+A class whose data isn't that of its fields has a pair of its own: ``to_data()`` with ``from_data(raw)``, or with
+``load_data(raw)`` where the object is there already.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ Reader = Callable[[Any], Any]
 
 
 def to_data(value: Any) -> Any:
-    """Mappings, lists, text and numbers; a mapping whose keys aren't text is a list of pairs."""
+    """Mappings, lists, text and numbers; a mapping whose keys aren't text is a list of pairs, and a set is sorted."""
     if hasattr(value, "to_data"):
         return value.to_data()
     if hasattr(value, "__dataclass_fields__"):
@@ -23,8 +27,10 @@ def to_data(value: Any) -> Any:
         if all(isinstance(key, str) for key in value):
             return {key: to_data(each) for key, each in value.items()}
         return [[to_data(key), to_data(each)] for key, each in value.items()]
-    if isinstance(value, list | tuple | Set):
+    if isinstance(value, list | tuple):
         return [to_data(each) for each in value]
+    if isinstance(value, Set):
+        return sorted(to_data(each) for each in value)
     return value
 
 
@@ -39,9 +45,18 @@ def from_data(cls: type[T], raw: Any) -> T:
     return made
 
 
+def load_data(held: Any, raw: Mapping[str, Any]) -> None:
+    """Give the fields of a dataclass's object that ``raw`` names these values, read as ``from_data`` does."""
+    for name, value in raw.items():
+        setattr(held, name, _reader(_types(held.__class__)[name])(value))
+
+
 @cache
 def _names(cls: type) -> tuple[str, ...]:
     return tuple(field.name for field in fields(cls) if field.init)
+
+
+_types = cache(get_type_hints)
 
 
 @cache
@@ -58,7 +73,7 @@ def _reader(kind: Any) -> Reader:
         made: Reader = kind.from_data
         return made
     if hasattr(kind, "__dataclass_fields__"):
-        hints = get_type_hints(kind)
+        hints = _types(kind)
         readers = {name: reader for name in _names(kind) if (reader := _reader(hints[name])) is not _same}
         return lambda raw: kind(**{n: readers[n](v) if n in readers else v for n, v in raw.items()})
     if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
@@ -67,8 +82,8 @@ def _reader(kind: Any) -> Reader:
     if origin is tuple:
         readers_of = [_reader(arg) for arg in args]
         return lambda raw: tuple(read(value) for read, value in zip(readers_of, raw, strict=True))
-    if origin in (frozenset, list) or (origin is not None and issubclass(origin, Sequence) and origin is not Mapping):
-        each, into = _reader(args[0]), frozenset if origin is frozenset else list
+    if origin in (set, frozenset) or (origin is not None and issubclass(origin, Sequence)):
+        each, into = _reader(args[0]), list if issubclass(origin, Sequence) else origin
         return _same if into is list and each is _same else lambda raw: into(map(each, raw))
     if origin is not None and issubclass(origin, Mapping):
         key, value = (_reader(arg) for arg in (*args, int)[:2])

@@ -106,7 +106,7 @@ def play(folder: Path, options: argparse.Namespace, rounds: int) -> None:
         directory.rewind(latest[0] if latest else 0)
         simulation = Simulation(setup, Adding(), predictor_of(loaded), directory)  # type: ignore[arg-type]
         if latest:
-            simulation.restore(*latest)
+            simulation.load_data(*latest[1:])
             print(f"resumed after round {latest[0]}: its checkpoint took {found:.1f} s to read and compare", flush=True)
         write, ended = simulation.checkpoint, [time.perf_counter()]
 

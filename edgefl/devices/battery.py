@@ -124,7 +124,7 @@ class Batteries:
         level = self._level(rows, drawn, at)
         return (level > 0) & (level >= self._reserve(drawn))
 
-    def rows(self) -> dict[str, list[float]]:
+    def to_data(self) -> dict[str, list[float]]:
         """State for a checkpoint: {client: [joules, seconds]}, the level at the end of the last work and its time.
 
         It has only clients that have worked.
@@ -132,10 +132,10 @@ class Batteries:
         changed = np.flatnonzero(self._changed)
         return {str(c): [float(self._joules[c]), float(self._since[c])] for c in changed}
 
-    def restore(self, rows: Mapping[str, list[float]]) -> None:
-        """Restore the state that ``rows()`` returned."""
+    def load_data(self, raw: Mapping[str, list[float]]) -> None:
+        """Go on from what ``to_data`` returned."""
         self._reset()
-        for client, (joules, since) in rows.items():
+        for client, (joules, since) in raw.items():
             row = int(client)
             self._changed[row], self._joules[row], self._since[row] = True, joules, since
 

@@ -240,7 +240,7 @@ def _budget(
     clients = len(index)
     if isinstance(limits, Mixture):
         # who gets which amount depends on the shares alone, so other amounts leave the same clients small
-        part = _assign(f"budgets.{name}", limits.written(), clients, seed)
+        part = _assign(f"budgets.{name}", limits.to_data(), clients, seed)
         mixed = np.empty(clients)
         for number, (amount, _) in enumerate(limits.parts):
             of_part = part == number

@@ -133,14 +133,14 @@ class Mixture:
             raise ValueError(f"{twice} stands twice; give each amount one share or count")
         return cls(tuple((parts[key], share) for key, share in shares.items()))
 
-    def written(self) -> dict[str, float | int]:
+    def to_data(self) -> dict[str, float | int]:
         """The mapping that ``read`` reads as an equal mixture, amounts in the base unit."""
         return {_written(amount): share for amount, share in self.parts}
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
-        """Pydantic takes mixtures as they are, and writes them as ``written`` does."""
-        return is_instance_schema(cls, serialization=plain_serializer_function_ser_schema(cls.written))
+        """Pydantic takes mixtures as they are, and writes them as ``to_data`` does."""
+        return is_instance_schema(cls, serialization=plain_serializer_function_ser_schema(cls.to_data))
 
 
 def _written(amount: Amount | None) -> str:

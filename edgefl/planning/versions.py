@@ -153,12 +153,12 @@ class ClientVersions:
         self.of = numbers[self.of]
         self._most = max(MOST_STATES, 2 * len(self.states))
 
-    def rows(self) -> tuple[Integers, list[Versions]]:
+    def to_data(self) -> tuple[Integers, list[Versions]]:
         """``of`` and ``states`` for a checkpoint, without unused states."""
         used, of = np.unique(self.of, return_inverse=True)
         return of.astype(np.int32), [self.states[i] for i in used]
 
-    def restore(self, of: Integers, states: Sequence[Versions]) -> None:
-        """Restore ``of`` and ``states``, as ``rows`` returned them."""
+    def load_data(self, of: Integers, states: Sequence[Versions]) -> None:
+        """Restore ``of`` and ``states``, as ``to_data`` returned them."""
         self.of, self.states = np.array(of, np.int32), [dict(versions) for versions in states] or [{}]
         self._known = {tuple(sorted(versions.items())): i for i, versions in enumerate(self.states)}

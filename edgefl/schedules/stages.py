@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self
 
 from pydantic import Field, PositiveInt
 
@@ -231,16 +231,16 @@ class Schedule:
         self._ends[index - 1 :] = [end - saved for end in self._ends[index - 1 :]]
         self._ended[index] = round
 
-    def written(self) -> dict[str, object]:
+    def to_data(self) -> dict[str, object]:
         """What later rounds depend on, as plain JSON data for a checkpoint.
 
-        A schedule that remembers more adds it: ``{**super().written(), "best": self.best}``.
+        A schedule that remembers more adds it: ``{**super().to_data(), "best": self.best}``.
         """
         return {"ended": [[index, round] for index, round in self._ended.items()]}
 
-    def restore(self, facts: Mapping[str, object]) -> None:
-        """Go on from what ``written`` returned, in a schedule that has seen no round."""
-        for index, round in cast(Sequence[tuple[int, int]], facts["ended"]):
+    def load_data(self, raw: Mapping[str, Any]) -> None:
+        """Go on from what ``to_data`` returned, in a schedule that has seen no round."""
+        for index, round in raw["ended"]:
             self._end(index, round)
 
     def fresh(self) -> Self:

@@ -94,13 +94,19 @@ class Flight:
             when, why = empty, EMPTY
         return (self.until, LATE) if self.until < when else (when, why)
 
-    def row(self) -> dict[str, object]:
-        """All fields except the plan, the dispatch and its time, as plain data."""
-        return {n: None if (v := getattr(self, n)) in (inf, -inf) else v for n in WRITTEN}
+    def to_data(self) -> dict[str, Any]:
+        """All fields that are finite, except the plan, the dispatch and its time.
 
+        No flight behind a relay is under way when a checkpoint is written: all were sent off as they were dispatched.
+        """
+        names = (name for name in self.__slots__ if name not in ("plan", "dispatch", "sent"))
+        return {name: value for name in names if (value := getattr(self, name)) not in (inf, -inf)}
 
-WRITTEN = tuple(name for name in Flight.__slots__ if name not in ("plan", "dispatch", "sent"))
-"""The fields of a flight that its row has.  No flight behind a relay is under way when a row is written."""
+    @classmethod
+    def from_data(cls, raw: Mapping[str, Any], plan: Plan, dispatch: Dispatch) -> Flight:
+        """The flight of which ``to_data`` made this."""
+        infinite = dict.fromkeys(("leaves", "until", "joules"), inf)
+        return cls(plan=plan, dispatch=dispatch, sent=dispatch.at, **{**infinite, **raw})
 
 
 class CutShort(Exception):
@@ -196,14 +202,6 @@ def flights_from(flights: Flights, until: float = inf) -> Iterator[Flight]:
     )
     until = max(until, flights.dispatch.at)
     return (Flight(client, flights.dispatch, leaves, until, *own) for client, leaves, *own in columns)
-
-
-def flight_of(row: Mapping[str, Any], plan: Plan, dispatch: Dispatch) -> Flight:
-    """The flight that ``row`` describes, which may say more."""
-    fields = {name: row[name] for name in WRITTEN}
-    fields |= {n: inf for n in ("leaves", "until", "joules", "ended") if fields[n] is None}
-    fields |= {n: -inf for n in ("began", "flowing", "served") if fields[n] is None}
-    return Flight(plan=plan, dispatch=dispatch, sent=dispatch.at, **fields)
 
 
 def _rows(*columns: Any) -> Iterator[tuple[Any, ...]]:

@@ -85,15 +85,15 @@ class InFlight:
         """Number of clients that were dispatched and aren't processed yet."""
         return len(self.flying) + len(self._landed) + len(self.queue)
 
-    def rows(self) -> list[Any]:
-        """The state of the lines, as plain data."""
-        return [None if line is None else line.rows() for line in self.lines.values()]
+    def to_data(self) -> list[dict[str, Any] | None]:
+        """The state of shared lines; of a queue the flights tell since when they wait, and since when one is served."""
+        return [line.to_data() if isinstance(line, FairShare) else None for line in self.lines.values()]
 
-    def restore(self, flying: Sequence[Flight], rows: Sequence[Mapping[str, Any] | None]) -> None:
-        """Go on with these flights, and with their lines."""
-        for line, row in zip(self.lines.values(), rows, strict=True):
-            if isinstance(line, FairShare) and row is not None:
-                line.restore(row)
+    def load_data(self, raw: Sequence[Mapping[str, Any] | None], flying: Sequence[Flight]) -> None:
+        """Go on with these flights, over lines in the state that ``to_data`` returned."""
+        for line, its in zip(self.lines.values(), raw, strict=True):
+            if isinstance(line, FairShare) and its is not None:
+                line.load_data(its)
         # of a queue the one that is served asks first, then those that have waited longest
         for flight in sorted(flying, key=lambda each: (each.served == -inf, each.flowing, each.client)):
             self.begin(flight)

@@ -28,10 +28,6 @@ class SharedLine(Protocol):
         """The bits that are left of a transfer, which leaves the line."""
         ...
 
-    def rows(self) -> object:
-        """What a checkpoint needs to go on."""
-        ...
-
 
 Lines = Mapping[int, SharedLine | None]
 """The line of each phase: None where a client has its own link alone."""
@@ -74,10 +70,6 @@ class Fifo:
     def _of(self, flight: Flight) -> tuple[float, float]:
         way = flight.phase // 2
         return flight.bits[way], min(flight.rates[way], self.rate)
-
-    def rows(self) -> object:
-        """Nothing: the flights tell since when they queue, and since when one is served."""
-        return None
 
 
 class FairShare:
@@ -188,18 +180,18 @@ class FairShare:
             if following < inf:
                 self.env.at(following, FLOWS).callbacks.append(self._settle)
 
-    def rows(self) -> object:
-        """The state as JSON can hold it, from which ``restore`` goes on exactly."""
+    def to_data(self) -> dict[str, Any]:
+        """The transfers, and those that have begun or ended since all rates were found anew."""
         going = [(client, self._own[row], self._left[row]) for client, row in sorted(self._rows.items())]
         return {"since": self._since, "going": going, "new": self._new, "waited_for": sorted(self._events)}
 
-    def restore(self, rows: Mapping[str, Any]) -> None:
-        """Go on from ``rows``."""
-        self._since = rows["since"]
-        for row in rows["going"]:
+    def load_data(self, raw: Mapping[str, Any]) -> None:
+        """Go on from what ``to_data`` returned, exactly."""
+        self._since = raw["since"]
+        for row in raw["going"]:
             self._add(*row)
-        self._new = [(client, own, bits) for client, own, bits in rows["new"]]
-        self._events = {client: self.env.event() for client in rows["waited_for"]}
+        self._new = [(client, own, bits) for client, own, bits in raw["new"]]
+        self._events = {client: self.env.event() for client in raw["waited_for"]}
         self._share()
         self._gone = [client for client in self._rows if client not in self._events]
         if self._new or self._gone:

@@ -13,6 +13,7 @@ from torch import Tensor
 from edgefl.devices.availability import Presence
 from edgefl.devices.battery import Batteries
 from edgefl.methods import ServerState
+from edgefl.plain_data import to_data
 from edgefl.planning.client_evaluation import ScoringPlanner
 from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
@@ -119,6 +120,11 @@ class RunProgress:
     reached: set[int] = field(default_factory=set)
     cohorts: dict[tuple[str, ...], int] = field(default_factory=dict)
     weight_factors: dict[int, float] = field(default_factory=dict)
+
+    def to_data(self) -> dict[str, Any]:
+        """What later rounds and the result depend on, without versions and the watch."""
+        names = ("totals", "metrics", "diverged", "asked_to_stop", "reached")
+        return {name: to_data(getattr(self, name)) for name in names}
 
     @property
     def stopped(self) -> EarlyStop | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf, isfinite
 from time import monotonic
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -33,7 +33,7 @@ from edgefl.records.rounds import CARBON, RELAYED, SUMMED, EarlyStop, Excluded, 
 from edgefl.records.run import FinalSummary
 from edgefl.records.writing import line
 from edgefl.schedules import EndedRound, Stage, movement
-from edgefl.simulation.checkpoint import State, checkpoint_of, restore
+from edgefl.simulation.checkpoint import checkpoint_of, load_checkpoint
 from edgefl.simulation.client_evaluation import score_clients
 from edgefl.simulation.clock import Clock, Steps
 from edgefl.simulation.closed_form import Flights, Landings
@@ -161,9 +161,9 @@ class Simulation:
             watch.unwritten = None
         parts.journal.checkpoint(self.run.at.round, *checkpoint_of(self.run))
 
-    def restore(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, object]) -> None:
-        """Restore the checkpoint written after ``round``.  Raises RunError if it doesn't match this setup."""
-        restore(self.run, round, tensors, cast(State, state))
+    def load_data(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint.  Raises RunError if it doesn't match this setup."""
+        load_checkpoint(self.run, tensors, state)
 
     def play(self, rounds: int | None = None) -> FinalSummary:
         """Play the remaining rounds, up to the number ``rounds`` if it is given; return final metrics and totals."""

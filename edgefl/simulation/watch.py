@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from edgefl.errors import MethodError
 from edgefl.methods import ServerState
+from edgefl.plain_data import load_data, to_data
 from edgefl.planning.stop_options import StopOptions
-from edgefl.records import Record
-from edgefl.records.reading import of_data
 from edgefl.records.rounds import EarlyStop, lower_is_better
 from edgefl.records.run import BestRecord
 
@@ -26,22 +26,6 @@ def value_of(metrics: Metrics, metric: str) -> float | None:
         there = ", ".join(f"{k}.{n}" for k, values in metrics.items() for n in values)
         raise MethodError(f"the evaluation has no {metric}, which stop or evaluation.best follows; it has {there}")
     return metrics[kind][name]
-
-
-class BestMetricRecord(Record):
-    """The best value of a metric and its round."""
-
-    value: float | None
-    round: int | None
-
-
-class WatchState(Record):
-    """What the next evaluation depends on: the metric of ``stop``, the one that is kept, evaluations without a gain."""
-
-    followed: BestMetricRecord | None
-    best: BestRecord
-    without: int
-    stopped: EarlyStop | None
 
 
 @dataclass
@@ -74,8 +58,8 @@ class MetricWatch:
     """
 
     stop: StopOptions
+    kept: BestMetric
     followed: BestMetric | None = None
-    kept: BestMetric | None = None
     without: int = 0
     stopped: EarlyStop | None = None
     unwritten: ServerState | None = field(default=None, repr=False)
@@ -91,11 +75,10 @@ class MetricWatch:
             return stop.better == "lower" if stop.better and metric == stop.metric else lower_is_better(metric)
 
         followed = BestMetric(stop.metric, lower(stop.metric), stop.min_delta) if stop.metric else None
-        return cls(stop, followed, BestMetric(kept, lower(kept)))
+        return cls(stop, BestMetric(kept, lower(kept)), followed)
 
     def sees(self, metrics: Metrics, round: int, state: ServerState) -> None:
         """Take in an evaluation of a state.  Raises MethodError if it lacks a metric."""
-        assert self.kept is not None
         if self.kept.sees(value_of(metrics, self.kept.metric), round):
             self.unwritten = state
         if self.followed is None:
@@ -139,29 +122,21 @@ class MetricWatch:
     @property
     def best(self) -> BestRecord:
         """Metric, value and round of the best weights."""
-        assert self.kept is not None
         return BestRecord(metric=self.kept.metric, value=self.kept.value, round=self.kept.round)
 
-    def state(self) -> WatchState:
+    def to_data(self) -> dict[str, Any]:
         """What the next evaluation depends on."""
-        last = self.followed
-        followed = None if last is None else BestMetricRecord(value=last.value, round=last.round)
-        return WatchState(followed=followed, best=self.best, without=self.without, stopped=self.stopped)
+        return {name: to_data(getattr(self, name)) for name in ("followed", "kept", "without", "stopped")}
 
-    def restore(self, state: WatchState) -> None:
-        """Go on from what ``state`` returned."""
-        for each, held in ((self.followed, state.followed), (self.kept, state.best)):
-            if each is not None and held is not None:
-                each.value, each.round = held.value, held.round
-        self.without, self.stopped = state.without, state.stopped
+    def load_data(self, raw: Mapping[str, Any]) -> None:
+        """Go on from what ``to_data`` returned; the options may be others now."""
+        for each, its in ((self.followed, raw["followed"]), (self.kept, raw["kept"])):
+            if each is not None and its is not None:
+                each.value, each.round = its["value"], its["round"]
+        load_data(self, {name: raw[name] for name in ("without", "stopped")})
 
 
-def watched(state: Mapping[str, object]) -> WatchState | None:
-    """What a checkpoint's state says of the watch; None if the run follows no metric.  Raises RunError."""
-    return of_data(WatchState, state["watch"], "the checkpoint") if "watch" in state else None
-
-
-def best_round(state: Mapping[str, object]) -> int | None:
+def best_round(state: Mapping[str, Any]) -> int | None:
     """The round of the best weights in a checkpoint's state; None if it follows no metric, or has seen none."""
-    found = watched(state)
-    return None if found is None else found.best.round
+    round: int | None = state["watch"]["kept"]["round"] if "watch" in state else None
+    return round

@@ -96,13 +96,13 @@ def test_levels_stay_between_nothing_and_full(works, watts, idle, initial, reser
         assert np.all((level >= 0) & (level <= made.capacity(everybody)))
         held = (level > 0) & (level >= reserve * made.capacity(everybody))
         assert np.array_equal(made.ready(everybody, now), held)
-    kept = json.loads(json.dumps(made.rows()))
+    kept = json.loads(json.dumps(made.to_data()))
     assert set(kept) == {str(client) for client, *_ in works}
     again = made.fresh()
-    assert again.rows() == {}
-    again.restore(kept)
+    assert again.to_data() == {}
+    again.load_data(kept)
     assert np.array_equal(again.level(everybody, now + 5), made.level(everybody, now + 5))
-    again.restore({})
+    again.load_data({})
     assert np.array_equal(again.level(everybody, 3), made.fresh().level(everybody, 3))
 
 

@@ -213,7 +213,7 @@ def test_it_goes_on_from_a_checkpoint(narrow: Any, round: int) -> None:
     whole, told, _ = narrow
     journal = Memory()
     simulation = Simulation(whole.run.parts.setup, Watched(whole.run.parts.setup), PREDICTOR, journal)
-    simulation.restore(round, *told.states[round])
+    simulation.load_data(*told.states[round])
     result = simulation.play()
     assert_equal_tensors(simulation.state.tensors, whole.state.tensors)
     assert result.totals.as_json() == dict(whole.run.progress.totals)

@@ -71,15 +71,15 @@ def test_a_ledger_comes_back_from_its_rows() -> None:
     client_versions = ClientVersions(12)
     client_versions.sent(7, FULL.down, versions(blocks=2))
     client_versions.sent(11, FULL.down, versions())
-    of, states = client_versions.rows()
+    of, states = client_versions.to_data()
     assert set(client_versions.held(7).values()) == {2} and client_versions.held(11) == {} == client_versions.held(0)
     again = ClientVersions(12)
-    again.restore(of, states)
+    again.load_data(of, states)
     assert [again.held(client) for client in range(12)] == [client_versions.held(client) for client in range(12)]
     assert stale(SECOND.cut(FULL), SECOND, again.held(7), versions(blocks=2)) == ()
     # states that nobody holds any more are left behind
     client_versions.sent(np.arange(12), FULL.down, versions(image=5))
-    assert len(client_versions.rows()[1]) == 1
+    assert len(client_versions.to_data()[1]) == 1
 
 
 def test_a_thin_ledger_knows_who_holds_what_is_old() -> None:

@@ -50,12 +50,12 @@ class Plateau(Layerwise):
         if stalls and self.end_stage(seen.round):
             self.best = None
 
-    def written(self) -> dict[str, Any]:
-        return {**super().written(), "best": self.best}
+    def to_data(self) -> dict[str, Any]:
+        return {**super().to_data(), "best": self.best}
 
-    def restore(self, facts: Mapping[str, Any]) -> None:
-        super().restore(facts)
-        self.best = facts["best"]
+    def load_data(self, raw: Mapping[str, Any]) -> None:
+        super().load_data(raw)
+        self.best = raw["best"]
 
 
 @pytest.fixture(autouse=True)
@@ -150,7 +150,7 @@ def test_the_end_of_a_stage_moves_those_behind_it() -> None:
     with pytest.raises(MethodError, match="round 9 is outside the schedule of 8 rounds"):
         schedule.stage(9)
     assert fresh.rounds == 9
-    fresh.restore(schedule.written())
+    fresh.load_data(schedule.to_data())
     assert [fresh.stage(round).index for round in range(1, 9)] == [1, 1, 2, 2, 2, 3, 3, 3]
 
 

@@ -129,9 +129,9 @@ def test_verdicts_are_those_of_a_roster_that_begins_anew(
             assert roster.able(kind).tolist() == mine
             assert roster.able_samples(kind) == sum(int(setup.clients.client_samples[c]) for c in mine)
         anew = Roster(Planner(setup, games.predictor), client_versions)
-        of, states = client_versions.rows()
+        of, states = client_versions.to_data()
         anew.client_versions = ClientVersions(clients)
-        anew.client_versions.restore(of, states)
+        anew.client_versions.load_data(of, states)
         anew.judge(round, state.versions)
         assert told(anew) == found
         before = found

@@ -18,13 +18,12 @@ from edgefl.commands.verify.verify import verify
 from edgefl.errors import MethodError, RunError, ScenarioError
 from edgefl.methods import ServerState
 from edgefl.planning.stop_options import StopOptions
-from edgefl.records.reading import of_data
 from edgefl.records.rounds import lower_is_better
 from edgefl.records.run import BestRecord
 from edgefl.report.facts import summary
 from edgefl.runs import Run, best
 from edgefl.scenario import load
-from edgefl.simulation.watch import MetricWatch, WatchState
+from edgefl.simulation.watch import MetricWatch
 
 Tiny = Callable[..., dict[str, Any]]
 
@@ -66,8 +65,8 @@ def test_when_a_run_ends(values: list[float | None], stop: dict[str, Any], ended
         assert watch.stopped.text.startswith(f"stopped after round {ended}: {text}")
     again = MetricWatch.of(watch.stop, None)
     assert again is not None
-    again.restore(of_data(WatchState, json.loads(json.dumps(watch.state().as_json())), "the checkpoint"))
-    assert again.state() == watch.state()
+    again.load_data(json.loads(json.dumps(watch.to_data())))
+    assert again.to_data() == watch.to_data()
 
 
 def test_the_best_is_the_first_of_equal_values_whatever_min_delta() -> None:

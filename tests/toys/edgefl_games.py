@@ -66,7 +66,7 @@ class Games:
         options = {"checkpoint_seconds": 0.0, **options}
         simulation = Simulation(setup, executor, self.predictor, journal, **options)
         if since is not None:
-            simulation.restore(*since)
+            simulation.load_data(*since[1:])
         journal.result = simulation.play()  # type: ignore[attr-defined]
         return simulation, journal
 

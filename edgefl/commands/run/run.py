@@ -314,7 +314,7 @@ def _run_one(
             directory.write_begun()
         directory.rewind(latest[0] if latest else 0, best_round(latest[2] if latest else {}))
         if latest:
-            simulation.restore(*latest)
+            simulation.load_data(*latest[1:])
         if continued:
             directory.record_resume(latest[0] if latest else 0, scenario.to_yaml(), overrides, environment())
         tracked.open(lambda: log_of(scenario.tracker.name, folder, label, scenario.resolved()))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,8 +110,8 @@ def _misfit(selection: Selection, arguments: tuple[GroupDraw], answer: object) -
 class Selection(ABC):
     """Draws a cohort from each kind of clients, or from their union.
 
-    A subclass overrides ``pick``; if it keeps state also ``learn``, ``rows`` and ``restore``; and ``Options``, whose
-    fields a scenario gives beside the ``name``.
+    A subclass overrides ``pick``; if it keeps state also ``learn``, ``to_data`` and ``load_data``; and ``Options``,
+    whose fields a scenario gives beside the ``name``.
     """
 
     class Options(Fields):
@@ -205,13 +205,13 @@ class Selection(ABC):
     ) -> None:
         """Learn from clients whose update arrived: arrays `[n]`; a missing loss is NaN."""
 
-    def rows(self) -> dict[str, object]:
+    def to_data(self) -> dict[str, object]:
         """State that later choices depend on, as plain data for a checkpoint."""
         return {"round": self._round, "call": self._call}
 
-    def restore(self, rows: Mapping[str, object]) -> None:
-        """Go on from ``rows``."""
-        self._round, self._call = cast(int, rows["round"]), cast(int, rows["call"])
+    def load_data(self, raw: Mapping[str, Any]) -> None:
+        """Go on from what ``to_data`` returned."""
+        self._round, self._call = raw["round"], raw["call"]
 
     def _draws(self, index: int) -> Callable[[], np.random.Generator]:
         indices = self._indices(index)  # a caller may use the generator later
@@ -301,14 +301,14 @@ class RoundRobin(Selection):
         if len(clients):
             self._last[group] = int(clients[-1])
 
-    def rows(self) -> dict[str, object]:
+    def to_data(self) -> dict[str, object]:
         """State of the base class, and the last client of each group that took part."""
-        return {**super().rows(), "last": dict(self._last)}
+        return {**super().to_data(), "last": dict(self._last)}
 
-    def restore(self, rows: Mapping[str, object]) -> None:
-        """Go on from ``rows``."""
-        super().restore(rows)
-        self._last = dict(cast(Mapping[str, int], rows["last"]))
+    def load_data(self, raw: Mapping[str, Any]) -> None:
+        """Go on from what ``to_data`` returned."""
+        super().load_data(raw)
+        self._last = dict(raw["last"])
 
 
 # --- asking ----------------------------------------------------------------------------------------------------------

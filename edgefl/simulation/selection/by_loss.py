@@ -81,15 +81,15 @@ class LossSelection(Selection):
         """What a ``proxy`` puts in place of the losses of clients with these samples, `[clients]`."""
         return samples.astype(float) if self.own.proxy == "samples" else np.ones(len(samples))
 
-    def rows(self) -> dict[str, object]:
+    def to_data(self) -> dict[str, object]:
         """State of the base class, and a list for each array of reports."""
-        return {**super().rows(), **{name: getattr(self, name).tolist() for name in _COLUMNS}}
+        return {**super().to_data(), **{name: getattr(self, name).tolist() for name in _COLUMNS}}
 
-    def restore(self, rows: Mapping[str, object]) -> None:
-        """Go on from ``rows``."""
-        super().restore(rows)
+    def load_data(self, raw: Mapping[str, Any]) -> None:
+        """Go on from what ``to_data`` returned."""
+        super().load_data(raw)
         for name in _COLUMNS:
-            setattr(self, name, np.array(rows[name], dtype=getattr(self, name).dtype))
+            setattr(self, name, np.array(raw[name], dtype=getattr(self, name).dtype))
 
 
 class PowerOfChoice(LossSelection):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from edgefl.devices.failures import DOWNLOAD, NONE, TRAINING, TRUNCATED, UPLOAD
 from edgefl.devices.options import BackgroundOptions, ServerLinkOptions
 from edgefl.simulation import lines
-from edgefl.simulation.client import flight_of, landings
+from edgefl.simulation.client import Flight, landings
 from edgefl.simulation.clock import LAST, Clock
 from edgefl.simulation.closed_form import AT_DOWNLOAD, AT_UPLOAD, OUTCOMES, Flights, Landings, closed
 
@@ -283,11 +283,11 @@ def cut_and_gone_on(flights: Flights, at: float, wires: Any) -> Landings:
     air.launch(flights)
     clock.run(clock.process(_until(clock, at)))  # type: ignore[arg-type]
     landed = air.take()
-    text = json.dumps([[flight.row() for flight in air.flying.values()], air.rows()], allow_nan=False)
-    rows, written = json.loads(text)
+    text = json.dumps([[flight.to_data() for flight in air.flying.values()], air.to_data()], allow_nan=False)
+    flying, lines = json.loads(text)
     clock = Clock(initial_time=at)
     air = over_lines(clock, wires)
-    air.restore([flight_of(row, None, flights.dispatch) for row in rows], written)  # type: ignore[arg-type]
+    air.load_data(lines, [Flight.from_data(raw, None, flights.dispatch) for raw in flying])  # type: ignore[arg-type]
     clock.run()
     return landings(sorted([*landed, *air.take()], key=lambda flight: flight.client))
 

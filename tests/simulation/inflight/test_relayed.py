@@ -214,8 +214,8 @@ def test_a_client_whose_update_was_lost_holds_what_it_downloaded(games: Games) -
     # all dropped while uploading to the server: they hold the same
     fleet = {"devices": "raspberry-pi-4-4gb", "links": "lte", "failures": {"corrupted": "100%"}}
     corrupted, _ = games.none(changed(setup, None, fleet, jitter=0.0))
-    of, states = lost.run.parts.roster.client_versions.rows()
-    other, others = corrupted.run.parts.roster.client_versions.rows()
+    of, states = lost.run.parts.roster.client_versions.to_data()
+    other, others = corrupted.run.parts.roster.client_versions.to_data()
     assert np.array_equal(of, other) and [dict(s) for s in states] == [dict(s) for s in others]
 
 

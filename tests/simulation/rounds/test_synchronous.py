@@ -380,7 +380,7 @@ def test_a_simulation_goes_on_from_any_checkpoint(staged: dict[str, tuple[Simula
     journal = Memory()
     with Inline(whole.run.parts.setup.clients, "cpu") as executor:  # type: ignore[arg-type]
         simulation = Simulation(whole.run.parts.setup, executor, PREDICTOR, journal)
-        simulation.restore(round, tensors, state)
+        simulation.load_data(tensors, state)
         result = simulation.play()
     assert_equal_tensors(simulation.state.tensors, whole.state.tensors)
     assert simulation.state.versions == whole.state.versions
@@ -395,4 +395,4 @@ def test_a_checkpoint_of_another_model_is_refused(setup: Setup, staged: dict[str
     lacking = {a: t for a, t in tensors.items() if a != "image/image.head.bias"}
     simulation = Simulation(setup, Inline(setup.clients, "cpu"), PREDICTOR, Memory())  # type: ignore[arg-type]
     with pytest.raises(edgefl.errors.RunError, match="tensors differ"):
-        simulation.restore(1, lacking, state)
+        simulation.load_data(lacking, state)

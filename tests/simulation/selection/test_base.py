@@ -284,11 +284,11 @@ def test_a_checkpoint_goes_on_with_the_same_choices(kind: type[Selection]) -> No
     for round in (1, 2, 2):
         whole.choose(given_, round)
     resumed = kind(options, 2)
-    resumed.restore(json.loads(json.dumps(whole.rows())))
+    resumed.load_data(json.loads(json.dumps(whole.to_data())))
     for round, count in ((2, 3), (2, None), (3, None)):
         expected = whole.choose(given_, round, count).clients.tolist()
         assert resumed.choose(given_, round, count).clients.tolist() == expected
-    assert resumed.rows() == whole.rows()
+    assert resumed.to_data() == whole.to_data()
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ def test_a_selection_of_ones_own_says_whom_it_picks() -> None:
 
     lowest = Lowest(RoundOptions(cohort=0.25), 1)
     assert lowest.choose(candidates(EVERYONE, lambda c: c > 0), 1).clients.tolist() == [1, 2, 3, 12, 13, 22, 23]
-    assert json.dumps(lowest.rows())
+    assert json.dumps(lowest.to_data())
 
 
 def test_a_name_stands_for_its_options() -> None:

@@ -173,7 +173,7 @@ def test_the_order_of_news_decides_nothing(kind: type[LossSelection]) -> None:
         learner = selection(kind)
         for clients, losses in order:
             record_landings(learner, clients, losses)
-        found.add(json.dumps(learner.rows()) + str(learner.choose(candidates(12), 2).clients))
+        found.add(json.dumps(learner.to_data()) + str(learner.choose(candidates(12), 2).clients))
     assert len(found) == 1
 
 
@@ -190,9 +190,9 @@ def test_a_checkpoint_goes_on_with_the_same_choices(kind: type[LossSelection]) -
     whole, first, second = (selection(kind) for _ in range(3))
     expected = play(whole, range(1, 11))
     found = play(first, range(1, 5))
-    second.restore(json.loads(json.dumps(first.rows())))
+    second.load_data(json.loads(json.dumps(first.to_data())))
     assert found + play(second, range(5, 11)) == expected
-    assert second.rows() == whole.rows()
+    assert second.to_data() == whole.to_data()
 
 
 def test_a_proxy_stands_for_power_of_choices_loss_and_for_oorts_utility() -> None:
