@@ -154,7 +154,9 @@ def test_doubled_records_after_the_checkpoint_are_no_records_of_it(unfinished: P
 )
 def test_another_scenario_stops_a_resume(unfinished: Path, changes: dict[str, Any], says: str) -> None:
     path = unfinished / "scenario.yaml"
-    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **changes}))
+    written = yaml.safe_load(path.read_text())
+    written |= {name: {**written[name], **new} if name == "training" else new for name, new in changes.items()}
+    path.write_text(yaml.safe_dump(written))
     with pytest.raises(RunError) as caught:
         edgefl.run(resume=unfinished)
     assert says in str(caught.value) and "undo that, or start a new run" in str(caught.value)
