@@ -18,7 +18,7 @@ Reader = Callable[[Any], Any]
 
 
 def to_data(value: Any) -> Any:
-    """Mappings, lists, text and numbers; a mapping whose keys aren't text is a list of pairs, and a set is sorted."""
+    """Mappings, lists, text and numbers; a mapping whose keys aren't text is a list of pairs, a set is sorted."""
     if hasattr(value, "to_data"):
         return value.to_data()
     if hasattr(value, "__dataclass_fields__"):
@@ -29,8 +29,8 @@ def to_data(value: Any) -> Any:
         return [[to_data(key), to_data(each)] for key, each in value.items()]
     if isinstance(value, list | tuple):
         return [to_data(each) for each in value]
-    if isinstance(value, Set):
-        return sorted(to_data(each) for each in value)
+    if isinstance(value, Set):  # whose own order differs between processes
+        return sorted(map(to_data, value))
     return value
 
 

@@ -14,6 +14,7 @@
     host.jsonl           wall time, memory and ids of processes: differ between equal runs
     checkpoints/round-000012/{state.safetensors,state.json}
     kept/round-000012-<hash>.bin    what clients keep, if the method lets them: checkpoints refer to these files
+    unfinished/client-000017-<key>-<hash>.bin       what clients of a long round have trained, until its checkpoint
     weights.safetensors  {address: tensor}, written at the end
     best.safetensors     the same at the best evaluation, if the scenario follows a metric
     files.json           digests of all these files, written at the end
@@ -53,6 +54,7 @@ from edgefl.runs.folders import (
     json_text,
     new_folder,
 )
+from edgefl.runs.unfinished import UnfinishedWorks
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,6 +101,8 @@ class RunDirectory:
         """Number of checkpoints that the run keeps when it is finished; under way it keeps two at least."""
         self._digests: dict[Table, digests.TableDigest] = {}
         self._kept_files: dict[int, frozenset[str]] = {}
+        self.works = UnfinishedWorks(path)
+        """What clients of the round under way have trained."""
         self._lock = locked(path)
 
     @classmethod
@@ -139,6 +143,7 @@ class RunDirectory:
         run = cls(path)
         check_run_folder(path)  # its start may have failed, and been undone, before this process had the lock
         drop_leftovers(path)
+        run.works.look()
         for table in TABLES:
             tables.mend(run.table(table))
         return run
@@ -246,20 +251,26 @@ class RunDirectory:
                 self.table(table).touch()
         records = {table: self._digest(table).record() for table in TABLES}
         facts = {"made_of": self.made_of, "inputs": self.inputs, "records": records}
+        works = self.works.superseded(state)
         if not self.in_background or self.kept_folder.exists():
             # what clients keep is written and removed beside the checkpoints, one after the other
             self.settle()
-            self._write(round, tensors, state, facts)
+            self._write(round, tensors, state, facts, works)
             self._sweep()
             return
         if self._background is None:
             self._background = Background(PAUSE_SECONDS if self.keep == 1 else 0.0)
         if self.keep > 1:
             self.settle()
-        self._background.give(partial(self._write, round, dict(tensors), checkpoints.copied(state), facts))
+        self._background.give(partial(self._write, round, dict(tensors), checkpoints.copied(state), facts, works))
 
     def _write(
-        self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, object], facts: Mapping[str, object]
+        self,
+        round: int,
+        tensors: Mapping[str, Tensor],
+        state: Mapping[str, object],
+        facts: Mapping[str, object],
+        works: Sequence[Path],
     ) -> None:
         synced = self._synced_round is None or time.monotonic() - self._synced_at > SYNC_SECONDS
         if synced:
@@ -276,13 +287,15 @@ class RunDirectory:
             self._synced_round, self._synced_at = round, time.monotonic()
         best.settle(self.path)
         self._kept_files[round] = frozenset(kept.files_of(state))
+        self.works.drop(works)
 
     def settle(self) -> None:
         """Write the checkpoint that waits in the background.  Raises RunError if it can't be written."""
         if self._background is not None:
             self._background.settle()
 
-    def _facts(self) -> dict[str, object]:
+    def facts(self) -> dict[str, object]:
+        """What the run is made of, and its inputs, as plain JSON data."""
         facts: dict[str, object] = plain({"made_of": self.made_of, "inputs": self.inputs})
         return facts
 
@@ -352,7 +365,7 @@ class RunDirectory:
         """Restore the folder to its state after ``round``.
 
         Removes later records, incomplete last lines, later checkpoints, the final weights, the result, and best weights
-        that aren't those of ``best_round``.  What was written of the next round while it was under way stays.  Raises
+        that aren't those of ``best_round``.  What clients of the next round have trained stays.  Raises
         RunError for a table that is damaged before its last line.
         """
         self.settle()
@@ -391,6 +404,7 @@ class RunDirectory:
         checkpoints.share_weights(self.path / CHECKPOINTS, self.path / checkpoints.WEIGHTS)
         checkpoints.keep_newest(self.path / CHECKPOINTS, self.keep)
         self._sweep()
+        self.works.end()
         replace_file(self.path / "files.json", json_text({"files": files}))
         replace_file(self.path / "result.json", text)
 
@@ -410,7 +424,7 @@ class RunDirectory:
                 raise RunError(_changed_meanwhile(self.table(table), how))
 
     def _needed(self, newest: int = 0) -> set[str]:
-        """The files of what clients keep to which the ``newest`` checkpoints refer, 0: all, and the round under way."""
+        """The files of what clients keep to which the ``newest`` checkpoints refer, 0: all."""
         for round in (rounds := checkpoints.rounds(self.path / CHECKPOINTS)[-newest:]):
             if round not in self._kept_files:
                 self._kept_files[round] = checkpoints.kept_files(self.path / CHECKPOINTS, round)
@@ -429,6 +443,7 @@ class RunDirectory:
 
     def close(self) -> None:
         """Let other processes open the run.  Raises RunError if a checkpoint in the background can't be written."""
+        self.works.close()
         try:
             self.settle()
         finally:

@@ -4,7 +4,7 @@ from edgefl import garbage
 
 with garbage.left_alone():  # workers on Ray, and spawned ones, begin here
     from edgefl.training.attack import Attack
-    from edgefl.training.executors import Executor, Inline, make_executor
+    from edgefl.training.executors import Executor, Inline, RememberingExecutor, make_executor
     from edgefl.training.node import Node, Sources
     from edgefl.training.options import ExecutorOptions
     from edgefl.training.processes import ProcessExecutor
@@ -12,6 +12,6 @@ with garbage.left_alone():  # workers on Ray, and spawned ones, begin here
     from edgefl.work.torch_device import device_of
 
 __all__ = [
-    "Attack", "Executor", "ExecutorOptions", "Inline", "Kept", "Node", "ProcessExecutor", "Sources",
-    "TrainingTask", "device_of", "make_executor",
+    "Attack", "Executor", "ExecutorOptions", "Inline", "Kept", "Node", "ProcessExecutor", "RememberingExecutor",
+    "Sources", "TrainingTask", "device_of", "make_executor",
 ]  # fmt: skip

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import warnings
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from safetensors import SafetensorError
+from torch import Tensor
+
 from edgefl.data import DataOptions, Federation, packed
 from edgefl.errors import EdgeflError, OutOfHostMemory
+from edgefl.runs.kept import TensorLayout, parts_of
+from edgefl.runs.unfinished import UnfinishedWorks
 from edgefl.training.node import Node, free_memory
 from edgefl.training.options import ExecutorOptions
+from edgefl.training.pools import warn
 from edgefl.training.processes import ProcessExecutor
-from edgefl.training.task import TrainingTask
+from edgefl.training.task import TrainingTask, decoded, encoded
 from edgefl.work.torch_device import device_of, keep_freed_memory
 from edgefl.work.update import Update
 
@@ -81,6 +92,85 @@ class Inline(_Closing):
         except EdgeflError as error:
             future.set_exception(error)
         return future
+
+
+class RememberingExecutor(_Closing):
+    """The executor of one run, which remembers ``works`` of a long round: a killed run trains none of them again.
+
+    What was written is found by a key of all that decides it: the task's content, its inputs, what its client kept,
+    and ``facts`` (of scenario, code and data).  So it doesn't matter from which checkpoint the run goes on.  A client's
+    measurements of the host are those of the first time.  ``executor`` stays open when this is closed.
+    """
+
+    def __init__(self, executor: Executor, works: UnfinishedWorks, facts: Callable[[], Mapping[str, object]]):
+        self._executor, self._works, self._facts = executor, works, facts
+        self._inputs: tuple[Mapping[str, Tensor] | None, str] = None, ""
+        """Those of the last key, which many clients share, and their digest."""
+
+    @property
+    def window(self) -> int | None:
+        """As the executor's own."""
+        return self._executor.window
+
+    def submit(self, task: TrainingTask) -> Future[Update]:
+        """Submit the task, unless what it gave is remembered: then return a completed future."""
+        if self._works.may_find() and (update := self._remembered(task)) is not None:
+            known: Future[Update] = Future()
+            known.set_result(update)
+            return known
+        future = self._executor.submit(task)
+        future.add_done_callback(partial(self._remember, task))  # before others, who may give what it keeps away
+        return future
+
+    def _remembered(self, task: TrainingTask) -> Update | None:
+        path = self._works.find(self._key(task))
+        if path is None:
+            return None
+        try:
+            head, _, body = self._works.read(path).partition(b"\n")
+            return decoded(head.decode(), body, task)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+            warn(f"{path} is damaged, and its client trains again: {error}")
+            return None
+
+    def _remember(self, task: TrainingTask, training: Future[Update]) -> None:
+        if not self._works.is_due() or training.cancelled() or training.exception() is not None:
+            return
+        update = training.result()
+
+        def content() -> tuple[str, bytes]:
+            head, body = encoded(update)
+            return self._key(task), head.encode() + b"\n" + body
+
+        try:
+            self._works.write(task.client, sum(tensor.nbytes for tensor in update.tensors().values()), content)
+        except OSError as error:
+            warn(f"can't write what clients of a long round trained, so a killed run trains them again: {error}")
+
+    def _key(self, task: TrainingTask) -> str:
+        """A digest of all that decides what a task gives; not of where its tensors lie, nor of how it is run."""
+        tasks = (task, *task.others)
+        bare = replace(task, kept=None, others=tuple(replace(each, kept=None) for each in task.others))
+        inputs, digest = self._inputs
+        if inputs is not task.inputs:
+            digest = _digest(task.inputs)
+            self._inputs = task.inputs, digest
+        kept = [None if each.kept is None else _digest(each.kept.tensors()) for each in tasks]
+        content = json.dumps([self._run, task.form.key, bare.facts(), digest, kept], sort_keys=True)
+        return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+
+    @cached_property
+    def _run(self) -> str:
+        return json.dumps(self._facts(), sort_keys=True)
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    """A hash of these tensors, with their names, dtypes and shapes."""
+    held = dict(sorted(tensors.items()))
+    hashed = hashlib.blake2b(json.dumps(TensorLayout.of(held).items).encode(), digest_size=16)
+    for tensor in held.values():
+        hashed.update(parts_of(tensor)[0])
+    return hashed.hexdigest()
 
 
 def make_executor(

@@ -42,7 +42,7 @@ from edgefl.runs.folders import NewFolder, check_finished, free_folder, new_fold
 from edgefl.scenario import Scenario, load
 from edgefl.simulation import OnRound, Simulation
 from edgefl.simulation.watch import best_round
-from edgefl.training import Executor, ProcessExecutor, make_executor
+from edgefl.training import Executor, ProcessExecutor, RememberingExecutor, make_executor
 from edgefl.training.pretraining import Pretraining
 from edgefl.work.torch_device import threads
 
@@ -289,7 +289,7 @@ def _run_one(
         tracked = Tracked(on_progress)
         simulation = Simulation(
             setup,
-            executor,
+            RememberingExecutor(executor, directory.works, directory.facts) if executor is not None else None,
             predictor,
             directory,
             tracked,
