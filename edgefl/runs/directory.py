@@ -14,7 +14,7 @@
     host.jsonl           wall time, memory and ids of processes: differ between equal runs
     checkpoints/round-000012/{state.safetensors,state.json}
     kept/round-000012-<hash>.bin    what clients keep, if the method lets them: checkpoints refer to these files
-    unfinished/client-000017-<key>-<hash>.bin       what clients of a long round have trained, until its checkpoint
+    unfinished/client-000017-<key>.bin      what clients of a long round have trained, until its checkpoint
     weights.safetensors  {address: tensor}, written at the end
     best.safetensors     the same at the best evaluation, if the scenario follows a metric
     files.json           digests of all these files, written at the end

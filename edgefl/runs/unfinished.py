@@ -1,9 +1,9 @@
 """Works of rounds under way that were trained, in ``unfinished/`` of a run's folder: a resumed run doesn't repeat them.
 
-``client-000017-<key>-<hash>.bin`` holds what one work gave.  The key is a digest of all that decides it, by which it is
-found again; the hash is that of the file's bytes.  Files aren't synced: one that a power cut damaged doesn't have its
-hash.  They go when a checkpoint holds what they led to; those of clients that are under way then stay, and those for
-which a resumed run hasn't asked yet.
+``client-000017-<key>.bin`` holds what one work gave: a line with the hash of the rest, and that.  The key is a digest
+of all that decides it, by which it is found again.  Files aren't synced: one that a power cut damaged has another hash.
+They go when a checkpoint holds what they led to; those of clients that are under way then stay, and those for which a
+resumed run hasn't asked yet.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_BYTES, MOST_SHARE = 16 << 30, 0.1
 """Works take at most so many bytes, and this share of the disk's free space, so that the run's own files find room.
 A thousand updates of 100 MB would be 100 GB.  Those that are there stay, and no more are written."""
 
-_NAME = re.compile(r"(?:client-(\d{6,})|server)-([0-9a-f]{32})-([0-9a-f]{32})\.bin")
+_NAME = re.compile(r"(?:client-(\d{6,})|server)-([0-9a-f]{32})\.bin")
 
 
 class UnfinishedWorks:
@@ -81,10 +81,11 @@ class UnfinishedWorks:
                     return
                 key, body = content()
                 node = "server" if client is None else f"client-{client:06d}"
-                path = self._folder / f"{node}-{key}-{text_digest(body)}.bin"
+                path = self._folder / f"{node}-{key}.bin"
                 self._folder.mkdir(exist_ok=True)
-                with replacing(path) as partial:
-                    partial.write_bytes(body)
+                with replacing(path) as partial, partial.open("wb") as file:
+                    file.write(f"{text_digest(body)}\n".encode())
+                    file.write(body)
                 self._sizes[path] = len(body)
             except OSError:
                 self._closed = True
@@ -97,8 +98,8 @@ class UnfinishedWorks:
     @staticmethod
     def read(path: Path) -> bytes:
         """What ``write`` got.  Raises OSError, and ValueError for a file that has changed."""
-        body = read_regular(path)
-        if text_digest(body) != _parts(path)[2]:
+        checksum, _, body = read_regular(path).partition(b"\n")
+        if text_digest(body).encode() != checksum:
             raise ValueError("it doesn't match its checksum")
         return body
 
@@ -138,8 +139,8 @@ class UnfinishedWorks:
                 shutil.rmtree(self._folder)
 
 
-def _parts(path: Path) -> tuple[int | None, str, str]:
-    """The client (None: the server), the key and the hash in a work's name."""
+def _parts(path: Path) -> tuple[int | None, str]:
+    """The client (None: the server) and the key in a work's name."""
     found = _NAME.fullmatch(path.name)
     assert found is not None
-    return None if found[1] is None else int(found[1]), found[2], found[3]
+    return None if found[1] is None else int(found[1]), found[2]

@@ -21,8 +21,9 @@ from tensors import assert_equal_tensors
 import edgefl
 from edgefl.errors import EdgeflError, RunError
 from edgefl.files import output
-from edgefl.runs import Run, begun
+from edgefl.runs import Run, begun, unfinished
 from edgefl.runs.durable import append_file
+from edgefl.runs.unfinished import UnfinishedWorks
 from edgefl.simulation.tensor_file import TensorFile
 
 resource = pytest.importorskip("resource", reason="a limit of a file's size needs a POSIX system")
@@ -191,6 +192,29 @@ def test_an_update_that_found_no_space_moves_no_other(tmp_path: Path) -> None:
     places.append(spill.add(second))
     for place, given in zip(places, (first, second), strict=True):
         assert_equal_tensors(dict(place), given)
+
+
+def test_works_of_a_long_round_that_find_no_space_are_left_out_and_the_run_goes_on(
+    trained: tuple[dict[str, Any], Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works = UnfinishedWorks(tmp_path)
+    works.write(1, 100, lambda: ("0" * 32, bytes(100)))
+    with at_most(1000), pytest.raises(OSError, match="File too large"):
+        works.write(2, 5000, lambda: ("1" * 32, bytes(5000)))
+    assert not (tmp_path / "unfinished").exists()  # the run's own files need the space
+    works.write(3, 100, lambda: pytest.fail("the disk was full"))
+
+    @contextmanager
+    def full(path: Path) -> Iterator[Path]:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        yield path
+
+    monkeypatch.setattr(unfinished, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(unfinished, "replacing", full)
+    scenario, whole = trained
+    with pytest.warns(RuntimeWarning, match="can't write what clients of a long round trained") as told:
+        run = edgefl.run(scenario, output=tmp_path / "run")
+    assert len(told) == 1 and contents(run.path) == contents(whole.path)
 
 
 def test_a_file_that_a_user_names_is_whole_or_as_it_was(tmp_path: Path) -> None:

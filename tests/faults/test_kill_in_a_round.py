@@ -73,7 +73,7 @@ def written(output: Path) -> set[float]:
     """The wall seconds of the trainings of clients that lie in the folder of a killed run."""
     found = set()
     for path in (output / "unfinished").glob("client-*.bin"):
-        head = json.loads(path.read_bytes().partition(b"\n")[0])
+        head = json.loads(path.read_bytes().split(b"\n", 2)[1])
         found |= {each["host"]["wall_seconds"] for each in (head, *head["others"])}
     return found
 
@@ -126,8 +126,8 @@ CASES = {
     "slices": {"schedule": {"name": "heterofl", "rounds": 2}, "fleet": {"budgets": {"memory": "100..400 KiB"}}},
     "two attempts": {"round": {"cohort": 1.0, "quorum": 7, "below_quorum": "wait", "retry": 0.1, "patience": 1e5},
                      "fleet": {"failures": {"training": "15%"}}},
-    "median": {"round": {"cohort": 1.0}, "method": {"name": "fedavg", "aggregation": "median"}},
-    "codec": {"round": {"cohort": 1.0}, "method": {"name": "fedavg", "compression": "int8"}},
+    "median": {"aggregation": {"rule": "median"}},
+    "codec": {"payload": {"up": {"top_k": 0.5}}},
     "attackers": {"fleet": {"failures": {"attack": {"kind": "sign-flip", "share": "25%"}}}},
 }  # fmt: skip
 
