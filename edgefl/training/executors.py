@@ -24,7 +24,7 @@ from edgefl.training.node import Node, free_memory
 from edgefl.training.options import ExecutorOptions
 from edgefl.training.pools import warn
 from edgefl.training.processes import ProcessExecutor
-from edgefl.training.task import TrainingTask, decoded, encoded
+from edgefl.training.task import TrainingTask, deserialised, encode
 from edgefl.work.torch_device import device_of, keep_freed_memory
 from edgefl.work.update import Update
 
@@ -128,7 +128,7 @@ class RememberingExecutor(_Closing):
             return None
         try:
             head, _, body = self._works.read(path).partition(b"\n")
-            return decoded(head.decode(), body, task)
+            return Update.from_data(json.loads(head), task.work, task.client, deserialised(body))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
             warn(f"{path} is damaged, and its client trains again: {error}")
             return None
@@ -139,7 +139,7 @@ class RememberingExecutor(_Closing):
         update = training.result()
 
         def content() -> tuple[str, bytes]:
-            head, body = encoded(update)
+            head, body = encode(update)
             return self._key(task), head.encode() + b"\n" + body
 
         try:
@@ -156,7 +156,7 @@ class RememberingExecutor(_Closing):
             digest = _digest(task.inputs)
             self._inputs = task.inputs, digest
         kept = [None if each.kept is None else _digest(each.kept.tensors()) for each in tasks]
-        content = json.dumps([self._run, task.form.key, bare.facts(), digest, kept], sort_keys=True)
+        content = json.dumps([self._run, task.form.key, bare.to_data(), digest, kept], sort_keys=True)
         return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
     @cached_property
