@@ -186,6 +186,8 @@ def _misfit(noun: str, part: Any) -> str:
         return f"is {shown(part)}, not the path of a folder"
     if lacking := [name for name in _ATTRIBUTES.get(noun, ()) if not hasattr(part, name)]:
         return f"has no {', '.join(lacking)}"
+    if undefined := sorted(getattr(part, "__abstractmethods__", ())):
+        return f"doesn't define {', '.join(f'{name}()' for name in undefined)}"
     options = getattr(part, "Options", None)
     if options is not None and not hasattr(options, "model_fields"):
         return f"has Options that aren't a pydantic model: {shown(options)}"

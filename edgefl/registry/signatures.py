@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 _MADE_WITH: dict[str, tuple[str, ...]] = {
@@ -47,6 +48,9 @@ def unfit(noun: str, part: Any) -> str:
             signature.bind(*given)
         except TypeError:
             return f"has {_shown(function, signature)}, which is called with ({', '.join(given)})"
+    for name, own, above in _overridden(part) if isinstance(part, type) else ():
+        if isinstance(vars(above)[name], FunctionType) and not (callable(own) or hasattr(own, "__get__")):
+            return f"has {name} = {own!r:.60}, which can't be called"
     return ""
 
 
@@ -66,15 +70,19 @@ def _called(noun: str, part: Any) -> Iterator[tuple[Any, tuple[str, ...]]]:
         if isinstance(inspect.getattr_static(part, name), staticmethod | classmethod):
             yield getattr(part, name), given
     varies = noun == "method" and getattr(part, "varies", False)
+    for name, own, above in _overridden(part):
+        if type(own) is type(vars(above)[name]) and inspect.isroutine(getattr(part, name)):
+            more = ("variant",) if varies and name in ("work", "evaluate_client") else ()
+            yield getattr(part, name), (*_required(getattr(above, name)), *more)
+
+
+def _overridden(part: type) -> Iterator[tuple[str, Any, type]]:
+    """The names that a plug-in wrote in place of edgefl's, each with its value and edgefl's class that has it."""
     for name in dir(part):
-        if name.startswith("_") or not _wrote(owner := _owner(part, name)):
-            continue
-        above = next((c for c in part.__mro__ if _top(c) == "edgefl" and name in vars(c)), None)
-        own = vars(owner)[name]
-        if above is None or type(own) is not type(vars(above)[name]) or not inspect.isroutine(getattr(part, name)):
-            continue
-        more = ("variant",) if varies and name in ("work", "evaluate_client") else ()
-        yield getattr(part, name), (*_required(getattr(above, name)), *more)
+        if not name.startswith("_") and _wrote(owner := _owner(part, name)):
+            above = next((c for c in part.__mro__ if _top(c) == "edgefl" and name in vars(c)), None)
+            if above is not None:
+                yield name, vars(owner)[name], above
 
 
 def _required(function: Any) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from edgefl.simulation.cohort import candidates, cohort, dispatch_clients, dispa
 from edgefl.simulation.in_flight import InFlight
 from edgefl.simulation.landings import land_cohort, land_flight, record_processed, why_ended
 from edgefl.simulation.learning import Arrival
+from edgefl.simulation.policy_rules import PolicyRules, PolicySteps
 from edgefl.simulation.run_state import SimulationRun
 from edgefl.simulation.selection.base import Candidates, Chosen
 from edgefl.simulation.tally import Tally
@@ -40,12 +41,13 @@ class RoundServer:
     arrived: int = 0
     began: float = field(init=False)
     _known: tuple[int, Candidates] | None = None
+    _rules: PolicyRules = field(init=False)
     _short: bool = False
     _most: float = inf
     _outcome: str = "completed"
 
     def __post_init__(self) -> None:
-        self.began = self.now
+        self.began, self._rules = self.now, PolicyRules(self.run, self.cohort())
 
     @property
     def options(self) -> RoundOptions:
@@ -60,11 +62,17 @@ class RoundServer:
     @property
     def air(self) -> InFlight:
         """Clients under way."""
-        assert self.run.air is not None
+        if self.run.air is None:
+            raise self._rules.fault(
+                "sends clients off one by one and isn't `overlapping = True`; a policy that isn't calls "
+                "server.play_cohort(server.choose())"
+            )
         return self.run.air
 
     def pass_until(self, until: float) -> Steps:
         """Let the time pass."""
+        if not until < inf:
+            raise self._rules.fault(f"lets time pass until {until}: server.pass_until() takes a finite virtual time")
         yield from self.run.pass_until(until)
 
     def tell(self, selected: int | None = None) -> None:
@@ -96,6 +104,7 @@ class RoundServer:
     def fill(self) -> None:
         """Send clients off to all free places, unless the round gives up."""
         run, air, options = self.run, self.air, self.options
+        air.line_up()  # a client that has landed while the policy waited isn't sent off again
         busy = len(air.flying) + len(air.queue)
         free = (options.concurrency or self.cohort()) - busy
         self._short = False
@@ -105,6 +114,7 @@ class RoundServer:
             run.judge(self.round)  # landed clients hold newer copies, or have spent joules
         chosen = self._choose(free)
         if len(clients := chosen.clients):
+            self._rules.sends(len(clients))
             dispatch = run.next_dispatch(self.round)
             until = inf if options.deadline is None else self.now + options.deadline
             if len(clients) == 1:
@@ -129,7 +139,7 @@ class RoundServer:
             air.line_up()
             gives_up = self.landed >= self._most
             if air.queue and not gives_up:
-                return air.queue.popitem(last=False)[1]
+                return self._rules.hands(air.queue.popitem(last=False)[1])
             if air.flying and not gives_up:
                 landed = air.landed()
                 yield landed | self.run.env.at(self.now + retry, LAST) if self._short else landed
@@ -144,21 +154,34 @@ class RoundServer:
 
     def receive(self, flight: Flight) -> Arrival | None:
         """Process a client that has landed; return its update, if it has arrived and is accepted."""
+        self._rules.receives(flight)
+        return self._receive(flight)
+
+    def _receive(self, flight: Flight) -> Arrival | None:
         self.landed += 1
         update = land_flight(self.run, flight, self.round, self.stage, self.tally)
-        self.arrived += update is not None
+        if update is not None:
+            self.arrived += 1
+            self._rules.holds(update)
         return update
 
     def receive_all(self) -> list[Arrival]:
         """The updates of all clients that have landed."""
         self.air.line_up()
-        updates = [self.receive(flight) for flight in self.air.queue.values()]
+        updates = [self._receive(flight) for flight in self.air.queue.values()]
         self.air.queue.clear()
         return [update for update in updates if update is not None]
 
     def play_cohort(self, clients: Integers) -> Steps:
-        """Send a cohort off and wait for it, and for its relays' sums; return the updates that arrived."""
+        """Send a cohort off and wait for it, and for its relays' sums; return the updates that arrived.
+
+        Updates of an earlier cohort that weren't aggregated are dropped.
+        """
         run, parts = self.run, self.run.parts
+        parts.learning.forget(self._rules.drops())
+        if not len(clients):
+            return []
+        self._rules.sends(len(clients))
         dispatch = run.next_dispatch(self.round)
         flights = dispatch_clients(run, clients, dispatch)
         relayed = None if parts.tier is None else parts.tier.send(flights)
@@ -184,7 +207,9 @@ class RoundServer:
                 relay_download_bytes=did.download_bytes, relay_upload_bytes=did.upload_bytes,
             )  # fmt: skip
         yield from run.pass_until(ended)
-        return land_cohort(run, landed, plans, dispatch, self.round, self.stage, self.tally)
+        updates = land_cohort(run, landed, plans, dispatch, self.round, self.stage, self.tally)
+        self._rules.holds_cohort(updates)
+        return updates
 
     def _fly(self, flights: Flights, over: float, wanted: int | None) -> Steps:
         """The cohort's processes, until enough updates have arrived or the round is over; the others are late."""
@@ -201,12 +226,9 @@ class RoundServer:
     # the round ends ---------------------------------------------------------------------------------------------------
 
     def aggregate(self, updates: Sequence[Arrival], *, at_once: bool = False) -> None:
-        """Aggregate these updates."""
+        """Aggregate these updates, each once; of a cohort all.  Those that aren't aggregated are dropped."""
+        self._rules.aggregates(updates)
         self.run.aggregate(updates, self.stage, at_once=at_once)
-
-    def forget(self, updates: Sequence[Arrival]) -> None:
-        """Drop updates that aren't used."""
-        self.run.parts.learning.forget(updates)
 
     def empty_outcome(self) -> str:
         """Outcome of a round in which no client was sent off."""
@@ -249,14 +271,22 @@ class RoundServer:
 
         Raises RunError where ``below_quorum`` says so.
         """
-        record_processed(self.run, self.round, self.tally)
         if self.arrived >= self.options.quorum:
             if updates:
                 self.aggregate(updates)
             return "completed"
-        self.forget(updates)
         if self.options.below_quorum != "skip":
             raise RunError(why_ended(self.run, self.round, self._outcome, self.arrived))
         if self._outcome == "nobody available" and not self.run.parts.policy.by_time:
             yield from self.pass_until(self.now + self.options.retry)
         return self._outcome
+
+
+def play_round(server: RoundServer) -> Steps:
+    """The process of the policy in one round; returns its outcome.  Raises PluginError if it breaks a rule."""
+    run, rules = server.run, server._rules
+    outcome = yield from PolicySteps(rules, run.parts.policy.play(server))
+    record_processed(run, server.round, server.tally)
+    rules.ends(outcome)
+    run.parts.learning.forget(rules.drops())
+    return outcome

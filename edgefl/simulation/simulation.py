@@ -41,10 +41,11 @@ from edgefl.simulation.in_flight import InFlight
 from edgefl.simulation.kept import KeptValues
 from edgefl.simulation.learning import Learning, NoTraining, Training
 from edgefl.simulation.policies import Policy
+from edgefl.simulation.policy_rules import policy_fault
 from edgefl.simulation.records import ClientLines
 from edgefl.simulation.relays import Tier
 from edgefl.simulation.roster import Roster
-from edgefl.simulation.round_server import RoundServer
+from edgefl.simulation.round_server import RoundServer, play_round
 from edgefl.simulation.run_state import (
     OnProgress,
     OnRound,
@@ -172,7 +173,14 @@ class Simulation:
         if progress.diverged is not None and self._on_divergence == "stop":
             raise self._divergence_error()  # a resumed run
         if not self.over:
-            run.env.run(run.env.process(self._rounds()))
+            process = run.env.process(self._rounds())
+            try:
+                run.env.run(process)
+            except RuntimeError:  # SimPy's, where no event is left
+                if process.triggered or run.env.peek() < inf:
+                    raise
+                what = "waits for an event that nothing triggers: nobody is under way, and no time is set"
+                raise policy_fault(run.parts.policy, what) from None
         run.parts.learning.leave()
         watch, stopped, totals = progress.watch, progress.stopped, progress.totals
         return FinalSummary(
@@ -215,7 +223,7 @@ class Simulation:
         yield from run_server_works(run, setup.method.before(run.state, round), round, "before", tally.server)
         run.judge(round)
         kinds = [kind for kind in setup.clients.kinds if setup.participates(kind, round)]
-        outcome = yield from run.parts.policy.play(RoundServer(run, round, stage, kinds, tally))
+        outcome = yield from play_round(RoundServer(run, round, stage, kinds, tally))
         if outcome == "completed":
             yield from run_server_works(run, setup.method.after(run.state, round), round, "after", tally.server)
         metrics: dict[str, dict[str, float | None]] = {}

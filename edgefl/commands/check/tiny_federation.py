@@ -67,7 +67,8 @@ def played_scenario(
         case "selection":
             sections["round"]["selection"] = own
         case "policy":
-            sections["round"] |= {"policy": name, **options}
+            # a round takes seconds here, so that one that never ends is found soon
+            sections["round"] |= {"policy": name, "patience": "1 min", **options}
         case "aggregation":
             sections["aggregation"] = {"rule": name, **options}
         case _:

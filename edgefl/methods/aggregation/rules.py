@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from inspect import isabstract
 from math import isfinite
 from typing import Any, ClassVar
 
@@ -176,8 +175,6 @@ def rule_of(name: str, part: Any) -> type[Rule]:
     """The class that is registered as a rule.  Raises TypeError, whose text is the end of a message, for others."""
     if not (isinstance(part, type) and issubclass(part, Mean | ByCoordinate | ByUpdate)):
         raise TypeError("is no subclass of ByCoordinate or ByUpdate, which edgefl.methods has")
-    if isabstract(part):
-        raise TypeError(f"doesn't define {', '.join(sorted(vars(part)['__abstractmethods__']))}()")
     return part
 
 

@@ -19,11 +19,10 @@ class Synchronous(Policy):
         while True:
             clients = server.choose()
             server.tell(len(clients))
-            updates = (yield from server.play_cohort(clients)) if len(clients) else []
-            if len(clients) and len(updates) >= server.options.quorum:
+            updates = yield from server.play_cohort(clients)
+            if len(updates) >= server.options.quorum:
                 server.aggregate(updates)
                 return "completed"
-            server.forget(updates)
             outcome = "below quorum" if len(clients) else server.empty_outcome()
             if not (yield from server.tries_again(outcome, len(updates))):
                 return outcome
