@@ -1,6 +1,6 @@
 """Measure edgefl's speed beside bare loops, rivals, formulas and its own predictions.
 
-    python tools/bench.py all | fleet | network | overhead | peers | rounds | steps  [--help]
+    python tools/bench.py all | clock | fleet | network | overhead | peers | rounds | steps  [--help]
 
 What is compared takes turns in one run, and the ratios of the same turn are told.  docs/explanation/performance.md and
 docs/explanation/fleet.md have the figures.
@@ -20,6 +20,7 @@ from measuring import parser_of  # noqa: E402
 
 MEASURES = {
     "all": "everything that people wait for, beside its aims, in nine minutes",
+    "clock": "client-rounds a second by policy and line, beside another checkout",
     "fleet": "client-rounds a second of a million clients that train nothing, beside SimPy and NumPy",
     "network": "events a second of the shared server link",
     "overhead": "a client's steps, the meter and a prediction, beside a training loop written by hand",

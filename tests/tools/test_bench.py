@@ -17,6 +17,7 @@ import torch
 from torch.nn import functional as F
 
 from edgefl.devices import load_device
+from edgefl.scenario import load
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 
@@ -27,7 +28,7 @@ import measuring  # noqa: E402 - the tools' folder must be on the path
 from bench import (  # noqa: E402
     all as everything,
 )
-from bench import bare, contestants, jobs, networks, pairing, parts, peers, plain, roofline, rounds  # noqa: E402
+from bench import bare, clock, contestants, jobs, networks, pairing, parts, peers, plain, roofline, rounds  # noqa: E402
 
 # --- predicted steps -------------------------------------------------------------------------------------------------
 
@@ -575,3 +576,25 @@ def test_rounds_finds_every_part_of_a_round(tmp_path: Path, workers: str) -> Non
     trained = found["workers" if workers == "2" else "own"]
     for part, where in (("train", trained), ("copy", trained), ("clock and planning", found["own"])):
         assert sum(each.get(part, 0.0) for each in where) > 0, part
+
+
+@pytest.mark.parametrize("case", clock.CASES)
+def test_a_case_of_the_clock_is_a_scenario_that_trains_nothing(case: str) -> None:
+    _, changes = clock.CASES[case]
+    scenario = load("million", [f"{path}={json.dumps(value)}" for path, value in changes.items()])
+    assert scenario.training.mode == "none"
+
+
+@pytest.mark.slow
+def test_the_clock_is_timed_in_both_checkouts(tmp_path: Path) -> None:
+    found = tmp_path / "rates.json"
+    command = [
+        sys.executable, str(TOOLS / "bench.py"), "clock", "--only", "buffered", "--turns", "1",
+        "--against", str(TOOLS.parent), "--json", str(found),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines()]
+    assert rows[0] == ["client-rounds/s", "this checkout", "the version before", "ratio"]
+    (ours,), (theirs,) = json.loads(found.read_text())["buffered"]
+    assert rows[2:] == [["buffered", f"{ours:,.0f}", f"{theirs:,.0f}", f"{ours / theirs:.2f}"]]

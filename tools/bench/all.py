@@ -1,18 +1,16 @@
 """Everything that people wait for: each figure as paired ratios with their spread, beside its aim.
 
     python tools/bench.py all [--only rounds,steps,start,prices,data,fleet] [--jobs vit,cnn,big]
-                              [--against CHECKOUT] [--json FILE]
+                              [--against CHECKOUT [--python PYTHON]] [--json FILE]
 
 Nine minutes on two idle cores; 10 GB of memory for the job big.  What is compared takes turns.  ``--against`` also
-times the commands and data sets of another checkout in the same turns, such as the version before (with its ``.venv``,
-if it has one).  docs/explanation/performance.md has what is measured.  Needs Linux.
+times the commands and data sets of another checkout in the same turns, such as the version before.
+docs/explanation/performance.md has what is measured.  Needs Linux.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +22,7 @@ from statistics import median
 
 from measuring import Spread, in_turn, parser_of, ratios, seconds_of, several, spread, table
 
-from bench.contestants import ENTRIES, TOOLS, variables
+from bench.contestants import ENTRIES, Version, add_versions, versions_in
 from bench.jobs import JOBS
 from bench.pairing import Failed, Pairing, Started, play
 from bench.peers import machine, played
@@ -44,8 +42,6 @@ OPENED = 0.3
 """Seconds in which a data set is to open from the cache."""
 RATE = 50_000
 """Client-rounds a second that a million clients are to reach, with and without relays."""
-PATIENCE = 300.0
-"""Seconds after which a command is ended, so that the whole keeps its 20 minutes."""
 HEAD = ("what", "against", "ratio", "it takes", "aim", "reached")
 
 
@@ -117,39 +113,6 @@ def steps() -> Found:
 
 
 # --- commands --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Version:
-    """A checkout, its Python, and the folder of its caches."""
-
-    checkout: Path
-    python: str
-    folder: Path
-
-    def environment(self, cache: Path | None = None) -> dict[str, str]:
-        """The environment of its processes: one thread each, its own edgefl and cache."""
-        path = os.pathsep.join([str(TOOLS), str(self.checkout)])
-        return {**variables(self.folder, None), "PYTHONPATH": path, **({"EDGEFL_CACHE": str(cache)} if cache else {})}
-
-    def run(self, arguments: Sequence[str], cache: Path | None = None) -> tuple[float, str]:
-        """Seconds and output of its Python with these arguments.
-
-        Raises Failed with the last line of a failure, or after ``PATIENCE``.
-        """
-        began = time.perf_counter()
-        try:
-            done = subprocess.run(
-                [self.python, *arguments], env=self.environment(cache), cwd=self.folder, capture_output=True, text=True,
-                timeout=PATIENCE,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise Failed(f"it isn't done after {PATIENCE:g} s") from None
-        seconds = time.perf_counter() - began
-        if done.returncode:
-            lines = [line.strip("│ ") for line in done.stderr.splitlines() if any(map(str.isalnum, line))]
-            raise Failed(f"exit status {done.returncode}: {(lines or ['no message'])[-1][:200]}")
-        return seconds, done.stdout
 
 
 @dataclass(frozen=True)
@@ -351,21 +314,13 @@ def main(arguments: list[str]) -> None:
     parser = parser_of(__doc__, "bench.py all")
     parser.add_argument("--only", type=several(SECTIONS), default=list(SECTIONS), help=f"of {', '.join(SECTIONS)}")
     parser.add_argument("--jobs", type=several(JOBS), default=["vit", "cnn", "big"], help=f"of {', '.join(JOBS)}")
-    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="also time this checkout, the version before")
+    add_versions(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there too")
     chosen = parser.parse_args(arguments)
-    checkouts = [TOOLS.parent, *([chosen.against.resolve()] if chosen.against else [])]
-    if not all((checkout / "edgefl" / "__init__.py").is_file() for checkout in checkouts):
-        parser.error(f"{chosen.against} isn't a checkout: it has no edgefl/__init__.py")
     began, rows, notes = time.monotonic(), list[Row](), list[str]()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        versions = []
-        for place, checkout in enumerate(checkouts):
-            own = checkout / ".venv" / "bin" / "python"
-            python = str(own) if place and own.is_file() else sys.executable
-            versions.append(Version(checkout, python, folder / str(place)))
-            versions[-1].folder.mkdir()
+        versions = versions_in(folder, chosen.against, chosen.python)
         sections: dict[str, Callable[[], Found]] = {
             "rounds": lambda: rounds(chosen.jobs, folder),
             "steps": steps,

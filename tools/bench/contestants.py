@@ -1,14 +1,16 @@
-"""Who takes part: the command of each contestant, and the environment that it is installed in."""
+"""Who takes part: each contestant's command and environment, and versions of edgefl that take turns."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import version as version_of
 from pathlib import Path
 
 from bench.pairing import Failed, Started
@@ -16,6 +18,8 @@ from bench.pairing import Failed, Started
 TOOLS = Path(__file__).resolve().parents[1]
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 INSTALL_SECONDS = 1800.0
+PATIENCE = 300.0
+"""Seconds after which a command of edgefl is ended, so that ``bench.py all`` keeps its 20 minutes."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ def python_of(environment: str | None, folder: Path) -> tuple[str, str]:
         return sys.executable, ""
     home = folder / environment
     python, done = home / "bin" / "python", home / "installed.json"
-    wanted = [f"torch=={version('torch').partition('+')[0]}", *PACKAGES[environment]]
+    wanted = [f"torch=={version_of('torch').partition('+')[0]}", *PACKAGES[environment]]
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     if not (done.exists() and json.loads(done.read_text(encoding="utf-8"))["wanted"] == wanted):
         print(f"installing {', '.join(wanted)}", file=sys.stderr, flush=True)
@@ -106,3 +110,62 @@ def _run(command: list[str], environment: Mapping[str, str]) -> str:
         errors = [line for line in said if line.startswith("ERROR")] or said or ["no message"]
         raise Failed(f"it can't be installed: {errors[0][:200]}")
     return done.stdout
+
+
+@dataclass(frozen=True)
+class Version:
+    """A checkout, its Python, and the folder of its caches."""
+
+    checkout: Path
+    python: str
+    folder: Path
+
+    def environment(self, cache: Path | None = None) -> dict[str, str]:
+        """The environment of its processes: one thread each, its own edgefl and cache."""
+        path = os.pathsep.join([str(TOOLS), str(self.checkout)])
+        return {**variables(self.folder, None), "PYTHONPATH": path, **({"EDGEFL_CACHE": str(cache)} if cache else {})}
+
+    def run(self, arguments: Sequence[str], cache: Path | None = None) -> tuple[float, str]:
+        """Seconds and output of its Python with these arguments.
+
+        Raises Failed with the last line of a failure, or after ``PATIENCE``.
+        """
+        began = time.perf_counter()
+        try:
+            done = subprocess.run(
+                [self.python, *arguments], env=self.environment(cache), cwd=self.folder, capture_output=True, text=True,
+                timeout=PATIENCE,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise Failed(f"it isn't done after {PATIENCE:g} s") from None
+        seconds = time.perf_counter() - began
+        if done.returncode:
+            lines = [line.strip("│ ") for line in done.stderr.splitlines() if any(map(str.isalnum, line))]
+            raise Failed(f"exit status {done.returncode}: {(lines or ['no message'])[-1][:200]}")
+        return seconds, done.stdout
+
+
+def add_versions(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name another version of edgefl."""
+
+    def checkout(text: str) -> Path:
+        path = Path(text).resolve()
+        if not (path / "edgefl" / "__init__.py").is_file():
+            raise argparse.ArgumentTypeError(f"{text} isn't a checkout: it has no edgefl/__init__.py")
+        return path
+
+    against = "also time this checkout, the version before"
+    parser.add_argument("--against", type=checkout, metavar="CHECKOUT", help=against)
+    parser.add_argument("--python", help="its Python; by default that of its .venv, or this one if it has none")
+
+
+def versions_in(folder: Path, against: Path | None, python: str | None) -> list[Version]:
+    """This checkout, and ``against`` if there is one, each with its own folder of caches in ``folder``."""
+    found = [(TOOLS.parent, sys.executable)]
+    if against is not None:
+        own = against / ".venv" / "bin" / "python"
+        found.append((against, python or (str(own) if own.is_file() else sys.executable)))
+    versions = [Version(checkout, each, folder / str(place)) for place, (checkout, each) in enumerate(found)]
+    for version in versions:
+        version.folder.mkdir()
+    return versions

@@ -27,6 +27,7 @@ from measuring import paired, parser_of, several, table
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from bench.contestants import Version
     from edgefl.devices import Device
 
 SHARED = {"download": "10 Gbit/s", "upload": "2 Gbit/s"}
@@ -62,6 +63,7 @@ NEEDED = {
 """Required client-rounds per second on one core, for the scenario of a million clients."""
 COHORT = 1000
 """Clients of a round of bare SimPy."""
+PLAY = "import sys; from bench.fleet import main; main(sys.argv[1:])"
 
 
 def bare(rounds: int, generators: bool) -> None:
@@ -91,9 +93,17 @@ def bare(rounds: int, generators: bool) -> None:
 # --- edgefl, in a process of its own ----------------------------------------------------------------------------------
 
 
-def measured(name: str, changes: Mapping[str, Any], clients: int | None, keep: Path | None = None) -> dict[str, Any]:
-    """Figures of one run in a new process; ``keep`` is a folder for its records."""
+def measured(
+    name: str, changes: Mapping[str, Any], clients: int | None, keep: Path | None = None, version: Version | None = None
+) -> dict[str, Any]:
+    """Figures of one run in a new process; ``keep`` is a folder for its records.
+
+    With a ``version`` it is that version's, with a cache of its own; raises Failed if the run fails.
+    """
     task = {"scenario": name, "changes": dict(changes), "clients": clients, "keep": str(keep) if keep else None}
+    if version is not None:
+        told = version.run(["-c", PLAY, "--task", json.dumps(task)])[1]
+        return dict(json.loads(told.splitlines()[-1]))
     program = [sys.executable, str(Path(__file__).parents[1] / "bench.py"), "fleet", "--task", json.dumps(task)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(program, capture_output=True, text=True, env=environment, check=False)
