@@ -7,7 +7,7 @@ round, encoded, at version 0 too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,46 @@ from edgefl.work import Address, Description, Item, Payload
 Versions = Mapping[Address, int]
 Integers = NDArray[Any]
 
+MOST_STEPS = 8
+"""Number of different steps that versions are kept apart for."""
 MOST_STATES = 256
 """Number of states above which unused states are removed."""
+
+
+class Raised(Mapping[Address, int]):
+    """Versions of which some addresses were raised by one, so many times each: a step takes no copy of all.
+
+    ``steps`` has by identity the addresses of a step and how often it was taken; they are all in ``base``.
+    """
+
+    def __init__(self, base: Mapping[Address, int], steps: Mapping[int, tuple[Mapping[Address, Any], int]]):
+        self._base, self._steps = base, steps
+        self._whole: dict[Address, int] | None = None
+
+    def raised(self, addresses: Mapping[Address, Any]) -> Raised:
+        """These versions with the addresses at their next."""
+        if len(self._steps) >= MOST_STEPS and id(addresses) not in self._steps:
+            return Raised(dict(self), {}).raised(addresses)
+        _, times = self._steps.get(id(addresses), (addresses, 0))
+        return Raised(self._base, {**self._steps, id(addresses): (addresses, times + 1)})
+
+    def __getitem__(self, address: Address) -> int:
+        return self._all()[address]
+
+    def __iter__(self) -> Iterator[Address]:
+        return iter(self._base)
+
+    def __len__(self) -> int:
+        return len(self._base)
+
+    def _all(self) -> dict[Address, int]:
+        """All versions, which are added up when one is asked for: of most steps nobody asks."""
+        if self._whole is None:
+            self._whole = dict(self._base)
+            for addresses, times in self._steps.values():
+                for address in addresses:
+                    self._whole[address] += times
+        return self._whole
 
 
 def always(item: Item, stage: Stage) -> bool:

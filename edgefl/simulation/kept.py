@@ -18,7 +18,7 @@ from torch import Tensor
 
 from edgefl.runs.durable import writing
 from edgefl.runs.kept import Index, KeptFacts, StoredTensors, TensorLayout, new_file
-from edgefl.simulation.tensor_file import Spilled, TensorFile
+from edgefl.runs.tensor_file import Spilled, TensorFile
 from edgefl.training import Kept
 from edgefl.work.update import Update
 

@@ -23,8 +23,8 @@ from edgefl.errors import EdgeflError, RunError
 from edgefl.files import output
 from edgefl.runs import Run, begun, unfinished
 from edgefl.runs.durable import append_file
+from edgefl.runs.tensor_file import TensorFile
 from edgefl.runs.unfinished import UnfinishedWorks
-from edgefl.simulation.tensor_file import TensorFile
 
 resource = pytest.importorskip("resource", reason="a limit of a file's size needs a POSIX system")
 pytestmark = pytest.mark.filterwarnings("ignore:.* has no checkpoint:RuntimeWarning")  # a resume says so

@@ -16,8 +16,8 @@ import edgefl
 from edgefl.commands.compose import compose
 from edgefl.commands.run.needs import check_updates, held_updates
 from edgefl.errors import ScenarioError
+from edgefl.runs.tensor_file import TensorFile
 from edgefl.scenario import load
-from edgefl.simulation.tensor_file import TensorFile
 
 Tiny = Callable[..., dict[str, Any]]
 Small = Callable[..., dict[str, Any]]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +34,8 @@ class Arrival(NamedTuple):
     weight_factor: float = 1.0
 
 
-class Learning(Protocol):
-    """Interface of a simulation to training, which doesn't affect virtual time."""
+class Learning(ABC):
+    """What a simulation asks of training, which doesn't affect virtual time; by default nothing is trained."""
 
     state: ServerState
 
@@ -51,11 +52,9 @@ class Learning(Protocol):
 
         ``in_order`` says that they land in the order of ``clients``.
         """
-        ...
 
     def expect(self, arrivals: Sequence[Arrival], stage: Stage) -> None:
         """All the updates that the next aggregation gets, before any of them lands; some may be refused."""
-        ...
 
     def receive(self, arrival: Arrival, stage: Stage, *, arrived: bool) -> Update | None:
         """Take the update of a client that has landed, if it has ``arrived``; return it for the records, without
@@ -63,31 +62,32 @@ class Learning(Protocol):
 
         None if nothing is known of it: it doesn't train, or hasn't arrived and isn't measured.
         """
-        ...
+        return None
 
     def non_finite(self) -> list[str]:
         """The addresses of the state whose tensors have a NaN or an infinity."""
-        ...
+        return []
 
+    @abstractmethod
     def aggregate(self, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool = False) -> None:
-        """Aggregate these updates into the state."""
-        ...
+        """Aggregate these updates into the state, each with its starting values.
+
+        ``at_once``: each is mixed into the current model, ``(1 - a) w + a w_client``.
+        """
 
     def forget(self, arrivals: Sequence[Arrival]) -> None:
         """Drop these updates: their round doesn't change the state."""
-        ...
 
     def submit(self, work: Work, when: str, round: int, index: int) -> Future[Update] | None:
-        """Begin a work of the server."""
-        ...
+        """Begin a work of the server; None if it computes nothing."""
+        return None
 
+    @abstractmethod
     def absorb(self, work: Work, report: Update | None) -> None:
         """Apply a finished work of the server to the state."""
-        ...
 
     def leave(self) -> None:
         """End the run; works still under way aren't needed."""
-        ...
 
 
 Described = TypeVar("Described", bound=Description)

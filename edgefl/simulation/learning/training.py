@@ -23,14 +23,14 @@ from edgefl.methods.aggregation.updates import AddedUp, Updates
 from edgefl.planning.planner import Plan, Planner, Start
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import preinstalled
+from edgefl.runs.tensor_file import Spilled, TensorFile
 from edgefl.schedules import Stage
 from edgefl.simulation.attackers import attack_of, overrun
 from edgefl.simulation.closed_form import Dispatch
 from edgefl.simulation.finite import FiniteCheck
 from edgefl.simulation.kept import Deposited, KeptValues
-from edgefl.simulation.learning.interface import Arrival, part_of_stage
+from edgefl.simulation.learning.interface import Arrival, Learning, part_of_stage
 from edgefl.simulation.learning.shards import Shard, largest_shard, may_share, share
-from edgefl.simulation.tensor_file import Spilled, TensorFile
 from edgefl.training import Executor, TrainingTask
 from edgefl.training.refusal import why_refused
 from edgefl.training.together import submit_together
@@ -66,7 +66,7 @@ class Started:
     shard: Shard | None = None
 
 
-class Training:
+class Training(Learning):
     """Real training.  ``kept`` has what clients keep, ``metered`` the cost keys of measured works.
 
     Updates that wait for the end of their round take at most ``most`` bytes of memory; the others lie in a file in
@@ -201,11 +201,7 @@ class Training:
         return started.future
 
     def receive(self, arrival: Arrival, stage: Stage, *, arrived: bool) -> Update | None:
-        """Take the update of a client that has landed, if it has ``arrived``; return it for the records, without
-        payloads, and with the reason if it is ``refused``.
-
-        None if nothing is known of it: it doesn't train, or hasn't arrived and isn't measured.
-        """
+        """Wait for the training of a client that has landed, and take its update if it has ``arrived``."""
         started = self.under_way.pop(arrival.client)
         task, future = started.task, started.future
         if task is None:
@@ -337,10 +333,7 @@ class Training:
         return measure == "all" or (measure == "first" and key not in self.metered)
 
     def aggregate(self, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool = False) -> None:
-        """Aggregate these updates, each with its starting values.
-
-        ``at_once``: each is mixed into the current model, ``(1 - a) w + a w_client``.
-        """
+        """Aggregate these updates; warn once if attackers among them are too many for the rule."""
         updates = self._updates.take({(arrival.client, arrival.number) for arrival in arrivals})
         state, method = self.state, self.setup.method
         self._free()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,11 @@ from torch import Tensor
 from edgefl.methods import ServerState, Update
 from edgefl.methods.aggregation.updates import Updates
 from edgefl.planning.meta_state import shapes, shapes_alone
-from edgefl.planning.planner import Plan, Planner
+from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
+from edgefl.planning.versions import Raised
 from edgefl.schedules import Stage
-from edgefl.simulation.closed_form import Dispatch
-from edgefl.simulation.learning.interface import Arrival, part_of_stage
+from edgefl.simulation.learning.interface import Arrival, Learning, part_of_stage
 from edgefl.work import Address, Work
 
 Floats = NDArray[np.float64]
@@ -28,52 +27,13 @@ Integers = NDArray[Any]
 MOST_CHANGES = 256
 """Number of cached aggregations; a method whose works differ in every round would add to them without end."""
 
-MOST_STEPS = 8
-"""Number of different steps that versions are kept apart for."""
-
-
-class Raised(Mapping[Address, int]):
-    """Versions of which some addresses were raised by one, so many times each: a step takes no copy of all.
-
-    ``steps`` has by identity the addresses of a step and how often it was taken; they are all in ``base``.
-    """
-
-    def __init__(self, base: Mapping[Address, int], steps: Mapping[int, tuple[Mapping[Address, Any], int]]):
-        self._base, self._steps = base, steps
-        self._whole: dict[Address, int] | None = None
-
-    def raised(self, addresses: Mapping[Address, Any]) -> Raised:
-        """These versions with the addresses at their next."""
-        if len(self._steps) >= MOST_STEPS and id(addresses) not in self._steps:
-            return Raised(dict(self), {}).raised(addresses)
-        _, times = self._steps.get(id(addresses), (addresses, 0))
-        return Raised(self._base, {**self._steps, id(addresses): (addresses, times + 1)})
-
-    def __getitem__(self, address: Address) -> int:
-        return self._all()[address]
-
-    def __iter__(self) -> Iterator[Address]:
-        return iter(self._base)
-
-    def __len__(self) -> int:
-        return len(self._base)
-
-    def _all(self) -> dict[Address, int]:
-        """All versions, which are added up when one is asked for: of most steps nobody asks."""
-        if self._whole is None:
-            self._whole = dict(self._base)
-            for addresses, times in self._steps.values():
-                for address in addresses:
-                    self._whole[address] += times
-        return self._whole
-
 
 def _alike(held: Tensor | None, new: Tensor) -> bool:
     """Whether two tensors are without values and equal."""
     return held is not None and held.is_meta and new.is_meta and (held.shape, held.dtype) == (new.shape, new.dtype)
 
 
-class NoTraining:
+class NoTraining(Learning):
     """No training: a state of shapes without values, whose versions change as with training.
 
     The method's own ``aggregate`` is called with shapes to find which tensors change; clients of one variant with equal
@@ -86,27 +46,6 @@ class NoTraining:
         self._changes: dict[tuple[int, frozenset[tuple[str, Hashable]]], dict[Address, Tensor]] = {}
         self._alike: dict[int, bool] = {}
         """By aggregation: that it changes versions alone, because the state has tensors of its shapes."""
-
-    def send(
-        self,
-        clients: Sequence[int],
-        plans: Sequence[Plan],
-        dispatch: Dispatch,
-        go: Sequence[bool],
-        *,
-        in_order: bool = False,
-    ) -> None:
-        """Do nothing: no client is trained."""
-
-    def expect(self, arrivals: Sequence[Arrival], stage: Stage) -> None:
-        """Do nothing: shapes need no memory."""
-
-    def receive(self, arrival: Arrival, stage: Stage, *, arrived: bool) -> None:
-        """Do nothing: nothing is trained."""
-
-    def non_finite(self) -> list[str]:
-        """Return an empty list: shapes have no values."""
-        return []
 
     def aggregate(self, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool = False) -> None:
         """Give all tensors that would change their next version."""
@@ -155,19 +94,9 @@ class NoTraining:
             after = self.setup.method.aggregate(self.state, Updates(updates))
         return {a: t for a, t in after.tensors.items() if after.versions[a] != self.state.versions.get(a)}
 
-    def forget(self, arrivals: Sequence[Arrival]) -> None:
-        """Do nothing: no updates are stored."""
-
-    def submit(self, work: Work, when: str, round: int, index: int) -> Future[Update] | None:
-        """Return None: the server computes nothing."""
-        return None
-
     def absorb(self, work: Work, report: Update | None) -> None:
         """Add the result of a work of the server to the state, as shapes."""
         with torch.device("meta"):
             uploads = {i.source: i.spec.empty() for p in work.up for i in p.items}
         if uploads:
             self.state = self.state.changed(uploads)
-
-    def leave(self) -> None:
-        """Do nothing: no training is under way."""
