@@ -141,6 +141,8 @@ def client(env: Clock, flight: Flight, lines: Lines) -> Generator[simpy.Event, A
     except CutShort as cut:
         flight.outcome = cut.outcome
     except simpy.Interrupt as cut:
+        assert env.active_process is not None
+        env.cancel(env.active_process.target)  # nobody waits for it any more
         flight.outcome = cast(int, cut.cause)
         if env.now < flight.sent:  # it hasn't begun
             flight.sent = flight.began = env.now

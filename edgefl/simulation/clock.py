@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from heapq import heapify, heappush
+from math import inf
 from typing import Any
 
 import simpy
@@ -13,8 +14,8 @@ Steps = Generator[simpy.Event, Any, Any]
 PHASES, FLOWS, CUTS, LAST = 1, 2, 3, 4
 """Order of events of one time: ends of clients' phases, of flows on shared lines, cuts, and then the server."""
 MOST_CLIENTS = 2**40
-SPARE = 4096
-"""Events that may be left of clients that were cut short."""
+SPARE = 64
+"""Cancelled events that may lie in the queue, beside one for each that is waited for."""
 
 
 class TimedEvent(simpy.Event):
@@ -24,7 +25,12 @@ class TimedEvent(simpy.Event):
 
 
 class Clock(simpy.Environment):
-    """SimPy's environment with events at exact times."""
+    """SimPy's environment with events at exact times, which can be cancelled."""
+
+    def __init__(self, initial_time: float = 0.0):
+        super().__init__(initial_time)
+        self._idle = 0
+        self._of_idle = [self._pass]  # the callbacks of cancelled events
 
     def at(self, when: float, order: float = PHASES, client: int = 0) -> simpy.Event:
         """An event at the time ``when``, or now if that is past; of one order the smaller number of a client is first.
@@ -41,8 +47,33 @@ class Clock(simpy.Environment):
         event._ok, event._value = True, None
         heappush(self._queue, (when, order, next(self._eid), event))  # type: ignore[misc]
 
-    def forget(self, clients: int) -> None:
-        """Drop later events that no process waits for any more, if they are many for so many clients under way."""
-        if len(self._queue) > SPARE + 4 * clients:
-            self._queue = [entry for entry in self._queue if entry[3].callbacks or entry[0] <= self._now]
-            heapify(self._queue)
+    def first(self, event: simpy.Event, until: float, order: float) -> Steps:
+        """Wait for an event, until a time at the latest."""
+        if until == inf:
+            yield event
+            return
+        alarm = self.at(until, order)
+        yield event | alarm
+        self.cancel(alarm)
+
+    def cancel(self, event: simpy.Event | None) -> None:
+        """Nobody waits any more for an event of ``at``, or for several of which one was enough.
+
+        To take one event out of the heap costs as much as to look at all others.  So cancelled ones are counted, and
+        taken out together when they are SPARE more than the others.  The queue is never longer than twice the most that
+        was waited for at a time, plus SPARE, and a cancelled event costs no more than two that are looked at.
+        """
+        if isinstance(event, simpy.events.Condition):
+            for each in event._events:
+                self.cancel(each)
+        elif isinstance(event, TimedEvent) and event.callbacks is not None and event.callbacks is not self._of_idle:
+            event.callbacks = self._of_idle
+            self._idle += 1
+            if 2 * self._idle > len(self._queue) + SPARE:
+                self._queue = [entry for entry in self._queue if entry[3].callbacks is not self._of_idle]
+                heapify(self._queue)
+                self._idle = 0
+
+    def _pass(self, event: simpy.Event) -> None:
+        """The time of a cancelled event has come before it was taken out."""
+        self._idle -= 1

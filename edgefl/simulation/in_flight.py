@@ -73,7 +73,6 @@ class InFlight:
     def take(self) -> list[Flight]:
         """Flights that have landed since the last call, sorted by time and client."""
         landed, self._landed, self._arrivals, self._awaited = self._landed, [], 0, None
-        self.env.forget(len(self.flying))
         return sorted(landed, key=lambda flight: (flight.ended, flight.client))
 
     def line_up(self) -> None:

@@ -49,7 +49,7 @@ class Fifo:
             yield env.at(env.now, FLOWS, flight.client)  # of those that come at once the smaller number
         with self.turns.request() as turn:
             if not turn.triggered:
-                yield turn if stop == inf else turn | env.at(stop, CUTS)
+                yield from env.first(turn, stop, CUTS)
             if turn.triggered:
                 if flight.served == -inf:
                     flight.served = env.now
@@ -83,6 +83,7 @@ class FairShare:
     def __init__(self, env: Clock, bits_per_second: float, others: tuple[int, float] = (0, inf)):
         self.env, self.rate = env, bits_per_second
         self._since, self._next, self._settles = env.now, inf, -inf
+        self._alarm: simpy.Event | None = None
         self._events: dict[int, simpy.Event] = {}
         self._new: list[tuple[int, float, float]] = []
         self._gone: list[int] = []
@@ -102,8 +103,7 @@ class FairShare:
             self._events[flight.client] = self.env.event()
             self._new.append((flight.client, min(flight.rates[way], self.rate), flight.bits[way]))
             self._settle_soon()
-        over = self._events[flight.client]
-        yield over if stop == inf else over | self.env.at(stop, CUTS)
+        yield from self.env.first(self._events[flight.client], stop, CUTS)
 
     def left(self, flight: Flight) -> float:
         """Nothing of what is complete; else what is left at the rate since all rates were found anew."""
@@ -163,6 +163,7 @@ class FairShare:
         if not count:
             self._now = self._ends = self._own[:0]
             self._next = inf
+            self.env.cancel(self._alarm)
             return
         own = self._own[:count].copy()
         own.sort()
@@ -177,8 +178,10 @@ class FairShare:
             self._ends = np.maximum(self._ends, following)
         if following != self._next:
             self._next = following
+            self.env.cancel(self._alarm)
             if following < inf:
-                self.env.at(following, FLOWS).callbacks.append(self._settle)
+                self._alarm = self.env.at(following, FLOWS)
+                self._alarm.callbacks.append(self._settle)
 
     def to_data(self) -> dict[str, Any]:
         """The transfers, and those that have begun or ended since all rates were found anew."""

@@ -142,7 +142,7 @@ class RoundServer:
                 return self._rules.hands(air.queue.popitem(last=False)[1])
             if air.flying and not gives_up:
                 landed = air.landed()
-                yield landed | self.run.env.at(self.now + retry, LAST) if self._short else landed
+                yield from self.run.env.first(landed, self.now + retry if self._short else inf, LAST)
                 if landed.triggered:
                     continue
             elif (gives_up and self.arrived >= self.options.quorum) or not self.is_patient(self.why_short(gives_up)):
@@ -216,7 +216,7 @@ class RoundServer:
         air = self.air
         air.launch(flights_from(flights))
         enough = air.landed(len(flights), inf if wanted is None else wanted)
-        yield enough if over == inf else enough | self.run.env.at(over, LAST)
+        yield from self.run.env.first(enough, over, LAST)
         if air.flying:
             yield from air.cut()
         flown = sorted(air.take(), key=lambda flight: flight.client)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.devices.failures import NONE, Failures
-from edgefl.simulation.client import landings
+from edgefl.simulation.client import flights_from, landings
 from edgefl.simulation.clock import LAST, Clock
 from edgefl.simulation.closed_form import AT_DOWNLOAD, AT_UPLOAD, Dispatch, Flights, Landings
 from edgefl.simulation.in_flight import InFlight
@@ -81,7 +81,7 @@ def played(flights: Flights, over: float = inf, wanted: int | None = None, wires
     air = over_lines(clock, wires)
 
     def cohort() -> Iterator[Any]:
-        air.launch(flights)
+        air.launch(flights_from(flights))
         done = air.landed(len(flights), inf if wanted is None else wanted)
         yield done if over == inf else done | clock.at(over, LAST)
         if air.flying:

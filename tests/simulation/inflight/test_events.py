@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import inf
@@ -17,8 +18,8 @@ from hypothesis import strategies as st
 from edgefl.devices.failures import DOWNLOAD, NONE, TRAINING, TRUNCATED, UPLOAD
 from edgefl.devices.options import BackgroundOptions, ServerLinkOptions
 from edgefl.simulation import lines
-from edgefl.simulation.client import Flight, landings
-from edgefl.simulation.clock import LAST, Clock
+from edgefl.simulation.client import Flight, flights_from, landings
+from edgefl.simulation.clock import LAST, SPARE, Clock
 from edgefl.simulation.closed_form import AT_DOWNLOAD, AT_UPLOAD, OUTCOMES, Flights, Landings, closed
 
 QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -280,7 +281,7 @@ def cut_and_gone_on(flights: Flights, at: float, wires: Any) -> Landings:
     """Landings of flights that were written as JSON at the time ``at``, and went on from there."""
     clock = Clock(initial_time=0.0)
     air = over_lines(clock, wires)
-    air.launch(flights)
+    air.launch(flights_from(flights))
     clock.run(clock.process(_until(clock, at)))  # type: ignore[arg-type]
     landed = air.take()
     text = json.dumps([[flight.to_data() for flight in air.flying.values()], air.to_data()], allow_nan=False)
@@ -305,19 +306,56 @@ def test_flights_go_on_from_any_time(make: Make, crowd: list[One], down: float, 
     assert_same(cut_and_gone_on(flights, at, (make(down), make(up))), whole)
 
 
-@pytest.mark.parametrize("wire", [None, 1e9], ids=["alone", "shared link"])
-def test_events_that_have_lost_their_flight_are_forgotten(wire: float | None) -> None:
-    """A long run holds what is under way, and not what would have been."""
-    clock = Clock(initial_time=0.0)
-    air = over_lines(clock, (None, None) if wire is None else (FairShare(wire), FairShare(wire)))
-    ones = [One(cool_seconds=1e9, leaves=1e12)] * 500
+LINES: dict[str, Any] = {"alone": (None, None), "FIFO": (Fifo(8e6), Fifo(8e6)), "fair": (FairShare(8e6), FairShare(8e6))}
+CUTS: dict[str, dict[str, float]] = {
+    "deadline": {}, "quorum": {"leaves": 1e15}, "offline": {"leaves": 50.0}, "battery": {"joules": 300.0},
+}  # fmt: skip
+STUCK = [{}, {"cool_seconds": 1e9}, {"down_bytes": 10**12}, {"up_bytes": 10**12}, {"latency": 1e9}]
+"""One that arrives, and those that are cut in each phase; on a line others wait behind the large transfers."""
+
+
+@pytest.mark.parametrize("lines", LINES)
+@pytest.mark.parametrize("cut", CUTS)
+def test_who_is_cut_short_leaves_no_event_behind(cut: str, lines: str) -> None:
+    """After each of 1,000 rounds nothing is waited for, and no more lies in the queue than one round leaves there."""
+    clock = Clock()
+    air = over_lines(clock, LINES[lines])
+    counted: Counter[str] = Counter()
+
+    def awaited() -> list[Any]:
+        return [entry for entry in clock._queue if entry[3].callbacks is not clock._of_idle]
 
     def rounds() -> Iterator[Any]:
-        for number in range(30):
-            air.launch(made(ones, at=100.0 * number))
-            yield clock.at(100.0 * (number + 1), LAST)
-            yield from air.cut()
-            assert len(air.take()) == 500 and len(clock._queue) < 8192
+        for number in range(1000):
+            start = 1e10 * number
+            yield clock.at(start, LAST)
+            ones = [One(**{**stuck, **CUTS[cut]}) for stuck in STUCK]  # type: ignore[arg-type]
+            ones = [replace(one, leaves=start + one.leaves) for one in ones]
+            air.launch(flights_from(made(ones, at=start), start + 200.0 if cut == "deadline" else inf))
+            if cut == "quorum":
+                yield clock.at(start + 200.0, LAST)
+                assert len(awaited()) <= len(air.flying) + 2  # a line has an event of its own
+                yield from air.cut()
+            else:
+                yield air.landed(len(ones))
+            counted.update(OUTCOMES[flight.outcome] for flight in air.take())
+            assert awaited() == [] and len(clock._queue) <= len(ones) + SPARE
 
     clock.run(clock.process(rounds()))  # type: ignore[arg-type]
-    assert clock.now == 3000.0
+    name = {"deadline": "late", "quorum": "late", "offline": "offline", "battery": "battery empty"}[cut]
+    assert counted[name] >= 4000 and sum(counted.values()) == 5000
+
+
+def test_a_cancelled_event_happens_to_nobody() -> None:
+    clock, happened = Clock(), list[int]()
+    events = [clock.at(float(number)) for number in range(1000)]
+    for number, event in enumerate(events):
+        event.callbacks.append(lambda _, number=number: happened.append(number))
+    for number, event in enumerate(events):
+        if number % 10:
+            clock.cancel(event)
+            clock.cancel(event)  # once is enough
+            waiting = 1000 - number + number // 10
+            assert len(clock._queue) <= 2 * waiting + SPARE
+    clock.run()
+    assert happened == list(range(0, 1000, 10)) and clock._idle == 0

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgefl import seeds
-from edgefl.simulation.client import Flight
+from edgefl.simulation.client import Flight, flights_from
 from edgefl.simulation.clock import Clock
 from edgefl.simulation.lines import FairShare, Fifo, SharedLine
 
@@ -38,7 +38,7 @@ def downloads(
         One(down_bytes=bits / 8, down_goodput=min(rate, WIDE), up_bytes=0, cool_seconds=0.0, leaves=gone.get(n, inf))  # type: ignore[arg-type]
         for n, (_, bits, rate) in enumerate(flows)
     ]
-    air.launch(replace(made(ones), begins=np.array([at for at, _, _ in flows], float)))
+    air.launch(flights_from(replace(made(ones), begins=np.array([at for at, _, _ in flows], float))))
     clock.run()
     return sorted(air.take(), key=lambda flight: flight.client)
 
