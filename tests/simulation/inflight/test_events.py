@@ -306,7 +306,11 @@ def test_flights_go_on_from_any_time(make: Make, crowd: list[One], down: float, 
     assert_same(cut_and_gone_on(flights, at, (make(down), make(up))), whole)
 
 
-LINES: dict[str, Any] = {"alone": (None, None), "FIFO": (Fifo(8e6), Fifo(8e6)), "fair": (FairShare(8e6), FairShare(8e6))}
+LINES: dict[str, Any] = {
+    "alone": (None, None),
+    "FIFO": (Fifo(8e6), Fifo(8e6)),
+    "fair": (FairShare(8e6), FairShare(8e6)),
+}
 CUTS: dict[str, dict[str, float]] = {
     "deadline": {}, "quorum": {"leaves": 1e15}, "offline": {"leaves": 50.0}, "battery": {"joules": 300.0},
 }  # fmt: skip
