@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from heapq import heapify, heappush
 from math import inf
 from typing import Any
@@ -30,7 +30,7 @@ class Clock(simpy.Environment):
     def __init__(self, initial_time: float = 0.0):
         super().__init__(initial_time)
         self._idle = 0
-        self._of_idle = [self._pass]  # the callbacks of cancelled events
+        self._of_idle: list[Callable[[simpy.Event], None]] = [self._pass]  # the callbacks of cancelled events
 
     def at(self, when: float, order: float = PHASES, client: int = 0) -> simpy.Event:
         """An event at the time ``when``, or now if that is past; of one order the smaller number of a client is first.
