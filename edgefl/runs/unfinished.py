@@ -25,8 +25,8 @@ from edgefl.runs.durable import writing
 FIRST_SECONDS = 60.0
 """Wall time since the last checkpoint from which on works are written: less isn't worth the writing."""
 LEAST_RATIO = 20.0
-"""Writing takes at most one part in so many of the time since then: a work that is large for its training is left out,
-and trains again."""
+"""A work is written only once so many times as much time has passed since then as writing took: works that are large
+for their training are left out, and train again."""
 MOST_BYTES, MOST_SHARE = 16 << 30, 0.1
 """Works take at most so many bytes, and this share of the disk's free space, so that the run's own files find room.
 A thousand updates of 100 MB would be 100 GB.  Those that are there stay, and no more are written."""
