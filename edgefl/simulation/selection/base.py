@@ -23,11 +23,7 @@ from edgefl.planning.cohort_places import places
 from edgefl.planning.round_options import RoundOptions
 from edgefl.registry.answers import check_answers, told
 from edgefl.registry.part_fields import Fields
-from edgefl.simulation.selection.orders import NO_CLIENTS, Circle, RandomOrder, SelectionOrder
-
-Integers = NDArray[np.integer[Any]]
-Floats = NDArray[np.float64]
-Booleans = NDArray[np.bool_]
+from edgefl.simulation.selection.orders import NO_CLIENTS, Circle, Integers, RandomOrder, SelectionOrder
 
 
 @dataclass(frozen=True)
@@ -349,9 +345,9 @@ def further(left: int, seen: int, ready: int) -> int:
     return int(1.2 * left * (seen + 1) / (ready + 1)) + 16
 
 
-def contains(clients: Integers, wanted: Integers) -> Booleans:
+def contains(clients: Integers, wanted: Integers) -> NDArray[np.bool_]:
     """Mask of ``wanted`` that are in ``clients`` (ascending)."""
     if not len(clients):
         return np.zeros(len(wanted), dtype=bool)
-    mask: Booleans = clients[np.minimum(np.searchsorted(clients, wanted), len(clients) - 1)] == wanted
+    mask: NDArray[np.bool_] = clients[np.minimum(np.searchsorted(clients, wanted), len(clients) - 1)] == wanted
     return mask

@@ -11,16 +11,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from edgefl.planning.round_options import RoundOptions
-from edgefl.simulation.selection.base import (
-    Chosen,
-    Floats,
-    GroupDraw,
-    Integers,
-    Selection,
-    contains,
-    first_ready,
-)
-from edgefl.simulation.selection.orders import NO_CLIENTS, RandomOrder, by_weight
+from edgefl.simulation.selection.base import Chosen, GroupDraw, Selection, contains, first_ready
+from edgefl.simulation.selection.orders import NO_CLIENTS, Floats, Integers, RandomOrder, by_weight
 from edgefl.units import Share
 
 POOL = 3
