@@ -6,7 +6,7 @@ It watches only: it takes no virtual time and no battery, and what clients recei
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from math import ceil
@@ -30,7 +30,6 @@ from edgefl.simulation.run_state import SimulationRun
 from edgefl.simulation.tally import ScoredClients
 from edgefl.training import TrainingTask
 from edgefl.work import Description, Form
-from edgefl.work.description import Scalar
 from edgefl.work.update import Update
 
 WAITING = 32
@@ -43,42 +42,39 @@ def score_clients(run: SimulationRun, planner: ScoringPlanner, round: int) -> Sc
     """Score every client that is asked, and whose memory holds the work, with the current model."""
     parts, roster = run.parts, run.parts.roster
     trains = roster.eligible & (roster.cell >= 0)
-    scored = planner.plan(round, trains, roster.stage, _Stale(run))
+    scored = planner.plan(round, trains, roster.stage, _stale_of(run))
     records: list[ScoredClient] = []
     bad = parts.learning.non_finite()
     for client, scoring, report in _reports(run, planner, scored, round):
         metrics: Mapping[str, float | None] | Maybe = UNSET
         if report is not None:
-            received = replace(scoring.form, down=_without(scoring.form))
-            metrics = finite_metrics(received, report.metrics, bad)
+            metrics = finite_metrics(_without_keep(scoring.form), report.metrics, bad)
         records.append(scored_record(parts.setup, scoring, round, client, bool(trains[client]), report, metrics))
     _note_received(run, scored)
     return ScoredClients(records, sums_of(groups_of(run, scored, trains), records))
 
 
-def _without(work: Form) -> tuple[Any, ...]:
-    """The payloads of a work without what the client keeps."""
-    return tuple(p.only(lambda item: item.name not in work.keep) for p in work.down)
+def _without_keep(form: Form) -> Form:
+    """A work whose payloads lack what the client keeps."""
+    return replace(form, down=tuple(p.only(lambda item: item.name not in form.keep) for p in form.down))
 
 
-class _Stale:
-    """The addresses of a work that a client lacks: neither training nor an earlier evaluation brought them."""
+def _stale_of(run: SimulationRun) -> Callable[[int, Description, Stage], tuple[str, ...]]:
+    """Gives the addresses of a work that a client lacks: neither training nor an earlier evaluation brought them."""
+    trained, seen, current = run.parts.roster.client_versions, run.progress.scored_versions, run.state.versions
+    known: dict[tuple[int, int, str, Hashable, int], tuple[str, ...]] = {}
 
-    def __init__(self, run: SimulationRun):
-        self.run = run
-        self._known: dict[tuple[int, int, str, Hashable, int], tuple[str, ...]] = {}
-
-    def __call__(self, client: int, work: Description, stage: Stage) -> tuple[str, ...]:
-        run = self.run
-        trained, seen, current = run.parts.roster.client_versions, run.progress.scored_versions, run.state.versions
+    def stale(client: int, work: Description, stage: Stage) -> tuple[str, ...]:
         if not trained.keeping:
             return ()
         variant = run.parts.setup.variant_of(client)
         key = int(trained.of[client]), int(seen.of[client]), work.kind, variant, stage.index
-        if key not in self._known:
-            stale = older(frozen(work, stage), trained.states[key[0]], current)
-            self._known[key] = older(stale, seen.states[key[1]], current)
-        return self._known[key]
+        if key not in known:
+            old = older(frozen(work, stage), trained.states[key[0]], current)
+            known[key] = older(old, seen.states[key[1]], current)
+        return known[key]
+
+    return stale
 
 
 def _note_received(run: SimulationRun, scored: Scored) -> None:
@@ -107,6 +103,7 @@ def _reports(
     if not isinstance(learning, Training):
         yield from ((client, scoring, None) for client, scoring in entries)
         return
+    state, setup, metered = learning.state, learning.setup, learning.metered
     wires: dict[tuple[Any, ...], Mapping[str, Tensor]] = {}
     waiting: deque[tuple[int, Scoring, Future[Update]]] = deque()
     told = 0
@@ -119,38 +116,25 @@ def _reports(
         return client, scoring, report
 
     for client, scoring in entries:
-        scalars = planner.scalars(scoring, round)
-        waiting.append((client, scoring, _submitted(learning, client, scoring, scalars, round, wires)))
+        # on the current model, with the parts of it that are the client's own
+        form, start = scoring.form, (scoring.kind, scoring.variant, scoring.stage.index, scoring.old)
+        if start not in wires:
+            wires[start] = state.wire(form, preinstalled(form, scoring.down, state.versions))
+        inputs, own = wires[start], learning.kept.of(client, form.keep) if form.keep else None
+        if own is not None:
+            inputs = {name: tensor for name, tensor in inputs.items() if name not in own.names}
+        task = TrainingTask(
+            scoring.without_keep,  # it is scored only: what it keeps stays as it is
+            planner.scalars(scoring, round), inputs, client, seeds.key(setup.seed, "client evaluation", round, client),
+            setup.measure == "all" or scoring.key not in metered,
+            kept=own, peak=scoring.cost.compute.peak_memory_bytes,
+        )  # fmt: skip
+        metered.add(scoring.key)
+        waiting.append((client, scoring, learning.executor.submit(task)))
         if len(waiting) == WAITING:
             yield oldest()
     while waiting:
         yield oldest()
-
-
-def _submitted(
-    learning: Training,
-    client: int,
-    scoring: Scoring,
-    scalars: Mapping[str, Scalar],
-    round: int,
-    wires: dict[tuple[Any, ...], Mapping[str, Tensor]],
-) -> Future[Update]:
-    """The future of a client's work: on the current model, with the parts of it that are the client's own."""
-    form, state, setup = scoring.form, learning.state, learning.setup
-    start = scoring.kind, scoring.variant, scoring.stage.index, scoring.old
-    if start not in wires:
-        wires[start] = state.wire(form, preinstalled(form, scoring.down, state.versions))
-    inputs, own = wires[start], learning.kept.of(client, form.keep) if form.keep else None
-    if own is not None:
-        inputs = {name: tensor for name, tensor in inputs.items() if name not in own.names}
-    metered = setup.measure == "all" or scoring.key not in learning.metered
-    learning.metered.add(scoring.key)
-    seed = seeds.key(setup.seed, "client evaluation", round, client)
-    # it is scored only: what it keeps stays as it is
-    peak = scoring.cost.compute.peak_memory_bytes
-    return learning.executor.submit(
-        TrainingTask(scoring.without_keep, scalars, inputs, client, seed, metered, kept=own, peak=peak)
-    )
 
 
 # --- sums ------------------------------------------------------------------------------------------------------------
@@ -162,14 +146,10 @@ def groups_of(run: SimulationRun, scored: Scored, trains: Any) -> dict[Group, di
     Of each group the number of ``clients``, of those ``scored``, ``too_small`` (memory) and ``without`` samples.
     """
     groups: dict[Group, dict[str, int]] = {}
-    outcomes: tuple[tuple[str, list[int]], ...] = (
-        ("scored", list(scored.scorings)),
-        ("too_small", scored.too_small.tolist()),
-        ("without", scored.without.tolist()),
-    )
     setup = run.parts.setup
     devices, index = setup.fleet.devices, setup.fleet.device_index
-    for outcome, clients in outcomes:
+    outcomes = {"scored": scored.scorings, "too_small": scored.too_small.tolist(), "without": scored.without.tolist()}
+    for outcome, clients in outcomes.items():
         for client in clients:
             for group in _groups(setup.kind_of(client), devices[int(index[client])].name, bool(trains[client])):
                 counts = groups.setdefault(group, {"clients": 0, "scored": 0, "too_small": 0, "without": 0})
@@ -185,6 +165,7 @@ def _groups(kind: str, device: str, eligible: bool) -> list[Group]:
 
 
 _ORDER = ("all", "eligibility", "kind", "device", "modality")
+_SUMMED = ("samples", "download_bytes", "serialised_download_bytes", "forward_flops", "energy_joules")
 
 
 def sums_of(groups: Mapping[Group, Mapping[str, int]], records: Sequence[ScoredClient]) -> list[ClientMetrics]:
@@ -202,11 +183,7 @@ def sums_of(groups: Mapping[Group, Mapping[str, int]], records: Sequence[ScoredC
                 by=group[0],
                 group=group[1],
                 **groups[group],
-                samples=sum(record.samples for record in own),
-                download_bytes=sum(record.download_bytes for record in own),
-                serialised_download_bytes=sum(record.serialised_download_bytes for record in own),
-                forward_flops=sum(record.forward_flops for record in own),
-                energy_joules=sum(record.energy_joules for record in own),
+                **{name: sum(getattr(record, name) for record in own) for name in _SUMMED},
                 longest_virtual_seconds=max((record.virtual_seconds for record in own), default=0.0),
                 metrics={name: distribution(own, name) for name in names},
             )

@@ -73,7 +73,7 @@ class Watched(NamedTuple):
 
 
 class Simulation:
-    """Plays a run: ``play`` all rounds of the schedule, or the remaining ones after ``restore``.
+    """Plays a run: ``play`` all rounds of the schedule, or the remaining ones after ``load_data``.
 
     Without an ``executor`` nothing is trained.  ``events`` plays every flight event by event even where a closed form
     exists; records don't depend on it.  A checkpoint is written after the last round, and after each round that ends
@@ -234,10 +234,10 @@ class Simulation:
             self._score(round, tally, metrics)
         self._note_divergence(round, tally, metrics)
         final = yield from deliver_final(run, round)
-        tally.sums["download_bytes"] += final[0]
-        tally.sums["serialised_download_bytes"] += final[1]
-        tally.sums["carried_download_bytes"] += final[1]
-        tally.sums["relay_download_bytes"] += final[2]
+        tally.sums.update(
+            download_bytes=final[0], serialised_download_bytes=final[1], carried_download_bytes=final[1],
+            relay_download_bytes=final[2],
+        )  # fmt: skip
         record = self._record(round, stage, kinds, outcome, started, tally, metrics, final[0], watched)
         if self._asks_to_stop(record):
             watched = watched._replace(stopped=run.progress.asked_to_stop)
@@ -415,10 +415,8 @@ def _mean_losses(tally: Tally) -> dict[str, float | None]:
 def _freezes(setup: Setup) -> bool:
     """Whether something may be frozen: if everything trains in every round, everything is sent in every round."""
     kinds, stages = setup.method.setting.kinds.values(), setup.schedule.offered
-    names = [name for kind in kinds for name in kind.parameters()]
-    if len(setup.schedule.stages) > 1 or any(not stage.active(name) for stage in stages for name in names):
-        return True
-    return any(kind.fixed() for kind in kinds)
+    active = (stage.active(name) for stage in stages for kind in kinds for name in kind.parameters())
+    return len(setup.schedule.stages) > 1 or not all(active) or any(kind.fixed() for kind in kinds)
 
 
 def _learning(
