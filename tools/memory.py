@@ -24,7 +24,7 @@ TOOLS = Path(__file__).resolve().parent
 sys.path[:0] = [str(TOOLS), str(TOOLS.parent)]
 
 from measuring import parser_of  # noqa: E402
-from memory.comparing import Compared, as_json, compare, report  # noqa: E402
+from memory.comparing import Compared, compare, report, to_data  # noqa: E402
 from memory.drawing import EVERY_NET, draw, identified  # noqa: E402
 
 
@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given.only:
         print(json.dumps(results[0].parts))
     if given.json:
-        given.json.write_text(json.dumps(as_json(given.seed, results), indent=1) + "\n", encoding="utf-8")
+        given.json.write_text(json.dumps(to_data(given.seed, results), indent=1) + "\n", encoding="utf-8")
     return 1 if any(result.outside for result in results) else 0
 
 

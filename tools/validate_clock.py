@@ -29,7 +29,7 @@ from edgefl import terminal
 from edgefl.commands.emulate.emulate import emulate, errors_of
 from edgefl.machine import host
 from edgefl.records.emulated import ClientRound, Emulation
-from edgefl.records.reading import of_data
+from edgefl.records.reading import from_data
 
 METHODS: dict[str, Any] = {
     "fedavg": "fedavg",
@@ -102,7 +102,7 @@ def measured(calibration: Any, only: str | None) -> dict[str, Any]:
                 given["fleet"]["server_link"] = LINES[part]
             print(f"{seed}/{len(cells)}: {part}, {method}, {schedule}", file=sys.stderr)
             answer = emulate(given, output=Path(folder) / str(seed), calibration=calibration)
-            answers.append({"part": part, "method": method, "schedule": schedule, "answer": answer.as_json()})
+            answers.append({"part": part, "method": method, "schedule": schedule, "answer": answer.to_data()})
     machine = {"processor": host.model_name(), "cores": os.cpu_count(), "kernel": platform.release().split("-")[0]}
     return {"machine": machine, "calibration": calibration, "answers": answers}
 
@@ -112,7 +112,7 @@ def rows_of(found: dict[str, Any], path: str) -> list[Row]:
     return [
         Row(each["part"], each["method"], each["schedule"], row)
         for each in found["answers"]
-        for row in of_data(Emulation, each["answer"], path).client_rounds
+        for row in from_data(Emulation, each["answer"], path).client_rounds
     ]
 
 

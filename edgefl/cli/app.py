@@ -207,7 +207,7 @@ _state = {"traceback": False}
 def print_json(value: Any) -> None:
     """Print a command's answer as JSON on stdout."""
     pieces = json.JSONEncoder(indent=2, allow_nan=False).iterencode(
-        value.as_json() if hasattr(value, "as_json") else value
+        value.to_data() if hasattr(value, "to_data") else value
     )
     while text := "".join(islice(pieces, 4096)):
         sys.stdout.write(text.replace("\x7f", "\\u007f"))  # the one control character that json leaves as it is

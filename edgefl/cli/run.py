@@ -115,7 +115,7 @@ def run(
         return
     result = summary(finished)
     over_seeds = _over_seeds(finished, result.runs)
-    told = result.as_json() | ({} if over_seeds is None else {"over_seeds": over_seeds.as_json()})
+    told = result.to_data() | ({} if over_seeds is None else {"over_seeds": over_seeds.to_data()})
     if not as_json:
         if over_seeds is None or full:
             print_summary(result)
@@ -231,7 +231,7 @@ def _verify(folder: str, as_json: bool, summary: Mapping[str, object] | None = N
 
     result = verify(folder)
     if as_json:
-        print_json({**(summary or {}), "verified": result.as_json()})
+        print_json({**(summary or {}), "verified": result.to_data()})
     else:
         print_verified(result)
     if not result.valid:

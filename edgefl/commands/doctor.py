@@ -62,7 +62,7 @@ class Health:
     healthy: bool
     checks: list[MachineCheck]
 
-    def as_json(self) -> dict[str, object]:
+    def to_data(self) -> dict[str, object]:
         """The answer as JSON data."""
         return asdict(self)
 

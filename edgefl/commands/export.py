@@ -22,7 +22,7 @@ from edgefl.commands.progress import OnProgress, public_command, silent
 from edgefl.errors import MethodError, RunError, install_hint, suggestion
 from edgefl.files import replacing
 from edgefl.records.explained import Exported
-from edgefl.records.reading import of_data
+from edgefl.records.reading import from_data
 from edgefl.records.rounds import Round
 from edgefl.records.run import FinalSummary
 from edgefl.report.console import csv_cell
@@ -192,7 +192,7 @@ def _summary(label: str, run: Run) -> dict[str, object]:
         return row
     row |= {"rounds": result.rounds, "virtual_seconds": result.virtual_seconds}
     row |= {f"metrics.{kind}.{name}": value for kind, of in result.metrics.items() for name, value in of.items()}
-    return row | {f"totals.{name}": value for name, value in result.totals.as_json().items()}
+    return row | {f"totals.{name}": value for name, value in result.totals.to_data().items()}
 
 
 def _flat_cells(frame: pd.DataFrame) -> pd.DataFrame:
@@ -264,7 +264,7 @@ def scalars(record: Round) -> dict[str, float]:
             yield path, float(value)
 
     return {
-        path: value for name, item in record.as_json().items() if name != "round" for path, value in walk(item, name)
+        path: value for name, item in record.to_data().items() if name != "round" for path, value in walk(item, name)
     }
 
 
@@ -511,7 +511,7 @@ class Tracked:
     def __call__(self, event: str, facts: Mapping[str, object]) -> None:
         """Log a finished round, then pass the event on."""
         if event == "record":
-            self.round(of_data(Round, facts, "the round's record"))
+            self.round(from_data(Round, facts, "the round's record"))
         self._on_progress(event, facts)
 
     def round(self, record: Round) -> None:

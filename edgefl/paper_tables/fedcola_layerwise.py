@@ -50,7 +50,7 @@ def _options(option: str) -> tuple[str, ...]:
 
 def _total(found: Found, option: str, schedule: str, kind: str) -> Mapping[str, Any]:
     (total,) = (t for t in found[option][schedule].totals if t.kind == kind)
-    return {**total.as_json(), LIVE: highest(_stages(found, option, schedule, kind))}
+    return {**total.to_data(), LIVE: highest(_stages(found, option, schedule, kind))}
 
 
 def _stages(found: Found, option: str, schedule: str, kind: str) -> list[ProfileRow]:

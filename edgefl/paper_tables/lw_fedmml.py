@@ -36,7 +36,7 @@ def total(profiles: Profiles, run: str, data: str, *overrides: str) -> Mapping[s
     """Costs of the whole schedule for the only client kind, and the peak of its live memory."""
     found = profiles.of(f"{run}-{data}", *overrides)
     (costs,) = found.totals
-    return {**costs.as_json(), LIVE: highest(found.rows)}
+    return {**costs.to_data(), LIVE: highest(found.rows)}
 
 
 def peak(profiles: Profiles, run: str, batch: int = BATCH) -> float:

@@ -74,10 +74,10 @@ def papers(
     for index, page in enumerate(chosen):
         on_progress("combination", {"label": page.page, "index": index, "of": len(chosen)})
         pages.append(_made(page, folder / page.page, profiles, train, on_progress))
-        replace_file(folder / RESULT, _json(_result(pages, folder, began, finished=False).as_json()))
+        replace_file(folder / RESULT, _json(_result(pages, folder, began, finished=False).to_data()))
     result = _result(pages, folder, began, finished=True)
     replace_file(folder / DIFFERENCES, _differences_csv(result).encode())
-    replace_file(folder / RESULT, _json(result.as_json()))
+    replace_file(folder / RESULT, _json(result.to_data()))
     return result
 
 
@@ -240,7 +240,7 @@ def all_differences(result: Papers) -> Iterator[tuple[str, str, PaperDifference]
 
 def _differences_csv(result: Papers) -> str:
     fields = ("page", "table", "row", "column", "committed", "now", "within_tolerance")
-    rows = [{"page": page, "table": table, **each.as_json()} for page, table, each in all_differences(result)]
+    rows = [{"page": page, "table": table, **each.to_data()} for page, table, each in all_differences(result)]
     return csv_text(rows, fields)
 
 

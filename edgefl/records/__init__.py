@@ -17,7 +17,7 @@ from edgefl.records.record import (
     Unit,
     fields_of,
     part_of,
-    plain,
+    to_data,
 )
 
 __all__ = [
@@ -35,5 +35,5 @@ __all__ = [
     "Unit",
     "fields_of",
     "part_of",
-    "plain",
+    "to_data",
 ]

@@ -44,7 +44,7 @@ def decode(cls: type[R], text: bytes, where: object, error: type[EdgeflError] = 
         raise error(f"{where}: it is nested too deeply: {text[:60]!r}") from None
 
 
-def of_data(cls: type[R], data: object, where: object, error: type[EdgeflError] = RunError) -> R:
+def from_data(cls: type[R], data: object, where: object, error: type[EdgeflError] = RunError) -> R:
     """The record in this JSON data.  Raises ``error`` as ``decode`` does."""
     try:
         return msgspec.convert(data, cls)

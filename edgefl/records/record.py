@@ -49,7 +49,7 @@ from edgefl.errors import suggestion
 
 __all__ = [
     "UNSET", "ByKind", "Bytes", "Clients", "Flights", "Keys", "Maybe", "Record", "Rounds", "FieldRow", "Samples",
-    "Share", "Unit", "fields_of", "part_of", "plain",
+    "Share", "Unit", "fields_of", "part_of", "to_data",
 ]  # fmt: skip
 
 Maybe = UnsetType
@@ -98,7 +98,7 @@ def _numbers(value: object) -> object:
 ENCODER = msgspec.json.Encoder(enc_hook=_numbers)
 
 
-def plain(record: object) -> Any:
+def to_data(record: object) -> Any:
     """A record as JSON data: dictionaries, lists, text, numbers; NaN and infinity are None, what is UNSET is left out.
 
     Raises TypeError for a value that JSON can't represent.
@@ -118,9 +118,9 @@ class Record:
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)
 
-    def as_json(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, Any]:
         """The record as JSON data.  NaN and infinity are None; what is UNSET is left out."""
-        found: dict[str, Any] = plain(self)
+        found: dict[str, Any] = to_data(self)
         return found
 
     if not TYPE_CHECKING:  # for callers that took answers as dictionaries; edgefl itself reads fields

@@ -265,9 +265,9 @@ class CellHead(Record):
     schedule: str
     """Its schedule"""
 
-    def as_json(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, Any]:
         """The row as JSON data, in which the varied fields stand under their paths."""
-        found = super().as_json()
+        found = super().to_data()
         return {"label": found.pop("label"), **found.pop("sets"), **found}
 
     if not TYPE_CHECKING:  # as in Record
@@ -452,6 +452,6 @@ class Sweep(OfScenario):
         """The rows of those that can't."""
         return [row for row in self.rows if isinstance(row, RefusedCell)]
 
-    def as_json(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, Any]:
         """The answer as JSON data; each row has the varied fields under their paths."""
-        return {**super().as_json(), "rows": [row.as_json() for row in self.rows]}
+        return {**super().to_data(), "rows": [row.to_data() for row in self.rows]}

@@ -412,7 +412,7 @@ def _print_timeline(console: Console, moment: PeakMoment | Maybe) -> None:
 def flat(row: Record) -> dict[str, object]:
     """The row with nested fields joined by a dot: ``memory_bytes.activations``."""
     fields: dict[str, object] = {}
-    for name, value in row.as_json().items():
+    for name, value in row.to_data().items():
         if isinstance(value, Mapping):
             fields |= {f"{name}.{part}": item for part, item in value.items()}
         else:

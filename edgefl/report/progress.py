@@ -13,7 +13,7 @@ from typing import Any, Self, TextIO
 
 from edgefl import terminal, units
 from edgefl.errors import visible
-from edgefl.records.reading import of_data
+from edgefl.records.reading import from_data
 from edgefl.records.record import UNSET, ByKind, Clients, Flights, Maybe, Record, part_of
 from edgefl.records.rounds import EarlyStop, Metrics, Round, RoundTimes
 from edgefl.report.console import score, screen, title_of
@@ -92,7 +92,7 @@ class ProgressDisplay:
         elif event == "cells":
             self.folder = facts["folder"]
         elif event == "cell":
-            cell = of_data(ToldCell, facts, "an event")
+            cell = from_data(ToldCell, facts, "an event")
             before = self.cells.share if self.cells else 0.0
             if before == 1:  # all have ended: this is the first of the command's next ones
                 self._from, before = None, 0.0
@@ -109,7 +109,7 @@ class ProgressDisplay:
         elif event == "scored":
             self.scored = f"{facts['done']} of {facts['of']} clients evaluated"
         elif event == "record":
-            self.record = record = of_data(ToldRound, facts, "a round's record")
+            self.record = record = from_data(ToldRound, facts, "a round's record")
             self.round = record.round
             if record.stopped:
                 self.rounds = self.round  # it has ended early

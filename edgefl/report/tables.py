@@ -242,7 +242,7 @@ def _print_client_metrics(console: Console, facts: RunSummary, rows: Sequence[Cl
             continue
         shown = [*(name for name in MAIN_METRICS if name in row.metrics), *own_metrics(row.metrics)]
         for index, name in enumerate(shown or [""]):
-            values = row.metrics[name].as_json() if name in row.metrics else {}
+            values = row.metrics[name].to_data() if name in row.metrics else {}
             cells = [score(values, part) for part in ("mean", "weighted_mean", "deviation", "worst_decile")]
             first = (f"{_OF_GROUPS[row.by]}{row.group}", f"{row.scored} of {row.clients}")
             last = str(row.too_small) if row.too_small else NOTHING

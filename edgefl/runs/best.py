@@ -34,7 +34,7 @@ def write(folder: Path, tensors: Mapping[str, Tensor], facts: BestRecord) -> Non
     """Write the new best weights, ``{address: tensor}``.  Raises RunError if the file can't be written."""
     # clones prevent aliases: the file must hold every address, so that other tools can read it
     weights = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
-    checkpoints.write_tensors(folder / NEXT, weights, {FACTS: json.dumps(facts.as_json(), sort_keys=True)})
+    checkpoints.write_tensors(folder / NEXT, weights, {FACTS: json.dumps(facts.to_data(), sort_keys=True)})
 
 
 def settle(folder: Path) -> None:

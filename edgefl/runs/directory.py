@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 
 from edgefl.errors import RunError
 from edgefl.files import sync
-from edgefl.records import Record, plain
+from edgefl.records import Record, to_data
 from edgefl.records.reading import decode
 from edgefl.records.run import Begun, BestRecord, Environment, EvaluationFacts, FinalSummary, Resumed
 from edgefl.records.writing import line
@@ -125,7 +125,7 @@ class RunDirectory:
         new.close()
         drop_leftovers(path)
         replace_file(path / "scenario.yaml", scenario_yaml.encode())
-        replace_file(path / "environment.json", json_text(environment.as_json()))
+        replace_file(path / "environment.json", json_text(environment.to_data()))
         for table in TABLES:
             with writing(path):
                 run.table(table).touch()
@@ -180,9 +180,9 @@ class RunDirectory:
         Raises RunError if a file can't be written.
         """
         first = read_json(self.path / "environment.json")
-        now = environment.as_json()
+        now = environment.to_data()
         changed = {name: value for name, value in now.items() if first.get(name) != value and name != "run_format"}
-        entry = Resumed(round=round, set=overrides, environment=changed).as_json()
+        entry = Resumed(round=round, set=overrides, environment=changed).to_data()
         if overrides:
             replace_file(self.path / "scenario.yaml", scenario_yaml.encode())
         resumed = [*first.get("resumed", []), entry]
@@ -193,7 +193,7 @@ class RunDirectory:
 
         Raises RunError if the file can't be written.
         """
-        replace_file(self.path / "evaluation.json", json_text(evaluation.as_json()))
+        replace_file(self.path / "evaluation.json", json_text(evaluation.to_data()))
 
     def write_preprocessing(self, of_kinds: Mapping[str, Preprocessing]) -> None:
         """Write how raw samples become the inputs of each kind's model.  Raises RunError if it can't be written."""
@@ -207,8 +207,8 @@ class RunDirectory:
     def write_begun(self) -> None:
         """Write what the run is made of, unless that was written before.  Raises RunError if it can't be written."""
         if not (self.path / BEGUN).exists():
-            begun = Begun(made_of=plain(self.made_of), inputs=plain(self.inputs))
-            replace_file(self.path / BEGUN, json_text(begun.as_json()))
+            begun = Begun(made_of=to_data(self.made_of), inputs=to_data(self.inputs))
+            replace_file(self.path / BEGUN, json_text(begun.to_data()))
 
     @property
     def finished(self) -> bool:
@@ -280,7 +280,7 @@ class RunDirectory:
         else:
             facts = {**facts, "written_since_boot": boot()}
         checkpoints.write(
-            self.path / CHECKPOINTS, round, tensors, state, plain(facts), max(self.keep, checkpoints.KEEP),
+            self.path / CHECKPOINTS, round, tensors, state, to_data(facts), max(self.keep, checkpoints.KEEP),
             synced=synced, besides=self._synced_round,
         )  # fmt: skip
         if synced:
@@ -296,7 +296,7 @@ class RunDirectory:
 
     def facts(self) -> dict[str, object]:
         """What the run is made of, and its inputs, as plain JSON data."""
-        facts: dict[str, object] = plain({"made_of": self.made_of, "inputs": self.inputs})
+        facts: dict[str, object] = to_data({"made_of": self.made_of, "inputs": self.inputs})
         return facts
 
     def keep_best(self, tensors: Mapping[str, Tensor], facts: BestRecord) -> None:
@@ -340,14 +340,14 @@ class RunDirectory:
             written = manifest["records"].get(table, digests.EMPTY)
             if difference := digests.table_difference(self.table(table), written, round):
                 raise RunError(f"{difference}; restore that file from a copy, or start a new run")
-        digests.check_unchanged(self.path, manifest["made_of"], plain(self.made_of), round)
+        digests.check_unchanged(self.path, manifest["made_of"], to_data(self.made_of), round)
         return manifest["inputs"]
 
     def _check_begun(self) -> dict[str, object]:
         path = self.path / BEGUN
         if path.is_file():
             begun = decode(Begun, read_bytes(path), path)
-            digests.check_unchanged(self.path, begun.made_of, plain(self.made_of), 0)
+            digests.check_unchanged(self.path, begun.made_of, to_data(self.made_of), 0)
             return dict(begun.inputs)
         if (rounds := self.recorded_rounds()) > 0:
             raise RunError(
@@ -388,7 +388,7 @@ class RunDirectory:
         Raises RunError if a file can't be written.
         """
         self.settle()
-        text = json_text(result.as_json())
+        text = json_text(result.to_data())
         # clones prevent aliases: the file must hold every address, so that other tools can read it
         weights = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
         checkpoints.write_tensors(self.path / "weights.safetensors", weights)

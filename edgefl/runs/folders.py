@@ -65,7 +65,7 @@ def create_comparison(
     entries = [
         ComparisonMember(label=label, folder=folders[label], sets=overrides) for label, overrides in runs.items()
     ]
-    text = json_text(Comparison(runs=entries).as_json())
+    text = json_text(Comparison(runs=entries).to_data())
     files = {"scenario.yaml": scenario_yaml.encode(), "compare.json": text}
     for name, content in files.items():
         if not shared:

@@ -16,7 +16,7 @@ from edgefl.errors import RunError, UnknownName
 from edgefl.files import read_regular
 from edgefl.records import Record, part_of
 from edgefl.records.reading import decode as decode_record
-from edgefl.records.reading import numbered, of_data
+from edgefl.records.reading import from_data, numbered
 from edgefl.records.record import whole_of
 from edgefl.records.rounds import EarlyStop, Metrics, Round, RoundTimes
 from edgefl.records.run import BestRecord, Environment, EvaluationFacts, FinalSummary
@@ -131,7 +131,7 @@ class Run:
     @cached_property
     def settings(self) -> Settings:
         """What the scenario says of the run, as far as its records are read with it.  Raises RunError."""
-        return of_data(Settings, self.scenario, self.path / "scenario.yaml")
+        return from_data(Settings, self.scenario, self.path / "scenario.yaml")
 
     @cached_property
     def environment(self) -> Environment:

@@ -381,7 +381,7 @@ class Simulation:
             parts.selection.learn(
                 np.array(clients, np.int64), np.array(losses, float), np.array(seconds), np.array(counts), round
             )
-        parts.on_progress("record", record.as_json())
+        parts.on_progress("record", record.to_data())
 
     def _excluded(self, kinds: Sequence[str]) -> Excluded:
         """Samples, classes and modalities that are lost with the ineligible clients of these kinds."""

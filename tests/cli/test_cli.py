@@ -221,7 +221,7 @@ def test_a_finished_run_is_shown_without_its_data(
     facts = json.loads(plain)
     assert ("over_seeds" in facts) == bool(compare)  # of the command alone: the runs' summaries don't have it
     facts.pop("over_seeds", None)
-    assert summary(edgefl.run(resume="it")).as_json() == summary(edgefl.read_run("it")).as_json() == facts
+    assert summary(edgefl.run(resume="it")).to_data() == summary(edgefl.read_run("it")).to_data() == facts
     assert not (tmp_path / "other").exists()
 
 

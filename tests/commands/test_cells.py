@@ -204,8 +204,8 @@ def test_rows_are_equal_whether_cells_are_planned_together_or_alone():
         for budget in budgets
     ]
     axes = ("label", "method.", "fleet.")  # columns of what differs between the rows of one sweep
-    assert [{k: v for k, v in row.as_json().items() if not k.startswith(axes)} for row in together["rows"]] == [
-        {k: v for k, v in row.as_json().items() if not k.startswith(axes)} for row in alone
+    assert [{k: v for k, v in row.to_data().items() if not k.startswith(axes)} for row in together["rows"]] == [
+        {k: v for k, v in row.to_data().items() if not k.startswith(axes)} for row in alone
     ]
     assert len({row["eligible_share_ever"] for row in together["rows"]}) > 1
 

@@ -31,7 +31,7 @@ def scenario(tiny: Tiny) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def profiled(scenario: dict[str, Any]) -> dict[str, Any]:
-    return edgefl.profile(scenario).as_json()
+    return edgefl.profile(scenario).to_data()
 
 
 @pytest.fixture

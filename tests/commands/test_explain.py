@@ -139,7 +139,7 @@ def test_the_command_prints_tables_and_json(unequal: Run, capsys: pytest.Capture
     assert text.startswith("Round 2 (stage 1, synchronous): ") and "Critical path" in text and "Absent" in text
     main_without_exit(["explain", str(unequal.path), "--round", "2", "--client", "0", "--json"])
     facts = json.loads(capsys.readouterr().out)
-    assert facts == edgefl.explain(unequal.path, 2, client=0).as_json()
+    assert facts == edgefl.explain(unequal.path, 2, client=0).to_data()
     main_without_exit(["explain", str(unequal.path), "--round", "2", "--client", "0"])
     assert "Client 0 (image, " in capsys.readouterr().out
 

@@ -41,7 +41,7 @@ def test_prices_of_two_jobs_are_those_of_one(
     monkeypatch.setattr(Pricing, "begin", lambda self, wanted: (begun.append(wanted.key), begin(self, wanted))[1])
     for jobs in (1, 2):
         monkeypatch.setenv("EDGEFL_CACHE", str(tmp_path / str(jobs)))
-        answers.append(json.dumps(edgefl.profile(staged, jobs=jobs).as_json()))
+        answers.append(json.dumps(edgefl.profile(staged, jobs=jobs).to_data()))
         kept.append(files_of(tmp_path / str(jobs)))
         assert len(set(begun)) == (6 if jobs == 2 else 0)
     assert answers[0] == answers[1] and kept[0] == kept[1]
@@ -82,4 +82,4 @@ def test_what_was_found_is_kept_when_a_search_is_interrupted(staged: dict[str, A
     assert found[0].startswith("text: solution 1: --set ")
     assert [each["sets"] for each in so_far["solutions"]] == [whole["solutions"][0]["sets"]]
     again = edgefl.fit(staged, device=PI, kind="text", memory=allowed, first=1, jobs=1)["kinds"]["text"]
-    assert again.as_json() == whole.as_json()
+    assert again.to_data() == whole.to_data()

@@ -21,7 +21,7 @@ def test_everything_is_listed() -> None:
     assert [one["name"] for one in found["devices"]] == devices.device_names()
     assert [one["name"] for one in found["links"]] == devices.link_names()
     assert [one["name"] for one in found["fleets"]] == devices.fleet_names()
-    assert browse(sections=("links",)).as_json().keys() == {"links"}
+    assert browse(sections=("links",)).to_data().keys() == {"links"}
 
 
 def test_filters_of_devices() -> None:
@@ -30,8 +30,8 @@ def test_filters_of_devices() -> None:
     small = _names("devices", max_watts="15W", min_memory="4GiB")
     assert "raspberry-pi-4-4gb" in small and not {"raspberry-pi-zero-2w", "server-a5000"} & small
     assert "server-a5000" in _names("devices", min_flops="1 TFLOP/s")
-    assert browse(kind="phone").as_json().keys() == {"devices"}
-    assert browse(search="no such thing").as_json() == {"devices": [], "links": [], "fleets": []}
+    assert browse(kind="phone").to_data().keys() == {"devices"}
+    assert browse(search="no such thing").to_data() == {"devices": [], "links": [], "fleets": []}
     assert _names("links", search="SATELLITE") == {"satellite-leo", "satellite-geo"}
 
 

@@ -137,20 +137,20 @@ def samples(
         "compare.json": [json.loads((folder / "c" / "compare.json").read_text())],
         "host": [record for run in (layerwise_run, played) for record in run.records("host")],
         "scratch": layerwise_run.records("scratch"),
-        "environment": [layerwise_run.environment.as_json()],
-        "evaluation.json": [run.evaluation.as_json() for run in (layerwise_run, played)],
+        "environment": [layerwise_run.environment.to_data()],
+        "evaluation.json": [run.evaluation.to_data() for run in (layerwise_run, played)],
         "preprocessing.json": [facts_of(run) for run in (layerwise_run, played)] + [SPOKEN],
         "rounds": [], "clients": [], "eligibility": [], "result": [],
     }  # fmt: skip
     for run in runs:
         for table in ("rounds", "clients", "eligibility"):
             found[table] += run[table] if isinstance(run, dict) else run.records(table)  # type: ignore[arg-type]
-        found["result"].append(run["result"] if isinstance(run, dict) else run.result.as_json())
+        found["result"].append(run["result"] if isinstance(run, dict) else run.result.to_data())
 
     over = edgefl.run(small(training="none", fleet={"budgets": {"memory": "1kB"}}), output=folder / "over")
     found["explain"] = [edgefl.explain(layerwise_run.path, 1, client=0), edgefl.explain(over.path, 1, client=0)]
     lacking = package_check(Requirement("torch>=2.11"), None)
-    found["doctor"] = [doctor(runs=False).as_json(), {"checks": [vars(lacking)]}]
+    found["doctor"] = [doctor(runs=False).to_data(), {"checks": [vars(lacking)]}]
 
     return found
 

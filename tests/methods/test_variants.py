@@ -421,7 +421,7 @@ def test_a_profile_has_a_row_for_each_variant_that_costs_something_else(tiny: Ti
         assert total["forward_flops"] == 2 * rows[total["variant"]]["forward_flops"]
     for method in ("two-clusters", "my-fedamp"):  # variants of equal costs
         assert ["variant" in row for row in edgefl.profile(scenario(tiny, method))["rows"]] == [False]
-    (tmp_path / "old.json").write_text(json.dumps(by_device.as_json()))
+    (tmp_path / "old.json").write_text(json.dumps(by_device.to_data()))
     assert cost_diff(tmp_path / "old.json", tmp_path / "old.json")["changed"] == []
 
 

@@ -81,7 +81,7 @@ OLD = Committed("", 1, ("kind", "MiB"), (("image", "1,309.6"), ("text", "427.0")
 
 def test_a_cell_that_changed_is_named_by_row_and_column() -> None:
     now = PageTable("", "peaks", OLD.header, (("image", "1,309.6"), ("text", "427.1")))
-    assert [each.as_json() for each in differences(now, OLD)] == [
+    assert [each.to_data() for each in differences(now, OLD)] == [
         {"row": "text", "column": "MiB", "committed": "427.0", "now": "427.1", "within_tolerance": False}
     ]
     assert papers.compared(now, OLD, "")["status"] == "differs"
@@ -146,7 +146,7 @@ def test_what_is_copied_is_said() -> None:
     assert papers.copied(table) == 'Published figures, copied: column "published".'
     rows = PageTable("", "t", ("", "x", "y"), (("published", CopiedCell(1), CopiedCell(2)), ("ours", "1", "2")))
     assert papers.copied(rows) == 'Published figures, copied: row "published".'
-    assert papers.compared(rows, None, "")["published"][0].as_json() == {"row": "published", "column": "x"}
+    assert papers.compared(rows, None, "")["published"][0].to_data() == {"row": "published", "column": "x"}
 
 
 # --- tables that need no prediction ----------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ def test_what_needs_training_is_left_out_and_says_how_long_it_takes(tmp_path: Pa
     result = edgefl.papers(["orderings"], output=tmp_path / "out")
     assert result["counts"]["not regenerated"] == 17 and result["equal"]
     assert {table["reason"] for table in result["pages"][0]["tables"]} == {"needs about 1 h of training: --train"}
-    assert json.loads((tmp_path / "out/papers.json").read_text()) == result.as_json()
+    assert json.loads((tmp_path / "out/papers.json").read_text()) == result.to_data()
     assert (tmp_path / "out/differences.csv").read_text().startswith("page,table,row,column,committed,now")
     again = edgefl.papers(["orderings"], output=tmp_path / "out")  # its own folder is taken again
     assert again["counts"] == result["counts"]

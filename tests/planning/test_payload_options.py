@@ -216,7 +216,7 @@ def test_it_goes_on_from_a_checkpoint(narrow: Any, round: int) -> None:
     simulation.load_data(*told.states[round])
     result = simulation.play()
     assert_equal_tensors(simulation.state.tensors, whole.state.tensors)
-    assert result.totals.as_json() == dict(whole.run.progress.totals)
+    assert result.totals.to_data() == dict(whole.run.progress.totals)
     assert journal.tables["clients"] == [r for r in told.tables["clients"] if r["round"] > round]
 
 

@@ -71,7 +71,7 @@ def record(folder: Path, weights: bool, only: Sequence[str] = ()) -> None:
     }
     for name, answer in answers.items():
         if not only or name in only:
-            (folder / f"{name}.json").write_text(json.dumps(answer().as_json(), indent=1) + "\n", encoding="utf-8")
+            (folder / f"{name}.json").write_text(json.dumps(answer().to_data(), indent=1) + "\n", encoding="utf-8")
 
 
 def files(folder: Path) -> Iterator[Path]:

@@ -64,7 +64,7 @@ def test_every_field_has_a_meaning_and_the_unit_that_its_name_says() -> None:
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_what_was_answered_before_comes_back_whole(name: str) -> None:
     given = json.loads((RECORDED / f"{name}.json").read_text(encoding="utf-8"))
-    assert RECORDINGS[name]().as_json() == given  # type: ignore[no-untyped-call]
+    assert RECORDINGS[name]().to_data() == given  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def answers(tiny: Any, layerwise_run: Run, tmp_path_factory: pytest.TempPathFact
     scenario = tiny(data=DECLARED, model={"image": {"blocks": 2, "width": 16, "heads": 2}}, training={"batch": 8})
     compared = {**scenario, "compare": {"training.batch": [8, 4]}, "evaluation": {"every": 10}}
     profile = edgefl.profile(compared, timeline=folder / "t.html")
-    (folder / "p.json").write_text(json.dumps(edgefl.profile(scenario).as_json()))
+    (folder / "p.json").write_text(json.dumps(edgefl.profile(scenario).to_data()))
     only = ("gradients", "drift")
     return {
         Profile: profile,
@@ -101,9 +101,9 @@ def answers(tiny: Any, layerwise_run: Run, tmp_path_factory: pytest.TempPathFact
 def test_answers_are_what_their_classes_say(answers: dict[type[Record], Record]) -> None:
     """msgspec reads each as its class, which it refuses for a value of another type, and nothing is lost."""
     for cls, answer in answers.items():
-        written = answer.as_json()
+        written = answer.to_data()
         assert type(answer) is cls
-        assert decode(cls, json.dumps(written, allow_nan=False).encode(), cls.__name__).as_json() == written
+        assert decode(cls, json.dumps(written, allow_nan=False).encode(), cls.__name__).to_data() == written
 
 
 def test_values_are_found_by_name_as_in_a_dictionary(answers: dict[type[Record], Record]) -> None:
@@ -120,10 +120,10 @@ def test_the_varied_fields_of_a_sweep_stand_in_its_rows(tiny: Any, tmp_path: Pat
     sweep = edgefl.sweep(scenario, ["schedule.stages=1,2,3", "training.batch=8"], overrides=[layers])
     assert [type(row) for row in sweep.rows] == [CellRow, CellRow, RefusedCell]
     assert [row["schedule.stages"] for row in sweep.rows] == [1, 2, 3]
-    written = sweep.as_json()["rows"]
+    written = sweep.to_data()["rows"]
     assert [row["schedule.stages"] for row in written] == [1, 2, 3] and all("sets" not in row for row in written)
     assert list(written[2]) == ["label", "schedule.stages", "training.batch", "method", "schedule", "refused"]
-    assert {field.name for field in fields(Sweep)} >= sweep.as_json().keys()
+    assert {field.name for field in fields(Sweep)} >= sweep.to_data().keys()
 
 
 def test_counted_macs_are_a_record_each(tiny: Any) -> None:

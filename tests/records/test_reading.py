@@ -13,7 +13,7 @@ from edgefl.records.reading import decode, each
 
 
 def test_a_record_is_read_as_it_was_written_and_unknown_fields_are_ignored() -> None:
-    text = json.dumps({**TRIP.as_json(), "of_a_later_version": [1]}).encode()
+    text = json.dumps({**TRIP.to_data(), "of_a_later_version": [1]}).encode()
     assert decode(Trip, text, "file") == TRIP
     assert decode(Shown, text, "file") == Shown(client=7)
 
@@ -32,7 +32,7 @@ def test_a_record_is_read_as_it_was_written_and_unknown_fields_are_ignored() -> 
 )
 def test_a_wrong_field_is_told_with_its_path(change: dict[str, object], said: str, tmp_path: Path) -> None:
     table = tmp_path / "trips.jsonl"
-    table.write_text(json.dumps({**TRIP.as_json(), **change}) + "\n")
+    table.write_text(json.dumps({**TRIP.to_data(), **change}) + "\n")
     with pytest.raises(RunError) as error:
         list(each(table, Trip))
     assert str(error.value) == f"{tmp_path}/{said}"

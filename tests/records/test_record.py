@@ -65,14 +65,14 @@ def test_a_record_is_frozen_and_takes_no_positions() -> None:
 
 def test_an_answer_is_plain_data_without_what_is_unset() -> None:
     answer = Step(name="a", seconds=float("inf"))
-    assert answer.as_json() == {"name": "a", "seconds": None}
-    assert TRIP.as_json()["steps"] == [{"name": "a", "seconds": 1.5}]
-    assert not {"part", "best"} & set(TRIP.as_json())
+    assert answer.to_data() == {"name": "a", "seconds": None}
+    assert TRIP.to_data()["steps"] == [{"name": "a", "seconds": 1.5}]
+    assert not {"part", "best"} & set(TRIP.to_data())
 
 
 def test_an_answer_is_read_as_a_dictionary_was() -> None:
     assert TRIP["client"] == 7 and TRIP["steps"][0]["seconds"] == 1.5
-    for missing in ("part", "nothing", "as_json"):
+    for missing in ("part", "nothing", "to_data"):
         with pytest.raises(KeyError, match=missing):
             TRIP[missing]
 
@@ -102,10 +102,10 @@ def test_the_schema_says_what_the_class_says() -> None:
 
     found = schema(Trip)
     jsonschema.Draft202012Validator.check_schema(found)
-    jsonschema.validate(TRIP.as_json(), found)
+    jsonschema.validate(TRIP.to_data(), found)
     for name, value in (("client", "7"), ("steps", [{"name": "a"}]), ("metrics", {"image": {"accuracy": "high"}})):
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate({**TRIP.as_json(), name: value}, found)
+            jsonschema.validate({**TRIP.to_data(), name: value}, found)
     properties = found["$defs"]["Trip"]["properties"]
     assert properties["memory_error"]["description"] == "Null where nothing was measured"
     assert found["$defs"]["Step"]["properties"]["seconds"]["description"] == "Its time"

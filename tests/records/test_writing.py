@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from records_of_tests import TRIP, Cost, Measured, Step, Trip
 
-from edgefl.records import plain
+from edgefl.records import to_data
 from edgefl.records.reading import decode
 from edgefl.records.writing import RecordTemplate, inner, line, texts
 
@@ -18,7 +18,7 @@ def test_a_line_is_strict_json_and_read_back_equal() -> None:
     written = line(TRIP)
     assert written.endswith(b"}\n") and written.count(b"\n") == 1
     assert decode(Trip, written, "line") == TRIP
-    assert json.loads(written, parse_constant=pytest.fail) == TRIP.as_json()
+    assert json.loads(written, parse_constant=pytest.fail) == TRIP.to_data()
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
@@ -27,7 +27,7 @@ def test_what_is_not_finite_is_null(number: float) -> None:
 
 
 def test_large_numbers_and_numpys_are_written_exactly() -> None:
-    assert plain({"many": 2**80, "few": np.float64(0.1), "each": np.arange(3), "one": np.int64(5)}) == {
+    assert to_data({"many": 2**80, "few": np.float64(0.1), "each": np.arange(3), "one": np.int64(5)}) == {
         "many": 2**80, "few": 0.1, "each": [0, 1, 2], "one": 5
     }  # fmt: skip
     with pytest.raises(TypeError, match="a record can't hold a value of type set"):
@@ -37,13 +37,13 @@ def test_large_numbers_and_numpys_are_written_exactly() -> None:
 def test_columns_write_the_lines_of_the_records() -> None:
     # the slow way is the witness: json's text of each field
     records = [
-        Trip(**{**{f: TRIP[f] for f in TRIP.as_json()}, "client": client, "eligible": client % 2 == 0})
+        Trip(**{**{f: TRIP[f] for f in TRIP.to_data()}, "client": client, "eligible": client % 2 == 0})
         for client in range(5)
     ]
     own = ["round", "client", "eligible", "of_kind", "metrics", "steps"]
     columns = RecordTemplate(Trip, own, [Measured, Cost])
     found = columns.lines(
-        {name: [json.dumps(record.as_json()[name]).encode() for record in records] for name in own},
+        {name: [json.dumps(record.to_data()[name]).encode() for record in records] for name in own},
         [inner(Measured(memory_error=None))] * 5,
         [inner(Cost(download_bytes=10, upload_bytes_by_part={"head": 4}))] * 5,
     )

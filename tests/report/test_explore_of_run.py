@@ -88,7 +88,7 @@ def test_other_budgets_do_what_sweep_says(page: Any, moved: dict[str, str]) -> N
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)))")
     given, *options = shlex.split(page.locator("[data-part=command]").text_content())[2:]
     assert options[0::2] == ["--set"] * len(moved)
-    [row] = edgefl.sweep(given, overrides=options[1::2]).as_json()["rows"]
+    [row] = edgefl.sweep(given, overrides=options[1::2]).to_data()["rows"]
     hardest = min(row["stages"], key=lambda stage: stage["eligible"])
     answer = page.locator("[data-part=answer]").inner_text()
     assert answer.startswith(f"{hardest['eligible'] or 'None'} of 7 clients can train")

@@ -88,7 +88,7 @@ def visit(record: Explored, browser: Any, tmp_path: Path) -> Iterator[Callable[.
 
 def eligible(scenario: dict[str, Any], changes: list[str]) -> tuple[int, int]:
     """Clients that fit in the hardest stage, and all, by sweep."""
-    [row] = edgefl.sweep(scenario, overrides=changes).as_json()["rows"]
+    [row] = edgefl.sweep(scenario, overrides=changes).to_data()["rows"]
     return min(stage["eligible"] for stage in row["stages"]), row["clients"]
 
 
@@ -288,7 +288,7 @@ def test_a_scenario_that_compares_is_given_one_value_of_each(
     shown.choose("32")
     shown.type("memory", "700 kB")
     lines = yaml.safe_load(str(shown.page.locator("[data-part=yaml]").text_content()))
-    [row] = edgefl.sweep({**compared, **lines}).as_json()["rows"]
+    [row] = edgefl.sweep({**compared, **lines}).to_data()["rows"]
     assert shown.answer.startswith(sentence((min(s["eligible"] for s in row["stages"]), row["clients"])))
 
 

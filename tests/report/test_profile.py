@@ -139,7 +139,7 @@ def test_ratios_are_to_the_first(scenario: dict[str, Any], found: Profile) -> No
     assert third["ratios"]["traffic_bytes"] == staged["traffic_bytes"] / whole["traffic_bytes"]
     text = shown(print_compared_profiles, compared)
     assert f"({third['ratios']['peak_memory_bytes']:.2f})" in text and "ratio to end-to-end" in text
-    json.dumps(compared.as_json())
+    json.dumps(compared.to_data())
     assert "scenario," in profile_csv(compared)
 
 
@@ -200,7 +200,7 @@ def test_the_profile_draws_what_peaks_highest(scenario: dict[str, Any], tmp_path
     assert (tmp_path / "t.png").stat().st_size
     with Image.open(tmp_path / "f.png") as picture:
         assert picture.mode == "P" and picture.height > picture.width > 0
-    json.dumps(found.as_json())
+    json.dumps(found.to_data())
 
 
 @pytest.mark.parametrize("form", ["png", "svg"])

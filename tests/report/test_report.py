@@ -62,7 +62,7 @@ def test_facts_agree_with_the_records(layerwise_run: Any) -> None:
         assert row["download_bytes"] == pytest.approx(sum(c["download_bytes"] for c in mine) / len(mine))
     assert facts["everyone"]["clients"] == 7 and facts["everyone"]["took_part"] == len({c["client"] for c in clients})
     assert facts["metrics"] == layerwise_run.result["metrics"] and facts["metrics_split"] == "test"
-    json.dumps(summary(layerwise_run).as_json())
+    json.dumps(summary(layerwise_run).to_data())
 
 
 @pytest.mark.parametrize("schedule", ["elastic", "heterofl", "flexlora"])

@@ -78,7 +78,7 @@ def test_a_run_comes_back_as_written(tmp_path):
     assert back.rounds["clients.image"].tolist() == [3, 2]
     assert list(back.rounds.columns)[:3] == ["method", "schedule", "seed"]
     assert back.rounds["losses.image"].tolist()[0] == 0.5 and len(back.rounds) == 2
-    assert back.records("eligibility") == [{**verdict.as_json(), "margins": {"memory": None, "flops": -1.0}}]
+    assert back.records("eligibility") == [{**verdict.to_data(), "margins": {"memory": None, "flops": -1.0}}]
     (again,) = back.read(VerdictRecord)
     assert again == replace(verdict, margins={"memory": None, "flops": -1.0})
     assert back.clients.empty and back.host.empty
@@ -450,7 +450,7 @@ def test_a_folder_whose_beginning_was_cut_short_can_be_begun_again(tmp_path):
 
 
 def test_environment_tells_versions_and_no_place_or_person():
-    facts = environment().as_json()
+    facts = environment().to_data()
     text = json.dumps(facts)
     assert facts["packages"]["torch"] == torch.__version__
     assert facts["gpu"] is None or torch.cuda.is_available()

@@ -22,7 +22,7 @@ from edgefl.errors import ScenarioError
 from edgefl.methods import Method
 from edgefl.planning import Setup
 from edgefl.planning.client_evaluation import asked
-from edgefl.records.reading import of_data
+from edgefl.records.reading import from_data
 from edgefl.simulation import Simulation
 from edgefl.work import Pass, Work
 
@@ -176,8 +176,8 @@ def test_verification_finds_a_changed_score(played: tuple[Setup, Simulation, Mem
 
     def broken() -> int:
         check = RuleCheck("scored", "")
-        round = of_data(CheckedRound, record, "rounds.jsonl:3")
-        clients = [of_data(CheckedScore, each, "scored.jsonl") for each in scored]
+        round = from_data(CheckedRound, record, "rounds.jsonl:3")
+        clients = [from_data(CheckedScore, each, "scored.jsonl") for each in scored]
         check_scored(check, round.round, round.client_metrics, "rounds.jsonl:3", clients)
         return check.broken
 

@@ -151,7 +151,7 @@ def test_a_run_ends_after_the_evaluation_and_says_why(stopped: Run, tiny: Tiny, 
     assert 2 <= len(rounds) < 8 and stopped.finished and stopped.result["rounds"] == len(rounds)
     assert values[-1] <= max(values[:-1]) and sorted(set(values[:-1])) == values[:-1]
     assert stopped.stopped is not None
-    assert [record["stopped"] for record in rounds] == [None] * (len(rounds) - 1) + [stopped.stopped.as_json()]
+    assert [record["stopped"] for record in rounds] == [None] * (len(rounds) - 1) + [stopped.stopped.to_data()]
     assert stopped.stopped["round"] == len(rounds) and stopped.stopped["reason"] == "patience"
     # the last round is evaluated on both splits, and its metrics are those of the final one
     whens = [[work["when"] for work in record["server_works"]] for record in rounds]

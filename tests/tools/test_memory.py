@@ -263,7 +263,7 @@ def test_every_configuration_counts(comparing: ModuleType, drawn: list[dict[str,
     }  # fmt: skip
     text = "\n".join(comparing.report(results))
     assert "12 configurations, 1 failed" in text and "edgefl said no" in text
-    assert comparing.as_json(5, results)["configurations"][11]["error"] == 10**6
+    assert comparing.to_data(5, results)["configurations"][11]["error"] == 10**6
 
 
 def test_a_side_that_ends_or_hangs_is_a_failure_and_is_started_again(

@@ -16,7 +16,7 @@ from edgefl.commands.verify.conservation import Ledger as Rules
 from edgefl.cost import Predictor
 from edgefl.devices import Fleet, FleetOptions, available_memory_bytes
 from edgefl.planning import RoundOptions, Setup
-from edgefl.records.reading import of_data
+from edgefl.records.reading import from_data
 from edgefl.scenario import load
 from edgefl.simulation import Simulation
 from edgefl.training import Executor, Inline
@@ -119,10 +119,10 @@ def broken_rules(setup: Setup, journal: Memory) -> list[tuple[str, Any]]:
     facts = LedgerFacts(watts, deadline, setup.round.gate == "eligible", anew, rates, available, relays)
     rules = Rules(facts)
     for verdict in journal.tables.get("eligibility", []):
-        rules.verdict(of_data(CheckedVerdict, verdict, "eligibility"), "eligibility")
+        rules.verdict(from_data(CheckedVerdict, verdict, "eligibility"), "eligibility")
     for record in journal.tables["rounds"]:
         mine = [c for c in journal.tables.get("clients", []) if c["round"] == record["round"]]
-        clients = [(of_data(CheckedFlight, flight, "clients"), "clients") for flight in mine]
-        rules.round(of_data(CheckedRound, record, "rounds"), "rounds", clients)
+        clients = [(from_data(CheckedFlight, flight, "clients"), "clients") for flight in mine]
+        rules.round(from_data(CheckedRound, record, "rounds"), "rounds", clients)
     rules.result(journal.result, "result")  # type: ignore[attr-defined]
     return [(check.name, check.first) for check in rules.closed() if check.broken]

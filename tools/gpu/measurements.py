@@ -24,7 +24,7 @@ def machine(device: str) -> Json:
 
     if device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("no CUDA device here, or a build of torch without CUDA")
-    host = environment().as_json()
+    host = environment().to_data()
     facts = {"device": device, "edgefl": host["edgefl"], "python": host["python"], "torch": torch.__version__}
     facts |= {name: version(name) for name in ("transformers", "timm")}
     if device == "cpu":
@@ -86,7 +86,7 @@ def memory_of(model: Model, device: str) -> Json:
         "predicted_parts": row.memory_bytes,
         "metered_parts": row.measured_live_memory_bytes_by_part,
         "verdicts": verdicts_of(model) if device == "cuda" else [],
-        "steps": [step.as_json() for step in row.steps],
+        "steps": [step.to_data() for step in row.steps],
     }
 
 

@@ -200,7 +200,7 @@ def report(results: Sequence[Compared], worst: int = 10) -> Iterator[str]:
         yield f"    at {result.at or 'no operator'}"
 
 
-def as_json(seed: int, results: Sequence[Compared]) -> Json:
+def to_data(seed: int, results: Sequence[Compared]) -> Json:
     """The summary and every comparison as plain data."""
     rows = [{**asdict(r), "error": r.error, "relative": r.relative, "outside": r.outside} for r in results]
     return {"seed": seed, "summary": summary(results), "configurations": rows}

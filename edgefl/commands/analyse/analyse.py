@@ -161,7 +161,7 @@ def analyse(
         shapley=values_of(runs, players, metric, alike) if "shapley" in wanted else UNSET,
         skipped=skipped,
     )
-    replace_file(folder / "analysis.json", (json.dumps(result.as_json(), indent=2) + "\n").encode())
+    replace_file(folder / "analysis.json", (json.dumps(result.to_data(), indent=2) + "\n").encode())
     if figure is not None:
         draw_figure(analysis_chart(result), Path(figure))
     on_progress("done", {"folder": str(folder)})

@@ -106,7 +106,7 @@ def bench(
         fleets, needs = _priced(asked, variants, on_progress)
         failed = _trained(fleets, folder / RUNS, run, on_progress)
         result = answer_of(asked, variants, needs, tunings, fleets, failed, folder, metric, time.monotonic() - began)
-        replace_file(folder / ANSWER, json_text(result.as_json()))
+        replace_file(folder / ANSWER, json_text(result.to_data()))
         replace_file(folder / "bench.csv", bench_csv(result).encode())
         write_bench_page(result, folder / "bench.html")
     if failed:

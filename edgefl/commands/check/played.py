@@ -93,7 +93,7 @@ def _run(findings: Findings, scenario: Scenario, folder: Path, stop: int | None 
 def _check_priced(findings: Findings, whole: Run, where: str) -> None:
     for part in verify(whole.path).runs.values():
         for rule in part.checks:
-            fault = f"{rule.says}: {json.dumps(rule.first and rule.first.as_json())}" if rule.broken else ""
+            fault = f"{rule.says}: {json.dumps(rule.first and rule.first.to_data())}" if rule.broken else ""
             findings.expect(CheckRule.PRICED, where, not rule.broken, fault)
     for record in whole.records("clients"):
         if record.get("measured_peak_memory_bytes") is None:

@@ -161,7 +161,7 @@ def emulate(
         errors=errors_of(rows),
         flights=[_told(round, each) for round, each in flown],
     )
-    replace_file(folder / "emulation.json", json_text(answer.as_json()))
+    replace_file(folder / "emulation.json", json_text(answer.to_data()))
     new.close()
     on_progress("done", {"folder": str(folder)})
     return answer

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.records.explore import ExploredCell, ExploredFleet, PackedColumn, Place
-from edgefl.records.record import plain
+from edgefl.records.record import to_data
 from edgefl.report.explore.page_columns import PageColumns, numbers
 
 MOST_ROWS = 100_000
@@ -52,7 +52,7 @@ def with_shared_rows(
         for c, cell in mine.items():
             told[c] = replace(cells[c], priced=replace(cell, spot=rows.alike(cell.spot, new)))
     columns = {**known, **new.untold()}
-    used = set(_texts(plain([shared, told])))
+    used = set(_texts(to_data([shared, told])))
     return shared, told, {name: column for name, column in columns.items() if name in used}
 
 

@@ -153,7 +153,7 @@ class SweepRows:
         """Append a row to ``sweep.jsonl``, unless it is the same refusal again."""
         if self._refused.get(row.label) == row:
             return
-        line = json.dumps({**row.as_json(), "scenario_digest": self._keys[row.label]}, allow_nan=False)
+        line = json.dumps({**row.to_data(), "scenario_digest": self._keys[row.label]}, allow_nan=False)
         append_file(self.path, (line + "\n").encode())
         self._keep(row)
 
@@ -169,7 +169,7 @@ class SweepRows:
 
 def sweep_csv(rows: Iterable[Row]) -> str:
     """Rows as CSV; the names of nested fields are joined by dots."""
-    return csv_text([flattened(row.as_json()) for row in rows])
+    return csv_text([flattened(row.to_data()) for row in rows])
 
 
 def flattened(value: Mapping[str, object], prefix: str = "") -> dict[str, object]:
@@ -208,7 +208,7 @@ def check_value(name: str, *, train: bool) -> None:
 
 def values_of(rows: Sequence[Row], name: str) -> list[float | None]:
     """The field of each row, None if a row lacks it.  Raises UnknownName if no row has it as a number."""
-    flat = [flattened(row.as_json()) for row in rows]
+    flat = [flattened(row.to_data()) for row in rows]
     if not any(_number(row.get(name)) is not None for row in flat):
         known = dict.fromkeys(key for row in flat for key, value in row.items() if _number(value) is not None)
         if name in NUMBERS:

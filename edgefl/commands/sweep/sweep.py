@@ -174,7 +174,7 @@ def sweep(
         cells = [SensitivityCell(label, variant.fleet, workloads.of(variant)) for label, variant in runnable]
         order = sensitivity(cells, sensitivity_to, on_progress)
         if store:
-            text = json.dumps(order.as_json(), indent=1, allow_nan=False)
+            text = json.dumps(order.to_data(), indent=1, allow_nan=False)
             replace_file(store.folder / "sensitivity.json", text.encode())
     result = Sweep(
         scenario=whole.name,

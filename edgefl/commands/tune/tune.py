@@ -137,7 +137,7 @@ def tuned(
             run = stack.enter_context(kept_workers(here if jobs == 1 else in_worker, jobs, on_progress))
         search.run(run)
     result = answer_of(search)
-    replace_file(folder / "tune.json", json_text(result.as_json()))
+    replace_file(folder / "tune.json", json_text(result.to_data()))
     replace_file(folder / "best.yaml", result.best.yaml.encode())
     return result
 

@@ -374,7 +374,7 @@ class Ledger:
         wanted = len(self.spans) if self.facts.rounds is None else self.facts.rounds
         stopped = None if result.stopped is UNSET else result.stopped
         whole = stopped == self.stopped and (stopped is not None or len(self.spans) == wanted)
-        told = self.stopped and self.stopped.as_json()
+        told = self.stopped and self.stopped.to_data()
         ended = {"rounds": len(self.spans), "rounds of the schedule": wanted, "stopped": told}
         if not whole:
             self.checks["rounds"].count(ended, where)

@@ -50,7 +50,7 @@ def page_of(record: Explored | ExploredDevices) -> str:
 def view_of(record: Explored) -> View:
     """The view of a fleet, for a page of its own or as a section of another."""
     axes = [{"title": axis.title, "choices": list(axis.choices)} for axis in titled(record.axes)]
-    return View(data(record.as_json()), data({**PALETTE, "axes": axes}), written(*SCRIPTS))
+    return View(data(record.to_data()), data({**PALETTE, "axes": axes}), written(*SCRIPTS))
 
 
 def css_of_view() -> Markup:

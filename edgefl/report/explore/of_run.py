@@ -29,7 +29,7 @@ from edgefl.records.explore import (
     PricedCell,
     Turn,
 )  # fmt: skip
-from edgefl.records.record import UNSET, plain
+from edgefl.records.record import UNSET, to_data
 from edgefl.report.charts import Records
 from edgefl.report.charts.records import ShownVerdict
 from edgefl.report.explore.page_columns import PageColumns
@@ -267,6 +267,6 @@ class _Made:
             mine = [flight for flight in self.records.flights if flight.kind == name and flight.round in numbers]
             if mine:
                 largest = max(mine, key=lambda flight: flight.peak_memory_bytes)
-                parts = plain(largest.memory_bytes)
+                parts = to_data(largest.memory_bytes)
                 peaks.append(PeakParts(kind=kind, group=self.spot[largest.client], batch=None, parts=parts))
         return peaks

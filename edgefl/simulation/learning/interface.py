@@ -6,10 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import NamedTuple, TypeVar
 
 from edgefl.methods import ServerState
 from edgefl.planning.planner import Plan
@@ -18,9 +15,6 @@ from edgefl.schedules import Stage
 from edgefl.simulation.closed_form import Dispatch
 from edgefl.work import Description, Work
 from edgefl.work.update import Update
-
-Floats = NDArray[np.float64]
-Integers = NDArray[Any]
 
 
 class Arrival(NamedTuple):

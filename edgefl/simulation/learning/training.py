@@ -9,11 +9,8 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from edgefl import seeds
@@ -39,8 +36,6 @@ from edgefl.work.packed import Packed
 from edgefl.work.sums import averaged
 from edgefl.work.update import Update
 
-Floats = NDArray[np.float64]
-Integers = NDArray[Any]
 Payloads = Mapping[str, Mapping[str, Tensor]]
 
 LOOK_SECONDS = 0.5

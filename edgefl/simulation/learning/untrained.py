@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from edgefl.methods import ServerState, Update
@@ -19,10 +16,6 @@ from edgefl.planning.versions import Raised
 from edgefl.schedules import Stage
 from edgefl.simulation.learning.interface import Arrival, Learning, part_of_stage
 from edgefl.work import Address, Work
-
-Floats = NDArray[np.float64]
-Integers = NDArray[Any]
-
 
 MOST_CHANGES = 256
 """Number of cached aggregations; a method whose works differ in every round would add to them without end."""

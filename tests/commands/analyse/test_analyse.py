@@ -153,7 +153,7 @@ def test_what_was_found_is_printed_kept_and_drawn(analysed: Any) -> None:
         assert title in text
     assert max(map(len, text.splitlines())) <= 100
     assert json.loads((folder / "analysis.json").read_text()) == json.loads(
-        json.dumps(found.as_json(), allow_nan=False)
+        json.dumps(found.to_data(), allow_nan=False)
     )
     assert (folder.parent / "figure.png").read_bytes().startswith(b"\x89PNG")
     for row in (*found["gradients"]["rows"], *found["drift"]["within"]):

@@ -179,8 +179,8 @@ def test_the_same_call_trains_nothing_and_says_the_same(done: tuple[BenchAnswer,
     before = runs_of(folder)
     again = edgefl.bench(write(tmp_path), output=folder)
     assert runs_of(folder) == before
-    assert {**again.as_json(), "seconds": 0} == {**answer.as_json(), "seconds": 0}
-    assert json.loads((folder / "bench.json").read_text()) == again.as_json()
+    assert {**again.to_data(), "seconds": 0} == {**answer.to_data(), "seconds": 0}
+    assert json.loads((folder / "bench.json").read_text()) == again.to_data()
 
 
 def test_a_changed_suite_trains_what_it_adds(done: tuple[BenchAnswer, Path], tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_suite_may_take_its_fields_from_another(done: tuple[BenchAnswer, Path]
     [fleet] = rich.fleets
     assert [row.scores for row in fleet.rows] == [row.scores for row in fleets(answer, 1.0)[-1].rows]
     again = edgefl.bench(tmp_path / "out" / "suite.yaml", output=tmp_path / "out")  # what was run, with its defaults
-    assert {**again.as_json(), "seconds": 0} == {**rich.as_json(), "seconds": 0}
+    assert {**again.to_data(), "seconds": 0} == {**rich.to_data(), "seconds": 0}
 
 
 def test_a_variant_that_cannot_be_run_is_named_and_the_others_go_on(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_a_suite_tunes_each_variant_by_equally_many_trials(tmp_path: Path) -> No
     before = runs_of(tmp_path / "out")
     again = edgefl.bench(write(tmp_path, tune=tune, small=None), output=tmp_path / "out")
     assert runs_of(tmp_path / "out") == before
-    assert {**again.as_json(), "seconds": 0} == {**answer.as_json(), "seconds": 0}
+    assert {**again.to_data(), "seconds": 0} == {**answer.to_data(), "seconds": 0}
 
 
 @pytest.mark.slow
@@ -270,8 +270,8 @@ def test_killed_at_any_time_it_ends_as_it_would_have(done: tuple[BenchAnswer, Pa
             running.wait()
     again = edgefl.bench(suite, output=tmp_path / "out")
     left = ("seconds", "folder")
-    assert {k: v for k, v in again.as_json().items() if k not in left} == {
-        k: v for k, v in answer.as_json().items() if k not in left
+    assert {k: v for k, v in again.to_data().items() if k not in left} == {
+        k: v for k, v in answer.to_data().items() if k not in left
     }
 
 

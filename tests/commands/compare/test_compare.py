@@ -272,7 +272,7 @@ def test_csv_and_json_hold_the_same(compared: ComparedRuns) -> None:
     assert [line["label"] for line in lines] == ["end-to-end", "layerwise"] and lines[0]["seeds"] == "3 4"
     for line, row in zip(lines, compared["rows"], strict=True):
         assert float(line["energy_joules.mean"]) == row["figures"]["energy_joules"]["mean"]
-    assert json.loads(json.dumps(compared.as_json(), allow_nan=False)) == compared.as_json()
+    assert json.loads(json.dumps(compared.to_data(), allow_nan=False)) == compared.to_data()
 
 
 def test_a_run_of_several_seeds_prints_one_table(comparison: Any, capsys: pytest.CaptureFixture[str]) -> None:

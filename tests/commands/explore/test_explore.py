@@ -85,7 +85,7 @@ def test_without_axes_it_proposes_schedules_batches_and_what_an_adapter_has(tiny
 def test_a_cell_that_cannot_be_run_is_kept_with_the_reason_that_sweep_gives(tiny: Tiny) -> None:
     axes = ["schedule={name: layerwise, stages: 5, rounds: 5},end-to-end", "training.batch=4,8"]
     record = edgefl.explore(tiny(fleet=FLEET), axes, jobs=1)
-    rows = edgefl.sweep(tiny(fleet=FLEET), axes).as_json()["rows"]
+    rows = edgefl.sweep(tiny(fleet=FLEET), axes).to_data()["rows"]
     assert [cell.refused or None for cell in record.cells] == [row.get("refused") for row in rows]
     assert [cell.label for cell in record.cells] == [row["label"] for row in rows]
     assert [cell.at for cell in record.cells] == [[0, 0], [0, 1], [1, 0], [1, 1]]
@@ -97,7 +97,7 @@ def test_a_cell_that_cannot_be_run_is_kept_with_the_reason_that_sweep_gives(tiny
 
 def test_workers_price_the_same(tiny: Tiny) -> None:
     axes = ["training.batch=4,8"]
-    alone, beside = (edgefl.explore(tiny(fleet=FLEET), axes, jobs=jobs).as_json() for jobs in (1, 2))
+    alone, beside = (edgefl.explore(tiny(fleet=FLEET), axes, jobs=jobs).to_data() for jobs in (1, 2))
     assert alone | {"predictions": 0} == beside | {"predictions": 0}
 
 
@@ -110,7 +110,7 @@ def test_presets_let_more_in_with_more_changes(tiny: Tiny) -> None:
                 f"{axis.path}={axis.choices[at].text}"
                 for axis, at in zip(record.axes, record.cells[preset.cell].at, strict=True)
             ],
-        ).as_json()["rows"]
+        ).to_data()["rows"]
         assert preset.eligible == round(row["eligible_share_at_hardest_stage"] * preset.clients) and preset.clients == 7
     assert record.presets[0].changes == [] and record.presets[0].cell == record.start
     assert len(record.presets) > 1
@@ -135,7 +135,7 @@ def test_ten_thousand_clients_take_less_than_four_megabytes(tiny: Tiny) -> None:
     )  # fmt: skip
     record = edgefl.explore(scenario, ["training.batch=4,8"], jobs=1)
     assert record.fleets[0].rows == 10_000
-    assert len(json.dumps(record.as_json(), separators=(",", ":"))) < 400_000
+    assert len(json.dumps(record.to_data(), separators=(",", ":"))) < 400_000
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ def test_counts_budgets_and_margins_are_those_of_sweep_and_of_each_client(
     for state, seen, told in zip(states, shown, page.evaluate(JUDGE, [each["words"] for each in shown]), strict=True):
         assert seen["cell"] == state["cell"]
         assert {k: float(v) for k, v in seen["set"].items()} == {k: float(v) for k, v in state["set"].items()}
-        [row] = edgefl.sweep(scenario, overrides=told["changes"]).as_json()["rows"]
+        [row] = edgefl.sweep(scenario, overrides=told["changes"]).to_data()["rows"]
         assert told["ever"] == round(row["eligible_share_ever"] * row["clients"]), state
         assert told["hardest"] == row["hardest_stage"], state
         fits, everyone = round(row["eligible_share_at_hardest_stage"] * row["clients"]), row["clients"]
@@ -226,10 +226,10 @@ def test_in_a_large_fleet_clients_share_rows_and_all_counts_stay(
     monkeypatch.setattr(shared_rows, "MOST_ROWS", 500)
     shared = edgefl.explore(scenario, axes, jobs=1)
     assert every.fleets[0].rows == 700 and shared.fleets[0].rows < 350
-    assert len(str(shared.as_json())) < len(str(every.as_json()))
+    assert len(str(shared.to_data())) < len(str(every.to_data()))
     clients = [{"costs": {name.name: name.most for name in every.budgets}}]
     states = [{"cell": cell, "set": {}} for cell in range(4)] + drawn_states(every, [{"clients": clients}], 60)
-    told, same = (page.evaluate(COUNT, [json.dumps(each.as_json()), states]) for each in (shared, every))
+    told, same = (page.evaluate(COUNT, [json.dumps(each.to_data()), states]) for each in (shared, every))
     assert [each["counts"] for each in told] == [each["counts"] for each in same]
     assert [each["data"] for each in told] == [each["data"] for each in same]
     for one, other in zip(told, same, strict=True):
@@ -248,14 +248,14 @@ def test_what_is_set_goes_before_a_choice_of_the_same_field(scenario: dict[str, 
           const explorer = new edgeflVerdicts.Explorer(JSON.parse(text));
           return states.map(({cell, set}) => explorer.changes({cell, set}));
         }""",
-        [json.dumps(record.as_json()), states],
+        [json.dumps(record.to_data()), states],
     )
     assert changes[:3] == [
         ["fleet.budgets.memory=500 kB", "round.deadline=1 s"],
         ["round.deadline=1 s", "fleet.budgets.memory=600000 B"],
         ["fleet.budgets.memory=500 kB", "round.deadline=0.5 s"],
     ]
-    told = page.evaluate(COUNT, [json.dumps(record.as_json()), states])
+    told = page.evaluate(COUNT, [json.dumps(record.to_data()), states])
     for counted, change in zip(told, changes, strict=True):
-        [row] = edgefl.sweep(scenario, overrides=change).as_json()["rows"]
+        [row] = edgefl.sweep(scenario, overrides=change).to_data()["rows"]
         assert [each[1] for each in counted["counts"]] == [stage["eligible"] for stage in row["stages"]]

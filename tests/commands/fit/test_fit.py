@@ -355,7 +355,7 @@ def test_what_fits_is_left_as_it_is(tiny: Tiny) -> None:
         assert now["seconds_per_round"] == row["virtual_seconds"] and now["seconds_ratio"] == 1
         assert now["binding"] == "memory" and now["margins"]["memory"] == has - row["peak_memory_bytes"]
         assert now["margins"]["seconds"] is None
-    json.dumps(found.as_json(), allow_nan=False)
+    json.dumps(found.to_data(), allow_nan=False)
 
 
 def test_the_stages_that_fit(few: dict[str, Any]) -> None:

@@ -38,7 +38,7 @@ def test_declared_data_are_measured_to_the_byte(tiny: Tiny, capsys: pytest.Captu
         (step,) = row["steps"]
         assert step["seconds"] > 0 and step["measured_cpu_seconds"] > 0
     assert any("predicting" in what for what in heard) and any("allocator" in what for what in heard)
-    json.dumps(found.as_json(), allow_nan=False)
+    json.dumps(found.to_data(), allow_nan=False)
     print_measured(found, screen())
     assert "0 %" in capsys.readouterr().out
 

@@ -48,7 +48,7 @@ def test_rows_and_totals_have_the_documented_fields_and_are_json(tiny: Tiny) -> 
         (stage, kind) for stage in (1, 2) for kind in ("image", "text", "image-text")
     ]
     for row in found["rows"]:
-        assert row.as_json().keys() >= ROW
+        assert row.to_data().keys() >= ROW
         assert sum(row["memory_bytes"].values()) == row["peak_memory_bytes"]
         by_class = row["compute_seconds_by_class"]
         assert sum(by_class.values()) == pytest.approx(row["compute_seconds"])  # without throttling
@@ -59,8 +59,8 @@ def test_rows_and_totals_have_the_documented_fields_and_are_json(tiny: Tiny) -> 
     for entry in found["rows"] + found["totals"]:
         for name in ("download_bytes", "upload_bytes"):
             assert sum(entry[f"{name}_by_payload"].values()) == sum(entry[f"{name}_by_part"].values()) == entry[name]
-    assert all(total.as_json().keys() == TOTAL for total in found["totals"])
-    assert json.loads(json.dumps(found.as_json())) == found.as_json()
+    assert all(total.to_data().keys() == TOTAL for total in found["totals"])
+    assert json.loads(json.dumps(found.to_data())) == found.to_data()
 
 
 def test_under_end_to_end_all_rounds_are_alike(tiny: Tiny) -> None:

@@ -49,7 +49,7 @@ def test_a_stopped_run_is_finished_with_the_model_of_a_schedule_that_ends_there(
     seen: list[dict[str, Any]] = []
 
     def on_round(record: Any) -> str | None:
-        seen.append(record.as_json())
+        seen.append(record.to_data())
         record.losses.clear()  # it is a copy
         return "stop" if len(seen) == 2 else None
 
@@ -61,7 +61,7 @@ def test_a_stopped_run_is_finished_with_the_model_of_a_schedule_that_ends_there(
     assert len(mine) == 2 and mine[0] == its[0] == seen[0]  # a round that ends nothing is as without on_round
     # round 2 isn't one that is evaluated: it is because it is the last one, on the split of last rounds
     assert seen[1]["metrics"] == {} and mine[1]["metrics"] == its[1]["metrics"] != {}
-    assert {**mine[1], "stopped": None} == {**its[1], "stopped": None} and mine[1]["stopped"] == REASON.as_json()
+    assert {**mine[1], "stopped": None} == {**its[1], "stopped": None} and mine[1]["stopped"] == REASON.to_data()
     assert verify(run.path)["valid"]
     assert edgefl.compare([run.path])["stopped"] == [f"fedavg, end-to-end: {REASON['text']}"]
     before = records(run)

@@ -108,7 +108,7 @@ def test_what_changes_no_step_is_priced_once(declared: dict[str, Any], tmp_path:
         ["training.lr=1e-3,2e-3", "training.epochs=2,3", "data.samples.image=40,80", "schedule.rounds=4,6"],
     ):
         swept = edgefl.sweep(declared, axes, overrides=["training.epochs=2"])
-        assert len(swept.rows) == 2 ** len(axes) and swept.as_json()["predictions"] == alone
+        assert len(swept.rows) == 2 ** len(axes) and swept.to_data()["predictions"] == alone
     assert edgefl.sweep(declared, ["training.batch=2,4,8"], output=tmp_path).predictions == 3 * alone
     assert edgefl.sweep(declared, ["training.batch=2,4,8"], output=tmp_path).predictions == 0
     checked = edgefl.check_devices(declared)
@@ -260,7 +260,7 @@ def test_a_refused_cell_says_why_and_the_others_go_on(declared: dict[str, Any], 
     assert len(rows) == 6 and [label for label, row in rows.items() if "refused" in row] == [
         "stages=4,batch=4", "stages=4,batch=8"
     ]  # fmt: skip
-    refused = rows["stages=4,batch=8"].as_json()
+    refused = rows["stages=4,batch=8"].to_data()
     assert refused.pop("refused").startswith("schedule.stages: ")
     assert refused == {
         "label": "stages=4,batch=8", "schedule.stages": 4, "training.batch": 8, "method": "fedavg",
@@ -284,7 +284,7 @@ def test_a_refused_cell_says_why_and_the_others_go_on(declared: dict[str, Any], 
 def test_rows_are_a_table_with_a_column_for_each_axis(declared: dict[str, Any], tmp_path: Path) -> None:
     axes = ["schedule=end-to-end,{name: layerwise, stages: 2}", "training.batch=4,8", "fleet.budgets.memory=1 GB"]
     rows = edgefl.sweep(declared, axes, output=tmp_path / "grid")["rows"]
-    table = pd.DataFrame([row.as_json() for row in rows])
+    table = pd.DataFrame([row.to_data() for row in rows])
     assert list(table.groupby(["schedule", "training.batch"]).size().index) == [
         ("end-to-end", 4), ("end-to-end", 8), ("layerwise", 4), ("layerwise", 8)
     ]  # fmt: skip
@@ -293,7 +293,7 @@ def test_rows_are_a_table_with_a_column_for_each_axis(declared: dict[str, Any], 
     columns = (tmp_path / "grid" / "sweep.csv").read_text().splitlines()[0].split(",")
     assert {"schedule", "schedule.stages", "training.batch", "fleet.budgets.memory"} <= set(columns)
     again = edgefl.sweep(declared, [*axes[:2], "fleet.budgets.memory=1 GB,2 GB"], output=tmp_path / "grid")["rows"]
-    assert set(pd.DataFrame([row.as_json() for row in again])) == set(table)
+    assert set(pd.DataFrame([row.to_data() for row in again])) == set(table)
 
 
 def test_what_only_the_parts_together_refuse_is_a_row_too(tiny: Tiny) -> None:
@@ -375,5 +375,5 @@ def test_an_edited_row_is_taken_or_told_in_a_line(
     except EdgeflError as error:
         assert "sweep.jsonl:1" in str(error) and "\n" not in str(error)
     else:
-        json.dumps(answer.as_json(), allow_nan=False)
+        json.dumps(answer.to_data(), allow_nan=False)
         print_sweep(answer, Console(file=io.StringIO()))

@@ -42,7 +42,7 @@ def test_cells_are_trained_once_and_gone_on_with(tiny: Tiny, tmp_path: Path) -> 
         done = edgefl.read_run(folder / "runs" / row["label"])
         assert done.finished and row["metrics"]["image"] == done.records("rounds")[-1]["metrics"]["image"]
         assert row["trained"]["rounds"] == row["rounds"] == 2
-        assert plain.as_json().keys() <= row.as_json().keys()
+        assert plain.to_data().keys() <= row.to_data().keys()
     assert rows[0]["trained"]["updates"] == 6
     assert len((folder / "sweep.jsonl").read_text().splitlines()) == 4
     # with the same folder again nothing is computed, and what is trained stays in the row without --train too

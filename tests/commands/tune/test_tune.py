@@ -47,7 +47,7 @@ SEARCH = ["training.lr=1e-4..1e-1", "training.batch=4..20"]
 
 def same(first: Tuning, second: Tuning) -> bool:
     """Whether two answers are equal but for wall times and the folder."""
-    return bool(_without(first.as_json()) == _without(second.as_json()))
+    return bool(_without(first.to_data()) == _without(second.to_data()))
 
 
 def _without(value: Any) -> Any:
@@ -78,7 +78,7 @@ def test_trials_are_halved_and_the_best_has_all_rounds(done: tuple[Tuning, Path]
     assert answer.best.score == max(trial.score for trial in whole if trial.score is not None)
     assert len(whole) < 5 and answer.full_runs == sum(trial.rounds for trial in answer.trials) / 4
     assert len({json.dumps(trial.settings) for trial in answer.trials}) == 5
-    assert answer.as_json() == json.loads((folder / "tune.json").read_text())
+    assert answer.to_data() == json.loads((folder / "tune.json").read_text())
     assert load(
         {**SMALL, "training": {**SMALL["training"], **yaml.safe_load(answer.best.yaml)["training"]}}
     ).training == (load(SMALL, answer.best.sets).training)
@@ -372,7 +372,7 @@ def test_the_command_prints_the_answer(
         assert not ended.value.code
         out = capsys.readouterr().out
         if more:
-            assert _without(json.loads(out)) == _without(answer.as_json())
+            assert _without(json.loads(out)) == _without(answer.to_data())
             continue
         lines = out.splitlines()
         assert lines[0] == "=== small: image accuracy on validation ==="

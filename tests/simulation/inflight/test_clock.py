@@ -27,7 +27,7 @@ from edgefl.devices.failures import FailureOptions
 from edgefl.devices.options import ServerLinkOptions
 from edgefl.memo import cache_folder
 from edgefl.planning import RoundOptions, Setup
-from edgefl.records.reading import of_data
+from edgefl.records.reading import from_data
 from edgefl.scenario import load
 from edgefl.simulation import Simulation
 from edgefl.simulation.clock import CUTS, FLOWS, LAST, PHASES, Clock
@@ -236,10 +236,10 @@ def test_every_policy_conserves(setup: Setup, policy: str, line: dict[str, Any])
     facts = LedgerFacts(watts, deadline=60.0, line=line_rates, available=available)
     ledger = Ledger(facts)
     for verdict in journal.tables["eligibility"]:
-        ledger.verdict(of_data(CheckedVerdict, verdict, "eligibility"), "eligibility")
+        ledger.verdict(from_data(CheckedVerdict, verdict, "eligibility"), "eligibility")
     for record in journal.tables["rounds"]:
-        mine = [of_data(CheckedFlight, c, "clients") for c in clients if c["round"] == record["round"]]
-        ledger.round(of_data(CheckedRound, record, "rounds"), "rounds", [(flight, "clients") for flight in mine])
+        mine = [from_data(CheckedFlight, c, "clients") for c in clients if c["round"] == record["round"]]
+        ledger.round(from_data(CheckedRound, record, "rounds"), "rounds", [(flight, "clients") for flight in mine])
     assert [(check.name, check.first) for check in ledger.closed() if check.broken] == []
     assert len(tally(journal)) > 2 and simulation.run.now > 0
 

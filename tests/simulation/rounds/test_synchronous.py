@@ -386,7 +386,7 @@ def test_a_simulation_goes_on_from_any_checkpoint(staged: dict[str, tuple[Simula
     assert simulation.state.versions == whole.state.versions
     for table in ("rounds", "clients", "eligibility"):
         assert journal.tables.get(table, []) == [r for r in told.tables[table] if r["round"] > round]
-    assert result.totals.as_json() == dict(whole.run.progress.totals)
+    assert result.totals.to_data() == dict(whole.run.progress.totals)
     assert result.virtual_seconds == whole.run.now
 
 
