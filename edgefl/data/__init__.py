@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from edgefl.data.opening import open_federation
     from edgefl.data.options import KINDS, DataOptions
     from edgefl.data.samples import Samples
-    from edgefl.data.shipping import Cargo, packed, unpacked
+    from edgefl.data.shipping import Cargo, pack_federation, unpack_federation
 
 __all__ = [
     "KINDS", "Cargo", "Collection", "DataOptions", "DataSet", "Federation", "FolderSet", "Samples", "FolderRequest",
-    "made_of", "one_look", "open_federation", "packed", "unpacked", "unrevised",
+    "made_of", "one_look", "open_federation", "pack_federation", "unpack_federation", "unrevised",
 ]  # fmt: skip
 
 _MODULES = {
@@ -29,7 +29,7 @@ _MODULES = {
     "open_federation": "opening",
     **dict.fromkeys(("KINDS", "DataOptions"), "options"),
     "Samples": "samples",
-    **dict.fromkeys(("Cargo", "packed", "unpacked"), "shipping"),
+    **dict.fromkeys(("Cargo", "pack_federation", "unpack_federation"), "shipping"),
 }
 """Module of each public name."""
 

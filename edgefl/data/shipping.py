@@ -27,7 +27,7 @@ class Crate(NamedTuple):
     arrays: Mapping[str, Array]
 
 
-def packed(federation: Federation, options: DataOptions) -> Cargo:
+def pack_federation(federation: Federation, options: DataOptions) -> Cargo:
     """All arrays of a federation.  Raises DataError if a registered set makes its samples itself."""
     if not federation.stored:
         raise DataError(f"{federation.title} makes its samples itself: it can't be sent to workers")
@@ -35,8 +35,8 @@ def packed(federation: Federation, options: DataOptions) -> Cargo:
     return {name: [_crate(entry) for entry in pair] for name, pair in entries}
 
 
-def unpacked(cargo: Cargo, options: DataOptions) -> Federation:
-    """The federation of what ``packed`` returned, before clients hold samples out."""
+def unpack_federation(cargo: Cargo, options: DataOptions) -> Federation:
+    """The federation of what ``pack_federation`` returned, before clients hold samples out."""
     tasks = {kind: options.task_of(kind) for kind in KINDS if options.clients.get(kind)}
     entries = {
         name: [StoredEntry(Path(crate.name), crate.meta, crate.arrays) for crate in pair]

@@ -16,7 +16,7 @@ from typing import Protocol, Self
 from safetensors import SafetensorError
 from torch import Tensor
 
-from edgefl.data import DataOptions, Federation, packed
+from edgefl.data import DataOptions, Federation, pack_federation
 from edgefl.errors import EdgeflError, OutOfHostMemory
 from edgefl.runs.kept import TensorLayout, parts_of
 from edgefl.runs.unfinished import UnfinishedWorks
@@ -187,6 +187,6 @@ def make_executor(
     if options.name == "ray":
         from edgefl.training.on_ray.executor import OnRay  # the extra takes long to import
 
-        cargo = packed(federation, data) if options.ship_data else None
+        cargo = pack_federation(federation, data) if options.ship_data else None
         return OnRay(options, data, seed, tokens, cache, held_out, cargo)
     return ProcessExecutor(data, seed, tokens, cache, options.workers, options.devices, options.timeout, held_out)

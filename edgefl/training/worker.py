@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from edgefl import registry, start_method, terminal
-from edgefl.data import Cargo, DataOptions, open_federation, unpacked
+from edgefl.data import Cargo, DataOptions, open_federation, unpack_federation
 from edgefl.errors import OutOfHostMemory, TrainingError, text_of
 from edgefl.plain_data import from_data
 from edgefl.runs.kept import StoredTensors, TensorLayout
@@ -89,7 +89,7 @@ def open_node(
     if cargo is None:
         federation = open_federation(options, seed=seed, tokens=tokens, cache=folder)
     else:
-        federation = unpacked(cargo, options)
+        federation = unpack_federation(cargo, options)
     chosen = device_of(device)
     if chosen.type == "cuda" and fraction is not None:
         torch.cuda.set_device(chosen)  # what names no GPU takes memory on this one

@@ -24,7 +24,7 @@ from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl.commands.compose import compose
-from edgefl.data import open_federation, packed
+from edgefl.data import open_federation, pack_federation
 from edgefl.errors import EdgeflError, ScenarioError, TrainingError
 from edgefl.planning import Setup
 from edgefl.runs import Run
@@ -291,7 +291,7 @@ def test_data_that_a_node_lacks_are_told_or_shipped(tiny: Tiny, tmp_path: Path) 
     federation = federation.holding_out(0.2, scenario.seed)
     task = task_of(setup, 0)
     expected = Inline(federation, "cpu").submit(task).result().tensors()
-    cargo = packed(federation, scenario.data)
+    cargo = pack_federation(federation, scenario.data)
     shutil.rmtree(cache)
     table.rename(tmp_path / "elsewhere.csv")
     options = ExecutorOptions.model_validate(on_ray(workers=1))
