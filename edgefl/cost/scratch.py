@@ -44,7 +44,7 @@ class ScratchTable:
         self._recorded = len(self.rows)
         return rows
 
-    def restore(self, rows: Iterable[ScratchRow]) -> None:
+    def take_over(self, rows: Iterable[ScratchRow]) -> None:
         """Take over the rows of an earlier process; none of them is new.  To be called before any is asked for."""
         for row in rows:
             self.rows[row.call] = row

@@ -59,7 +59,7 @@ def test_the_peak_is_that_of_all_calls_measured(
     assert len(asked) == len(set(asked)) == len(table.rows)
     assert {each.call.key for each in calls if each.touched < LARGE or "conv" in each.call.operator} <= set(asked)
     again = ScratchTable("here", probe)
-    again.restore(table.rows.values())
+    again.take_over(table.rows.values())
     assert again.of(calls, trace.live_memory_bytes) == found and len(asked) == len(table.rows)
 
 

@@ -102,7 +102,7 @@ def keep_scratch(predictor: Predictor, directory: RunDirectory, round: int, on_m
             raise RunError(f"{path.parent / where}: a kernel's scratch can't be {row.bytes} bytes; restore the file")
         if row.round <= round:
             rows.append(row)
-    predictor.scratch.restore(ScratchRow(r.call, r.operator, r.bytes, r.assumed, r.kernels) for r in rows)
+    predictor.scratch.take_over(ScratchRow(r.call, r.operator, r.bytes, r.assumed, r.kernels) for r in rows)
     others = {row.kernels for row in rows} - {predictor.scratch.kernels}
     if others:
         on_message(
