@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tools.pages.answers import answer_blocks
 from tools.pages.bibliography import bibliography_page
+from tools.pages.clock import clock_blocks
 from tools.pages.command_line import command_line_page
 from tools.pages.data_sets import data_set_blocks
 from tools.pages.devices import device_blocks
@@ -89,6 +90,7 @@ PAGES = (
     Page("docs/reference/towers.md", tower_blocks),
     Page("docs/reference/scenarios.md", scenarios_page),
     Page("docs/reference/bibliography.md", bibliography_page),
+    Page("docs/explanation/how-the-clock-works.md", clock_blocks),
     Page("docs/explanation/methods.md", lambda: method_blocks() | refusal_blocks()),
     Page("docs/how-to/fine-tune.md", fine_tune_blocks, slow=True),
     Page("docs/explanation/which-schedule-wins.md", answer_tables),

@@ -30,16 +30,28 @@ FLIGHTS_PER_UPDATE = 20
 
 @dataclass
 class RoundServer:
-    """The server in one round.  ``landed`` and ``arrived`` count the clients and the updates that it has received."""
+    """The server in one round, as a policy's process asks it.  Functions that return ``Steps`` take virtual time: a
+    process waits for them with ``yield from``.
+
+    Each function raises PluginError for a policy that breaks a rule (``edgefl/simulation/policy_rules.py``).
+    """
 
     run: SimulationRun
+    """The run, which a policy seldom needs."""
     round: int
+    """The round's number, from 1 on."""
     stage: Stage
+    """The schedule's stage."""
     kinds: Sequence[str]
+    """The kinds of clients that take part."""
     tally: Tally
+    """What is counted and recorded of the round."""
     landed: int = 0
+    """Clients that were received, since the round began or was patient."""
     arrived: int = 0
+    """Updates that were received one by one."""
     began: float = field(init=False)
+    """The virtual time at which the round began, in seconds."""
     _known: tuple[int, Candidates] | None = None
     _rules: PolicyRules = field(init=False)
     _short: bool = False
@@ -61,7 +73,7 @@ class RoundServer:
 
     @property
     def air(self) -> InFlight:
-        """Clients under way."""
+        """Clients under way, of a policy whose rounds overlap."""
         if self.run.air is None:
             raise self._rules.fault(
                 "sends clients off one by one and isn't `overlapping = True`; a policy that isn't calls "
@@ -70,13 +82,13 @@ class RoundServer:
         return self.run.air
 
     def pass_until(self, until: float) -> Steps:
-        """Let the time pass."""
+        """Let time pass, until this virtual time in seconds."""
         if not until < inf:
             raise self._rules.fault(f"lets time pass until {until}: server.pass_until() takes a finite virtual time")
         yield from self.run.pass_until(until)
 
     def tell(self, selected: int | None = None) -> None:
-        """Report that the round has begun."""
+        """Report that the round has begun, with the number of ``selected`` clients; None: all that were chosen."""
         facts = {"round": self.round, "stage": self.stage.index, "now": self.now}
         facts["selected"] = self.tally.selected if selected is None else selected
         self.run.parts.on_progress("round", facts)
@@ -102,7 +114,10 @@ class RoundServer:
         return chosen
 
     def fill(self) -> None:
-        """Send clients off to all free places, unless the round gives up."""
+        """Send clients off to all free places: ``round.concurrency``, or as many as a cohort has.
+
+        A round that gives up sends nobody off any more.
+        """
         run, air, options = self.run, self.air, self.options
         air.line_up()  # a client that has landed while the policy waited isn't sent off again
         busy = len(air.flying) + len(air.queue)
@@ -153,7 +168,7 @@ class RoundServer:
             self.fill()
 
     def receive(self, flight: Flight) -> Arrival | None:
-        """Process a client that has landed; return its update, if it has arrived and is accepted."""
+        """Record a client that has landed; return its update, or None if it hasn't arrived or is refused."""
         self._rules.receives(flight)
         return self._receive(flight)
 
@@ -166,7 +181,7 @@ class RoundServer:
         return update
 
     def receive_all(self) -> list[Arrival]:
-        """The updates of all clients that have landed."""
+        """Record all clients that have landed; return their updates."""
         self.air.line_up()
         updates = [self._receive(flight) for flight in self.air.queue.values()]
         self.air.queue.clear()
@@ -226,7 +241,7 @@ class RoundServer:
     # the round ends ---------------------------------------------------------------------------------------------------
 
     def aggregate(self, updates: Sequence[Arrival], *, at_once: bool = False) -> None:
-        """Aggregate these updates, each once; of a cohort all.  Those that aren't aggregated are dropped."""
+        """Aggregate these updates, each once; of a cohort all.  The round drops the others at its end."""
         self._rules.aggregates(updates)
         self.run.aggregate(updates, self.stage, at_once=at_once)
 

@@ -110,6 +110,8 @@ def _field_type(statement: ast.AnnAssign) -> str:
         given = {each.arg: ast.unparse(each.value) for each in value.keywords}
         if "default" in given:
             return f"{annotation} = {given['default']}"
+        if "default_factory" not in given:
+            return annotation
         factory = {"dict": "{}", "list": "[]", "Scalars": "{}"}
         made = given["default_factory"]
         return f"{annotation} = {factory.get(made, f'{made}()')}"

@@ -27,6 +27,7 @@ from edgefl.models.client import ClientModel
 from edgefl.planning import rules as planning_rules
 from edgefl.schedules import EndedRound, Schedule, Stage
 from edgefl.simulation import Policy, Selection
+from edgefl.simulation.round_server import RoundServer
 from edgefl.simulation.selection import Candidates, Chosen
 from edgefl.simulation.selection.base import GroupDraw
 from edgefl.training import Attack
@@ -45,7 +46,7 @@ CLASSES: dict[str, tuple[type[Any], ...]] = {
     "aggregation": (Cohort, ByUpdate, ByCoordinate, ComparableUpdates, ServerOptimizer),
     "data sets": (Collection, DataSet, FolderSet, FolderRequest),
     "schedules": (Stage, Schedule, EndedRound),
-    "selections and policies": (Selection, GroupDraw, Candidates, Chosen, Policy),
+    "selections and policies": (Selection, GroupDraw, Candidates, Chosen, Policy, RoundServer),
     "budgets": (Budget, Rounds),
     "other parts": (Availability, Attack, Task, Adapter),
 }
