@@ -107,36 +107,6 @@ def availability_of(options: AvailabilityOptions | Literal["always"], clients: i
     return made
 
 
-class Presence:
-    """What a run knows of its clients' availability.
-
-    One that was asked with a few others isn't asked again as long as it stays as it is; its time only passes.
-    """
-
-    def __init__(self, availability: Availability, clients: int):
-        self._availability = availability
-        self._on, self._until = np.zeros(clients, bool), np.zeros(clients)
-
-    def available(self, clients: Integers, at: float) -> Booleans:
-        """Whether each client is available: `[clients]`."""
-        if len(clients) > FEW:
-            return self._availability.available(clients, at)
-        self._ask(clients, at)
-        return self._on[clients]
-
-    def leaves(self, clients: Integers, at: float) -> Floats:
-        """When each available client becomes unavailable, inf for never; ``at`` for one that is unavailable."""
-        if len(clients) > FEW:
-            return self._availability.leaves(clients, at)
-        self._ask(clients, at)
-        return np.where(self._on[clients], self._until[clients], at)
-
-    def _ask(self, clients: Integers, at: float) -> None:
-        asked = clients[self._until[clients] <= at]
-        if len(asked):
-            self._on[asked], self._until[asked] = self._availability.state(asked, at)
-
-
 class Always(Availability):
     """All clients are available at any time."""
 
@@ -155,6 +125,38 @@ class Always(Availability):
     def state(self, clients: ArrayLike, at: ArrayLike) -> tuple[Booleans, Floats]:
         """True and infinity for every client: both `[clients]`."""
         return self.available(clients, at), self.leaves(clients, at)
+
+
+class Presence:
+    """What a run knows of its clients' availability.
+
+    One that was asked with a few others isn't asked again as long as it stays as it is; its time only passes.
+    """
+
+    def __init__(self, availability: Availability, clients: int):
+        self._availability = availability
+        # whoever is always there is asked in less time than it takes to look
+        self._most = 0 if isinstance(availability, Always) else FEW
+        self._on, self._until = np.zeros(clients, bool), np.zeros(clients)
+
+    def available(self, clients: Integers, at: float) -> Booleans:
+        """Whether each client is available: `[clients]`."""
+        if len(clients) > self._most:
+            return self._availability.available(clients, at)
+        self._ask(clients, at)
+        return self._on[clients]
+
+    def leaves(self, clients: Integers, at: float) -> Floats:
+        """When each available client becomes unavailable, inf for never; ``at`` for one that is unavailable."""
+        if len(clients) > self._most:
+            return self._availability.leaves(clients, at)
+        self._ask(clients, at)
+        return np.where(self._on[clients], self._until[clients], at)
+
+    def _ask(self, clients: Integers, at: float) -> None:
+        asked = clients[self._until[clients] <= at]
+        if len(asked):
+            self._on[asked], self._until[asked] = self._availability.state(asked, at)
 
 
 class Diurnal(Availability):

@@ -145,18 +145,19 @@ class Fleet:
         """The jitter of each device and of each link."""
         return np.array([device.jitter for device in self.devices]), np.array([link.jitter for link in self.links])
 
-    def jitter(self, seed: int, round: int, clients: ArrayLike) -> dict[str, Floats]:
-        """Lognormal factors with median 1 on the durations "download", "compute" and "upload" in this round.
+    def jitter(self, seed: int, round: int, clients: ArrayLike) -> Floats:
+        """Lognormal factors with median 1 on the durations of download, compute and upload: `[3, clients]`.
 
-        Each is `[clients]`. The sigmas are the jitter of the client's link and device profiles. A client's factors
-        don't depend on the other clients.
+        The sigmas are the jitter of the client's link and device profiles. A client's factors don't depend on the
+        other clients.
         """
         clients = np.asarray(clients, dtype=np.int64)
         drawn = seeds.normals(seed, "jitter", round, of=clients)
         of_devices, of_links = self._sigmas
-        compute, transfer = of_devices[self.device_index[clients]], of_links[self.link_index[clients]]
-        sigmas = {"download": transfer, "compute": compute, "upload": transfer}
-        return {phase: np.exp(sigma * drawn[:, i]) for i, (phase, sigma) in enumerate(sigmas.items())}
+        factors = np.ascontiguousarray(drawn[:, :3].T)
+        factors[1] *= of_devices[self.device_index[clients]]
+        factors[::2] *= of_links[self.link_index[clients]]
+        return np.exp(factors, out=factors)
 
 
 def apportion(shares: Mapping[str, float | int], clients: int) -> dict[str, int]:

@@ -97,7 +97,7 @@ def dispatch_clients(run: SimulationRun, clients: Integers, dispatch: Dispatch) 
         clients,
         [roster.cells[cell] for cell in cells.tolist()],
         roster.numbers(_numbers)[cells],
-        _jitter(run, clients, dispatch),
+        fleet.jitter(setup.seed, dispatch.number, clients),
         draw_failures(fleet.failures, setup.seed, dispatch.number, clients),
         run.progress.presence.leaves(clients, dispatch.at),
         _joules(run, clients, dispatch),
@@ -118,7 +118,8 @@ def dispatch_one(run: SimulationRun, client: Integers, dispatch: Dispatch, until
         return next(flights_from(dispatch_clients(run, client, dispatch), until))
     number, slow = int(client[0]), float(failures.slow[0])
     cell = int(roster.cell[number])
-    phases = Phases(roster.numbers(_numbers)[cell], fleet.throttling, _jitter(run, client, dispatch)[:, 0], slow)
+    factors = fleet.jitter(setup.seed, dispatch.number, client)[:, 0]
+    phases = Phases(roster.numbers(_numbers)[cell], fleet.throttling, factors, slow)
     down, up = (phases.latency + phases.bits / phases.rates).tolist()
     latency, rates, bits = (tuple(pair.tolist()) for pair in (phases.latency, phases.rates, phases.bits))
     receiving, computing, sending = phases.watts
@@ -139,12 +140,6 @@ def dispatch_one(run: SimulationRun, client: Integers, dispatch: Dispatch, until
         watts=(float(receiving), float(computing), float(sending)),
         sent=at,
     )
-
-
-def _jitter(run: SimulationRun, clients: Integers, dispatch: Dispatch) -> NDArray[np.float64]:
-    """Factors on the seconds of download, compute and upload: `[3, clients]`."""
-    jitter = run.parts.setup.fleet.jitter(run.parts.setup.seed, dispatch.number, clients)
-    return np.stack([jitter["download"], jitter["compute"], jitter["upload"]])
 
 
 def _joules(run: SimulationRun, clients: Integers, dispatch: Dispatch) -> NDArray[np.float64]:

@@ -193,8 +193,7 @@ def formula(folder: Path) -> tuple[float, float]:
     jitter = np.empty((3, len(clients)))
     for round in np.unique(rounds):
         in_round = rounds == round
-        drawn = setup.fleet.jitter(setup.seed, int(round), clients[in_round])
-        jitter[:, in_round] = [drawn["download"], drawn["compute"], drawn["upload"]]
+        jitter[:, in_round] = setup.fleet.jitter(setup.seed, int(round), clients[in_round])
     began = time.process_time()
     device = np.asarray(setup.fleet.device_index)[clients]
     link = {n: setup.fleet.of_links(n)[clients] for n in _LINK}

@@ -90,12 +90,11 @@ class SlowedFleet(Fleet):
 
     factors: Mapping[tuple[int, int], float] = field(default_factory=dict)
 
-    def jitter(self, seed: int, round: int | Sequence[int], clients: ArrayLike) -> dict[str, NDArray[np.float64]]:
+    def jitter(self, seed: int, round: int, clients: ArrayLike) -> NDArray[np.float64]:
         """The factors of computing in this dispatch, 1 where none is known; transfers take what they take."""
         rows = np.asarray(clients, dtype=np.int64)
-        numbers = np.broadcast_to(np.asarray(round, dtype=np.int64), rows.shape)
-        ones, keys = np.ones(len(rows)), zip(numbers.tolist(), rows.tolist(), strict=True)
-        return {"download": ones, "compute": np.array([self.factors.get(key, 1.0) for key in keys]), "upload": ones}
+        ones = np.ones(len(rows))
+        return np.stack([ones, np.array([self.factors.get((round, row), 1.0) for row in rows.tolist()]), ones])
 
 
 def with_measured_compute(setup: Setup, factors: Mapping[tuple[int, int], float]) -> Setup:
