@@ -240,7 +240,7 @@ def duration(
     memory already.
     """
     load = 0.0 if link is None else compute.load_seconds(device)
-    return _durations(Phases(np.array([round_numbers(compute, moved, device, link)]), throttling), [load])[0]
+    return _durations(Phases(np.array([round_numbers(compute, moved, device, link)]).T, throttling), [load])[0]
 
 
 def _durations(phases: Phases, loads: Sequence[float]) -> list[Duration]:
@@ -298,7 +298,7 @@ class ClientCost:
     ) -> list[ClientCost]:
         """``on`` for several rounds at once, with what they take of the budgets of these ``names``."""
         numbers = np.array([round_numbers(compute, moved, device, link) for compute, moved in demands])
-        durations = _durations(Phases(numbers, throttling), [compute.load_seconds(device) for compute, _ in demands])
+        durations = _durations(Phases(numbers.T, throttling), [compute.load_seconds(device) for compute, _ in demands])
         costs = [cls(*each, spent, device, link) for each, spent in zip(demands, durations, strict=True)]
         taken = {name: values.tolist() for name, values in amounts(names, _rounds_of(costs)).items()}
         for index, cost in enumerate(costs):

@@ -7,8 +7,8 @@ its next kernel its idle power; while it receives or sends, its idle power plus 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +20,8 @@ from edgefl.devices.profile import throttled
 
 Floats = NDArray[np.float64]
 Integers = NDArray[Any]
-Three = tuple[Floats, Floats, Floats]
+Two = tuple[Any, Any]
+Three = tuple[Any, Any, Any]
 
 NUMBERS = (
     "down_bits", "up_bits", "latency", "down_goodput", "up_goodput", "cool_seconds", "throttle_after",
@@ -52,72 +53,69 @@ def numbers_of(
     )  # fmt: skip
 
 
-def _no_jitter() -> Floats:
-    return np.ones((3, 1))
-
-
 @dataclass(frozen=True)
 class Phases:
-    """The phases of rounds, from their ``numbers`` `[rounds, NUMBERS]`, or of one round, without the axis `[rounds]`.
+    """The phases of rounds, from their ``numbers``, the NUMBERS in their order: an array `[rounds]` for each, or a
+    number for each, which makes the phases of one round in a tenth of the time.
 
-    ``factors`` `[3, rounds]` (jitter) multiply the seconds of download, compute and upload, ``slow`` `[rounds]` those
-    of compute again; both are 1 for a price.
+    Three ``factors`` (jitter) multiply the seconds of download, compute and upload, and ``slow`` those of compute
+    again; all are 1 for a price.  Results of all functions are `[rounds]`, or a number.
     """
 
-    numbers: Floats
+    numbers: Floats | Sequence[Any]
     throttling: bool = False
-    factors: Floats = field(default_factory=_no_jitter)
-    slow: Floats | float = 1.0
+    factors: Floats | Sequence[Any] = (1.0, 1.0, 1.0)
+    slow: Any = 1.0
+
+    @property
+    def bits(self) -> Two:
+        """Bits of the downloads and of the uploads."""
+        return self.numbers[0], self.numbers[1]
 
     @cached_property
-    def bits(self) -> Floats:
-        """Bits of the downloads and of the uploads, `[2, rounds]`."""
-        return self.numbers.T[:2]
+    def latency(self) -> Two:
+        """Seconds before the first bit of download and upload; 0 if there are no bits."""
+        down, up = self.bits
+        first = self.numbers[_LATENCY]
+        return first * self.factors[0] * (down > 0), first * self.factors[2] * (up > 0)
 
     @cached_property
-    def latency(self) -> Floats:
-        """Seconds before the first bit of download and upload, `[2, rounds]`; 0 if there are no bits."""
-        return np.where(self.bits > 0, self.numbers.T[_LATENCY] * self.factors[::2], 0.0)
+    def rates(self) -> Two:
+        """Bits per second of each client's own link: down and up."""
+        return self.numbers[_LATENCY + 1] / self.factors[0], self.numbers[_LATENCY + 2] / self.factors[2]
 
     @cached_property
-    def rates(self) -> Floats:
-        """Bits per second of each client's own link, `[2, rounds]`: down and up."""
-        return np.asarray(self.numbers.T[_LATENCY + 1 : _COOL] / self.factors[::2])
-
-    @cached_property
-    def compute_seconds(self) -> Floats:
-        """Seconds of loading and computing, with slow-down and throttling, `[rounds]`."""
-        busy = self.numbers.T[_COOL] * self.factors[1] * self.slow
-        if self.throttling:
-            busy = throttled(busy, self.numbers.T[_AFTER], self.numbers.T[_SHARE])
-        return np.asarray(busy)
+    def compute_seconds(self) -> Any:
+        """Seconds of loading and computing, with slow-down and throttling."""
+        busy = self.numbers[_COOL] * self.factors[1] * self.slow
+        return throttled(busy, self.numbers[_AFTER], self.numbers[_SHARE]) if self.throttling else busy
 
     @cached_property
     def watts(self) -> Three:
-        """Mean power while it receives, computes and sends, each `[rounds]`."""
-        idle, most, busy = self.numbers.T[[_IDLE, _COMPUTING, _BUSY]]
+        """Mean power while it receives, computes and sends."""
+        idle, most, busy = self.numbers[_IDLE], self.numbers[_COMPUTING], self.numbers[_BUSY]
         computing = idle + (most - idle) * busy
-        return idle + self.numbers.T[_RECEIVING], computing, idle + self.numbers.T[_SENDING]
+        return idle + self.numbers[_RECEIVING], computing, idle + self.numbers[_SENDING]
 
-    def transfer(self, direction: int) -> Floats:
-        """Seconds of the whole download (0) or upload (1), `[rounds]`."""
-        return np.asarray(self.latency[direction] + self.bits[direction] / self.rates[direction])
+    def transfer(self, direction: int) -> Any:
+        """Seconds of the whole download (0) or upload (1)."""
+        return self.latency[direction] + self.bits[direction] / self.rates[direction]
 
     @cached_property
     def seconds(self) -> Three:
-        """Seconds of download, compute and upload, each `[rounds]`."""
+        """Seconds of download, compute and upload."""
         return self.transfer(0), self.compute_seconds, self.transfer(1)
 
     @cached_property
-    def energy_joules(self) -> Floats:
-        """Joules of all phases, `[rounds]`."""
+    def energy_joules(self) -> Any:
+        """Joules of all phases."""
         down, busy, up = joules_of(self.seconds, self.watts)
         return down + busy + up
 
     @property
     def peak_watts(self) -> Floats:
         """The highest power that a round draws in the phases that take time, `[rounds]`."""
-        most = self.watts[0], self.numbers.T[_COMPUTING], self.watts[2]
+        most = self.watts[0], self.numbers[_COMPUTING], self.watts[2]
         down, busy, up = (np.where(spent > 0, power, 0.0) for spent, power in zip(self.seconds, most, strict=True))
         return np.asarray(np.maximum(np.maximum(down, busy), up))
 
@@ -130,7 +128,7 @@ def joules_of(seconds: Iterable[Floats], watts: Iterable[Floats]) -> Three:
 
 def priced(numbers: Floats, throttling: bool) -> tuple[Floats, Floats]:
     """Seconds and joules of whole rounds without jitter, each `[rounds]`, from their NUMBERS `[rounds, NUMBERS]`."""
-    phases = Phases(numbers, throttling)
+    phases = Phases(numbers.T, throttling)
     down, busy, up = phases.seconds
     return down + busy + up, phases.energy_joules
 

@@ -68,7 +68,7 @@ class Prices:
         """The phases of each work's round on a device and link, without jitter."""
         cool, busy = self._computing(device)
         columns = numbers_of(self._amounts["download_bytes"], self._amounts["upload_bytes"], cool, device, link, busy)
-        return Phases(np.stack(np.broadcast_arrays(*columns), axis=1), throttling)
+        return Phases(np.broadcast_arrays(*columns), throttling)
 
     def _computing(self, device: Device) -> tuple[Floats, Floats]:
         """Seconds of loading and computing each work, without throttling, and the share that is busy: `[works]`."""

@@ -84,7 +84,7 @@ class Flights:
     @cached_property
     def phases(self) -> Phases:
         """Their three phases, unless they are cut short."""
-        return Phases(self.numbers, self.throttling, self.factors, self.failures.slow)
+        return Phases(self.numbers.T, self.throttling, self.factors, self.failures.slow)
 
     @cached_property
     def ends(self) -> Ends:
@@ -106,7 +106,7 @@ class Flights:
         broken_off = (last == AT_UPLOAD) & (phase != CORRUPTED)
         up = self.phases.bits[1] * np.where(broken_off, fraction, 1.0) * (last >= AT_UPLOAD)
         busy = self.phases.compute_seconds * np.where(last == AT_COMPUTE, np.where(stops, 0.0, fraction), 1.0)
-        return Ends(outcome, last, np.stack([down, up]), np.where(last >= AT_COMPUTE, busy, 0.0))
+        return Ends(outcome, last, (down, up), np.where(last >= AT_COMPUTE, busy, 0.0))
 
     def transfer_seconds(self, direction: int) -> Floats:
         """Seconds of the download (0) or upload (1) until it ends by itself, on the client's own link."""
@@ -117,11 +117,11 @@ class Flights:
 
 @dataclass(frozen=True)
 class Ends:
-    """Ends of flights that aren't cut short: outcome, phase, bits moved `[2, flights]`, seconds of computing."""
+    """Ends of flights that aren't cut short: outcome, phase, bits moved down and up, seconds of computing."""
 
     outcome: Integers
     last: Integers
-    bits: Floats
+    bits: tuple[Floats, Floats]
     compute_seconds: Floats
 
 

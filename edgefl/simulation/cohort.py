@@ -87,7 +87,8 @@ def dispatch_clients(run: SimulationRun, clients: Integers, dispatch: Dispatch) 
 
     Draws depend on the seed, the number of the dispatch and the client, but not on the other clients.
     """
-    setup, roster, fleet = run.parts.setup, run.parts.roster, run.parts.setup.fleet
+    setup, roster, batteries = run.parts.setup, run.parts.roster, run.parts.batteries
+    fleet = setup.fleet
     cells = roster.cell[clients]
     no_memory = np.zeros(len(clients), bool)
     if setup.round.gate == "everyone":
@@ -100,7 +101,7 @@ def dispatch_clients(run: SimulationRun, clients: Integers, dispatch: Dispatch) 
         fleet.jitter(setup.seed, dispatch.number, clients),
         draw_failures(fleet.failures, setup.seed, dispatch.number, clients),
         run.progress.presence.leaves(clients, dispatch.at),
-        _joules(run, clients, dispatch),
+        np.full(len(clients), inf) if batteries is None else batteries.level(clients, dispatch.at),
         no_memory,
         fleet.throttling,
     )
@@ -112,40 +113,32 @@ def dispatch_one(run: SimulationRun, client: Integers, dispatch: Dispatch, until
     A policy that replaces each landed client at once dispatches them one by one.  Arrays of a whole dispatch, each of
     one number, took half the time of its rounds; so here one that doesn't fail is made of plain numbers.
     """
-    setup, roster, fleet, at = run.parts.setup, run.parts.roster, run.parts.setup.fleet, dispatch.at
+    setup, roster, batteries = run.parts.setup, run.parts.roster, run.parts.batteries
+    fleet, at = setup.fleet, dispatch.at
     failures = draw_failures(fleet.failures, setup.seed, dispatch.number, client)
     if failures.phase[0] != NONE or setup.round.gate == "everyone":
         return next(flights_from(dispatch_clients(run, client, dispatch), until))
     number, slow = int(client[0]), float(failures.slow[0])
     cell = int(roster.cell[number])
-    factors = fleet.jitter(setup.seed, dispatch.number, client)[:, 0]
-    phases = Phases(roster.numbers(_numbers)[cell], fleet.throttling, factors, slow)
-    down, up = (phases.latency + phases.bits / phases.rates).tolist()
-    latency, rates, bits = (tuple(pair.tolist()) for pair in (phases.latency, phases.rates, phases.bits))
-    receiving, computing, sending = phases.watts
+    factors = fleet.jitter(setup.seed, dispatch.number, client)[:, 0].tolist()
+    phases = Phases(roster.numbers(_numbers)[cell].tolist(), fleet.throttling, factors, slow)
     return Flight(
         number,
         dispatch,
         leaves=max(float(run.progress.presence.leaves(client, at)[0]), at),
         until=max(until, at),
-        joules=float(_joules(run, client, dispatch)[0]),
+        joules=inf if batteries is None else float(batteries.level(client, at)[0]),
         plan=roster.cells[cell],
         outcome=FINISHED,
         last=AT_END,
-        durations=(down, float(phases.compute_seconds), up),
-        latency=latency,
-        rates=rates,
-        bits=bits,
+        durations=(phases.transfer(0), float(phases.compute_seconds), phases.transfer(1)),
+        latency=phases.latency,
+        rates=phases.rates,
+        bits=phases.bits,
         slow=slow,
-        watts=(float(receiving), float(computing), float(sending)),
+        watts=phases.watts,
         sent=at,
     )
-
-
-def _joules(run: SimulationRun, clients: Integers, dispatch: Dispatch) -> NDArray[np.float64]:
-    """The charge of the clients' batteries, inf on mains power: `[clients]`."""
-    batteries = run.parts.batteries
-    return np.full(len(clients), inf) if batteries is None else batteries.level(clients, dispatch.at)
 
 
 def _numbers(plan: Plan) -> tuple[float, ...]:

@@ -30,7 +30,7 @@ def test_one_round_by_hand() -> None:
         seconds, spent = priced(numbers, throttling)
         assert seconds == pytest.approx([0.05 + 1.25 + busy])
         assert spent == pytest.approx([1.3 * 1.5 + busy * 4])
-    phases = Phases(numbers, True, np.array([[2.0], [3.0], [5.0]]), np.array([2.0]))
+    phases = Phases(numbers.T, True, np.array([[2.0], [3.0], [5.0]]), np.array([2.0]))
     assert [float(s[0]) for s in phases.seconds] == pytest.approx([2.6, 2 + (18 - 2) / 0.5, 0.0])
 
 
@@ -38,7 +38,7 @@ def test_a_gpu_that_waits_draws_its_idle_power_and_its_peak_stays() -> None:
     numbers = np.array([numbers_of(0, 1_000_000, 3.0, DEVICE, LINK, busy) for busy in (1.0, 0.25, 0.0)])
     up = 0.05 + 8e6 / 4e6
     assert priced(numbers, False)[1] == pytest.approx([3 * 4 + up * 1.8, 3 * (1 + 3 * 0.25) + up * 1.8, 3 + up * 1.8])
-    assert Phases(numbers).peak_watts.tolist() == [4.0] * 3
+    assert Phases(numbers.T).peak_watts.tolist() == [4.0] * 3
 
 
 def test_without_a_link_only_computing_takes_time() -> None:
