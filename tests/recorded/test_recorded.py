@@ -4,6 +4,9 @@ Costs and virtual times agree to a relative 1e-12, since ``exp`` rounds differen
 metrics agree to 0.02, since training adds in another order there.  Measured memory agrees to 0.02, since kernels take
 other scratch there.  On a processor with other instruction sets than the one on which answers were recorded, what a
 kernel's scratch decides isn't compared.
+
+Records of all shipped scenarios, played without training, equal those of the version before clients became processes:
+to the byte on such a processor, to six digits on others, and to a relative 1e-9 where a line is shared fairly.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from copy import deepcopy
 from functools import cache
 from math import isclose
 from pathlib import Path
@@ -21,6 +25,10 @@ import pytest
 import torch
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE))
+
+import shipped  # noqa: E402 - this folder must be on the path
+
 EXPECTED = HERE / "expected"
 TRAINED = ("loss", "losses", "metrics", "measured_peak_memory_bytes", "memory_error")
 """Fields whose values come from training."""
@@ -137,3 +145,57 @@ def test_a_difference_is_seen() -> None:
     peaks = [{"peak_memory_bytes": peak, "flops": 7} for peak in (1, 2)]
     assert differences(*peaks) == [".peak_memory_bytes: 1, now 2"] and differences(*peaks, same_kernels=False) == []
     assert differences(peaks[0], {**peaks[1], "flops": 8}, same_kernels=False) == [".flops: 7, now 8"]
+
+
+# --- shipped scenarios, without training -----------------------------------------------------------------------------
+
+SHIPPED: dict[str, Any] = json.loads(shipped.DIGESTS.read_text(encoding="utf-8"))
+SHORT = (
+    "million", "tour", "papers/orderings-eligibility-100", "papers/orderings-eligibility-30",
+    "papers/orderings-eligibility-50", "suites/robustness/attackers/multi-krum", "suites/robustness/none/trimmed-mean",
+    "suites/robustness/crashes/mean", "suites/robustness/missing pictures/mean", "suites/robustness/stragglers/mean",
+)  # fmt: skip
+documents = cache(shipped.documents)
+
+
+@other
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of what a scenario's author knows, such as small budgets
+@pytest.mark.parametrize(
+    "name", [name if name in SHORT else pytest.param(name, marks=pytest.mark.slow) for name in SHIPPED]
+)
+def test_records_of_a_shipped_scenario_are_those_of_the_version_before(name: str, tmp_path: Path) -> None:
+    now = shipped.play(documents()[name], tmp_path / "run")
+    assert shipped.differences(SHIPPED[name], now, same_kernels=SAME_KERNELS) == []
+
+
+def test_every_shipped_scenario_is_recorded_or_left_out_with_a_reason() -> None:
+    assert documents().keys() == SHIPPED.keys()
+    files = {
+        path.relative_to(shipped.SCENARIOS).with_suffix("").as_posix() for path in shipped.SCENARIOS.rglob("*.yaml")
+    }
+    suites = {name.rpartition("/")[0] for name in SHIPPED if name.startswith("suites/")}
+    played = {name for name in SHIPPED if not name.startswith("suites/")}
+    assert files == played | set(shipped.LEFT_OUT) | {"/".join(suite.split("/")[:2]) for suite in suites}
+
+
+def test_a_difference_of_records_is_seen(tmp_path: Path) -> None:
+    file = tmp_path / "clients.jsonl"
+
+    def digests(client: int, seconds: float, memory: int, shared: bool = False) -> dict[str, Any]:
+        file.write_text(json.dumps({"client": client, "seconds": seconds, "memory": memory}) + "\n")
+        return {"clients.jsonl": shipped.digests(file, shared)}
+
+    def told(before: dict[str, Any], now: dict[str, Any], same_kernels: bool = True) -> list[str]:
+        return shipped.differences(before, now, same_kernels=same_kernels)
+
+    before, shared = digests(1, 0.5, 7), digests(1, 0.5, 7, shared=True)
+    assert told(before, deepcopy(before)) == [] and told(shared, deepcopy(shared)) == []
+    near, far, other = digests(1, 0.5 + 1e-15, 7), digests(1, 0.50001, 7), digests(2, 0.5, 7)
+    assert told(before, near) == told(before, far) == told(before, other) == ["clients.jsonl: its bytes differ"]
+    assert told(before, digests(1, 0.5 + 1e-15, 8), same_kernels=False) == []
+    for each in (far, other):
+        assert told(before, each, same_kernels=False) == ["clients.jsonl: its values differ"]
+    assert told(shared, digests(1, 0.5 + 1e-10, 7, shared=True)) == []
+    assert told(shared, digests(1, 0.5 + 1e-8, 7, shared=True)) == ["clients.jsonl: a float was 0.5 and is 0.50000001"]
+    assert told(shared, digests(1, 0.5, 8, shared=True)) == ["clients.jsonl: its rest differs"]
+    assert told(before, {}) == ["clients.jsonl: only recorded"]
