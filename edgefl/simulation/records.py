@@ -33,9 +33,7 @@ from edgefl.work.update import Update
 
 JOULES_PER_KWH = 3.6e6
 
-
 _UNMEASURED = inner(UNMEASURED)
-
 
 MOST_VERDICTS = 10_000
 """Largest fleet with a verdict record for each client; in larger ones clients with equal verdicts share a record."""
@@ -99,18 +97,14 @@ def _remaining_share(roster: Roster, clients: Integers) -> NDArray[np.float64]:
 
 
 def _verdict_record(roster: Roster, client: int, verdict: Verdict, round: int, clients: int) -> VerdictRecord:
-    plan = roster.plan(client)
+    plan, same = roster.plan(client), ("eligible", "binding", "memory_limit", "margins", "reason")
     return VerdictRecord(
         round=round,
         client=client,
         clients=clients,
-        **_fields(_assigned(plan)),
-        eligible=verdict.eligible,
-        binding=verdict.binding,
-        memory_limit=verdict.memory_limit,
+        **_assigned(plan),
+        **{name: getattr(verdict, name) for name in same},
         joules_limit=UNSET if roster.spent is None else verdict.joules_limit,
-        margins=verdict.margins,
-        reason=verdict.reason,
         costs=plan.cost.budgets(roster.names),
     )
 
@@ -186,13 +180,14 @@ class ClientLines:
             return _UNMEASURED
         source, predicted = self.setup.clients.client(client), plan.cost.compute
         measured = _measured(plan.form, source, predicted, update.trace, update.peak_memory_bytes)
-        return inner(written.TrainingRecord(**_fields(measured), metrics=update.metrics or UNSET))
+        return inner(written.TrainingRecord(**measured, metrics=update.metrics or UNSET))
 
     def _text(self, plan: Plan) -> bytes:
         """JSON of the fields that all clients of a plan share, without brackets."""
         entry = self._texts.get(id(plan))
         if entry is None:
-            planned = written.Planned(**_fields(_assigned(plan), _costs(plan), _downloads(plan), _uploads(plan)))
+            moved = {**_fields(written.Downloads, plan.cost.traffic), **_fields(written.Uploads, plan.cost.traffic)}
+            planned = written.Planned(**_assigned(plan), **_costs(plan.cost.compute), **moved)
             entry = self._texts[id(plan)] = (plan, inner(planned))
         return entry[1]
 
@@ -249,20 +244,14 @@ def server_record(
     setup: Setup, work: Work, when: str, computed: ComputeCost, seconds: float, update: Update | None
 ) -> ServerWorkRecord:
     """Record of a work of the server; ``when`` names the point of the round at which it runs."""
+    trace, peak = (None, None) if update is None else (update.trace, update.peak_memory_bytes)
     return ServerWorkRecord(
         when=when,
         kind=work.kind,
         steps=[p.step for p in work.passes],
         seconds=seconds,
-        peak_memory_bytes=computed.peak_memory_bytes,
-        live_memory_bytes=computed.live_memory_bytes,
-        forward_flops=computed.forward_flops,
-        backward_flops=computed.backward_flops,
-        **_fields(
-            UNMEASURED
-            if update is None
-            else _measured(work, setup.clients.server(), computed, update.trace, update.peak_memory_bytes)
-        ),
+        **_fields(written.WorkCost, computed),
+        **_measured(work, setup.clients.server(), computed, trace, peak),
     )
 
 
@@ -276,90 +265,53 @@ def scored_record(
     metrics: Mapping[str, float | None] | Maybe,
 ) -> ScoredClient:
     """Record of a client's work on its own held-out samples."""
-    spent = scoring.cost.duration
+    cost, source = scoring.cost, setup.clients.client(client)
+    spent = ("download_seconds", "compute_seconds", "virtual_seconds", "energy_joules")
+    trace, peak = (None, None) if update is None else (update.trace, update.peak_memory_bytes)
     return ScoredClient(
         round=round,
         client=client,
         eligible=eligible,
-        **_fields(
-            _assigned(scoring),
-            UNMEASURED
-            if update is None
-            else _measured(
-                scoring.form, setup.clients.client(client), scoring.cost.compute, update.trace, update.peak_memory_bytes
-            ),
-            _costs(scoring),
-            _downloads(scoring),
-        ),
-        download_seconds=spent.download_seconds,
-        compute_seconds=spent.compute_seconds,
-        virtual_seconds=spent.virtual_seconds,
-        energy_joules=spent.energy_joules,
         metrics=metrics,
+        **_assigned(scoring),
+        **_measured(scoring.form, source, cost.compute, trace, peak),
+        **_costs(cost.compute),
+        **_fields(written.Downloads, cost.traffic),
+        **{name: getattr(cost.duration, name) for name in spent},
     )
 
 
 # --- groups of fields ------------------------------------------------------------------------------------------------
 
 
-def _fields(*records: Record) -> dict[str, Any]:
-    """The fields of these records, for one that inherits from their classes."""
-    return {name: getattr(record, name) for record in records for name in types_of(type(record))}
+def _fields(group: type[Record], of: object) -> dict[str, Any]:
+    """The fields of a class of records, which ``of`` has under the same names."""
+    return {name: getattr(of, name) for name in types_of(group)}
 
 
-def _assigned(plan: Plan | Scoring) -> written.Assigned:
-    return written.Assigned(
-        kind=plan.kind,
-        device=plan.device.name,
-        link=plan.link.name,
-        stage=plan.stage.index,
-        part=plan.stage.label or UNSET,
-        samples=plan.samples,
-    )
+def _assigned(plan: Plan | Scoring) -> dict[str, Any]:
+    """The fields of ``Assigned``."""
+    return {
+        "kind": plan.kind, "device": plan.device.name, "link": plan.link.name, "samples": plan.samples,
+        "stage": plan.stage.index, "part": plan.stage.label or UNSET,
+    }  # fmt: skip
 
 
-def _costs(plan: Plan | Scoring) -> written.ClientCostRecord:
-    cost = plan.cost.compute
-    return written.ClientCostRecord(
-        peak_memory_bytes=cost.peak_memory_bytes,
-        live_memory_bytes=cost.live_memory_bytes,
-        memory_bytes=written.MemoryParts(**cost.memory_bytes),
-        forward_flops=cost.forward_flops,
-        backward_flops=cost.backward_flops,
-        fvcore_macs=cost.fvcore_macs,
-        fvcore_macs_per_sample=cost.fvcore_macs_per_sample,
-    )
-
-
-def _downloads(plan: Plan | Scoring) -> written.Downloads:
-    moved = plan.cost.traffic
-    return written.Downloads(
-        download_bytes=moved.download_bytes,
-        download_bytes_by_payload=moved.download_bytes_by_payload,
-        download_bytes_by_part=moved.download_bytes_by_part,
-        serialised_download_bytes=moved.serialised_download_bytes,
-    )
-
-
-def _uploads(plan: Plan) -> written.Uploads:
-    moved = plan.cost.traffic
-    return written.Uploads(
-        upload_bytes=moved.upload_bytes,
-        upload_bytes_by_payload=moved.upload_bytes_by_payload,
-        upload_bytes_by_part=moved.upload_bytes_by_part,
-        serialised_upload_bytes=moved.serialised_upload_bytes,
-    )
+def _costs(cost: ComputeCost) -> dict[str, Any]:
+    """The fields of ``ClientCostRecord``."""
+    return _fields(written.ClientCostRecord, cost) | {"memory_bytes": written.MemoryParts(**cost.memory_bytes)}
 
 
 def _measured(
     work: Description, source: Source, predicted: ComputeCost, trace: StepTrace | None, peak: int | None
-) -> MeasuredRecord:
+) -> dict[str, Any]:
+    """The fields of ``MeasuredRecord``."""
     if trace is None:
-        return UNMEASURED
+        return _fields(MeasuredRecord, UNMEASURED)
     measured = compute_cost(work, source, trace)
-    return MeasuredRecord(
-        measured_peak_memory_bytes=peak,
-        measured_forward_flops=measured.forward_flops,
-        measured_backward_flops=measured.backward_flops,
-        memory_error=predicted.peak_memory_bytes / peak - 1 if peak else None,
-    )
+    return {
+        "measured_peak_memory_bytes": peak,
+        "measured_forward_flops": measured.forward_flops,
+        "measured_backward_flops": measured.backward_flops,
+        "memory_error": predicted.peak_memory_bytes / peak - 1 if peak else None,
+    }
