@@ -1,10 +1,11 @@
 """Every shipped scenario as it is played here, in seconds, and digests of its records.
 
-    python tests/recorded/shipped.py [NAME...]      write the digests of the edgefl that is imported into shipped.json
+    python tests/recorded/shipped.py FILE [NAME...]      write the digests of the edgefl that is imported
 
 Nothing is trained, so that records don't depend on how a processor adds: eligibility, choice of clients, clock, bytes,
 joules and outcomes are those of the scenario.  Only what a real training gives is left out: ``record.py --against``
-compares that, on one machine.  The digests were written by the version before clients became processes of SimPy.
+compares that, on one machine.  Those in ``shipped.json`` were written by the version before clients became processes
+of SimPy.
 """
 
 from __future__ import annotations
@@ -180,18 +181,17 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], *, same_kerne
     return lines
 
 
-def main(names: Sequence[str]) -> None:
-    """Write the digests of all scenarios, or of ``names`` alone."""
+def main(file: Path, names: Sequence[str]) -> None:
+    """Write the digests of all scenarios, or of ``names`` alone, into a file."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    found = json.loads(DIGESTS.read_text(encoding="utf-8")) if names else {}
+    found = {}
     for name, document in documents().items():
         if not names or name in names:
-            print(name, flush=True)
             with tempfile.TemporaryDirectory() as made:
                 found[name] = play(document, Path(made) / "run")
     lines = (f"{json.dumps(name)}: {json.dumps(found[name], sort_keys=True)}" for name in sorted(found))
-    DIGESTS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    file.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(Path(sys.argv[1]), sys.argv[2:])
