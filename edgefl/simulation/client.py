@@ -156,9 +156,9 @@ def transfer(env: Clock, flight: Flight, line: SharedLine) -> Steps:
     """Download or upload over a line that other clients share: its end depends on them."""
     way = flight.phase // 2
     (stop, why), bits = flight.stop(), flight.bits[way]
-    if flight.flowing == -inf and flight.latency[way] > 0:
+    if flight.flowing == -inf:  # it hasn't come to the line
         over = flight.began + flight.latency[way]
-        yield env.at(min(stop, over), PHASES, flight.client)
+        yield env.at(min(stop, over), line.comes, flight.client)
         if stop < over:
             flight.leave(env.now, 0.0)
             raise CutShort(why)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import simpy
@@ -17,24 +17,13 @@ if TYPE_CHECKING:
     from edgefl.simulation.client import Flight
 
 
-class SharedLine(Protocol):
-    """A line that clients share."""
-
-    def carry(self, flight: Flight, stop: float) -> Steps:
-        """The transfer of a flight's phase, a part of its client's process; at the time ``stop`` it is broken off."""
-        ...
-
-    def left(self, flight: Flight) -> float:
-        """The bits that are left of a transfer, which leaves the line."""
-        ...
-
-
-Lines = Mapping[int, SharedLine | None]
-"""The line of each phase: None where a client has its own link alone."""
-
-
 class Fifo:
-    """One transfer after another, each at the rate of its client's own link, or of the line if that is less."""
+    """One transfer after another, each at the rate of its client's own link, or of the line if that is less.
+
+    Of those that come at once the smaller number is first.
+    """
+
+    comes = FLOWS
 
     def __init__(self, env: Clock, bits_per_second: float):
         self.env, self.rate = env, bits_per_second
@@ -45,27 +34,23 @@ class Fifo:
         env = self.env
         if flight.flowing == -inf:
             flight.flowing = env.now
-        if flight.served == -inf and flight.flowing == env.now:
-            yield env.at(env.now, FLOWS, flight.client)  # of those that come at once the smaller number
         with self.turns.request() as turn:
             if not turn.triggered:
                 yield from env.first(turn, stop, CUTS)
             if turn.triggered:
                 if flight.served == -inf:
                     flight.served = env.now
-                over = self._over(flight)
+                bits, rate = self._of(flight)
+                over = flight.served + bits / rate
                 yield env.at(stop, CUTS) if stop < over else env.at(over, PHASES, flight.client)
 
     def left(self, flight: Flight) -> float:
         """All bits before the client's turn, then those that aren't moved yet."""
         bits, rate = self._of(flight)
-        if flight.served == -inf:
+        served, now = flight.served, self.env.now
+        if served == -inf:
             return bits
-        return bits - rate * (self.env.now - flight.served) if self.env.now < self._over(flight) else 0.0
-
-    def _over(self, flight: Flight) -> float:
-        bits, rate = self._of(flight)
-        return flight.served + bits / rate
+        return bits - rate * (now - served) if now < served + bits / rate else 0.0
 
     def _of(self, flight: Flight) -> tuple[float, float]:
         way = flight.phase // 2
@@ -79,6 +64,8 @@ class FairShare:
     events of one time doesn't matter.  Times differ from exact ones by rounding: 1e-9 of them at most.  ``others`` are
     transfers that never end, and the most that each takes in bit/s.
     """
+
+    comes = PHASES
 
     def __init__(self, env: Clock, bits_per_second: float, others: tuple[int, float] = (0, inf)):
         self.env, self.rate = env, bits_per_second
@@ -199,6 +186,17 @@ class FairShare:
         self._gone = [client for client in self._rows if client not in self._events]
         if self._new or self._gone:
             self._settle_soon()
+
+
+SharedLine = Fifo | FairShare
+"""A line that clients share.
+
+``carry`` is the transfer of a flight's phase, a part of its client's process; at the time ``stop`` it is broken off.
+The client comes in the order ``comes`` of the events of one time.  ``left`` are the bits that are left of a transfer,
+which leaves the line.
+"""
+Lines = Mapping[int, SharedLine | None]
+"""The line of each phase: None where a client has its own link alone."""
 
 
 def lines_of(env: Clock, options: ServerLinkOptions | None) -> Lines:
