@@ -65,33 +65,22 @@ class Flight:
         """Begin a phase."""
         self.phase, self.began, self.flowing, self.served = phase, now, -inf, -inf
 
-    def leave(self, now: float, moved: float) -> None:
-        """End a phase, or break it off: count its time, its joules and the bits that were moved."""
-        index = self.phase - AT_DOWNLOAD
-        self.seconds[index] = seconds = now - self.began
-        self.spend(index, seconds)
-        if index != 1:
-            self.carried[index // 2] = moved
-
-    def complete(self, seconds: float) -> None:
-        """End a phase, of so many seconds, in which all bits were moved over the client's own link."""
+    def leave(self, seconds: float, moved: float) -> None:
+        """End a phase, or break it off, after so many seconds: count them, their joules, and the bits moved."""
         index = self.phase - AT_DOWNLOAD
         self.seconds[index] = seconds
-        self.spend(index, seconds)
-        if index != 1:
-            self.carried[index // 2] = self.bits[index // 2]
-
-    def spend(self, index: int, seconds: float) -> None:
-        """Take the joules of a phase from the battery."""
         if self.joules < inf:
             self.joules = max(self.joules - seconds * self.watts[index], 0.0)
+        if index != 1:
+            self.carried[index // 2] = moved
 
     def stop(self, seconds: float = inf) -> tuple[float, int]:
         """When a phase of so many seconds is cut short, and why."""
         when, why = self.leaves, OFFLINE
-        power = self.watts[self.phase - AT_DOWNLOAD]
-        if self.joules < min(seconds * power, inf) and (empty := self.began + self.joules / power) < when:
-            when, why = empty, EMPTY
+        if self.joules < inf:
+            power = self.watts[self.phase - AT_DOWNLOAD]
+            if self.joules < min(seconds * power, inf) and (empty := self.began + self.joules / power) < when:
+                when, why = empty, EMPTY
         return (self.until, LATE) if self.until < when else (when, why)
 
     def to_data(self) -> dict[str, Any]:
@@ -123,20 +112,21 @@ def client(env: Clock, flight: Flight, lines: Lines) -> Generator[simpy.Event, A
             if flight.sent > env.now:
                 yield env.at(flight.sent, PHASES, flight.client)
             flight.enter(AT_DOWNLOAD, flight.sent)
-        while flight.phase <= min(flight.last, AT_UPLOAD):
-            line = lines[flight.phase]
-            if line is not None and flight.bits[flight.phase // 2] > 0:
+        last = min(flight.last, AT_UPLOAD)
+        while (phase := flight.phase) <= last:
+            line, bits = lines[phase], flight.bits[phase // 2]
+            if line is not None and bits > 0:
                 yield from transfer(env, flight, line)
             else:  # to compute, or to transfer over the client's own link: the time of its end is known
-                seconds = flight.durations[flight.phase - AT_DOWNLOAD]
+                seconds = flight.durations[phase - AT_DOWNLOAD]
                 over, (stop, why) = flight.began + seconds, flight.stop(seconds)
                 if stop < over:
                     yield env.at(stop, CUTS, flight.client)
-                    flight.leave(env.now, moved_alone(flight, env.now))
+                    flight.leave(env.now - flight.began, moved_alone(flight, env.now))
                     raise CutShort(why)
                 yield env.at(over, PHASES, flight.client)
-                flight.complete(seconds)
-            flight.enter(flight.phase + 1, env.now)
+                flight.leave(seconds, bits)
+            flight.enter(phase + 1, env.now)
         flight.phase = min(flight.phase, flight.last)
     except CutShort as cut:
         flight.outcome = cut.outcome
@@ -147,7 +137,8 @@ def client(env: Clock, flight: Flight, lines: Lines) -> Generator[simpy.Event, A
         if env.now < flight.sent:  # it hasn't begun
             flight.sent = flight.began = env.now
         if flight.flowing == -inf:  # else what was moved over the line is counted
-            flight.leave(env.now, moved_alone(flight, env.now) if lines[flight.phase] is None else 0.0)
+            moved = moved_alone(flight, env.now) if lines[flight.phase] is None else 0.0
+            flight.leave(env.now - flight.began, moved)
     flight.ended = env.now
     return flight
 
@@ -160,13 +151,13 @@ def transfer(env: Clock, flight: Flight, line: SharedLine) -> Steps:
         over = flight.began + flight.latency[way]
         yield env.at(min(stop, over), line.comes, flight.client)
         if stop < over:
-            flight.leave(env.now, 0.0)
+            flight.leave(env.now - flight.began, 0.0)
             raise CutShort(why)
     try:
         yield from line.carry(flight, stop)
     finally:
         left = line.left(flight)
-        flight.leave(env.now, min(max(bits - left, 0.0), bits))
+        flight.leave(env.now - flight.began, min(max(bits - left, 0.0), bits))
     if left > 0:
         raise CutShort(why)
 
