@@ -22,38 +22,31 @@ from edgefl.work.update import Update
 
 
 def land_cohort(
-    run: SimulationRun,
-    landed: Landings,
-    plans: Sequence[Plan],
-    dispatch: Dispatch,
-    round: int,
-    stage: Stage,
-    tally: Tally,
+    run: SimulationRun, landed: Landings, plans: Sequence[Plan], dispatch: Dispatch, stage: Stage, tally: Tally
 ) -> list[Arrival]:
     """Land a dispatch (versions, batteries, reports, records); return its updates."""
-    count, learning = len(plans), run.parts.learning
-    update_clients(run, landed, plans, [dispatch] * count)
-    updates: list[Update | None] = [None] * count
-    landed = replace(landed, outcome=landed.outcome.copy())
-    arrivals = []
-    trains, needs_loss = isinstance(learning, Training), run.parts.selection.needs_loss
-    seconds = landed.virtual_seconds.tolist() if needs_loss else ()
-    finished = (landed.outcome == FINISHED).tolist()
-    of = zip(landed.client.tolist(), plans, finished, strict=True)
-    learning.expect([Arrival(c, plan, dispatch.round, dispatch.number) for c, plan, there in of if there], stage)
-    for index, (client, arrived) in enumerate(zip(landed.client.tolist(), finished, strict=True)):
-        if not (trains or arrived):
-            continue
-        arrival = Arrival(client, plans[index], dispatch.round, dispatch.number)
-        if trains:
-            updates[index] = update = receive(run, arrival, stage, arrived, round, tally)
+    learning, needs_loss = run.parts.learning, run.parts.selection.needs_loss
+    update_clients(run, landed, plans, [dispatch] * len(plans))
+    of = zip(landed.client.tolist(), plans, strict=True)
+    flown = [Arrival(client, plan, dispatch.round, dispatch.number) for client, plan in of]
+    finished = landed.finished.tolist()
+    arrivals = [arrival for arrival, there in zip(flown, finished, strict=True) if there]
+    learning.expect(arrivals, stage)
+    updates: list[Update | None] = [None] * len(flown)
+    if isinstance(learning, Training):
+        outcome = landed.outcome.copy()
+        for index, (arrival, arrived) in enumerate(zip(flown, finished, strict=True)):
+            updates[index] = update = receive(run, arrival, stage, arrived, dispatch.round, tally)
             if arrived and update is not None and update.refused is not None:
-                arrived, landed.outcome[index] = False, REJECTED
-        if arrived:
-            arrivals.append(arrival)
-            if needs_loss:
-                learn(arrival, seconds[index], updates[index], tally)
-    record_landings(run, landed, plans, [dispatch.round] * count, [0] * count, [1.0] * count, updates, round, tally)
+                outcome[index] = REJECTED
+        landed = replace(landed, outcome=outcome)
+        arrivals = [arrival for arrival, there in zip(flown, landed.finished.tolist(), strict=True) if there]
+    if needs_loss:
+        columns = zip(flown, landed.finished.tolist(), landed.virtual_seconds.tolist(), updates, strict=True)
+        for arrival, arrived, seconds, update in columns:
+            if arrived:
+                learn(arrival, seconds, update, tally)
+    record_landings(run, landed, flown, updates, dispatch.round, tally)
     return arrivals
 
 
@@ -72,7 +65,7 @@ def land_flight(run: SimulationRun, flight: Flight, round: int, stage: Stage, ta
         update = receive(run, arrival, stage, arrived, round, tally)
         if arrived and update is not None and update.refused is not None:
             arrived, flight.outcome = False, REJECTED
-    tally.processed.append((flight, stale, factor, update))
+    tally.processed.append((flight, arrival, update))
     if arrived and parts.selection.needs_loss:
         learn(arrival, sum(flight.seconds), update, tally)
     return arrival if arrived else None
@@ -81,26 +74,22 @@ def land_flight(run: SimulationRun, flight: Flight, round: int, stage: Stage, ta
 def record_processed(run: SimulationRun, round: int, tally: Tally) -> None:
     """Write the records of all processed flights at once, which is faster than one by one."""
     if tally.processed:
-        flights, staleness, factors, updates = zip(*tally.processed, strict=True)
-        plans, bases = [flight.plan for flight in flights], [flight.dispatch.round for flight in flights]
-        record_landings(run, landings(flights), plans, bases, staleness, factors, updates, round, tally)
+        flights, arrivals, updates = zip(*tally.processed, strict=True)
+        record_landings(run, landings(flights), arrivals, updates, round, tally)
         tally.processed = []
 
 
 def record_landings(
     run: SimulationRun,
     landed: Landings,
-    plans: Sequence[Plan],
-    base_rounds: Sequence[int],
-    staleness: Sequence[int],
-    factors: Sequence[float],
+    flown: Sequence[Arrival],
     updates: Sequence[Update | None],
     round: int,
     tally: Tally,
 ) -> None:
     """Add the records of landings and their sums to the tally."""
-    tally.lines += run.progress.lines.lines(landed, plans, round, base_rounds, staleness, factors, updates)
-    tally.sums.update(sums(run.parts.setup, landed, plans))
+    tally.lines += run.progress.lines.lines(landed, flown, updates, round)
+    tally.sums.update(sums(run.parts.setup, landed, [arrival.plan for arrival in flown]))
     tally.outcomes.update(outcomes(landed))
 
 

@@ -26,6 +26,7 @@ from edgefl.records.rounds import CARBON, SUMMED, ServerWorkRecord
 from edgefl.records.writing import RecordTemplate, inner, texts
 from edgefl.simulation.attackers import attack_column
 from edgefl.simulation.closed_form import OUTCOMES, PHASES, Integers, Landings
+from edgefl.simulation.learning import Arrival
 from edgefl.simulation.roster import CHUNK, Roster
 from edgefl.work import Description, Source, Work
 from edgefl.work.meter.trace import StepTrace
@@ -127,20 +128,11 @@ class ClientLines:
         self._columns = RecordTemplate(written.FlightRecord, own, [written.TrainingRecord, written.Planned])
 
     def lines(
-        self,
-        landings: Landings,
-        plans: Sequence[Plan],
-        round: int,
-        base_rounds: Sequence[int],
-        staleness: Sequence[int],
-        weight_factors: Sequence[float],
-        updates: Sequence[Update | None],
+        self, landings: Landings, flown: Sequence[Arrival], updates: Sequence[Update | None], round: int
     ) -> list[bytes]:
-        """One line for each landing, in order; ``plans``, ``base_rounds``, ... have one entry for each.
-
-        A line has ``metrics`` if a step of the client's work wrote some.
-        """
+        """One line for each landing, in order; a line has ``metrics`` if a step of the client's work wrote some."""
         relays = self.setup.fleet.relays
+        _, plans, base_rounds, _, staleness, weight_factors = zip(*flown, strict=True)
         columns: dict[str, Sequence[bytes]] = {
             "round": [b"%d" % round] * len(plans),
             "base_round": texts(base_rounds),

@@ -222,7 +222,7 @@ class RoundServer:
                 relay_download_bytes=did.download_bytes, relay_upload_bytes=did.upload_bytes,
             )  # fmt: skip
         yield from run.pass_until(ended)
-        updates = land_cohort(run, landed, plans, dispatch, self.round, self.stage, self.tally)
+        updates = land_cohort(run, landed, plans, dispatch, self.stage, self.tally)
         self._rules.holds_cohort(updates)
         return updates
 

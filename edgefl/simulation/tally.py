@@ -10,6 +10,7 @@ from edgefl.records.host import HostWork
 from edgefl.records.record import UNSET, Maybe
 from edgefl.records.rounds import ClientMetrics, ServerWorkRecord
 from edgefl.simulation.client import Flight
+from edgefl.simulation.learning import Arrival
 from edgefl.work.update import Update
 
 
@@ -26,8 +27,7 @@ class Tally:
     """Counts and records of one round.
 
     ``losses`` are those of accepted updates with their samples, ``all_losses`` also those of rejected ones, both by
-    kind; ``rejections`` counts rejected updates by reason.  ``processed`` are flights without a record yet, each with
-    staleness, weight factor and update.
+    kind; ``rejections`` counts rejected updates by reason.  ``processed`` are flights without a record yet.
     ``scored_part`` is the index of the ``offered`` stage that was evaluated, where the schedule chooses one.
     ``last_relay`` is the relay that the last dispatch waited for, and the virtual time at which it was done; None where
     no client was sent off behind one.
@@ -42,7 +42,7 @@ class Tally:
     rejected: list[int] = field(default_factory=list)
     rejections: Counter[str] = field(default_factory=Counter)
     all_losses: dict[str, list[float]] = field(default_factory=dict)
-    processed: list[tuple[Flight, int, float, Update | None]] = field(default_factory=list)
+    processed: list[tuple[Flight, Arrival, Update | None]] = field(default_factory=list)
     selected: int = 0
     unavailable: int = 0
     last_relay: tuple[int, float] | None = None
