@@ -27,7 +27,7 @@ from edgefl.simulation.finite import finite_metrics
 from edgefl.simulation.learning import Training
 from edgefl.simulation.records import scored_record
 from edgefl.simulation.run_state import SimulationRun
-from edgefl.simulation.tally import ScoredClients
+from edgefl.simulation.tally import Tally
 from edgefl.training import TrainingTask
 from edgefl.work import Description, Form
 from edgefl.work.update import Update
@@ -38,20 +38,20 @@ Group = tuple[str, str]
 """What clients are grouped by, and the group's name: ("kind", "image")."""
 
 
-def score_clients(run: SimulationRun, planner: ScoringPlanner, round: int) -> ScoredClients:
+def score_clients(run: SimulationRun, planner: ScoringPlanner, tally: Tally) -> None:
     """Score every client that is asked, and whose memory holds the work, with the current model."""
+    round = tally.round
     parts, roster = run.parts, run.parts.roster
     trains = roster.eligible & (roster.cell >= 0)
     scored = planner.plan(round, trains, roster.stage, _stale_of(run))
-    records: list[ScoredClient] = []
     bad = parts.learning.non_finite()
     for client, scoring, report in _reports(run, planner, scored, round):
         metrics: Mapping[str, float | None] | Maybe = UNSET
         if report is not None:
             metrics = finite_metrics(_without_keep(scoring.form), report.metrics, bad)
-        records.append(scored_record(parts.setup, scoring, round, client, bool(trains[client]), report, metrics))
+        tally.scored.append(scored_record(parts.setup, scoring, round, client, bool(trains[client]), report, metrics))
     _note_received(run, scored)
-    return ScoredClients(records, sums_of(groups_of(run, scored, trains), records))
+    tally.client_metrics = sums_of(groups_of(run, scored, trains), tally.scored)
 
 
 def _without_keep(form: Form) -> Form:

@@ -11,7 +11,6 @@ import numpy as np
 from edgefl.cost import ComputeCost, duration, numbers_of, priced, traffic
 from edgefl.planning.versions import final_blocks
 from edgefl.records.record import UNSET
-from edgefl.records.rounds import ServerWorkRecord as ServerRecord
 from edgefl.simulation.clock import Steps
 from edgefl.simulation.finite import finite_metrics
 from edgefl.simulation.records import server_record
@@ -31,15 +30,11 @@ class ServerWork:
     future: Future[Update] | None
 
 
-def run_server_works(
-    run: SimulationRun, works: Sequence[Work], round: int, when: str, server: list[ServerRecord]
-) -> Steps:
+def run_server_works(run: SimulationRun, works: Sequence[Work], when: str, tally: Tally) -> Steps:
     """Run works of the server in sequence, charged to its device; each changes the state."""
-    setup = run.parts.setup
-    stage = setup.schedule.stage(round)
     for index, work in enumerate(works):
-        work = setup.staged(work, stage)
-        report = yield from server_work(run, submit(run, work, round, when, index), server)
+        work = run.parts.setup.staged(work, tally.stage)
+        report = yield from server_work(run, submit(run, work, tally.round, when, index), tally)
         run.parts.learning.absorb(work, report)
 
 
@@ -49,17 +44,17 @@ def submit(run: SimulationRun, work: Work, round: int, when: str, index: int) ->
     return ServerWork(work, when, computed, run.parts.learning.submit(work, when, round, index))
 
 
-def server_work(run: SimulationRun, under_way: ServerWork, server: list[ServerRecord]) -> Steps:
+def server_work(run: SimulationRun, under_way: ServerWork, tally: Tally) -> Steps:
     """Charge a work to the server's device; return its report."""
     work, computed = under_way.work, under_way.compute
     spent = duration(computed, traffic((), ()), run.parts.setup.fleet.server, None)
     yield from run.pass_until(run.now + spent.compute_seconds)
     report = under_way.future.result() if under_way.future is not None else None
-    server.append(server_record(run.parts.setup, work, under_way.when, computed, spent.compute_seconds, report))
+    tally.server.append(server_record(run.parts.setup, work, under_way.when, computed, spent.compute_seconds, report))
     return report
 
 
-def evaluate(run: SimulationRun, round: int, split: str, tally: Tally) -> Steps:
+def evaluate(run: SimulationRun, split: str, tally: Tally) -> Steps:
     """Evaluate every kind's model; return the metrics by kind, None where a model or its scores aren't finite.
 
     Without training the result is empty.
@@ -67,12 +62,12 @@ def evaluate(run: SimulationRun, round: int, split: str, tally: Tally) -> Steps:
     setup = run.parts.setup
     part = setup.schedule.scored(run.progress.reached)
     tally.scored_part = UNSET if part is None else part.index
-    works = setup.evaluations(split, part or setup.schedule.stage(round))
-    submitted = [submit(run, work, round, f"evaluate {split}", i) for i, (work, _) in enumerate(works)]
+    works = setup.evaluations(split, part or tally.stage)
+    submitted = [submit(run, work, tally.round, f"evaluate {split}", i) for i, (work, _) in enumerate(works)]
     metrics: dict[str, dict[str, float | None]] = {}
     bad = run.parts.learning.non_finite()
     for under_way, (_, kinds) in zip(submitted, works, strict=True):
-        report = yield from server_work(run, under_way, tally.server)
+        report = yield from server_work(run, under_way, tally)
         if report is not None:
             metrics |= {kind: finite_metrics(under_way.work, report.metrics, bad) for kind in kinds}
     return {kind: metrics[kind] for kind in setup.clients.kinds if kind in metrics}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf, isfinite
 from time import monotonic
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
@@ -25,14 +25,14 @@ from edgefl.planning.coverage import DataCoverage
 from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import ClientVersions
-from edgefl.records import UNSET, Maybe
+from edgefl.records import UNSET
 from edgefl.records.clients import FlightRecord
 from edgefl.records.reading import decode
 from edgefl.records.record import always, types_of
 from edgefl.records.rounds import CARBON, RELAYED, SUMMED, EarlyStop, Excluded, Round, RoundSums
 from edgefl.records.run import FinalSummary
 from edgefl.records.writing import line
-from edgefl.schedules import EndedRound, Stage, movement
+from edgefl.schedules import EndedRound, movement
 from edgefl.simulation.checkpoint import checkpoint_of, load_checkpoint
 from edgefl.simulation.client_evaluation import score_clients
 from edgefl.simulation.clock import Clock, Steps
@@ -63,13 +63,6 @@ from edgefl.training import Executor
 
 UNTRAINED_SECONDS = 5.0
 """Wall time between checkpoints without training, as a large fleet's takes longer to write than a round to play."""
-
-
-class Watched(NamedTuple):
-    """What the followed metrics say in a round: their values, and why the run ends; UNSET without any to follow."""
-
-    values: Mapping[str, float | None] | Maybe = UNSET
-    stopped: EarlyStop | Maybe | None = UNSET
 
 
 class Simulation:
@@ -216,40 +209,39 @@ class Simulation:
         )
 
     def _round(self, round: int) -> Steps:
-        run, setup, started = self.run, self.run.parts.setup, self.run.now
-        stage = setup.schedule.stage(round)
-        before = self.state.tensors if setup.schedule.adapts else {}
-        tally = Tally()
-        yield from run_server_works(run, setup.method.before(run.state, round), round, "before", tally.server)
-        run.judge(round)
+        run, setup, watch = self.run, self.run.parts.setup, self.run.progress.watch
         kinds = [kind for kind in setup.clients.kinds if setup.participates(kind, round)]
-        outcome = yield from play_round(RoundServer(run, round, stage, kinds, tally))
+        tally = Tally(round, setup.schedule.stage(round), kinds, run.now)
+        before = self.state.tensors if setup.schedule.adapts else {}
+        yield from run_server_works(run, setup.method.before(run.state, round), "before", tally)
+        run.judge(round)
+        outcome = yield from play_round(RoundServer(run, round, tally.stage, kinds, tally))
         if outcome == "completed":
-            yield from run_server_works(run, setup.method.after(run.state, round), round, "after", tally.server)
-        metrics: dict[str, dict[str, float | None]] = {}
-        watched = Watched() if run.progress.watch is None else Watched({}, None)
+            yield from run_server_works(run, setup.method.after(run.state, round), "after", tally)
+        if watch is not None:
+            tally.watched, tally.stopped = {}, None
         evaluates = round == setup.schedule.rounds or round % setup.evaluation.every == 0
         if evaluates:
-            metrics, watched = yield from self._evaluated(round, tally)
-            self._score(round, tally, metrics)
-        self._note_divergence(round, tally, metrics)
+            yield from self._evaluate(tally)
+        self._note_divergence(tally)
         final = yield from deliver_final(run, round)
         tally.sums.update(
             download_bytes=final[0], serialised_download_bytes=final[1], carried_download_bytes=final[1],
             relay_download_bytes=final[2],
         )  # fmt: skip
-        record = self._record(round, stage, kinds, outcome, started, tally, metrics, final[0], watched)
+        record = self._record(tally, outcome, final[0])
         if self._asks_to_stop(record):
-            watched = watched._replace(stopped=run.progress.asked_to_stop)
+            tally.stopped = run.progress.asked_to_stop
             # the last round is evaluated on the split of last rounds
             if not evaluates or setup.evaluation.final != setup.evaluation.split:
-                metrics = yield from evaluate(run, round, setup.evaluation.final, tally)
-                self._score(round, tally, metrics)
-                self._note_divergence(round, tally, metrics)
-            record = self._record(round, stage, kinds, outcome, started, tally, metrics, final[0], watched)
+                tally.metrics = yield from evaluate(run, setup.evaluation.final, tally)
+                self._score(tally)
+                self._note_divergence(tally)
+            record = self._record(tally, outcome, final[0])
         self._write(record, tally)
         if setup.schedule.adapts:
-            setup.schedule.learn(EndedRound(round, metrics, _mean_losses(tally), movement(before, self.state.tensors)))
+            moved = movement(before, self.state.tensors)
+            setup.schedule.learn(EndedRound(round, tally.metrics, _mean_losses(tally), moved))
 
     def _asks_to_stop(self, record: Round) -> bool:
         """Give ``on_round`` a copy of the record; whether it ends a run that would go on.
@@ -270,36 +262,35 @@ class Simulation:
         progress.asked_to_stop = EarlyStop(round=round, metric=None, value=None, reason="on_round", text=text)
         return True
 
-    def _score(self, round: int, tally: Tally, metrics: dict[str, dict[str, float | None]]) -> None:
-        """Note these metrics of the round, and score the clients that aren't scored yet."""
-        run = self.run
-        run.progress.metrics = metrics
-        if run.parts.scoring is not None and not tally.scored.groups:
-            tally.scored = score_clients(run, run.parts.scoring, round)
+    def _evaluate(self, tally: Tally) -> Steps:
+        """Evaluate on ``evaluation.final`` after the last round, else on ``evaluation.split``.
 
-    def _evaluated(self, round: int, tally: Tally) -> Steps:
-        """Evaluate; return the metrics of ``evaluation.final`` after the last round, else of ``evaluation.split``.
-
-        With metrics to follow, the last round is evaluated on both; what they say is returned too, as Watched.
+        With metrics to follow, the last round is evaluated on both, and what they say goes into the tally.
         """
-        run, watch, setup = self.run, self.run.progress.watch, self.run.parts.setup
-        splits, last = setup.evaluation, round == setup.schedule.rounds
-        if watch is None:
-            metrics = yield from evaluate(run, round, splits.final if last else splits.split, tally)
-            return metrics, Watched()
-        metrics = yield from evaluate(run, round, splits.split, tally)
-        watch.sees(metrics, round, run.state)
-        watched = Watched(watch.values(metrics), watch.stopped)
-        if (last or watch.stopped is not None) and splits.final != splits.split:
-            metrics = yield from evaluate(run, round, splits.final, tally)
-        return metrics, watched
+        run, watch, splits = self.run, self.run.progress.watch, self.run.parts.setup.evaluation
+        last = tally.round == run.parts.setup.schedule.rounds
+        if watch is not None:
+            tally.metrics = yield from evaluate(run, splits.split, tally)
+            watch.sees(tally.metrics, tally.round, run.state)
+            tally.watched, tally.stopped = watch.values(tally.metrics), watch.stopped
+            last = last or watch.stopped is not None
+        if watch is None or (last and splits.final != splits.split):
+            tally.metrics = yield from evaluate(run, splits.final if last else splits.split, tally)
+        self._score(tally)
 
-    def _note_divergence(self, round: int, tally: Tally, metrics: Mapping[str, Mapping[str, float | None]]) -> None:
+    def _score(self, tally: Tally) -> None:
+        """Note the metrics of the round, and score the clients that aren't scored yet."""
+        run = self.run
+        run.progress.metrics = tally.metrics
+        if run.parts.scoring is not None and not tally.client_metrics:
+            score_clients(run, run.parts.scoring, tally)
+
+    def _note_divergence(self, tally: Tally) -> None:
         """Set ``diverged`` to what isn't finite after this round, with a warning where the round before was finite."""
         progress = self.run.progress
         before, progress.diverged = progress.diverged, None
         bad_losses = [kind for kind, losses in tally.all_losses.items() if not any(map(isfinite, losses))]
-        bad_metrics = [f"{kind} {name}" for kind, v in metrics.items() for name, value in v.items() if value is None]
+        bad_metrics = [f"{k} {n}" for k, named in tally.metrics.items() for n, value in named.items() if value is None]
         if bad := self.run.parts.learning.non_finite():
             progress.diverged = f"the tensor {bad[0]} has NaN or infinity"
         elif bad_metrics:
@@ -307,22 +298,11 @@ class Simulation:
         elif bad_losses:
             progress.diverged = f"no loss of the {bad_losses[0]} clients is finite"
         if progress.diverged is not None and before is None and self._on_divergence == "continue":
-            warnings.warn(f"the model diverged in round {round}: {progress.diverged}", RuntimeWarning, stacklevel=2)
+            text = f"the model diverged in round {tally.round}: {progress.diverged}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
-    def _record(
-        self,
-        round: int,
-        stage: Stage,
-        kinds: Sequence[str],
-        outcome: str,
-        started: float,
-        tally: Tally,
-        metrics: Mapping[str, Mapping[str, float | None]],
-        final_delivery_bytes: int,
-        watched: Watched,
-    ) -> Round:
-        run, parts, setup, progress = self.run, self.run.parts, self.run.parts.setup, self.run.progress
-        able = {kind: parts.roster.able(kind) for kind in kinds}
+    def _record(self, tally: Tally, outcome: str, final_delivery_bytes: int) -> Round:
+        run, parts, setup, kinds = self.run, self.run.parts, self.run.parts.setup, tally.kinds
         finished, late = tally.outcomes["finished"], tally.outcomes["late"]
         added: dict[str, Any] = {name: tally.sums[name] for name in SUMMED}
         if setup.fleet.carbon_intensity is not None:
@@ -331,14 +311,14 @@ class Simulation:
             added |= {name: tally.sums[name] for name in RELAYED}
             added["last_relay"], added["last_sum_virtual_seconds"] = tally.last_relay or (None, None)
         return Round(
-            round=round,
-            stage=stage.index,
+            round=tally.round,
+            stage=tally.stage.index,
             outcome=outcome,
-            started_virtual_seconds=started,
-            virtual_seconds=run.now - started,
+            started_virtual_seconds=tally.started,
+            virtual_seconds=run.now - tally.started,
             finished_virtual_seconds=run.now,
             clients={kind: len(setup.of_kind(kind)) for kind in kinds},
-            eligible={kind: len(clients) for kind, clients in able.items()},
+            eligible={kind: len(parts.roster.able(kind)) for kind in kinds},
             samples={kind: setup.samples_of_kind[kind] for kind in kinds},
             eligible_samples={kind: parts.roster.able_samples(kind) for kind in kinds},
             excluded=self._excluded(kinds),
@@ -355,14 +335,14 @@ class Simulation:
             final_delivery_bytes=final_delivery_bytes,
             server_seconds=sum(work.seconds for work in tally.server),
             server_works=list(tally.server),
-            lr=setup.rate_of(round) if setup.method.setting.training.lr_schedule.varies else UNSET,
+            lr=setup.rate_of(tally.round) if setup.method.setting.training.lr_schedule.varies else UNSET,
             losses=_mean_losses(tally),
-            metrics=metrics,
+            metrics=tally.metrics,
             scored_part=tally.scored_part,
-            watched=watched.values,
-            stopped=watched.stopped,
-            diverged=progress.diverged is not None,
-            client_metrics=UNSET if parts.scoring is None else tally.scored.groups,
+            watched=tally.watched,
+            stopped=tally.stopped,
+            diverged=run.progress.diverged is not None,
+            client_metrics=UNSET if parts.scoring is None else tally.client_metrics,
         )
 
     def _write(self, record: Round, tally: Tally) -> None:
@@ -370,7 +350,7 @@ class Simulation:
         added = {name: value for name in types_of(RoundSums) if (value := getattr(record, name)) is not UNSET}
         progress.totals.update(added)
         parts.journal.append_lines(FlightRecord, tally.lines)
-        parts.journal.append(*tally.scored.records)
+        parts.journal.append(*tally.scored)
         parts.journal.append(record)
         run.record_scratch(round)
         parts.journal.append(*tally.hosts)

@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from edgefl.records.clients import ScoredClient
 from edgefl.records.host import HostWork
 from edgefl.records.record import UNSET, Maybe
-from edgefl.records.rounds import ClientMetrics, ServerWorkRecord
+from edgefl.records.rounds import ClientMetrics, EarlyStop, ServerWorkRecord
+from edgefl.schedules import Stage
 from edgefl.simulation.client import Flight
 from edgefl.simulation.learning import Arrival
 from edgefl.work.update import Update
 
 
 @dataclass
-class ScoredClients:
-    """Records of clients that were scored on their own samples, and the round's ``client_metrics``."""
-
-    records: list[ScoredClient] = field(default_factory=list)
-    groups: list[ClientMetrics] = field(default_factory=list)
-
-
-@dataclass
 class Tally:
-    """Counts and records of one round.
+    """Counts and records of one round, which ``started`` at a virtual time.
 
     ``losses`` are those of accepted updates with their samples, ``all_losses`` also those of rejected ones, both by
     kind; ``rejections`` counts rejected updates by reason.  ``processed`` are flights without a record yet.
     ``scored_part`` is the index of the ``offered`` stage that was evaluated, where the schedule chooses one.
     ``last_relay`` is the relay that the last dispatch waited for, and the virtual time at which it was done; None where
-    no client was sent off behind one.
+    no client was sent off behind one.  ``metrics`` are those of the evaluation.  ``watched`` are the values of those
+    that are followed, and ``stopped`` says why they end the run; UNSET without any to follow.
     """
 
+    round: int
+    stage: Stage
+    kinds: Sequence[str]
+    started: float
     lines: list[bytes] = field(default_factory=list)
     sums: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -48,4 +47,8 @@ class Tally:
     last_relay: tuple[int, float] | None = None
     server: list[ServerWorkRecord] = field(default_factory=list)
     scored_part: int | Maybe = UNSET
-    scored: ScoredClients = field(default_factory=ScoredClients)
+    scored: list[ScoredClient] = field(default_factory=list)
+    client_metrics: list[ClientMetrics] = field(default_factory=list)
+    metrics: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    watched: Mapping[str, float | None] | Maybe = UNSET
+    stopped: EarlyStop | Maybe | None = UNSET
