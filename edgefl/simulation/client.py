@@ -203,22 +203,12 @@ def _rows(*columns: Any) -> Iterator[tuple[Any, ...]]:
 
 def landings(flown: Sequence[Flight]) -> Landings:
     """Results of these flights, as arrays in their order."""
-    seconds = np.array([f.seconds for f in flown], dtype=np.float64).reshape(-1, 3).T
-    carried = (np.array([f.carried for f in flown], dtype=np.float64).reshape(-1, 2).T // 8.0).astype(np.int64)
-    # power of download, compute and upload, which includes idle power
-    power = np.array([f.watts for f in flown], dtype=np.float64).reshape(-1, 3).T
-    outcomes = np.array([f.outcome for f in flown], np.int8)
-    return Landings(
-        np.array([f.client for f in flown], np.int64),
-        outcomes,
-        np.where((outcomes == FINISHED) | (outcomes == REJECTED), AT_END, np.array([f.phase for f in flown], np.int8)),
-        np.array([f.sent for f in flown], dtype=np.float64),
-        np.array([f.ended for f in flown], dtype=np.float64),
-        seconds[0],
-        seconds[1],
-        seconds[2],
-        carried[0],
-        carried[1],
-        joules_of(seconds, power),
-        np.array([f.slow for f in flown], dtype=np.float64),
-    )
+    rows = [(f.client, f.outcome, f.phase, f.sent, f.ended, f.slow, *f.seconds, *f.carried, *f.watts) for f in flown]
+    columns = np.array(rows, np.float64).reshape(-1, 14).T.copy()
+    client, outcome, phase, sent, ended, slow, fetching, computing, sending, *numbers = columns
+    down, up = ((bits // 8.0).astype(np.int64) for bits in numbers[:2])
+    outcomes = outcome.astype(np.int8)
+    phases = np.where((outcomes == FINISHED) | (outcomes == REJECTED), AT_END, phase.astype(np.int8))
+    joules = joules_of((fetching, computing, sending), numbers[2:])
+    clients = client.astype(np.int64)
+    return Landings(clients, outcomes, phases, sent, ended, fetching, computing, sending, down, up, joules, slow)

@@ -23,10 +23,10 @@ from edgefl.records.clients import ScoredClient
 from edgefl.records.record import Maybe
 from edgefl.records.rounds import ClientMetrics, Distribution
 from edgefl.schedules import Stage
-from edgefl.simulation.finite import finite_metrics
 from edgefl.simulation.learning import Training
 from edgefl.simulation.records import scored_record
 from edgefl.simulation.run_state import SimulationRun
+from edgefl.simulation.server import finite_metrics
 from edgefl.simulation.tally import Tally
 from edgefl.training import TrainingTask
 from edgefl.work import Description, Form

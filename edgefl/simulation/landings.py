@@ -11,7 +11,6 @@ import numpy as np
 from edgefl.planning.planner import Plan
 from edgefl.planning.versions import computed_once
 from edgefl.records.host import HostWork
-from edgefl.schedules import Stage
 from edgefl.simulation.client import Flight, landings
 from edgefl.simulation.closed_form import EMPTY, FINISHED, REJECTED, Dispatch, Landings
 from edgefl.simulation.learning import Arrival, Training
@@ -22,7 +21,7 @@ from edgefl.work.update import Update
 
 
 def land_cohort(
-    run: SimulationRun, landed: Landings, plans: Sequence[Plan], dispatch: Dispatch, stage: Stage, tally: Tally
+    run: SimulationRun, landed: Landings, plans: Sequence[Plan], dispatch: Dispatch, tally: Tally
 ) -> list[Arrival]:
     """Land a dispatch (versions, batteries, reports, records); return its updates."""
     learning, needs_loss = run.parts.learning, run.parts.selection.needs_loss
@@ -31,12 +30,12 @@ def land_cohort(
     flown = [Arrival(client, plan, dispatch.round, dispatch.number) for client, plan in of]
     finished = landed.finished.tolist()
     arrivals = [arrival for arrival, there in zip(flown, finished, strict=True) if there]
-    learning.expect(arrivals, stage)
+    learning.expect(arrivals, tally.stage)
     updates: list[Update | None] = [None] * len(flown)
     if isinstance(learning, Training):
         outcome = landed.outcome.copy()
         for index, (arrival, arrived) in enumerate(zip(flown, finished, strict=True)):
-            updates[index] = update = receive(run, arrival, stage, arrived, dispatch.round, tally)
+            updates[index] = update = receive(run, arrival, arrived, tally)
             if arrived and update is not None and update.refused is not None:
                 outcome[index] = REJECTED
         landed = replace(landed, outcome=outcome)
@@ -46,11 +45,11 @@ def land_cohort(
         for arrival, arrived, seconds, update in columns:
             if arrived:
                 learn(arrival, seconds, update, tally)
-    record_landings(run, landed, flown, updates, dispatch.round, tally)
+    record_landings(run, landed, flown, updates, tally)
     return arrivals
 
 
-def land_flight(run: SimulationRun, flight: Flight, round: int, stage: Stage, tally: Tally) -> Arrival | None:
+def land_flight(run: SimulationRun, flight: Flight, tally: Tally) -> Arrival | None:
     """Land one flight of an overlapping policy, except for its record; return its update, if it arrived."""
     parts, factors = run.parts, run.progress.weight_factors
     stale = run.at.version - flight.dispatch.version
@@ -62,7 +61,7 @@ def land_flight(run: SimulationRun, flight: Flight, round: int, stage: Stage, ta
     arrived, update = flight.outcome == FINISHED, None
     arrival = Arrival(flight.client, flight.plan, flight.dispatch.round, flight.dispatch.number, stale, factor)
     if isinstance(parts.learning, Training):
-        update = receive(run, arrival, stage, arrived, round, tally)
+        update = receive(run, arrival, arrived, tally)
         if arrived and update is not None and update.refused is not None:
             arrived, flight.outcome = False, REJECTED
     tally.processed.append((flight, arrival, update))
@@ -71,24 +70,19 @@ def land_flight(run: SimulationRun, flight: Flight, round: int, stage: Stage, ta
     return arrival if arrived else None
 
 
-def record_processed(run: SimulationRun, round: int, tally: Tally) -> None:
+def record_processed(run: SimulationRun, tally: Tally) -> None:
     """Write the records of all processed flights at once, which is faster than one by one."""
     if tally.processed:
         flights, arrivals, updates = zip(*tally.processed, strict=True)
-        record_landings(run, landings(flights), arrivals, updates, round, tally)
+        record_landings(run, landings(flights), arrivals, updates, tally)
         tally.processed = []
 
 
 def record_landings(
-    run: SimulationRun,
-    landed: Landings,
-    flown: Sequence[Arrival],
-    updates: Sequence[Update | None],
-    round: int,
-    tally: Tally,
+    run: SimulationRun, landed: Landings, flown: Sequence[Arrival], updates: Sequence[Update | None], tally: Tally
 ) -> None:
     """Add the records of landings and their sums to the tally."""
-    tally.lines += run.progress.lines.lines(landed, flown, updates, round)
+    tally.lines += run.progress.lines.lines(landed, flown, updates, tally.round)
     tally.sums.update(sums(run.parts.setup, landed, [arrival.plan for arrival in flown]))
     tally.outcomes.update(outcomes(landed))
 
@@ -111,18 +105,16 @@ def update_clients(run: SimulationRun, landed: Landings, plans: Sequence[Plan], 
         batteries.spend(landed.client, spent, landed.ended, landed.virtual_seconds)
 
 
-def receive(
-    run: SimulationRun, arrival: Arrival, stage: Stage, arrived: bool, round: int, tally: Tally
-) -> Update | None:
+def receive(run: SimulationRun, arrival: Arrival, arrived: bool, tally: Tally) -> Update | None:
     """Receive a client's update, as far as it has ``arrived`` or was measured, and note what is known of it.
 
     A refused one is listed in ``rejected`` and counted by its reason; its loss doesn't enter the round's mean.
     """
-    update, plan = run.parts.learning.receive(arrival, stage, arrived=arrived), arrival.plan
+    update, plan = run.parts.learning.receive(arrival, tally.stage, arrived=arrived), arrival.plan
     if update is None:
         return None
-    tally.hosts.append(HostWork(round=round, client=arrival.client, **update.host))
-    run.parts.on_progress("client", {"round": round, "client": arrival.client, "loss": update.loss})
+    tally.hosts.append(HostWork(round=tally.round, client=arrival.client, **update.host))
+    run.parts.on_progress("client", {"round": tally.round, "client": arrival.client, "loss": update.loss})
     if update.loss is not None:
         tally.all_losses.setdefault(plan.kind, []).append(update.loss)
     if update.refused is not None:

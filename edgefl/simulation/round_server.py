@@ -174,7 +174,7 @@ class RoundServer:
 
     def _receive(self, flight: Flight) -> Arrival | None:
         self.landed += 1
-        update = land_flight(self.run, flight, self.round, self.stage, self.tally)
+        update = land_flight(self.run, flight, self.tally)
         if update is not None:
             self.arrived += 1
             self._rules.holds(update)
@@ -222,7 +222,7 @@ class RoundServer:
                 relay_download_bytes=did.download_bytes, relay_upload_bytes=did.upload_bytes,
             )  # fmt: skip
         yield from run.pass_until(ended)
-        updates = land_cohort(run, landed, plans, dispatch, self.stage, self.tally)
+        updates = land_cohort(run, landed, plans, dispatch, self.tally)
         self._rules.holds_cohort(updates)
         return updates
 
@@ -301,7 +301,7 @@ def play_round(server: RoundServer) -> Steps:
     """The process of the policy in one round; returns its outcome.  Raises PluginError if it breaks a rule."""
     run, rules = server.run, server._rules
     outcome = yield from PolicySteps(rules, run.parts.policy.play(server))
-    record_processed(run, server.round, server.tally)
+    record_processed(run, server.tally)
     rules.ends(outcome)
     run.parts.learning.forget(rules.drops())
     return outcome

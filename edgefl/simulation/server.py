@@ -2,55 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 
-from edgefl.cost import ComputeCost, duration, numbers_of, priced, traffic
+from edgefl.cost import duration, numbers_of, priced, traffic
 from edgefl.planning.versions import final_blocks
 from edgefl.records.record import UNSET
 from edgefl.simulation.clock import Steps
-from edgefl.simulation.finite import finite_metrics
 from edgefl.simulation.records import server_record
 from edgefl.simulation.run_state import SimulationRun
 from edgefl.simulation.tally import Tally
-from edgefl.work import Payload, Work
+from edgefl.work import Description, Payload, Work
 from edgefl.work.update import Update
-
-
-@dataclass(frozen=True)
-class ServerWork:
-    """A work of the server under way."""
-
-    work: Work
-    when: str
-    compute: ComputeCost
-    future: Future[Update] | None
 
 
 def run_server_works(run: SimulationRun, works: Sequence[Work], when: str, tally: Tally) -> Steps:
     """Run works of the server in sequence, charged to its device; each changes the state."""
+    learning = run.parts.learning
     for index, work in enumerate(works):
         work = run.parts.setup.staged(work, tally.stage)
-        report = yield from server_work(run, submit(run, work, tally.round, when, index), tally)
-        run.parts.learning.absorb(work, report)
+        future = learning.submit(work, when, tally.round, index)
+        learning.absorb(work, (yield from server_work(run, work, when, future, tally)))
 
 
-def submit(run: SimulationRun, work: Work, round: int, when: str, index: int) -> ServerWork:
-    """Begin a work of the server."""
+def server_work(run: SimulationRun, work: Work, when: str, future: Future[Update] | None, tally: Tally) -> Steps:
+    """Charge a work under way to the server's device; return its report."""
     _, computed = run.parts.planner.server(work)
-    return ServerWork(work, when, computed, run.parts.learning.submit(work, when, round, index))
-
-
-def server_work(run: SimulationRun, under_way: ServerWork, tally: Tally) -> Steps:
-    """Charge a work to the server's device; return its report."""
-    work, computed = under_way.work, under_way.compute
     spent = duration(computed, traffic((), ()), run.parts.setup.fleet.server, None)
     yield from run.pass_until(run.now + spent.compute_seconds)
-    report = under_way.future.result() if under_way.future is not None else None
-    tally.server.append(server_record(run.parts.setup, work, under_way.when, computed, spent.compute_seconds, report))
+    report = None if future is None else future.result()
+    tally.server.append(server_record(run.parts.setup, work, when, computed, spent.compute_seconds, report))
     return report
 
 
@@ -63,14 +47,24 @@ def evaluate(run: SimulationRun, split: str, tally: Tally) -> Steps:
     part = setup.schedule.scored(run.progress.reached)
     tally.scored_part = UNSET if part is None else part.index
     works = setup.evaluations(split, part or tally.stage)
-    submitted = [submit(run, work, tally.round, f"evaluate {split}", i) for i, (work, _) in enumerate(works)]
+    when, submit = f"evaluate {split}", run.parts.learning.submit
+    submitted = [submit(work, when, tally.round, index) for index, (work, _) in enumerate(works)]
     metrics: dict[str, dict[str, float | None]] = {}
     bad = run.parts.learning.non_finite()
-    for under_way, (_, kinds) in zip(submitted, works, strict=True):
-        report = yield from server_work(run, under_way, tally)
+    for future, (work, kinds) in zip(submitted, works, strict=True):
+        report = yield from server_work(run, work, when, future, tally)
         if report is not None:
-            metrics |= {kind: finite_metrics(under_way.work, report.metrics, bad) for kind in kinds}
+            metrics |= {kind: finite_metrics(work, report.metrics, bad) for kind in kinds}
     return {kind: metrics[kind] for kind in setup.clients.kinds if kind in metrics}
+
+
+def finite_metrics(work: Description, metrics: Mapping[str, float], bad: Collection[str]) -> dict[str, float | None]:
+    """The metrics of an evaluation, with None for those that aren't finite.
+
+    All are None if the work reads one of the ``bad`` addresses, whose tensors aren't finite.
+    """
+    spoilt = any(item.source in bad for payload in work.down for item in payload.items)
+    return {name: value if isfinite(value) and not spoilt else None for name, value in metrics.items()}
 
 
 def deliver_final(run: SimulationRun, round: int) -> Steps:

@@ -43,7 +43,7 @@ ROOMS = {
     "edgefl.simulation.simulation:Simulation.checkpoint": CHECKPOINT,
     "edgefl.simulation.checkpoint": CHECKPOINT,
     "edgefl.simulation.learning.training:Training.aggregate": AGGREGATE,
-    "edgefl.simulation.finite": AGGREGATE,
+    "edgefl.simulation.learning.training:FiniteCheck": AGGREGATE,
     "edgefl.simulation.records": RECORDS,
     "edgefl.planning": CLOCK,
     "edgefl.cost": CLOCK,

@@ -24,7 +24,6 @@ from edgefl.runs.tensor_file import Spilled, TensorFile
 from edgefl.schedules import Stage
 from edgefl.simulation.attackers import attack_of, overrun
 from edgefl.simulation.closed_form import Dispatch
-from edgefl.simulation.finite import FiniteCheck
 from edgefl.simulation.kept import Deposited, KeptValues
 from edgefl.simulation.learning.interface import Arrival, Learning, part_of_stage
 from edgefl.simulation.learning.shards import Shard, largest_shard, may_share, share
@@ -32,7 +31,7 @@ from edgefl.training import Executor, TrainingTask
 from edgefl.training.refusal import why_refused
 from edgefl.training.together import submit_together
 from edgefl.work import Address, Form, Work
-from edgefl.work.packed import Packed
+from edgefl.work.packed import Packed, finite
 from edgefl.work.sums import averaged
 from edgefl.work.update import Update
 
@@ -59,6 +58,28 @@ class Started:
     future: Future[Update] | None = None
     expected: Update | None = None
     shard: Shard | None = None
+
+
+class FiniteCheck:
+    """Finds the tensors of a server's state that aren't finite; each version of a tensor is read once."""
+
+    def __init__(self) -> None:
+        self._checked: dict[str, int] = {}
+        self._bad: dict[str, int] = {}
+
+    def bad(self, state: ServerState) -> list[str]:
+        """The addresses whose tensors have a NaN or an infinity, in the state's order."""
+        versions = {address: state.versions.get(address, 0) for address in state.tensors}
+        new = {a: state.tensors[a] for a, version in versions.items() if self._checked.get(a) != version}
+        if not self._bad and finite({"": new}):
+            self._checked |= {address: versions[address] for address in new}
+            return []
+        for address, tensor in new.items():
+            self._checked[address] = version = versions[address]
+            self._bad.pop(address, None)
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                self._bad[address] = version
+        return [address for address in state.tensors if address in self._bad] if self._bad else []
 
 
 class Training(Learning):

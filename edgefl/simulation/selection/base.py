@@ -238,18 +238,10 @@ class Selection(ABC):
         total = sum(population[name] for name in groups)
         if not total or len(groups) == 1:
             return dict.fromkeys(groups, count if total else 0)
-        return dict(zip(groups, self._seats(self._shares(count, groups, population), turn), strict=True))
-
-    def _shares(self, count: int, groups: Mapping[str, Integers], population: Mapping[str, int]) -> list[float]:
-        """Running sums of the groups' exact shares of ``count`` places."""
-        total = sum(population[name] for name in groups)
-        return [round(n * count / max(total, 1), 9) for n in accumulate(population[name] for name in groups)]
-
-    def _seats(self, shares: list[float], turn: int) -> list[int]:
-        """Whole places of each group, by one draw."""
         offset = (seeds.key(self.seed, "cohort places", self._round, self._call, turn) >> 10) / 2**53
-        ends = [int(share + offset) for share in shares]
-        return [end - start for start, end in zip([0, *ends], ends, strict=False)]
+        # running sums of the groups' exact shares
+        ends = [int(round(n * count / total, 9) + offset) for n in accumulate(population[name] for name in groups)]
+        return {name: end - start for name, start, end in zip(groups, [0, *ends], ends, strict=False)}
 
     def _union(self, groups: Mapping[str, Integers]) -> Integers:
         arrays = tuple(groups.values())
@@ -336,13 +328,8 @@ def first_ready(
         left -= len(taken[-1])
         asked, unready = asked + len(clients), unready + len(clients) - len(taken[-1])
         # estimated from the share of ready clients so far, with a margin
-        wanted = further(left, seen, asked - unready)
+        wanted = int(1.2 * left * (seen + 1) / (asked - unready + 1)) + 16
     return Chosen(np.concatenate(taken), asked, unready)
-
-
-def further(left: int, seen: int, ready: int) -> int:
-    """How many positions of an order are taken next: for ``left`` places, after ``ready`` of ``seen`` were ready."""
-    return int(1.2 * left * (seen + 1) / (ready + 1)) + 16
 
 
 def contains(clients: Integers, wanted: Integers) -> NDArray[np.bool_]:
