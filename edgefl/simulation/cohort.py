@@ -58,28 +58,14 @@ def candidates(run: SimulationRun, round: int, kinds: Sequence[str]) -> Candidat
     return Candidates(groups, population, samples, seconds, watts, devices, ready, charge)
 
 
-def cohort(run: SimulationRun, kinds: Sequence[str]) -> int:
-    """Number of clients in a cohort, without over-selection."""
-    key, known = tuple(kinds), run.progress.cohorts
-    if key not in known:
-        known[key] = _cohort(run.parts.setup, key)
-    return known[key]
-
-
-def _cohort(setup: Setup, kinds: Sequence[str]) -> int:
+def cohort_size(setup: Setup, kinds: Sequence[str]) -> int:
+    """Number of clients in a cohort of these kinds, without over-selection."""
     population = {kind: len(setup.of_kind(kind)) for kind in kinds}
     if not sum(population.values()):
         return 0
     if not setup.round.stratify:
         population = {"": sum(population.values())}
     return sum(min(n, population[k]) for k, n in places(setup.round.cohort, population).items())
-
-
-def empty_outcome(run: SimulationRun, kinds: Sequence[str]) -> str:
-    """Outcome of a round in which no client was dispatched."""
-    if run.parts.setup.round.gate == "eligible" and not any(len(run.parts.roster.able(kind)) for kind in kinds):
-        return "nobody eligible"
-    return "nobody available"
 
 
 def dispatch_clients(run: SimulationRun, clients: Integers, dispatch: Dispatch) -> Flights:

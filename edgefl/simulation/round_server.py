@@ -15,7 +15,7 @@ from edgefl.schedules import Stage
 from edgefl.simulation.client import Flight, flights_from, landings
 from edgefl.simulation.clock import LAST, Steps
 from edgefl.simulation.closed_form import FINISHED, Flights, Integers, Landings, closed
-from edgefl.simulation.cohort import candidates, cohort, dispatch_clients, dispatch_one, empty_outcome
+from edgefl.simulation.cohort import candidates, cohort_size, dispatch_clients, dispatch_one
 from edgefl.simulation.in_flight import InFlight
 from edgefl.simulation.landings import land_cohort, land_flight, record_processed, why_ended
 from edgefl.simulation.learning import Arrival
@@ -54,12 +54,14 @@ class RoundServer:
     """The virtual time at which the round began, in seconds."""
     _known: tuple[int, Candidates] | None = None
     _rules: PolicyRules = field(init=False)
+    _size: int = field(init=False)
     _short: bool = False
     _most: float = inf
     _outcome: str = "completed"
 
     def __post_init__(self) -> None:
-        self.began, self._rules = self.now, PolicyRules(self.run, self.cohort())
+        self.began, self._size = self.now, cohort_size(self.run.parts.setup, self.kinds)
+        self._rules = PolicyRules(self.run, self._size)
 
     @property
     def options(self) -> RoundOptions:
@@ -97,7 +99,7 @@ class RoundServer:
 
     def cohort(self) -> int:
         """Number of clients in a cohort, without over-selection."""
-        return cohort(self.run, self.kinds)
+        return self._size
 
     def choose(self) -> Integers:
         """The clients of a cohort."""
@@ -136,8 +138,8 @@ class RoundServer:
                 flights = [dispatch_one(run, clients, dispatch, until)]
             else:
                 flights = list(flights_from(dispatch_clients(run, clients, dispatch), until))
-            plans, go = [flight.plan for flight in flights], [flight.outcome == FINISHED for flight in flights]
-            run.parts.learning.send(clients.tolist(), plans, dispatch, go)
+            sent = [(flight.client, flight.plan, flight.outcome == FINISHED) for flight in flights]
+            run.parts.learning.send(sent, dispatch)
             air.launch(flights)
         self._short = len(chosen.clients) < free and chosen.unready > busy
 
@@ -208,7 +210,7 @@ class RoundServer:
         if closed_form := parts.flown is None and run.air is None:
             landed = closed(flights, over, wanted)
             go = landed.finished & kept
-        parts.learning.send(clients.tolist(), plans, dispatch, go.tolist(), in_order=True)
+        parts.learning.send(list(zip(clients.tolist(), plans, go.tolist(), strict=True)), dispatch, in_order=True)
         if parts.flown is not None:
             landed = parts.flown(flights)
         elif not closed_form:
@@ -247,7 +249,10 @@ class RoundServer:
 
     def empty_outcome(self) -> str:
         """Outcome of a round in which no client was sent off."""
-        return empty_outcome(self.run, self.kinds)
+        parts = self.run.parts
+        if parts.setup.round.gate == "eligible" and not any(len(parts.roster.able(kind)) for kind in self.kinds):
+            return "nobody eligible"
+        return "nobody available"
 
     def why_short(self, gives_up: bool = True) -> str:
         """Why the quorum isn't met."""

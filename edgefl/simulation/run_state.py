@@ -105,8 +105,7 @@ class RunProgress:
     ``asked_to_stop`` says that ``on_round`` ended the run early, as ``watch.stopped`` says it of a metric.
     ``reached`` are the indices of the schedule's ``offered`` stages whose updates were aggregated.
     ``scored_versions`` are those that clients received to be scored; training takes no notice of it.  Cached are
-    ``lines`` (texts of plans), ``presence`` (who is there), ``cohorts`` (sizes by kinds) and ``weight_factors`` (of an
-    update, by its staleness).
+    ``lines`` (texts of plans), ``presence`` (who is there) and ``weight_factors`` (of an update, by its staleness).
     """
 
     lines: ClientLines
@@ -118,7 +117,6 @@ class RunProgress:
     diverged: str | None = None
     asked_to_stop: EarlyStop | None = None
     reached: set[int] = field(default_factory=set)
-    cohorts: dict[tuple[str, ...], int] = field(default_factory=dict)
     weight_factors: dict[int, float] = field(default_factory=dict)
 
     def to_data(self) -> dict[str, Any]:

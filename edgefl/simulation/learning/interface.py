@@ -28,24 +28,17 @@ class Arrival(NamedTuple):
     weight_factor: float = 1.0
 
 
+Sent = tuple[int, Plan, bool]
+"""A client that is sent off: its number, its plan, and whether it may return an update."""
+
+
 class Learning(ABC):
     """What a simulation asks of training, which doesn't affect virtual time; by default nothing is trained."""
 
     state: ServerState
 
-    def send(
-        self,
-        clients: Sequence[int],
-        plans: Sequence[Plan],
-        dispatch: Dispatch,
-        go: Sequence[bool],
-        *,
-        in_order: bool = False,
-    ) -> None:
-        """Dispatch clients with their plans; those in the mask ``go`` may return an update.
-
-        ``in_order`` says that they land in the order of ``clients``.
-        """
+    def send(self, sent: Sequence[Sent], dispatch: Dispatch, *, in_order: bool = False) -> None:
+        """Dispatch clients; ``in_order`` says that they land in the order in which they are sent."""
 
     def expect(self, arrivals: Sequence[Arrival], stage: Stage) -> None:
         """All the updates that the next aggregation gets, before any of them lands; some may be refused."""

@@ -25,7 +25,7 @@ from edgefl.schedules import Stage
 from edgefl.simulation.attackers import attack_of, overrun
 from edgefl.simulation.closed_form import Dispatch
 from edgefl.simulation.kept import Deposited, KeptValues
-from edgefl.simulation.learning.interface import Arrival, Learning, part_of_stage
+from edgefl.simulation.learning.interface import Arrival, Learning, Sent, part_of_stage
 from edgefl.simulation.learning.shards import Shard, largest_shard, may_share, share
 from edgefl.training import Executor, TrainingTask
 from edgefl.training.refusal import why_refused
@@ -122,25 +122,17 @@ class Training(Learning):
         self._overrun = False
         """Whether it was told that attackers were too many for the rule."""
 
-    def send(
-        self,
-        clients: Sequence[int],
-        plans: Sequence[Plan],
-        dispatch: Dispatch,
-        go: Sequence[bool],
-        *,
-        in_order: bool = False,
-    ) -> None:
-        """Submit the works of the clients in ``go``, and of those that are the first with their cost key.
+    def send(self, sent: Sequence[Sent], dispatch: Dispatch, *, in_order: bool = False) -> None:
+        """Submit the works of those that may return an update, and of those that are the first with their cost key.
 
         In a large cohort that lands ``in_order`` the executor gets them one by one, so that few reports wait.
         """
         self._submitted = {future: of for future, of in self._submitted.items() if not future.done()}
         self._of, self._landed_now, self._told = len(self._submitted), 0, 0
         few = self.executor.window
-        self._window = few if few == 0 or (few is not None and in_order and len(plans) > 2 * few) else None
+        self._window = few if few == 0 or (few is not None and in_order and len(sent) > 2 * few) else None
         chosen = []
-        for client, plan, trains in zip(clients, plans, go, strict=True):
+        for client, plan, trains in sent:
             metered = self._measures(plan.key)
             self.metered.add(plan.key)
             chosen.append((client, plan, metered, trains))
@@ -150,7 +142,7 @@ class Training(Learning):
             chosen.sort(key=lambda entry: -entry[1].cost.budgets()["flops"])
         for client, plan, metered, trains in chosen:
             self._begin(client, plan, self.state, dispatch, metered, trains or metered, wires)
-        self._shares = self._may_share and in_order and largest_shard(len(plans)) > 1
+        self._shares = self._may_share and in_order and largest_shard(len(sent)) > 1
         if not self._shares:  # else when it is known who arrives
             self._feed()
 
