@@ -17,28 +17,13 @@ from edgefl.cost.relay_traffic import shared_bytes, summed_bytes
 from edgefl.devices import Relays
 from edgefl.planning.planner import Plan
 from edgefl.simulation.closed_form import AT_UPLOAD, RELAY_LOST, Flights, Floats, Integers, Landings
+from edgefl.simulation.tally import Tally
 from edgefl.work import Payload
 
 Payloads = tuple[Payload, ...]
 
 MOST_SETS = 4096
 """Number of sets of payloads whose bytes are known."""
-
-
-@dataclass(frozen=True)
-class RelayedRound:
-    """What the relays of a cohort did: how many there were and were lost, bytes of all, and the time of the last.
-
-    ``last`` is the number of the relay at ``ended``, in seconds of virtual time: of the last sum that arrived, or of
-    the last relay that had none to send.
-    """
-
-    relays: int
-    lost: int
-    download_bytes: int
-    upload_bytes: int
-    last: int
-    ended: float
 
 
 class Tier:
@@ -136,8 +121,8 @@ class Relayed:
         """Mask of flights whose relay isn't lost."""
         return np.asarray(~self.lost[self.of])
 
-    def land(self, landed: Landings, plans: Sequence[Plan]) -> tuple[Landings, RelayedRound]:
-        """The landings with the updates that were lost with their relays, and what the relays did."""
+    def land(self, landed: Landings, plans: Sequence[Plan], tally: Tally) -> Landings:
+        """The landings with the updates that were lost with their relays; what the relays did goes into the tally."""
         tier, relays = self.tier, len(self.numbers)
         of = np.searchsorted(self.numbers, tier.relays.of[landed.client])
         closed = np.zeros(relays)
@@ -152,10 +137,12 @@ class Relayed:
             outcome, phase = landed.outcome.copy(), landed.phase.copy()
             outcome[gone], phase[gone] = RELAY_LOST, AT_UPLOAD
             landed = replace(landed, outcome=outcome, phase=phase)
-        told = RelayedRound(
-            relays, int(self.lost.sum()), int(down.sum()), int(up.sum()), int(self.numbers[last]), float(ended[last])
-        )
-        return landed, told
+        tally.last_relay = int(self.numbers[last]), float(ended[last])
+        tally.sums.update(
+            relays=relays, relays_failed=int(self.lost.sum()),
+            relay_download_bytes=int(down.sum()), relay_upload_bytes=int(up.sum()),
+        )  # fmt: skip
+        return landed
 
     def _moved_until(self, at: Floats) -> Integers:
         """Bytes of downloads that end at these times, before they are complete: `[relays]`.

@@ -59,13 +59,13 @@ class Roster:
         self._spenders: list[Integers] = []
         self._numbers: dict[tuple[Any, ...], int] = {}
         self.names = planner.setup.fleet.budget_names
-        self._costs = _GrowingRows(len(self.names))
+        self._costs = np.zeros((0, len(self.names)))
         self._key: frozenset[Any] | None = None
         self._order: tuple[int, ...] = ()
         self._olds: dict[tuple[int, str, Hashable, int], tuple[Address, ...]] = {}
         self._frozen: dict[WorkKey, tuple[Address, ...]] = {}
         self._versions: dict[WorkKey, tuple[int, ...]] = {}
-        self._numbers_of = _GrowingRows()
+        self._numbers_of = np.zeros((0, 0))
         self._able: dict[str, Integers] = {}
         self.changes = 0
         """Number of changes of eligibility so far."""
@@ -88,13 +88,13 @@ class Roster:
 
     def numbers(self, of: Callable[[Plan], Sequence[float]]) -> Floats:
         """Results of ``of`` for each cell's plan, `[cells, numbers]`; cached, so ``of`` must always be the same."""
-        for plan in self.cells[len(self._numbers_of) :]:
-            self._numbers_of.append(of(plan))
-        return self._numbers_of.array
+        if new := [of(plan) for plan in self.cells[len(self._numbers_of) :]]:
+            self._numbers_of = np.concatenate([self._numbers_of.reshape(-1, len(new[0])), new])
+        return self._numbers_of
 
     def of_cells(self, number: str) -> Floats:
         """One cost of each cell, `[cells]`; ``number`` is one of ``names``."""
-        return self._costs.array[:, self.names.index(number)]
+        return self._costs[:, self.names.index(number)]
 
     def plan(self, client: int) -> Plan:
         """Plan of this client."""
@@ -142,7 +142,7 @@ class Roster:
         if key != self._key:
             self._key = key
             self._versions, self._numbers = {}, {}
-            self.cells, self._costs, self._numbers_of = [], _GrowingRows(len(self.names)), _GrowingRows()
+            self.cells, self._costs, self._numbers_of = [], self._costs[:0], self._numbers_of[:0]
             self._frozen = {at: frozen(work, stage) for at, (work, stage) in works.items()}
             takes_part = np.zeros(len(self.cell), bool)
             for kind in kinds:
@@ -231,9 +231,11 @@ class Roster:
                 number = self._numbers[cell, stage.index] = len(self.cells) + len(new)
                 new.append(cell)
             numbers[index] = number
-        for plan in self.planner.plans(new, round, stage):
-            self.cells.append(plan)
-            self._costs.append(list(plan.cost.budgets(self.names).values()))
+        if new:
+            plans = self.planner.plans(new, round, stage)
+            self.cells += plans
+            costs = [list(plan.cost.budgets(self.names).values()) for plan in plans]
+            self._costs = np.concatenate([self._costs, costs])
         return numbers[inverse]
 
     def _old(self, state: int, client: int, stage: Stage, current: Versions) -> tuple[Address, ...]:
@@ -245,32 +247,6 @@ class Roster:
         if key not in self._olds:
             self._olds[key] = older(self._frozen[at], self.client_versions.states[state], current)
         return self._olds[key]
-
-
-class _GrowingRows:
-    """Growing array of rows of numbers; ``array`` `[rows, numbers]` is a view of it."""
-
-    def __init__(self, width: int = 0):
-        self._held: Floats = np.zeros((0, width))
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    @property
-    def array(self) -> Floats:
-        """All rows so far."""
-        return self._held[: self._count]
-
-    def append(self, row: Sequence[float]) -> None:
-        """Append a row; a full array doubles its capacity."""
-        if self._count == len(self._held):
-            held = np.zeros((max(2 * self._count, 16), len(row)))
-            if self._count:
-                held[: self._count] = self._held
-            self._held = held
-        self._held[self._count] = row
-        self._count += 1
 
 
 def _distinct(code: Integers, codes: int) -> tuple[Integers, Integers]:

@@ -217,12 +217,9 @@ class RoundServer:
             landed, plans = yield from self._fly(flights, over, wanted)
         ended = float(landed.ended.max())
         if relayed is not None:
-            landed, did = relayed.land(landed, plans)
-            ended, self.tally.last_relay = did.ended, (did.last, did.ended)
-            self.tally.sums.update(
-                relays=did.relays, relays_failed=did.lost,
-                relay_download_bytes=did.download_bytes, relay_upload_bytes=did.upload_bytes,
-            )  # fmt: skip
+            landed = relayed.land(landed, plans, self.tally)
+            assert self.tally.last_relay is not None
+            _, ended = self.tally.last_relay
         yield from run.pass_until(ended)
         updates = land_cohort(run, landed, plans, dispatch, self.tally)
         self._rules.holds_cohort(updates)

@@ -23,9 +23,9 @@ class Tally:
     ``losses`` are those of accepted updates with their samples, ``all_losses`` also those of rejected ones, both by
     kind; ``rejections`` counts rejected updates by reason.  ``processed`` are flights without a record yet.
     ``scored_part`` is the index of the ``offered`` stage that was evaluated, where the schedule chooses one.
-    ``last_relay`` is the relay that the last dispatch waited for, and the virtual time at which it was done; None where
-    no client was sent off behind one.  ``metrics`` are those of the evaluation.  ``watched`` are the values of those
-    that are followed, and ``stopped`` says why they end the run; UNSET without any to follow.
+    ``last_relay`` is the relay that the last dispatch waited for, and the virtual time of its sum, or at which it had
+    none to send; None where no client was sent off behind one.  ``metrics`` are those of the evaluation.  ``watched``
+    are the values of those that are followed, and ``stopped`` says why they end the run; UNSET without any to follow.
     """
 
     round: int

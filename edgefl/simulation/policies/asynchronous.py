@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import TYPE_CHECKING
 
 from edgefl.planning.staleness import mixed
@@ -41,7 +40,3 @@ class FedAsync(Policy):
     def wanted(self, cohort: int, asked: int) -> int | None:
         """The size of the cohort."""
         return cohort
-
-    def over(self, started: float) -> float:
-        """No end by time: a deadline applies to each client alone."""
-        return inf

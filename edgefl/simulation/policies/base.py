@@ -86,8 +86,9 @@ class Policy(ABC):
         return cohort if asked > cohort else None
 
     def over(self, started: float) -> float:
-        """Latest virtual time at which the round ends, in seconds."""
-        return inf if self.options.deadline is None else started + self.options.deadline
+        """Latest virtual time at which the round ends, in seconds; a deadline is each client's where rounds overlap."""
+        deadline = self.options.deadline
+        return inf if deadline is None or self.overlapping else started + deadline
 
     def holds(self, cohort: int) -> int:
         """Number of updates that the server holds at a time, at most, with this cohort.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import TYPE_CHECKING
 
 from edgefl.simulation.policies.base import Policy
@@ -39,10 +38,6 @@ class FedBuff(Policy):
     def wanted(self, cohort: int, asked: int) -> int | None:
         """The size of the buffer."""
         return self.options.buffer
-
-    def over(self, started: float) -> float:
-        """No end by time: a deadline applies to each client alone."""
-        return inf
 
     def holds(self, cohort: int) -> int:
         """The size of the buffer."""

@@ -149,8 +149,11 @@ class Selection(ABC):
         ``count`` is met exactly while clients are ready: it is apportioned to the groups by size, fractions by a draw,
         and places that a group can't fill go to the others.
         """
-        self._begin(round)
-        groups, population = self._grouped(candidates)
+        self._round, self._call = round, self._call + 1 if round == self._round else 0
+        # the groups that places go to, and the clients of each, counting those that can't be chosen
+        groups, population = dict(candidates.groups), dict(candidates.population)
+        if not self.options.stratify:
+            groups, population = {"": self._union(groups)}, {"": sum(population.values())}
         seats = self._cohort(population) if count is None else self._apportioned(count, groups, population, 0)
         chosen: dict[str, Chosen] = {}
         open_places, turn = seats, 0
@@ -176,16 +179,6 @@ class Selection(ABC):
         clients = np.sort(np.concatenate([NO_CLIENTS, *(c.clients for c in chosen.values())]))
         return Chosen(clients, sum(c.asked for c in chosen.values()), sum(c.unready for c in chosen.values()))
 
-    def _grouped(self, candidates: Candidates) -> tuple[dict[str, Integers], dict[str, int]]:
-        """The groups that places go to, and the clients of each, counting those that can't be chosen."""
-        groups, population = dict(candidates.groups), dict(candidates.population)
-        if self.options.stratify:
-            return groups, population
-        return {"": self._union(groups)}, {"": sum(population.values())}
-
-    def _begin(self, round: int) -> None:
-        self._round, self._call = round, self._call + 1 if round == self._round else 0
-
     @abstractmethod
     def pick(self, share: GroupDraw) -> Chosen:
         """Clients of one group, at most ``share.count``, in the order in which they were asked.
@@ -210,11 +203,9 @@ class Selection(ABC):
         self._round, self._call = raw["round"], raw["call"]
 
     def _draws(self, index: int) -> Callable[[], np.random.Generator]:
-        indices = self._indices(index)  # a caller may use the generator later
+        # a caller may use the generator later
+        indices = self._round, index, *((self._call,) if self._call else ())
         return lambda: seeds.generator(self.seed, "cohort", *indices)
-
-    def _indices(self, index: int) -> tuple[int, ...]:
-        return self._round, index, *((self._call,) if self._call else ())
 
     def _cohort(self, population: Mapping[str, int]) -> dict[str, int]:
         """Places of each group: the cohort's, times 1 + over-selection, rounded up."""
