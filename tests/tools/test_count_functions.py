@@ -61,7 +61,8 @@ def test_an_update_passes_from_the_workers_answer_to_the_methods_mean(tmp_path: 
     assert done.returncode == 0, done.stderr
     (seen,) = json.loads(found.read_text()).values()
     names = [each["function"].partition(":")[2] for each in seen]
-    assert len(names) == len(set(names)) > 10
+    # 33 before an update was one object; each more is a function that a reader has to follow
+    assert 10 < len(names) == len(set(names)) <= 22
     assert {"Update.from_data", "why_refused", "Method.aggregate", "Method.combine"} <= set(names)
     assert names.index("Update.from_data") < names.index("why_refused") < names.index("Method.aggregate")
     assert not any(name.endswith(("__init__", "__post_init__")) for name in names)
