@@ -219,19 +219,11 @@ def closed(flights: Flights, deadline: float = inf, wanted: int | None = None) -
     for direction, step in ((0, AT_DOWNLOAD), (1, AT_UPLOAD)):
         part = carried(spent[direction * 2], latency[direction], rates[direction], ends.bits[direction])
         moved.append(np.where(cut & (phase <= step), np.where(phase == step, part, 0.0), ends.bits[direction]))
+    fetching, computing, sending = spent
+    down_bytes, up_bytes = ((bits // 8).astype(np.int64) for bits in moved)
+    joules, slow = joules_of(spent, flights.phases.watts), flights.failures.slow
     return Landings(
-        flights.client,
-        outcome,
-        phase,
-        began,
-        ended,
-        spent[0],
-        spent[1],
-        spent[2],
-        (moved[0] // 8).astype(np.int64),
-        (moved[1] // 8).astype(np.int64),
-        joules_of(spent, flights.phases.watts),
-        flights.failures.slow,
+        flights.client, outcome, phase, began, ended, fetching, computing, sending, down_bytes, up_bytes, joules, slow
     )
 
 

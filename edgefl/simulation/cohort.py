@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.cost import Phases, round_numbers
-from edgefl.devices import Device
 from edgefl.devices.failures import NONE, draw_failures
 from edgefl.planning.cohort_places import places
 from edgefl.planning.planner import Plan
@@ -39,23 +38,16 @@ def candidates(run: SimulationRun, round: int, kinds: Sequence[str]) -> Candidat
             free &= np.array([c not in flying and c not in queued for c in clients.tolist()], dtype=bool)
         return free
 
-    def seconds(clients: Integers) -> NDArray[np.float64]:
-        return roster.of_cells("seconds")[roster.cell[clients]]
-
-    def watts(clients: Integers) -> NDArray[np.float64]:
-        return np.array([roster.plan(client).cost.duration.peak_watts for client in clients.tolist()])
-
-    def devices(clients: Integers) -> list[Device]:
-        return [setup.fleet.device(client) for client in clients.tolist()]
-
-    def charge(clients: Integers) -> NDArray[np.float64]:
-        return np.ones(len(clients)) if batteries is None else batteries.charge(clients, run.now)
-
-    def samples(clients: Integers) -> Integers:
-        return np.asarray(setup.clients.client_samples[clients])
-
-    population = {kind: len(setup.of_kind(kind)) if kind in kinds else 0 for kind in groups}
-    return Candidates(groups, population, samples, seconds, watts, devices, ready, charge)
+    return Candidates(
+        groups,
+        {kind: len(setup.of_kind(kind)) if kind in kinds else 0 for kind in groups},
+        samples=lambda clients: np.asarray(setup.clients.client_samples[clients]),
+        seconds=lambda clients: roster.of_cells("seconds")[roster.cell[clients]],
+        watts=lambda clients: np.array([roster.plan(client).cost.duration.peak_watts for client in clients.tolist()]),
+        devices=lambda clients: [setup.fleet.device(client) for client in clients.tolist()],
+        ready=ready,
+        charge=lambda clients: np.ones(len(clients)) if batteries is None else batteries.charge(clients, run.now),
+    )
 
 
 def cohort_size(setup: Setup, kinds: Sequence[str]) -> int:

@@ -29,15 +29,11 @@ class InFlight:
         self._awaited: tuple[float, float, simpy.Event] | None = None
 
     def launch(self, flights: Iterable[Flight]) -> None:
-        """Begin these flights."""
+        """Begin these flights, or go on with them."""
         for flight in flights:
-            self.begin(flight)
-
-    def begin(self, flight: Flight) -> None:
-        """Begin a client's round, or go on with it."""
-        self.flying[flight.client] = flight
-        process = self._processes[flight.client] = self.env.process(client(self.env, flight, self.lines))
-        process.callbacks.append(self._land)
+            self.flying[flight.client] = flight
+            process = self._processes[flight.client] = self.env.process(client(self.env, flight, self.lines))
+            process.callbacks.append(self._land)
 
     def _land(self, process: simpy.Event) -> None:
         if not process.ok:
@@ -94,5 +90,4 @@ class InFlight:
             if isinstance(line, FairShare) and its is not None:
                 line.load_data(its)
         # of a queue the one that is served asks first, then those that have waited longest
-        for flight in sorted(flying, key=lambda each: (each.served == -inf, each.flowing, each.client)):
-            self.begin(flight)
+        self.launch(sorted(flying, key=lambda each: (each.served == -inf, each.flowing, each.client)))

@@ -88,31 +88,23 @@ class MetricWatch:
         if round <= self.stop.after:
             return
         self.without = 0 if better else self.without + 1
-        target = self.stop.target
-        if target is not None and value is not None and (value <= target if self.followed.lower else value >= target):
-            self._stop(round, value, "target", f"{self._name} {value:.4g} reached {target:.4g}")
+        target, best = self.stop.target, self.followed
+        if target is not None and value is not None and (value <= target if best.lower else value >= target):
+            reason, text = "target", f"{value:.4g} reached {target:.4g}"
         elif self.stop.patience is not None and self.without >= self.stop.patience:
-            self._stop(round, value, "patience", f"{self._name} {self._no_better()}")
+            reason, text = "patience", self._no_better(best)
+        else:
+            return
+        text = f"stopped after round {round}: {' '.join(best.metric.split('.', 1))} {text}"
+        self.stopped = EarlyStop(round=round, metric=best.metric, value=value, reason=reason, text=text)
 
-    @property
-    def _name(self) -> str:
-        assert self.followed is not None
-        return " ".join(self.followed.metric.split(".", 1))
-
-    def _no_better(self) -> str:
+    def _no_better(self, best: BestMetric) -> str:
         """What ended the patience, as text."""
-        assert self.followed is not None
-        best, delta = self.followed, self.stop.min_delta
-        times = f"{self.without} evaluation{'' if self.without == 1 else 's'}"
+        delta, times = self.stop.min_delta, f"{self.without} evaluation{'' if self.without == 1 else 's'}"
         if best.value is None:
             return f"was not finite in {times}"
         by = f" by more than {delta:.4g}" if delta else ""
         return f"was no better than {best.value:.4g} of round {best.round}{by} in {times}"
-
-    def _stop(self, round: int, value: float | None, reason: str, text: str) -> None:
-        assert self.followed is not None
-        text = f"stopped after round {round}: {text}"
-        self.stopped = EarlyStop(round=round, metric=self.followed.metric, value=value, reason=reason, text=text)
 
     def values(self, metrics: Metrics) -> dict[str, float | None]:
         """The values of the followed metrics in an evaluation."""
