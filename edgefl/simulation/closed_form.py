@@ -164,14 +164,9 @@ class Landings:
         return np.where(self.downloaded, 0, self.carried_download_bytes)
 
     @property
-    def arrived(self) -> NDArray[np.bool_]:
-        """Mask of flights whose update arrived intact, accepted or rejected."""
-        return np.asarray((self.outcome == FINISHED) | (self.outcome == REJECTED))
-
-    @property
     def lost_upload_bytes(self) -> Integers:
         """Bytes carried by uploads that didn't arrive intact."""
-        return np.where(self.arrived, 0, self.carried_upload_bytes)
+        return np.where((self.outcome == FINISHED) | (self.outcome == REJECTED), 0, self.carried_upload_bytes)
 
     @property
     def virtual_seconds(self) -> Floats:

@@ -8,10 +8,9 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.cost import Phases, round_numbers
+from edgefl.cost import Phases
 from edgefl.devices.failures import NONE, draw_failures
 from edgefl.planning.cohort_places import places
-from edgefl.planning.planner import Plan
 from edgefl.planning.setup import Setup
 from edgefl.simulation.client import Flight, flights_from
 from edgefl.simulation.closed_form import AT_END, FINISHED, Dispatch, Flights, Integers
@@ -24,11 +23,10 @@ def candidates(run: SimulationRun, round: int, kinds: Sequence[str]) -> Candidat
     """Clients that the selection may draw from now, with the data that it may use."""
     setup, roster, batteries = run.parts.setup, run.parts.roster, run.parts.batteries
     flying, queued = ({}, {}) if run.air is None else (run.air.flying, run.air.queue)
-    groups = {kind: setup.of_kind(kind) if setup.round.gate == "everyone" else roster.able(kind) for kind in kinds}
-
+    members = setup.of_kind if setup.round.gate == "everyone" else roster.able
     # a kind that is left out keeps its index, so that the draws of other kinds don't change
-    kinds_by_index = [k for k in setup.clients.kinds if kinds and setup.method.participates(k, round)]
-    groups = {kind: groups.get(kind, NO_CLIENTS) for kind in kinds_by_index}
+    by_index = [kind for kind in setup.clients.kinds if kinds and setup.method.participates(kind, round)]
+    groups = {kind: members(kind) if kind in kinds else NO_CLIENTS for kind in by_index}
 
     def ready(clients: Integers) -> NDArray[np.bool_]:
         free = run.progress.presence.available(clients, run.now)
@@ -43,7 +41,7 @@ def candidates(run: SimulationRun, round: int, kinds: Sequence[str]) -> Candidat
         {kind: len(setup.of_kind(kind)) if kind in kinds else 0 for kind in groups},
         samples=lambda clients: np.asarray(setup.clients.client_samples[clients]),
         seconds=lambda clients: roster.of_cells("seconds")[roster.cell[clients]],
-        watts=lambda clients: np.array([roster.plan(client).cost.duration.peak_watts for client in clients.tolist()]),
+        watts=lambda clients: np.array([plan.cost.duration.peak_watts for plan in roster.plans(clients)]),
         devices=lambda clients: [setup.fleet.device(client) for client in clients.tolist()],
         ready=ready,
         charge=lambda clients: np.ones(len(clients)) if batteries is None else batteries.charge(clients, run.now),
@@ -74,8 +72,8 @@ def dispatch_clients(run: SimulationRun, clients: Integers, dispatch: Dispatch) 
     return Flights(
         dispatch,
         clients,
-        [roster.cells[cell] for cell in cells.tolist()],
-        roster.numbers(_numbers)[cells],
+        roster.plans(clients),
+        roster.numbers[cells],
         fleet.jitter(setup.seed, dispatch.number, clients),
         draw_failures(fleet.failures, setup.seed, dispatch.number, clients),
         run.progress.presence.leaves(clients, dispatch.at),
@@ -99,7 +97,7 @@ def dispatch_one(run: SimulationRun, client: Integers, dispatch: Dispatch, until
     number, slow = int(client[0]), float(failures.slow[0])
     cell = int(roster.cell[number])
     factors = fleet.jitter(setup.seed, dispatch.number, client)[:, 0].tolist()
-    phases = Phases(roster.numbers(_numbers)[cell].tolist(), fleet.throttling, factors, slow)
+    phases = Phases(roster.numbers[cell].tolist(), fleet.throttling, factors, slow)
     return Flight(
         number,
         dispatch,
@@ -117,7 +115,3 @@ def dispatch_one(run: SimulationRun, client: Integers, dispatch: Dispatch, until
         watts=phases.watts,
         sent=at,
     )
-
-
-def _numbers(plan: Plan) -> tuple[float, ...]:
-    return round_numbers(plan.cost.compute, plan.cost.traffic, plan.device, plan.link)

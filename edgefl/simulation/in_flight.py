@@ -52,13 +52,12 @@ class InFlight:
         return event
 
     def _tell(self) -> None:
-        if self._awaited is None:
-            return
-        landings, arrivals, event = self._awaited
-        if len(self._landed) >= landings or self._arrivals >= arrivals or not self.flying:
-            self._awaited = None
-            # after all other events of this time, so that their order doesn't matter
-            self.env.trigger(event, self.env.now, LAST)
+        if self._awaited is not None:
+            landings, arrivals, event = self._awaited
+            if len(self._landed) >= landings or self._arrivals >= arrivals or not self.flying:
+                self._awaited = None
+                # after all other events of this time, so that their order doesn't matter
+                self.env.trigger(event, self.env.now, LAST)
 
     def cut(self) -> Steps:
         """End all flights under way as late."""

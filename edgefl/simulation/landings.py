@@ -129,9 +129,3 @@ def learn(arrival: Arrival, seconds: float, update: Update | None, tally: Tally)
     """Note the loss and duration of an arrived update for the selection."""
     loss = float("nan") if update is None or update.loss is None else update.loss
     tally.learnt.append((arrival.client, loss, seconds, arrival.plan.samples))
-
-
-def why_ended(run: SimulationRun, round: int, outcome: str, arrived: int) -> str:
-    """Error message of a run that ends because its quorum isn't met."""
-    count = f"{arrived} updates arrived of a quorum of {run.parts.setup.round.quorum}"
-    return f"round {round}: {outcome} ({count}); round.below_quorum sets what happens then: skip, wait or fail"

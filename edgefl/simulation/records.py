@@ -98,7 +98,7 @@ def _remaining_share(roster: Roster, clients: Integers) -> NDArray[np.float64]:
 
 
 def _verdict_record(roster: Roster, client: int, verdict: Verdict, round: int, clients: int) -> VerdictRecord:
-    plan, same = roster.plan(client), ("eligible", "binding", "memory_limit", "margins", "reason")
+    plan, same = roster.cells[roster.cell[client]], ("eligible", "binding", "memory_limit", "margins", "reason")
     return VerdictRecord(
         round=round,
         client=client,

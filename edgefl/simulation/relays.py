@@ -121,8 +121,9 @@ class Relayed:
         """Mask of flights whose relay isn't lost."""
         return np.asarray(~self.lost[self.of])
 
-    def land(self, landed: Landings, plans: Sequence[Plan], tally: Tally) -> Landings:
-        """The landings with the updates that were lost with their relays; what the relays did goes into the tally."""
+    def land(self, landed: Landings, plans: Sequence[Plan], tally: Tally) -> tuple[Landings, float]:
+        """The landings with the updates that were lost with their relays, and the virtual time at which the last relay
+        is done; what they did goes into the tally."""
         tier, relays = self.tier, len(self.numbers)
         of = np.searchsorted(self.numbers, tier.relays.of[landed.client])
         closed = np.zeros(relays)
@@ -142,7 +143,7 @@ class Relayed:
             relays=relays, relays_failed=int(self.lost.sum()),
             relay_download_bytes=int(down.sum()), relay_upload_bytes=int(up.sum()),
         )  # fmt: skip
-        return landed
+        return landed, float(ended[last])
 
     def _moved_until(self, at: Floats) -> Integers:
         """Bytes of downloads that end at these times, before they are complete: `[relays]`.

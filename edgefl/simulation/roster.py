@@ -7,13 +7,14 @@ have changed.  So the cost of a round scales with cohort size, not fleet size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.cost import round_numbers
 from edgefl.planning import (
     ClientVersions,
     Plan,
@@ -86,9 +87,11 @@ class Roster:
             self._able_samples[kind] = int(self.planner.setup.clients.client_samples[self.able(kind)].sum())
         return self._able_samples[kind]
 
-    def numbers(self, of: Callable[[Plan], Sequence[float]]) -> Floats:
-        """Results of ``of`` for each cell's plan, `[cells, numbers]`; cached, so ``of`` must always be the same."""
-        if new := [of(plan) for plan in self.cells[len(self._numbers_of) :]]:
+    @property
+    def numbers(self) -> Floats:
+        """The numbers of each cell's round, `[cells, NUMBERS]` (edgefl.cost.phases)."""
+        plans = self.cells[len(self._numbers_of) :]
+        if new := [round_numbers(plan.cost.compute, plan.cost.traffic, plan.device, plan.link) for plan in plans]:
             self._numbers_of = np.concatenate([self._numbers_of.reshape(-1, len(new[0])), new])
         return self._numbers_of
 
@@ -96,9 +99,9 @@ class Roster:
         """One cost of each cell, `[cells]`; ``number`` is one of ``names``."""
         return self._costs[:, self.names.index(number)]
 
-    def plan(self, client: int) -> Plan:
-        """Plan of this client."""
-        return self.cells[int(self.cell[client])]
+    def plans(self, clients: Integers) -> list[Plan]:
+        """Plans of these clients."""
+        return [self.cells[cell] for cell in self.cell[clients].tolist()]
 
     def budgets(self, clients: Integers) -> dict[str, Floats]:
         """Budgets of these clients now (``Setup.budgets``)."""

@@ -17,7 +17,7 @@ from edgefl.simulation.clock import LAST, Steps
 from edgefl.simulation.closed_form import FINISHED, Flights, Integers, Landings, closed
 from edgefl.simulation.cohort import candidates, cohort_size, dispatch_clients, dispatch_one
 from edgefl.simulation.in_flight import InFlight
-from edgefl.simulation.landings import land_cohort, land_flight, record_processed, why_ended
+from edgefl.simulation.landings import land_cohort, land_flight, record_processed
 from edgefl.simulation.learning import Arrival
 from edgefl.simulation.policy_rules import PolicyRules, PolicySteps
 from edgefl.simulation.run_state import SimulationRun
@@ -217,9 +217,7 @@ class RoundServer:
             landed, plans = yield from self._fly(flights, over, wanted)
         ended = float(landed.ended.max())
         if relayed is not None:
-            landed = relayed.land(landed, plans, self.tally)
-            assert self.tally.last_relay is not None
-            _, ended = self.tally.last_relay
+            landed, ended = relayed.land(landed, plans, self.tally)
         yield from run.pass_until(ended)
         updates = land_cohort(run, landed, plans, dispatch, self.tally)
         self._rules.holds_cohort(updates)
@@ -272,16 +270,21 @@ class RoundServer:
         run, options = self.run, self.options
         # eligibility doesn't change while the round waits
         if options.below_quorum == "fail" or (options.below_quorum == "wait" and outcome == "nobody eligible"):
-            raise RunError(why_ended(run, self.round, outcome, arrived))
+            raise self._below_quorum(outcome, arrived)
         if options.below_quorum == "wait" or outcome == "nobody available":
             yield from self.pass_until(self.now + options.retry)
         if options.below_quorum == "skip":
             return False
         if (waited := self.now - self.began) > options.patience:
-            raise RunError(why_ended(run, self.round, outcome, arrived) + f", after {waited:g} s of waiting")
+            raise self._below_quorum(outcome, arrived, f", after {waited:g} s of waiting")
         if run.parts.roster.moving:
             run.judge(self.round)  # the selected clients hold newer copies now, or have spent joules
         return True
+
+    def _below_quorum(self, outcome: str, arrived: int, after: str = "") -> RunError:
+        count = f"{arrived} updates arrived of a quorum of {self.options.quorum}"
+        sets = "round.below_quorum sets what happens then: skip, wait or fail"
+        return RunError(f"round {self.round}: {outcome} ({count}); {sets}{after}")
 
     def finish(self, updates: Sequence[Arrival]) -> Steps:
         """End an overlapping round: aggregate its updates if the quorum is met; return its outcome.
@@ -293,7 +296,7 @@ class RoundServer:
                 self.aggregate(updates)
             return "completed"
         if self.options.below_quorum != "skip":
-            raise RunError(why_ended(self.run, self.round, self._outcome, self.arrived))
+            raise self._below_quorum(self._outcome, self.arrived)
         if self._outcome == "nobody available" and not self.run.parts.policy.by_time:
             yield from self.pass_until(self.now + self.options.retry)
         return self._outcome

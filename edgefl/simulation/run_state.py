@@ -45,23 +45,18 @@ class RecordWriter(Protocol):
     @property
     def kept_folder(self) -> Path:
         """The folder of what clients keep, to whose files checkpoints refer; it needn't be there."""
-        ...
 
     def append(self, *records: Record) -> None:
         """Append records of one class to its table."""
-        ...
 
     def append_lines(self, cls: type[Record], lines: Sequence[bytes]) -> None:
         """Append records of a class that are already lines of JSON."""
-        ...
 
     def keep_best(self, tensors: Mapping[str, Tensor], facts: BestRecord) -> None:
         """Write the best weights so far, which count from the next checkpoint on."""
-        ...
 
     def checkpoint(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, object]) -> None:
         """Write a checkpoint of everything that the next round depends on."""
-        ...
 
 
 @dataclass

@@ -154,7 +154,7 @@ def test_a_client_takes_the_first_part_that_fits_and_is_refused_by_the_nearest(g
     turns = evaluated(workload_of(setup, games.predictor))
     for round, turn in enumerate(turns, 1):
         simulation.run.parts.roster.judge(round, simulation.state.versions)
-        plans = [simulation.run.parts.roster.plan(client) for client in range(5)]
+        plans = [simulation.run.parts.roster.plans([client])[0] for client in range(5)]
         assert turn.eligible.tolist() == [True, True, True, True, False]
         workload = workload_of(setup, games.predictor).table["memory"]
         assert workload[turn.work].tolist() == [plan.cost.compute.peak_memory_bytes for plan in plans]
@@ -171,14 +171,14 @@ def test_turns_are_judged_as_from_the_start(games: Games) -> None:
     roster = Roster(planner, client_versions)
     for round in (1, 2, 3):
         roster.judge(round, state.versions)
-        plan = roster.plan(2)
+        plan = roster.plans([2])[0]
         client_versions.sent(np.array([0, 2]), plan.down, state.versions)
         anew = Roster(Planner(setup, games.predictor), client_versions)
         roster.judge(round, state.versions)
         anew.judge(round, state.versions)
         for name in ("stage", "eligible", "binding"):
             assert getattr(roster, name).tolist() == getattr(anew, name).tolist()
-        assert [str(roster.plan(c).stage) for c in range(6)] == [str(anew.plan(c).stage) for c in range(6)]
+        assert [str(roster.plans([c])[0].stage) for c in range(6)] == [str(anew.plans([c])[0].stage) for c in range(6)]
         state = state.changed({a: t for a, t in state.tensors.items() if f"blocks.{round - 1}." in a})
 
 

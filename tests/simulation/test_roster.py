@@ -97,7 +97,7 @@ def told(roster: Roster) -> dict[int, tuple[int, bool, int, float]]:
             int(roster.stage[c]),
             bool(roster.eligible[c]),
             int(roster.binding[c]),
-            roster.plan(c).cost.budgets()["bytes"],
+            roster.plans([c])[0].cost.budgets()["bytes"],
         )
         for c in np.flatnonzero(roster.cell >= 0).tolist()
     }
@@ -139,7 +139,7 @@ def test_verdicts_are_those_of_a_roster_that_begins_anew(
         for chosen in data.draw(st.lists(st.sets(st.integers(0, clients - 1), min_size=1), max_size=2)):
             changes: dict[str, Any] = {}
             for client in sorted(chosen):
-                plan = roster.plan(client)
+                plan = roster.plans([client])[0]
                 client_versions.sent(client, plan.down, state.versions)
                 changes |= {i.source: state.tensors[i.source] for p in plan.form.up for i in p.items}
             state = state.changed(changes)
@@ -157,7 +157,7 @@ def test_only_who_may_have_changed_is_judged_again(games: Games, setup: Setup, m
     assert len(roster.judge(5, state.versions)) == 9 and seen.pop() == list(range(9))
     assert len(roster.judge(6, state.versions)) == 0 and seen == []
     able = roster.able("image")
-    client_versions.sent(np.array([2, 7]), roster.plan(2).down, dict.fromkeys(state.versions, 1))
+    client_versions.sent(np.array([2, 7]), roster.plans([2])[0].down, dict.fromkeys(state.versions, 1))
     assert len(roster.judge(7, state.versions)) == 0 and seen.pop() == [2, 7]
     assert roster.able("image") is able  # nobody's verdict is new: what selections made of it stays
 
@@ -173,10 +173,10 @@ def test_a_fleet_of_one_holds_what_it_was_sent(games: Games) -> None:
     )
     roster = Roster(planner, client_versions)
     roster.judge(1, state.versions)
-    sent = roster.plan(0)
+    sent = roster.plans([0])[0]
     state = state.changed({i.source: state.tensors[i.source] for p in sent.form.up for i in p.items})
     roster.judge(5, state.versions)
-    assert roster.plan(0).old
+    assert roster.plans([0])[0].old
     client_versions.sent(0, sent.down, state.versions)
     roster.judge(5, state.versions)
-    assert roster.plan(0).old == () and told(roster) == by_hand(planner, client_versions, 5, state.versions)
+    assert roster.plans([0])[0].old == () and told(roster) == by_hand(planner, client_versions, 5, state.versions)

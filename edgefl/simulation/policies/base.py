@@ -93,8 +93,8 @@ class Policy(ABC):
     def holds(self, cohort: int) -> int:
         """Number of updates that the server holds at a time, at most, with this cohort.
 
-        Where rounds overlap, as many as clients are under way.
+        Where rounds overlap, as many as end a round, or else as clients are under way.
         """
         if self.at_once:
             return 0
-        return (self.options.concurrency or cohort) if self.overlapping else cohort
+        return (self.wanted(cohort, cohort) or self.options.concurrency or cohort) if self.overlapping else cohort

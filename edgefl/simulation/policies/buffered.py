@@ -38,7 +38,3 @@ class FedBuff(Policy):
     def wanted(self, cohort: int, asked: int) -> int | None:
         """The size of the buffer."""
         return self.options.buffer
-
-    def holds(self, cohort: int) -> int:
-        """The size of the buffer."""
-        return self.options.buffer

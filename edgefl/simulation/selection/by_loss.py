@@ -62,12 +62,7 @@ class LossSelection(Selection):
             setattr(self, name, np.insert(getattr(self, name), index, 0))
         self.clients = np.insert(self.clients, index, clients[new])
         index = np.searchsorted(self.clients, clients)
-        self.losses[index], self.seconds[index], self.samples[index], self.last[index] = (
-            losses,
-            seconds,
-            samples,
-            round,
-        )
+        self.losses[index], self.seconds[index], self.samples[index], self.last[index] = losses, seconds, samples, round
 
     def stand_in(self, samples: Integers) -> Floats:
         """What a ``proxy`` puts in place of the losses of clients with these samples, `[clients]`."""

@@ -21,7 +21,6 @@ class SelectionOrder(Protocol):
 
     def take(self, wanted: int) -> Integers:
         """The next positions, about ``wanted`` of them; empty at the end of the order."""
-        ...
 
 
 class RandomOrder:
