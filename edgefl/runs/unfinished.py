@@ -110,7 +110,7 @@ class UnfinishedWorks:
             if not self._sizes:
                 return []
             flights = cast(Mapping[str, Any], state.get("flights", {"rows": ()}))
-            under_way, unasked = {row["client"] for row in flights["rows"]}, set(self._found.values())
+            under_way, unasked = {row["flight"]["client"] for row in flights["rows"]}, set(self._found.values())
             return [path for path in self._sizes if path not in unasked and _parts(path)[0] not in under_way]
 
     def drop(self, paths: Iterable[Path]) -> None:

@@ -190,7 +190,7 @@ def test_works_go_with_a_checkpoint_but_for_clients_under_way_and_works_nobody_a
     for client in (3, None):
         works.write(client, 1, lambda: ("0" * 32, b"x"))
     assert works.find(f"{1:032}") is not None and works.find("9" * 32) is None
-    works.drop(works.superseded({"flights": {"rows": [{"client": 3}]}}))
+    works.drop(works.superseded({"flights": {"rows": [{"flight": {"client": 3}}]}}))
     left = sorted(path.name.split("-0000000000")[0] for path in (tmp_path / "unfinished").iterdir())
     assert left == ["client-000002", "client-000003"]
     works.close()
