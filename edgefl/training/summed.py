@@ -37,7 +37,7 @@ class Adder:
             report = run(each)
             reason = why_refused(work, report, each.seed, keep_non_finite=rule.keep_non_finite)
             if reason is None:
-                sums.add(work.up, _decoded(work, report, bases), base, weight, factor)
+                sums.add(work.up, decode_payloads(work, report.payloads, lambda: bases), base, weight, factor)
             reports.append(replace(report, payloads={}, refused=reason))
             del report
         return replace(reports[0], others=tuple(reports[1:]), means=sums.means)
@@ -53,9 +53,11 @@ class Adder:
         return began[2], began[3]
 
 
-def _decoded(work: Description, report: Update, bases: Mapping[str, Tensor]) -> Mapping[str, Mapping[str, Tensor]]:
-    """What a client sent, by payload and item; ``bases`` are the values to which a codec's output is a difference."""
-    payloads = report.payloads
+def decode_payloads(
+    work: Description, payloads: Mapping[str, Mapping[str, Tensor]], bases: Callable[[], Mapping[str, Tensor]]
+) -> Mapping[str, Mapping[str, Tensor]]:
+    """What a client sent, by payload and item; a codec's output may be a difference to the values of ``bases()``."""
     if all(isinstance(sent, Packed) for sent in payloads.values()):
         return payloads  # without a codec
-    return {p.name: p.decoded(payloads[p.name], bases) for p in work.up}
+    values = bases()
+    return {p.name: p.decoded(payloads[p.name], values) for p in work.up}

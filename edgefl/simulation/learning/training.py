@@ -29,9 +29,10 @@ from edgefl.simulation.learning.interface import Arrival, Learning, Sent, part_o
 from edgefl.simulation.learning.shards import Shard, largest_shard, may_share, share
 from edgefl.training import Executor, TrainingTask
 from edgefl.training.refusal import why_refused
+from edgefl.training.summed import decode_payloads
 from edgefl.training.together import submit_together
 from edgefl.work import Address, Form, Work
-from edgefl.work.packed import Packed, finite
+from edgefl.work.packed import finite
 from edgefl.work.sums import averaged
 from edgefl.work.update import Update
 
@@ -266,10 +267,9 @@ class Training(Learning):
             if shard.used and not shard.left:
                 assert mean is not None and shard.means is not None
                 mean.merge(expected, shard.means)
-        elif not all(isinstance(sent, Packed) for sent in payloads.values()):  # else there is no codec
+        else:
             form = started.plan.form
-            bases = form.bases(self._start(started)[0])
-            payloads = {p.name: p.decoded(payloads[p.name], bases) for p in form.up}
+            payloads = decode_payloads(form, payloads, lambda: form.bases(self._start(started)[0]))
         if update.refused is None and any(payload.items for payload in expected.work.up):
             payloads = payloads if mean is not None else self._within_memory(started.plan.form, payloads)
             self._updates.add(
