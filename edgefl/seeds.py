@@ -15,7 +15,7 @@ import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import ArrayLike, NDArray
 
-Floats = NDArray[np.float64]
+from edgefl.arrays import Floats
 
 _WORD, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 _MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], dtype=np.uint64)

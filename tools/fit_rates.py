@@ -32,13 +32,13 @@ from math import exp, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.arrays import Booleans, Floats
 from edgefl.commands.devices.published import KEY, MeasuredQuantity, held, key_of, source_of
 from edgefl.devices.measurements import measurements
 from edgefl.devices.processors import OPERATOR_NAMES, ProcessorKind
 from edgefl.devices.written_facts import library_folder
 
 KINDS: tuple[ProcessorKind, ...] = ("cpu", "gpu")
-Floats = NDArray[np.float64]
 Node = tuple[str, ...]
 Residuals = tuple[Floats, Floats, Floats, Floats]
 
@@ -250,7 +250,7 @@ class Fit:
         of_class = links[1][1] if len(links) > 1 else None
         return start(self.kind, of_class) + total[:-1] + total[-1] * shares(self.kind)
 
-    def predicted(self, table: Table, of: NDArray[np.bool_]) -> Floats:
+    def predicted(self, table: Table, of: Booleans) -> Floats:
         """Predicted seconds of these rows."""
         numbers = np.array([self.numbers(chain(one)) for one in table.rows])
         return np.exp(table.log_seconds(numbers)[0][of])
@@ -273,7 +273,7 @@ def weights(rows: Sequence[MeasuredQuantity]) -> Floats:
     return np.array([count[key] ** -0.5 for key in keys])
 
 
-def fit(table: Table, of: NDArray[np.bool_], widths: Widths | None = None) -> Fit:
+def fit(table: Table, of: Booleans, widths: Widths | None = None) -> Fit:
     """Fit the numbers to the rows ``of`` (`[rows]`)."""
     widths = WIDTHS[table.kind] if widths is None else widths
     count = len(table.names)
@@ -339,7 +339,7 @@ def marquardt(of: Callable[[Floats], Residuals], x: Floats) -> Floats:
     return x
 
 
-def subset(table: Table, of: NDArray[np.bool_]) -> Table:
+def subset(table: Table, of: Booleans) -> Table:
     """The table of these rows alone."""
     number = np.cumsum(of) - 1
     operators = of[table.row]

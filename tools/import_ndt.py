@@ -28,15 +28,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgefl import units
+from edgefl.arrays import Floats
 from edgefl.devices import Link, load_link, read_link
 from edgefl.devices.writing import ProfileNumber, lent_watts, profile_text
 from edgefl.errors import DeviceError, EdgeflError
 from edgefl.runs.durable import replace_file
-
-Floats = NDArray[np.float64]
 
 LEAST_ROWS = 10
 MOST_JITTER = 3.0

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from edgefl import models, registry
+from edgefl.arrays import AnyArray
 from edgefl.commands.host_need import check_host, tell_time
 from edgefl.commands.progress import OnProgress, messages, silent
 from edgefl.cost import Predictor, ScratchTable
@@ -499,5 +499,5 @@ def commonest_link(fleet: Fleet) -> Link:
     return _commonest(fleet.links, fleet.link_index)
 
 
-def _commonest(profiles: Sequence[Profile], index: NDArray[Any]) -> Profile:
+def _commonest(profiles: Sequence[Profile], index: AnyArray) -> Profile:
     return profiles[int(np.bincount(index, minlength=len(profiles)).argmax())]

@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgefl.arrays import AnyArray
 from edgefl.commands.compose import Given, check_sections, scenario_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.run.needs import check
@@ -87,7 +86,7 @@ def _summary(label: str, scenario: Scenario, setup: Setup) -> ValidCombination:
     )
 
 
-def _counted(names: Sequence[str], index: NDArray[Any]) -> dict[str, int]:
+def _counted(names: Sequence[str], index: AnyArray) -> dict[str, int]:
     """Number of clients by name, most first; ``index`` is into ``names``, `[clients]`."""
     counts: Counter[str] = Counter()
     for name, count in zip(names, np.bincount(index, minlength=len(names)).tolist(), strict=True):

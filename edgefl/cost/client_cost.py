@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgefl.arrays import AnyArray, Floats
 from edgefl.cost.phases import Phases, numbers_of
 from edgefl.cost.step_seconds import StepSeconds, step_seconds
 from edgefl.devices import Device, Hardware, Link
@@ -58,7 +57,7 @@ class ComputeCost:
     forward_flops: int
     backward_flops: int
     fvcore_macs_per_sample: float
-    operators: NDArray[np.float64]
+    operators: Floats
     fvcore_macs: float = 0.0
     precision: str = "float32"
     live_memory_bytes: int = 0
@@ -95,7 +94,7 @@ class ComputeCost:
         return step_seconds(self.operators, device, self.precision)
 
 
-def operator_table(operators: Mapping[tuple[int, int, int], int]) -> NDArray[np.float64]:
+def operator_table(operators: Mapping[tuple[int, int, int], int]) -> Floats:
     """``ComputeCost.operators`` from how often each (FLOPs, bytes, class) runs."""
     return np.array([(f, b, n, c) for (f, b, c), n in operators.items()], dtype=np.float64).reshape(-1, 4)
 
@@ -256,7 +255,7 @@ def round_numbers(compute: ComputeCost, moved: Traffic, device: Device, link: Li
     return numbers_of(moved.serialised_download_bytes, moved.serialised_upload_bytes, cool, device, link, busy)
 
 
-def amounts_of(computes: Sequence[ComputeCost], moved: Sequence[Traffic]) -> dict[str, NDArray[Any]]:
+def amounts_of(computes: Sequence[ComputeCost], moved: Sequence[Traffic]) -> dict[str, AnyArray]:
     """What no device changes of rounds that compute and move this, as the fields of ``Rounds``: `[rounds]` each."""
     return {
         "peak_memory_bytes": np.array([c.peak_memory_bytes for c in computes]),

@@ -13,13 +13,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgefl.arrays import Floats, Integers
 from edgefl.devices import Device, Link
 from edgefl.devices.profile import throttled
 
-Floats = NDArray[np.float64]
-Integers = NDArray[Any]
 Two = tuple[Any, Any]
 Three = tuple[Any, Any, Any]
 
@@ -133,6 +131,8 @@ def priced(numbers: Floats, throttling: bool) -> tuple[Floats, Floats]:
     return down + busy + up, phases.energy_joules
 
 
-def carried(spent: Floats | float, latency: Floats | float, rates: Floats | float, bits: Floats | float) -> Floats:
+def carried(
+    spent: Floats | float, latency: Floats | float, rates: Floats | float, bits: Floats | Integers | float
+) -> Floats:
     """Bits that transfers have moved ``spent`` seconds after they began, of ``bits`` in all."""
     return np.asarray(np.minimum(np.maximum((spent - latency) * rates, 0.0), bits))

@@ -11,12 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgefl.arrays import Floats
 from edgefl.devices.profile import Hardware
 from edgefl.operator_classes import OPERATOR_CLASSES
 
-Floats = NDArray[np.float64]
 PRICED_BY = "by class of operator, watts by utilisation"
 """The formula in words, which a run's checkpoint holds: no run goes on at other prices."""
 

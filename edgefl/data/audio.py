@@ -9,13 +9,14 @@ import math
 import warnings
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from edgefl.arrays import AnyArray, Floats
 from edgefl.errors import DataError
 from edgefl.models.preprocessing import FLOOR, SILENCE
 
@@ -45,7 +46,7 @@ def read_wav(path: Path) -> tuple[Wave, int]:
     return (wave if wave.ndim == 1 else np.asarray(wave.mean(1), np.float32)), int(rate)
 
 
-def _to_float(samples: npt.NDArray[Any]) -> Wave:
+def _to_float(samples: AnyArray) -> Wave:
     """Samples of any WAV type as float32 in -1..1."""
     if samples.dtype.kind == "f":
         return samples.astype(np.float32)
@@ -66,14 +67,14 @@ def resampled(wave: Wave, rate: int, to: int = RATE) -> Wave:
 
 
 @cache
-def _low_pass(steps: int) -> npt.NDArray[np.float64]:
+def _low_pass(steps: int) -> Floats:
     """SciPy's default filter for ``resample_poly``, cached because SciPy computes it on every call."""
     from scipy.signal import firwin
 
     return np.asarray(firwin(20 * steps + 1, 1 / steps, window=("kaiser", 5.0)))
 
 
-def mel(frequency: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def mel(frequency: Floats) -> Floats:
     """Kaldi's (and HTK's) mel scale: 1127 ln(1 + f / 700)."""
     return 1127.0 * np.log1p(frequency / 700.0)
 

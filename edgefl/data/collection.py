@@ -10,16 +10,14 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import psutil
 
+from edgefl.arrays import AnyArray, Integers
 from edgefl.errors import DataError, install_hint
 
-IntArray = npt.NDArray[Any]
-BoolArray = npt.NDArray[np.bool_]
 OnMessage = Callable[[str], None]
 """Called with a line of text about the progress of a build."""
 
@@ -54,29 +52,29 @@ class Collection:
 
     classes: tuple[str, ...]
     """Names of the classes."""
-    label: IntArray
+    label: Integers
     """`[n]`, an index into ``classes``; ``len(classes)`` marks a sample without a class, for retrieval only."""
-    group: IntArray
+    group: Integers
     """`[n]`, the unit that is held out: samples of one group are always in the same split."""
     images: npt.NDArray[np.uint8] | None = None
     """Pictures `[m, channels, size, size]` of bytes, one for each sample, or as ``image`` says."""
-    text: IntArray | None = None
+    text: Integers | None = None
     """`[n]`: which of the ``texts`` and ``masked`` a sample has."""
     texts: tuple[str, ...] = ()
     """Whole texts, for retrieval."""
     masked: tuple[str, ...] = ()
     """The same without the words that name the class, for classification; ``""`` if nothing is left."""
-    image: IntArray | None = None
+    image: Integers | None = None
     """`[n]`: which of the ``images`` a sample has; a picture with several captions is stored once."""
     audio: npt.NDArray[np.float32] | None = None
     """Log mel energies `[n, frames, bins]`."""
-    answer: IntArray | None = None
+    answer: Integers | None = None
     """Soft targets `[n, answers]`: classes, -1 for none; ``label`` has the one with the highest score."""
     score: npt.NDArray[np.float32] | None = None
     """Score of each answer `[n, answers]`."""
-    owner: IntArray | None = None
+    owner: Integers | None = None
     """`[n]`, the client that the data say owns a sample, for ``partition: natural``."""
-    official: IntArray | None = None
+    official: Integers | None = None
     """`[n]`, the published split: 0 train, 1 validation, 2 test."""
 
     def __post_init__(self) -> None:
@@ -120,7 +118,7 @@ class Collection:
         arrays = {"image": self.images, "text": self.text, "audio": self.audio}
         return frozenset(modality for modality, array in arrays.items() if array is not None)
 
-    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+    def arrays(self) -> dict[str, AnyArray]:
         """All arrays that are set, by name (not texts and classes)."""
         names = ("label", "group", "images", "text", "image", "audio", "answer", "score", "owner", "official")
         return {name: array for name in names if (array := getattr(self, name)) is not None}
@@ -218,7 +216,7 @@ def _spelled(words: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})(?!\w)", re.IGNORECASE)
 
 
-def numbered(keys: Sequence[str]) -> IntArray:
+def numbered(keys: Sequence[str]) -> Integers:
     """Number the distinct keys in sorted order, independent of the order of the samples."""
     return np.unique(np.asarray(keys, dtype=str), return_inverse=True)[1].astype(np.int64)
 

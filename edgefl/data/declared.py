@@ -8,7 +8,7 @@ from typing import overload
 import numpy as np
 
 from edgefl import seeds
-from edgefl.data.collection import IntArray
+from edgefl.arrays import Integers
 from edgefl.data.federation import Federation
 from edgefl.data.missing import draw
 from edgefl.data.options import KINDS, DataOptions, DeclaredDataset, Kind
@@ -84,12 +84,13 @@ def load(options: DataOptions, *, tokens: int, seed: int = 1) -> Federation:
 
 
 def _missing_counts(
-    options: DataOptions, kinds: Sequence[Kind], samples: Sequence[IntArray], seed: int
-) -> tuple[list[IntArray], list[IntArray]] | tuple[None, None]:
+    options: DataOptions, kinds: Sequence[Kind], samples: Sequence[Integers], seed: int
+) -> tuple[list[Integers], list[Integers]] | tuple[None, None]:
     """Samples [clients, 3] by pattern for each kind, and dropped samples; None if no modality is missing."""
     if not any(options.missing_of(kind) for kind in kinds):
         return None, None
-    patterns, dropped = [], []
+    patterns: list[Integers] = []
+    dropped: list[Integers] = []
     for index, (kind, sizes) in enumerate(zip(kinds, samples, strict=True)):
         rates, rng = options.missing_of(kind), seeds.generator(seed, "missing", index)
         codes = [draw(kind, rates, int(n), rng) if rates else np.zeros(int(n), np.int8) for n in sizes]

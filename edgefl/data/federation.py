@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from edgefl import seeds
-from edgefl.data.collection import IntArray
+from edgefl.arrays import Integers
 from edgefl.data.missing import patterns_of
 from edgefl.data.options import KINDS, PUBLIC, Kind
 from edgefl.data.samples import Samples
@@ -48,14 +48,14 @@ class Federation:
 
     title: str
     kinds: tuple[Kind, ...]
-    client_kind: IntArray
-    client_samples: IntArray
+    client_kind: Integers
+    client_samples: Integers
     class_names: Sequence[str]
     facts: Mapping[str, Mapping[str, int]]
     server_samples: Mapping[str, Mapping[str, int]]
     tasks: Mapping[Kind, str]
-    client_patterns: IntArray | None = None
-    client_dropped: IntArray | None = None
+    client_patterns: Integers | None = None
+    client_dropped: Integers | None = None
     held_out: Federation | None = field(default=None, repr=False)
     held_out_share: float = 0.0
     _parts: tuple[FederationPart, ...] = field(default=(), repr=False)
@@ -74,7 +74,7 @@ class Federation:
             held = held_out_counts(self.client_samples, share)
             patterns = None if self.client_patterns is None else held_out_counts(self.client_patterns, share)
             held = held if patterns is None else patterns.sum(1)
-            train_patterns = None if patterns is None else cast(IntArray, self.client_patterns) - patterns
+            train_patterns = None if patterns is None else cast(Integers, self.client_patterns) - patterns
             own = replace(self, client_samples=held, client_patterns=patterns)
             samples = np.asarray(self.client_samples) - held
             return replace(
@@ -146,7 +146,7 @@ class Federation:
         rows = np.asarray(part.arrays[name])
         held = held_out_samples(np.zeros(len(rows), np.int64), part.arrays["group"][rows], share, rng)
 
-        def having(rows: IntArray) -> Federation:
+        def having(rows: Integers) -> Federation:
             own = replace(part, replaced={**part.replaced, name: rows})
             parts = tuple(own if each is part else each for each in self._parts)
             return replace(
@@ -155,9 +155,9 @@ class Federation:
 
         return having(rows[~held]), having(rows[held])
 
-    def held_rows(self) -> list[tuple[FederationPart, str, IntArray]]:
+    def held_rows(self) -> list[tuple[FederationPart, str, Integers]]:
         """``(part, whose, positions)`` of the samples that clients, validation and test hold, by data set."""
-        found: list[tuple[FederationPart, str, IntArray]] = []
+        found: list[tuple[FederationPart, str, Integers]] = []
         held_out = self._parts if self.held_out is None else self.held_out._parts
         for part, own in zip(self._parts, held_out, strict=True):
             clients = [np.asarray(each.arrays["client_rows"]) for each in (part, own)]
@@ -211,7 +211,7 @@ class Federation:
         return {m: {**facts, "classes": len(self._public.classes)} for m, facts in self.facts.items()}
 
     @cached_property
-    def client_group(self) -> IntArray:
+    def client_group(self) -> Integers:
         """Group index [clients]: clients with equal kind and sample counts by pattern, and so with equal costs.
 
         Where images have several captions, the members of a group also have equal numbers of images.
@@ -224,11 +224,11 @@ class Federation:
         most = int(self.client_samples.max(initial=0)) + 1
         pair_of = self.client_kind.astype(np.int32) * most + self.client_samples
         pairs = np.flatnonzero(np.bincount(pair_of, minlength=1))  # few, even for many clients
-        group_of = np.zeros(pairs[-1] + 1 if len(pairs) else 1, np.int32)
+        group_of: Integers = np.zeros(pairs[-1] + 1 if len(pairs) else 1, np.int32)
         group_of[pairs] = np.arange(len(pairs))
-        return group_of[pair_of]
+        return np.asarray(group_of[pair_of], np.int32)
 
-    def _group_counts(self) -> IntArray | None:
+    def _group_counts(self) -> Integers | None:
         """Sample groups [clients, 3] by pattern where images have several captions; None if no images do."""
         counts_of = {id(part): counts for part in self._parts if (counts := part.group_counts()) is not None}
         if not counts_of:
@@ -249,7 +249,7 @@ class Federation:
         title = f"client {number} ({self.title})"
         patterns, public = self.patterns(kind), self.server_samples.get(PUBLIC, {})
 
-        def rows_of(data: str, pattern: str) -> IntArray:
+        def rows_of(data: str, pattern: str) -> Integers:
             if data == PUBLIC and pattern in public:
                 return self.server().rows(data, pattern)
             if data == HELD_OUT and self.held_out is not None and pattern in patterns:
@@ -259,7 +259,7 @@ class Federation:
                 raise DataError(f"{title} has {own} {kind} samples only, not {data} {pattern}")
             return self._private_rows(number, pattern)
 
-        def load(data: str, whole: str, pattern: str, rows: IntArray, names: Collection[str]) -> dict[str, Tensor]:
+        def load(data: str, whole: str, pattern: str, rows: Integers, names: Collection[str]) -> dict[str, Tensor]:
             return self._part(data, kind).load(pattern, rows, names)
 
         def extra_specs(data: str, whole: str) -> Mapping[str, TensorSpec]:
@@ -268,7 +268,7 @@ class Federation:
         specs = {k: self._specs[k] for k in (*patterns, *public)}
         return Samples(title, specs, rows_of, load if self._parts else None, more=extra_specs)
 
-    def _private_rows(self, number: int, pattern: str) -> IntArray:
+    def _private_rows(self, number: int, pattern: str) -> Integers:
         if self._parts:
             return self.rows(number, pattern)
         if self.client_patterns is None:
@@ -280,7 +280,7 @@ class Federation:
         """The server's samples: validation, test and, if there are any, public ones."""
         title = f"the server ({self.title})"
 
-        def rows_of(data: str, pattern: str) -> IntArray:
+        def rows_of(data: str, pattern: str) -> Integers:
             if data not in self.server_samples or pattern not in self.server_samples[data]:
                 allowed = [f"{d} {p}" for d, sizes in self.server_samples.items() for p in sizes]
                 hint = "; set data.public to give it some" if data == PUBLIC else ""
@@ -289,7 +289,7 @@ class Federation:
                 return _placeholder_rows(self.server_samples[data][pattern])
             return self._part(data, pattern).arrays[f"{data}.{pattern}"]
 
-        def load(data: str, whole: str, pattern: str, rows: IntArray, names: Collection[str]) -> dict[str, Tensor]:
+        def load(data: str, whole: str, pattern: str, rows: Integers, names: Collection[str]) -> dict[str, Tensor]:
             return self._part(data, whole).load(pattern, rows, names)
 
         pairs: dict[str, int] = {kind: PAIRS for kind, task in self.tasks.items() if like(task) == "retrieve"}
@@ -311,7 +311,7 @@ class Federation:
         """The whole names in "train", "validation", "test" or "public", sorted."""
         return sorted(name for part in self._parts for name in part.names(data))
 
-    def rows(self, number: int, pattern: str | None = None) -> IntArray:
+    def rows(self, number: int, pattern: str | None = None) -> Integers:
         """Positions of a client's samples in its data set, of one pattern if one is given.
 
         No two clients share one, except under the partition ``shared``.
@@ -320,7 +320,7 @@ class Federation:
         part, first = self._part_offset(kind)
         return part.rows(number + first, pattern)
 
-    def class_counts(self) -> IntArray:
+    def class_counts(self) -> Integers:
         """Samples [clients, classes + 1] of each class; the last column counts those of no class."""
         if not self._parts:
             raise DataError(f"{self.title} is declared only: its samples have no classes")
@@ -396,6 +396,6 @@ class Federation:
         return specs
 
 
-def _placeholder_rows(size: int) -> IntArray:
+def _placeholder_rows(size: int) -> Integers:
     """``size`` rows that take no memory; only their number is used."""
     return np.broadcast_to(np.int64(0), (size,))

@@ -7,8 +7,8 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgefl.arrays import Integers
 from edgefl.runs.durable import replace_file
 
 MOST_CLIENTS = 2000
@@ -22,9 +22,9 @@ def draw(
     *,
     title: str,
     kinds: Sequence[str],
-    client_kind: NDArray[np.int64],
+    client_kind: Integers,
     class_names: Sequence[str],
-    counts: NDArray[np.int64],
+    counts: Integers,
 ) -> None:
     """Save a bubble chart, PNG: clients on the x axis, classes on the y axis, colour by kind.
 

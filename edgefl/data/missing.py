@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from edgefl import seeds
-from edgefl.data.collection import IntArray
+from edgefl.arrays import Integers
 from edgefl.errors import UnitError
 from edgefl.units import SHARE
 
@@ -89,7 +89,7 @@ def _share(value: Any) -> float:
         raise ValueError(str(error)) from None
 
 
-def draw(kind: str, rates: MissingRates, n: int, rng: np.random.Generator) -> IntArray:
+def draw(kind: str, rates: MissingRates, n: int, rng: np.random.Generator) -> Integers:
     """Draw the pattern of ``n`` samples: indices [n] into ``patterns_of(kind)``, or DROPPED without both.
 
     Modalities are missing independently (Bernoulli): at rate q for both, (1 - q)^2 of the samples are whole and q^2
@@ -104,11 +104,11 @@ def draw(kind: str, rates: MissingRates, n: int, rng: np.random.Generator) -> In
     uniform = rng.random((2, n))
     lacks = [cast(float, rates.get(modality, 0.0)) for modality in kind.split("-")]
     available = uniform >= np.array(lacks)[:, None]
-    code: IntArray = np.array([[DROPPED, 2], [1, 0]], np.int8)
-    pattern_index: IntArray = code[available[0].astype(np.int64), available[1].astype(np.int64)]
+    code: Integers = np.array([[DROPPED, 2], [1, 0]], np.int8)
+    pattern_index: Integers = code[available[0].astype(np.int64), available[1].astype(np.int64)]
     return pattern_index
 
 
-def lacking_in_a_test(kind: str, rates: MissingRates, n: int) -> IntArray:
+def lacking_in_a_test(kind: str, rates: MissingRates, n: int) -> Integers:
     """``draw`` for the first ``n`` samples of a server split, equal in every round and for every method."""
     return draw(kind, rates, n, seeds.generator(0, "missing in a test"))

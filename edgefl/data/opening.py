@@ -18,13 +18,14 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from edgefl import registry, seeds
-from edgefl.data.collection import Collection, DataSet, FolderRequest, FolderSet, IntArray, OnMessage
+from edgefl.arrays import AnyArray, Integers
+from edgefl.data.collection import Collection, DataSet, FolderRequest, FolderSet, OnMessage
 from edgefl.data.federation import Federation
 from edgefl.data.fingerprints import code_of, collection_key
 from edgefl.data.missing import DROPPED, draw
 from edgefl.data.options import KINDS, PUBLIC, DataOptions, Kind
 from edgefl.data.split import SPLITS, by_kind, hold_out, one_per_text, usable
-from edgefl.data.stored_arrays import Array, Built, Meta, StoredEntry, entry
+from edgefl.data.stored_arrays import Built, Meta, StoredEntry, entry
 from edgefl.data.stored_set import FederationPart
 from edgefl.data.vocabulary import encoded, ready_tokenizer, tokenizer_file, train_wordpiece
 from edgefl.errors import DataError
@@ -200,7 +201,7 @@ def _collect(name: str, make: Callable[[], Collection], code: str, on_message: O
     collection: object = make()
     if not isinstance(collection, Collection):
         raise DataError(f"{name}: build returned {told(collection)}, not a Collection")
-    arrays: dict[str, Array] = collection.arrays()
+    arrays: dict[str, AnyArray] = collection.arrays()
     texts = json.dumps({"texts": collection.texts, "masked": collection.masked}, ensure_ascii=False)
     meta: Meta = {"classes": collection.classes, "code": code}
     return Built(arrays, meta, {"texts.json": texts})
@@ -216,7 +217,7 @@ def _reopened(cached: StoredEntry) -> Collection:
     )
 
 
-def _split(collection: Collection, options: DataOptions) -> tuple[IntArray, np.random.Generator]:
+def _split(collection: Collection, options: DataOptions) -> tuple[Integers, np.random.Generator]:
     """The split [n] of each sample, and the generator to continue with; both are equal for every seed."""
     fixed = seeds.generator(0, "held-out names")
     has_clients = any(options.clients.values())  # a set without clients has public samples only
@@ -255,7 +256,7 @@ def _part(
     collection, options = _reopened(cached), whole.of_source(source)
     split, fixed = _split(collection, options)
     train = np.flatnonzero(split == 0)
-    arrays: dict[str, Array] = {"split": split.astype(np.int8)}
+    arrays: dict[str, AnyArray] = {"split": split.astype(np.int8)}
     files: dict[str, str] = {}
     meta: Meta = {}
     facts: dict[str, dict[str, int]] = {}
@@ -290,7 +291,7 @@ def _part(
         server[data] = {}
         # of several data sets each serves its own kinds, but public samples serve all possible kinds
         for kind in KINDS if len(whole.sources) == 1 or data == PUBLIC else kinds:
-            rows = np.flatnonzero((split == index) & usable(collection, kind, options.task_of(kind)))
+            rows: Integers = np.flatnonzero((split == index) & usable(collection, kind, options.task_of(kind)))
             if len(rows):
                 # A fixed random order, so that the first few are representative; one picture for each held-out name.
                 single = kind == "text" or (kind == "image-text" and data != PUBLIC)
@@ -305,8 +306,8 @@ def _part(
 
 
 def _dealt(
-    collection: Collection, train: IntArray, kinds: Sequence[Kind], options: DataOptions, whole: DataOptions, seed: int
-) -> dict[str, Array]:
+    collection: Collection, train: Integers, kinds: Sequence[Kind], options: DataOptions, whole: DataOptions, seed: int
+) -> dict[str, AnyArray]:
     """The samples of each client, and their missing modalities."""
     if not kinds:
         return {"client_rows": np.zeros(0, np.int64), "client_offset": np.zeros(1, np.int64)}
@@ -316,8 +317,8 @@ def _dealt(
     except DataError as error:
         raise DataError(f"{options.source}: {error}") from error
     all_kinds = [kind for kind in KINDS if whole.clients.get(kind)]
-    client_rows: list[IntArray] = []
-    pattern_codes: list[IntArray] = []
+    client_rows: list[Integers] = []
+    pattern_codes: list[Integers] = []
     dropped: list[int] = []
     for kind in kinds:
         index = all_kinds.index(kind)
@@ -346,21 +347,21 @@ def _dealt(
             client_rows.append(kept[code != DROPPED])
             pattern_codes.append(code[code != DROPPED])
             dropped.append(int((code == DROPPED).sum()))
-    arrays: dict[str, Array] = {"client_rows": np.concatenate(client_rows)}
+    arrays: dict[str, AnyArray] = {"client_rows": np.concatenate(client_rows)}
     arrays["client_offset"] = np.cumsum([0, *map(len, client_rows)])
     if any(options.missing_of(kind) for kind in kinds):
         arrays |= {"client_pattern": np.concatenate(pattern_codes), "client_dropped": np.array(dropped)}
     return arrays
 
 
-def together(rows: IntArray, group: IntArray) -> IntArray:
+def together(rows: Integers, group: Integers) -> Integers:
     """Reorder ``rows`` [n] so that members of a ``group`` [n] follow its first member."""
     first_row, group_index = np.unique(group, return_index=True, return_inverse=True)[1:]
-    ordered: IntArray = rows[np.argsort(first_row[group_index.reshape(-1)], kind="stable")]
+    ordered: Integers = rows[np.argsort(first_row[group_index.reshape(-1)], kind="stable")]
     return ordered
 
 
-def _moments(images: Array, rows: IntArray) -> tuple[list[float], list[float]]:
+def _moments(images: AnyArray, rows: Integers) -> tuple[list[float], list[float]]:
     """Mean and standard deviation of each channel's bytes over ``rows``, from their histogram."""
     values = np.arange(256)
     counts = np.zeros((images.shape[1], 256), np.int64)
@@ -375,7 +376,7 @@ def _moments(images: Array, rows: IntArray) -> tuple[list[float], list[float]]:
     return mean, deviation
 
 
-def _audio_moments(audio: Array, rows: IntArray) -> tuple[float, float]:
+def _audio_moments(audio: AnyArray, rows: Integers) -> tuple[float, float]:
     """Mean and standard deviation of the log mel energies over ``rows``."""
     chunks = [audio[rows[start : start + 1024]].astype(np.float64) for start in range(0, len(rows), 1024)]
     count = sum(chunk.size for chunk in chunks)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.data.collection import IntArray
+from edgefl.arrays import Integers
 from edgefl.errors import DataError
 
 MINIMUM = 10
@@ -23,7 +23,7 @@ DRAWS = 500
 """Draws before a partition raises an error."""
 
 
-def iid(labels: IntArray, clients: int, argument: Any, rng: np.random.Generator) -> list[IntArray]:
+def iid(labels: Integers, clients: int, argument: Any, rng: np.random.Generator) -> list[Integers]:
     """Equal parts at random; sizes differ by one at most."""
     if argument is not None:
         raise DataError(f"the partition iid takes no argument, found {argument!r}")
@@ -31,7 +31,7 @@ def iid(labels: IntArray, clients: int, argument: Any, rng: np.random.Generator)
     return np.array_split(rng.permutation(len(labels)), clients)
 
 
-def dirichlet(labels: IntArray, clients: int, argument: Any, rng: np.random.Generator) -> list[IntArray]:
+def dirichlet(labels: Integers, clients: int, argument: Any, rng: np.random.Generator) -> list[Integers]:
     """Shares of each class drawn from Dir(alpha), in the balanced form that FedCola, FedMA and MOON use.
 
     A client that already holds ``n / clients`` samples or more gets none of the next class; the whole draw is
@@ -65,7 +65,7 @@ def dirichlet(labels: IntArray, clients: int, argument: Any, rng: np.random.Gene
     )
 
 
-def dirichlet_equal(labels: IntArray, clients: int, argument: Any, rng: np.random.Generator) -> list[IntArray]:
+def dirichlet_equal(labels: Integers, clients: int, argument: Any, rng: np.random.Generator) -> list[Integers]:
     """Equal sizes; the classes of each client's samples are drawn from its own q ~ Dir(alpha p) (Hsu et al. 2019).
 
     p are the shares of the classes among the samples.  Clients draw in turns, without replacement; a class without
@@ -99,7 +99,7 @@ def dirichlet_equal(labels: IntArray, clients: int, argument: Any, rng: np.rando
             np.add.at(owned, (waiting[served], drawn[served]), 1)
             left -= np.bincount(drawn[served], minlength=len(names))
             waiting = waiting[~served]
-    parts: list[list[IntArray]] = [[part] for part in np.split(classless, clients)]
+    parts: list[list[Integers]] = [[part] for part in np.split(classless, clients)]
     for name, sizes in zip(names, owned.T, strict=True):
         members = rng.permutation(np.flatnonzero(labels == name))[: sizes.sum()]
         for part, own in zip(parts, np.split(members, np.cumsum(sizes)[:-1]), strict=True):
@@ -107,7 +107,7 @@ def dirichlet_equal(labels: IntArray, clients: int, argument: Any, rng: np.rando
     return [rng.permutation(np.concatenate(part)) for part in parts]
 
 
-def quantity(labels: IntArray, clients: int, argument: Any, rng: np.random.Generator) -> list[IntArray]:
+def quantity(labels: Integers, clients: int, argument: Any, rng: np.random.Generator) -> list[Integers]:
     """One mix of classes for all; sizes are ``MINIMUM`` plus a share of the other samples drawn from Dir(alpha)."""
     alpha = _positive("quantity", argument)
     n = len(labels)
@@ -119,7 +119,7 @@ def quantity(labels: IntArray, clients: int, argument: Any, rng: np.random.Gener
     return _by_owner(rng.permutation(np.repeat(np.arange(clients), sizes)), clients, rng)
 
 
-def shared(labels: IntArray, clients: int, argument: Any, rng: np.random.Generator) -> list[IntArray]:
+def shared(labels: Integers, clients: int, argument: Any, rng: np.random.Generator) -> list[Integers]:
     """``argument`` distinct samples for each client, drawn from all: several clients may hold the same ones.
 
     So a fleet may have more clients than the data have samples.  Raises DataError if there are fewer samples than a
@@ -133,7 +133,7 @@ def shared(labels: IntArray, clients: int, argument: Any, rng: np.random.Generat
     return [rng.choice(len(labels), argument, replace=False) for _ in range(clients)]
 
 
-def natural(owners: IntArray, clients: int, argument: Any, rng: np.random.Generator) -> list[IntArray]:
+def natural(owners: Integers, clients: int, argument: Any, rng: np.random.Generator) -> list[Integers]:
     """Samples by the client that the data name, such as the writer of a text, or the column ``client`` of a table.
 
     Draws ``clients`` of those with ``MINIMUM`` samples or more; the samples of all others are left out.
@@ -155,7 +155,7 @@ def natural(owners: IntArray, clients: int, argument: Any, rng: np.random.Genera
 natural.reads = "owner"  # type: ignore[attr-defined]
 
 
-def groups(group_of: IntArray, clients: int, argument: Any, rng: np.random.Generator) -> list[IntArray]:
+def groups(group_of: Integers, clients: int, argument: Any, rng: np.random.Generator) -> list[Integers]:
     """Equal parts of the groups, so that a client has all captions of a picture: ``group_of`` [n] instead of labels.
 
     The argument is an optional range of the share of its groups that a client keeps, drawn uniformly; [0.95, 0.99] in
@@ -180,7 +180,7 @@ def groups(group_of: IntArray, clients: int, argument: Any, rng: np.random.Gener
 groups.reads = "group"  # type: ignore[attr-defined]
 
 
-def _by_owner(owner: IntArray, clients: int, rng: np.random.Generator) -> list[IntArray]:
+def _by_owner(owner: Integers, clients: int, rng: np.random.Generator) -> list[Integers]:
     shuffled = rng.permutation(len(owner))
     order = shuffled[np.argsort(owner[shuffled], kind="stable")]
     return np.split(order, np.cumsum(np.bincount(owner, minlength=clients))[:-1])

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from edgefl.data.collection import BoolArray, IntArray
+from edgefl.arrays import Booleans, Integers
 from edgefl.data.federation import Federation
 from edgefl.data.stored_set import FederationPart
 from edgefl.errors import DataError
@@ -37,7 +37,7 @@ class SeenSamples:
     positions: str
     digests: str
 
-    def among(self, part: FederationPart, rows: IntArray) -> BoolArray:
+    def among(self, part: FederationPart, rows: Integers) -> Booleans:
         """Mask [rows] of the samples at these positions of a data set that are among them."""
         if (self.total, self.layout) == (len(part.arrays["label"]), _layout(part)):
             bits = np.frombuffer(base64.b64decode(self.positions), np.uint8)
@@ -106,7 +106,7 @@ def _layout(part: FederationPart) -> str:
     return hashed.hexdigest()
 
 
-def _digests(part: FederationPart, rows: IntArray) -> IntArray:
+def _digests(part: FederationPart, rows: Integers) -> Integers:
     """A digest [rows] of each sample's picture, text and audio, as 64-bit numbers."""
     arrays = part.arrays
     texts = json.loads(part.collection.text("texts.json"))["texts"] if "text" in arrays else ()
@@ -123,5 +123,5 @@ def _digests(part: FederationPart, rows: IntArray) -> IntArray:
     return np.frombuffer(bytes(digests), np.uint64)
 
 
-def _text(array: IntArray) -> str:
+def _text(array: Integers) -> str:
     return base64.b64encode(array.tobytes()).decode()

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from edgefl import seeds
-from edgefl.data.collection import IntArray
+from edgefl.arrays import Integers
 from edgefl.data.missing import lacking_in_a_test, patterns_of
 from edgefl.errors import DataError, suggestion
 from edgefl.work.description import Pass, TensorSpec
@@ -32,8 +32,8 @@ class Samples:
 
     title: str
     specs: Mapping[str, Mapping[str, TensorSpec]]
-    rows: Callable[[str, str], IntArray]
-    fields: Callable[[str, str, str, IntArray, Collection[str]], dict[str, Tensor]] | None
+    rows: Callable[[str, str], Integers]
+    fields: Callable[[str, str, str, Integers, Collection[str]], dict[str, Tensor]] | None
     most: Mapping[str, int] = field(default_factory=dict)
     more: Callable[[str, str], Mapping[str, TensorSpec]] = lambda data, whole: {}
 
@@ -110,17 +110,17 @@ class Samples:
             return len(np.unique(self._groups(pass_, pattern)))
         return len(self._rows(pass_, pattern))
 
-    def _groups(self, pass_: Pass, pattern: str) -> IntArray:
+    def _groups(self, pass_: Pass, pattern: str) -> Integers:
         """The group of each row; in a declared set, each row is a group of its own."""
         rows = self._rows(pass_, pattern)
         if self.fields is None:
             return rows
         with unset_fake_temporarily():  # predictions run on fake tensors, but count real groups
             group = self.fields(pass_.data, pass_.args.get("whole", pattern), pattern, rows, ("group",))["group"]
-            groups: IntArray = group.numpy()
+            groups: Integers = group.numpy()
         return groups
 
-    def _rows(self, pass_: Pass, pattern: str) -> IntArray:
+    def _rows(self, pass_: Pass, pattern: str) -> Integers:
         whole = pass_.args.get("whole", pattern)
         rows = self.rows(pass_.data, whole)
         if pass_.data == "public":

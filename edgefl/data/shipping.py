@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from edgefl.arrays import AnyArray
 from edgefl.data.federation import Federation
 from edgefl.data.opening import merged
 from edgefl.data.options import KINDS, DataOptions
-from edgefl.data.stored_arrays import Array, Meta, StoredEntry
+from edgefl.data.stored_arrays import Meta, StoredEntry
 from edgefl.data.stored_set import FederationPart
 from edgefl.errors import DataError
 
@@ -24,7 +25,7 @@ class Crate(NamedTuple):
 
     name: str
     meta: Meta
-    arrays: Mapping[str, Array]
+    arrays: Mapping[str, AnyArray]
 
 
 def pack_federation(federation: Federation, options: DataOptions) -> Cargo:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from edgefl.data.collection import BoolArray, Collection, IntArray
+from edgefl.arrays import Booleans, Integers
+from edgefl.data.collection import Collection
 from edgefl.data.options import KINDS, USUAL, Kind
 from edgefl.errors import DataError
 from edgefl.work.tasks import like
@@ -24,7 +25,7 @@ def hold_out(
     rng: np.random.Generator,
     *,
     whole: bool = False,
-) -> IntArray:
+) -> Integers:
     """Index into ``SPLITS`` [n]: whole groups are held out, in proportion from every class.
 
     Each size is a share of all groups if below 1, else a number of groups.  A published split is kept; -1 marks
@@ -37,8 +38,8 @@ def hold_out(
 
 
 def _held_out(
-    collection: Collection, rows: IntArray, sizes_of: Sizes, rng: np.random.Generator, whole: bool
-) -> IntArray:
+    collection: Collection, rows: Integers, sizes_of: Sizes, rng: np.random.Generator, whole: bool
+) -> Integers:
     """``hold_out`` among ``rows`` without a published split; other samples get -1."""
     groups, first = np.unique(collection.group[rows], return_index=True)
     n = len(groups)
@@ -65,8 +66,8 @@ def _held_out(
 
 
 def _published(
-    collection: Collection, official: IntArray, sizes_of: Sizes, rng: np.random.Generator, whole: bool
-) -> IntArray:
+    collection: Collection, official: Integers, sizes_of: Sizes, rng: np.random.Generator, whole: bool
+) -> Integers:
     """Keep published test and validation sets; a size of 1 or more takes that number of their groups.
 
     Splits that aren't published are held out of the published training set.
@@ -84,7 +85,7 @@ def _published(
     return np.where(remaining >= 0, remaining, held_out)
 
 
-def held_out_samples(owner: IntArray, group: IntArray, share: float, rng: np.random.Generator) -> BoolArray:
+def held_out_samples(owner: Integers, group: Integers, share: float, rng: np.random.Generator) -> Booleans:
     """Mask [n] of the samples that their owners hold out of their training: at most this share of each owner's.
 
     ``owner`` [n] and ``group`` [n] are of each sample; an owner holds out whole groups, taken in random order as long
@@ -99,19 +100,19 @@ def held_out_samples(owner: IntArray, group: IntArray, share: float, rng: np.ran
         if many <= left[whose]:
             left[whose] -= many
             chosen[place] = True
-    mask: BoolArray = chosen[of]
+    mask: Booleans = chosen[of]
     return mask
 
 
-def held_out_counts(samples: IntArray, share: float) -> IntArray:
+def held_out_counts(samples: Integers, share: float) -> Integers:
     """The most samples that clients with so many hold out: the share, rounded down."""
     # a share such as 0.29 of 100 is a little less than 29 in floating point
     return np.asarray(np.floor(samples * share + 1e-9), np.int64)
 
 
-def usable(collection: Collection, kind: Kind, task: str) -> BoolArray:
+def usable(collection: Collection, kind: Kind, task: str) -> Booleans:
     """Mask [n] of the samples that serve this kind: classification needs a class, and words left after masking."""
-    fits: BoolArray = np.ones(len(collection.label), bool)
+    fits: Booleans = np.ones(len(collection.label), bool)
     if not collection.modalities.issuperset(kind.split("-")):
         return np.zeros_like(fits)
     if like(task) == "classify":
@@ -122,7 +123,7 @@ def usable(collection: Collection, kind: Kind, task: str) -> BoolArray:
     return fits
 
 
-def one_per_text(collection: Collection, rows: IntArray, rng: np.random.Generator) -> IntArray:
+def one_per_text(collection: Collection, rows: Integers, rng: np.random.Generator) -> Integers:
     """One random row of ``rows`` for each distinct text, in random order."""
     if collection.text is None:
         raise DataError("there are no texts")
@@ -133,11 +134,11 @@ def one_per_text(collection: Collection, rows: IntArray, rng: np.random.Generato
 
 def by_kind(
     collection: Collection,
-    rows: IntArray,
+    rows: Integers,
     clients: Mapping[Kind, int],
     rng: np.random.Generator,
     tasks: Mapping[Kind, str] | None = None,
-) -> dict[Kind, IntArray]:
+) -> dict[Kind, Integers]:
     """Assign each sample to one kind, in proportion to the kinds' clients and within every class.
 
     Further pictures of a name would repeat its text.  So text clients get one sample of each name with several
@@ -150,7 +151,7 @@ def by_kind(
         if not serves[kind][rows].any():
             possible = [other for other in KINDS if usable(collection, other, task_of[other]).any()]
             raise DataError(f"this data set has no samples for {kind} clients; it serves: {', '.join(possible)}")
-    dealt: dict[Kind, list[IntArray]] = {kind: [] for kind in kinds}
+    dealt: dict[Kind, list[Integers]] = {kind: [] for kind in kinds}
     remaining = rows
     if "text" in kinds:
         worded = rows[serves["text"][rows]]
@@ -183,5 +184,5 @@ def by_kind(
     return {kind: np.sort(np.concatenate(parts)) for kind, parts in dealt.items()}
 
 
-def _evenly(size: int, n: int) -> IntArray:
+def _evenly(size: int, n: int) -> Integers:
     return ((np.arange(size) + 0.5) * n / max(size, 1)).astype(np.int64)

@@ -20,18 +20,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BufferedReader, BufferedWriter
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypedDict, cast
+from typing import BinaryIO, NamedTuple, TypedDict, cast
 
 import numpy as np
-import numpy.typing as npt
 
+from edgefl.arrays import AnyArray
 from edgefl.data.options import Kind
 from edgefl.errors import DataError
 from edgefl.files import open_regular, read_regular, replacing
 from edgefl.memo import clear, one_at_a_time, sealed, unsealed
 from edgefl.runs.durable import boot
-
-Array = npt.NDArray[Any]
 
 LARGE = 256 * 2**20
 """Bytes of a file above which ``checked.json`` may spare reading it again; smaller ones are read by every process."""
@@ -87,7 +85,7 @@ class Mark(TypedDict):
 class Built(NamedTuple):
     """What an entry is written from: arrays, metadata, and text files by name."""
 
-    arrays: Mapping[str, Array]
+    arrays: Mapping[str, AnyArray]
     meta: Meta
     files: Mapping[str, str]
 
@@ -102,8 +100,8 @@ class StoredEntry:
 
     path: Path
     meta: Meta
-    arrays: Mapping[str, Array] = field(default_factory=dict, repr=False, compare=False)
-    files: Mapping[str, Array] = field(default_factory=dict, repr=False, compare=False)
+    arrays: Mapping[str, AnyArray] = field(default_factory=dict, repr=False, compare=False)
+    files: Mapping[str, AnyArray] = field(default_factory=dict, repr=False, compare=False)
 
     def text(self, name: str) -> str:
         """The content of a text file."""
@@ -227,8 +225,8 @@ _read: set[tuple[str, tuple[int, ...]]] = set()
 def _opened(folder: Path) -> StoredEntry:
     """An entry with all its files open.  Raises Damaged, or DataError if this process can't open files."""
     path = folder / "meta.json"
-    arrays: dict[str, Array] = {}
-    texts: dict[str, Array] = {}
+    arrays: dict[str, AnyArray] = {}
+    texts: dict[str, AnyArray] = {}
     try:
         contents: Contents = json.loads(unsealed(folder.name, read_regular(path)))
         before = _marked(folder)
@@ -275,7 +273,7 @@ def _checked(file: BinaryIO, digest: StoredFileDigest, mark: Mark | None) -> Mar
     return {"boot": boot(), "at": now / 1e9, "status": seen} if large else None
 
 
-def _mapped(file: BinaryIO) -> Array:
+def _mapped(file: BinaryIO) -> AnyArray:
     """The array of an open .npy file, memory-mapped and read-only.  Raises ValueError."""
     header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     version = np.lib.format.read_magic(file)

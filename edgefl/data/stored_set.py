@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edgefl.data.collection import IntArray
+from edgefl.arrays import AnyArray, Integers
 from edgefl.data.missing import patterns_of
 from edgefl.data.options import Kind
 from edgefl.data.split import SPLITS, held_out_samples
-from edgefl.data.stored_arrays import Array, StoredEntry
+from edgefl.data.stored_arrays import StoredEntry
 from edgefl.models.preprocessing import AudioPreprocessing, ImagePreprocessing, Preprocessing, TextPreprocessing
 from edgefl.work.description import TensorSpec
 from edgefl.work.tasks import like
@@ -33,7 +33,7 @@ class FederationPart:
     collection: StoredEntry
     entry: StoredEntry
     tasks: Mapping[Kind, str]
-    replaced: Mapping[str, Array] = field(default_factory=dict, repr=False)
+    replaced: Mapping[str, AnyArray] = field(default_factory=dict, repr=False)
 
     @property
     def dataset(self) -> str:
@@ -57,12 +57,12 @@ class FederationPart:
         return sizes
 
     @property
-    def clients(self) -> IntArray:
+    def clients(self) -> Integers:
         """The kind [clients] of each client, as an index into ``kinds``."""
         return np.array(self.entry.meta["client_kind"], np.int64)
 
     @cached_property
-    def arrays(self) -> dict[str, Array]:
+    def arrays(self) -> dict[str, AnyArray]:
         """All arrays of the collection and of the part, memory-mapped."""
         return {**self.collection.arrays, **self.entry.arrays, **self.replaced}
 
@@ -88,26 +88,26 @@ class FederationPart:
         """Whether modalities may be missing from its clients' samples."""
         return "client_pattern" in self.arrays
 
-    def rows(self, client: int, pattern: str | None = None) -> IntArray:
+    def rows(self, client: int, pattern: str | None = None) -> Integers:
         """Positions of a client's samples, optionally of one pattern; under ``shared`` clients may share some."""
         first, last = self.arrays["client_offset"][client : client + 2]
-        rows: IntArray = self.arrays["client_rows"][first:last]
+        rows: Integers = self.arrays["client_rows"][first:last]
         if pattern is None:
             return rows
         kind = self.kinds[self.entry.meta["client_kind"][client]]
         if not self.has_missing:
             return rows if pattern == kind else rows[:0]
-        selected: IntArray = rows[self.arrays["client_pattern"][first:last] == patterns_of(kind).index(pattern)]
+        selected: Integers = rows[self.arrays["client_pattern"][first:last] == patterns_of(kind).index(pattern)]
         return selected
 
-    def client_patterns(self) -> IntArray:
+    def client_patterns(self) -> Integers:
         """Samples [clients, 3] of each client by pattern, in the order of ``patterns_of`` its kind."""
         offsets = self.arrays["client_offset"]
         code = self.arrays["client_pattern"] if self.has_missing else np.zeros(offsets[-1], np.int64)
         owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
         return np.bincount(owner * 3 + code, minlength=3 * (len(offsets) - 1)).reshape(-1, 3)
 
-    def group_counts(self) -> IntArray | None:
+    def group_counts(self) -> Integers | None:
         """Sample groups [clients, 3] by pattern, if images may have several captions; else None."""
         if "image" not in self.arrays:
             return None
@@ -117,7 +117,7 @@ class FederationPart:
         pairs = np.unique(np.column_stack([cell, self.arrays["group"][rows]]), axis=0)
         return np.bincount(pairs[:, 0], minlength=3 * (len(offsets) - 1)).reshape(-1, 3)
 
-    def class_counts(self) -> IntArray:
+    def class_counts(self) -> Integers:
         """Samples [clients, classes + 1] of each class; the last column counts those of no class."""
         offsets = self.arrays["client_offset"]
         clients, width = len(offsets) - 1, len(self.classes) + 1
@@ -164,7 +164,7 @@ class FederationPart:
             classes=self.classes if self.tasks[cast(Kind, kind)] == "classify" else (),
         )
 
-    def load(self, pattern: str, rows: IntArray, names: Names[str]) -> dict[str, Tensor]:
+    def load(self, pattern: str, rows: Integers, names: Names[str]) -> dict[str, Tensor]:
         """The fields of these samples: those of ``names`` that the pattern has, and always the label."""
         arrays, fields = self.arrays, {}
         if "image" in pattern and "image" in names:
@@ -192,7 +192,7 @@ class FederationPart:
         after[:, :-1] = tokens[:, 1:]
         return after.masked_fill_(after == self.entry.meta["padding"], -1)
 
-    def _target(self, rows: IntArray) -> Tensor:
+    def _target(self, rows: Integers) -> Tensor:
         """Scores [samples, classes]: as published, else 1 for the label; zeros for samples without a class."""
         answer, score = self.arrays["label"][rows][:, None], np.ones((len(rows), 1), np.float32)
         if "answer" in self.arrays:

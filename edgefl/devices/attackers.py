@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from edgefl import registry, seeds, units
+from edgefl.arrays import AnyArray, Booleans
 from edgefl.registry.part_fields import Fields
 
 
@@ -36,9 +36,9 @@ def parse_attack(value: Any) -> Any:
     return value
 
 
-def draw_attackers(options: AttackOptions | None, clients: int, seed: int) -> NDArray[np.bool_]:
+def draw_attackers(options: AttackOptions | None, clients: int, seed: int) -> Booleans:
     """Which clients attack, `[clients]`; a larger share adds attackers to those of a smaller one."""
-    attackers: NDArray[Any] = np.zeros(clients, bool)
+    attackers: AnyArray = np.zeros(clients, bool)
     if options is None or not options.share or not clients:
         return attackers
     count = min(max(int(options.share * clients + 0.5), 1), clients)

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel
 
 from edgefl import registry, seeds
+from edgefl.arrays import Booleans, Floats, Integers
 from edgefl.devices.availability_options import (
     AvailabilityOptions,
     DiurnalOptions,
@@ -28,9 +29,6 @@ from edgefl.devices.calls import Calls
 from edgefl.errors import PluginError
 from edgefl.registry.answers import named
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Booleans = NDArray[np.bool_]
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 FEW = 64

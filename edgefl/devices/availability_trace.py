@@ -13,15 +13,11 @@ from pathlib import Path
 from typing import TextIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgefl import units
+from edgefl.arrays import Booleans, Floats, Integers
 from edgefl.errors import DeviceError, UnitError, suggestion
 from edgefl.files import open_regular
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Booleans = NDArray[np.bool_]
 
 _SHAPE = "a trace has a row for each interval in which a device was available: device, start, end (seconds)"
 

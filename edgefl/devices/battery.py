@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from math import inf
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from pydantic import Field, field_validator
 
 from edgefl import seeds, units
+from edgefl.arrays import Booleans, Floats, Integers
 from edgefl.devices.profile import Device
 from edgefl.registry.part_fields import Fields
-
-Floats = NDArray[np.float64]
 
 
 class BatteryOptions(Fields):
@@ -74,7 +73,7 @@ class Batteries:
         self,
         options: BatteryOptions,
         devices: tuple[Device, ...],
-        device_index: NDArray[np.unsignedinteger],
+        device_index: Integers,
         seed: int,
     ):
         self.options, self.devices, self.device_index, self.seed = options, devices, device_index, seed
@@ -117,7 +116,7 @@ class Batteries:
         self._since[rows] = at
         self._changed[rows] = True
 
-    def ready(self, clients: ArrayLike, at: ArrayLike) -> NDArray[np.bool_]:
+    def ready(self, clients: ArrayLike, at: ArrayLike) -> Booleans:
         """Whether a battery isn't empty and has at least its reserve at ``at`` seconds: `[clients]`."""
         rows = np.asarray(clients, dtype=np.int64)
         drawn = self._draw(rows)
@@ -145,7 +144,7 @@ class Batteries:
         self._joules = np.zeros(len(self.device_index))
         self._since = np.zeros(len(self.device_index))
 
-    def _draw(self, rows: NDArray[np.int64]) -> _BatteryDraw:
+    def _draw(self, rows: Integers) -> _BatteryDraw:
         options, kinds = self.options, self.device_index[rows]
         drawn = None
         capacity = self._profile_capacity[kinds]
@@ -162,7 +161,7 @@ class Batteries:
         watts = options.charge_watts - (self._idle[kinds] if options.idle else np.zeros(len(rows)))
         return _BatteryDraw(capacity, initial, watts)
 
-    def _level(self, rows: NDArray[np.int64], drawn: _BatteryDraw, at: ArrayLike) -> Floats:
+    def _level(self, rows: Integers, drawn: _BatteryDraw, at: ArrayLike) -> Floats:
         last_level = np.where(self._changed[rows], self._joules[rows], drawn.initial)
         idle_seconds = np.maximum(np.asarray(at, dtype=float) - self._since[rows], 0.0)
         return np.clip(last_level + drawn.watts * idle_seconds, 0.0, drawn.capacity)

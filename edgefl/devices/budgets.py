@@ -9,17 +9,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from edgefl import registry, units
+from edgefl.arrays import Floats, Integers
 from edgefl.devices.profile import Device, Link
 from edgefl.errors import PluginError
-
-Floats = NDArray[np.float64]
-Integers = NDArray[Any]
 
 FIELDS: Mapping[str, str] = {
     "memory": "memory",

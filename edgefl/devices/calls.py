@@ -14,10 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl import seeds
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Booleans = NDArray[np.bool_]
+from edgefl.arrays import Booleans, Floats, Integers
 
 ON, OFF = 0, 1
 """Kinds of calls."""

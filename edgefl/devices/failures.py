@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from edgefl import seeds, units
+from edgefl.arrays import Floats
 from edgefl.devices.attackers import AttackOptions, parse_attack
 from edgefl.errors import UnitError
 from edgefl.registry.part_fields import Fields, OptionsOf
@@ -126,8 +127,8 @@ class Failures:
     """
 
     phase: NDArray[np.int8]
-    fraction: NDArray[np.float64]
-    slow: NDArray[np.float64]
+    fraction: Floats
+    slow: Floats
 
 
 def draw_failures(options: FailureOptions, seed: int, round: int, clients: ArrayLike) -> Failures:

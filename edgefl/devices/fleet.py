@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edgefl import seeds
+from edgefl.arrays import Booleans, Floats, Integers
 from edgefl.devices.attackers import draw_attackers
 from edgefl.devices.availability import Always, Availability, availability_of
 from edgefl.devices.battery import Batteries
@@ -22,9 +22,6 @@ from edgefl.devices.profile import Device, Link, load_device, load_link
 from edgefl.devices.relays import Relays
 from edgefl.devices.runtime import PYTORCH, RuntimeChoice, available_memory_bytes, with_runtime
 from edgefl.errors import DeviceError
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.unsignedinteger[Any]]
 
 
 @dataclass(frozen=True)
@@ -44,17 +41,17 @@ class Fleet:
 
     devices: tuple[Device, ...]
     links: tuple[Link, ...]
-    device_index: Indices
-    link_index: Indices
+    device_index: Integers
+    link_index: Integers
     budgets: Mapping[str, Floats]
-    memory_of_device: NDArray[np.bool_]
+    memory_of_device: Booleans
     server: Device
     availability: Availability = field(default_factory=Always)
     failures: FailureOptions = field(default_factory=FailureOptions)
     battery: Batteries | None = None
     throttling: bool = False
     server_link: ServerLinkOptions | None = None
-    attackers: NDArray[np.bool_] | None = None
+    attackers: Booleans | None = None
     runtime: RuntimeChoice = PYTORCH
     energy_total: Floats | None = None
     carbon_intensity: float | None = None
@@ -183,14 +180,14 @@ def apportion(shares: Mapping[str, float | int], clients: int) -> dict[str, int]
     return counts
 
 
-def _available_memory(devices: tuple[Device, ...], index: Indices) -> Floats:
+def _available_memory(devices: tuple[Device, ...], index: Integers) -> Floats:
     """What each client's device can give to tensors: `[clients]`."""
     if len(devices) == 1:
         return np.broadcast_to(float(available_memory_bytes(devices[0])), len(index))
     return np.array([available_memory_bytes(device) for device in devices], dtype=float)[index]
 
 
-def _assign(field_name: str, shares: Mapping[str, float | int], clients: int, seed: int) -> Indices:
+def _assign(field_name: str, shares: Mapping[str, float | int], clients: int, seed: int) -> Integers:
     try:
         counts = apportion(shares, clients)
     except DeviceError as error:
@@ -204,8 +201,8 @@ def _assign(field_name: str, shares: Mapping[str, float | int], clients: int, se
 
 
 def draw_budgets(
-    options: BudgetOptions, devices: tuple[Device, ...], device_index: Indices, seed: int
-) -> tuple[dict[str, Floats], NDArray[np.bool_]]:
+    options: BudgetOptions, devices: tuple[Device, ...], device_index: Integers, seed: int
+) -> tuple[dict[str, Floats], Booleans]:
     """Draw the clients' budgets, by name in the order of ``BudgetOptions.limits``: `[clients]` each, inf without limit.
 
     A memory budget is what the owner grants or what the device has, whichever is less.  The second result tells where
@@ -234,7 +231,7 @@ def _budget(
     limits: Amount | Mixture | None,
     whole: bool,
     devices: tuple[Device, ...],
-    index: Indices,
+    index: Integers,
     seed: int,
 ) -> Floats:
     """The clients' budgets for one field of BudgetOptions, inf where there is no limit: `[clients]`."""

@@ -15,9 +15,9 @@ from math import inf
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, PositiveFloat, TypeAdapter, ValidationError
 
+from edgefl.arrays import Floats
 from edgefl.devices.written_facts import FactSource, library_folder, read_written
 from edgefl.errors import DeviceError, UnknownName
 from edgefl.operator_classes import OPERATOR_CLASSES, OPERATOR_NAMES, OperatorName
@@ -114,7 +114,7 @@ class Processor:
     sample_seconds: float = 0.0
 
     @cached_property
-    def shares(self) -> NDArray[np.float64]:
+    def shares(self) -> Floats:
         """``arithmetic`` and ``memory`` as an array `[2, operator classes]`."""
         return np.array([self.arithmetic, self.memory])
 

@@ -13,10 +13,10 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeVar, cast, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from edgefl import registry, units
+from edgefl.arrays import Floats
 from edgefl.devices.processors import (
     OWN_SHAPE,
     PYTORCH_NAME,
@@ -129,16 +129,14 @@ class Device(Hardware):
     modes: tuple[str, ...] = ()
     """Power modes, each a device ``NAME@MODE``, with the numbers that differ; one in a mode has none."""
 
-    def throttled(self, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    def throttled(self, seconds: Floats) -> Floats:
         """Seconds of uninterrupted computing with throttling, from the seconds that it takes without: `[n]`."""
         if self.throttle_after_seconds == inf:
             return seconds
         return throttled(seconds, self.throttle_after_seconds, self.throttled_share)
 
 
-def throttled(
-    seconds: NDArray[np.float64], after: float | NDArray[np.float64], share: float | NDArray[np.float64]
-) -> NDArray[np.float64]:
+def throttled(seconds: Floats, after: float | Floats, share: float | Floats) -> Floats:
     """Duration of computing on devices that keep only ``share`` of their rate ``after`` so many seconds: `[n]`.
 
     ``seconds`` are the durations without throttling, `[n]`.

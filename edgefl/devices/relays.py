@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from edgefl import seeds
+from edgefl.arrays import AnyArray, Booleans, Floats
 from edgefl.devices.options import RelayLinkOptions, RelayOptions
 from edgefl.devices.profile import Link, load_link
 from edgefl.errors import DeviceError
@@ -23,7 +23,7 @@ class Relays:
     server.  ``failures`` is the probability that a relay is lost in a round.
     """
 
-    of: NDArray[Any]
+    of: AnyArray
     link: Link
     failures: float = 0.0
 
@@ -40,17 +40,17 @@ class Relays:
         seeds.generator(seed, "relays").shuffle(of)
         return cls(of, _link(options.link), options.failures)
 
-    def lost(self, seed: int, number: int, relays: ArrayLike) -> NDArray[np.bool_]:
+    def lost(self, seed: int, number: int, relays: ArrayLike) -> Booleans:
         """Which of these relays are lost in the dispatch of this ``number``: `[relays]`.
 
         A relay's draw doesn't depend on the others.
         """
         if not self.failures:
             return np.zeros(len(np.asarray(relays)), bool)
-        drawn: NDArray[np.bool_] = seeds.uniforms(seed, "relay failures", number, of=relays)[:, 0] < self.failures
+        drawn: Booleans = seeds.uniforms(seed, "relay failures", number, of=relays)[:, 0] < self.failures
         return drawn
 
-    def jitter(self, seed: int, number: int, relays: ArrayLike) -> NDArray[np.float64]:
+    def jitter(self, seed: int, number: int, relays: ArrayLike) -> Floats:
         """Lognormal factors with median 1 on the seconds of these relays' downloads and uploads: `[2, relays]`."""
         if not self.link.jitter:
             return np.ones((2, len(np.asarray(relays))))

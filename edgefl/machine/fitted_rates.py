@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.optimize import least_squares
 
+from edgefl.arrays import Floats
 from edgefl.cost.step_seconds import step_seconds
 from edgefl.devices import Hardware
 from edgefl.devices.processors import Processor, ProcessorKind
 from edgefl.operator_classes import OPERATOR_CLASSES, OperatorClass
 
-Floats = NDArray[np.float64]
 Machine = TypeVar("Machine", bound=Hardware)
 
 HOLD = 0.01

@@ -22,10 +22,10 @@ from itertools import pairwise
 import numpy as np
 import psutil
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from edgefl.arrays import Floats
 from edgefl.cost.client_cost import operator_table
 from edgefl.devices import Device
 from edgefl.machine import host
@@ -33,7 +33,6 @@ from edgefl.machine.fitted_rates import TimedStep, rates_of
 from edgefl.work import Meter
 from edgefl.work.torch_device import threads
 
-Floats = NDArray[np.float64]
 Step = Callable[[Meter | None], None]
 Clock = Callable[[Callable[[], object]], float]
 

@@ -10,9 +10,9 @@ from functools import partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
+from edgefl.arrays import Floats
 from edgefl.devices import Hardware
 from edgefl.devices.processors import ProcessorKind
 from edgefl.machine import host
@@ -34,8 +34,6 @@ from edgefl.machine.microbenchmarks import (
     timed_steps,
 )
 from edgefl.operator_classes import OperatorClass
-
-Floats = NDArray[np.float64]
 
 HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 SPARE = 0.5

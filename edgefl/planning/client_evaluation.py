@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgefl import seeds
+from edgefl.arrays import Booleans, Integers
 from edgefl.cost import ClientCost, traffic, work_key
 from edgefl.devices import Device, Link
 from edgefl.planning.payload_options import encoded
@@ -21,8 +21,6 @@ from edgefl.schedules import Stage
 from edgefl.work import Form, Payload, Work, interned
 from edgefl.work.description import Scalar
 from edgefl.work.optimizer.learning_rates import at_stage
-
-Integers = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ class ScoringPlanner:
     def plan(
         self,
         round: int,
-        trains: NDArray[np.bool_],
+        trains: Booleans,
         stage: Integers,
         stale: Callable[[int, Work, Stage], tuple[str, ...]],
     ) -> Scored:

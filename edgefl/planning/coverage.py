@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgefl.arrays import AnyArray, Booleans, Integers
 from edgefl.data import Federation
 from edgefl.planning.setup import Setup
 from edgefl.records.sweep import Coverage
-
-Booleans = NDArray[np.bool_]
-Integers = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -25,7 +21,7 @@ class DataCoverage:
     """
 
     samples: Integers
-    classes: NDArray[Any] | None
+    classes: AnyArray | None
     names: tuple[str, ...]
     everyone: Mapping[str, Booleans]
 

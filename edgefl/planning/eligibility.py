@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from math import inf
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from edgefl import units
+from edgefl.arrays import Booleans, Floats, Integers
 from edgefl.devices.budgets import budget_named
 from edgefl.errors import DeviceError
 
@@ -17,8 +18,6 @@ OWNER, DEVICE = "owner", "device"
 """Whose word a memory budget is: what the owner grants, or what the device has if that is less."""
 ROUND, JOB = "round", "job"
 """What a budget of joules is for: a round, or what is left for all of them if that is less."""
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -76,14 +75,14 @@ class Verdicts:
     left for all rounds.
     """
 
-    eligible: NDArray[np.bool_]
-    binding: NDArray[np.int64]
+    eligible: Booleans
+    binding: Integers
     shares: Floats
     margins: Mapping[str, Floats]
     costs: Mapping[str, Floats]
     budgets: Mapping[str, Floats]
-    memory_of_device: NDArray[np.bool_]
-    joules_of_job: NDArray[np.bool_]
+    memory_of_device: Booleans
+    joules_of_job: Booleans
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from edgefl.arrays import Booleans, Floats, Integers
 from edgefl.planning.eligibility import gate
-
-Integers = NDArray[Any]
 
 Offer = Callable[[Integers], tuple[Integers, Mapping[str, ArrayLike]]]
 """One stage, called with client indices: returns the row of each client in the caller's table of costs, and these
@@ -28,13 +26,11 @@ class StageChoices:
 
     stage: NDArray[np.int16]
     row: NDArray[np.int32]
-    eligible: NDArray[np.bool_]
+    eligible: Booleans
     binding: NDArray[np.int8]
 
 
-def choose_stages(
-    offers: Mapping[int, Offer], budgets: Mapping[str, NDArray[np.float64]], *, why: bool = True
-) -> StageChoices:
+def choose_stages(offers: Mapping[int, Offer], budgets: Mapping[str, Floats], *, why: bool = True) -> StageChoices:
     """Choose for each client the first offered stage that fits its budgets, or else the nearest stage.
 
     ``offers`` are by index of the stage, best first; each is called once, with the clients that no earlier offer

@@ -9,19 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgefl.arrays import Floats, Integers
 from edgefl.cost import Phases, amounts_of, numbers_of
 from edgefl.devices import Device, Link
 from edgefl.devices.budgets import BUDGETS, Rounds, amounts
 from edgefl.planning.judge import StageChoices, choose_stages
 from edgefl.planning.planner import Demand
-
-Integers = NDArray[Any]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgefl import registry
+from edgefl.arrays import Booleans, Floats, Integers
 from edgefl.devices import Fleet
 from edgefl.methods import Method
 from edgefl.planning.payload_options import PayloadOptions
@@ -19,9 +20,6 @@ from edgefl.planning.stop_options import StopOptions
 from edgefl.schedules import Schedule, Stage
 from edgefl.training import Sources
 from edgefl.work import Work
-
-Integers = NDArray[Any]
-Booleans = NDArray[np.bool_]
 
 
 class Clients(Sources, Protocol):
@@ -177,8 +175,8 @@ class Setup:
         )
 
     def budgets(
-        self, clients: Integers | slice, fleet: Fleet | None = None, spent: Integers | None = None
-    ) -> dict[str, Integers]:
+        self, clients: Integers | slice, fleet: Fleet | None = None, spent: Floats | None = None
+    ) -> dict[str, Floats]:
         """Budgets of these clients (of ``fleet``, if given), by their names.
 
         A deadline caps all seconds, and what is left of ``energy_total`` the joules; ``spent`` `[all clients]` are the
@@ -192,14 +190,14 @@ class Setup:
             allowed["seconds"] = np.minimum(allowed["seconds"], self.round.deadline)
         return allowed
 
-    def joules_left(self, clients: Integers | slice, fleet: Fleet, spent: Integers | None) -> Integers | None:
+    def joules_left(self, clients: Integers | slice, fleet: Fleet, spent: Floats | None) -> Floats | None:
         """What is left of ``energy_total``, at least 0: `[clients]`; None if the fleet has no such budget."""
         if fleet.energy_total is None:
             return None
-        whole: Integers = fleet.energy_total[clients]
+        whole: Floats = fleet.energy_total[clients]
         return whole if spent is None else np.maximum(whole - spent[clients], 0.0)
 
-    def of_job(self, clients: Integers, spent: Integers | None = None) -> Booleans:
+    def of_job(self, clients: Integers, spent: Floats | None = None) -> Booleans:
         """Whether a client's budget of joules is what is left for all its rounds, less than for one: `[clients]`."""
         left = self.joules_left(clients, self.fleet, spent)
         return np.zeros(len(clients), bool) if left is None else left < self.fleet.budgets["joules"][clients]

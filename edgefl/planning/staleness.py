@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from pydantic import Field, model_validator
 
+from edgefl.arrays import Floats
 from edgefl.registry.part_fields import Fields
 
 FIELDS = {"constant": (), "polynomial": ("a",), "hinge": ("a", "b")}
@@ -47,7 +48,7 @@ class StalenessOptions(Fields):
                 raise ValueError(f"{self.name} has no {field}: it belongs to {others}")
         return self
 
-    def discount(self, staleness: ArrayLike) -> NDArray[np.float64]:
+    def discount(self, staleness: ArrayLike) -> Floats:
         """s(t) for each staleness t >= 0, in versions of the global model; the same shape, in (0, 1]."""
         t = np.asarray(staleness, dtype=float)
         if (t < 0).any():
@@ -69,7 +70,7 @@ def parse_staleness(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
-def mixed(alpha: float, discount: ArrayLike) -> NDArray[np.float64]:
+def mixed(alpha: float, discount: ArrayLike) -> Floats:
     """FedAsync's alpha_t = alpha s(t): the share of an update in x_t = (1 - alpha_t) x_{t-1} + alpha_t x_new."""
     if not 0 < alpha <= 1:
         raise ValueError(f"alpha must be in (0, 1], not {alpha:g}")

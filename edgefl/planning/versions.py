@@ -11,13 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgefl.arrays import Integers
 from edgefl.schedules import Stage, keeps
 from edgefl.work import Address, Description, Item, Payload
 
 Versions = Mapping[Address, int]
-Integers = NDArray[Any]
 
 MOST_STEPS = 8
 """Number of different steps that versions are kept apart for."""

@@ -9,16 +9,12 @@ from math import inf
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgefl.arrays import AnyArray, Booleans, Floats, Integers
 from edgefl.cost import Predictor
 from edgefl.devices import Fleet
 from edgefl.planning import DEVICE, OWNER, Demand, Planner, Priced, Prices, Setup, Verdicts, choose, gate
 from edgefl.schedules import Stage
-
-Integers = NDArray[Any]
-Floats = NDArray[np.float64]
-Booleans = NDArray[np.bool_]
 
 LEFT_OUT = -1
 """The work of clients that the method leaves out of a stage."""
@@ -118,7 +114,7 @@ def evaluated(workload: Workload, fleet: Fleet | None = None, *, why: bool = Tru
         works = {index: of_groups[groups] for index, of_groups in offered.items()}
         chosen = choose(works, pairs, table, setup.budgets(clients, fleet), why=why)
 
-        def for_all(values: NDArray[Any], default: Any) -> NDArray[Any]:
+        def for_all(values: AnyArray, default: Any) -> AnyArray:
             whole = np.full(len(group), default, values.dtype)
             whole[clients] = values
             return whole
@@ -175,8 +171,8 @@ def hardest(
     group: Integers,
     pair: Integers,
     budgets: Mapping[str, Floats],
-    memory_of_device: NDArray[np.bool_],
-    joules_of_job: NDArray[np.bool_] | bool = False,
+    memory_of_device: Booleans,
+    joules_of_job: Booleans | bool = False,
     *,
     stage: int | None = None,
 ) -> Hardest:

@@ -14,10 +14,10 @@ from itertools import pairwise
 from math import inf, isfinite, sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import chdtrc, stdtr, stdtrit
 
 from edgefl import seeds
+from edgefl.arrays import Floats
 from edgefl.records.compare import SeedFigure
 from edgefl.report.spread import SeedSpread
 
@@ -30,8 +30,6 @@ MOST_SEEDS = 10_000
 RESAMPLES = 10_000
 ROUNDING = 1e-12
 """Scores that differ by at most this share of the larger one are equal: sums of equal terms in another order."""
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,12 @@ many for the rule."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from edgefl import registry
+from edgefl.arrays import AnyArray
 from edgefl.methods.aggregation.rules import ByUpdate, Rule, rule
 from edgefl.planning.setup import Setup
 from edgefl.training import Attack
@@ -71,7 +70,7 @@ def _compared(named: Rule, updates: Sequence[Update]) -> Iterator[tuple[str, Seq
             yield having[0].kind, [update.client for update in having]
 
 
-def attack_column(setup: Setup, clients: NDArray[Any]) -> Texts:
+def attack_column(setup: Setup, clients: AnyArray) -> Texts:
     """JSON texts of the field ``attack`` for these clients, null for honest ones; no field in a run without attackers.
 
     The field is in every record of a run with attackers, so that its records have equal fields.

@@ -12,18 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgefl.arrays import Booleans, Floats, Integers
 from edgefl.cost import Phases, carried, joules_of
 from edgefl.devices.failures import BEFORE, CORRUPTED, DOWNLOAD, TRAINING, TRUNCATED, UPLOAD, Failures
 from edgefl.planning.planner import Plan
 from edgefl.planning.versions import Versions
-
-Floats = NDArray[np.float64]
-Integers = NDArray[Any]
 
 OUTCOMES = (
     "finished", "late", "dropped", "offline", "corrupted", "truncated", "out of memory", "battery empty", "rejected",
@@ -69,7 +65,7 @@ class Flights:
     failures: Failures
     leaves: Floats
     joules: Floats
-    no_memory: NDArray[np.bool_]
+    no_memory: Booleans
     throttling: bool = False
     begins: Floats | None = None
 
@@ -149,12 +145,12 @@ class Landings:
         return down + busy + up
 
     @property
-    def finished(self) -> NDArray[np.bool_]:
+    def finished(self) -> Booleans:
         """Mask of flights whose update arrived intact and wasn't rejected."""
         return np.asarray(self.outcome == FINISHED)
 
     @property
-    def downloaded(self) -> NDArray[np.bool_]:
+    def downloaded(self) -> Booleans:
         """Mask of flights whose download is complete."""
         return np.asarray(self.phase >= AT_COMPUTE)
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgefl.arrays import Booleans, Integers
 from edgefl.cost import Phases
 from edgefl.devices.failures import NONE, draw_failures
 from edgefl.planning.cohort_places import places
 from edgefl.planning.setup import Setup
 from edgefl.simulation.client import Flight, flights_from
-from edgefl.simulation.closed_form import AT_END, FINISHED, Dispatch, Flights, Integers
+from edgefl.simulation.closed_form import AT_END, FINISHED, Dispatch, Flights
 from edgefl.simulation.run_state import SimulationRun
 from edgefl.simulation.selection.base import Candidates
 from edgefl.simulation.selection.orders import NO_CLIENTS
@@ -28,7 +28,7 @@ def candidates(run: SimulationRun, round: int, kinds: Sequence[str]) -> Candidat
     by_index = [kind for kind in setup.clients.kinds if kinds and setup.method.participates(kind, round)]
     groups = {kind: members(kind) if kind in kinds else NO_CLIENTS for kind in by_index}
 
-    def ready(clients: Integers) -> NDArray[np.bool_]:
+    def ready(clients: Integers) -> Booleans:
         free = run.progress.presence.available(clients, run.now)
         if batteries is not None:
             free &= batteries.ready(clients, run.now)

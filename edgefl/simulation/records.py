@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
+from edgefl.arrays import Floats, Integers
 from edgefl.cost import ComputeCost, compute_cost
 from edgefl.planning.client_evaluation import Scoring
 from edgefl.planning.eligibility import Verdict
@@ -25,7 +25,7 @@ from edgefl.records.record import types_of
 from edgefl.records.rounds import CARBON, SUMMED, ServerWorkRecord
 from edgefl.records.writing import RecordTemplate, inner, texts
 from edgefl.simulation.attackers import attack_column
-from edgefl.simulation.closed_form import OUTCOMES, PHASES, Integers, Landings
+from edgefl.simulation.closed_form import OUTCOMES, PHASES, Landings
 from edgefl.simulation.learning import Arrival
 from edgefl.simulation.roster import CHUNK, Roster
 from edgefl.work import Description, Source, Work
@@ -49,7 +49,8 @@ def verdict_records(roster: Roster, clients: Integers, round: int) -> list[Verdi
     In a fleet above MOST_VERDICTS one record stands for all ``clients`` of one cell and verdict, and shows the client
     with the smallest margin.
     """
-    shown, counts = clients, np.ones(len(clients), np.int64)
+    shown = clients
+    counts: Integers = np.ones(len(clients), np.int64)
     if len(roster.cell) > MOST_VERDICTS:
         shown, counts = _tightest(roster, clients)
     verdicts = roster.verdicts(shown)
@@ -85,7 +86,7 @@ def _tightest(roster: Roster, clients: Integers) -> tuple[Integers, Integers]:
     return first[codes], counts[codes]
 
 
-def _remaining_share(roster: Roster, clients: Integers) -> NDArray[np.float64]:
+def _remaining_share(roster: Roster, clients: Integers) -> Floats:
     """Smallest remaining share of a budget, `[clients]`."""
     least = np.full(len(clients), np.inf)
     budgets = roster.budgets(clients)
@@ -203,7 +204,7 @@ OF_LANDINGS = {
 """Fields of a record that are columns of ``Landings``, with their names there."""
 
 
-def carbon(setup: Setup, landings: Landings) -> dict[str, NDArray[np.float64]]:
+def carbon(setup: Setup, landings: Landings) -> dict[str, Floats]:
     """Grams of CO2 equivalent by phase, `[landings]` each; empty without a carbon intensity."""
     intensity = setup.fleet.carbon_intensity
     if intensity is None:

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgefl.arrays import Booleans, Floats, Integers
 from edgefl.cost import carried
 from edgefl.cost.relay_traffic import shared_bytes, summed_bytes
 from edgefl.devices import Relays
 from edgefl.planning.planner import Plan
-from edgefl.simulation.closed_form import AT_UPLOAD, RELAY_LOST, Flights, Floats, Integers, Landings
+from edgefl.simulation.closed_form import AT_UPLOAD, RELAY_LOST, Flights, Landings
 from edgefl.simulation.tally import Tally
 from edgefl.work import Payload
 
@@ -108,7 +108,7 @@ class Relayed:
     at: float
     down: Integers
     factors: Floats
-    lost: NDArray[np.bool_]
+    lost: Booleans
     fetched: Floats
 
     @property
@@ -117,7 +117,7 @@ class Relayed:
         return np.asarray(self.fetched[self.of])
 
     @property
-    def kept(self) -> NDArray[np.bool_]:
+    def kept(self) -> Booleans:
         """Mask of flights whose relay isn't lost."""
         return np.asarray(~self.lost[self.of])
 

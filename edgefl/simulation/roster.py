@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgefl.arrays import Booleans, Floats, Integers
 from edgefl.cost import round_numbers
 from edgefl.planning import (
     ClientVersions,
@@ -30,9 +30,6 @@ from edgefl.planning import (
 )
 from edgefl.schedules import Stage
 from edgefl.work import Address
-
-Integers = NDArray[Any]
-Floats = NDArray[np.float64]
 
 CHUNK = 1 << 17
 """Number of clients that are judged at a time, which bounds the memory of temporary arrays."""
@@ -153,7 +150,7 @@ class Roster:
             for kind in setup.clients.kinds:
                 if kind not in kinds:
                     self.cell[setup.of_kind(kind)] = NO_CELL
-            affected = np.flatnonzero(takes_part)
+            affected: Integers = np.flatnonzero(takes_part)
             self._note_frozen(current)
         else:
             moved = self._note_frozen(current)
@@ -178,9 +175,9 @@ class Roster:
                 moved.append(members[~self._placed(self._order[: self._order.index(key[2])], members)])
         return np.unique(np.concatenate(moved)) if moved else np.zeros(0, np.int64)
 
-    def _placed(self, stages: Sequence[int], clients: Integers | slice = slice(None)) -> NDArray[np.bool_]:
+    def _placed(self, stages: Sequence[int], clients: Integers | slice = slice(None)) -> Booleans:
         """Mask of these clients (default: all) that fit one of these stages, by their last verdicts."""
-        fits: NDArray[np.bool_] = self.eligible[clients] & np.isin(self.stage[clients], stages)
+        fits: Booleans = self.eligible[clients] & np.isin(self.stage[clients], stages)
         return fits
 
     def _judge(

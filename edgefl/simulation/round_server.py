@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-import numpy as np
-from numpy.typing import NDArray
-
+from edgefl.arrays import Booleans, Integers
 from edgefl.errors import RunError
 from edgefl.planning.round_options import RoundOptions
 from edgefl.schedules import Stage
 from edgefl.simulation.client import Flight, flights_from, landings
 from edgefl.simulation.clock import LAST, Steps
-from edgefl.simulation.closed_form import FINISHED, Flights, Integers, Landings, closed
+from edgefl.simulation.closed_form import FINISHED, Flights, Landings, closed
 from edgefl.simulation.cohort import candidates, cohort_size, dispatch_clients, dispatch_one
 from edgefl.simulation.in_flight import InFlight
 from edgefl.simulation.landings import land_cohort, land_flight, record_processed
@@ -202,7 +200,7 @@ class RoundServer:
         dispatch = run.next_dispatch(self.round)
         flights = dispatch_clients(run, clients, dispatch)
         relayed = None if parts.tier is None else parts.tier.send(flights)
-        kept: NDArray[np.bool_] | bool = True
+        kept: Booleans | bool = True
         if relayed is not None:
             flights, kept = replace(flights, begins=relayed.begins), relayed.kept
         wanted, over = parts.policy.wanted(self.cohort(), len(clients)), parts.policy.over(self.now)

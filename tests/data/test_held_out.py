@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgefl.arrays import Integers
 from edgefl.data import DataOptions, Federation, open_federation
-from edgefl.data.collection import IntArray
 from edgefl.data.split import held_out_counts, held_out_samples
 from edgefl.errors import DataError
 from edgefl.work import Pass
@@ -56,7 +56,7 @@ def test_no_batch_of_training_has_a_sample_that_is_held_out(whole: Federation, d
         pass_ = Pass("any", data, (kind,), 1, data == "private", {"fields": [kind]})  # type: ignore[arg-type]
         return Counter(batch[kind].numpy().tobytes() for _, batch in divided.client(client).batches(pass_, 3))
 
-    def pictures(rows: IntArray) -> Counter[bytes]:
+    def pictures(rows: Integers) -> Counter[bytes]:
         return Counter(part.load(kind, rows[i : i + 1], (kind,))[kind].numpy().tobytes() for i in range(len(rows)))
 
     assert batches("private") == pictures(divided.rows(client))

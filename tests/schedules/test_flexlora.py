@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from tensors import assert_equal_tensors
 from torch import Tensor
 
 import edgefl
 from edgefl import models
+from edgefl.arrays import Floats
 from edgefl.commands.compose import compose
 from edgefl.errors import EdgeflError
 from edgefl.methods import Method, ServerState, Update
@@ -24,7 +24,6 @@ from edgefl.scenario import load
 from edgefl.schedules.flexlora import Ranked
 
 Tiny = Callable[..., dict[str, Any]]
-Matrix = NDArray[np.float64]
 TOWER = {"blocks": 2, "width": 16, "heads": 2, "patch": 8}
 DATA = {"source": "glyphs", "clients": {"image": 6}, "samples": 40, "size": 16, "validation": 40, "test": 40}
 LORA = {"name": "lora", "rank": 4, "parts": ["attn.qkv", "mlp.fc1"]}
@@ -61,7 +60,7 @@ def update(state: ServerState, work: Any, client: int, samples: int) -> Update:
     return Update(client, "image", {"image": samples}, work, {"model": sent}, base)
 
 
-def products(tensors: Mapping[str, Tensor]) -> dict[str, Matrix]:
+def products(tensors: Mapping[str, Tensor]) -> dict[str, Floats]:
     """B A of every layer, in float64."""
     names = [a.removesuffix(".lora_a") for a in tensors if a.endswith(".lora_a")]
     return {n: tensors[f"{n}.lora_b"].double().numpy() @ tensors[f"{n}.lora_a"].double().numpy() for n in names}

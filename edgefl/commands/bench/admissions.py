@@ -9,8 +9,8 @@ from math import inf, nextafter
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgefl.arrays import Floats, Integers
 from edgefl.commands.run.fingerprint import fixed_part
 from edgefl.cost import Predictor
 from edgefl.devices import Fleet
@@ -19,8 +19,6 @@ from edgefl.planning import Planner, Setup
 from edgefl.planning.workload import LEFT_OUT, Workload, evaluated, workload_of
 from edgefl.scenario import Scenario
 from edgefl.work.description import digest
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Works:
         """The amounts from which some client can do more, smallest first."""
         return sorted({amount for amounts in self.takes for amount in amounts.tolist()})
 
-    def fits(self, fleet: Fleet) -> NDArray[np.int64]:
+    def fits(self, fleet: Fleet) -> Integers:
         """How many of its works fit each client's budget on this fleet: `[clients]`."""
         assert self.budget is not None
         allowed, group = fleet.budgets[self.budget], self.setup.client_group

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from edgefl.arrays import Floats
 from edgefl.records.published import Agreement, Estimate
 from edgefl.seeds import generator
 
@@ -14,7 +15,6 @@ DRAWS = 1000
 SEED = 42
 FEWEST_CLUSTERS = 5
 FACTOR = 1.5
-Floats = NDArray[np.float64]
 
 
 def agreement(

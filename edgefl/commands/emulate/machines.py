@@ -9,11 +9,12 @@ from math import inf, isfinite
 
 import numpy as np
 import psutil
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from edgefl import registry, units
+from edgefl.arrays import Booleans, Floats
 from edgefl.devices import Device, FailureOptions, Fleet
-from edgefl.devices.availability import Always, Booleans
+from edgefl.devices.availability import Always
 from edgefl.devices.fleet import apportion
 from edgefl.emulation.emulator import EmulatedClient
 from edgefl.emulation.limits import LEAST_SHARE
@@ -90,7 +91,7 @@ class SlowedFleet(Fleet):
 
     factors: Mapping[tuple[int, int], float] = field(default_factory=dict)
 
-    def jitter(self, seed: int, round: int, clients: ArrayLike) -> NDArray[np.float64]:
+    def jitter(self, seed: int, round: int, clients: ArrayLike) -> Floats:
         """The factors of computing in this dispatch, 1 where none is known; transfers take what they take."""
         rows = np.asarray(clients, dtype=np.int64)
         ones = np.ones(len(rows))

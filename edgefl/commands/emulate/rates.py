@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgefl import seeds
+from edgefl.arrays import Floats
 from edgefl.data import Federation
 from edgefl.devices import Device
 from edgefl.machine.fitted_rates import TimedStep, nearest
@@ -74,7 +74,7 @@ def fitted(here: Device, works: Sequence[TimedStep]) -> Device:
     What works leave open stays as it is ``here``, and so do the shares of the classes of operators.
     """
 
-    def made(factors: NDArray[np.float64]) -> Device:
+    def made(factors: Floats) -> Device:
         rate, bandwidth, fixed = factors.tolist()
         return replace(
             here,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgefl.arrays import Floats, Integers
 from edgefl.commands.explore.fleet_rows import fleet_rows
 from edgefl.commands.explore.shared_rows import Needed, are_many
 from edgefl.cost.phases import joules_of
@@ -16,9 +16,6 @@ from edgefl.records.explore import BudgetShare, ExploredFleet, Offer, PeakParts,
 from edgefl.records.record import UNSET
 from edgefl.report.explore.page_columns import PageColumns
 from edgefl.scenario import Scenario
-
-Integers = NDArray[Any]
-Floats = NDArray[np.float64]
 
 
 class BudgetRange(NamedTuple):

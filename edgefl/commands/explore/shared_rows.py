@@ -7,17 +7,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgefl.arrays import AnyArray, Floats, Integers
 from edgefl.records.explore import ExploredCell, ExploredFleet, PackedColumn, Place
 from edgefl.records.record import to_data
 from edgefl.report.explore.page_columns import PageColumns, numbers
 
 MOST_ROWS = 100_000
 """Clients of a fleet in which each has a row of its own."""
-
-Integers = NDArray[Any]
-Floats = NDArray[np.float64]
 
 
 def are_many(clients: int) -> bool:
@@ -76,7 +73,7 @@ class _FleetRows:
         known: Mapping[Place, PackedColumn],
     ):
         self.given, self.known = fleet, known
-        row = np.zeros(fleet.rows, np.int64)
+        row: Integers = np.zeros(fleet.rows, np.int64)
         for place in dict.fromkeys((fleet.kind, fleet.device, fleet.link, fleet.samples, *spots)):
             row = _together(row, self._of(place))
         if fleet.classes is not None:
@@ -127,16 +124,16 @@ class _FleetRows:
         np.minimum.at(found, self.row, self._of(place))
         return columns.add(found)
 
-    def _of(self, place: Place) -> NDArray[Any]:
+    def _of(self, place: Place) -> AnyArray:
         return numbers(self.known[place])
 
     @property
-    def _held(self) -> NDArray[Any]:
+    def _held(self) -> AnyArray:
         assert self.given.classes is not None
         return self._of(self.given.classes.held).reshape(self.given.rows, -1)
 
 
-def _together(row: Integers, values: NDArray[Any]) -> Integers:
+def _together(row: Integers, values: AnyArray) -> Integers:
     """Indices that are equal where both are."""
     distinct, index = np.unique(values, return_inverse=True)
     joined: Integers = np.unique(row * len(distinct) + index, return_inverse=True)[1]

@@ -10,8 +10,8 @@ from math import inf, isfinite
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgefl.arrays import AnyArray
 from edgefl.commands.fit.bounds import EqualRounds, PredictionLimit, Pricer, excess
 from edgefl.commands.fit.changes import Levels, candidates, within
 from edgefl.errors import EdgeflError
@@ -132,7 +132,7 @@ class FitSearch:
         """The first stage that fits in these rounds, or the nearest, with its verdict.  Raises PredictionLimit."""
         costs: dict[int, dict[str, float]] = {}
 
-        def offer(stage: Stage, clients: NDArray[Any]) -> tuple[NDArray[Any], dict[str, float]]:
+        def offer(stage: Stage, clients: AnyArray) -> tuple[AnyArray, dict[str, float]]:
             costs[stage.index] = self.pricer.cost(levels, span, stage, late=late).budgets(self.allowed)
             return clients, costs[stage.index]
 

@@ -9,8 +9,8 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgefl.arrays import AnyArray
 from edgefl.commands.profile.subjects import Subject
 from edgefl.cost import NO_TRAFFIC, ClientCost, Traffic, duration, numbers_of, priced, traffic, work_key
 from edgefl.data import Federation
@@ -227,7 +227,7 @@ def _expected_places(setup: Setup, kinds: Iterable[str]) -> dict[str, Fraction]:
     return {kind: Fraction(min(by_kind.get(kind, 0), n)) for kind, n in population.items()}
 
 
-def _mean(planner: Planner, clients: NDArray[Any], work: Work, base: str) -> dict[str, Fraction]:
+def _mean(planner: Planner, clients: AnyArray, work: Work, base: str) -> dict[str, Fraction]:
     """Mean compute cost of a round over these clients, which have kept their activations if they keep any."""
     setup = planner.setup
     _, first, counts = np.unique(

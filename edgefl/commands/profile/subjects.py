@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgefl.arrays import AnyArray
 from edgefl.cost import PriceRequest
 from edgefl.planning import Planner, Setup
 from edgefl.records.record import UNSET, Maybe
@@ -25,7 +24,7 @@ class Subject:
 
     kind: str
     variant: Hashable
-    members: NDArray[Any]
+    members: AnyArray
     named: bool = False
 
     @property

@@ -7,8 +7,8 @@ from itertools import groupby
 from math import isfinite
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgefl.arrays import Booleans, Floats, Integers
 from edgefl.commands.compose import commonest_link
 from edgefl.devices import (
     PYTORCH,
@@ -25,8 +25,6 @@ from edgefl.planning.cohort_places import places
 from edgefl.planning.coverage import share
 from edgefl.planning.workload import (
     LEFT_OUT,
-    Booleans,
-    Integers,
     StageEligibility,
     Workload,
     binding_counts,
@@ -236,7 +234,7 @@ def _group(
     )
 
 
-def _mean(values: NDArray[np.float64], counts: Integers) -> float | None:
+def _mean(values: Floats, counts: Integers) -> float | None:
     """The mean of the values weighted by ``counts``; None if all counts are 0."""
     return float(counts @ values / counts.sum()) if counts.any() else None
 

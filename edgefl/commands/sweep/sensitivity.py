@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgefl import seeds
+from edgefl.arrays import Booleans, Floats, Integers
 from edgefl.commands.progress import OnProgress, silent
 from edgefl.commands.sweep.cell_row import merits
 from edgefl.commands.sweep.perturbed_fleets import LARGER_IS_BETTER, numbers_of, profiles_of, scaled
@@ -43,9 +43,6 @@ OF_SECONDS = (
 SHOWN_PAIRS = 100
 ALIKE = 1e-9
 """Relative difference below which values count as equal: sums depend on the order of their terms."""
-
-Floats = NDArray[np.float64]
-Signs = NDArray[np.int8]
 
 
 @dataclass(frozen=True)
@@ -255,7 +252,7 @@ def _badness(values: Floats, figure: str) -> Floats:
     return np.where(np.isnan(values), np.inf, -values if figure == FIGURES[0] else values)
 
 
-def _signs(values: Floats, figure: str) -> Signs:
+def _signs(values: Floats, figure: str) -> Integers:
     """Signs of pairs `[cells, cells]`: -1 if the first cell is better, 1 if the second is, 0 if they are level."""
     badness = _badness(values, figure)
     with np.errstate(invalid="ignore"):  # inf - inf: no client takes part in either
@@ -265,7 +262,7 @@ def _signs(values: Floats, figure: str) -> Signs:
     return np.where(level, 0, np.sign(difference)).astype(np.int8)
 
 
-def _best(values: Floats, figure: str) -> NDArray[np.bool_]:
+def _best(values: Floats, figure: str) -> Booleans:
     """Mask of the cells that no other cell is better than: `[cells]`."""
     return np.asarray(~(_signs(values, figure) > 0).any(axis=1))
 
@@ -274,7 +271,7 @@ def _number(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def tau_of_signs(before: Signs, after: Signs) -> float:
+def tau_of_signs(before: Integers, after: Integers) -> float:
     """Kendall's tau-b of two orders, from the signs of their pairs; NaN if all pairs are level in only one of them.
 
     M. G. Kendall, The treatment of ties in ranking problems (Biometrika 33, 1945).

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from edgefl.data.collection import Collection, FolderRequest, FolderSet, IntArray
+from edgefl.arrays import Integers
+from edgefl.data.collection import Collection, FolderRequest, FolderSet
 from edgefl.data.folders.arrow import hub_tables
 from edgefl.data.folders.pictures import Pixels, read_pictures, scaled
 from edgefl.data.folders.places import PublishedDataset, located
@@ -59,7 +60,7 @@ def _names(path: Path, number: int) -> tuple[str, ...]:
     return names
 
 
-def _records(path: Path, head: int, classes: int) -> tuple[IntArray, Pixels]:
+def _records(path: Path, head: int, classes: int) -> tuple[Integers, Pixels]:
     """Labels [n] and pictures [n, 3, 32, 32]: a record is ``head`` bytes, the last its class, and the pixels."""
     data = np.fromfile(path, np.uint8)
     if not len(data) or len(data) % (head + PIXELS):

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.data.collection import Collection, FolderRequest, FolderSet, IntArray
+from edgefl.arrays import Integers
+from edgefl.data.collection import Collection, FolderRequest, FolderSet
 from edgefl.data.folders.pictures import read_pictures
 from edgefl.data.folders.places import SPLITS, PublishedDataset, report_left_out
 from edgefl.data.folders.rows import lines, named_rows, numbered_in_order
@@ -78,7 +79,7 @@ def table(wanted: FolderRequest) -> Collection:
     )
 
 
-def _classes(labels: Sequence[str]) -> tuple[tuple[str, ...], IntArray]:
+def _classes(labels: Sequence[str]) -> tuple[tuple[str, ...], Integers]:
     """Distinct labels, sorted as numbers or as text, and the class of each row; an empty label has no class."""
     distinct = {label for label in labels if label}
     numbers = all(_WHOLE.fullmatch(label) for label in distinct)

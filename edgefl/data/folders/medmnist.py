@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from edgefl.data.collection import Collection, FolderRequest, FolderSet, IntArray
+from edgefl.arrays import AnyArray, Integers
+from edgefl.data.collection import Collection, FolderRequest, FolderSet
 from edgefl.data.folders.pictures import Pixels, scaled
 from edgefl.data.folders.places import PublishedDataset, folders
 from edgefl.errors import DataError
@@ -76,10 +77,10 @@ def _chosen(published: PublishedDataset, wanted: FolderRequest) -> Path:
     return next((path for path in archives if pixels(path) >= (wanted.size or 0)), archives[-1])
 
 
-def _arrays(path: Path) -> tuple[Pixels, IntArray, IntArray]:
+def _arrays(path: Path) -> tuple[Pixels, Integers, Integers]:
     """Pictures [n, channels, size, size], labels [n] and splits [n]."""
-    images: list[IntArray] = []
-    labels: list[IntArray] = []
+    images: list[AnyArray] = []
+    labels: list[AnyArray] = []
     official: list[int] = []
     try:
         with open_regular(path) as opened, np.load(opened, allow_pickle=False) as file:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgefl.data.collection import FolderRequest, IntArray
+from edgefl.arrays import Integers
+from edgefl.data.collection import FolderRequest
 from edgefl.errors import DataError
 from edgefl.files import read_regular
 
@@ -27,7 +28,7 @@ Pixels = npt.NDArray[np.uint8]
 Source = Path | bytes
 
 
-def read_pictures(sources: Sequence[Source], wanted: FolderRequest, name: str) -> tuple[Pixels, IntArray]:
+def read_pictures(sources: Sequence[Source], wanted: FolderRequest, name: str) -> tuple[Pixels, Integers]:
     """The readable pictures [m, 3, size, size], and the index of each source's picture, -1 for none.
 
     Pictures of any shape are scaled to a square (bilinear).  Missing and undecodable files are counted in a message.

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import orjson
 
-from edgefl.data.collection import IntArray
+from edgefl.arrays import Integers
 from edgefl.errors import DataError, suggestion
 from edgefl.files import open_regular
 
@@ -74,7 +74,7 @@ def read_json(path: Path) -> Any:
         raise DataError(f"{path}:{error.lineno}: invalid JSON: {error.msg}") from error
 
 
-def numbered_in_order(keys: Sequence[Any]) -> IntArray:
+def numbered_in_order(keys: Sequence[Any]) -> Integers:
     """Number the distinct keys in order of appearance."""
     numbers: dict[Any, int] = {}
     return np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), np.int64, len(keys))

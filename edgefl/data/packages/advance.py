@@ -1,7 +1,7 @@
 """ADVANCE: 5,075 aerial photographs of 13 kinds of scenes, each with ten seconds of sound recorded there (Hu et al.,
 ECCV 2020), as published: ``vision/<class>/<name>.jpg`` and ``sound/<class>/<name>.wav``.
 
-Sound as LW-FedMML's AST reads it: 128 mel bins, 1,024 frames, shorter clips are padded with zeros.
+Wave as LW-FedMML's AST reads it: 128 mel bins, 1,024 frames, shorter clips are padded with zeros.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from edgefl.data.audio import fitted, log_mel, read_wav, resampled
+from edgefl.data.audio import Spectrogram, fitted, log_mel, read_wav, resampled
 from edgefl.data.collection import Collection, FolderRequest, FolderSet
 from edgefl.data.folders.pictures import SUFFIXES, read_pictures
 from edgefl.data.folders.places import PublishedDataset, folders, report_left_out
@@ -25,7 +24,6 @@ ADVANCE = PublishedDataset(
     "https://zenodo.org/records/3828124",
     test="held out",
 )
-Sound = npt.NDArray[np.float32]
 
 
 def build(wanted: FolderRequest) -> Collection:
@@ -73,10 +71,12 @@ def _files(folder: Path, fits: Callable[[Path], bool]) -> dict[tuple[str, str], 
     return {(path.parent.name, path.stem): path for path in sorted(folder.glob("*/*")) if fits(path)}
 
 
-def _spectrograms(paths: list[Path], wanted: FolderRequest) -> tuple[Sound, list[int]]:
+def _spectrograms(paths: list[Path], wanted: FolderRequest) -> tuple[Spectrogram, list[int]]:
     """Spectrograms [m, frames, bins] of the readable files, as a memory map, and the indices of these files."""
     file = wanted.scratch / "sound.npy"
-    energies: Sound = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=(len(paths), FRAMES, BINS))
+    energies: Spectrogram = np.lib.format.open_memmap(
+        file, mode="w+", dtype=np.float32, shape=(len(paths), FRAMES, BINS)
+    )
     readable: list[int] = []
     errors: list[str] = []
     for index, path in enumerate(paths):

@@ -8,8 +8,8 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edgefl.arrays import AnyArray
 from edgefl.records.explore import PackedColumn, Place
 
 TYPES: Mapping[np.dtype[Any], str] = {
@@ -25,7 +25,7 @@ class PageColumns:
         self._told: set[Place] = set()
         self._new: dict[Place, PackedColumn] = {}
 
-    def add(self, values: NDArray[Any]) -> Place:
+    def add(self, values: AnyArray) -> Place:
         """Keep these numbers, which are not negative, in the narrowest type that has them exactly."""
         values = np.asarray(values).ravel()
         narrow = np.ascontiguousarray(_narrowed(values))
@@ -44,7 +44,7 @@ class PageColumns:
         return new
 
 
-def _narrowed(values: NDArray[Any]) -> NDArray[Any]:
+def _narrowed(values: AnyArray) -> AnyArray:
     """The values as the narrowest unsigned integers, or as 64-bit floating point numbers."""
     if values.dtype.kind == "f" and not (np.isfinite(values) & (values == np.floor(values))).all():
         return values.astype(np.float64)
@@ -52,7 +52,7 @@ def _narrowed(values: NDArray[Any]) -> NDArray[Any]:
     return values.astype(next(kind for kind in TYPES if kind.kind == "f" or most <= np.iinfo(kind).max))
 
 
-def numbers(column: PackedColumn) -> NDArray[Any]:
+def numbers(column: PackedColumn) -> AnyArray:
     """The numbers of a column."""
     read = np.frombuffer(base64.b64decode(column.data), np.dtype(column.type).newbyteorder("<"))
     return read if len(read) == column.length else np.broadcast_to(read[0], column.length)

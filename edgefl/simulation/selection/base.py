@@ -14,16 +14,16 @@ from math import ceil
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from edgefl import seeds
+from edgefl.arrays import AnyArray, Booleans, Integers
 from edgefl.devices import Device
 from edgefl.planning.cohort_places import places
 from edgefl.planning.round_options import RoundOptions
 from edgefl.registry.answers import check_answers, told
 from edgefl.registry.part_fields import Fields
-from edgefl.simulation.selection.orders import NO_CLIENTS, Circle, Integers, RandomOrder, SelectionOrder
+from edgefl.simulation.selection.orders import NO_CLIENTS, Circle, RandomOrder, SelectionOrder
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,17 @@ class Candidates:
     results are cached by array."""
     population: Mapping[str, int]
     """Number of all clients by kind."""
-    samples: Callable[[Integers], NDArray[Any]]
+    samples: Callable[[Integers], AnyArray]
     """Their private samples, constant in a run."""
-    seconds: Callable[[Integers], NDArray[Any]]
+    seconds: Callable[[Integers], AnyArray]
     """How long their round is predicted to take."""
-    watts: Callable[[Integers], NDArray[Any]]
+    watts: Callable[[Integers], AnyArray]
     """The highest power that their round draws, as of the budget ``power``."""
     devices: Callable[[Integers], Sequence[Device]]
     """Their devices."""
-    ready: Callable[[Integers], NDArray[Any]]
+    ready: Callable[[Integers], AnyArray]
     """Whether they are available, have enough power and are not under way."""
-    charge: Callable[[Integers], NDArray[Any]] = np.ones_like
+    charge: Callable[[Integers], AnyArray] = np.ones_like
     """The share of their batteries that is left now, from 0 to 1; 1 on mains power."""
 
 
@@ -189,9 +189,7 @@ class Selection(ABC):
     def note_chosen(self, group: str, clients: Integers) -> None:
         """Note the clients of a group that take part, as ``pick`` returned them."""
 
-    def learn(
-        self, clients: Integers, losses: NDArray[Any], seconds: NDArray[Any], samples: Integers, round: int
-    ) -> None:
+    def learn(self, clients: Integers, losses: AnyArray, seconds: AnyArray, samples: Integers, round: int) -> None:
         """Learn from clients whose update arrived: arrays `[n]`; a missing loss is NaN."""
 
     def to_data(self) -> dict[str, object]:
@@ -323,9 +321,9 @@ def first_ready(
     return Chosen(np.concatenate(taken), asked, unready)
 
 
-def contains(clients: Integers, wanted: Integers) -> NDArray[np.bool_]:
+def contains(clients: Integers, wanted: Integers) -> Booleans:
     """Mask of ``wanted`` that are in ``clients`` (ascending)."""
     if not len(clients):
         return np.zeros(len(wanted), dtype=bool)
-    mask: NDArray[np.bool_] = clients[np.minimum(np.searchsorted(clients, wanted), len(clients) - 1)] == wanted
+    mask: Booleans = clients[np.minimum(np.searchsorted(clients, wanted), len(clients) - 1)] == wanted
     return mask

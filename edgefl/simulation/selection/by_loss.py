@@ -7,12 +7,12 @@ from math import ceil
 from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from edgefl.arrays import AnyArray, Floats, Integers
 from edgefl.planning.round_options import RoundOptions
 from edgefl.simulation.selection.base import Chosen, GroupDraw, Selection, contains, first_ready
-from edgefl.simulation.selection.orders import NO_CLIENTS, Floats, Integers, RandomOrder, by_weight
+from edgefl.simulation.selection.orders import NO_CLIENTS, RandomOrder, by_weight
 from edgefl.units import Share
 
 POOL = 3
@@ -45,9 +45,7 @@ class LossSelection(Selection):
         self.samples: Integers = NO_CLIENTS
         self.last: Integers = NO_CLIENTS
 
-    def learn(
-        self, clients: Integers, losses: NDArray[Any], seconds: NDArray[Any], samples: Integers, round: int
-    ) -> None:
+    def learn(self, clients: Integers, losses: AnyArray, seconds: AnyArray, samples: Integers, round: int) -> None:
         """Store the reports of these clients; without a proxy, reports whose loss isn't finite are ignored."""
         clients, samples = np.asarray(clients, dtype=np.int64), np.asarray(samples, dtype=np.int64)
         losses, seconds = np.asarray(losses, dtype=float), np.asarray(seconds, dtype=float)
@@ -203,10 +201,10 @@ class Oort(LossSelection):
 
 
 def utility(
-    samples: NDArray[Any],
+    samples: AnyArray,
     losses: Floats,
     seconds: Floats,
-    last: NDArray[Any],
+    last: AnyArray,
     *,
     round: int,
     preferred: float,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-Integers = NDArray[np.integer[Any]]
-Floats = NDArray[np.float64]
+from edgefl.arrays import Floats, Integers
 
 NO_CLIENTS = np.empty(0, dtype=np.int64)
 
