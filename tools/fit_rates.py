@@ -5,9 +5,9 @@
     python tools/fit_rates.py --choose  # the widths of the priors, by cross-validation within the fitted half
 
 The seconds are those of ``edgefl.cost.step_seconds``.  The logarithm of each number (a share of the peak or of the
-bandwidth by class of operators, seconds of a kernel, ...) is a sum down a chain: all processors of a kind, then the
+bandwidth by class of operators, seconds of a kernel, ...) is a sum down a chain: all processors of a type, then the
 class, then the class with a runtime, then the device with that runtime.  Each summand is drawn towards zero by a prior,
-that of the kind towards ``START``.  The priors are soft_l1, too: normal near zero, but not against a class that is
+that of the type towards ``START``.  The priors are soft_l1, too: normal near zero, but not against a class that is
 unlike all others.  So a device with many rows has numbers of its own, and one without has those of its class.  At
 every link ``speed`` moves all shares together, since one or two rows tell no more of a device.
 
@@ -35,14 +35,14 @@ from numpy.typing import NDArray
 from edgefl.arrays import Booleans, Floats
 from edgefl.commands.devices.published import KEY, MeasuredQuantity, held, key_of, source_of
 from edgefl.devices.measurements import measurements
-from edgefl.devices.processors import OPERATOR_NAMES, ProcessorKind
+from edgefl.devices.processors import OPERATOR_NAMES, ProcessorType
 from edgefl.devices.written_facts import library_folder
 
-KINDS: tuple[ProcessorKind, ...] = ("cpu", "gpu")
+TYPES: tuple[ProcessorType, ...] = ("cpu", "gpu")
 Node = tuple[str, ...]
 Residuals = tuple[Floats, Floats, Floats, Floats]
 
-GROUPS: Mapping[ProcessorKind, tuple[Mapping[str, tuple[str, ...]], Mapping[str, tuple[str, ...]]]] = {
+GROUPS: Mapping[ProcessorType, tuple[Mapping[str, tuple[str, ...]], Mapping[str, tuple[str, ...]]]] = {
     "cpu": (
         {
             "product": ("product", "attention"),
@@ -69,7 +69,7 @@ GROUPS: Mapping[ProcessorKind, tuple[Mapping[str, tuple[str, ...]], Mapping[str,
 }  # fmt: skip
 """Classes of operators that share a number, since rows can't tell them apart: of arithmetic, and of memory."""
 
-START: Mapping[ProcessorKind, Mapping[str, float]] = {
+START: Mapping[ProcessorType, Mapping[str, float]] = {
     "cpu": {
         "product": 0.5, "convolution": 0.4, "convolution 1x1": 0.3,
         "depthwise convolution": 0.01, "memory of pointwise": 0.4, "launch": 1.0, "loading": 6e-8, "sample": 1e-4,
@@ -79,7 +79,7 @@ START: Mapping[ProcessorKind, Mapping[str, float]] = {
         "tf32": 0.6, "float16": 0.6, "bfloat16": 0.6, "kernel": 5e-6, "launch": 1.0, "loading": 8e-9, "sample": 3e-5,
     },
 }  # fmt: skip
-"""Where the numbers of a kind are drawn to: shares that kernels in their best shape reach, halved."""
+"""Where the numbers of a type are drawn to: shares that kernels in their best shape reach, halved."""
 START_OF_CLASS: Mapping[str, Mapping[str, float]] = {"x86-cpu": {"convolution 1x1": 0.6, "depthwise convolution": 0.07}}
 """Where a class starts elsewhere.  On x86 oneDNN has kernels that PyTorch lacks on Arm: of 76 GFLOP/s of a core in
 products, 1x1 convolutions reach 51 and depthwise ones of 3 x 3 and 7 x 7 reach 5.6 (torch 2.13, measured here)."""
@@ -87,7 +87,7 @@ products, 1x1 convolutions reach 51 and depthwise ones of 3 x 3 and 7 x 7 reach 
 NOISE = 0.1
 PRIOR_ROWS = 3
 """Rows that the error of a device or class counts as beside its own, with that of what is farther away: of all rows of
-the kind by a fit without the device, or the class.  So one row that happens to agree doesn't say that all would."""
+the type by a fit without the device, or the class.  So one row that happens to agree doesn't say that all would."""
 LOSS = "sum over rows of soft_l1(log(predicted seconds / measured seconds) / 0.1) / sqrt(rows of its device and source)"
 TITLE = "Efficiencies of processors, fitted to published seconds of training steps; written by tools/fit_rates.py"
 
@@ -99,7 +99,7 @@ class Widths:
     Seconds of kernels, launches and loading depend on the computer beside the processor, too.
     """
 
-    kind: float
+    type: float
     of_class: float
     runtime: float
     device: float
@@ -107,36 +107,36 @@ class Widths:
     times: float
 
 
-WIDTHS: Mapping[ProcessorKind, Widths] = {
+WIDTHS: Mapping[ProcessorType, Widths] = {
     "cpu": Widths(1.4, 0.15, 0.1, 0.05, 0.05, 0.5),
     "gpu": Widths(0.7, 0.1, 0.4, 0.2, 0.4, 2.0),
 }
 """What --choose found."""
 CANDIDATES: Mapping[str, tuple[float, ...]] = {
-    "kind": (0.35, 0.7, 1.4), "of_class": (0.1, 0.15, 0.3, 0.6), "runtime": (0.1, 0.2, 0.4),
+    "type": (0.35, 0.7, 1.4), "of_class": (0.1, 0.15, 0.3, 0.6), "runtime": (0.1, 0.2, 0.4),
     "device": (0.05, 0.1, 0.2), "speed": (0.05, 0.1, 0.2, 0.4), "times": (0.5, 1.0, 2.0, 4.0),
 }  # fmt: skip
 """What --choose tries for each."""
 
 
 def chain(one: MeasuredQuantity) -> tuple[Node, ...]:
-    """The links whose summands make the numbers of a row, from the kind down."""
+    """The links whose summands make the numbers of a row, from the type down."""
     hardware = one.device
     assert hardware.processor_class is not None
-    kind, of_class, runtime = hardware.processor.kind, hardware.processor_class, one.row.software.key
-    return (kind,), (kind, of_class), (kind, of_class, runtime), (kind, of_class, runtime, hardware.name)
+    type, of_class, runtime = hardware.processor.type, hardware.processor_class, one.row.software.key
+    return (type,), (type, of_class), (type, of_class, runtime), (type, of_class, runtime, hardware.name)
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of one kind of processors, ready for the formula.
+    """Rows of one type of processors, ready for the formula.
 
     Of operators `[n]`: their row, seconds of their FLOPs at the peak and of their bytes at the bandwidth, times, and
     the numbers that divide these (-1: none).  Of rows: seconds of launches by the profile, values and samples that a
     loader prepares, the number of a reduced precision (-1: none).
     """
 
-    kind: ProcessorKind
+    type: ProcessorType
     rows: tuple[MeasuredQuantity, ...]
     row: NDArray[np.intp]
     arithmetic: Floats
@@ -150,14 +150,14 @@ class Table:
     reduced: NDArray[np.intp]
 
     @classmethod
-    def of(cls, kind: ProcessorKind, rows: Sequence[MeasuredQuantity]) -> Table:
-        """The rows of this kind with a cost."""
-        names = list(START[kind])
-        mine = tuple(one for one in rows if one.device.processor.kind == kind and one.cost is not None)
+    def of(cls, type: ProcessorType, rows: Sequence[MeasuredQuantity]) -> Table:
+        """The rows of this type with a cost."""
+        names = list(START[type])
+        mine = tuple(one for one in rows if one.device.processor.type == type and one.cost is not None)
         arithmetic, memory = (
             np.array([next((names.index(prefix + g) for g, members in groups.items() if name in members), -1)
                       for name in OPERATOR_NAMES])
-            for groups, prefix in zip(GROUPS[kind], ("", "memory of "), strict=True)
+            for groups, prefix in zip(GROUPS[type], ("", "memory of "), strict=True)
         )  # fmt: skip
         parts: list[tuple[Floats, ...]] = []
         reduced = []
@@ -175,14 +175,14 @@ class Table:
         loaded = np.array([one.values_loaded for one in mine], float)
         samples = np.array([one.samples_loaded for one in mine], float)
         return cls(
-            kind, mine, row.astype(np.intp), flops, moved, times, share.astype(np.intp), of_memory.astype(np.intp),
+            type, mine, row.astype(np.intp), flops, moved, times, share.astype(np.intp), of_memory.astype(np.intp),
             np.bincount(row.astype(np.intp), times, len(mine)) * host, loaded, samples, np.array(reduced),
         )  # fmt: skip
 
     @property
     def names(self) -> list[str]:
-        """The numbers of this kind."""
-        return list(START[self.kind])
+        """The numbers of this type."""
+        return list(START[self.type])
 
     @cached_property
     def measured(self) -> Floats:
@@ -201,7 +201,7 @@ class Table:
         precision = self.reduced[self.row]
         arithmetic = np.where(precision >= 0, divided(arithmetic, precision), arithmetic)
         memory = divided(self.memory, self.share_of_memory)
-        if self.kind == "gpu":
+        if self.type == "gpu":
             computes = arithmetic >= memory
             arithmetic, memory = np.where(computes, arithmetic, 0.0), np.where(computes, 0.0, memory)
         arithmetic, memory = arithmetic * self.times, memory * self.times
@@ -226,7 +226,7 @@ class Table:
             for name, amount in (("launch", self.launches), ("loading", self.loaded), ("sample", self.samples))
         )
         loading = loading[0] + of_samples[0], loading[1] + of_samples[1]
-        if self.kind == "cpu":
+        if self.type == "cpu":
             total = busy + launches[0] + loading[0]
             slope = slope + launches[1] + loading[1]
         else:
@@ -240,15 +240,15 @@ class Table:
 class Fit:
     """What a fit gives: summands by link, `[numbers]` and ``speed``."""
 
-    kind: ProcessorKind
+    type: ProcessorType
     summands: Mapping[Node, Floats]
 
     def numbers(self, links: Iterable[Node]) -> Floats:
         """Logarithms of the numbers at the end of a chain; links that had no rows have no summand."""
-        links, zero = list(links), np.zeros(len(START[self.kind]) + 1)
+        links, zero = list(links), np.zeros(len(START[self.type]) + 1)
         total = sum((self.summands.get(link, zero) for link in links), zero)
         of_class = links[1][1] if len(links) > 1 else None
-        return start(self.kind, of_class) + total[:-1] + total[-1] * shares(self.kind)
+        return start(self.type, of_class) + total[:-1] + total[-1] * shares(self.type)
 
     def predicted(self, table: Table, of: Booleans) -> Floats:
         """Predicted seconds of these rows."""
@@ -256,14 +256,14 @@ class Fit:
         return np.exp(table.log_seconds(numbers)[0][of])
 
 
-def start(kind: ProcessorKind, of_class: str | None = None) -> Floats:
-    """Logarithms of the numbers that a kind is drawn to, with those of a class in their place."""
-    return np.log(list({**START[kind], **START_OF_CLASS.get(of_class or "", {})}.values()))
+def start(type: ProcessorType, of_class: str | None = None) -> Floats:
+    """Logarithms of the numbers that a type is drawn to, with those of a class in their place."""
+    return np.log(list({**START[type], **START_OF_CLASS.get(of_class or "", {})}.values()))
 
 
-def shares(kind: ProcessorKind) -> Floats:
+def shares(type: ProcessorType) -> Floats:
     """1 for the numbers that are shares of a peak or a bandwidth, which ``speed`` moves."""
-    return np.array([float(name in GROUPS[kind][0] or name.startswith("memory of")) for name in START[kind]])
+    return np.array([float(name in GROUPS[type][0] or name.startswith("memory of")) for name in START[type]])
 
 
 def weights(rows: Sequence[MeasuredQuantity]) -> Floats:
@@ -275,20 +275,20 @@ def weights(rows: Sequence[MeasuredQuantity]) -> Floats:
 
 def fit(table: Table, of: Booleans, widths: Widths | None = None) -> Fit:
     """Fit the numbers to the rows ``of`` (`[rows]`)."""
-    widths = WIDTHS[table.kind] if widths is None else widths
+    widths = WIDTHS[table.type] if widths is None else widths
     count = len(table.names)
-    speed = shares(table.kind)
+    speed = shares(table.type)
     chains = [chain(one) for one, used in zip(table.rows, of, strict=True) if used]
     nodes = {node: index for index, node in enumerate(dict.fromkeys(node for links in chains for node in links))}
     links = np.array([[nodes[node] for node in of_row] for of_row in chains])
-    own = (widths.kind, widths.of_class, widths.runtime, widths.device)
+    own = (widths.type, widths.of_class, widths.runtime, widths.device)
     each = np.append(np.where(speed > 0, 1.0, widths.times), 0.0)
     width = np.array([own[len(node) - 1] * each for node in nodes])
     width[:, -1] = widths.speed
     width[0, -1] = 1e-3  # START moves as a whole by its numbers
     part = subset(table, of)
     weight, measured = np.sqrt(weights(part.rows)), table.measured[of]
-    starts = np.array([start(table.kind, of_row[1][1]) for of_row in chains])
+    starts = np.array([start(table.type, of_row[1][1]) for of_row in chains])
 
     def residuals(flat: Floats) -> Residuals:
         summands = flat.reshape(len(nodes), count + 1)
@@ -303,7 +303,7 @@ def fit(table: Table, of: Booleans, widths: Widths | None = None) -> Fit:
         return weight * residual, wide.reshape(len(residual), -1), own, own_steep / width.ravel()
 
     found = marquardt(residuals, np.zeros(width.size))
-    return Fit(table.kind, dict(zip(nodes, found.reshape(len(nodes), count + 1), strict=True)))
+    return Fit(table.type, dict(zip(nodes, found.reshape(len(nodes), count + 1), strict=True)))
 
 
 def softened(off: Floats) -> tuple[Floats, Floats]:
@@ -387,14 +387,14 @@ def crossed(table: Table, widths: Widths) -> float:
 
 def choose(table: Table) -> None:
     """Print the widths of least ``crossed`` error: one after the other is tried, twice around."""
-    best = WIDTHS[table.kind]
+    best = WIDTHS[table.type]
     least = crossed(table, best)
     for name, values in 2 * list(CANDIDATES.items()):
         for value in values:
             tried = replace(best, **{name: value})
             if tried != best and (error := crossed(table, tried)) < least:
                 best, least = tried, error
-    print(f"{table.kind}: {least:.4f} {best}")
+    print(f"{table.type}: {least:.4f} {best}")
 
 
 def rounded(number: float) -> float:
@@ -402,22 +402,22 @@ def rounded(number: float) -> float:
     return float(f"{number:.3g}")
 
 
-def efficiency(numbers: Floats, kind: ProcessorKind) -> dict[str, object]:
+def efficiency(numbers: Floats, type: ProcessorType) -> dict[str, object]:
     """An ``Efficiency`` as it is written."""
-    value = {name: rounded(exp(number)) for name, number in zip(START[kind], numbers, strict=True)}
+    value = {name: rounded(exp(number)) for name, number in zip(START[type], numbers, strict=True)}
     arithmetic, memory = (
         {name: value[prefix + group] for group, members in groups.items() for name in members}
-        for groups, prefix in zip(GROUPS[kind], ("", "memory of "), strict=True)
+        for groups, prefix in zip(GROUPS[type], ("", "memory of "), strict=True)
     )
     one: dict[str, object] = {"arithmetic": arithmetic, "memory": memory}
-    if kind == "gpu":
+    if type == "gpu":
         most = int(1000 / value["product"]) / 1000  # no product is above its peak
         one["reduced"] = {name: min(value[name], most) for name in ("tf32", "float16", "bfloat16")}
     return one | {name: value[name] for name in ("kernel", "launch", "loading", "sample") if name in value}
 
 
 def entries(table: Table, held_out: Mapping[str, Floats]) -> list[dict[str, object]]:
-    """What is written of a kind: itself, its classes, these with a runtime, and devices with a runtime."""
+    """What is written of a type: itself, its classes, these with a runtime, and devices with a runtime."""
     shipped = fit(table, np.ones(len(table.rows), bool))
     chains = [chain(one) for one in table.rows]
     square = {by: (np.log(seconds) - table.measured) ** 2 for by, seconds in held_out.items()}
@@ -432,7 +432,7 @@ def entries(table: Table, held_out: Mapping[str, Floats]) -> list[dict[str, obje
         found.append({
             "of": node[{1: 0, 2: 1, 3: 1, 4: 3}[len(node)]], "runtime": node[2] if len(node) > 2 else None,
             "rows": len(mine), "devices": len({table.rows[index].row.device for index in mine}),
-            "error": rounded(exp(sqrt(error))), "efficiency": efficiency(shipped.numbers(links), table.kind),
+            "error": rounded(exp(sqrt(error))), "efficiency": efficiency(shipped.numbers(links), table.type),
         })  # fmt: skip
     return found
 
@@ -465,7 +465,7 @@ def main() -> int:
     arguments, same = parser.parse_args(), True
     check = arguments.check
     rows = [one for one in held(measurements()) if one.quantity == "seconds" and one.cost is not None]
-    tables = [Table.of(kind, rows) for kind in KINDS]
+    tables = [Table.of(type, rows) for type in TYPES]
     if arguments.choose:
         for table in tables:
             choose(table)

@@ -270,7 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(availability(args.file, args.output, horizon, args.clients))
         else:
             names = args.devices.split(",") if args.devices else None
-            devices = [load_device(n) for n in names or device_names() if names or load_device(n).kind == "phone"]
+            devices = [load_device(n) for n in names or device_names() if names or load_device(n).type == "phone"]
             links = [load_link(n) for n in args.links.split(",")]
             flops = units.FLOPS.parse(args.sample_flops)
             if not flops:

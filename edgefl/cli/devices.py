@@ -45,10 +45,10 @@ app.add_typer(library, name="devices")
 
 @library.command(
     "list",
-    epilog=examples("edgefl devices list", "edgefl devices list --kind phone", "edgefl devices list --links"),
+    epilog=examples("edgefl devices list", "edgefl devices list --type phone", "edgefl devices list --links"),
 )
 def list_(
-    kind: Annotated[str | None, typer.Option("--kind", metavar="KIND", help="Devices of this kind: phone.")] = None,
+    type: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Devices of this type: phone.")] = None,
     min_memory: Annotated[
         str | None, typer.Option("--min-memory", metavar="BYTES", help="Devices with at least this RAM: 4GiB.")
     ] = None,
@@ -73,7 +73,7 @@ def list_(
 
     options = {"devices": devices, "links": links, "fleets": fleets}
     result = browse(
-        sections=tuple(section for section, given in options.items() if given), kind=kind, min_memory=min_memory,
+        sections=tuple(section for section, given in options.items() if given), type=type, min_memory=min_memory,
         min_flops=min_flops, max_watts=max_watts, search=search,
     )  # fmt: skip
     print_json(result) if as_json else print_devices(result)

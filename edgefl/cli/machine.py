@@ -47,8 +47,8 @@ def calibrate(
         str | None, typer.Option("--watts", metavar="W", help="Power at full load, if there is no sensor.")
     ] = None,
     idle_watts: Annotated[str | None, typer.Option("--idle-watts", metavar="W", help="Power when idle.")] = None,
-    kind: Annotated[
-        str | None, typer.Option("--kind", help="microcomputer, laptop, phone, ... (default: a guess).")
+    type: Annotated[
+        str | None, typer.Option("--type", help="microcomputer, laptop, phone, ... (default: a guess).")
     ] = None,
     title: Annotated[str | None, typer.Option("--title", help="Title in tables; default: processor name.")] = None,
     as_json: AsJson = False,
@@ -66,7 +66,7 @@ def calibrate(
 
         result = command.calibrate(
             output, force=force, quick=quick, threads=threads, device=device, minutes=minutes, address=address,
-            like=like, watts=watts, idle_watts=idle_watts, kind=kind, title=title, on_progress=on_progress,
+            like=like, watts=watts, idle_watts=idle_watts, type=type, title=title, on_progress=on_progress,
         )  # fmt: skip
     print_json(result) if as_json else print_calibration(result)
 

@@ -16,7 +16,7 @@ import torch
 
 from edgefl import units
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
-from edgefl.devices import DEVICE_KINDS, Hardware, read_device, read_link
+from edgefl.devices import DEVICE_TYPES, Hardware, read_device, read_link
 from edgefl.devices.browsing import numbers_of
 from edgefl.devices.writing import ProfileNumber, profile_text
 from edgefl.devices.written_facts import Confidence
@@ -46,7 +46,7 @@ USUAL_WATTS = {
     "phone": (1.0, 4.0),
     "server": (100.0, 250.0),
 }
-"""(idle, computing) watts assumed for a kind where they are neither measured nor given."""
+"""(idle, computing) watts assumed for a type where they are neither measured nor given."""
 
 
 @public_command
@@ -61,7 +61,7 @@ def calibrate(
     like: str | None = None,
     watts: float | str | None = None,
     idle_watts: float | str | None = None,
-    kind: str | None = None,
+    type: str | None = None,
     title: str | None = None,
     force: bool = False,
     on_progress: OnProgress = silent,
@@ -80,9 +80,9 @@ def calibrate(
             too and written beside ``output`` as ``NAME-link.yaml``.
         like: Link of the library whose radio power (watts) is used.
         watts: Power at full load in watts, a number or ``"12 W"``, where no sensor can be read; by default what is
-            usual for the kind.
+            usual for the type.
         idle_watts: Power when idle, likewise.
-        kind: Kind of device (``"laptop"``); by default guessed.
+        type: Type of device (``"laptop"``); by default guessed.
         title: Title in tables; by default the processor's name.
         force: Whether files that exist are replaced.
         on_progress: Called with the name of an event and its facts.
@@ -92,7 +92,7 @@ def calibrate(
 
     Raises:
         DeviceError: A file exists or can't be written, the address can't be reached, or ``threads`` is below 1.
-        UnknownName: The kind of device is unknown.
+        UnknownName: The type of device is unknown.
         UnitError: The watts can't be read.
     """
 
@@ -102,8 +102,8 @@ def calibrate(
     link_path = device_path.with_name(f"{device_path.stem}-link.yaml") if device_path and address else None
     if link_path is not None:
         _output_path(link_path, force)
-    if kind is not None and kind not in DEVICE_KINDS:
-        raise UnknownName("kind of device", kind, DEVICE_KINDS)
+    if type is not None and type not in DEVICE_TYPES:
+        raise UnknownName("type of device", type, DEVICE_TYPES)
     if threads is not None and threads < 1:
         raise DeviceError(f"--threads must be at least 1, not {threads}")
     target = device_of(device)
@@ -114,14 +114,14 @@ def calibrate(
         60 * minutes,
         None if watts is None else units.WATTS.parse(watts),
         None if idle_watts is None else units.WATTS.parse(idle_watts),
-        kind or host.kind_here(),
+        type or host.device_type_here(),
         device_path.parent if device_path else Path(tempfile.gettempdir()),
     )
     link = None
     if address is not None:
         link = measure_link(address, quick=quick, like=like, on_message=on_message)
     measurement = _Measurement(options, on_message)
-    texts = {"title": title or measurement.title, "kind": options.kind, "processor": measurement.processor}
+    texts = {"title": title or measurement.title, "type": options.type, "processor": measurement.processor}
     text = profile_text(texts, measurement.entries)
     return Calibration(
         device=_write_profile(text, device_path, "device"),
@@ -139,7 +139,7 @@ class _Options:
     throttle_seconds: float
     watts: float | None
     idle_watts: float | None
-    kind: str
+    type: str
     folder: Path
 
 
@@ -291,7 +291,7 @@ class _Measurement:
         )  # fmt: skip
 
     def _power(self, what: str, idle: float | None, busy: float | None) -> None:
-        usual_idle, usual_busy = USUAL_WATTS[self.options.kind]
+        usual_idle, usual_busy = USUAL_WATTS[self.options.type]
         given = {"compute_watts": self.options.watts, "idle_watts": self.options.idle_watts}
         known: dict[str, float] = {}
         for name, measured, usual, when in (
@@ -308,7 +308,7 @@ class _Measurement:
             elif value is None:
                 value, confidence = usual, "estimated"
                 low, high = usual / 2, usual * 2
-                quote = f"No power sensor can be read: assumed as usual for a {self.options.kind}; {option} sets it."
+                quote = f"No power sensor can be read: assumed as usual for a {self.options.type}; {option} sets it."
                 self.notes.append(f"{name}: not measured, {units.show_watts(usual)} assumed; set it with {option}")
             known[name] = value
             self.entries[name] = self._entry(units.show_watts, value, low or 0.0, high or 0.0, confidence, quote)
@@ -348,7 +348,7 @@ def written_processor(rates: Hardware, peak: float) -> Mapping[str, object]:
     processor, product = rates.processor, rates.flops_per_second / peak
     arithmetic = {name: share * product for name, share in zip(OPERATOR_NAMES, processor.arithmetic, strict=True)}
     own: dict[str, object] = {
-        "kind": processor.kind,
+        "type": processor.type,
         "arithmetic": {name: float(f"{share:.3g}") for name, share in arithmetic.items() if isfinite(share)},
         "memory": {n: float(f"{share:.3g}") for n, share in zip(OPERATOR_NAMES, processor.memory, strict=True)},
     }

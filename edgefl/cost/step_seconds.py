@@ -46,15 +46,15 @@ def step_seconds(operators: Floats, hardware: Hardware, precision: str = "float3
     of_rate, of_bandwidth = processor.shares
     arithmetic = flops / (hardware.rate(precision) * of_rate)[of_class]
     memory = moved / (hardware.memory_bytes_per_second * of_bandwidth)[of_class]
-    if processor.kind == "cpu":
+    if processor.type == "cpu":
         each = arithmetic + memory + fixed
-    elif processor.kind == "gpu":
+    elif processor.type == "gpu":
         each = np.maximum(arithmetic, memory) + processor.kernel_seconds
     else:
         each = np.maximum(arithmetic, memory) + fixed
     by_class = np.bincount(of_class, each * times, len(OPERATOR_CLASSES)).astype(np.float64, copy=False)
     spent = float(by_class.sum())
-    if processor.kind != "gpu":
+    if processor.type != "gpu":
         return StepSeconds(by_class, 0.0, spent)
     launches, busy = float(times.sum()) * fixed, float(np.maximum(arithmetic, memory) @ times)
     return StepSeconds(by_class, max(0.0, launches - spent), busy)

@@ -10,10 +10,10 @@ from edgefl.devices.fleet import Fleet, apportion
 from edgefl.devices.fleet_profile import FleetProfile, fleet_names, fleet_profile, read_fleet
 from edgefl.devices.options import BudgetOptions, FleetOptions, RelayOptions, ServerLinkOptions
 from edgefl.devices.profile import (
-    DEVICE_KINDS,
+    DEVICE_TYPES,
     PRECISIONS,
     Device,
-    DeviceKind,
+    DeviceType,
     Hardware,
     Link,
     device_names,
@@ -41,8 +41,8 @@ from edgefl.devices.runtime import (
 from edgefl.devices.written_facts import Fact, FactSource, library_folder, profile_keys
 
 __all__ = [
-    "Availability", "AvailabilityOptions", "Batteries", "BatteryOptions", "Budget", "BudgetOptions", "DEVICE_KINDS",
-    "Device", "DeviceKind", "Fact", "FailureOptions", "Failures", "Fleet", "FleetOptions", "FleetProfile", "Hardware",
+    "Availability", "AvailabilityOptions", "Batteries", "BatteryOptions", "Budget", "BudgetOptions", "DEVICE_TYPES",
+    "Device", "DeviceType", "Fact", "FailureOptions", "Failures", "Fleet", "FleetOptions", "FleetProfile", "Hardware",
     "Link", "PRECISIONS", "PYTORCH", "RelayOptions", "Relays", "Rounds", "Runtime", "RuntimeChoice",
     "ServerLinkOptions", "FactSource", "apportion",
     "availability_of", "available_memory_bytes", "derived_of_device", "derived_of_link", "load_device",

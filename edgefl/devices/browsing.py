@@ -18,7 +18,7 @@ from edgefl.devices.measurements import measurements
 from edgefl.devices.options import FleetOptions
 from edgefl.devices.processors import efficiency_of
 from edgefl.devices.profile import (
-    DEVICE_KINDS,
+    DEVICE_TYPES,
     BrokenLibrary,
     Device,
     Link,
@@ -54,7 +54,7 @@ SECTIONS = ("devices", "links", "fleets")
 def browse(
     *,
     sections: tuple[str, ...] = (),
-    kind: str | None = None,
+    type: str | None = None,
     min_memory: str | None = None,
     min_flops: str | None = None,
     max_watts: str | None = None,
@@ -63,15 +63,15 @@ def browse(
     """The devices, links and fleets of the libraries that pass every filter, by section; only ``sections`` if given.
 
     The filters compare a device's RAM, its sustained float32 rate and its power while it computes. With one of them or
-    a ``kind``, links and fleets are left out unless ``sections`` asks for them. ``search`` is a part of a name or
-    title. Raises UnknownName for an unknown kind and UnitError for an invalid quantity.
+    a ``type``, links and fleets are left out unless ``sections`` asks for them. ``search`` is a part of a name or
+    title. Raises UnknownName for an unknown type and UnitError for an invalid quantity.
     """
-    if kind is not None and kind not in DEVICE_KINDS:
-        raise UnknownName("kind of device", kind, DEVICE_KINDS)
+    if type is not None and type not in DEVICE_TYPES:
+        raise UnknownName("type of device", type, DEVICE_TYPES)
     least_memory = _quantity("--min-memory", units.BYTES, min_memory, 0.0)
     least_flops = _quantity("--min-flops", units.RATE, min_flops, 0.0)
     most_watts = _quantity("--max-watts", units.WATTS, max_watts, float("inf"))
-    devices_only = any(value is not None for value in (kind, min_memory, min_flops, max_watts))
+    devices_only = any(value is not None for value in (type, min_memory, min_flops, max_watts))
     sections = sections or (("devices",) if devices_only else SECTIONS)
 
     def matches(profile: Device | Link | FleetProfile) -> bool:
@@ -79,7 +79,7 @@ def browse(
 
     def fits(device: Device) -> bool:
         return (
-            kind in (None, device.kind)
+            type in (None, device.type)
             and device.ram_bytes >= least_memory
             and device.flops_per_second >= least_flops
             and device.compute_watts <= most_watts
@@ -167,7 +167,7 @@ def _sourced(source: FactSource) -> Sourced:
 
 def _device(device: Device) -> DeviceProfile:
     return DeviceProfile(
-        profile="device", name=device.name, title=device.title, kind=device.kind, twin=device.twin, modes=device.modes,
+        profile="device", name=device.name, title=device.title, type=device.type, twin=device.twin, modes=device.modes,
         values=numbers_of(device), derived=derived_of_device(device), rests_on=rests_on(device),
         metered=_metered()[device.name],
     )  # fmt: skip

@@ -23,7 +23,7 @@ from edgefl.errors import DeviceError, UnknownName
 from edgefl.operator_classes import OPERATOR_CLASSES, OPERATOR_NAMES, OperatorName
 from edgefl.registry.part_fields import Fields
 
-ProcessorKind = Literal["cpu", "gpu"]
+ProcessorType = Literal["cpu", "gpu"]
 Reduced = Literal["tf32", "float16", "bfloat16"]
 PYTORCH_NAME = "pytorch"
 
@@ -32,7 +32,7 @@ class ProcessorClass(Fields):
     """Devices whose processors reach like shares of their peaks; a GPU computes beside the core that launches."""
 
     about: str
-    kind: ProcessorKind
+    type: ProcessorType
 
 
 def _with_products(shares: Mapping[OperatorName, float]) -> Mapping[OperatorName, float]:
@@ -63,19 +63,19 @@ class Efficiency(Fields):
 class OwnProcessor(Efficiency):
     """The efficiencies that a profile writes itself, under ``processor``; its rate of products is written, too."""
 
-    kind: ProcessorKind
+    type: ProcessorType
 
 
-OWN_SHAPE = "a processor is the name of a class, or {kind: cpu or gpu, arithmetic, memory, kernel, launch}"
+OWN_SHAPE = "a processor is the name of a class, or {type: cpu or gpu, arithmetic, memory, kernel, launch}"
 
 
 class FittedEfficiency(Fields):
-    """The efficiency of a device, a class or a kind of processor, and what it rests on.
+    """The efficiency of a device, a class or a type of processor, and what it rests on.
 
     ``of`` names it; ``runtime`` is that of the rows (``pytorch 1.13``), None for the mean over all runtimes; ``rows``
     are the published seconds of it, ``devices`` how many devices have them.  ``error`` is the factor
     exp(sqrt(mean(log(predicted / measured)^2))) of rows that a fit without them predicts: for a device without the half
-    of its models that they are in, for a class without the device, for a kind without the class.
+    of its models that they are in, for a class without the device, for a type without the class.
     """
 
     of: str
@@ -105,7 +105,7 @@ class Processor:
     loader prepares, beside ``sample_seconds`` of each sample.
     """
 
-    kind: ProcessorKind | Literal["roofline"]
+    type: ProcessorType | Literal["roofline"]
     arithmetic: tuple[float, ...]
     memory: tuple[float, ...]
     kernel_seconds: float = 0.0
@@ -123,11 +123,11 @@ ROOFLINE = Processor("roofline", (1.0,) * len(OPERATOR_CLASSES), (1.0,) * len(OP
 """The processor of a profile that names none: operators of all classes reach its rates."""
 
 
-def processor_of(kind: ProcessorKind, efficiency: Efficiency) -> Processor:
+def processor_of(type: ProcessorType, efficiency: Efficiency) -> Processor:
     """The processor with these efficiencies."""
     product = efficiency.arithmetic["product"]
     return Processor(
-        kind,
+        type,
         tuple(efficiency.arithmetic.get(name, inf) / product for name in OPERATOR_NAMES),
         tuple(efficiency.memory.get(name, inf) for name in OPERATOR_NAMES),
         efficiency.kernel,
@@ -146,7 +146,7 @@ def classes() -> Mapping[str, ProcessorClass]:
     try:
         return TypeAdapter(dict[str, ProcessorClass]).validate_python(written.data.get("classes"))
     except ValidationError as error:
-        raise written.invalid(error, ("classes",), "a class is {about, kind}") from None
+        raise written.invalid(error, ("classes",), "a class is {about, type}") from None
 
 
 @cache
@@ -161,30 +161,30 @@ def fitted() -> Fitted:
         raise DeviceError(f"{path}: {where}: {first['msg']}; tools/fit_rates.py writes it") from None
 
 
-def kind_of(name: str) -> ProcessorKind:
+def processor_type(name: str) -> ProcessorType:
     """Whether processors of this class are CPUs or GPUs.  Raises UnknownName for an unknown class."""
     if name not in classes():
         raise UnknownName("processor", name, classes())
-    return classes()[name].kind
+    return classes()[name].type
 
 
 def efficiency_of(processor: str, device: str | None = None, runtime: str = PYTORCH_NAME) -> FittedEfficiency:
-    """What was fitted for this device, or else its class, or else all processors of its kind.
+    """What was fitted for this device, or else its class, or else all processors of its type.
 
     The first counts that has rows of the runtime (``pytorch 1.13``) or of another version of it, and of its versions
-    the runtime's own or else the one with most rows; if none has, the class or else the kind over all runtimes.
+    the runtime's own or else the one with most rows; if none has, the class or else the type over all runtimes.
     Raises UnknownName for an unknown class.
     """
-    kind = kind_of(processor)
-    for of in (device, processor, kind):
+    type = processor_type(processor)
+    for of in (device, processor, type):
         known = [entry for entry in fitted().entries if entry.of == of and same_runtime(entry.runtime, runtime)]
         if known:
             return max(known, key=lambda entry: (entry.runtime == runtime, entry.rows))
-    for of in (processor, kind):
+    for of in (processor, type):
         for entry in fitted().entries:
             if entry.of == of and entry.runtime is None:
                 return entry
-    raise AssertionError(f"fitted.json has no entry of {kind}")  # tests hold the file to have one
+    raise AssertionError(f"fitted.json has no entry of {type}")  # tests hold the file to have one
 
 
 def same_runtime(one: str | None, other: str) -> bool:

@@ -26,15 +26,15 @@ from edgefl.devices.processors import (
     Reduced,
     classes,
     efficiency_of,
-    kind_of,
     processor_of,
+    processor_type,
     source_of,
 )
 from edgefl.devices.written_facts import Fact, Faults, ProfileFile, library_folder, read_written
 from edgefl.errors import UnknownName, suggestion
 
-DeviceKind = Literal["microcomputer", "accelerator-board", "mini-pc", "laptop", "desktop", "phone", "server"]
-DEVICE_KINDS: tuple[DeviceKind, ...] = get_args(DeviceKind)
+DeviceType = Literal["microcomputer", "accelerator-board", "mini-pc", "laptop", "desktop", "phone", "server"]
+DEVICE_TYPES: tuple[DeviceType, ...] = get_args(DeviceType)
 MODES = "modes"
 """The key of power modes in a device's file."""
 _REDUCED: tuple[Reduced, ...] = get_args(Reduced)
@@ -122,7 +122,7 @@ class Device(Hardware):
     """What is left of the rate of a device without extra cooling."""
     battery_joules: float | None = None
     """Energy of a full battery (``19.4 Wh``); if absent, the device is on mains power."""
-    kind: DeviceKind = "microcomputer"
+    type: DeviceType = "microcomputer"
     """microcomputer, accelerator-board, mini-pc, laptop, desktop, phone or server."""
     twin: str | None = None
     """A published list or data sheet that prints the same numbers."""
@@ -380,7 +380,7 @@ def read_device(path: Path, mode: str | None = None) -> Device:
 
 
 def _numbers_of_mode(written: ProfileFile, name: str) -> Mapping[str, object]:
-    """What a device's file has for a power mode.  Raises DeviceError if it has none, or a field of another kind."""
+    """What a device's file has for a power mode.  Raises DeviceError if it has none, or a field of another sort."""
     numbers = written.section(MODES, name)
     if not numbers:
         raise written.error(f"{MODES}.{name}: has no numbers; write those that differ from the device's", MODES, name)
@@ -396,14 +396,14 @@ def _numbers_of_mode(written: ProfileFile, name: str) -> Mapping[str, object]:
 def _device(written: ProfileFile, name: str) -> Device:
     """The device that is written.  Raises DeviceError for everything that is wrong."""
     faults = Faults()
-    own, facts = _hardware(written, name, _DEVICE_NUMBERS, ["kind"], ["twin", MODES], "a device", faults)
+    own, facts = _hardware(written, name, _DEVICE_NUMBERS, ["type"], ["twin", MODES], "a device", faults)
 
     def refuse(field: str, message: str) -> None:
         faults.note(written.error(message, field))
 
-    kind = written.data.get("kind")
-    if "kind" in written.data and kind not in DEVICE_KINDS:
-        refuse("kind", f"kind: {kind!r} is not one of {', '.join(DEVICE_KINDS)}")
+    type = written.data.get("type")
+    if "type" in written.data and type not in DEVICE_TYPES:
+        refuse("type", f"type: {type!r} is not one of {', '.join(DEVICE_TYPES)}")
     twin = None
     with faults.noting():
         twin = written.text("twin") if "twin" in written.data else None
@@ -415,7 +415,7 @@ def _device(written: ProfileFile, name: str) -> Device:
         (given,) = throttling
         refuse(given, f"{given} is given alone: give both throttle_after_seconds and throttled_share, or neither")
     faults.raise_all()
-    return Device(**own, kind=cast("DeviceKind", kind), twin=twin)
+    return Device(**own, type=cast("DeviceType", type), twin=twin)
 
 
 def read_hardware(path: Path) -> Hardware:
@@ -476,7 +476,7 @@ def _hardware(
 def _processor_class(written: ProfileFile) -> str:
     named = written.text("processor")
     try:
-        kind_of(named)
+        processor_type(named)
     except UnknownName as error:
         raise written.error(f"processor: {error}", "processor") from None
     return named
@@ -488,7 +488,7 @@ def _own_processor(written: ProfileFile) -> Processor:
         own = OwnProcessor.model_validate(written.data["processor"])
     except ValidationError as error:
         raise written.invalid(error, ("processor",), OWN_SHAPE) from None
-    return processor_of(own.kind, own)
+    return processor_of(own.type, own)
 
 
 FITTED: Literal["fitted"] = "fitted"
@@ -530,7 +530,7 @@ def _by_class(
     placed: dict[str, Fact] = {}
     for number, fact in facts.items():
         placed |= {number: fact} | ({below[number]: derived[below[number]]} if number in below else {})
-    return processor_of(kind_of(named), entry.efficiency), placed
+    return processor_of(processor_type(named), entry.efficiency), placed
 
 
 def _check_rates(written: ProfileFile, value: Mapping[str, float], faults: Faults) -> None:

@@ -18,7 +18,7 @@ from scipy.optimize import least_squares
 from edgefl.arrays import Floats
 from edgefl.cost.step_seconds import step_seconds
 from edgefl.devices import Hardware
-from edgefl.devices.processors import Processor, ProcessorKind
+from edgefl.devices.processors import Processor, ProcessorType
 from edgefl.operator_classes import OPERATOR_CLASSES, OperatorClass
 
 Machine = TypeVar("Machine", bound=Hardware)
@@ -68,7 +68,7 @@ _WITH_FLOPS = (
 """The first classes are those with FLOPs."""
 
 
-def rates_of(kind: ProcessorKind, steps: Sequence[TimedStep], small: TimedStep, peak: float = np.inf) -> Hardware:
+def rates_of(type: ProcessorType, steps: Sequence[TimedStep], small: TimedStep, peak: float = np.inf) -> Hardware:
     """Hardware with the rates of each class of operator, its fixed times, and no power, from measured steps.
 
     The operators of ``small`` take their fixed time alone, on a GPU that of their launches.
@@ -82,8 +82,8 @@ def rates_of(kind: ProcessorKind, steps: Sequence[TimedStep], small: TimedStep, 
         arithmetic, memory, (kernel,) = np.split(numbers, [flops, flops + classes])
         product, pointwise = arithmetic[OperatorClass.PRODUCT], memory[OperatorClass.POINTWISE]
         shares = (*(arithmetic / product).tolist(), *[np.inf] * (classes - flops))
-        each = float(kernel) if kind == "gpu" else 0.0
-        processor = Processor(kind, shares, tuple((memory / pointwise).tolist()), each)
+        each = float(kernel) if type == "gpu" else 0.0
+        processor = Processor(type, shares, tuple((memory / pointwise).tolist()), each)
         return Hardware(
             "measured", "measured", float(product), float(product), float(pointwise), fixed, 0.0, 0.0,
             processor=processor,

@@ -1,4 +1,4 @@
-"""Properties of this machine: usable cores, memory, storage speed, power sensors, and its model name and kind."""
+"""Properties of this machine: usable cores, memory, storage speed, power sensors, and its model name and type."""
 
 from __future__ import annotations
 
@@ -298,8 +298,8 @@ def platform_name() -> str:
     return f"{platform.system()} {platform.machine()}, {model_name()}"
 
 
-def kind_here(sys: Path = SYS, proc: Path = Path("/proc")) -> str:
-    """The kind of device (one of ``DEVICE_KINDS``) that this machine probably is."""
+def device_type_here(sys: Path = SYS, proc: Path = Path("/proc")) -> str:
+    """The type of device (one of ``DEVICE_TYPES``) that this machine probably is."""
     model = model_name(proc).lower()
     if "jetson" in model or "coral" in model or "tegra" in model:
         return "accelerator-board"
@@ -308,5 +308,5 @@ def kind_here(sys: Path = SYS, proc: Path = Path("/proc")) -> str:
     if "ANDROID_ROOT" in os.environ:
         return "phone"
     words = _words(sys / "class/dmi/id/chassis_type")
-    kind = _CHASSIS.get(int(words[0])) if words and words[0].isdigit() else None
-    return kind or ("laptop" if list((sys / "class/power_supply").glob("BAT*")) else "server")
+    type = _CHASSIS.get(int(words[0])) if words and words[0].isdigit() else None
+    return type or ("laptop" if list((sys / "class/power_supply").glob("BAT*")) else "server")

@@ -14,7 +14,7 @@ from torch import nn
 
 from edgefl.arrays import Floats
 from edgefl.devices import Hardware
-from edgefl.devices.processors import ProcessorKind
+from edgefl.devices.processors import ProcessorType
 from edgefl.machine import host
 from edgefl.machine.fitted_rates import nearest, rates_of
 from edgefl.machine.microbenchmarks import (
@@ -103,7 +103,7 @@ def sustained(
     which the probes of products take a tenth longer than usual has a rate of products that is a tenth lower.
     """
     clock = clock_of(device)
-    kind: ProcessorKind = "gpu" if device.type == "cuda" else "cpu"
+    type: ProcessorType = "gpu" if device.type == "cuda" else "cpu"
     with threads_of(threads):
         on_message("peak: one large product")
         peak = _peak(device, clock, free_bytes)
@@ -111,12 +111,12 @@ def sustained(
         scale = scale_for(0.55 * seconds, free_bytes, clock, device)
         measured = probes(ProbeBench(scale, device))
         taken = rounds(measured, 0.55 * seconds, clock, LEAST_ROUNDS)
-        if kind == "gpu":
+        if type == "gpu":
             with torch.enable_grad():
                 taken[:, -1] = [by_launches(partial(measured[-1].step, None)) for _ in taken]
         median = np.median(taken, axis=0)
         *steps, small = timed_steps(measured, median)
-        rates = rates_of(kind, steps, small, peak.high or np.inf)
+        rates = rates_of(type, steps, small, peak.high or np.inf)
         pointwise = [index for index, probe in enumerate(measured) if _is_pointwise(probe)]
         del measured
         host.release_memory()

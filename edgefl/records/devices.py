@@ -247,10 +247,10 @@ class RestsOn(Record):
     """The factor exp(sqrt(mean(log(predicted / measured)²))) of rows that a fit without them predicts"""
 
 
-class DeviceKinds(Record):
+class DeviceTypeRecord(Record):
     """What sort of device it is."""
 
-    kind: str
+    type: str
     """`microcomputer`, `accelerator-board`, `mini-pc`, `laptop`, `desktop`, `phone` or `server`"""
     twin: str | None
     """A published list or data sheet that prints the same numbers"""
@@ -271,7 +271,7 @@ class LinkProfile(DeviceFigures, ProfileHead):
     """A link of the library or of a file."""
 
 
-class DeviceProfile(DeviceFigures, DeviceKinds, ProfileHead):
+class DeviceProfile(DeviceFigures, DeviceTypeRecord, ProfileHead):
     """A device of the library or of a file."""
 
     rests_on: RestsOn | None

@@ -74,7 +74,7 @@ SHOWN_DERIVED = {
     "mean_flops_per_second": units.show_rate,
     "mean_compute_watts": units.show_watts,
 }
-KINDS = {
+TYPES = {
     "microcomputer": "Microcomputers", "phone": "Phones", "accelerator-board": "Boards with an accelerator",
     "mini-pc": "Mini PCs", "laptop": "Laptops", "desktop": "Desktops", "server": "Servers",
 }  # fmt: skip
@@ -103,10 +103,10 @@ def _print_device_list(console: Console, rows: Sequence[DeviceProfile]) -> None:
         print_section(console, "No device matches")
         return
     table = new_table("device", "RAM", "usable", "training", "bandwidth", "power", "battery", "m/d/f/e")
-    order = list(KINDS)
-    by_kind = sorted(rows, key=lambda device: order.index(device.kind))
-    for kind, group in groupby(by_kind, key=lambda device: device.kind):
-        table.add_row(Text(KINDS[kind], style="bold"))
+    order = list(TYPES)
+    by_type = sorted(rows, key=lambda device: order.index(device.type))
+    for type, group in groupby(by_type, key=lambda device: device.type):
+        table.add_row(Text(TYPES[type], style="bold"))
         for device in sorted(group, key=lambda device: device.values["flops_per_second"].value):
             v = _values(device)
             table.add_row(
@@ -158,7 +158,7 @@ def _print_profile(console: Console, profile: DeviceProfile | LinkProfile) -> No
         table.add_row(name, show(fact.value), f"{show(fact.low)} to {show(fact.high)}", fact.confidence)
     about = []
     if isinstance(profile, DeviceProfile):
-        about.append(f"kind: {profile.kind}")
+        about.append(f"type: {profile.type}")
         if profile.twin:
             about.append(f"same numbers in: {profile.twin}")
         if profile.modes:

@@ -283,7 +283,7 @@ def test_devices(call: Call) -> None:
             assert {"title", "date", "quote"} <= fact["source"].keys()
     code, _, err = call("devices", "raspberry-pi-4")
     assert code == 2 and "did you mean 'raspberry-pi-4-" in err
-    code, out, _ = call("devices", "list", "--kind", "phone", "--min-memory", "6GiB")
+    code, out, _ = call("devices", "list", "--type", "phone", "--min-memory", "6GiB")
     assert code == 0 and "phone-mid" in out and "phone-entry" not in out and "wifi-5" not in out
     code, out, _ = call("devices", "show", "phones")
     assert code == 0 and "phone-entry" in out and "Source (estimated)" in out

@@ -54,17 +54,17 @@ def served(turns: int) -> int:
 def test_what_is_written_is_read_back(tmp_path: Path, capsys: Any) -> None:
     out, heard = tmp_path / "mine.yaml", []
     found = edgefl.calibrate(
-        out, quick=True, threads=1, watts="6.4 W", kind="microcomputer", title="My board", minutes=0.002,
+        out, quick=True, threads=1, watts="6.4 W", type="microcomputer", title="My board", minutes=0.002,
         address=f"localhost:{served(3)}", like="wifi-5", on_progress=lambda event, facts: heard.append(facts["what"]),
     )  # fmt: skip
     beside = tmp_path / "mine-link.yaml"
     assert sorted(tmp_path.iterdir()) == [beside, out] and found["files"] == [str(out), str(beside)]
     mine, to_server = read_device(out), read_link(beside)
-    assert mine.title == "My board" and mine.kind == "microcomputer" and mine.compute_watts == 6.4
+    assert mine.title == "My board" and mine.type == "microcomputer" and mine.compute_watts == 6.4
     assert 1e8 < mine.flops_per_second <= mine.peak_flops_per_second < 1e13
     assert mine.storage_bytes_per_second < 1e12 and mine.runtime_overhead_bytes < mine.usable_memory_bytes
     assert mine.facts["flops_per_second"].confidence == "measured"
-    assert mine.processor.kind == "cpu" and mine.processor.memory[7] == 1
+    assert mine.processor.type == "cpu" and mine.processor.memory[7] == 1
     assert mine.facts["compute_watts"].confidence == "datasheet"
     assert "repetitions" in mine.facts["flops_per_second"].source.quote
     assert mine.facts["idle_watts"].confidence in ("estimated", "measured")
@@ -105,7 +105,7 @@ def test_a_profile_has_the_seconds_of_the_rates_that_were_measured(tmp_path: Pat
         ({"output": "here-link.yaml", "address": "x"}, "not HOST:PORT"),
         ({"output": "other.yaml", "address": "localhost:1"}, "doesn't answer a link test"),
         ({"output": "other.yaml", "like": "wify-5", "address": "localhost:1"}, "did you mean 'wifi-5'?"),
-        ({"kind": "labtop"}, "did you mean 'laptop'?"),
+        ({"type": "labtop"}, "did you mean 'laptop'?"),
         ({"threads": 0}, "--threads must be at least 1, not 0"),
         ({"watts": "5 apples"}, "unknown unit 'apples'"),
     ],

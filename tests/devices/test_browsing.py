@@ -25,19 +25,19 @@ def test_everything_is_listed() -> None:
 
 
 def test_filters_of_devices() -> None:
-    assert {"phone-entry", "phone-mid", "phone-flagship"} <= _names("devices", kind="phone")
-    assert "raspberry-pi-5-8gb" not in _names("devices", kind="phone")
+    assert {"phone-entry", "phone-mid", "phone-flagship"} <= _names("devices", type="phone")
+    assert "raspberry-pi-5-8gb" not in _names("devices", type="phone")
     small = _names("devices", max_watts="15W", min_memory="4GiB")
     assert "raspberry-pi-4-4gb" in small and not {"raspberry-pi-zero-2w", "server-a5000"} & small
     assert "server-a5000" in _names("devices", min_flops="1 TFLOP/s")
-    assert browse(kind="phone").to_data().keys() == {"devices"}
+    assert browse(type="phone").to_data().keys() == {"devices"}
     assert browse(search="no such thing").to_data() == {"devices": [], "links": [], "fleets": []}
     assert _names("links", search="SATELLITE") == {"satellite-leo", "satellite-geo"}
 
 
 def test_filters_that_make_no_sense() -> None:
     with pytest.raises(UnknownName, match="did you mean 'phone'"):
-        browse(kind="phones")
+        browse(type="phones")
     with pytest.raises(UnitError, match="--max-watts: '4 parsecs'"):
         browse(max_watts="4 parsecs")
 

@@ -30,7 +30,7 @@ def library() -> list[Device]:
 
 def engine(device: Device) -> str:
     """What trains."""
-    return {"cpu": "cores", "gpu": "graphics"}[device.processor.kind]
+    return {"cpu": "cores", "gpu": "graphics"}[device.processor.type]
 
 
 def over_float32(device: Device, precision: str) -> float | None:
@@ -112,7 +112,7 @@ def outliers(device: Device) -> list[str]:
     found = []
     for figure, derive in DERIVED.items():
         value = derive(device)
-        for bands, of in ((BY_ENGINE, engine(device)), (BY_KIND, device.kind)):
+        for bands, of in ((BY_ENGINE, engine(device)), (BY_KIND, device.type)):
             if value is None or figure not in bands:
                 continue
             if of not in bands[figure]:
@@ -151,15 +151,15 @@ def test_most_errors_of_ten_are_outliers():
 def test_the_library_is_large_and_holds_what_it_promises():
     assert len(devices.device_names()) >= 25
     assert set(NAMED) <= set(devices.device_names())
-    assert {device.kind for device in library()} == set(devices.DEVICE_KINDS)
+    assert {device.type for device in library()} == set(devices.DEVICE_TYPES)
 
 
 def test_cards_and_drives_have_a_speed_and_phones_and_laptops_a_battery():
     for device in library():
         assert "storage_bytes_per_second" in device.facts, device.name
-        assert (device.battery_joules is not None) == (device.kind in {"phone", "laptop"}), device.name
+        assert (device.battery_joules is not None) == (device.type in {"phone", "laptop"}), device.name
         assert ("throttled_share" in device.facts) == ("throttle_after_seconds" in device.facts), device.name
-        if device.kind == "phone":
+        if device.type == "phone":
             assert device.throttled_share < 1, device.name
 
 

@@ -30,7 +30,7 @@ MODES = [f"{name}@{mode}" for name in devices.device_names() for mode in devices
 def test_every_number_of_a_power_mode_has_a_source(name):
     device, base = devices.load_device(name), devices.load_device(name.partition("@")[0])
     _check(device)
-    assert (device.name, device.kind, device.modes, device.twin) == (name, base.kind, (), None)
+    assert (device.name, device.type, device.modes, device.twin) == (name, base.type, (), None)
     assert device.ram_bytes == base.ram_bytes and device.facts["jitter"] == base.facts["jitter"]
     gain = device.peak_flops_per_second / base.peak_flops_per_second
     for precision in ("float32", "tf32", "float16", "bfloat16"):
@@ -91,7 +91,7 @@ def test_a_mode_that_is_wrong(tmp_path, profile, modes, line, said):
 def test_all_errors_of_a_device_are_told_at_once(tmp_path, profile):
     del profile["ram_bytes"]
     entry = {name: value for name, value in profile["jitter"].items() if name not in ("confidence", "source")}
-    profile |= {"kind": "toaster", "wats": 3, "jitter": entry, "idle_watts": "2 W"}
+    profile |= {"type": "toaster", "wats": 3, "jitter": entry, "idle_watts": "2 W"}
     profile["flops_per_second"] = _estimated(profile, "900 TFLOPS")
     profile["modes"] = {"slow": {"compute_wats": 3, "peak_wats": 3}, "fast": {}}
     path = _written(tmp_path, profile)
@@ -100,7 +100,7 @@ def test_all_errors_of_a_device_are_told_at_once(tmp_path, profile):
         devices.read_device(path)
     told = str(caught.value).splitlines()
     fields = (
-        "kind: ", "wats is", "jitter.confidence: ", "jitter.source: ", "idle_watts: ", "flops_per_second is above",
+        "type: ", "wats is", "jitter.confidence: ", "jitter.source: ", "idle_watts: ", "flops_per_second is above",
         "compute_wats is", "peak_wats is", "modes.fast: ",
     )  # fmt: skip
     assert len(told) == len(fields) + 1 and told[-1].startswith(f"{path}: ram_bytes is missing from a device")
@@ -145,7 +145,7 @@ def test_every_number_of_a_link_has_a_source(name):
 
 
 def _check(profile):
-    texts = {"name", "title", "kind", "twin", "modes", "facts", "processor", "processor_class"}
+    texts = {"name", "title", "type", "twin", "modes", "facts", "processor", "processor_class"}
     numbers = {f.name for f in dataclasses.fields(profile)} - texts
     assert set(profile.facts) <= numbers
     for absent in numbers - set(profile.facts):
@@ -236,7 +236,7 @@ def test_an_unknown_processor_is_refused(tmp_path, profile):
     assert "processor" in _refused(tmp_path, profile | {"processor": 3})
     without = {name: value for name, value in profile.items() if name not in ("processor", "flops_per_second")}
     assert "flops_per_second is missing from a device: give it, or name the class of its" in _refused(tmp_path, without)
-    own = {"kind": "cpu", "arithmetic": {"convolution": 0.4}, "memory": {}}
+    own = {"type": "cpu", "arithmetic": {"convolution": 0.4}, "memory": {}}
     assert "processor.arithmetic: the share of products is missing" in _refused(tmp_path, profile | {"processor": own})
 
 
@@ -434,13 +434,13 @@ def test_numbers_that_make_no_sense(tmp_path, profile, number, entry, told):
     assert told in _refused(tmp_path, profile)
 
 
-def test_kinds_and_twins(tmp_path, profile):
+def test_types_and_twins(tmp_path, profile):
     assert devices.read_device(_written(tmp_path, profile | {"twin": "A list"})).twin == "A list"
-    assert "'toaster' is not one of microcomputer" in _refused(tmp_path, profile | {"kind": "toaster"})
+    assert "'toaster' is not one of microcomputer" in _refused(tmp_path, profile | {"type": "toaster"})
     assert "twin must be a text" in _refused(tmp_path, profile | {"twin": 3})
-    assert "did you mean 'kind'" in _refused(tmp_path, {"kinds": "phone", **profile})
-    del profile["kind"]
-    assert "kind is missing" in _refused(tmp_path, profile)
+    assert "did you mean 'type'" in _refused(tmp_path, {"types": "phone", **profile})
+    del profile["type"]
+    assert "type is missing" in _refused(tmp_path, profile)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from time import perf_counter, sleep
 
 import pytest
 
-from edgefl.devices import DEVICE_KINDS
+from edgefl.devices import DEVICE_TYPES
 from edgefl.machine import host
 
 
@@ -75,12 +75,12 @@ def test_a_machine_is_called_by_its_board_or_its_processor(tmp_path: Path) -> No
     assert host.model_name(tmp_path) == "Some CPU @ 2 GHz"
     put(tmp_path, **{"device-tree__model": "Raspberry Pi 4 Model B Rev 1.4\0"})
     assert host.model_name(tmp_path) == "Raspberry Pi 4 Model B Rev 1.4"
-    assert host.kind_here(tmp_path, tmp_path) == "microcomputer"
+    assert host.device_type_here(tmp_path, tmp_path) == "microcomputer"
     put(tmp_path, **{"device-tree__model": "NVIDIA Jetson Orin Nano Developer Kit\0"})
-    assert host.kind_here(tmp_path, tmp_path) == "accelerator-board"
+    assert host.device_type_here(tmp_path, tmp_path) == "accelerator-board"
     for chassis, kind in ((10, "laptop"), (3, "desktop"), (35, "mini-pc"), (1, "server")):
         other = put(tmp_path / "other", class__dmi__id__chassis_type=chassis)
-        assert host.kind_here(other, other) == kind and kind in DEVICE_KINDS
+        assert host.device_type_here(other, other) == kind and kind in DEVICE_TYPES
 
 
 def test_memory_and_cores_are_possible() -> None:

@@ -56,7 +56,7 @@ def test_a_calibration_is_a_device_with_possible_numbers() -> None:
     assert 1e8 < machine.flops_per_second <= machine.peak_flops_per_second < 1e13
     assert 1e8 < machine.memory_bytes_per_second < 1e12
     assert 1e-7 < machine.seconds_per_operator < 1e-2
-    assert machine.processor.kind == "cpu" and min(machine.processor.memory) > 0
+    assert machine.processor.type == "cpu" and min(machine.processor.memory) > 0
     assert 0 < machine.usable_memory_bytes <= machine.ram_bytes
     assert (torch.get_num_threads(), torch.is_grad_enabled()) == before
 
@@ -198,7 +198,7 @@ def test_what_is_sustained_has_a_spread_and_a_small_machine_small_batches() -> N
 def test_a_gpu_has_rates_by_class_and_launches() -> None:
     found = sustained(2.0, 1, torch.device("cuda"), float(torch.cuda.mem_get_info()[0]), str)
     processor = found.rates.processor
-    assert processor.kind == "gpu" and 0 < processor.kernel_seconds < 1e-4
+    assert processor.type == "gpu" and 0 < processor.kernel_seconds < 1e-4
     assert 1e-7 < found.seconds_per_operator.value < 1e-3
     assert 1e12 < found.flops_per_second.value < 1e15 and 1e10 < found.memory_bytes_per_second.value < 1e13
 

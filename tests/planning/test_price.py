@@ -49,9 +49,9 @@ def seconds_by_hand(
     for flops, touched, times, kind in operators:
         arithmetic = flops / (device.flops_per_second * processor.arithmetic[kind])
         memory = touched / (device.memory_bytes_per_second * processor.memory[kind])
-        if processor.kind == "cpu":
+        if processor.type == "cpu":
             busy += times * (arithmetic + memory + fixed)
-        elif processor.kind == "gpu":
+        elif processor.type == "gpu":
             busy += times * (max(arithmetic, memory) + processor.kernel_seconds)
             launches += times * fixed
             gaps += times * processor.kernel_seconds

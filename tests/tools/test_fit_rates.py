@@ -12,14 +12,14 @@ import pytest
 from edgefl.commands.devices.published import MeasuredQuantity, held
 from edgefl.cost import ComputeCost
 from edgefl.devices.measurements import Measurement, measurements
-from edgefl.devices.processors import OPERATOR_NAMES, ProcessorKind, efficiency_of, fitted, processor_of
+from edgefl.devices.processors import OPERATOR_NAMES, ProcessorType, efficiency_of, fitted, processor_of
 from edgefl.devices.profile import Hardware
 from edgefl.devices.written_facts import library_folder
 from tools import fit_rates
 from tools.fit_rates import GROUPS, START, Table, Widths, chain, fit, unseen
 
 PEAK, BANDWIDTH, HOST = 1e11, 1e10, 2e-5
-KNOWN: dict[ProcessorKind, dict[str, float]] = {
+KNOWN: dict[ProcessorType, dict[str, float]] = {
     "cpu": {
         "product": 0.62, "convolution": 0.31, "convolution 1x1": 0.22,
         "depthwise convolution": 0.02, "memory of depthwise convolution": 0.07, "memory of pointwise": 0.33,
@@ -34,11 +34,11 @@ KNOWN: dict[ProcessorKind, dict[str, float]] = {
 WIDE = Widths(20.0, 0.01, 0.01, 0.01, 0.01, 1.0)
 
 
-def made(kind: ProcessorKind, device: str, seed: int, count: int = 60) -> list[MeasuredQuantity]:
+def made(type: ProcessorType, device: str, seed: int, count: int = 60) -> list[MeasuredQuantity]:
     """Rows of random operators, whose seconds a loop adds up with the KNOWN numbers."""
     rng = np.random.default_rng(seed)
-    known, (arithmetic, memory) = KNOWN[kind], GROUPS[kind]
-    precisions = ("float32",) if kind == "cpu" else ("float32", "tf32", "float16")
+    known, (arithmetic, memory) = KNOWN[type], GROUPS[type]
+    precisions = ("float32",) if type == "cpu" else ("float32", "tf32", "float16")
     row = next(row for row in measurements() if row.seconds_per_step is not None)
     rows = []
     for number in range(count):
@@ -53,45 +53,45 @@ def made(kind: ProcessorKind, device: str, seed: int, count: int = 60) -> list[M
             computes = 0.0 if by is None else flops / (peak * by * known.get(precision, 1.0))
             by = next((known[f"memory of {group}"] for group, names in memory.items() if name in names), None)
             moves = 0.0 if by is None else moved / (BANDWIDTH * by)
-            seconds += times * (computes + moves if kind == "cpu" else max(computes, moves) + known["kernel"])
+            seconds += times * (computes + moves if type == "cpu" else max(computes, moves) + known["kernel"])
             launches += times * HOST * known["launch"]
         batch, values = 4 * (1 + number % 5), 50_000
         loading = batch * (values * known["loading"] + known["sample"]) if loads else 0.0
-        seconds = seconds + launches + loading if kind == "cpu" else max(seconds, launches, loading)
+        seconds = seconds + launches + loading if type == "cpu" else max(seconds, launches, loading)
         measured = replace(
             row, device=device, model=f"net {number}", batch=batch, input=(values,), precision=precision, value=seconds,
             measured="seconds_per_step", includes=("data loading",) if loads else (), framework="PyTorch 2.4",
         )  # fmt: skip
-        rows.append(held_row(kind, measured, np.array(operators)))
+        rows.append(held_row(type, measured, np.array(operators)))
     return rows
 
 
-def held_row(kind: ProcessorKind, row: Measurement, operators: np.ndarray) -> MeasuredQuantity:
+def held_row(type: ProcessorType, row: Measurement, operators: np.ndarray) -> MeasuredQuantity:
     hardware = Hardware(
-        row.device, "made", PEAK, PEAK, BANDWIDTH, HOST, 100.0, 10.0, processor_class=f"some-{kind}",
-        processor=processor_of(kind, efficiency_of("x86-cpu" if kind == "cpu" else "discrete-gpu").efficiency),
+        row.device, "made", PEAK, PEAK, BANDWIDTH, HOST, 100.0, 10.0, processor_class=f"some-{type}",
+        processor=processor_of(type, efficiency_of("x86-cpu" if type == "cpu" else "discrete-gpu").efficiency),
         peak_tf32_flops_per_second=2 * PEAK, peak_float16_flops_per_second=4 * PEAK,
     )  # fmt: skip
     return MeasuredQuantity(row, hardware, ComputeCost(0, {}, 0, 0, 0.0, operators, precision=row.precision), "seconds")
 
 
-@pytest.mark.parametrize("kind", ["cpu", "gpu"])
-def test_the_fit_finds_the_numbers_that_made_the_rows(kind: ProcessorKind) -> None:
-    table = Table.of(kind, made(kind, "one", seed=3))
+@pytest.mark.parametrize("type", ["cpu", "gpu"])
+def test_the_fit_finds_the_numbers_that_made_the_rows(type: ProcessorType) -> None:
+    table = Table.of(type, made(type, "one", seed=3))
     every = np.ones(len(table.rows), bool)
     found = fit(table, every, WIDE)
     assert found.predicted(table, every) == pytest.approx(np.exp(table.measured), rel=0.04)
-    numbers = dict(zip(START[kind], np.exp(found.numbers(chain(table.rows[0]))), strict=True))
-    shares = [name for name in numbers if name in GROUPS[kind][0] or name.startswith("memory of")]
+    numbers = dict(zip(START[type], np.exp(found.numbers(chain(table.rows[0]))), strict=True))
+    shares = [name for name in numbers if name in GROUPS[type][0] or name.startswith("memory of")]
     for name in [*shares, *(name for name in ("tf32", "float16") if name in numbers)]:
-        assert numbers[name] == pytest.approx(KNOWN[kind][name], rel=0.1), name
-    assert numbers.get("bfloat16", 0.0) == pytest.approx(START[kind].get("bfloat16", 0.0))  # no row has it
+        assert numbers[name] == pytest.approx(KNOWN[type][name], rel=0.1), name
+    assert numbers.get("bfloat16", 0.0) == pytest.approx(START[type].get("bfloat16", 0.0))  # no row has it
 
 
-@pytest.mark.parametrize("kind", ["cpu", "gpu"])
-def test_the_derivatives_are_those_of_differences(kind: ProcessorKind) -> None:
-    table = Table.of(kind, made(kind, "one", seed=5, count=12))
-    at = np.log(list(START[kind].values())) + np.random.default_rng(2).normal(0, 0.3, (12, len(START[kind])))
+@pytest.mark.parametrize("type", ["cpu", "gpu"])
+def test_the_derivatives_are_those_of_differences(type: ProcessorType) -> None:
+    table = Table.of(type, made(type, "one", seed=5, count=12))
+    at = np.log(list(START[type].values())) + np.random.default_rng(2).normal(0, 0.3, (12, len(START[type])))
     _, slope = table.log_seconds(at)
     for number in range(at.shape[1]):
         step = np.zeros_like(at)
@@ -132,8 +132,8 @@ STATED = ("mb1-ssd", "yolo11m", "yolo11x", "yolov8n", "mlp-784-128-10", "fer-cnn
 
 def test_the_command_predicts_by_the_formula_that_was_fitted() -> None:
     rows = held(row for row in measurements() if row.model in STATED)
-    for kind in ("cpu", "gpu"):
-        table = Table.of(kind, [one for one in rows if one.quantity == "seconds"])
+    for type in ("cpu", "gpu"):
+        table = Table.of(type, [one for one in rows if one.quantity == "seconds"])
         for index, one in enumerate(table.rows):
             assert one.device.processor_class is not None
             entry = efficiency_of(one.device.processor_class, one.row.device, one.row.software.key)
@@ -142,12 +142,12 @@ def test_the_command_predicts_by_the_formula_that_was_fitted() -> None:
             names = {f"memory of {name}": share for name, share in known.memory.items()}
             names |= {**known.arithmetic, **known.reduced}
             names |= {name: getattr(known, name) for name in ("kernel", "launch", "loading", "sample")}
-            numbers = np.array([log(names[name]) for name in START[kind]])
+            numbers = np.array([log(names[name]) for name in START[type]])
             expected = exp(table.log_seconds(np.tile(numbers, (len(table.rows), 1)))[0][index])
             assert one.predicted() == pytest.approx(expected, rel=1e-9)
 
 
-def test_every_kind_and_every_measured_device_has_an_entry_with_an_error() -> None:
+def test_every_type_and_every_measured_device_has_an_entry_with_an_error() -> None:
     entries = fitted().entries
     assert {"cpu", "gpu"} <= {entry.of for entry in entries if entry.runtime is None}
     timed = {row.device for row in measurements() if row.seconds_per_step is not None}

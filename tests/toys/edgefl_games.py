@@ -102,7 +102,7 @@ def broken_rules(setup: Setup, journal: Memory) -> list[tuple[str, Any]]:
     def watts(device_name: str, link_name: str) -> tuple[Three, Three]:
         device = next(d for d in setup.fleet.devices if d.name == device_name)
         link = next(x for x in setup.fleet.links if x.name == link_name)
-        waits = device.processor.kind == "gpu"
+        waits = device.processor.type == "gpu"
         of = [device.idle_watts if waits else device.compute_watts, device.compute_watts]
         least, most = ((device.idle_watts + link.download_watts, w, device.idle_watts + link.upload_watts) for w in of)
         return least, most

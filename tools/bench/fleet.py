@@ -219,11 +219,11 @@ def _seconds(operators: NDArray[np.float64], device: Device) -> float:
     for flops, touched, times, kind in operators:
         computing = flops / (device.flops_per_second * processor.arithmetic[int(kind)])
         moving = touched / (device.memory_bytes_per_second * processor.memory[int(kind)])
-        if processor.kind == "cpu":
+        if processor.type == "cpu":
             total += times * (computing + moving + fixed)
         else:
-            total += times * (max(computing, moving) + (processor.kernel_seconds if processor.kind == "gpu" else fixed))
-    return max(total, operators[:, 2].sum() * fixed) if processor.kind == "gpu" else total
+            total += times * (max(computing, moving) + (processor.kernel_seconds if processor.type == "gpu" else fixed))
+    return max(total, operators[:, 2].sum() * fixed) if processor.type == "gpu" else total
 
 
 # --- what is printed --------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def device_blocks() -> dict[str, str]:
 def _meanings(of: type[Any], profiles: Sequence[Device | Link]) -> str:
     """What each number of a profile is; those that every file has are needed."""
     written = ({name for name, fact in each.facts.items() if fact.confidence != "fitted"} for each in profiles)
-    needed = dict.fromkeys({"title", "kind"}.union(set.intersection(*written)), "yes")
+    needed = dict.fromkeys({"title", "type"}.union(set.intersection(*written)), "yes")
     needed |= dict.fromkeys(("processor", "flops_per_second"), "one of them")
     rows = [
         (f"`{each.name}`", oneline(each.text).removesuffix("."), needed.get(each.name, ""))
@@ -97,9 +97,9 @@ def _counts(facts: Mapping[str, Fact]) -> str:
 def _device(device: Device) -> Iterator[str]:
     """The section of a device, with the numbers that differ in its power modes."""
     heading, text, numbers = _profile(device)
-    kind = f"{text} Kind: {device.kind}. Processor: {device.processor_class}."
-    kind += f" Same numbers in: {device.twin}." if device.twin else ""
-    yield from (heading, kind)
+    about = f"{text} Type: {device.type}. Processor: {device.processor_class}."
+    about += f" Same numbers in: {device.twin}." if device.twin else ""
+    yield from (heading, about)
     yield "\n".join([numbers, *(_row(f"@{mode}: ", name, fact) for mode, name, fact in new_in_modes(device))])
 
 

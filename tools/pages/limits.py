@@ -32,14 +32,14 @@ def limit_blocks() -> dict[str, str]:
 
 
 def _runtimes(devices: Iterable[Device]) -> str:
-    """What a process takes beside its tensors, by runtime and kind of device."""
-    kinds: dict[tuple[float, float, float, str], Counter[str]] = {}
+    """What a process takes beside its tensors, by runtime and type of device."""
+    types: dict[tuple[float, float, float, str], Counter[str]] = {}
     for device in devices:
         fact = device.facts["runtime_overhead_bytes"]
-        kinds.setdefault((fact.value, fact.low, fact.high, fact.confidence), Counter())[device.kind] += 1
+        types.setdefault((fact.value, fact.low, fact.high, fact.confidence), Counter())[device.type] += 1
     rows = [
-        ("Python with torch", ", ".join(f"{kind} ({count})" for kind, count in sorted(of.items())), *_range(*told))
-        for told, of in sorted(kinds.items())
+        ("Python with torch", ", ".join(f"{type} ({count})" for type, count in sorted(of.items())), *_range(*told))
+        for told, of in sorted(types.items())
     ]
     for name in runtime_names():
         if name != PYTORCH:

@@ -131,7 +131,7 @@ class MeasuredQuantity:
         device, spent = self.device, cost.seconds_by_class(self.device)
         processor = device.processor
         loading = processor.loading_seconds * self.values_loaded + processor.sample_seconds * self.samples_loaded
-        beside = processor.kind == "gpu"
+        beside = processor.type == "gpu"
         seconds = max(spent.total, loading) if beside else spent.total + loading
         busy = (spent.busy + (0.0 if beside else loading)) / seconds
         return seconds, device.idle_watts + (device.compute_watts - device.idle_watts) * busy
@@ -146,7 +146,7 @@ def held(rows: Iterable[Measurement]) -> list[MeasuredQuantity]:
         try:
             if row.measured == "energy" and row.samples is None:
                 raise EdgeflError("the energy is of an epoch, and its samples aren't said")
-            cost = step_cost(row, gpu=device.processor.kind == "gpu")
+            cost = step_cost(row, gpu=device.processor.type == "gpu")
         except EdgeflError as error:
             reason = str(error)
         quantities: list[str] = ["seconds" if row.seconds_per_step is not None else row.measured]

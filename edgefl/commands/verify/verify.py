@@ -127,7 +127,7 @@ def _facts(scenario: Scenario) -> LedgerFacts:
         device, link = devices[device_name], links[link_name]
         receiving, sending = device.idle_watts + link.download_watts, device.idle_watts + link.upload_watts
         most = device.compute_watts
-        least = device.idle_watts if device.processor.kind == "gpu" else most
+        least = device.idle_watts if device.processor.type == "gpu" else most
         return (receiving, least, sending), (receiving, most, sending)
 
     line = fleet.server_link

@@ -220,7 +220,7 @@ def test_every_policy_conserves(setup: Setup, policy: str, line: dict[str, Any])
 
     def watts(device: str, link: str) -> tuple[Three, Three]:
         at, over = devices[device], links[link]
-        assert at.processor.kind != "gpu"  # which would draw less while it waits for its kernels
+        assert at.processor.type != "gpu"  # which would draw less while it waits for its kernels
         known = at.idle_watts + over.download_watts, at.compute_watts, at.idle_watts + over.upload_watts
         return known, known
 
