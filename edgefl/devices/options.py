@@ -195,7 +195,8 @@ def _memory(value: object) -> Amount:
 
 
 LEAST_BARE = 2**20
-"""Bytes below which a budget of memory without a unit is asked about."""
+"""Bytes below which a budget of memory without a unit is warned about.  A choice: who writes
+48 means MiB, and hardly bytes."""
 
 
 class BareNumber(UserWarning):

@@ -41,6 +41,7 @@ class Prices:
 
     def __init__(self, demands: Sequence[Demand], names: Sequence[str] = BUDGETS):
         self.names = names
+        # by identity, since demands of equal works share the object, which is held here
         self._computes = {id(demand.compute): demand.compute for demand in demands}
         self._compute_of = [id(demand.compute) for demand in demands]
         self._amounts = amounts_of([d.compute for d in demands], [d.traffic for d in demands])

@@ -1,4 +1,7 @@
-"""Works and costs of clients, planned once for all clients of equal group, device, link and stale copies."""
+"""Works and costs of clients, planned once for all clients of equal group, device, link and stale copies.
+
+Those share one ``Plan``, and caches of records and of traffic know it by its identity: an equal copy would miss them.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from edgefl.registry.registered import Registered
 Point = EntryPoint | Registered
 
 MOST_CHARACTERS = 300
-"""Length of an exception's text in a message."""
+"""Length of an exception's text in a message.  A choice: a few lines of a terminal.  Texts of torch have thousands."""
 
 
 PASSED = (KeyboardInterrupt, GeneratorExit)
@@ -62,6 +62,7 @@ class PlugIns:
 
         None if no plug-in was running.  Causes are searched too: SimPy raises copies of exceptions.
         """
+        # a chain of causes may be a circle; its exceptions are held by ``error``, so that ids stay theirs
         found, link, known = None, error, set[int]()
         while link is not None and id(link) not in known:
             known.add(id(link))

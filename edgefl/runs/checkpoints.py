@@ -29,7 +29,8 @@ if TYPE_CHECKING:  # a finished run is shown without torch
     from torch import Tensor
 
 KEEP = 2
-"""Number of checkpoints that a run under way keeps at least: the newest."""
+"""Number of checkpoints that a run under way keeps at least: the newest, and one to go on from if that is damaged.
+Each takes the size of the server's state on the disk."""
 WEIGHTS = "weights.safetensors"
 """The file of a run's final weights, in the folder above the checkpoints'."""
 SHARED: Final = "in_weights"

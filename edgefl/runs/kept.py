@@ -33,7 +33,8 @@ if TYPE_CHECKING:  # a finished run is shown without torch
     from torch import Tensor
 
 ALIGNMENT = 64
-"""Tensors begin at multiples of so many bytes, as those that torch allocates do."""
+"""Tensors begin at multiples of so many bytes, as those that torch allocates on a CPU do.  It is in the files of runs:
+with another one their kept values would be read from other bytes."""
 PARTIAL = ".partial-kept"
 """The file that is being written."""
 ROWS: Final = "array:kept"
@@ -115,7 +116,7 @@ def mapped(descriptor: int, offset: int, layout: TensorLayout, names: Iterable[s
     """
     import torch
 
-    start = offset - offset % mmap.ALLOCATIONGRANULARITY
+    start = offset - offset % mmap.ALLOCATIONGRANULARITY  # a map may begin at a page alone
     length = offset - start + layout.size
     view = mmap.mmap(descriptor, length, access=mmap.ACCESS_COPY, offset=start) if layout.size else None
     tensors = {}
@@ -194,7 +195,8 @@ class Index:
         used = sorted({stored.path for stored in self.clients.values()})
         file_of = {path: number for number, path in enumerate(used)}
         layouts: dict[TensorLayout, int] = {}
-        number_of: dict[int, int] = {}  # most clients share the object, whose hash takes long
+        # by identity: most clients share the object, which they hold, and its hash takes long
+        number_of: dict[int, int] = {}
         rows = []
         for client, stored in sorted(self.clients.items()):
             layout = number_of.get(id(stored.layout))
@@ -271,6 +273,7 @@ def new_file(folder: Path, round: int) -> Iterator[Writer]:
                 yield writer
                 file.flush()
                 os.fsync(file.fileno())
+            # the file before its name: after a power cut the name must not be that of half a file
             writer.path = folder / f"round-{round:06d}-{writer.digest}.bin"
             os.replace(partial, writer.path)
             sync(folder)

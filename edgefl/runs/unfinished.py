@@ -23,13 +23,13 @@ from edgefl.runs.digests import text_digest
 from edgefl.runs.durable import writing
 
 FIRST_SECONDS = 60.0
-"""Wall time since the last checkpoint from which on works are written: less isn't worth the writing."""
+"""Wall time since the last checkpoint from which on works are written.  A choice: so much is trained again at most."""
 LEAST_RATIO = 20.0
-"""A work is written only once so many times as much time has passed since then as writing took: works that are large
-for their training are left out, and train again."""
+"""A work is written only once so many times as much time has passed since then as writing took, so that writing takes
+5 % at most: works that are large for their training are left out, and train again."""
 MOST_BYTES, MOST_SHARE = 16 << 30, 0.1
 """Works take at most so many bytes, and this share of the disk's free space, so that the run's own files find room.
-A thousand updates of 100 MB would be 100 GB.  Those that are there stay, and no more are written."""
+A thousand updates of 100 MB would be 100 GB.  Those that are there stay, and no more are written.  Both are choices."""
 
 _NAME = re.compile(r"(?:client-(\d{6,})|server)-([0-9a-f]{32})\.bin")
 

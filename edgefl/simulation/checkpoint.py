@@ -81,7 +81,7 @@ def _versions_of_clients(run: SimulationRun) -> dict[str, ClientVersions]:
 
 def _flights_data(air: InFlight, learning: Learning) -> tuple[dict[str, Any], dict[int, ServerState]]:
     """Flights, of which the first are under way, with what they share; and by number the states they started from."""
-    flights = (*air.flying.values(), *air.queue.values())
+    flights = (*air.flying.values(), *air.queue.values())  # which hold what is numbered by its id below
     dispatches = list({id(flight.dispatch): flight.dispatch for flight in flights}.values())
     versions = list({id(dispatch.versions): dispatch.versions for dispatch in dispatches}.values())
     number = {id(each): n for shared in (dispatches, versions) for n, each in enumerate(shared)}

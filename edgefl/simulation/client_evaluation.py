@@ -33,7 +33,8 @@ from edgefl.work import Description, Form
 from edgefl.work.update import Update
 
 WAITING = 32
-"""Works that are submitted before the oldest one's report is awaited: each holds a copy of the model."""
+"""Works that are submitted before the oldest one's report is awaited: each holds a copy of the model.  A choice: more
+than 32 workers wouldn't all be busy."""
 Group = tuple[str, str]
 """What clients are grouped by, and the group's name: ("kind", "image")."""
 
@@ -82,6 +83,7 @@ def _note_received(run: SimulationRun, scored: Scored) -> None:
     if not received.keeping:
         return
     clients: dict[int, list[int]] = {}
+    # most clients share an object, which ``scored`` holds
     scorings = {id(scoring): scoring for scoring in scored.scorings.values()}
     for client, scoring in scored.scorings.items():
         clients.setdefault(id(scoring), []).append(client)

@@ -14,8 +14,11 @@ Steps = Generator[simpy.Event, Any, Any]
 PHASES, FLOWS, CUTS, LAST = 1, 2, 3, 4
 """Order of events of one time: ends of clients' phases, of flows on shared lines, cuts, and then the server."""
 MOST_CLIENTS = 2**40
+"""Bound of a client's number, which is the fraction of its events' order.  A power of two, by which division is exact;
+beside an order of 4 float64 tells clients apart up to 2^50."""
 SPARE = 64
-"""Cancelled events that may lie in the queue, beside one for each that is waited for."""
+"""Cancelled events that may lie in the queue, beside one for each that is waited for: a short queue isn't rebuilt at
+every other one.  From 16 to 256 an event took 0.7 us; more only makes the queue longer."""
 
 
 class TimedEvent(simpy.Event):
@@ -25,7 +28,11 @@ class TimedEvent(simpy.Event):
 
 
 class Clock(simpy.Environment):
-    """SimPy's environment with events at exact times, which can be cancelled."""
+    """SimPy's environment with events at exact times, which can be cancelled.
+
+    SimPy has neither, so this reads and writes its private ``_queue``, ``_now``, ``_eid`` and the events' ``_ok``,
+    ``_value`` and ``_events``, as they are in 4.1.  If one is renamed, ``test_clock.py`` fails.
+    """
 
     def __init__(self, initial_time: float = 0.0):
         super().__init__(initial_time)

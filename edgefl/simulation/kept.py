@@ -23,7 +23,8 @@ from edgefl.training import Kept
 from edgefl.work.update import Update
 
 TRIM_BYTES = 64 << 20
-"""Bytes that trainings leave between two times that free memory is given back to the system."""
+"""Bytes that trainings leave between two times that free memory is given back to the system, so the most that its holes
+add.  Giving back 64 MB took 5 ms."""
 
 
 def _trim() -> None:
@@ -55,6 +56,7 @@ class _Since:
 
 def _read(lefts: Mapping[str, Spilled]) -> dict[str, Tensor]:
     """The tensors of these names, each from where it was left."""
+    # by identity, since names share what was left at once, which ``lefts`` holds
     by_place: dict[int, tuple[Spilled, list[str]]] = {}
     for name, left in lefts.items():
         by_place.setdefault(id(left), (left, []))[1].append(name)
@@ -135,6 +137,7 @@ class KeptValues:
         for client, stored in self._saved.clients.items():
             needed[stored.path] = needed.get(stored.path, 0) + stored.layout.size * (client not in self._since)
         with writing(self._saved.folder):
+            # at half, so that the disk holds at most twice what is needed; earlier, values would be written more often
             old = {path for path, size in needed.items() if 2 * size < Path(path).stat().st_size}
         return {client for client, stored in self._saved.clients.items() if stored.path in old} - set(busy)
 

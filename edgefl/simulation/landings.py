@@ -96,11 +96,12 @@ def update_clients(run: SimulationRun, landed: Landings, plans: Sequence[Plan], 
         versions, groups = roster.client_versions, dict[tuple[int, int, str | None], list[int]]()
         for row in np.flatnonzero(landed.downloaded).tolist():
             computed = computed_once(plans[row].form) if landed.outcome[row] == FINISHED else None
+            # by identity, as ``plans`` and ``dispatches`` hold the objects: two equal ones would only be two calls
             groups.setdefault((id(plans[row].down), id(dispatches[row].versions), computed), []).append(row)
         for (_, _, computed), rows in groups.items():
             versions.sent(landed.client[rows], plans[rows[0]].down, dispatches[rows[0]].versions, computed)
     if batteries is not None:
-        # an empty battery has spent its whole charge, whatever the rounding
+        # an empty battery has spent its whole charge: a rest by rounding would let the next dispatch choose the client
         spent = np.where(landed.outcome == EMPTY, inf, landed.energy_joules)
         batteries.spend(landed.client, spent, landed.ended, landed.virtual_seconds)
 

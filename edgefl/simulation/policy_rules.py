@@ -24,7 +24,7 @@ MOST_WAITS = 1000
 
 That needs more than the number: either the clock has stood still, which no wait for a client does, or nobody is under
 way and the round is late (``PolicyRules.late``).  So a policy may look every second whether somebody is back, or for as
-long as it is patient, whether somebody is available.
+long as it is patient, whether somebody is available.  A choice: more only delays the error.
 """
 MOST_SENT = 100
 """Clients sent off for each place after a round is late.

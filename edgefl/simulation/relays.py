@@ -23,7 +23,8 @@ from edgefl.work import Payload
 Payloads = tuple[Payload, ...]
 
 MOST_SETS = 4096
-"""Number of sets of payloads whose bytes are known."""
+"""Number of sets of payloads whose bytes are known; above it all are forgotten, and counted again.  A choice, not
+measured: relays whose clients need the same payloads share a set."""
 
 
 class Tier:
@@ -67,6 +68,7 @@ class Tier:
 
         ``of`` is the relay of each client, and ``needed`` has the client's payloads.
         """
+        # by identity, as plans of equal works share their payloads, which ``needed`` holds
         distinct: dict[int, int] = {}
         which = np.array([distinct.setdefault(id(payloads), len(distinct)) for payloads in needed], np.int64)
         held = dict(zip(which.tolist(), needed, strict=True))

@@ -32,7 +32,8 @@ from edgefl.schedules import Stage
 from edgefl.work import Address
 
 CHUNK = 1 << 17
-"""Number of clients that are judged at a time, which bounds the memory of temporary arrays."""
+"""Number of clients that are judged at a time, which bounds the memory of temporary arrays: 1 MiB for each of float64.
+A choice: a call of NumPy doesn't count beside so many numbers."""
 NO_CELL = -1
 """Cell number of a client that doesn't take part."""
 

@@ -79,7 +79,6 @@ def deliver_final(run: SimulationRun, round: int) -> Steps:
     bytes_ = serialised = relayed = 0
     slowest = 0.0
     holders = np.flatnonzero(roster.eligible & (roster.cell >= 0))
-    # group the holders by cell with one sort
     cells = roster.cell[holders]
     order = np.argsort(cells, kind="stable")
     numbers, first = np.unique(cells[order], return_index=True)

@@ -62,7 +62,8 @@ from edgefl.simulation.watch import MetricWatch
 from edgefl.training import Executor
 
 UNTRAINED_SECONDS = 5.0
-"""Wall time between checkpoints without training, as a large fleet's takes longer to write than a round to play."""
+"""Wall time between checkpoints without training, as a large fleet's takes longer to write than a round to play.  A
+choice: so much is played again after a kill."""
 
 
 class Simulation:
@@ -384,7 +385,10 @@ class Simulation:
 
 
 def _mean_losses(tally: Tally) -> dict[str, float | None]:
-    """Mean loss of each kind over the samples of its accepted updates; None where no loss of the kind is finite."""
+    """Mean loss of each kind over the samples of its accepted updates; None where no loss of the kind is finite.
+
+    They are added up in the order in which the updates landed, on which the last bit depends.
+    """
     means: dict[str, float | None] = {
         kind: sum(loss * samples for loss, samples in losses) / sum(samples for _, samples in losses)
         for kind, losses in tally.losses.items()

@@ -39,7 +39,8 @@ from edgefl.work.update import Update
 Payloads = Mapping[str, Mapping[str, Tensor]]
 
 LOOK_SECONDS = 0.5
-"""Wall time between two looks at how many clients have trained, while one of them is waited for."""
+"""Wall time between two looks at how many clients have trained, while one of them is waited for.  It is for progress
+alone: a shorter one takes time from a training in a thread of this process."""
 
 
 @dataclass(eq=False)
@@ -139,7 +140,8 @@ class Training(Learning):
             chosen.append((client, plan, metered, trains))
         wires: dict[Start, dict[str, Tensor]] = {}
         if self._window is None:
-            # longest first, which balances the load of the workers; results don't depend on the order
+            # longest first, which balances the load of the workers; a training's seed is by client and dispatch, so
+            # that results don't depend on the order
             chosen.sort(key=lambda entry: -entry[1].cost.budgets()["flops"])
         for client, plan, metered, trains in chosen:
             self._begin(client, plan, self.state, dispatch, metered, trains or metered, wires)
@@ -182,7 +184,7 @@ class Training(Learning):
 
     def _feed(self) -> None:
         """Give the executor what waits: all, or so much that ``_window`` trainings haven't landed."""
-        while self._waiting and (self._window is None or len(set(map(id, self._submitted.values()))) < self._window):
+        while self._waiting and (self._window is None or len(set(self._submitted.values())) < self._window):
             self._submit(self._waiting.popleft())
 
     def _submit(self, started: Started) -> Future[Update]:
@@ -219,7 +221,8 @@ class Training(Learning):
             self._waiting.remove(started)
         if not arrived and not task.metered:
             if future is not None:
-                future.cancel()  # no effect on a training that has begun; its result is ignored
+                # no effect on a training that has begun: nobody waits for it, so no number depends on its result
+                future.cancel()
                 self._leave_window(future)
             return None
         future = future or self._submit(started)

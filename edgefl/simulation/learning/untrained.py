@@ -18,7 +18,8 @@ from edgefl.simulation.learning.interface import Arrival, Learning, part_of_stag
 from edgefl.work import Address, Work
 
 MOST_CHANGES = 256
-"""Number of cached aggregations; a method whose works differ in every round would add to them without end."""
+"""Number of cached aggregations; a method whose works differ in every round would add to them without end.  A choice,
+not measured: each holds a tensor without values for all that changes."""
 
 
 def _alike(held: Tensor | None, new: Tensor) -> bool:
@@ -38,7 +39,10 @@ class NoTraining(Learning):
         self.state = shapes(setup.method)
         self._changes: dict[tuple[int, frozenset[tuple[str, Hashable]]], dict[Address, Tensor]] = {}
         self._alike: dict[int, bool] = {}
-        """By aggregation: that it changes versions alone, because the state has tensors of its shapes."""
+        """By aggregation: that it changes versions alone, because the state has tensors of its shapes.
+
+        The id is that of a value of ``_changes``, and goes with it.
+        """
 
     def aggregate(self, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool = False) -> None:
         """Give all tensors that would change their next version."""

@@ -16,9 +16,10 @@ from edgefl.simulation.selection.orders import NO_CLIENTS, RandomOrder, by_weigh
 from edgefl.units import Share
 
 POOL = 3
-"""Candidates for each explored place; faster candidates are more likely to be drawn."""
+"""Candidates for each explored place, of whom faster ones are more likely to be drawn.  A choice: the paper weighs all
+clients, but that would ask a whole fleet for its seconds in each round."""
 CLIP = 0.95
-"""Quantile at which utilities are clipped, so that an outlier isn't drawn in every round."""
+"""Quantile at which utilities are clipped, so that an outlier isn't drawn in every round: the paper's example."""
 
 _COLUMNS = ("clients", "losses", "seconds", "samples", "last")
 
