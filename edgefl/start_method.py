@@ -162,8 +162,8 @@ if sys.platform != "win32":
     class _Process(ForkServerProcess):
         """A worker whose name brings what a spawned one inherits and a fork of the server doesn't.
 
-        ``_Popen`` is multiprocessing's own, as in Python 3.11.  If later ones don't call it, or read the name later, the
-        first test of ``test_start_method.py`` fails: a worker would have the server's environment and limits.
+        ``_Popen`` is multiprocessing's own, as in Python 3.11.  If later ones don't call it, or read the name later,
+        the first test of ``test_start_method.py`` fails: a worker would have the server's environment and limits.
         """
 
         @staticmethod

@@ -228,7 +228,6 @@ class Selection(ABC):
         if not total or len(groups) == 1:
             return dict.fromkeys(groups, count if total else 0)
         offset = (seeds.key(self.seed, "cohort places", self._round, self._call, turn) >> 10) / 2**53
-        # rounded, so that shares whose exact sum is a whole number don't fall on its two sides
         ends = [int(round(n * count / total, 9) + offset) for n in accumulate(population[name] for name in groups)]
         return {name: end - start for name, start, end in zip(groups, [0, *ends], ends, strict=False)}
 
