@@ -24,7 +24,7 @@ Wave = npt.NDArray[np.float32]
 Spectrogram = npt.NDArray[np.float32]
 
 RATE = 16_000
-"""Sample rate of spectrograms in Hz."""
+"""Sample rate of spectrograms in Hz: that of AST's pre-training.  Another one makes another filter bank."""
 
 
 def read_wav(path: Path) -> tuple[Wave, int]:

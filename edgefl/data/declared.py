@@ -15,6 +15,7 @@ from edgefl.data.options import KINDS, DataOptions, DeclaredDataset, Kind
 from edgefl.errors import DataError
 
 SAMPLES = 500
+"""Samples of a client unless ``data.samples`` says otherwise: a choice, for profiles in which only shapes matter."""
 
 
 class _ClassNames(Sequence[str]):

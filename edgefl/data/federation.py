@@ -29,7 +29,8 @@ from edgefl.work.description import HELD_OUT, TensorSpec
 from edgefl.work.tasks import like
 
 PAIRS = 500
-"""Pairs that a retrieval evaluation ranks unless its pass says otherwise (``args.samples``)."""
+"""Pairs that a retrieval evaluation ranks unless its pass says otherwise (``args.samples``): the default of
+``evaluation.pairs``.  Scores take the square of it, and recalls among more pairs are lower."""
 
 
 @dataclass(frozen=True)
@@ -230,6 +231,7 @@ class Federation:
 
     def _group_counts(self) -> Integers | None:
         """Sample groups [clients, 3] by pattern where images have several captions; None if no images do."""
+        # by id, since parts can't be hashed: they have arrays; the federation holds them
         counts_of = {id(part): counts for part in self._parts if (counts := part.group_counts()) is not None}
         if not counts_of:
             return None
@@ -326,6 +328,7 @@ class Federation:
             raise DataError(f"{self.title} is declared only: its samples have no classes")
         counts = np.zeros((len(self.client_kind), len(self.class_names) + 1), np.int64)
         ends = [0, *accumulate(len(part.classes) for part in self._parts)]
+        # by id, as in _group_counts
         counts_of = {id(part): (part.class_counts(), end) for part, end in zip(self._parts, ends, strict=False)}
         for index, kind in enumerate(self.kinds):
             part, first = self._part_offset(kind)

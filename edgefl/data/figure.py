@@ -12,7 +12,8 @@ from edgefl.arrays import Integers
 from edgefl.runs.durable import replace_file
 
 MOST_CLIENTS = 2000
-"""Clients that are drawn; of more, every second, every third ... is."""
+"""Clients that are drawn; of more, every second, every third ... is.  In the widest figure, of
+3,370 pixels, a column has less than two then."""
 
 COLOURS = {"image": "#4477aa", "text": "#ee6677", "image-text": "#aa3377", "audio": "#b8860b", "image-audio": "#66bbdd"}
 

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache as once
 from functools import partial
 from importlib.metadata import version
+from math import prod
 from pathlib import Path
 from typing import cast
 
@@ -18,7 +19,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from edgefl import registry, seeds
-from edgefl.arrays import AnyArray, Integers
+from edgefl.arrays import AnyArray, Floats, Integers
 from edgefl.data.collection import Collection, DataSet, FolderRequest, FolderSet, OnMessage
 from edgefl.data.federation import Federation
 from edgefl.data.fingerprints import code_of, collection_key
@@ -365,7 +366,7 @@ def _moments(images: AnyArray, rows: Integers) -> tuple[list[float], list[float]
     """Mean and standard deviation of each channel's bytes over ``rows``, from their histogram."""
     values = np.arange(256)
     counts = np.zeros((images.shape[1], 256), np.int64)
-    for start in range(0, len(rows), 4096):
+    for start in range(0, len(rows), 4096):  # bounds the copy in memory; counts of integers are the same for any size
         chunk = images[rows[start : start + 4096]]
         counts += [np.bincount(chunk[:, channel].ravel(), minlength=256) for channel in range(images.shape[1])]
     mean, deviation = [], []
@@ -378,8 +379,12 @@ def _moments(images: AnyArray, rows: Integers) -> tuple[list[float], list[float]
 
 def _audio_moments(audio: AnyArray, rows: Integers) -> tuple[float, float]:
     """Mean and standard deviation of the log mel energies over ``rows``."""
-    chunks = [audio[rows[start : start + 1024]].astype(np.float64) for start in range(0, len(rows), 1024)]
-    count = sum(chunk.size for chunk in chunks)
-    mean = sum(float(chunk.sum()) for chunk in chunks) / count
-    variance = sum(float(((chunk - mean) ** 2).sum()) for chunk in chunks) / count
+
+    def chunks() -> Iterator[Floats]:
+        # made twice, so that one alone is in memory; chunks of another size would change the sums' last bits
+        return (audio[rows[start : start + 1024]].astype(np.float64) for start in range(0, len(rows), 1024))
+
+    count = len(rows) * prod(audio.shape[1:])
+    mean = sum(float(chunk.sum()) for chunk in chunks()) / count
+    variance = sum(float(((chunk - mean) ** 2).sum()) for chunk in chunks()) / count
     return mean, max(variance**0.5, 1e-6)

@@ -33,9 +33,9 @@ PUBLIC = "public"
 
 Partition = str | dict[str, object]
 LARGEST_COUNT = 2**31 - 1
-"""Most samples of a client."""
+"""Most samples of a client: they are counted in int32."""
 LARGEST_SPLIT = 10**9
-"""Most groups of a held-out split."""
+"""Most groups of a held-out split: a choice, beyond any data set, so that a slip such as 7e90 is refused."""
 Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
 
 

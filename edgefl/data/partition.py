@@ -17,10 +17,11 @@ from edgefl.arrays import Integers
 from edgefl.errors import DataError
 
 MINIMUM = 10
-"""Fewest samples that a client may end with."""
+"""Fewest samples that a client may end with, as in the codes of FedMA, MOON and those that came from them."""
 
 DRAWS = 500
-"""Draws before a partition raises an error."""
+"""Draws before a partition raises an error.  For 50 clients with 5,000 samples of 10 classes, alpha 0.2 took at
+most 2, and 0.1 at most 100 (8 seeds); 0.05 isn't met in 500, which take 0.2 s."""
 
 
 def iid(labels: Integers, clients: int, argument: Any, rng: np.random.Generator) -> list[Integers]:

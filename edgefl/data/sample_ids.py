@@ -21,7 +21,8 @@ from edgefl.data.stored_set import FederationPart
 from edgefl.errors import DataError
 
 _BYTES = 8
-"""Bytes of a sample's digest."""
+"""Bytes of a sample's digest: of a million samples seen and a million others, two are taken for equal with a chance
+of 5e-8.  More bytes lengthen the header of each file of weights."""
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,9 @@ class Samples:
         rows = self._rows(pass_, pattern)
         if self.fields is None:
             return rows
-        with unset_fake_temporarily():  # predictions run on fake tensors, but count real groups
+        # predictions run on fake tensors, but count real groups; a private name of torch, there in 2.13, without which
+        # the import fails
+        with unset_fake_temporarily():
             group = self.fields(pass_.data, pass_.args.get("whole", pattern), pattern, rows, ("group",))["group"]
             groups: Integers = group.numpy()
         return groups

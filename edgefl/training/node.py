@@ -62,6 +62,7 @@ class Node:
         key = task.form.model_key
         module, names = self._modules.get(key, (None, frozenset()))
         # a reused module must not keep parameters or buffers of another client that the inputs don't replace
+        # (test_task.py shows what the next client would get)
         if module is None or names - inputs.keys():
             if self._one_module:
                 self._modules.clear()
@@ -81,7 +82,7 @@ class Node:
             return self._adder.run(task, self.run)
         started = time.perf_counter()
         source = self.sources.server() if task.client is None else self.sources.client(task.client)
-        with self._failing(task), threads(1):
+        with self._failing(task), threads(1):  # with two, ten steps of a transformer layer give other bits
             work, inputs = task.work, task.form.received(task.tensors())
             module = self._module(task, inputs)
             meter = Meter(CUDA_ROUNDING if self.device.type == "cuda" else 1) if task.metered else None
@@ -123,9 +124,10 @@ class Node:
 
 
 class _Lapped:
-    """A source that calls ``lap`` of a watch every ``every`` batches, between two steps.
+    """A source that calls ``lap`` of a watch every ``every`` batches, between two steps: else its events would pile up.
 
-    Fields of a batch that NumPy allocated are copied, because torch's allocator doesn't know of them.
+    Fields of a batch that NumPy allocated are copied, because torch's allocator doesn't know of them, and the measured
+    peak would lack them.
     """
 
     def __init__(self, source: Source, watch: AllocatorPeak, every: int = 64):
@@ -142,7 +144,7 @@ class _Lapped:
             owned = {n: v if v.untyped_storage().resizable() else v.clone() for n, v in batch.items()}
             del batch
             yield pattern, owned
-            del owned
+            del owned  # else it is in memory while the source makes the next, and the peak counts both
 
 
 def _host(started: float, tasks: int = 1) -> HostFigures:

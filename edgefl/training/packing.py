@@ -17,7 +17,7 @@ An estimate, measured on none: the upper end of what the profiles of NVIDIA's ca
 ``runtime_overhead_bytes``).
 """
 RESERVE = 0.02
-"""Share of a GPU's memory that no worker gets."""
+"""Share of a GPU's memory that no worker gets: a choice, measured on no GPU, for what else runs there."""
 SEGMENT_BYTES, FRAGMENTED = 40 * 2**20, 0.1
 """What torch's allocator may reserve beyond the tensors' peak: two segments of 20 MiB, the largest that small tensors
 share, and a share of the peak for gaps between blocks.  The limit holds for reserved memory (torch's notes on CUDA

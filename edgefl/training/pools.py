@@ -17,7 +17,7 @@ from edgefl import start_method
 from edgefl.training.packing import DeviceMemory, DeviceShare, fits_nowhere, pack, routed
 
 PATIENCE = 10.0
-"""Seconds that workers have to end."""
+"""Seconds that workers have to end: a choice.  One that is killed is in a work whose report nobody awaits."""
 
 
 class Packing:
@@ -127,7 +127,7 @@ def _memories(devices: list[str]) -> list[DeviceMemory]:
 
 
 def processes_of(pool: ProcessPoolExecutor | Pools) -> list[BaseProcess]:
-    """The workers of a pool, which has no public name for them."""
+    """The workers of a pool, which has no public name for them (tried with Python 3.11; test_executors.py sees it)."""
     return list((getattr(pool, "_processes", None) or {}).values())
 
 

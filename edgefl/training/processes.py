@@ -40,11 +40,13 @@ from edgefl.work.torch_device import device_of
 from edgefl.work.update import Update
 
 QUEUED_PER_WORKER = 3
-"""Tasks for each worker that are handed to the pool, those that run included; the others wait as they are."""
+"""Tasks for each worker that are handed to the pool, those that run included; the others wait as they are.  One
+runs, and two are ready while this process is busy; more would hold more copies of tensors."""
 LARGE, LARGE_PER_WORKER = 16 << 20, 2
-"""Bytes of an update beyond which only so many are handed on, as each has memory for its report."""
+"""Bytes of an update beyond which only so many are handed on, as each has memory for its report.  The
+bytes are a choice, not measured: one with a large update takes long, and so fewer need to be ready."""
 LOOKS_PER_TIMEOUT = 20
-"""How often per timeout the watch looks whether tasks still end."""
+"""How often per timeout the watch looks whether tasks still end: it is late by at most a twentieth of the timeout."""
 
 
 class _Cancellable(Future[Update]):
@@ -256,7 +258,7 @@ class ProcessExecutor:
         # what a client kept lies in a file, or else travels with the inputs
         given = task.inputs if task.kept is None or isinstance(task.kept, StoredTensors) else task.tensors()
         try:
-            if id(given) not in self._inputs:
+            if id(given) not in self._inputs:  # the entry holds ``given``, so that its id stays its own
                 used = {other.shared[0] for other in self._entries if other.shared}
                 unused = [slot for _, slot, _ in self._inputs.values() if slot not in used]
                 self._inputs = {key: known for key, known in self._inputs.items() if known[1] in used}
@@ -341,7 +343,7 @@ class ProcessExecutor:
         if self._pool is not pool or self._closing:
             return  # another task's failure has done it
         unfinished = list(self._entries)
-        if self._workers == 1 and self._tried_alone:
+        if self._workers == 1 and self._tried_alone:  # alone: no other task took the memory
             self._give_up(reason)
             return
         self._tried_alone = self._workers == 1

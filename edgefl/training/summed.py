@@ -39,7 +39,7 @@ class Adder:
             if reason is None:
                 sums.add(work.up, decode_payloads(work, report.payloads, lambda: bases), base, weight, factor)
             reports.append(replace(report, payloads={}, refused=reason))
-            del report
+            del report  # its payloads are a model's size, and the next client's would stand beside them
         return replace(reports[0], others=tuple(reports[1:]), means=sums.means)
 
     def _bases(self, task: TrainingTask) -> tuple[dict[Address, Tensor], dict[str, Tensor]]:

@@ -28,7 +28,8 @@ from edgefl.work.packed import space
 from edgefl.work.torch_device import device_of, keep_freed_memory
 
 MOST_FORMS = 64
-"""Forms of works that a worker keeps decoded: clients share them, in all rounds."""
+"""Forms of works that a worker keeps decoded: clients share them, in all rounds.  A choice, more than
+a round's kinds times stages; one that has to go is decoded again."""
 
 Answer = tuple[str, bytes | TensorLayout | None]
 """A report as a worker sends it: JSON text, and its tensors as safetensors bytes or their layout in a slot.

@@ -85,6 +85,17 @@ def test_a_nodes_history_changes_nothing() -> None:
     assert a.loss == b.loss
 
 
+def test_a_client_gets_nothing_of_the_one_before_it() -> None:
+    """What a work doesn't receive is as in a new module, not what another client trained on this node."""
+    work = make_work()
+    part = replace(work, down=tuple(payload.only(lambda item: ".blocks.0." not in item.name) for payload in work.down))
+    fresh, used = Node(Toys(), CPU), Node(Toys(), CPU)
+    used.run(task(work, client=1))
+    a, b = fresh.run(task(part)), used.run(task(part))
+    assert a.loss == b.loss
+    assert_equal_tensors(b.payloads["model"], a.payloads["model"])
+
+
 def test_a_node_restores_the_number_of_threads() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)

@@ -20,6 +20,7 @@ from edgefl.data.folders.rows import lines
 from edgefl.errors import DataError
 
 PIXELS = 3 * 32 * 32
+"""Bytes of a picture: three colours of 32 x 32 pixels, as published."""
 HOME = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
 CIFAR10 = PublishedDataset(

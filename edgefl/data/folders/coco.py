@@ -36,9 +36,9 @@ COCO_50K = PublishedDataset(
     licence=LICENCE,
 )
 FEW = 50_000
-"""Training captions of the smaller set."""
+"""Training captions of the smaller set: so many of the list's CreamFL and FedCola take."""
 TESTED = 5_000
-"""Test pictures of the smaller set."""
+"""Test pictures of the smaller set: the usual 5K test of COCO's retrieval."""
 
 Annotation = tuple[Path, str, int, int]
 """Path of the picture, caption, id of the caption, id of the picture."""

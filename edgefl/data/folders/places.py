@@ -10,7 +10,7 @@ from pathlib import Path
 from edgefl.errors import DataError
 
 SHOWN = 6
-"""Maximum names of a folder's content in an error."""
+"""Maximum names of a folder's content in an error: a choice, so that the error stays one line or two."""
 
 SPLITS = {"train": 0, "training": 0, "val": 1, "valid": 1, "validation": 1, "dev": 1, "test": 2, "testing": 2}
 """Official split (0 train, 1 validation, 2 test) by its name in folders and tables."""

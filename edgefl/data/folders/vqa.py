@@ -23,6 +23,7 @@ from edgefl.errors import DataError
 
 PARTS = {"train2014": 0, "val2014": 2}
 FULL = 3129
+"""Answers of the full task: as many as the papers on VQAv2 have, PmcmFL among them."""
 
 ARTICLES = frozenset({"a", "an", "the"})
 NUMBERS = dict(zip("none zero one two three four five six seven eight nine ten".split(),

@@ -18,6 +18,7 @@ from edgefl.data.folders.places import PublishedDataset, folders, report_left_ou
 from edgefl.errors import DataError
 
 FRAMES, BINS = 1024, 128
+"""What LW-FedMML's AST reads: ten seconds are 998 frames of 10 ms, and the rest is padding."""
 ADVANCE = PublishedDataset(
     "advance",
     "the folders vision/<class>/*.jpg and sound/<class>/*.wav",

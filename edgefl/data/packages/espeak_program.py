@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 SYNCHRONOUS, DONT_EXIT, UTF8 = 2, 0x8000, 1
 SPEED, PITCH = 1, 3
+"""Constants of eSpeak NG's header ``speak_lib.h``."""
 
 
 def library_in(package: Path) -> ctypes.CDLL:

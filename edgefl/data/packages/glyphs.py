@@ -17,6 +17,7 @@ from edgefl.data.packages.drawing import drawn
 from edgefl.errors import DataError
 
 SIZE = 32
+"""Height and width unless ``data.size`` says otherwise: a choice, not measured.  Costs grow with its square."""
 
 # Class -> its words, which are masked; a name belongs to it by its first word ("arrow": by any word).
 CLASSES: dict[str, tuple[str, ...]] = {

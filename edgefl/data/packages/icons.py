@@ -15,6 +15,7 @@ from edgefl.data.packages.drawing import drawn
 from edgefl.errors import DataError
 
 SIZE = 32
+"""Height and width unless ``data.size`` says otherwise: a choice, equal to that of glyphs."""
 CLASSES = (
     "arrow", "file", "alpha", "account", "folder", "numeric", "battery", "calendar", "book", "home", "car", "cloud",
 )  # fmt: skip

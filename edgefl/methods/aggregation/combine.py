@@ -95,7 +95,8 @@ def with_current_statistics(
     bases: dict[tuple[int, int], Mapping[Address, Tensor]] = {}
 
     def from_current(update: Update) -> Update:
-        key = id(update.base), id(update.work.up)  # held by updates; clients that began alike share one base, here too
+        # ids of what ``updates`` holds; clients that began alike share one base, here too
+        key = id(update.base), id(update.work.up)
         if key not in bases:
             items = (i for payload in update.work.up for i in payload.items if i.source in buffers)
             current = {i.source: take(tensors[i.source], i.cut) for i in items if i.source in update.base}
@@ -135,7 +136,7 @@ def _rows(tensor: Tensor, which: tuple[int, int] | None) -> Tensor:
 def moved(value: Tensor, parts: Sequence[MixTerm], lr: float = 1.0) -> Tensor:
     """``value + lr sum_b c_b D_b``; a term of rows changes these alone."""
     new = exact(value)
-    new = new.clone() if new is value else new
+    new = new.clone() if new is value else new  # a state's tensors are never changed in place
     for coefficient, delta, into in parts:
         _rows(new, into).add_(delta, alpha=lr * coefficient)
     return new.to(value.dtype)

@@ -32,6 +32,7 @@ class Fold:
         options: AggregationOptions,
     ):
         self.tensors, self.weight, self.options = tensors, weight, options
+        # by client, because the bits of the denominators' sums depend on the order, and that of arrival mustn't matter
         expected = sorted(expected, key=lambda update: update.client)
         senders = Senders(expected)
         self._cuts = {a: list(dict.fromkeys(chain(*by.values()))) for a, by in senders.cuts.items()}
@@ -72,7 +73,7 @@ class Fold:
             total, expected = actual.get((address, cut)), self._sums.totals[address, cut]
             if not total:
                 continue
-            if total != expected:
+            if total != expected:  # an update was refused after others had been added with the denominator of all
                 mean = mean * (expected / total)
             if self._cuts[address] == [None]:
                 changes[address] = mean

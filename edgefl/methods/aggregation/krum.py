@@ -9,7 +9,7 @@ from torch import Tensor
 from edgefl.methods.aggregation.rules import ByUpdate, ComparableUpdates
 
 FEWEST = 3
-"""Updates of a group that Krum can compare: with fewer, no attacker is tolerated, and all are kept."""
+"""Updates of a group that Krum can compare: the paper's 2 f + 2 < m asks for 3 with f = 0.  Of fewer all are kept."""
 
 
 class MultiKrum(ByUpdate):
@@ -43,7 +43,10 @@ class Krum(MultiKrum):
 
 
 def tolerated(updates: int, attackers: int | None) -> int:
-    """Attackers f that are assumed among m >= 3 updates: those given, at most the largest with 2 f + 2 < m."""
+    """Attackers f that are assumed among m >= 3 updates: those given, at most the largest with 2 f + 2 < m.
+
+    That is the paper's bound.  More aren't refused, because a round's groups may be smaller than its cohort.
+    """
     most = (updates - 3) // 2
     return most if attackers is None else min(attackers, most)
 

@@ -20,7 +20,8 @@ from edgefl.work.update import Update
 
 _AT_ONCE, _ALIGNED = 2**22, 2**12
 """Numbers of all clients together that a robust rule compares at a time, in parts of a multiple of so many coordinates:
-more than the processor adds up at once, so that the bits are those of one part."""
+more than the processor adds up at once, so that the bits are those of one part.  The median of 20 clients takes as long
+with 2^18 as with 2^22 numbers, which are 16 MiB, and a sixth longer with 2^24 and with 2^16."""
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,11 @@ from edgefl.work.sums import exact
 from edgefl.work.update import Update
 
 TRIM = 0.1
-"""Default share that a trimmed mean drops at each end."""
+"""Default share that a trimmed mean drops at each end: a choice, for at most a tenth of attackers."""
 
 _AT_ONCE, _TOGETHER = 2**20, 2**24
-"""Elements of each update, and of all together, that a rule by update sees at a time: it bounds their copies."""
+"""Elements of each update, and of all together, that a rule by update sees at a time: it bounds their copies,
+128 MiB in float64 for 16 updates or more."""
 
 
 class Rule:

@@ -39,7 +39,7 @@ class Senders:
         self.uploads: list[Upload] = []
         self.upload_of: list[int] = []
         self.cuts: dict[Address, dict[int, list[Cut | None]]] = {}
-        known: dict[int, int] = {}
+        known: dict[int, int] = {}  # by id, since comparing uploads takes long; ``updates`` holds them
         for update in updates:
             upload = update.work.up
             if id(upload) not in known:

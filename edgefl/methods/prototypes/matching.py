@@ -28,9 +28,10 @@ DISTANCES = ("l1", "l2", "cosine")
 MODELS = ("classifier", "prior")
 """Matchings by a model that clients train."""
 MATCHED = (1, 5, 10, 20)
-"""Values of k for which the true class is looked for among the k best matches."""
+"""Values of k for which the true class is looked for among the k best matches: a choice, of which 1 decides scores."""
 ROWS = 32
-"""Number of prototypes that are compared with a batch at a time (L1)."""
+"""Number of prototypes that are compared with a batch at a time (L1).  Of 1 to 4,096 they are the fastest for 100
+samples, 3,129 classes and 512 dimensions: all at once take 11 times as long, and 611 MiB.  The bits are the same."""
 
 
 # models -------------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from edgefl.work.torch_device import threads
 from edgefl.work.update import Update
 
 IOT = 100.0
-"""FedIoT's weight factor of clients with pairs."""
+"""FedIoT's weight factor of clients with pairs, the default of ``fediot``'s ``pair_weight``."""
 
 
 class Pcme(Fields):
@@ -195,7 +195,7 @@ class CreamFL(Exchange):
         """Each private pass with public batches beside its own, or each private epoch followed by a public one."""
         if self.options.steps == "joint":
             beside = {**asdict(contrast), "patterns": list(contrast.patterns)}
-            del beside["around"]
+            del beside["around"]  # empty, and a tuple, which JSON doesn't give back
             public: PublicArgs = {"beside": beside}
             return [replace(p, step="joint", args=PublicArgs(**p.args, **public, alone=p.step)) for p in private]
         epochs = self.setting.training.epochs

@@ -24,8 +24,10 @@ from edgefl.errors import EdgeflError, TrainingError, install_hint
 from edgefl.training.on_ray import last_word
 
 START_SECONDS = 180.0
-"""Seconds that workers have to start."""
+"""Seconds that workers have to start: a choice, not measured.  They import torch and open the data, and a cluster may
+start nodes for them; a run that finds no room fails so much later."""
 CONNECT_SECONDS = 5.0
+"""Seconds that an address has to answer: a choice, many times the way around the world."""
 
 
 def imported(asked_by: str) -> Any:
@@ -100,6 +102,7 @@ class Services:
     """
 
     def __init__(self, ray: Any, says: str, folder: str):
+        # private names of Ray, there in 2.60; without them a run on Ray fails here, which test_ray.py sees
         node = ray._private.worker._global_node
         self._named: dict[str, psutil.Process] = {}
         for process in psutil.process_iter():
@@ -184,7 +187,10 @@ def first_line(error: object) -> str:
 
 
 def _print_messages(ray: Any, whether: bool) -> None:
-    """Let Ray print on stdout that a worker has ended, which is said elsewhere; it has no option for that."""
+    """Let Ray print on stdout that a worker has ended, which is said elsewhere; it has no option for that.
+
+    The private name is that of Ray 2.60.  Under another one Ray would print, and nothing else would change.
+    """
     ray._private.worker._worker_logs_enabled = whether
 
 

@@ -50,13 +50,17 @@ from edgefl.work import Form
 from edgefl.work.update import Update
 
 AT_HAND = 2
-"""Tasks that a worker has at a time: one that runs, and the next."""
+"""Tasks that a worker has at a time: one that runs, and the next, whose tensors travel meanwhile.  With more, a worker
+that is lost loses more."""
 TRIES = 3
-"""How often a task is begun whose worker is lost or runs out of memory; alone on its worker after the first time."""
+"""How often a task is begun whose worker is lost or runs out of memory; alone on its worker after the first time.
+
+A choice: the second time shows whether it was the others' memory, the third whether it was a node's end."""
 LOOKS_PER_TIMEOUT = 20
-"""How often per ``executor.timeout``, or per ``START_SECONDS``, the watch looks whether tasks still end."""
+"""How often per ``executor.timeout``, or per ``START_SECONDS``, the watch looks whether tasks still end: it is
+late by at most a twentieth."""
 CLOSES_SECONDS = 0.1
-"""How often the watch looks whether the executor was closed."""
+"""How often the watch looks whether the executor was closed: its thread outlives the executor by so much."""
 GO_ON = "Finished rounds are saved: continue with edgefl run --resume"
 ENDED = f"Ray's {{names}} {{verb}} ended, and no work can go on. {GO_ON}"
 
@@ -255,7 +259,7 @@ class OnRay:
         ref.future().add_done_callback(lambda done: self._done(slot, entry, done))
 
     def _put_inputs(self, inputs: Mapping[str, Tensor]) -> tuple[int, Any]:
-        if id(inputs) not in self._inputs:
+        if id(inputs) not in self._inputs:  # the entry holds the inputs, so that their id stays theirs
             used = {id(entry.task.inputs) for slot in self._slots for entry in slot.entries}
             self._inputs = {key: known for key, known in self._inputs.items() if key in used}
             self._number += 1
