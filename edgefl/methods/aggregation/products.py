@@ -75,7 +75,7 @@ def factored(product: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     """A [rank, in] with orthonormal rows and B [out, rank], whose product is the best of this rank.
 
     Computed in float64, because a float32 SVD depends on the number of threads: A [16, 768] differed by 5e-6 with one
-    and two, and by nothing in float64 (torch 2.13, November 2026).  Signs are free, and differ between builds of LAPACK:
+    and two, and by nothing in float64 (torch 2.13, November 2026).  Signs are free and differ between builds of LAPACK:
     the entry of a row of A that is largest in size is made positive.
     """
     if product.is_meta:
