@@ -28,6 +28,7 @@ from edgefl.machine.throughput import SLOWED, MeasuredSpread, sustained, sustain
 from edgefl.operator_classes import OPERATOR_NAMES
 from edgefl.records.devices import CalibratedProfile, Calibration
 from edgefl.runs.durable import write_output
+from edgefl.work import NO_METER
 from edgefl.work.torch_device import device_of
 
 SECONDS, QUICK_SECONDS = 45.0, 4.0
@@ -232,7 +233,7 @@ class _Measurement:
 
     def _overhead(self) -> dict[str, ProfileNumber]:
         with threads_of(self.options.threads), torch.enable_grad():
-            small_layers(self.options.device)(None)
+            small_layers(self.options.device)(NO_METER)
         if self._gpu:
             free, total = torch.cuda.mem_get_info(self.options.device)
             taken = total - free - torch.cuda.memory_reserved(self.options.device)

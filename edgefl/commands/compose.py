@@ -39,7 +39,7 @@ from edgefl.training import Attack
 from edgefl.training.pretraining import Pretraining, descriptions_of
 from edgefl.work import Work
 from edgefl.work.description import DTYPE_NAMES, DTYPES, digest
-from edgefl.work.optimizer.loop import wrong_step
+from edgefl.work.optimizer.gradient_trainer import wrong_step
 from edgefl.work.optimizer.zeroth_order import without_gradients
 from edgefl.work.steps import says
 from edgefl.work.sums import averaged

@@ -34,7 +34,7 @@ from edgefl.machine.microbenchmarks import CPU, calibrate_here, small_layers, th
 from edgefl.training import Node, TrainingTask
 from edgefl.training.task import serialised
 from edgefl.training.worker import open_node
-from edgefl.work import Form
+from edgefl.work import NO_METER, Form
 from edgefl.work.packed import space
 from edgefl.work.update import Update
 
@@ -118,7 +118,7 @@ def main(pipe: Connection, namespace: str, path: list[str], data: Data) -> None:
         stream = socket.create_connection((SERVER, PORT))
         frames.tune(stream)
         with threads_of(1), torch.enable_grad():  # what the first step imports and reserves belongs to the runtime
-            small_layers(CPU)(None)
+            small_layers(CPU)(NO_METER)
         tell(pipe, {})
         client = _Client(pipe, stream, node)
         while True:

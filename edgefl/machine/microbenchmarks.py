@@ -30,10 +30,9 @@ from edgefl.cost.client_cost import operator_table
 from edgefl.devices import Device
 from edgefl.machine import host
 from edgefl.machine.fitted_rates import TimedStep, rates_of
-from edgefl.work import Meter
+from edgefl.work import NO_METER, Meter, NoMeter
 from edgefl.work.torch_device import threads
 
-Step = Callable[[Meter | None], None]
 Clock = Callable[[Callable[[], object]], float]
 
 NAME = "this-machine"
@@ -230,11 +229,10 @@ def _stepped(layers: Layers, bench: ProbeBench) -> Step:
     leaves = [x, *module.parameters()]
     half = nullcontext() if bench.dtype is None else torch.autocast(bench.device.type, dtype=bench.dtype)
 
-    def step(meter: Meter | None = None) -> None:
+    def step(meter: Meter | NoMeter = NO_METER) -> None:
         with half:
             out = module(x)
-        if meter is not None:
-            meter.enter("backward")
+        meter.enter("backward")
         out.backward(torch.ones_like(out))
         for leaf in leaves:
             leaf.grad = None
@@ -250,9 +248,8 @@ def _updated(make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], bench:
     optimizer = make(parameters)
     optimizer.step()  # makes its state
 
-    def step(meter: Meter | None = None) -> None:
-        if meter is not None:
-            meter.enter("optimizer")
+    def step(meter: Meter | NoMeter = NO_METER) -> None:
+        meter.enter("optimizer")
         optimizer.step()
 
     return step
@@ -267,13 +264,11 @@ def small_layers(device: torch.device) -> Step:
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()  # makes its state
 
-    def step(meter: Meter | None = None) -> None:
+    def step(meter: Meter | NoMeter = NO_METER) -> None:
         loss = model(x).square().mean()
-        if meter is not None:
-            meter.enter("backward")
+        meter.enter("backward")
         loss.backward()
-        if meter is not None:
-            meter.enter("optimizer")
+        meter.enter("optimizer")
         optimizer.step()
         optimizer.zero_grad()
 
@@ -383,7 +378,7 @@ def rounds(measured: Sequence[Probe], budget: float, clock: Clock, least: int = 
             for probe in measured:
                 if not on_gpu:
                     spent += clock(partial(torch.full, (REUSED_BYTES // 4,), 0.5))
-                seconds[-1].append(clock(partial(probe.step, None)))
+                seconds[-1].append(clock(partial(probe.step, NO_METER)))
             spent = time.perf_counter() - began if on_gpu else spent + sum(seconds[-1])
     return np.array(seconds)
 

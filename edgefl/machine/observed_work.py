@@ -20,9 +20,11 @@ from edgefl.devices import Device
 from edgefl.models.model import ModelDescription
 from edgefl.work import (
     CUDA_ROUNDING,
+    NO_METER,
     UPDATE,
     AllocatorPeak,
     Meter,
+    NoMeter,
     Pass,
     Source,
     StepTrace,
@@ -142,12 +144,12 @@ def run_observed(
         finished = torch.cuda.synchronize if device.type == "cuda" else _nothing
         timed = RandomBatches(source, work.model, metered_steps(work) + 1, finished=finished)
         with _Resident() as resident:
-            _run(work, timed, device, seed, None)
+            _run(work, timed, device, seed, NO_METER)
         on_message("metered")
         meter = Meter(CUDA_ROUNDING if device.type == "cuda" else 1)
         _run(work, RandomBatches(source, work.model, metered_steps(work)), device, seed, meter)
         on_message("watching torch's allocator")
-        peak = _run(work, RandomBatches(source, work.model, metered_steps(work)), device, seed, None, watched=True)
+        peak = _run(work, RandomBatches(source, work.model, metered_steps(work)), device, seed, NO_METER, watched=True)
         return Observed(meter.trace(), peak, _fastest(work, timed), resident.before, resident.peak, resident.after)
 
 
@@ -162,7 +164,7 @@ def fits_limit(work: Work, source: Source, device: torch.device, limit: int, see
     torch.cuda.set_per_process_memory_fraction(min((torch.cuda.memory_reserved(device) + limit) / total, 1.0), device)
     try:
         few = shortened(work)
-        _run(few, RandomBatches(source, few.model, metered_steps(few)), device, seed, None)
+        _run(few, RandomBatches(source, few.model, metered_steps(few)), device, seed, NO_METER)
         return True
     except torch.OutOfMemoryError:
         return False
@@ -172,7 +174,7 @@ def fits_limit(work: Work, source: Source, device: torch.device, limit: int, see
 
 
 def _run(
-    work: Work, source: RandomBatches, device: torch.device, seed: int, meter: Meter | None, watched: bool = False
+    work: Work, source: RandomBatches, device: torch.device, seed: int, meter: Meter | NoMeter, watched: bool = False
 ) -> int:
     """Execute a work on a new module.  Returns the peak of the allocator if ``watched``, otherwise 0."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):

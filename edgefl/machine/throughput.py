@@ -34,6 +34,7 @@ from edgefl.machine.microbenchmarks import (
     timed_steps,
 )
 from edgefl.operator_classes import OperatorClass
+from edgefl.work import NO_METER
 
 HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 SPARE = 0.5
@@ -113,7 +114,7 @@ def sustained(
         taken = rounds(measured, 0.55 * seconds, clock, LEAST_ROUNDS)
         if type == "gpu":
             with torch.enable_grad():
-                taken[:, -1] = [by_launches(partial(measured[-1].step, None)) for _ in taken]
+                taken[:, -1] = [by_launches(partial(measured[-1].step, NO_METER)) for _ in taken]
         median = np.median(taken, axis=0)
         *steps, small = timed_steps(measured, median)
         rates = rates_of(type, steps, small, peak.high or np.inf)

@@ -19,7 +19,7 @@ from edgefl import models, registry, seeds
 from edgefl.errors import EdgeflError, OutOfHostMemory, TrainingError
 from edgefl.training.summed import Adder
 from edgefl.training.task import TrainingTask
-from edgefl.work import CUDA_ROUNDING, SERVER, AllocatorPeak, Meter, Pass, Source, Update, Work, run
+from edgefl.work import CUDA_ROUNDING, NO_METER, SERVER, AllocatorPeak, Meter, Pass, Source, Update, Work, run
 from edgefl.work.meter.allocator_peak import profiling
 from edgefl.work.packed import Buffers, space
 from edgefl.work.torch_device import ran_out, seeded, threads, warm
@@ -85,8 +85,8 @@ class Node:
         with self._failing(task), threads(1):  # with two, ten steps of a transformer layer give other bits
             work, inputs = task.work, task.form.received(task.tensors())
             module = self._module(task, inputs)
-            meter = Meter(CUDA_ROUNDING if self.device.type == "cuda" else 1) if task.metered else None
-            watch = self._watch(work, module, inputs) if meter else None
+            meter = Meter(CUDA_ROUNDING if self.device.type == "cuda" else 1) if task.metered else NO_METER
+            watch = self._watch(work, module, inputs) if task.metered else None
             sent = None
             if task.attack is not None:
                 source, sent = task.attack.source(source), task.attack.sent

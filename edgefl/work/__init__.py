@@ -19,7 +19,7 @@ from edgefl.work.description import (
 )
 from edgefl.work.interpreter import distinct, execute, metered_steps, run
 from edgefl.work.meter.allocator_peak import CUDA_ROUNDING, AllocatorPeak
-from edgefl.work.meter.meter import Meter
+from edgefl.work.meter.meter import NO_METER, Meter, NoMeter
 from edgefl.work.meter.operator_calls import Call
 from edgefl.work.meter.trace import (
     FINISH,
@@ -39,7 +39,8 @@ from edgefl.work.update import SERVER, Update
 
 __all__ = [
     "CUDA_ROUNDING", "FINISH", "METERED", "PARTS", "START", "UPDATE", "Address", "AllocatorPeak", "Call", "Codec",
-    "CodecKind", "Context", "Description", "Edit", "Form", "LiveCall", "Inside", "Item", "Meter", "LiveMoment",
+    "CodecKind", "Context", "Description", "Edit", "Form", "LiveCall", "Inside", "Item", "LiveMoment", "Meter",
+    "NO_METER", "NoMeter",
     "Pass", "Payload", "SERVER", "Scalars", "Source", "Step", "StepCost", "TensorSpec", "Timeline", "StepTrace",
     "Update", "Work", "Wrapper", "digest", "distinct", "execute", "interned", "metered_steps", "run",
     "serialised_bytes",

@@ -7,9 +7,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -21,10 +22,10 @@ from edgefl.registry.answers import told
 from edgefl.work.attention import attention
 from edgefl.work.description import DTYPES, Description, Pass, Payload, Source, Work
 from edgefl.work.edits import edited, uploaded
-from edgefl.work.meter.meter import Meter
+from edgefl.work.meter.meter import NO_METER, Meter, NoMeter
 from edgefl.work.meter.trace import FINISH, METERED, START
-from edgefl.work.optimizer.loop import OptimizerLoop
-from edgefl.work.optimizer.zeroth_order import ZerothOrder, without_gradients
+from edgefl.work.optimizer.gradient_trainer import GradientTrainer
+from edgefl.work.optimizer.zeroth_order import ZerothOrderTrainer, without_gradients
 from edgefl.work.packed import Parts, PayloadLayout, split
 from edgefl.work.paired_batches import batches
 from edgefl.work.step_faults import described, step_faults
@@ -50,7 +51,7 @@ def execute(
     module: nn.Module,
     device: torch.device,
     seed: int,
-    meter: Meter | None = None,
+    meter: Meter | NoMeter = NO_METER,
     kernels: str | None = None,
 ) -> tuple[Context, Tensor, int]:
     """Run every pass of ``work`` on ``module``; returns the context, the summed training loss and its steps.
@@ -84,27 +85,15 @@ def execute(
         reference = {n: t.detach().clone() for n, t in originals.items()} if work.reference else {}
         trained = {n: p for n, p in parameters.items() if n in trainable}
         ctx = Context(work, module, source, device, received, reference, trained=trained)
-        if meter:
-            meter.adopt(parameters.values(), "parameters")
-            meter.adopt(module.buffers(), "buffers")
-            meter.adopt(received.values(), "received")
-            meter.adopt(reference.values(), "reference")
-        hooks = []
-        if meter:
-            hooks = [
-                p.register_post_accumulate_grad_hook(lambda p: meter.adopt([p.grad], "gradients"))
-                for p in trained.values()
-            ]
+        meter.adopt(parameters.values(), "parameters")
+        meter.adopt(module.buffers(), "buffers")
+        meter.adopt(received.values(), "received")
+        meter.adopt(reference.values(), "reference")
         try:
-            with (
-                attention(work.attention, device, kernels or device.type),
-                meter.watching(module) if meter else nullcontext(),
-            ):
-                total, steps = _passes(ctx, seed, meter)
+            with attention(work.attention, device, kernels or device.type), meter.watching(module):
+                total, steps = _run_passes(ctx, seed, meter)
             ctx.outputs.update(uploaded(work, module))
         finally:
-            for hook in hooks:
-                hook.remove()
             for parameter in trained.values():
                 parameter.grad = None
             # the optimizer's state and the copies are freed before payloads are copied
@@ -185,79 +174,107 @@ def step_of(pass_: Pass) -> Step:
     return step
 
 
-def _passes(ctx: Context, seed: int, meter: Meter | None) -> tuple[Tensor, int]:
-    work = ctx.work
-    training = any(p.train for p in work.passes)
-    gradients = not without_gradients(work)
-    update = OptimizerLoop(ctx) if training and ctx.trained and gradients else None
-    zeroth = ZerothOrder(ctx, seed) if training and ctx.trained and not gradients else None
-    order = distinct(work)
-    limit = metered_steps(work)
+@runtime_checkable
+class Trainer(Protocol):
+    """How the batches of the passes that train change a work's parameters."""
+
+    def begin(self, step: Step, pass_: Pass) -> None:
+        """Before the first batch of a pass that trains.  Raises MethodError if the step can't be trained so."""
+
+    def train(self, forward: Callable[[], Tensor], meter: Meter | NoMeter) -> Tensor:
+        """Train by a batch whose loss ``forward`` computes; returns the loss, without its graph."""
+
+    def end_batch(self, index: int, meter: Meter | NoMeter) -> None:
+        """After a batch of the distinct pass ``index``, which is still in memory; its metered step has ended."""
+
+    def end_pass(self, index: int, meter: Meter | NoMeter) -> None:
+        """After the last batch of a pass that trains."""
+
+
+def _trainer_of(ctx: Context, seed: int) -> Trainer | None:
+    """The trainer of all passes of a work; None if it trains nothing."""
+    if not (ctx.trained and any(p.train for p in ctx.work.passes)):
+        return None
+    return ZerothOrderTrainer(ctx, seed) if without_gradients(ctx.work) else GradientTrainer(ctx)
+
+
+def _run_passes(ctx: Context, seed: int, meter: Meter | NoMeter) -> tuple[Tensor, int]:
+    trainer, order = _trainer_of(ctx, seed), distinct(ctx.work)
     occurrences: Counter[int] = Counter()
+    # summed up on the device: float(loss) after each step would wait for a GPU
     total, steps = torch.zeros((), dtype=ctx.floating, device=ctx.device), 0
-    if meter:
-        meter.adopt([total, *ctx.outputs.values()], "outputs")
-    for pass_ in work.passes:
+    meter.adopt([total, *ctx.outputs.values()], "outputs")
+    for pass_ in ctx.work.passes:
         index = order.index(pass_)
-        occurrence = occurrences[index]
+        pass_meter = meter if occurrences[index] < meter.most else NO_METER
+        batch_seed = seeds.key(seed, "shuffle", index, occurrences[index])
+        steps += _one_pass(ctx, pass_, index, batch_seed, trainer if pass_.train else None, pass_meter, total)
         occurrences[index] += 1
-        metered = meter if meter and occurrence < meter.most else None
-        step = step_of(pass_)
-        if update:
-            update.before = partial(step.gradient, ctx, pass_) if step.changes_gradients else None
-        if pass_.train and step.changes_gradients and (zeroth or work.optimizer.get("step_in_backward")):
-            who, remedy = (
-                ("optimizer mezo has no", "optimizer: sgd, adam or adamw") if zeroth
-                else ("a step in the backward pass leaves no", "step_in_backward: false")
-            )  # fmt: skip
-            changer = registry.described("step", pass_.steps[-1])
-            raise MethodError(f"{who} gradients, which {changer} would change; set training.{remedy}")
-        differentiates = pass_.train and gradients
-        if any(module.training is not differentiates for module in ctx.model.modules()):  # setting it takes longer
-            ctx.model.train(differentiates)
-        with torch.no_grad(), _once(ctx, metered, index), step_faults(pass_):
-            step.start(ctx, pass_)
-        counts: Counter[str] = Counter()
-        several = pass_.train and update is not None and update.every > 1
-        last = sum(ctx.source.counts(pass_).values()) if several else 0
-        with torch.set_grad_enabled(differentiates):
-            for pattern, batch in batches(ctx.source, pass_, seeds.key(seed, "shuffle", index, occurrence)):
-                counts[pattern] += 1
-                given = {name: value.to(ctx.device, non_blocking=True) for name, value in batch.items()}
-                batch = given
-                if ctx.inputs:  # beside what the source gave, which stays until the next batch
-                    batch = {
-                        n: value.to(ctx.inputs.get(n, ctx.floating)) if value.is_floating_point() else value
-                        for n, value in given.items()
-                    }
-                step_meter = metered if metered and counts[pattern] <= limit else None
-                if step_meter:
-                    step_meter.adopt([*given.values(), *batch.values()], "inputs")
-                with step_meter.step(index, pattern) if step_meter else nullcontext():
-                    loss = _step(ctx, step, batch, pattern, pass_, update or zeroth, step_meter)
-                    if loss is not None:
-                        total.add_(loss)
-                        steps += 1
-                due = update.pending == update.every or counts.total() == last if update else False
-                if several and update and update.pending and due:  # with the batch in memory, as in a usual loop
-                    update.apply_metered(index, step_meter)
-                del given, batch, loss
-            if update and update.pending:  # of a prediction, which ends before the last batch
-                update.apply_metered(index, metered)
-        with torch.no_grad(), _once(ctx, metered, index, last=True), step_faults(pass_):
-            step.finish(ctx, pass_)
     return total, steps
 
 
-@contextmanager
-def _once(ctx: Context, meter: Meter | None, index: int, last: bool = False) -> Iterator[None]:
-    """Meter a pass's start or finish; tensors that it preallocates count as outputs."""
+def _one_pass(
+    ctx: Context,
+    pass_: Pass,
+    index: int,
+    batch_seed: int,
+    trainer: Trainer | None,
+    meter: Meter | NoMeter,
+    total: Tensor,
+) -> int:
+    """Run one pass, the distinct one ``index`` of the work; returns how many losses it added to ``total``."""
+    step, steps, limit = step_of(pass_), 0, metered_steps(ctx.work)
+    if trainer:
+        trainer.begin(step, pass_)
+    differentiates = pass_.train and not without_gradients(ctx.work)
+    if any(module.training is not differentiates for module in ctx.model.modules()):  # setting it takes longer
+        ctx.model.train(differentiates)
+    _once(ctx, step.start, pass_, index, START, meter)
+    counts: Counter[str] = Counter()
+    with torch.set_grad_enabled(differentiates):
+        for pattern, batch in batches(ctx.source, pass_, batch_seed):
+            counts[pattern] += 1
+            given = {name: value.to(ctx.device, non_blocking=True) for name, value in batch.items()}
+            batch = _cast(ctx, given)
+            step_meter = meter if counts[pattern] <= limit else NO_METER
+            step_meter.adopt([*given.values(), *batch.values()], "inputs")
+            forward = partial(_loss, ctx, step, batch, pattern, pass_)
+            with step_meter.step(index, pattern):
+                loss = trainer.train(forward, step_meter) if trainer else forward()
+                if trainer:
+                    total.add_(loss)
+                    steps += 1
+                elif loss is not None and not pass_.train:
+                    ctx.score(loss, batch)
+            if trainer:
+                trainer.end_batch(index, step_meter)
+            # a name that outlives the batch would keep its tensors in the peak of the next one
+            del given, batch, forward, loss
+        if trainer:
+            trainer.end_pass(index, meter)
+    _once(ctx, step.finish, pass_, index, FINISH, meter)
+    return steps
+
+
+def _cast(ctx: Context, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A batch with its floating fields in the dtypes that the model takes; itself if that is float32 for all."""
+    if not ctx.inputs:
+        return batch
+    return {n: v.to(ctx.inputs.get(n, ctx.floating)) if v.is_floating_point() else v for n, v in batch.items()}
+
+
+def _once(
+    ctx: Context,
+    part: Callable[[Context, Pass], None],
+    pass_: Pass,
+    index: int,
+    pattern: str,
+    meter: Meter | NoMeter,
+) -> None:
+    """Run a step's start or finish; tensors that it allocates count as outputs."""
     before = set(ctx.outputs)
-    if meter is None:
-        yield
-        return
-    with meter.step(index, FINISH if last else START):
-        yield
+    with torch.no_grad(), meter.step(index, pattern), step_faults(pass_):
+        part(ctx, pass_)
     meter.adopt([t for n, t in ctx.outputs.items() if n not in before], "outputs")
     meter.adopt(ctx.metrics.values(), "outputs")
 
@@ -271,45 +288,25 @@ _ADVICE = {
 }
 
 
-def _loss(ctx: Context, step: Step, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor | None:
+def _loss(ctx: Context, step: Step, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Any:
+    """The loss of a batch, a scalar tensor; None may stand for it in a pass that doesn't train.
+
+    Raises MethodError if it is something else, or for an error of torch that comes from a combination of settings.
+    """
     mixed = ctx.work.precision in ("bfloat16", "float16")
     autocast = torch.autocast(ctx.device.type, DTYPES[ctx.work.precision]) if mixed else nullcontext()
-    with autocast, step_faults(pass_, batch):
-        return step.loss(ctx, batch, pattern, pass_)
-
-
-def _step(
-    ctx: Context,
-    step: Step,
-    batch: Mapping[str, Tensor],
-    pattern: str,
-    pass_: Pass,
-    update: OptimizerLoop | ZerothOrder | None,
-    meter: Meter | None,
-) -> Tensor | None:
-    forward = partial(_loss, ctx, step, batch, pattern, pass_)
     try:
-        loss = update(forward, meter) if pass_.train and isinstance(update, ZerothOrder) else forward()
+        with autocast, step_faults(pass_, batch):
+            loss = step.loss(ctx, batch, pattern, pass_)
     except (RuntimeError, ValueError) as error:
         if advice := next((advice for part, advice in _ADVICE.items() if part in str(error)), None):
             raise MethodError(f"a work of kind {ctx.work.kind!r} can't run: {advice}") from error
         raise
-    if (loss is None and not pass_.train) or (pass_.train and update is None):
-        return None
-    if not isinstance(loss, Tensor) or loss.dim():
-        given = f"a tensor {tuple(loss.shape)}" if isinstance(loss, Tensor) else told(loss)
-        rest = ", or None in a pass that doesn't train" if loss is None else ""
-        raise MethodError(f"the loss of {described(pass_)} is {given}; it must be a scalar tensor{rest}")
-    if not pass_.train:
-        ctx.score(loss, batch)
-        return None
-    if isinstance(update, OptimizerLoop):
-        if meter:
-            meter.enter("backward")
-        update.backward(loss, meter)
-        if update.pending == update.every == 1:
-            update(meter)
-    return loss.detach()
+    if (loss is None and not pass_.train) or (isinstance(loss, Tensor) and not loss.dim()):
+        return loss
+    given = f"a tensor {tuple(loss.shape)}" if isinstance(loss, Tensor) else told(loss)
+    rest = ", or None in a pass that doesn't train" if loss is None else ""
+    raise MethodError(f"the loss of {described(pass_)} is {given}; it must be a scalar tensor{rest}")
 
 
 def metered_steps(work: Description) -> int:
@@ -329,7 +326,7 @@ def run(
     module: nn.Module,
     device: torch.device,
     seed: int,
-    meter: Meter | None = None,
+    meter: Meter | NoMeter = NO_METER,
     sent: Callable[[Payload, Mapping[str, Tensor], Mapping[str, Tensor]], dict[str, Tensor]] | None = None,
     watch: AbstractContextManager[object] | None = None,
     buffer: Tensor | None = None,
@@ -374,5 +371,5 @@ def run(
         metrics={name: float(value) for name, value in ctx.metrics.items()},
         updates=ctx.updates,
         kept={name: {**ctx.received, **held}[name].detach().to("cpu", copy=True) for name in work.keep},
-        trace=meter.trace() if meter else None,
+        trace=meter.trace(),
     )  # fmt: skip

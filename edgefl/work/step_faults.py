@@ -62,3 +62,9 @@ def _where(pass_: Pass, error: BaseException) -> str:
 def described(pass_: Pass) -> str:
     """The step of a pass as messages name it, with those around it: each may be at fault."""
     return " around ".join(registry.described("step", name) for name in reversed(pass_.steps))
+
+
+def missing_gradients(pass_: Pass, cause: str, remedy: str) -> MethodError:
+    """What to raise for a pass whose outermost step changes gradients, of which ``cause`` leaves none."""
+    step = registry.described("step", pass_.steps[-1])
+    return MethodError(f"{cause} gradients, which {step} would change; set training.{remedy}")

@@ -24,7 +24,21 @@ from edgefl.models import ModelOptions
 from edgefl.records import Record
 from edgefl.records.writing import line
 from edgefl.runs.folders import RECORDS
-from edgefl.work import Context, Edit, Item, Meter, Pass, Payload, Step, TensorSpec, Update, Work, run
+from edgefl.work import (
+    NO_METER,
+    Context,
+    Edit,
+    Item,
+    Meter,
+    NoMeter,
+    Pass,
+    Payload,
+    Step,
+    TensorSpec,
+    Update,
+    Work,
+    run,
+)
 from edgefl.work.steps import ClassifyStep
 
 FACTS = {
@@ -164,7 +178,9 @@ def inputs_of(work: Work, seed: int = 0) -> dict[str, Tensor]:
     return {i.name: torch.randn(i.shape, generator=draw) * 0.05 for p in work.down for i in p.items}
 
 
-def do(work: Work, source: Any = None, *, seed: int = 1, meter: Meter | None = None, module: Any = None) -> Update:
+def do(
+    work: Work, source: Any = None, *, seed: int = 1, meter: Meter | NoMeter = NO_METER, module: Any = None
+) -> Update:
     """Execute a work on the CPU, on a new module if none is given."""
     module = module or models.build(work.model)
     return run(work, inputs_of(work), source or Toy(), module=module, device=CPU, seed=seed, meter=meter)

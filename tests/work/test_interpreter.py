@@ -12,8 +12,8 @@ from torch import nn
 from edgefl import models
 from edgefl.cost import predict
 from edgefl.errors import MethodError, UnknownName
-from edgefl.work import Context, Item, Pass, Payload, Update, Work, distinct
-from edgefl.work.optimizer.loop import OptimizerLoop
+from edgefl.work import NO_METER, Context, Item, Pass, Payload, Update, Work, distinct
+from edgefl.work.optimizer.gradient_trainer import GradientTrainer
 
 
 def assert_equal(a: Update, b: Update) -> None:
@@ -153,9 +153,7 @@ def test_a_batch_norm_needs_more_than_one_sample() -> None:
 def test_fused_sgd_that_meets_a_parameter_late_says_what_to_do() -> None:
     first, second = (nn.Parameter(torch.ones(2)) for _ in range(2))
     work = make_work(optimizer={"name": "sgd", "lr": 0.1, "momentum": 0.9, "implementation": "fused"})
-    update = OptimizerLoop(Context(work, nn.Module(), Toy(), CPU, trained={"first": first, "second": second}))
-    update.backward(first.sum(), None)
-    update(None)
-    update.backward(first.sum() + second.sum(), None)
+    trainer = GradientTrainer(Context(work, nn.Module(), Toy(), CPU, trained={"first": first, "second": second}))
+    trainer.train(first.sum, NO_METER)
     with pytest.raises(MethodError, match=r"set training.implementation to foreach or for-loop"):
-        update(None)
+        trainer.train(lambda: first.sum() + second.sum(), NO_METER)

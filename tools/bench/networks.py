@@ -21,7 +21,7 @@ from edgefl.cost.client_cost import operator_table
 from edgefl.cost.fake_tensors import PredictionMode
 from edgefl.cost.predict import replaced
 from edgefl.models.towers.vision import import_torchvision
-from edgefl.work import METERED, Meter
+from edgefl.work import METERED, NO_METER, Meter, NoMeter
 
 IMAGE, CLASSES = 224, 1000
 """Side of images, and their classes."""
@@ -98,14 +98,12 @@ NETWORKS = {
 
 
 def _step(
-    network: Network, module: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, meter: Meter | None
+    network: Network, module: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, meter: Meter | NoMeter
 ) -> None:
     loss = network.loss(module, batch)
-    if meter is not None:
-        meter.enter("backward")
+    meter.enter("backward")
     loss.backward()
-    if meter is not None:
-        meter.enter("optimizer")
+    meter.enter("optimizer")
     optimizer.step()
     optimizer.zero_grad()
 
@@ -136,6 +134,6 @@ def seconds_of_steps(name: str, steps: int, now: Callable[[], float]) -> list[fl
     seconds = []
     for _ in range(steps + 1):
         began = now()
-        _step(network, module, optimizer, batch, None)
+        _step(network, module, optimizer, batch, NO_METER)
         seconds.append(now() - began)
     return seconds[1:]

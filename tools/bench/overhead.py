@@ -18,7 +18,7 @@ from edgefl import models
 from edgefl.commands.compose import compose
 from edgefl.cost import predict
 from edgefl.scenario import load
-from edgefl.work import Meter, run
+from edgefl.work import NO_METER, Meter, NoMeter, run
 
 
 def measured(steps: int, repeat: int) -> tuple[str, dict[str, list[float]]]:
@@ -44,7 +44,7 @@ def measured(steps: int, repeat: int) -> tuple[str, dict[str, list[float]]]:
                 optimizer.step()
                 optimizer.zero_grad()
 
-    def interpreted(meter: Meter | None = None) -> None:
+    def interpreted(meter: Meter | NoMeter = NO_METER) -> None:
         run(work, inputs, source, module=module, device=torch.device("cpu"), seed=1, meter=meter)
 
     calls = {

@@ -11,7 +11,7 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache, partial
 from typing import Any
@@ -105,6 +105,31 @@ def unmetered() -> Iterator[None]:
         yield
     finally:
         _unmetered.reset(token)
+
+
+class NoMeter:
+    """Stands for a meter where nothing is metered: the same methods, which do nothing."""
+
+    most = host = 0
+
+    def adopt(self, tensors: Iterable[Tensor], part: str) -> None:
+        """Nothing; ``tensors`` aren't gone through."""
+
+    def enter(self, phase: str) -> None:
+        """Nothing."""
+
+    def step(self, *_: object) -> AbstractContextManager[None]:
+        """A context that does nothing."""
+        return _NOTHING
+
+    aside = watching = step
+
+    def trace(self) -> None:
+        """None."""
+
+
+_NOTHING = nullcontext()
+NO_METER = NoMeter()
 
 
 class Meter(_Mode):
@@ -222,11 +247,15 @@ class Meter(_Mode):
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
-        """Attribute MACs to the parts of the model (``image.blocks.3``, ``joint.norm``) while inside.
+        """Attribute MACs to the parts of the model (``image.blocks.3``), and count its gradients, while inside.
 
         Call it when it is settled which parameters train: a part has ``gradient_macs`` if only some of its own do.
         """
-        handles = []
+        handles = [
+            parameter.register_post_accumulate_grad_hook(lambda p: self.adopt([p.grad], "gradients"))
+            for parameter in model.parameters()
+            if parameter.requires_grad
+        ]
         trains: dict[str, set[bool]] = {}
         for name, module in parts(model):
             own = module.parameters(recurse=False)

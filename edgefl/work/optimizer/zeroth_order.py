@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from edgefl import seeds
-from edgefl.work.description import Description
-from edgefl.work.meter.meter import Meter
-from edgefl.work.steps import Context
+from edgefl.work.description import Description, Pass
+from edgefl.work.meter.meter import Meter, NoMeter
+from edgefl.work.step_faults import missing_gradients
+from edgefl.work.steps import Context, Step
 
 AT_ONCE = 2**22
 """Elements of z that are drawn at a time, unless a single row of the tensor has more."""
@@ -44,7 +45,7 @@ def pooled(round: int, index: int) -> int:
     return seeds.key(round, "pool of directions", index)
 
 
-class ZerothOrder:
+class ZerothOrderTrainer:
     """Updates of a work whose optimizer is ``mezo``.
 
     ``epsilon`` is e.  Each update has a new direction; with ``directions`` it is one of the round's pool, chosen at
@@ -59,8 +60,13 @@ class ZerothOrder:
         self.pool = int(work.optimizer.get("directions", 0))
         self.steps = ctx.output(STEPS, (self.pool,)) if self.pool else None
 
-    def __call__(self, forward: Callable[[], Tensor | None], meter: Meter | None) -> Tensor | None:
-        """Update by one batch; the mean of both losses, or what ``forward`` gives in place of a scalar."""
+    def begin(self, step: Step, pass_: Pass) -> None:
+        """Raises MethodError if the step would change gradients."""
+        if step.changes_gradients:
+            raise missing_gradients(pass_, "optimizer mezo has no", "optimizer: sgd, adam or adamw")
+
+    def train(self, forward: Callable[[], Tensor], meter: Meter | NoMeter) -> Tensor:
+        """Update by one batch; returns the mean of both losses."""
         drawn = seeds.key(self.seed, "direction", self.ctx.updates)
         index = drawn % self.pool if self.pool else 0
         z = pooled(self.round, index) if self.pool else drawn
@@ -68,11 +74,7 @@ class ZerothOrder:
         for distance in (self.epsilon, -2 * self.epsilon):
             self._move(z, distance, meter)
             torch.manual_seed(seeds.key(self.seed, "noise", self.ctx.updates))
-            loss = forward()
-            if not isinstance(loss, Tensor) or loss.dim():
-                self._move(z, -distance, meter)
-                return loss
-            losses.append(loss)
+            losses.append(forward())
         step = (losses[0] - losses[1]).float() * (self.lr / (2 * self.epsilon))
         self._move(z, self.epsilon - step, meter)
         if self.steps is not None:
@@ -80,13 +82,16 @@ class ZerothOrder:
         self.ctx.updates += 1
         return (losses[0] + losses[1]) / 2
 
-    def _move(self, seed: int, distance: float | Tensor, meter: Meter | None) -> None:
+    def end_batch(self, index: int, meter: Meter | NoMeter) -> None:
+        """Nothing: ``train`` has updated the parameters."""
+
+    end_pass = end_batch
+
+    def _move(self, seed: int, distance: float | Tensor, meter: Meter | NoMeter) -> None:
         """``w <- w + distance z``, in place."""
-        if meter:
-            meter.enter("optimizer")
+        meter.enter("optimizer")
         for name, parameter in self.ctx.trained.items():
             for part, z in direction(seed, name, parameter):
                 part.add_(z.to(part.device).mul_(distance))
                 del part, z
-        if meter:
-            meter.enter("forward")
+        meter.enter("forward")

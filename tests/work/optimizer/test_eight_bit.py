@@ -25,7 +25,7 @@ from edgefl.models import quantised
 from edgefl.scenario import load
 from edgefl.work import AllocatorPeak, execute
 from edgefl.work.optimizer import eight_bit
-from edgefl.work.optimizer.loop import make_optimizer
+from edgefl.work.optimizer.gradient_trainer import make_optimizer
 
 Tiny = Callable[..., dict[str, Any]]
 LR, BETAS, DECAY = 1e-2, (0.9, 0.99), 0.1

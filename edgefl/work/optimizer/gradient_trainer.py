@@ -1,9 +1,8 @@
-"""Updates of a work's parameters: the optimizer, gradient accumulation, loss scaling and clipping."""
+"""Training by gradients: the optimizer, gradient accumulation, loss scaling and clipping."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -15,12 +14,13 @@ from torch.autograd.graph import increment_version
 
 from edgefl import registry
 from edgefl.errors import MethodError
-from edgefl.work.description import OptimizerSettings, Work
-from edgefl.work.meter.meter import Meter, unmetered
+from edgefl.work.description import OptimizerSettings, Pass, Work
+from edgefl.work.meter.meter import Meter, NoMeter, unmetered
 from edgefl.work.meter.trace import UPDATE
 from edgefl.work.optimizer.kinds import Optimizer
 from edgefl.work.optimizer.learning_rates import grouped
-from edgefl.work.steps import Context
+from edgefl.work.step_faults import missing_gradients
+from edgefl.work.steps import Context, Step
 
 
 def make_optimizer(work: Work, named: Mapping[str, Tensor]) -> torch.optim.Optimizer:
@@ -61,7 +61,7 @@ WRONG = 0.02
 """How far two implementations of a step of 0.1 from numbers below 1 may be apart by rounding."""
 
 
-class OptimizerLoop:
+class GradientTrainer:
     """The optimizer of a work, with gradient accumulation and loss scaling.
 
     ``every`` batches make one update of their mean loss; ``pending`` counts those not used yet.  In float16 the loss
@@ -71,14 +71,13 @@ class OptimizerLoop:
     lie in the memory of a GPU's host, and those of one parameter at a time are on the GPU, for its step.
     """
 
-    before: Callable[[], None] | None = None
-
     def __init__(self, ctx: Context):
         work = ctx.work
         self.ctx, self.settings, self.trained = ctx, work.optimizer, list(ctx.trained.values())
         self.optimizer = ctx.optimizer = make_optimizer(work, ctx.trained)
+        self.before: Callable[[], None] | None = None
         self.every = work.accumulation
-        self.pending = 0
+        self.pending = self.left = 0
         self.scaler = torch.amp.GradScaler(ctx.device.type) if work.precision == "float16" else None
         self.in_backward = bool(self.settings.get("step_in_backward"))
         self.offloads = bool(self.settings.get("offload_states"))
@@ -86,7 +85,42 @@ class OptimizerLoop:
         self._alone = [(p, {**group, "params": [p]}) for group in groups for p in group["params"]]
         self._hosts: dict[tuple[Tensor, str], Tensor] = {}
 
-    def backward(self, loss: Tensor, meter: Meter | None) -> None:
+    def begin(self, step: Step, pass_: Pass) -> None:
+        """Before a pass: the step may change gradients.  Raises MethodError if the backward pass leaves none."""
+        if step.changes_gradients and self.in_backward:
+            raise missing_gradients(pass_, "a step in the backward pass leaves no", "step_in_backward: false")
+        self.before = partial(step.gradient, self.ctx, pass_) if step.changes_gradients else None
+        self.left = sum(self.ctx.source.counts(pass_).values()) if self.every > 1 else 0
+
+    def train(self, forward: Callable[[], Tensor], meter: Meter | NoMeter) -> Tensor:
+        """Differentiate a batch's loss; without accumulation, update the parameters too."""
+        loss = forward()
+        meter.enter("backward")
+        self.backward(loss, meter)
+        if self.pending == self.every == 1:
+            self.update(meter)
+        return loss.detach()
+
+    def end_batch(self, index: int, meter: Meter | NoMeter) -> None:
+        """Update the parameters if the batch is the last of its group, which at the end of a pass may be smaller.
+
+        The batch is still in memory then, as in a usual loop.
+        """
+        if self.every > 1:
+            self.left -= 1
+            if self.pending == self.every or not self.left:
+                self.end_pass(index, meter)
+
+    def end_pass(self, index: int, meter: Meter | NoMeter) -> None:
+        """Update the parameters by gradients that are left, metered as a step of its own.
+
+        They are left by a prediction, which ends before the last batch of a pass.
+        """
+        if self.pending:
+            with meter.step(index, UPDATE):
+                self.update(meter)
+
+    def backward(self, loss: Tensor, meter: Meter | NoMeter) -> None:
         """Accumulate a batch's gradients, or apply each in the backward pass (``step_in_backward``).
 
         Raises MethodError if a gradient needs a parameter's value from before its step.
@@ -101,7 +135,7 @@ class OptimizerLoop:
             loss = self.scaler.scale(loss)
         loss.backward()
 
-    def _step_in_backward(self, loss: Tensor, meter: Meter | None) -> None:
+    def _step_in_backward(self, loss: Tensor, meter: Meter | NoMeter) -> None:
         # hooks run in the order in which they were made: a meter's, which sees the gradient, is older
         hooks = [p.register_post_accumulate_grad_hook(partial(self._step, group, meter)) for p, group in self._alone]
         try:
@@ -118,21 +152,19 @@ class OptimizerLoop:
                 hook.remove()
         self.ctx.updates += 1
 
-    def _step(self, group: dict[str, Any], meter: Meter | None, parameter: Tensor) -> None:
+    def _step(self, group: dict[str, Any], meter: Meter | NoMeter, parameter: Tensor) -> None:
         """Update the one parameter of a group, whose gradient is whole, and free the gradient."""
         self.optimizer.param_groups = [group]
-        with meter.aside("optimizer") if meter else nullcontext():
+        with meter.aside("optimizer"):
             if self.offloads:
                 self._bring(parameter)
             self.optimizer.step()
             increment_version(parameter)  # an optimizer of a library may write past autograd's eyes
-        if meter:
-            meter.adopt((v for v in self.optimizer.state[parameter].values() if isinstance(v, Tensor)), "optimizer")
+        meter.adopt((v for v in self.optimizer.state[parameter].values() if isinstance(v, Tensor)), "optimizer")
         parameter.grad = None
         if self.offloads:
             self._send(parameter)
-            if meter:
-                meter.host = max(meter.host, sum(host.nbytes for host in self._hosts.values()))
+            meter.host = max(meter.host, sum(host.nbytes for host in self._hosts.values()))
 
     def _offloaded(self, parameter: Tensor) -> list[tuple[str, Tensor]]:
         """The states of a parameter that are as large as it, by name."""
@@ -157,16 +189,10 @@ class OptimizerLoop:
                 host = self.optimizer.state[parameter][name] = self._hosts[parameter, name]
                 host.copy_(value, non_blocking=True)
 
-    def apply_metered(self, index: int, meter: Meter | None) -> None:
-        """Apply the gradients of several batches, metered as a separate step."""
-        with meter.step(index, UPDATE) if meter else nullcontext():
-            self(meter)
-
-    def __call__(self, meter: Meter | None) -> None:
+    def update(self, meter: Meter | NoMeter) -> None:
         """Apply the accumulated gradients and clear them."""
         skipped = False
-        if meter:
-            meter.enter("optimizer")
+        meter.enter("optimizer")
         clip = self.settings.get("clip")
         if self.scaler is not None and (clip or self.before):
             self.scaler.unscale_(self.optimizer)
@@ -195,7 +221,7 @@ class OptimizerLoop:
                 "torch's fused SGD with momentum can't train a parameter that had no gradient in the update before; "
                 "set training.implementation to foreach or for-loop"
             ) from error
-        if meter and not self.offloads:
+        if not self.offloads:
             state = (v for s in self.optimizer.state.values() for v in s.values() if isinstance(v, Tensor))
             meter.adopt(state, "optimizer")
         self.optimizer.zero_grad(set_to_none=True)
