@@ -40,8 +40,7 @@ from edgefl.work.update import SERVER, Update
 __all__ = [
     "CUDA_ROUNDING", "FINISH", "METERED", "PARTS", "START", "UPDATE", "Address", "AllocatorPeak", "Call", "Codec",
     "CodecKind", "Context", "Description", "Edit", "Form", "LiveCall", "Inside", "Item", "LiveMoment", "Meter",
-    "NO_METER", "NoMeter",
-    "Pass", "Payload", "SERVER", "Scalars", "Source", "Step", "StepCost", "TensorSpec", "Timeline", "StepTrace",
-    "Update", "Work", "Wrapper", "digest", "distinct", "execute", "interned", "metered_steps", "run",
-    "serialised_bytes",
+    "NO_METER", "NoMeter", "Pass", "Payload", "SERVER", "Scalars", "Source", "Step", "StepCost", "TensorSpec",
+    "Timeline", "StepTrace", "Update", "Work", "Wrapper", "digest", "distinct", "execute", "interned",
+    "metered_steps", "run", "serialised_bytes",
 ]  # fmt: skip

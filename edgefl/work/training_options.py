@@ -198,7 +198,7 @@ class TrainingOptions(Fields):
                 f"need{'s' * (len(wrong) == 1)} all of them: leave out one or the other"
             )
         kind: type[Optimizer] = registry.get("optimizer", self.optimizer_name)
-        if not (kind.elementwise or kind.parameterwise):
+        if not kind.parameterwise:
             raise ValueError(
                 f"{'step_in_backward' if self.step_in_backward else 'offload_states'} updates one parameter at a time, "
                 f"but optimizer {self.optimizer_name} may look at several; set optimizer: sgd, adam or adamw"

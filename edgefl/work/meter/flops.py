@@ -48,7 +48,7 @@ def _cudnn_rnn(input: Tensor, weight: list[Tensor], *_: Any, **__: Any) -> int:
     return 2 * input.shape[0] * input.shape[1] * sum(w.numel() for w in weight if w.dim() == 2)
 
 
-def _product(first: Tensor, second: Tensor) -> int:
+def _product(first: Tensor, second: Tensor, *_: Any, **__: Any) -> int:
     return 2 * first.numel() * second.shape[-1]
 
 
@@ -56,28 +56,18 @@ _FUSED = ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "
 """Kernels of attention.  torch's counter has no formula for a CPU's, and up to 2.11 none for grouped queries."""
 
 
-def _of_fused() -> dict[Any, Callable[..., int]]:
-    found: dict[Any, Callable[..., int]] = {}
-    for name in _FUSED:
-        found[getattr(aten, f"_scaled_dot_product_{name}")] = _attention
-        found[getattr(aten, f"_scaled_dot_product_{name}_backward")] = _attention_backward
-    return found
-
-
 FORMULAS: dict[Any, Callable[..., int]] = {
     **{packet: (lambda *a, _f=formula, **k: int(_f(*a, **k))) for packet, formula in flop_registry.items()},
-    **_of_fused(),
+    **{getattr(aten, f"_scaled_dot_product_{name}"): _attention for name in _FUSED},
+    **{getattr(aten, f"_scaled_dot_product_{name}_backward"): _attention_backward for name in _FUSED},
     # torch's formulas of products give the same numbers in ten times the time
-    **{packet: (lambda first, second, *a, **k: _product(first, second)) for packet in (aten.mm, aten.bmm)},
-    **{
-        packet: (lambda bias, first, second, *a, **k: _product(first, second))
-        for packet in (aten.addmm, aten.addmm_, aten.baddbmm)
-    },
+    **dict.fromkeys((aten.mm, aten.bmm), _product),
+    **dict.fromkeys((aten.addmm, aten.addmm_, aten.baddbmm), lambda bias, *a, **k: _product(*a)),
     # torch's own formula for the gradient of a weight ignores groups
     aten.convolution: _convolution,
-    aten.convolution_backward: lambda *a, out_val=None, **k: _convolution_backward(*a, **k),
-    aten._cudnn_rnn: lambda *a, out_val=None, **k: _cudnn_rnn(*a, **k),
-    aten._cudnn_rnn_backward: lambda *a, out_val=None, **k: 2 * _cudnn_rnn(*a, **k),
+    aten.convolution_backward: _convolution_backward,
+    aten._cudnn_rnn: _cudnn_rnn,
+    aten._cudnn_rnn_backward: lambda *a, **k: 2 * _cudnn_rnn(*a, **k),
     # pointwise, despite their names: a cell's matrix products are separate operators
     aten._thnn_fused_gru_cell: lambda *a, **k: 0,
     aten._thnn_fused_gru_cell_backward: lambda *a, **k: 0,

@@ -51,47 +51,42 @@ class _Mode(TorchDispatchMode):
         return False
 
 
+def _references(args: Any) -> tuple[int, int, int]:
+    """References to the first argument of an operator: Python's, those of C++, and those of C++ to its storage."""
+    first = args[0]
+    return sys.getrefcount(first), first._use_count(), torch._C._storage_Use_Count(first.untyped_storage()._cdata)
+
+
+class _References(_Mode):
+    """Counts the references to the first argument of an addition, as a meter does."""
+
+    counted = 0, 0, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is aten.add.Tensor:
+            self.counted = _references(args)
+        return func(*args, **(kwargs or {}))
+
+
 @cache
 def _references_of_a_product() -> int:
-    """References to a tensor that Python code adds something to, as ``Meter._adds_bias`` counts them."""
-    counts = []
-
-    class Count(_Mode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func is aten.add.Tensor:
-                counts.append(self.counted(args))
-            return func(*args, **(kwargs or {}))
-
-        def counted(self, args: Any) -> int:
-            first, _ = args[:2]
-            return sys.getrefcount(first)
-
-    with Count(), torch.no_grad():  # type: ignore[no-untyped-call]
+    """Python's references to a tensor that Python code adds something to."""
+    mode = _References()  # type: ignore[no-untyped-call]
+    with mode, torch.no_grad():
         torch.ones(2, 2) @ torch.ones(2, 2) + torch.ones(2)
-    return counts[0]
+    return mode.counted[0]
 
 
 @cache
 def _references_of_a_gradient() -> tuple[int, int]:
-    """References to a gradient and to its storage that autograd adds another to, as ``Meter._accumulates`` counts."""
-    counts = []
-
-    class Count(_Mode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func is aten.add.Tensor:
-                counts.append(self.counted(args))
-            return func(*args, **(kwargs or {}))
-
-        def counted(self, args: Any) -> tuple[int, int]:
-            first, _ = args[:2]
-            return first._use_count(), torch._C._storage_Use_Count(first.untyped_storage()._cdata)
-
+    """The references of C++ to a gradient and to its storage that autograd adds another to."""
+    mode = _References()  # type: ignore[no-untyped-call]
     with torch.enable_grad():
         x = torch.ones(2, requires_grad=True) * 1
         y = torch.stack([x.exp(), x.sin()])
-        with Count():  # type: ignore[no-untyped-call]
+        with mode:
             y.backward(torch.ones(2, 2))
-    return counts[0]
+    return mode.counted[1:]
 
 
 _unmetered: ContextVar[bool] = ContextVar("unmetered", default=False)
@@ -110,22 +105,17 @@ def unmetered() -> Iterator[None]:
 class NoMeter:
     """Stands for a meter where nothing is metered: the same methods, which do nothing."""
 
-    most = host = 0
+    most = 0
 
-    def adopt(self, tensors: Iterable[Tensor], part: str) -> None:
-        """Nothing; ``tensors`` aren't gone through."""
-
-    def enter(self, phase: str) -> None:
+    def adopt(self, *_: object) -> None:
         """Nothing."""
 
     def step(self, *_: object) -> AbstractContextManager[None]:
         """A context that does nothing."""
         return _NOTHING
 
+    adopt_on_host = enter = trace = adopt
     aside = watching = step
-
-    def trace(self) -> None:
-        """None."""
 
 
 _NOTHING = nullcontext()
@@ -194,6 +184,10 @@ class Meter(_Mode):
             self.peak = self._current
             self._peak_parts = dict(self._totals)
 
+    def adopt_on_host(self, tensors: Iterable[Tensor]) -> None:
+        """Count these tensors, all that now lie in the memory of a GPU's host, beside the peak."""
+        self.host = max(self.host, sum(tensor.nbytes for tensor in tensors))
+
     def _released(self, key: int, _: Any) -> None:
         size, part, _ = self._live.pop(key)
         self._totals[part] -= size
@@ -258,8 +252,7 @@ class Meter(_Mode):
         ]
         trains: dict[str, set[bool]] = {}
         for name, module in parts(model):
-            own = module.parameters(recurse=False)
-            trains.setdefault(name, set()).update(parameter.requires_grad for parameter in own)
+            trains.setdefault(name, set()).update(p.requires_grad for p in module.parameters(recurse=False))
             handles.append(module.register_forward_pre_hook(lambda _, __, name=name: self._scope.append(name)))
             handles.append(
                 module.register_forward_hook(lambda _, __, out, name=name: self._leave(name, out), always_call=True)
@@ -323,10 +316,10 @@ class Meter(_Mode):
         Without a dispatch mode torch adds a bias in place; with one it makes a new tensor, which a client's step
         wouldn't allocate.  Such a product is known to torch's C++ code alone.
         """
-        first, bias = args[:2]
-        if not isinstance(bias, Tensor) or bias.dim() != 1 or first.untyped_storage()._cdata != self._product:
+        bias = args[1]
+        if not isinstance(bias, Tensor) or bias.dim() != 1 or args[0].untyped_storage()._cdata != self._product:
             return False
-        return sys.getrefcount(first) < _references_of_a_product()
+        return _references(args)[0] < _references_of_a_product()
 
     @property
     def _in_backward(self) -> bool:
@@ -340,11 +333,9 @@ class Meter(_Mode):
         Without a dispatch mode autograd adds it in place if it is dense; with one it makes a new tensor
         (``accumulate`` in ``torch/csrc/autograd/input_buffer.cpp``).
         """
-        first, second = args[:2]
-        if not self._in_backward or torch.is_grad_enabled() or not isinstance(second, Tensor):
+        if not self._in_backward or torch.is_grad_enabled() or not isinstance(args[1], Tensor):
             return False
-        held = first._use_count(), torch._C._storage_Use_Count(first.untyped_storage()._cdata)
-        return held == self._unshared and bool(aten.is_non_overlapping_and_dense(first))
+        return _references(args)[1:] == self._unshared and bool(aten.is_non_overlapping_and_dense(args[0]))
 
     def _keep(self, call: Call, before: int) -> None:
         """Keep a call if no equal one had more live storage before it."""

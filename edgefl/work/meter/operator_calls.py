@@ -63,9 +63,8 @@ class Call:
         entries = range(max(map(len, lists), default=0))
         size = {i: sum(_extent(listed[i]["t"]) for listed in lists if i < len(listed)) for i in entries}
         largest = max(entries, key=lambda i: (size[i], -i), default=0)
-        return Call(
-            self.operator, _dumped([_cut(v, largest) for v in args], {n: _cut(v, largest) for n, v in kwargs.items()})
-        )
+        kwargs = {name: _cut(value, largest) for name, value in kwargs.items()}
+        return Call(self.operator, _dumped([_cut(value, largest) for value in args], kwargs))
 
     def shorter(self, most: int) -> tuple[Call, float]:
         """The call on fewer elements, its arguments of ``most`` bytes, and how many times as many this one has.
@@ -169,7 +168,7 @@ def _described(value: Any, storages: dict[int, int]) -> Any:
     if isinstance(value, list | tuple):
         return (list, *[_described(item, storages) for item in value])
     if isinstance(value, float):
-        return float, _described_float(value)
+        return float, value if value in _EXACT else (0.5 if abs(value) < 1 else 3.0) * (-1 if value < 0 else 1)
     if isinstance(value, bool):
         return bool, value
     if value is None or isinstance(value, int | str):
@@ -179,12 +178,6 @@ def _described(value: Any, storages: dict[int, int]) -> Any:
     if isinstance(value, _TYPES):
         return torch.dtype, value
     return None  # a generator: random numbers take no memory beside the output
-
-
-def _described_float(value: float) -> float:
-    if value not in _EXACT:
-        value = (0.5 if abs(value) < 1 else 3.0) * (-1 if value < 0 else 1)
-    return value
 
 
 def _plain(value: Any) -> Any:
@@ -221,9 +214,7 @@ def _extent(tensor: list[Any]) -> int:
 
 def _cut(value: Any, index: int) -> Any:
     """A list of tensors, or of numbers beside them, cut to its entry ``index``; other values as they are."""
-    if isinstance(value, list):
-        return value[index : index + 1]
-    return value
+    return value[index : index + 1] if isinstance(value, list) else value
 
 
 def _tensors(value: Any) -> Iterator[list[Any]]:

@@ -93,11 +93,22 @@ class GradientTrainer:
         self.left = sum(self.ctx.source.counts(pass_).values()) if self.every > 1 else 0
 
     def train(self, forward: Callable[[], Tensor], meter: Meter | NoMeter) -> Tensor:
-        """Differentiate a batch's loss; without accumulation, update the parameters too."""
+        """Accumulate a batch's gradients, and apply them if it is a group of its own.
+
+        Raises MethodError if a gradient needs a parameter's value from before its step (``step_in_backward``).
+        """
         loss = forward()
         meter.enter("backward")
-        self.backward(loss, meter)
-        if self.pending == self.every == 1:
+        if self.in_backward:
+            self._step_in_backward(loss, meter)
+            return loss.detach()
+        self.pending += 1
+        scaled = loss / self.every if self.every > 1 else loss
+        if self.scaler is not None:
+            scaled = self.scaler.scale(scaled)
+        scaled.backward()
+        del scaled  # it would be in the peak of the update
+        if self.every == 1:
             self.update(meter)
         return loss.detach()
 
@@ -106,10 +117,9 @@ class GradientTrainer:
 
         The batch is still in memory then, as in a usual loop.
         """
-        if self.every > 1:
-            self.left -= 1
-            if self.pending == self.every or not self.left:
-                self.end_pass(index, meter)
+        self.left -= 1
+        if self.pending == self.every or not self.left:
+            self.end_pass(index, meter)
 
     def end_pass(self, index: int, meter: Meter | NoMeter) -> None:
         """Update the parameters by gradients that are left, metered as a step of its own.
@@ -119,21 +129,6 @@ class GradientTrainer:
         if self.pending:
             with meter.step(index, UPDATE):
                 self.update(meter)
-
-    def backward(self, loss: Tensor, meter: Meter | NoMeter) -> None:
-        """Accumulate a batch's gradients, or apply each in the backward pass (``step_in_backward``).
-
-        Raises MethodError if a gradient needs a parameter's value from before its step.
-        """
-        if self.in_backward:
-            self._step_in_backward(loss, meter)
-            return
-        self.pending += 1
-        if self.every > 1:
-            loss = loss / self.every
-        if self.scaler is not None:
-            loss = self.scaler.scale(loss)
-        loss.backward()
 
     def _step_in_backward(self, loss: Tensor, meter: Meter | NoMeter) -> None:
         # hooks run in the order in which they were made: a meter's, which sees the gradient, is older
@@ -164,7 +159,7 @@ class GradientTrainer:
         parameter.grad = None
         if self.offloads:
             self._send(parameter)
-            meter.host = max(meter.host, sum(host.nbytes for host in self._hosts.values()))
+            meter.adopt_on_host(self._hosts.values())
 
     def _offloaded(self, parameter: Tensor) -> list[tuple[str, Tensor]]:
         """The states of a parameter that are as large as it, by name."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar, cast
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, ClassVar, cast
 
 import torch
 from pydantic import BaseModel, create_model
@@ -14,8 +15,6 @@ from edgefl.errors import MethodError
 from edgefl.models import quantised
 from edgefl.registry.part_fields import Fields
 from edgefl.work.description import OptimizerSettings
-
-Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
 
 
 class Optimizer:
@@ -32,12 +31,9 @@ class Optimizer:
     """One line for ``edgefl optimizers``."""
     reads: ClassVar[tuple[str, ...]] = ("weight_decay",)
     """Fields of ``training`` that it reads beside the rate: numbers that may change with the round."""
-    elementwise: ClassVar[bool] = False
-    """Whether each number's update depends on its own gradients alone, so that clients may be trained at once."""
     parameterwise: ClassVar[bool] = False
-    """Whether each parameter's update depends on its own gradients alone, as every elementwise one's does, so that it
-    may be taken in the backward pass."""
-
+    """Whether each parameter's update depends on its own gradients alone, so that it may be taken in the backward
+    pass."""
     precisions: ClassVar[tuple[str, ...]] = ("float64", "float32", "bfloat16", "float16")
     """Values of ``training.precision`` that it goes with."""
 
@@ -54,20 +50,12 @@ GUARDED = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 """Methods of ``Optimizer`` that torch wraps; nothing here is compiled, so the functions inside do the same."""
 
 
-def light(kind: type[Kind]) -> type[Kind]:
+@cache
+def light(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
     """torch's optimizer without the guards for torch.compile, which import ``torch._dynamo`` (1.3 s in every process).
 
     It is the optimizer itself where torch wraps its functions otherwise.
     """
-    if kind not in _LIGHT:
-        _LIGHT[kind] = _light(kind)
-    return cast(type[Kind], _LIGHT[kind])
-
-
-_LIGHT: dict[type, type] = {}
-
-
-def _light(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
     inner = {name: getattr(getattr(kind, name), "__wrapped__", None) for name in (*GUARDED, "step")}
     if (step := inner["step"]) is None or None in inner.values():
         return kind
@@ -82,14 +70,14 @@ class SGD(Optimizer):
     """Stochastic gradient descent, with momentum if ``training.momentum`` gives it some."""
 
     reads = ("weight_decay", "momentum")
-    elementwise = True
+    parameterwise = True
 
     @classmethod
     def build(cls, parameters: list[Any], settings: OptimizerSettings, implementation: str) -> torch.optim.Optimizer:
         """torch's."""
         momentum, decay = settings.get("momentum", 0.0), settings.get("weight_decay", 0.0)
-        made = light(torch.optim.SGD)
-        return made(parameters, settings["lr"], momentum, weight_decay=decay, **_flags(implementation))
+        kind, flags = light(torch.optim.SGD), _flags(implementation)
+        return kind(parameters, settings["lr"], momentum, weight_decay=decay, **flags)
 
 
 class Adam(Optimizer):
@@ -98,15 +86,15 @@ class Adam(Optimizer):
     paper = "Kingma and Ba 2015"
 
     reads = ("weight_decay", "betas")
-    elementwise = True
+    parameterwise = True
     made: ClassVar[type[torch.optim.Adam]] = torch.optim.Adam
 
     @classmethod
     def build(cls, parameters: list[Any], settings: OptimizerSettings, implementation: str) -> torch.optim.Optimizer:
         """torch's."""
         (first, second), decay = settings.get("betas", (0.9, 0.999)), settings.get("weight_decay", 0.0)
-        made = light(cls.made)
-        return made(parameters, settings["lr"], (first, second), weight_decay=decay, **_flags(implementation))
+        kind, flags = light(cls.made), _flags(implementation)  # type: ignore[arg-type]  # a class can be hashed
+        return kind(parameters, settings["lr"], (first, second), weight_decay=decay, **flags)
 
 
 class AdamW(Adam):
@@ -122,8 +110,6 @@ class AdamW8bit(AdamW):
 
     paper = "Dettmers et al. 2022"
 
-    elementwise = False  # numbers share the scale of their block
-    parameterwise = True
     precisions = ("float32", "bfloat16")
 
     @classmethod
@@ -188,11 +174,9 @@ def optimizer_of(name: str, part: Any) -> Any:
             given["weight_decay"] = settings.get("weight_decay", 0.0)
         elif settings.get("weight_decay"):
             raise MethodError(f"training.optimizer: {name} has no weight decay: leave out training.weight_decay")
-        given |= {flag: on for flag, on in _flags(implementation).items() if flag in arguments}
-        if implementation != "fused" or "fused" not in arguments:
-            given.pop("fused", None)
-        made: Any = light(part)
-        return cast(torch.optim.Optimizer, made(parameters, **given))
+        flags = _flags(implementation).items()
+        given |= {flag: on for flag, on in flags if flag in arguments and (on or flag != "fused")}
+        return light(part)(parameters, **given)  # type: ignore[arg-type]  # a class can be hashed
 
     written = {
         "Options": create_model("Options", __base__=Optimizer.Options, **cast(Any, fields)),

@@ -26,10 +26,6 @@ class PartRate(Fields):
     )
     weight_decay: NonNegativeFloat | None = Field(None, description="weight decay of these parameters")
 
-    def stated(self) -> PartRates:
-        """The settings that are given, by name."""
-        return cast(PartRates, self.model_dump(exclude_none=True))
-
 
 Rate = PositiveFloat | list[PositiveFloat] | PartRate
 
@@ -37,9 +33,7 @@ Rate = PositiveFloat | list[PositiveFloat] | PartRate
 def check_key(key: str) -> None:
     """Raises ValueError for a key that is neither a tower, a part, nor ``<tower>.<part>``."""
     tower, dot, part = key.partition(".")
-    if dot and tower in TOWERS and part in PARTS:
-        return
-    if not dot and key in TOWERS + PARTS:
+    if (tower in TOWERS and part in PARTS) if dot else key in TOWERS + PARTS:
         return
     wrong, allowed = (part, PARTS) if dot and tower in TOWERS else (tower, TOWERS if dot else TOWERS + PARTS)
     raise ValueError(f"unknown tower or part {wrong!r}{suggestion(wrong, allowed)}")
@@ -47,7 +41,7 @@ def check_key(key: str) -> None:
 
 def stated(rate: Rate) -> PartRates:
     """A value of ``rates`` with its settings by name."""
-    return rate.stated() if isinstance(rate, PartRate) else {"lr": rate}
+    return cast(PartRates, rate.model_dump(exclude_none=True)) if isinstance(rate, PartRate) else {"lr": rate}
 
 
 def scaled(lr: float | list[float], factor: float) -> float | list[float]:

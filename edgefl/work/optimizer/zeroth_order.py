@@ -33,10 +33,8 @@ def without_gradients(work: Description) -> bool:
 def direction(seed: int, name: str, tensor: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Rows of a parameter as views, in order, each with its z: standard normal numbers in float32, drawn on the CPU."""
     generator = torch.Generator("cpu").manual_seed(seeds.key(seed, f"direction {name}"))
-    rows = (
-        tensor.split(max(1, AT_ONCE * len(tensor) // tensor.numel())) if tensor.dim() and tensor.numel() else [tensor]
-    )
-    for part in rows:
+    whole = not tensor.dim() or not tensor.numel()
+    for part in [tensor] if whole else tensor.split(max(1, AT_ONCE * len(tensor) // tensor.numel())):
         yield part, torch.randn(part.shape, generator=generator, device="cpu")
 
 
