@@ -34,7 +34,8 @@ ALLOWED = {
     "writing": "records as lines, and profiles of devices as files",
     "base": "what all selections have in common, and all round policies",
     "client": "a client's model, and its round on the virtual clock",
-    "relays": "the relays of a fleet, and what they do in a round",
+    "relays": "the relays of a fleet, what they do in a round, and their fields of records",
+    "carbon": "grams of the clients' energy, and their fields of records",
     "pmcmfl": "the method, and the page of docs/papers that has its name",
 }
 

@@ -11,10 +11,11 @@ from typing import Any
 from edgefl import registry
 from edgefl.errors import RunError
 from edgefl.planning.round_options import RoundOptions
-from edgefl.records import UNSET, ByKind, Clients, Maybe, Record, part_of
-from edgefl.records.clients import FlightRecord
+from edgefl.records import Clients, Record, part_of
+from edgefl.records.clients import Assigned, FlightCourse, FlightRecord
 from edgefl.records.eligibility import VerdictRecord
-from edgefl.records.rounds import Round, RoundTimes, ServerWorkRecord
+from edgefl.records.relays import LastRelay
+from edgefl.records.rounds import Round, RoundCourse, RoundTimes, ServerWorkRecord
 from edgefl.runs import Run, is_comparison, read_run
 
 
@@ -28,55 +29,30 @@ class PlayedWork(Record):
 
 
 @part_of(Round)
-class PlayedRound(RoundTimes):
+class PlayedRound(LastRelay, RoundCourse, RoundTimes):
     """What is told of a round."""
 
-    stage: int
-    outcome: str
-    clients: ByKind[Clients]
-    eligible: ByKind[Clients]
     selected: int
     unavailable: int
-    under_way: int
-    last_relay: int | Maybe | None = UNSET
-    last_sum_virtual_seconds: float | Maybe | None = UNSET
     final_delivery_bytes: int
     server_works: Sequence[PlayedWork]
 
 
 @part_of(FlightRecord)
-class PlayedFlight(Record):
+class PlayedFlight(FlightCourse, Assigned):
     """What is told of a flight."""
 
-    round: int
-    base_round: int
-    client: int
-    relay: int | Maybe = UNSET
-    kind: str
-    device: str
-    link: str
-    outcome: str
-    phase: str | None
     slow_down: float
-    dispatched_virtual_seconds: float
-    ended_virtual_seconds: float
-    download_seconds: float
-    compute_seconds: float
-    upload_seconds: float
-    virtual_seconds: float
     energy_joules: float
 
 
 @part_of(VerdictRecord)
-class PlayedVerdict(Record):
+class PlayedVerdict(Assigned):
     """What is told of a verdict."""
 
     round: int
     client: int
     clients: Clients
-    kind: str
-    device: str
-    link: str
     eligible: bool
     binding: str | None
     reason: str

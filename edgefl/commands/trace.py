@@ -74,9 +74,6 @@ class TracedRound(PlayedRound):
 class TracedFlight(PlayedFlight):
     """What a trace shows of a flight."""
 
-    stage: int
-    part: str | Maybe = UNSET
-    samples: int
     staleness: int
     weight_factor: float
     loss: float | None

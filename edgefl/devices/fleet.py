@@ -16,6 +16,7 @@ from edgefl.devices.attackers import draw_attackers
 from edgefl.devices.availability import Always, Availability, availability_of
 from edgefl.devices.battery import Batteries
 from edgefl.devices.budgets import BUDGETS, FIELDS, budget_named
+from edgefl.devices.carbon import Carbon
 from edgefl.devices.failures import FailureOptions
 from edgefl.devices.options import Amount, BudgetOptions, FleetOptions, Mixture, ServerLinkOptions, share_of_device
 from edgefl.devices.profile import Device, Link, load_device, load_link
@@ -35,7 +36,7 @@ class Fleet:
     is the server's device, which runs PyTorch. ``battery`` has the levels at time 0; a simulation changes levels, so it
     uses ``battery.fresh()``. ``attackers`` tells which clients attack as ``failures.attack`` says, None for no
     attackers. ``energy_total`` are the clients' joules for all rounds together, inf without a limit; None if no client
-    has one. ``carbon_intensity`` is in grams of CO2 equivalent per kWh. ``relays`` are between the clients and the
+    has one. ``carbon`` is None without an intensity. ``relays`` are between the clients and the
     server, None for none.
     """
 
@@ -54,7 +55,7 @@ class Fleet:
     attackers: Booleans | None = None
     runtime: RuntimeChoice = PYTORCH
     energy_total: Floats | None = None
-    carbon_intensity: float | None = None
+    carbon: Carbon | None = None
     relays: Relays | None = None
 
     @classmethod
@@ -89,12 +90,21 @@ class Fleet:
             draw_attackers(options.failures.attack, clients, seed) if options.failures.attack else None,
             options.runtime,
             None if total is None else _budget("energy_total", total, False, devices, device_index, seed),
-            options.carbon_intensity,
+            None if options.carbon_intensity is None else Carbon(options.carbon_intensity),
             None if options.relays is None else Relays.draw(options.relays, clients, seed),
         )
 
     def __len__(self) -> int:
         return len(self.device_index)
+
+    @property
+    def columns(self) -> tuple[Relays | Carbon, ...]:
+        """What adds fields to records, in the order of the fields.
+
+        ``flight_fields`` are those of a flight, of which ``flight_columns`` computes the values, and ``round_sums``
+        are those of a round, with the sums of no flight.
+        """
+        return tuple(each for each in (self.relays, self.carbon) if each is not None)
 
     def device(self, client: int) -> Device:
         """The device of a client, by its number."""

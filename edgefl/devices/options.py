@@ -30,6 +30,7 @@ from edgefl import registry, units
 from edgefl.devices.availability_options import AvailabilityOptions
 from edgefl.devices.battery import BatteryOptions
 from edgefl.devices.budgets import BUDGETS, FIELDS, budget_named
+from edgefl.devices.carbon import CarbonIntensity
 from edgefl.devices.failures import FailureOptions
 from edgefl.devices.fleet_profile import FleetProfile, fleet_profile
 from edgefl.devices.profile import load_device, load_link
@@ -530,11 +531,7 @@ class FleetOptions(BaseModel):
     throttling: bool = Field(
         default=False, description="Whether devices slow down after long computing (throttling), as in their profiles."
     )
-    carbon_intensity: units.CarbonIntensity | None = Field(
-        default=None,
-        description="Grams of CO2 equivalent for each kWh that clients draw ('400 g/kWh'); records and reports then "
-        "show grams.",
-    )
+    carbon_intensity: CarbonIntensity = None
 
     @field_validator("runtime", mode="after")
     @classmethod

@@ -1,4 +1,7 @@
-"""Relays: edge servers between the clients and the server, each with some clients and a link of its own."""
+"""Relays: edge servers between the clients and the server, each with some clients and a link of its own.
+
+Beside them their columns of records, and their words.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ from math import inf
 import numpy as np
 from numpy.typing import ArrayLike
 
-from edgefl import seeds
-from edgefl.arrays import AnyArray, Booleans, Floats
+from edgefl import seeds, units
+from edgefl.arrays import AnyArray, Booleans, Floats, Integers
 from edgefl.devices.options import RelayLinkOptions, RelayOptions
 from edgefl.devices.profile import Link, load_link
 from edgefl.errors import DeviceError
+from edgefl.records.record import UNSET, types_of
+from edgefl.records.relays import FlightRelay, RelaySums
 
 
 @dataclass(frozen=True)
@@ -20,12 +25,14 @@ class Relays:
     """The relays of a fleet, numbered from 0.
 
     ``of`` `[clients]` is the relay of each client, the same in all rounds; ``link`` is each relay's own link to the
-    server.  ``failures`` is the probability that a relay is lost in a round.
+    server.  ``failures`` is the probability that a relay is lost in a round.  They are one of a fleet's ``columns``.
     """
 
     of: AnyArray
     link: Link
     failures: float = 0.0
+    flight_fields = tuple(types_of(FlightRelay))
+    round_sums = dict.fromkeys(types_of(RelaySums), 0)
 
     @classmethod
     def draw(cls, options: RelayOptions, clients: int, seed: int) -> Relays:
@@ -39,6 +46,10 @@ class Relays:
         of = of.astype(np.min_scalar_type(options.count - 1))
         seeds.generator(seed, "relays").shuffle(of)
         return cls(of, _link(options.link), options.failures)
+
+    def flight_columns(self, clients: Integers, joules: object) -> dict[str, AnyArray]:
+        """The relay of each of these clients, `[flights]`."""
+        return {"relay": self.of[clients]}
 
     def lost(self, seed: int, number: int, relays: ArrayLike) -> Booleans:
         """Which of these relays are lost in the dispatch of this ``number``: `[relays]`.
@@ -63,3 +74,12 @@ def _link(given: str | RelayLinkOptions) -> Link:
         return load_link(given)
     download, upload = given.download or inf, given.upload or inf
     return Link("relay", "A relay's line to the server", download, upload, given.latency, 0.0, 0.0, 0.0)
+
+
+def relay_words(totals: RelaySums) -> str:
+    """One line: "relays and server: down 1.2 GiB, up 1.2 GiB, 12 of 600 relays lost"; empty without relays."""
+    if totals.relays is UNSET or totals.relay_download_bytes is UNSET or totals.relay_upload_bytes is UNSET:
+        return ""
+    down, up = units.show_bytes(totals.relay_download_bytes), units.show_bytes(totals.relay_upload_bytes)
+    lost = f", {totals.relays_failed:,} of {totals.relays:,} relay-rounds lost" if totals.relays_failed else ""
+    return f"relays and server: down {down}, up {up}{lost}"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
+from edgefl.records.carbon import CarbonGrams
 from edgefl.records.record import UNSET, Bytes, Keys, Maybe, Record, Samples, Share, Unit, types_of
+from edgefl.records.relays import FlightRelay
 
 ByPayload = Annotated[Mapping[str, int], Keys("PAYLOAD")]
 ByPart = Annotated[Mapping[str, int], Keys("PART")]
@@ -133,8 +135,21 @@ class Planned(ClientCostRecord, Downloads, Uploads, Assigned):
     """What all flights of a plan share."""
 
 
-class FlightOutcome(Record):
-    """What became of a flight: when it began and ended, and what it really took."""
+class CarriedBytes(Record):
+    """What flights moved, as far as they came."""
+
+    carried_download_bytes: int
+    """Serialised bytes that crossed a client's link, down"""
+    carried_upload_bytes: int
+    """The same, up"""
+    lost_download_bytes: int
+    """Those of them that were of no use, because the flight failed or was late"""
+    lost_upload_bytes: int
+    """The same, up"""
+
+
+class FlightCourse(FlightRelay):
+    """Whose a flight was, when it began and ended, and how."""
 
     round: int
     """The round in which the flight ended"""
@@ -142,13 +157,28 @@ class FlightOutcome(Record):
     """The round in which the client was sent off"""
     client: int
     """Number of the client, from 0"""
-    relay: int | Maybe = UNSET
-    """Number of the relay that it is behind, from 0; only with [`fleet.relays`](../explanation/fleet.md#relays)"""
     outcome: str
     """`finished`, `late`, `dropped`, `offline`, `corrupted`, `truncated`, `out of memory`, `battery empty`,
     `relay failed` or `rejected` ([meaning](../explanation/fleet.md#what-a-flight-is))"""
     phase: str | None
     """Where the flight ended: `start`, `download`, `compute` or `upload`; `null` if its update arrived"""
+    dispatched_virtual_seconds: float
+    """Virtual time at which it was sent off; behind a relay that at which the relay had what the client downloads"""
+    ended_virtual_seconds: float
+    """Virtual time at which the flight ended"""
+    download_seconds: float
+    """Time of downloading, waiting for the server's line included"""
+    compute_seconds: float
+    """Time of reading the model from storage and computing"""
+    upload_seconds: float
+    """Time of uploading"""
+    virtual_seconds: float
+    """The three together"""
+
+
+class FlightOutcome(CarriedBytes, CarbonGrams, FlightCourse):
+    """What became of a flight, and what it really took."""
+
     staleness: Annotated[int, Unit("versions")]
     """How often the model changed between dispatch and arrival"""
     weight_factor: float
@@ -163,34 +193,8 @@ class FlightOutcome(Record):
     """The learning rate that it trained with, scaled by batch size if the scenario says so: that of `base_round`. Rates
     by part are scaled alike; only where
     [`training.lr_schedule`](../explanation/methods/training.md#learning-rates-by-round) varies it"""
-    dispatched_virtual_seconds: float
-    """Virtual time at which it was sent off; behind a relay that at which the relay had what the client downloads"""
-    ended_virtual_seconds: float
-    """Virtual time at which the flight ended"""
-    download_seconds: float
-    """Time of downloading, waiting for the server's line included"""
-    compute_seconds: float
-    """Time of reading the model from storage and computing"""
-    upload_seconds: float
-    """Time of uploading"""
-    virtual_seconds: float
-    """The three together"""
     energy_joules: float
     """Energy of the flight"""
-    download_carbon_grams: float | Maybe = UNSET
-    """CO2 equivalent of its energy while downloading; only with `fleet.carbon_intensity`"""
-    compute_carbon_grams: float | Maybe = UNSET
-    """CO2 equivalent of its energy while computing; only with `fleet.carbon_intensity`"""
-    upload_carbon_grams: float | Maybe = UNSET
-    """CO2 equivalent of its energy while uploading; only with `fleet.carbon_intensity`"""
-    carried_download_bytes: int
-    """Serialised bytes that crossed the link, down"""
-    carried_upload_bytes: int
-    """The same, up"""
-    lost_download_bytes: int
-    """Those of them that were of no use, because the flight failed or was late"""
-    lost_upload_bytes: int
-    """The same, up"""
     loss: float | None
     """Mean training loss over the steps; `null` without training, and where no update arrived"""
 

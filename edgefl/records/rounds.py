@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from edgefl.records.clients import MeasuredRecord, WorkCost
+from edgefl.records.carbon import CarbonGrams
+from edgefl.records.clients import CarriedBytes, MeasuredRecord, WorkCost
 from edgefl.records.record import (
     UNSET,
     ByKind,
@@ -19,6 +20,7 @@ from edgefl.records.record import (
     always,
     types_of,
 )
+from edgefl.records.relays import LastRelay, RelaySums
 
 Metrics = Annotated[Mapping[str, Mapping[str, Share | None]], Keys("KIND.METRIC")]
 """Metrics of an evaluation, by kind and name; null where the scores aren't finite."""
@@ -33,8 +35,8 @@ def lower_is_better(metric: str) -> bool:
     return any(word in name for word in LOWER)
 
 
-class FlightSums(Record):
-    """Sums over the records of flights."""
+class CostSums(Record):
+    """Sums over flights of what they were predicted to take, and of their energy."""
 
     download_bytes: int
     """Tensors sent down, summed over the clients' records, and a final delivery. The other bytes down include the final
@@ -51,30 +53,18 @@ class FlightSums(Record):
     """Backward FLOPs, likewise"""
     energy_joules: float
     """Energy of the clients that landed in this round"""
-    download_carbon_grams: float | Maybe = UNSET
-    """CO2 equivalent of their energy while downloading; only with `fleet.carbon_intensity`"""
-    compute_carbon_grams: float | Maybe = UNSET
-    """CO2 equivalent of their energy while computing; only with `fleet.carbon_intensity`"""
-    upload_carbon_grams: float | Maybe = UNSET
-    """CO2 equivalent of their energy while uploading; only with `fleet.carbon_intensity`"""
-    carried_download_bytes: int
-    """Serialised bytes that crossed the clients' links, down"""
-    carried_upload_bytes: int
-    """The same, up"""
-    lost_download_bytes: int
-    """Those of them that were of no use, because the flight failed or was late"""
-    lost_upload_bytes: int
-    """The same, up"""
+
+
+class FlightSums(CarriedBytes, CarbonGrams, CostSums):
+    """Sums over the records of flights."""
 
 
 SUMMED = tuple(name for name, kind in types_of(FlightSums).items() if always(kind))
-"""Fields of flights that are summed in the round's record, and over rounds in the run's totals."""
-CARBON = tuple(name for name in types_of(FlightSums) if name not in SUMMED)
-"""More of them, where the scenario states a carbon intensity: grams of CO2 equivalent by phase."""
+"""Fields of all flights that are summed in the round's record, and over rounds in the run's totals."""
 
 
-class RoundSums(FlightSums):
-    """What a run's totals add up over its rounds."""
+class RoundCounts(Record):
+    """Clients and flights of a round, and the server's time."""
 
     selected: Clients
     """Clients that were sent off in this round"""
@@ -88,21 +78,10 @@ class RoundSums(FlightSums):
     """Flights that ended in any other way"""
     server_seconds: float
     """Virtual time of the server's works"""
-    relays: int | Maybe = UNSET
-    """Relays that had clients to serve; this and the others of relays only with
-    [`fleet.relays`](../explanation/fleet.md#relays)"""
-    relays_failed: int | Maybe = UNSET
-    """Those of them that were lost"""
-    relay_download_bytes: int | Maybe = UNSET
-    """Serialised bytes that crossed the relays' own links down from the server, a final delivery included"""
-    relay_upload_bytes: int | Maybe = UNSET
-    """The same, up to the server: sums of updates"""
 
 
-RELAYED = tuple(
-    name for name, kind in types_of(RoundSums).items() if name not in types_of(FlightSums) and not always(kind)
-)
-"""Totals that only runs with ``fleet.relays`` have: relays that took part, those that were lost, and their bytes."""
+class RoundSums(RelaySums, RoundCounts, FlightSums):
+    """What a run's totals add up over its rounds."""
 
 
 class Excluded(Record):
@@ -207,8 +186,8 @@ class RoundTimes(Record):
     """Virtual time at its end: the run's clock"""
 
 
-class Round(RoundSums, RoundTimes):
-    """A round.  Sums are over the flights that ended in it."""
+class RoundCourse(Record):
+    """How a round went: who might take part in it, and how the flights ended."""
 
     stage: int
     """Stage of the schedule, from 1"""
@@ -233,11 +212,11 @@ class Round(RoundSums, RoundTimes):
     rejections: Annotated[Mapping[str, Flights], Keys("REASON")]
     """Those updates by reason: `not finite` (a NaN or an infinity), `wrong shape`, `wrong dtype`, `truncated` (a tensor
     is missing), `oversized` (a tensor too many), `replayed` (the answer to another task)"""
-    last_relay: int | Maybe | None = UNSET
-    """Number of the relay whose sum, or whose last client where it had no sum to send, ended the wait for clients;
-    `null` if none was sent off"""
-    last_sum_virtual_seconds: float | Maybe | None = UNSET
-    """Virtual time at which that was; `null` likewise"""
+
+
+class Round(LastRelay, RoundCourse, RoundSums, RoundTimes):
+    """A round.  Sums are over the flights that ended in it."""
+
     final_delivery_bytes: int
     """Tensors of a finished stage sent to all clients (`schedule.deliver_final`)"""
     server_works: Sequence[ServerWorkRecord]

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from edgefl.records import UNSET, ByKind, Clients, Flights, Keys, Maybe, Record, part_of
-from edgefl.records import Samples as SampleCount
-from edgefl.records.clients import FlightRecord, MeasuredRecord
+from edgefl.records import UNSET, Clients, Keys, Maybe, part_of
+from edgefl.records.clients import Assigned, FlightRecord, MeasuredRecord
 from edgefl.records.eligibility import VerdictRecord
 from edgefl.records.record import always, types_of
-from edgefl.records.rounds import ClientMetrics, EarlyStop, Excluded, Metrics, Round, RoundSums, RoundTimes
+from edgefl.records.rounds import ClientMetrics, EarlyStop, Excluded, Metrics, Round, RoundCourse, RoundSums, RoundTimes
 from edgefl.records.run import EvaluationFacts, FinalSummary
 from edgefl.records.settings import EvaluationSettings
 from edgefl.records.summary import (
@@ -107,17 +106,9 @@ def facts_of(run: Run, label: str = "") -> RunSummary:
 
 
 @part_of(Round)
-class RoundFacts(RoundTimes, RoundSums):
+class RoundFacts(RoundCourse, RoundTimes, RoundSums):
     """What is read of a round."""
 
-    stage: int
-    outcome: str
-    clients: ByKind[Clients]
-    eligible: ByKind[Clients]
-    samples: ByKind[SampleCount]
-    eligible_samples: ByKind[SampleCount]
-    excluded: Excluded
-    outcomes: Annotated[Mapping[str, Flights], Keys("OUTCOME")]
     metrics: Metrics
     stopped: EarlyStop | Maybe | None = UNSET
     diverged: bool
@@ -125,15 +116,10 @@ class RoundFacts(RoundTimes, RoundSums):
 
 
 @part_of(FlightRecord)
-class FlightFacts(MeasuredRecord):
+class FlightFacts(MeasuredRecord, Assigned):
     """What is read of a flight: all records of a large run's clients don't fit into memory."""
 
     client: int
-    kind: str
-    device: str
-    stage: int
-    part: str | Maybe = UNSET
-    samples: int
     outcome: str
     peak_memory_bytes: int
     forward_flops: int
@@ -156,17 +142,12 @@ class FlightFacts(MeasuredRecord):
 
 
 @part_of(VerdictRecord)
-class VerdictFacts(Record):
+class VerdictFacts(Assigned):
     """What is read of a verdict."""
 
     client: int
     clients: Clients
-    kind: str
-    device: str
-    stage: int
-    part: str | Maybe = UNSET
     round: int
-    samples: SampleCount
     eligible: bool
     binding: str | None
     costs: Annotated[Mapping[str, float], Keys("BUDGET")]

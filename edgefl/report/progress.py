@@ -14,8 +14,8 @@ from typing import Any, Self, TextIO
 from edgefl import terminal, units
 from edgefl.errors import visible
 from edgefl.records.reading import from_data
-from edgefl.records.record import UNSET, ByKind, Clients, Flights, Maybe, Record, part_of
-from edgefl.records.rounds import EarlyStop, Metrics, Round, RoundTimes
+from edgefl.records.record import UNSET, Clients, Flights, Maybe, Record, part_of
+from edgefl.records.rounds import EarlyStop, Metrics, Round, RoundCourse, RoundTimes
 from edgefl.report.console import score, screen, title_of
 from edgefl.report.facts import own_metrics
 
@@ -33,17 +33,11 @@ PAUSE = 15.0
 
 
 @part_of(Round)
-class ToldRound(RoundTimes):
+class ToldRound(RoundCourse, RoundTimes):
     """What is told of a finished round."""
 
-    stage: int
-    outcome: str
-    clients: ByKind[Clients]
-    eligible: ByKind[Clients]
     selected: Clients
     finished: Flights
-    rejected: Sequence[int]
-    rejections: Mapping[str, Flights]
     metrics: Metrics
     stopped: EarlyStop | Maybe | None = UNSET
 

@@ -11,8 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from edgefl import units
+from edgefl.devices.carbon import carbon_words
+from edgefl.devices.relays import relay_words
 from edgefl.records import UNSET
-from edgefl.records.rounds import CARBON, ClientMetrics, RoundSums
+from edgefl.records.rounds import ClientMetrics
 from edgefl.report.console import (
     MOST_COLUMNS,
     NOTHING,
@@ -80,30 +82,6 @@ def _print_run(console: Console, label: str, facts: RunSummary) -> None:
     _print_metrics(console, facts)
     if facts.client_metrics is not UNSET:
         _print_client_metrics(console, facts, facts.client_metrics)
-
-
-def relay_words(totals: RoundSums) -> str:
-    """One line: "relays and server: down 1.2 GiB, up 1.2 GiB, 12 of 600 relays lost"; empty without relays."""
-    if totals.relays is UNSET or totals.relay_download_bytes is UNSET or totals.relay_upload_bytes is UNSET:
-        return ""
-    down, up = units.show_bytes(totals.relay_download_bytes), units.show_bytes(totals.relay_upload_bytes)
-    lost = f", {totals.relays_failed:,} of {totals.relays:,} relay-rounds lost" if totals.relays_failed else ""
-    return f"relays and server: down {down}, up {up}{lost}"
-
-
-def carbon_of(totals: RoundSums) -> dict[str, float]:
-    """Grams by phase, of a run's totals; empty without an intensity."""
-    found = {name.split("_")[0]: getattr(totals, name) for name in CARBON}
-    return {phase: grams for phase, grams in found.items() if grams is not UNSET}
-
-
-def carbon_words(totals: RoundSums) -> str:
-    """One line: "CO2 equivalent of the clients' energy: 1.2 g (download 0.1 g, ...)"; empty without an intensity."""
-    grams = carbon_of(totals)
-    if not grams:
-        return ""
-    by = ", ".join(f"{phase} {units.show_grams(each)}" for phase, each in grams.items())
-    return f"CO2 equivalent of the clients' energy: {units.show_grams(sum(grams.values()))} ({by})"
 
 
 def _best(best: BestRecord) -> str:

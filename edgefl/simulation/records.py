@@ -5,7 +5,7 @@ A client's record consists of a few numbers of its own and of the fields of its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from edgefl.records import clients as written
 from edgefl.records.clients import UNMEASURED, MeasuredRecord, ScoredClient
 from edgefl.records.eligibility import VerdictRecord as VerdictRecord
 from edgefl.records.record import types_of
-from edgefl.records.rounds import CARBON, SUMMED, ServerWorkRecord
+from edgefl.records.rounds import SUMMED, RoundSums, ServerWorkRecord
 from edgefl.records.writing import RecordTemplate, inner, texts
 from edgefl.simulation.attackers import attack_column
 from edgefl.simulation.closed_form import OUTCOMES, PHASES, Landings
@@ -31,9 +31,6 @@ from edgefl.simulation.roster import CHUNK, Roster
 from edgefl.work import Description, Source, Work
 from edgefl.work.meter.trace import StepTrace
 from edgefl.work.update import Update
-
-JOULES_PER_KWH = 3.6e6
-"""By definition: 1000 W for 3600 s."""
 
 _UNMEASURED = inner(UNMEASURED)
 
@@ -125,8 +122,7 @@ class ClientLines:
         own = [
             "round", "base_round", "outcome", "phase", "staleness", "weight_factor", *OF_LANDINGS, "loss",
             *attack_column(setup, np.empty(0, np.int64)), *self._rates([], []),
-            *(["relay"] if setup.fleet.relays is not None else ()),
-            *(CARBON if setup.fleet.carbon_intensity is not None else ()),
+            *(name for each in setup.fleet.columns for name in each.flight_fields),
         ]  # fmt: skip
         self._columns = RecordTemplate(written.FlightRecord, own, [written.TrainingRecord, written.Planned])
 
@@ -134,7 +130,6 @@ class ClientLines:
         self, landings: Landings, flown: Sequence[Arrival], updates: Sequence[Update | None], round: int
     ) -> list[bytes]:
         """One line for each landing, in order; a line has ``metrics`` if a step of the client's work wrote some."""
-        relays = self.setup.fleet.relays
         _, plans, base_rounds, _, staleness, weight_factors = zip(*flown, strict=True)
         columns: dict[str, Sequence[bytes]] = {
             "round": [b"%d" % round] * len(plans),
@@ -146,9 +141,8 @@ class ClientLines:
             **{name: texts(getattr(landings, of)) for name, of in OF_LANDINGS.items()},
             "loss": [b"null" if of is None or of.loss is None else orjson.dumps(of.loss) for of in updates],
             **attack_column(self.setup, landings.client),
-            **({} if relays is None else {"relay": texts(relays.of[landings.client])}),
             **self._rates(plans, base_rounds),
-            **{name: texts(grams) for name, grams in carbon(self.setup, landings).items()},
+            **{name: texts(values) for name, values in fleet_columns(self.setup, landings)},
         }
         # in a large fleet nothing is trained: a call for each line would take a fifth of the time
         measured = [
@@ -206,19 +200,17 @@ OF_LANDINGS = {
 """Fields of a record that are columns of ``Landings``, with their names there."""
 
 
-def carbon(setup: Setup, landings: Landings) -> dict[str, Floats]:
-    """Grams of CO2 equivalent by phase, `[landings]` each; empty without a carbon intensity."""
-    intensity = setup.fleet.carbon_intensity
-    if intensity is None:
-        return {}
-    return {name: joules * (intensity / JOULES_PER_KWH) for name, joules in zip(CARBON, landings.joules, strict=True)}
+def fleet_columns(setup: Setup, landings: Landings) -> Iterator[tuple[str, Integers]]:
+    """The names and values `[landings]` of the fields that the fleet adds to the records of flights."""
+    for each in setup.fleet.columns:
+        yield from each.flight_columns(landings.client, landings.joules).items()
 
 
 def sums(setup: Setup, landings: Landings, plans: Sequence[Plan]) -> dict[str, float]:
     """Sums of the clients' records over these landings, by field."""
     own = [name for name in SUMMED if name in OF_LANDINGS]
     totals: dict[str, float] = {name: getattr(landings, name).sum().item() for name in own}
-    totals |= {name: grams.sum().item() for name, grams in carbon(setup, landings).items()}
+    totals |= {n: values.sum().item() for n, values in fleet_columns(setup, landings) if n in types_of(RoundSums)}
     planned = [plan.sums for plan in plans]
     # FLOPs of a large cohort may exceed 63 bits
     large = any(max(numbers) > 2**62 // max(len(planned), 1) for numbers in set(planned))

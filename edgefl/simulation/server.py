@@ -67,16 +67,16 @@ def finite_metrics(work: Description, metrics: Mapping[str, float], bad: Collect
     return {name: value if isfinite(value) and not spoilt else None for name, value in metrics.items()}
 
 
-def deliver_final(run: SimulationRun, round: int) -> Steps:
-    """Send a finished stage's blocks once to all eligible clients.
+def deliver_final(run: SimulationRun, tally: Tally) -> Steps:
+    """Send a finished stage's blocks once to all eligible clients, through relays when these have them.
 
-    Return tensor and serialised bytes, and those that went to relays, which pass them on when they have them.
+    Add the bytes to the round's sums, and return those of tensors.
     """
     schedule, roster, tier = run.parts.setup.schedule, run.parts.roster, run.parts.tier
-    stage = schedule.ends(round)
+    stage = schedule.ends(tally.round)
     if stage is None or not schedule.deliver_final:
-        return 0, 0, 0
-    bytes_ = serialised = relayed = 0
+        return 0
+    bytes_ = serialised = 0
     slowest = 0.0
     holders = np.flatnonzero(roster.eligible & (roster.cell >= 0))
     cells = roster.cell[holders]
@@ -93,6 +93,7 @@ def deliver_final(run: SimulationRun, round: int) -> Steps:
     had = np.zeros(len(roster.cell))
     if tier is not None:
         had[holders], relayed = tier.deliver(holders, [finals[number] for number in cells.tolist()])
+        tally.sums["relay_download_bytes"] += relayed
     for number, clients in zip(numbers.tolist(), parts, strict=True):
         plan, (payload,) = roster.cells[number], finals[number]
         bytes_ += payload.tensor_bytes * len(clients)
@@ -102,4 +103,5 @@ def deliver_final(run: SimulationRun, round: int) -> Steps:
         slowest = max(slowest, float(had[clients].max()) + seconds)
         roster.client_versions.sent(clients, (payload,), run.state.versions)
     yield from run.pass_until(run.now + slowest)
-    return bytes_, serialised, relayed
+    tally.sums.update(download_bytes=bytes_, serialised_download_bytes=serialised, carried_download_bytes=serialised)
+    return bytes_

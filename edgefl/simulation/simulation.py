@@ -6,6 +6,7 @@ Virtual time comes from predicted cost, so the clock never waits for real comput
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf, isfinite
@@ -29,7 +30,7 @@ from edgefl.records import UNSET
 from edgefl.records.clients import FlightRecord
 from edgefl.records.reading import decode
 from edgefl.records.record import always, types_of
-from edgefl.records.rounds import CARBON, RELAYED, SUMMED, EarlyStop, Excluded, Round, RoundSums
+from edgefl.records.rounds import SUMMED, EarlyStop, Excluded, Round, RoundSums
 from edgefl.records.run import FinalSummary
 from edgefl.records.writing import line
 from edgefl.schedules import EndedRound, movement
@@ -212,7 +213,9 @@ class Simulation:
     def _round(self, round: int) -> Steps:
         run, setup, watch = self.run, self.run.parts.setup, self.run.progress.watch
         kinds = [kind for kind in setup.clients.kinds if setup.participates(kind, round)]
-        tally = Tally(round, setup.schedule.stage(round), kinds, run.now)
+        zeros = {name: zero for each in setup.fleet.columns for name, zero in each.round_sums.items()}
+        sums = Counter(dict.fromkeys(SUMMED, 0) | zeros)
+        tally = Tally(round, setup.schedule.stage(round), kinds, run.now, sums)
         before = self.state.tensors if setup.schedule.adapts else {}
         yield from run_server_works(run, setup.method.before(run.state, round), "before", tally)
         run.judge(round)
@@ -225,12 +228,8 @@ class Simulation:
         if evaluates:
             yield from self._evaluate(tally)
         self._note_divergence(tally)
-        final = yield from deliver_final(run, round)
-        tally.sums.update(
-            download_bytes=final[0], serialised_download_bytes=final[1], carried_download_bytes=final[1],
-            relay_download_bytes=final[2],
-        )  # fmt: skip
-        record = self._record(tally, outcome, final[0])
+        final = yield from deliver_final(run, tally)
+        record = self._record(tally, outcome, final)
         if self._asks_to_stop(record):
             tally.stopped = run.progress.asked_to_stop
             # the last round is evaluated on the split of last rounds
@@ -238,7 +237,7 @@ class Simulation:
                 tally.metrics = yield from evaluate(run, setup.evaluation.final, tally)
                 self._score(tally)
                 self._note_divergence(tally)
-            record = self._record(tally, outcome, final[0])
+            record = self._record(tally, outcome, final)
         self._write(record, tally)
         if setup.schedule.adapts:
             moved = movement(before, self.state.tensors)
@@ -305,11 +304,8 @@ class Simulation:
     def _record(self, tally: Tally, outcome: str, final_delivery_bytes: int) -> Round:
         run, parts, setup, kinds = self.run, self.run.parts, self.run.parts.setup, tally.kinds
         finished, late = tally.outcomes["finished"], tally.outcomes["late"]
-        added: dict[str, Any] = {name: tally.sums[name] for name in SUMMED}
-        if setup.fleet.carbon_intensity is not None:
-            added |= {name: float(tally.sums[name]) for name in CARBON}
+        added: dict[str, Any] = dict(tally.sums)
         if parts.tier is not None:
-            added |= {name: tally.sums[name] for name in RELAYED}
             added["last_relay"], added["last_sum_virtual_seconds"] = tally.last_relay or (None, None)
         return Round(
             round=tally.round,

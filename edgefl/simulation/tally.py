@@ -20,6 +20,7 @@ from edgefl.work.update import Update
 class Tally:
     """Counts and records of one round, which ``started`` at a virtual time.
 
+    ``sums`` has every field of the round's record that is a sum, from its value over no flight.
     ``losses`` are those of accepted updates with their samples, ``all_losses`` also those of rejected ones, both by
     kind; ``rejections`` counts rejected updates by reason.  ``processed`` are flights without a record yet.
     ``scored_part`` is the index of the ``offered`` stage that was evaluated, where the schedule chooses one.
@@ -32,8 +33,8 @@ class Tally:
     stage: Stage
     kinds: Sequence[str]
     started: float
+    sums: Counter[str]
     lines: list[bytes] = field(default_factory=list)
-    sums: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     hosts: list[HostWork] = field(default_factory=list)
     losses: dict[str, list[tuple[float, int]]] = field(default_factory=dict)

@@ -12,10 +12,13 @@ from dataclasses import dataclass, field
 from math import ceil, fsum, inf, isclose, sqrt
 from typing import Annotated
 
-from edgefl.records import UNSET, ByKind, Clients, Flights, Keys, Maybe, Record, Samples, Share, part_of
-from edgefl.records.clients import FlightRecord, ScoredClient
+from edgefl.records import UNSET, ByKind, Clients, Keys, Maybe, Record, Share, part_of
+from edgefl.records.carbon import CarbonGrams
+from edgefl.records.clients import Assigned, FlightCourse, FlightRecord, ScoredClient
 from edgefl.records.eligibility import VerdictRecord
-from edgefl.records.rounds import CARBON, RELAYED, SUMMED, ClientMetrics, EarlyStop, Metrics, Round, RoundSums
+from edgefl.records.record import types_of
+from edgefl.records.relays import LastRelay, RelaySums
+from edgefl.records.rounds import SUMMED, ClientMetrics, EarlyStop, FlightSums, Metrics, Round, RoundCourse, RoundSums
 from edgefl.records.run import FinalSummary
 from edgefl.records.verified import BrokenRule, CheckedRule
 
@@ -24,58 +27,19 @@ Values = Mapping[str, object]
 
 
 @part_of(FlightRecord)
-class CheckedFlight(Record):
+class CheckedFlight(FlightCourse, Assigned, FlightSums):
     """What the rules read of a flight."""
 
-    round: int
-    base_round: int
-    client: int
-    relay: int | Maybe = UNSET
-    kind: str
-    device: str
-    link: str
-    outcome: str
-    phase: str | None
-    dispatched_virtual_seconds: float
-    ended_virtual_seconds: float
-    download_seconds: float
-    compute_seconds: float
-    upload_seconds: float
-    virtual_seconds: float
-    energy_joules: float
-    download_carbon_grams: float | Maybe = UNSET
-    compute_carbon_grams: float | Maybe = UNSET
-    upload_carbon_grams: float | Maybe = UNSET
-    download_bytes: int
-    upload_bytes: int
-    serialised_download_bytes: int
-    serialised_upload_bytes: int
-    forward_flops: int
-    backward_flops: int
-    carried_download_bytes: int
-    carried_upload_bytes: int
-    lost_download_bytes: int
-    lost_upload_bytes: int
     loss: float | None
 
 
 @part_of(Round)
-class CheckedRound(RoundSums):
+class CheckedRound(LastRelay, RoundCourse, RoundSums):
     """What the rules read of a round."""
 
     round: int
     started_virtual_seconds: float
     virtual_seconds: float
-    clients: ByKind[Clients]
-    eligible: ByKind[Clients]
-    samples: ByKind[Samples]
-    eligible_samples: ByKind[Samples]
-    under_way: int
-    outcomes: Annotated[Mapping[str, Flights], Keys("OUTCOME")]
-    rejected: Sequence[int]
-    rejections: Annotated[Mapping[str, Flights], Keys("REASON")]
-    last_relay: int | Maybe | None = UNSET
-    last_sum_virtual_seconds: float | Maybe | None = UNSET
     final_delivery_bytes: int
     losses: ByKind[float | None]
     metrics: Metrics
@@ -308,9 +272,9 @@ class Ledger:
 
     def _relays(self, record: CheckedRound, clients: Sequence[CheckedFlight]) -> Values | None:
         """The offence if what relays did isn't what their clients' records allow."""
-        relays, failed, down, up = (getattr(record, name) for name in RELAYED)
+        relays, failed, down, up = (getattr(record, name) for name in types_of(RelaySums))
         if UNSET in (relays, failed, down, up):
-            return _values(record, "round", *RELAYED)
+            return _values(record, "round", *types_of(RelaySums))
         # a relay's clients are sent off at one time, unless they are waited for no longer when it has what they need
         groups: dict[tuple[object, float], list[CheckedFlight]] = {}
         for client in clients:
@@ -335,7 +299,7 @@ class Ledger:
         else:
             rules["last_relay"] = not clients and last is None and done is None
         broken = [name for name, kept in rules.items() if not kept]
-        names = ("round", *RELAYED, "last_relay", "last_sum_virtual_seconds")
+        names = ("round", *types_of(RelaySums), *types_of(LastRelay))
         return {"wrong": ", ".join(broken), **_values(record, *names)} if broken else None
 
     def _refusals(self, record: CheckedRound, where: str, clients: Sequence[CheckedFlight]) -> None:
@@ -360,7 +324,7 @@ class Ledger:
     def result(self, result: FinalSummary, where: str) -> None:
         """Check the result of a finished run."""
         self.location = where
-        floats = ("energy_joules", *CARBON)
+        floats = ("energy_joules", *types_of(CarbonGrams))
         sums = {name: fsum(values) if name in floats else sum(values) for name, values in self.totals.items()}
         sums |= {name: self.counted[name] for name in COUNTED}
         sums["server_seconds"] = fsum(self.server_seconds)
@@ -468,7 +432,7 @@ class Ledger:
             self.counted[name] += getattr(record, name)
 
     def _sums(self, record: CheckedRound, where: str, clients: Sequence[CheckedFlight]) -> None:
-        exact = ("energy_joules", *(name for name in CARBON if getattr(record, name) is not UNSET))
+        exact = ("energy_joules", *(name for name in types_of(CarbonGrams) if getattr(record, name) is not UNSET))
         summed = dict.fromkeys((*SUMMED, *exact))
         sums: dict[str, float] = {name: sum(getattr(client, name) for client in clients) for name in SUMMED}
         sums |= {name: fsum(getattr(client, name) for client in clients) for name in exact}
@@ -482,7 +446,7 @@ class Ledger:
         wrong = {name: getattr(record, name) for name in summed if not _same(getattr(record, name), sums[name])}
         offence = {"round": record.round, **wrong, "sum of clients": {name: sums[name] for name in wrong}}
         self.checks["round sums"].count(offence if wrong else None, where)
-        for name in (*summed, *RELAYED):
+        for name in (*summed, *types_of(RelaySums)):
             if (value := getattr(record, name)) is not UNSET:
                 self.totals.setdefault(name, []).append(value)
         self.server_seconds.append(record.server_seconds)

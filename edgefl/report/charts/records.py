@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Annotated
 
 from edgefl.records import UNSET, Keys, Maybe, part_of
-from edgefl.records.clients import FlightRecord, MemoryParts
+from edgefl.records.clients import FlightCourse, FlightRecord, MemoryParts
 from edgefl.records.eligibility import VerdictRecord
 from edgefl.records.run import EvaluationFacts
 from edgefl.records.settings import Settings
@@ -18,17 +18,9 @@ from edgefl.runs import Run
 
 
 @part_of(FlightRecord)
-class ShownFlight(FlightFacts):
+class ShownFlight(FlightCourse, FlightFacts):
     """What figures show of a flight."""
 
-    round: int
-    link: str
-    phase: str | None
-    dispatched_virtual_seconds: float
-    ended_virtual_seconds: float
-    download_seconds: float
-    compute_seconds: float
-    upload_seconds: float
     memory_bytes: MemoryParts
     serialised_download_bytes: int
     serialised_upload_bytes: int
@@ -45,7 +37,6 @@ class ShownFlight(FlightFacts):
 class ShownVerdict(VerdictFacts):
     """What figures show of a verdict."""
 
-    link: str
     joules_limit: str | Maybe | None = UNSET
     margins: Annotated[Mapping[str, float | None], Keys("BUDGET")]
 

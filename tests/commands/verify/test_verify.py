@@ -90,6 +90,7 @@ def tables() -> Tables:
             "round": number, "stage": 1, "outcome": "completed", "started_virtual_seconds": now,
             "virtual_seconds": seconds, "clients": {"image": 9}, "eligible": {"image": 8 - (number > 2)},
             "samples": {"image": 360}, "eligible_samples": {"image": 320 - 40 * (number > 2)}, "selected": 4,
+            "excluded": {"samples": 0, "lost_classes": None, "lost_modalities": None, "modality_samples_share": {}},
             "unavailable": 1, "under_way": 0, "finished": outcomes["finished"], "late": outcomes["late"],
             "failed": 4 - outcomes["finished"] - outcomes["late"], "outcomes": dict(outcomes), **sums,
             "final_delivery_bytes": final, "server_seconds": 7.0, "server_works": [], "losses": {}, "metrics": {},
