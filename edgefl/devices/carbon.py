@@ -1,4 +1,4 @@
-"""CO2 equivalent of the energy that clients draw: its option, its columns of records, and its words."""
+"""CO2 equivalent of the energy that clients draw: the option, and the grams.  Records have the columns and words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import Field
 
 from edgefl import units
 from edgefl.records.carbon import CarbonGrams
-from edgefl.records.record import UNSET, types_of
+from edgefl.records.record import types_of
 
 CarbonIntensity = Annotated[
     units.CarbonIntensity | None,
@@ -22,6 +22,7 @@ CarbonIntensity = Annotated[
     ),
 ]
 JOULES_PER_KWH = 3.6e6
+"""By definition: 1,000 W for 3,600 s."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,3 @@ class Carbon:
         """Grams of each phase, `[flights]` each, of flights that took ``joules`` `[flights]` in each phase."""
         grams = (phase * (self.intensity / JOULES_PER_KWH) for phase in joules)
         return dict(zip(self.flight_fields, grams, strict=True))
-
-
-def carbon_words(totals: CarbonGrams) -> str:
-    """One line: "CO2 equivalent of the clients' energy: 1.2 g (download 0.1 g, ...)"; empty without an intensity."""
-    grams = {name.split("_")[0]: g for name in Carbon.flight_fields if (g := getattr(totals, name)) is not UNSET}
-    if not grams:
-        return ""
-    by = ", ".join(f"{phase} {units.show_grams(each)}" for phase, each in grams.items())
-    return f"CO2 equivalent of the clients' energy: {units.show_grams(sum(grams.values()))} ({by})"

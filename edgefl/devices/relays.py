@@ -1,7 +1,4 @@
-"""Relays: edge servers between the clients and the server, each with some clients and a link of its own.
-
-Beside them their columns of records, and their words.
-"""
+"""Relays: edge servers between the clients and the server, each with some clients and a link of its own."""
 
 from __future__ import annotations
 
@@ -11,12 +8,12 @@ from math import inf
 import numpy as np
 from numpy.typing import ArrayLike
 
-from edgefl import seeds, units
+from edgefl import seeds
 from edgefl.arrays import AnyArray, Booleans, Floats, Integers
 from edgefl.devices.options import RelayLinkOptions, RelayOptions
 from edgefl.devices.profile import Link, load_link
 from edgefl.errors import DeviceError
-from edgefl.records.record import UNSET, types_of
+from edgefl.records.record import types_of
 from edgefl.records.relays import FlightRelay, RelaySums
 
 
@@ -74,12 +71,3 @@ def _link(given: str | RelayLinkOptions) -> Link:
         return load_link(given)
     download, upload = given.download or inf, given.upload or inf
     return Link("relay", "A relay's line to the server", download, upload, given.latency, 0.0, 0.0, 0.0)
-
-
-def relay_words(totals: RelaySums) -> str:
-    """One line: "relays and server: down 1.2 GiB, up 1.2 GiB, 12 of 600 relays lost"; empty without relays."""
-    if totals.relays is UNSET or totals.relay_download_bytes is UNSET or totals.relay_upload_bytes is UNSET:
-        return ""
-    down, up = units.show_bytes(totals.relay_download_bytes), units.show_bytes(totals.relay_upload_bytes)
-    lost = f", {totals.relays_failed:,} of {totals.relays:,} relay-rounds lost" if totals.relays_failed else ""
-    return f"relays and server: down {down}, up {up}{lost}"

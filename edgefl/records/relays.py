@@ -1,7 +1,8 @@
-"""What records have of relays, only with `fleet.relays`."""
+"""Relays in records, only with `fleet.relays`: the columns and the words."""
 
 from __future__ import annotations
 
+from edgefl import units
 from edgefl.records.record import UNSET, Maybe, Record
 
 
@@ -34,3 +35,12 @@ class LastRelay(Record):
     `null` if none was sent off"""
     last_sum_virtual_seconds: float | Maybe | None = UNSET
     """Virtual time at which that was; `null` likewise"""
+
+
+def relay_words(totals: RelaySums) -> str:
+    """One line: "relays and server: down 1.2 GiB, up 1.2 GiB, 12 of 600 relays lost"; empty without relays."""
+    if totals.relays is UNSET or totals.relay_download_bytes is UNSET or totals.relay_upload_bytes is UNSET:
+        return ""
+    down, up = units.show_bytes(totals.relay_download_bytes), units.show_bytes(totals.relay_upload_bytes)
+    lost = f", {totals.relays_failed:,} of {totals.relays:,} relay-rounds lost" if totals.relays_failed else ""
+    return f"relays and server: down {down}, up {up}{lost}"

@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from edgefl import units
-from edgefl.devices.carbon import carbon_words
-from edgefl.devices.relays import relay_words
 from edgefl.records import UNSET
+from edgefl.records.carbon import carbon_words
+from edgefl.records.relays import relay_words
 from edgefl.records.rounds import ClientMetrics
 from edgefl.report.console import (
     MOST_COLUMNS,

@@ -40,8 +40,8 @@ from edgefl.errors import RunError
 from edgefl.machine import host
 from edgefl.machine.microbenchmarks import calibrate_here
 from edgefl.planning import Planner, Setup, WorkKey
-from edgefl.records import part_of
-from edgefl.records.clients import FlightCourse, FlightRecord
+from edgefl.records import Record, part_of
+from edgefl.records.clients import FlightRecord
 from edgefl.records.emulated import ClientRound, EmulatedDevice, EmulatedFlight, Emulation, EmulationHost, PhaseError
 from edgefl.report.facts import evaluation_of
 from edgefl.runs import Run, RunDirectory, environment, read_run
@@ -349,11 +349,17 @@ PARTS = ("download", "compute", "upload")
 
 
 @part_of(FlightRecord)
-class PhasesOfFlight(FlightCourse):
+class PhasesOfFlight(Record):
     """What is compared of a flight."""
 
+    round: int
+    client: int
     stage: int
     kind: str
+    outcome: str
+    download_seconds: float
+    compute_seconds: float
+    upload_seconds: float
 
     @property
     def seconds(self) -> float:

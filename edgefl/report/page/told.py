@@ -8,8 +8,8 @@ from typing import Any
 
 from edgefl import registry, units
 from edgefl.devices.budgets import FIELDS, Budget, budget_named
-from edgefl.devices.carbon import carbon_words
-from edgefl.devices.relays import relay_words
+from edgefl.records.carbon import carbon_words
+from edgefl.records.relays import relay_words
 from edgefl.report.charts import Records
 from edgefl.runs import Run
 
