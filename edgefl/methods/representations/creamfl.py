@@ -39,9 +39,6 @@ class Pcme(Fields):
     kl: NonNegativeFloat = Field(
         1e-5, description="weight of the KL divergence of the Gaussians from the standard normal"
     )
-    uniformity: NonNegativeFloat = Field(
-        0.0, description="weight of the uniformity loss, which spreads the samples out"
-    )
 
 
 class CreamFL(Exchange):

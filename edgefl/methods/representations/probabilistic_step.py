@@ -49,19 +49,11 @@ def divergence(mean: Tensor, log_deviation: Tensor) -> Tensor:
     return elements.sum(1).mean()
 
 
-def uniformity(points: Tensor) -> Tensor:
-    """``log mean exp(-2 d^2)`` over all pairs of different rows ``[n, dim]``: low where they are spread out."""
-    count = points.shape[0]
-    apart = squared_distances(points, points)
-    itself = torch.eye(count, device=points.device, dtype=torch.bool)
-    return (-2 * apart).masked_fill(itself, -torch.inf).flatten().logsumexp(0) - log(count * (count - 1))
-
-
 class ContrastProbabilistic(Step):
-    """PCME's loss; args: ``samples`` per Gaussian, and the weights ``kl`` and ``uniformity`` of both regularisers."""
+    """PCME's loss; args: ``samples`` per Gaussian, and the weight ``kl`` of the divergence."""
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
-        """The sum of soft contrast and regularisers; in float32 whatever the precision of the towers."""
+        """The sum of soft contrast and divergence; in float32 whatever the precision of the towers."""
         model, args = cast("ProbabilisticModel", ctx.model), cast(PublicArgs, pass_.args)
         gaussians = [model.gaussian(m, batch[m]) for m in pattern.split("-")]
         with torch.autocast(ctx.device.type, enabled=False):
@@ -69,6 +61,4 @@ class ContrastProbabilistic(Step):
             loss = soft_contrast(a, b, model.deviations.scale, model.deviations.shift)
             if args["kl"]:
                 loss = loss + args["kl"] * torch.stack([divergence(*gaussian) for gaussian in gaussians]).sum()
-            if args["uniformity"]:
-                loss = loss + args["uniformity"] * uniformity(torch.cat([a, b]).flatten(0, 1))
         return loss

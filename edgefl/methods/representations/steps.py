@@ -30,7 +30,6 @@ class PublicArgs(StepArgs, total=False):
     temperature: float
     weight: float
     kl: float
-    uniformity: float
     rescale: bool
     targets: Mapping[str, float]
     distance: str

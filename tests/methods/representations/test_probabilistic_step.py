@@ -18,7 +18,6 @@ from edgefl.methods.representations.probabilistic_step import (
     divergence,
     drawn,
     soft_contrast,
-    uniformity,
 )
 from edgefl.work import Context, Pass, Work
 
@@ -52,11 +51,6 @@ def test_the_divergence_is_that_of_normal_distributions() -> None:
     assert float(divergence(mean, spread)) == pytest.approx(total / 2, rel=1e-4)
 
 
-def test_uniformity_is_over_all_different_pairs() -> None:
-    points = torch.randn(6, 3)
-    torch.testing.assert_close(uniformity(points), (-2 * torch.pdist(points).square()).exp().mean().log())
-
-
 def test_samples_have_the_deviations_they_are_drawn_with() -> None:
     torch.manual_seed(0)
     mean, spread = torch.tensor([[1.0, -2.0]]), torch.tensor([[0.5, -3.0]])
@@ -78,7 +72,7 @@ def test_training_brings_pairs_together_and_moves_every_deviation() -> None:
         torch.manual_seed(0)
         description: dict[str, Any] = {**described(("image", "text")), "name": "probabilistic"}
         model = models.build(description)
-        pass_ = Pass("any", "private", ("image-text",), 6, True, {"samples": 7, "kl": 1e-3, "uniformity": 0.1})
+        pass_ = Pass("any", "private", ("image-text",), 6, True, {"samples": 7, "kl": 1e-3})
         ctx = Context(Work("any", {}, (), (pass_,)), model, Toy(), CPU)
         before = {n: p.detach().clone() for n, p in model.named_parameters()}
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
