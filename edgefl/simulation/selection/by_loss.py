@@ -117,7 +117,7 @@ class Oort(LossSelection):
 
     Simplifications: the statistical utility is samples times the mean loss, where the paper has the root mean square
     of the losses of single samples (equation 1), since a client reports its mean loss alone; the preferred duration T
-    is a quantile of known round times, without Oort's pacer; utilities are divided by the largest, so that the bonus
+    is the median of known round times, without Oort's pacer; utilities are divided by the largest, so that the bonus
     for old reports counts at any scale of the loss; clients without a report are drawn by predicted speed from a
     random pool of three for each place; clients aren't excluded after many rounds.
     """
@@ -141,7 +141,6 @@ class Oort(LossSelection):
             0.95,
             description="share of the last chosen client's utility above which other clients enter the draw too",
         )
-        pace: Share = Field(0.5, description="quantile of the known round times that is the preferred time T")
         penalty: float = Field(
             2.0,
             ge=0,
@@ -183,7 +182,7 @@ class Oort(LossSelection):
             self.seconds[reported],
             self.last[reported],
             round=share.round,
-            preferred=float(np.quantile(self.seconds[reported], self.own.pace)),
+            preferred=float(np.quantile(self.seconds[reported], 0.5)),
             penalty=self.own.penalty,
         )
         ranked = np.argsort(-utilities, kind="stable")
