@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
+from pydantic import Field, NonNegativeInt, field_validator
 
 from edgefl.schedules.staged import depths_of
 from edgefl.schedules.stages import EARLY, PARTS, Schedule, ScheduleOptions, Stage, StageCount
@@ -37,7 +37,6 @@ class Elastic(Schedule):
             description="a client's model ends with the last block that it trains (part) or is whole (whole): the rest "
             "is frozen",
         )
-        rotate: PositiveInt = Field(1, description="rounds after which the turn is the next single stage's")
 
         @field_validator("parts")
         @classmethod
@@ -76,12 +75,12 @@ class Elastic(Schedule):
             singles = [part(i, i, f"stage {i + 1}") for i in kept]
         if not fixed + singles:
             fixed = [everything]  # with one stage there is no smaller prefix
-        self._fixed, self._singles, self._rotate = tuple(fixed), tuple(singles), options.rotate
+        self._fixed, self._singles = tuple(fixed), tuple(singles)
         super().__init__((everything,), offered=tuple(offered))
 
     def candidates(self, round: int) -> tuple[Stage, ...]:
         """Parts that a client may train: all blocks, prefixes from large to small, then single stages in turn."""
         if not self._singles:
             return self._fixed
-        turn = (round - 1) // self._rotate % len(self._singles)
+        turn = (round - 1) % len(self._singles)
         return (*self._fixed, *self._singles[turn:], *self._singles[:turn])

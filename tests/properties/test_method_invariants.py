@@ -163,15 +163,14 @@ def test_frozen_blocks_stay_as_they_are_to_the_bit(
     stages=st.integers(1, BLOCKS),
     depth=st.sampled_from(["part", "whole"]),
     parts=st.permutations(["progressive", "layerwise"]).map(lambda some: ("all", *some)),
-    rotate=st.integers(1, 3),
     round=st.integers(1, 10),
 )
 def test_whom_nothing_limits_does_what_end_to_end_asks(
-    method: str, kind: str, stages: int, depth: Any, parts: Any, rotate: int, round: int
+    method: str, kind: str, stages: int, depth: Any, parts: Any, round: int
 ) -> None:
     """The first part that elastic and HeteroFL offer, which whoever can takes, is the whole work, every round."""
     work = made(method).work(kind, round)
-    options = Elastic.Options(stages=stages, depth=depth, parts=parts, rotate=rotate, rounds=10)
+    options = Elastic.Options(stages=stages, depth=depth, parts=parts, rounds=10)
     whole = EndToEnd(EndToEnd.Options(rounds=10), EVERY).stage(round).cut(work)
     for schedule in (Elastic(options, EVERY), HeteroFL(HeteroFL.Options(rounds=10), EVERY)):
         part = schedule.candidates(round)[0]
