@@ -182,7 +182,7 @@ class Oort(LossSelection):
             self.seconds[reported],
             self.last[reported],
             round=share.round,
-            preferred=float(np.quantile(self.seconds[reported], 0.5)),
+            preferred=float(np.median(self.seconds[reported])),
             penalty=self.own.penalty,
         )
         ranked = np.argsort(-utilities, kind="stable")
