@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from edgefl import units
+from edgefl.arrays import Floats, Integers
 from edgefl.records.carbon import CarbonGrams
 from edgefl.records.record import types_of
 
@@ -33,9 +32,7 @@ class Carbon:
     flight_fields = tuple(types_of(CarbonGrams))
     round_sums = dict.fromkeys(flight_fields, 0.0)
 
-    def flight_columns(
-        self, clients: NDArray[np.int64], joules: Sequence[NDArray[np.float64]]
-    ) -> dict[str, NDArray[np.float64]]:
+    def flight_columns(self, clients: Integers, joules: Sequence[Floats]) -> dict[str, Floats]:
         """Grams of each phase, `[flights]` each, of flights that took ``joules`` `[flights]` in each phase."""
         grams = (phase * (self.intensity / JOULES_PER_KWH) for phase in joules)
         return dict(zip(self.flight_fields, grams, strict=True))

@@ -33,6 +33,7 @@ from edgefl.machine.fitted_rates import TimedStep, rates_of
 from edgefl.work import NO_METER, Meter, NoMeter
 from edgefl.work.torch_device import threads
 
+Step = Callable[[Meter | NoMeter], None]
 Clock = Callable[[Callable[[], object]], float]
 
 NAME = "this-machine"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from edgefl.arrays import Floats, Integers
+from edgefl.arrays import AnyArray, Floats, Integers
 from edgefl.cost import ComputeCost, compute_cost
 from edgefl.planning.client_evaluation import Scoring
 from edgefl.planning.eligibility import Verdict
@@ -200,7 +200,7 @@ OF_LANDINGS = {
 """Fields of a record that are columns of ``Landings``, with their names there."""
 
 
-def fleet_columns(setup: Setup, landings: Landings) -> Iterator[tuple[str, Integers]]:
+def fleet_columns(setup: Setup, landings: Landings) -> Iterator[tuple[str, AnyArray]]:
     """The names and values `[landings]` of the fields that the fleet adds to the records of flights."""
     for each in setup.fleet.columns:
         yield from each.flight_columns(landings.client, landings.joules).items()
