@@ -25,9 +25,12 @@ from difflib import get_close_matches
 from typing import Any
 
 LONGEST_WORD = 300
-"""Most characters of a message without a space between them; a longer word loses its middle."""
+"""Most characters of a message without a space between them; a longer word loses its middle.
+
+A choice: paths of Linux's file systems have names of 255 bytes at most, and stay whole.
+"""
 LONGEST_LINE = 960
-"""Most characters of a line of a message; a longer line loses its middle."""
+"""Most characters of a line of a message; a longer line loses its middle. A choice: eight lines of 120."""
 
 
 _UNSAFE = re.compile(
@@ -212,7 +215,7 @@ def suggestion(name: str, allowed: Iterable[str]) -> str:
 
 
 MOST_MEANT = 4
-"""Names that a suggestion has at most."""
+"""Names that a suggestion has at most: A choice: with more, what was typed says too little."""
 
 
 def _abbreviated(short: str, allowed: Sequence[str]) -> list[str]:

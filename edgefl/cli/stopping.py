@@ -20,7 +20,8 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 
 SAME_SECONDS = 1.0
 """A signal that comes so soon after the first is part of it: ``timeout`` sends one to a process and one to its group, a
-closed terminal sends one by the shell and one by the kernel."""
+closed terminal sends one by the shell and one by the kernel.  A choice: these come within milliseconds, and a user's
+second Ctrl-C later."""
 
 LOOK_SECONDS, SOON = 1.0, 0.001
 """Pause between two looks at whether the command still ends, as libraries drop exceptions in some places; and the pause

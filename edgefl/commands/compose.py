@@ -49,6 +49,10 @@ from edgefl.work.torch_device import device_of
 Profile = TypeVar("Profile", Device, Link)
 
 _MOST_OPEN = 8
+"""Federations of this process that stay open, the oldest of which goes.
+
+A choice, not measured: a sweep over seeds or data opens each once in turn; more would hold the data of all in memory.
+"""
 _federations: dict[tuple[str, int, int, str, str], Federation] = {}
 
 

@@ -42,7 +42,10 @@ COSTS = (
 """The figures that are compared, without parts of memory and traffic, which may grow where the whole doesn't."""
 
 SAME = 1e-9
-"""Relative difference below which figures count as equal: sums depend on the order of their terms."""
+"""Relative difference below which figures count as equal: sums depend on the order of their terms.
+
+As for a run's records (``verify.conservation.CLOSE``), so that CI doesn't fail by rounding.
+"""
 
 
 class RowsDiffer(ScenarioError):

@@ -287,7 +287,7 @@ def _story(
 Who = PlayedFlight | int | None
 """Whose a part of the path is: a flight's, a relay's by its number, or the server's."""
 EPSILON = 1e-9
-"""Shortest part of the path, as a share of the round; what is shorter comes from rounding."""
+"""Shortest part of the path, as a share of the round; what is shorter comes from rounding of a clock of 16 digits."""
 
 
 def critical_path(record: PlayedRound, flights: Sequence[PlayedFlight], window: float | None) -> list[PathPart]:

@@ -50,6 +50,7 @@ ROUNDS, WORKS = 1, 2
 """Tracks of the server."""
 
 MICRO = 1e6
+"""Microseconds of a second: the unit of the trace's format."""
 
 FACTS = (
     "round", "base_round", "outcome", "phase", "stage", "part", "samples", "staleness", "weight_factor", "loss",

@@ -16,6 +16,7 @@ OPTIONS = ("none", "attention", "mlp", "blocks")
 SCHEDULES = {"end-to-end": "end-to-end", "progressive": "progressive", "layerwise": "layer-wise"}
 """Schedules, and what the page calls them."""
 STAGES = 6
+"""Those of COMPARED's schedules."""
 COMPARED = (
     "compare={schedule: [{name: end-to-end, rounds: 30}, {name: progressive, stages: 6, rounds: 30}, "
     "{name: layerwise, stages: 6, rounds: 30}]}"

@@ -24,6 +24,7 @@ RATIOS = {"fedmml": "1", "prog-fedmml": "0.953", "lw-fedmml": "0.370"}
 ADVANCE_RATIO = 0.51
 """Published, of LW-FedMML's memory to FedMML's on ADVANCE."""
 BATCHES = (32, 64, 128, 256, 512, 1024)
+"""Doubled around BATCH, so that the page shows which part of the peak grows with the batch."""
 BATCH = 256
 """The scenarios' batch size."""
 LAST = 6

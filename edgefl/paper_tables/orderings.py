@@ -16,6 +16,7 @@ from edgefl.report.compare import CLAIM_HEADER, claim_cells
 from edgefl.runs import Run, is_comparison, read_run
 from edgefl.scenario import Scenario, load
 
+# 0.02 is a choice: processors round sums differently, which training amplifies
 TRAINED = Tolerance("training on another processor; verdicts and counts of seeds must be equal", absolute=0.02)
 FOLLOW = ("95 % interval", "detectable", "seeds for 80 %")
 """Columns that follow from the gap and its deviation."""

@@ -16,6 +16,7 @@ BESIDE = {
 }
 """What other methods send beside the same model, by their settings."""
 STAGES = 6
+"""Our choice: PmcmFL isn't published with a schedule."""
 SCHEDULES = ("layerwise", "progressive")
 
 

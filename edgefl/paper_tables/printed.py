@@ -12,7 +12,7 @@ from edgefl.records.papers import MadePage, PaperFigure, PaperPage, PaperPages, 
 from edgefl.report.console import NOTHING, new_table, print_section, screen
 
 MOST_CELLS = 40
-"""Differing cells that are printed; all of them are in differences.csv."""
+"""Differing cells that are printed, about a screen; all of them are in differences.csv."""
 
 
 def print_page_list(result: PaperPages, console: Console | None = None) -> None:

@@ -68,6 +68,7 @@ PEFT_WINDOWS = (
     Window(209_939, 6_921_498_724), Window(208_282, 6_918_408_684),
 )  # fmt: skip
 WINDOW_STEPS = 250
+"""Steps of a window, after which PEFT's script evaluates (``eval_steps``)."""
 
 
 class TorchtuneStep(NamedTuple):

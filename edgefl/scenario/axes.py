@@ -15,6 +15,7 @@ from edgefl.scenario.problems import raise_all, show
 from edgefl.scenario.sections import SECTIONS
 
 MOST_COMBINATIONS = 10_000
+"""A choice, not measured: each is a whole scenario in memory, and a typing error shouldn't begin a million."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from edgefl.work.description import MissingRates
 
 MORE_UPDATES = 1000
-"""How many more updates are tried, to say how many a rule needs that withstands no attacker."""
+"""How many more updates are tried, to say how many a rule needs that withstands no attacker.
+
+Median needs 3, Krum 5, a trimmed mean 1 / ``trim``: so many find a share of 0.1 %, and end for a rule that never does.
+"""
 
 
 def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Mapping[str, str]) -> list[ScenarioError]:

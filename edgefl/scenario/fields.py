@@ -16,6 +16,7 @@ from edgefl.scenario.problems import show, validate
 from edgefl.scenario.sections import SECTIONS
 
 LARGEST_SEED = 2**63 - 1
+"""The largest signed integer of 64 bits, which NumPy and torch take."""
 
 
 def read_parts(document: Document) -> tuple[dict[str, Any], list[ScenarioError], list[ScenarioError]]:

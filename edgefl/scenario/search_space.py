@@ -19,13 +19,19 @@ from edgefl.scenario.scenario import Scenario, combinations_of
 
 OPTION = "--search"
 LOG_FROM = 10
-"""A range of positive numbers whose ends differ by this factor or more is searched by its logarithm."""
+"""A range of positive numbers whose ends differ by this factor or more is searched by its logarithm.
+
+A choice: evenly drawn, a range of one decade has a quarter of its numbers below its middle by the logarithm.
+"""
 DECADE = 10
-"""The factor by which a range is widened."""
+"""The factor by which a range is widened: users write ranges in decades. A smaller one needs more widenings, of two."""
 EDGE = 0.1
-"""The share of a range, at each end, that is its edge."""
+"""The share of a range, at each end, that is its edge.
+
+A choice, not measured: with a larger one a best that lies well within a range widens it, which spends trials outside.
+"""
 DIGITS = 4
-"""Significant digits of a number that is drawn from a range."""
+"""Significant digits of a number that is drawn from a range, since results don't depend on more, and users copy it."""
 
 FIXED = {
     "seed": "trials are compared over the same seeds, which --seeds counts",

@@ -27,7 +27,7 @@ from edgefl.scenario.labels import folder_name
 from edgefl.scenario.suite import Suite, Variant
 
 TOTALS = 8
-"""Totals of an axis at which the variants are compared."""
+"""Totals of an axis at which the variants are compared. A choice, not measured: a line each in the printed answer."""
 
 
 class BenchCell(NamedTuple):

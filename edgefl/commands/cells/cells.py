@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from edgefl.scenario import Scenario
 
 TRIES = 2
-"""How often a cell is begun whose worker process ends unexpectedly."""
+"""How often a cell is begun whose worker process ends unexpectedly.
+
+Once more helps if the system's killer took it for the memory of others; a cell that needs too much itself ends again.
+"""
 
 Item = TypeVar("Item")
 

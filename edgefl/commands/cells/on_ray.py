@@ -42,11 +42,13 @@ OPTION = "--address"
 FREE_SECONDS = {True: 120.0, False: 10.0}
 """Seconds that a cell waits for the end of a process that writes its run, by whether a lost job had begun it.
 
-Else it may be a job of a command that was killed a moment ago.
+Else it may be a job of a command that was killed a moment ago.  A choice, not measured: with less, a cell fails
+because the process that wrote its run hasn't ended yet.
 """
 DECIDE_DATA = {"source", "folders", "columns", "size", "vocabulary"}
 """Fields of the section ``data`` that name what is read."""
 LONGEST_PATH = 4096
+"""Linux's ``PATH_MAX``: a longer text of a scenario is no path, and isn't looked up."""
 
 
 def check_address(jobs: int, address: str) -> None:

@@ -16,7 +16,10 @@ from edgefl import registry, start_method, terminal
 from edgefl.commands.cells.workers import Cell, Outcome, Work, WorkerEnded, served, tell_warnings, told
 
 PATIENCE = 10.0
-"""Seconds that a worker without a cell has to end by itself."""
+"""Seconds that a worker without a cell has to end by itself, after which it is killed.
+
+A choice, not measured: it has nothing to lose but the time of Python's exit.
+"""
 
 
 @dataclass(eq=False)
@@ -64,8 +67,8 @@ class ProcessCells:
 
     def ready(self, workers: Sequence[_Process]) -> list[_Process]:
         """Those whose pipe has a message or has ended; waits for the first."""
-        by_pipe = {id(worker.pipe): worker for worker in workers}
-        return [by_pipe[id(pipe)] for pipe in wait([worker.pipe for worker in workers])]
+        by_pipe = {worker.pipe: worker for worker in workers}
+        return [by_pipe[pipe] for pipe in wait([worker.pipe for worker in workers])]
 
     def close(self, workers: Sequence[_Process]) -> None:
         """End an idle worker by itself, and one that runs a cell at once."""

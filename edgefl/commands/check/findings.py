@@ -127,7 +127,10 @@ class CheckScope:
 
 
 HANG_SECONDS = 120.0
-"""Time without a finished check, after which ``edgefl.check`` gives up."""
+"""Time without a finished check, after which ``edgefl.check`` gives up.
+
+A choice, not measured: a check trains a tiny model for seconds, and ``hang_after`` sets more for a slow method.
+"""
 
 
 class Hung(KeyboardInterrupt):
@@ -175,6 +178,6 @@ def hung_in(error: Hung, file: str | None) -> str:
     if (place := registry.plug_ins().place(error)) is not None:
         return str(place[0])
     frames = [(f.f_code.co_filename, line, f.f_code.co_qualname) for f, line in walk_tb(error.__traceback__)]
-    frames = [frame for frame in frames if frame[2] != "Watch.watching.<locals>.give_up"]
+    frames = [frame for frame in frames if frame[0] != __file__]  # the signal's handler
     own = [frame for frame in frames if frame[0] == file] or frames
     return "{}:{}, in {}".format(*own[-1])

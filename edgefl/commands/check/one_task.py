@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import Any
 
 import safetensors.torch
@@ -104,6 +104,10 @@ def _tensors(result: Update) -> dict[str, Tensor]:
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _DEEPEST = 6
+"""Levels of a value that are looked into: an object may hold itself.
+
+A choice, not measured: of what lies deeper, only whether it is the same object is seen.
+"""
 
 
 def kept_by_steps(work: Work) -> dict[str, object]:
@@ -132,7 +136,11 @@ def _values(names: Mapping[str, object]) -> Iterator[tuple[str, object]]:
 
 
 def _frozen(value: Any, depth: int = 0) -> object:
-    """The value as nested tuples; an object of an unknown type as its identity and its attributes."""
+    """The value as nested tuples; an object of an unknown type as its identity and its attributes.
+
+    The identity is a bound method, since that holds its object: an id alone could be given to another one afterwards.
+    Two of them are equal if their object is the same.
+    """
     if isinstance(value, _PLAIN):
         return repr(value)
     if isinstance(value, Tensor):
@@ -140,14 +148,14 @@ def _frozen(value: Any, depth: int = 0) -> object:
         content = hashlib.blake2b(raw.numpy().tobytes()).hexdigest() if raw is not None else ""
         return "tensor", tuple(value.shape), str(value.dtype), content
     if depth >= _DEEPEST:
-        return id(value)
+        return MethodType(id, value)
     if isinstance(value, Mapping):
         return tuple((_frozen(k, depth + 1), _frozen(v, depth + 1)) for k, v in value.items())
     if isinstance(value, list | tuple):
         return tuple(_frozen(item, depth + 1) for item in value)
     if isinstance(value, set | frozenset):
         return frozenset(_frozen(item, depth + 1) for item in value)
-    return id(value), _frozen(getattr(value, "__dict__", {}), depth + 1)
+    return MethodType(id, value), _frozen(getattr(value, "__dict__", {}), depth + 1)
 
 
 def check_cost(federation: TinyFederation, task: TrainingTask, source: Source, where: str) -> None:

@@ -26,7 +26,10 @@ from edgefl.scenario import Scenario
 
 TABLES: tuple[Literal["rounds", "clients", "eligibility"], ...] = ("rounds", "clients", "eligibility")
 SPARE = 4096
-"""Bytes by which a measured peak may differ from the predicted one."""
+"""Bytes by which a measured peak may differ from the predicted one: what docs/explanation/accuracy.md promises.
+
+Of a thousand configurations the median there is 64 bytes; with more, a part's wrong item of payload would pass.
+"""
 
 
 class _Stopped(Exception):

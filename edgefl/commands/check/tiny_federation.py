@@ -82,7 +82,10 @@ def played_scenario(
 
 
 ROUNDS = 4
-"""Rounds of a run that is checked; it is interrupted after half of them."""
+"""Rounds of a run that is checked; it is interrupted after half of them.
+
+A choice: two rounds before it, so that what clients kept in the first is resumed, and two that read it afterwards.
+"""
 
 
 @dataclass(frozen=True)

@@ -194,7 +194,7 @@ def _orderings(
 AXES = ("virtual_seconds", "bytes", "energy_joules")
 """What runs are held equal in: the virtual clock, bytes moved by all clients, and energy of all clients."""
 ROUNDING = 1e-9
-"""Sums of equal costs in another order differ by this share at most."""
+"""Sums of equal costs in another order differ by this share at most (see ``verify.conservation.CLOSE``)."""
 
 Metrics = Mapping[str, Mapping[str, float | None]]
 

@@ -62,10 +62,16 @@ from edgefl.training import Executor
 from edgefl.work.torch_device import threads
 
 CALIBRATION_SECONDS = 3.5
-"""CPU seconds of a calibration by operators, which take longer by the quota."""
+"""CPU seconds of a calibration by operators, which take longer by the quota: a device of a tenth of a core waits 35 s.
+
+A choice, not measured: the works that are timed afterwards correct it, so that less would mostly do.
+"""
 
 REHEARSALS, WORKS_SECONDS = 3, 60.0
-"""How often the works of each stage are timed under the quotas, and the wall seconds after which no more are."""
+"""How often the works of each stage are timed under the quotas, and the wall seconds after which no more are.
+
+A choice, not measured: the clients of a stage wait for the slowest each time, so that a weak device would take minutes.
+"""
 
 
 @public_command

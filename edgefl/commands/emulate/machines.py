@@ -68,9 +68,15 @@ def _refused(scenario: Scenario, setup: Setup) -> Iterator[str]:
 
 
 MOST_SHARE = 0.95
-"""The largest share of a core that clients get: the rest is the server's, and the kernel's for their links."""
+"""The largest share of a core that clients get: the rest is the server's, and the kernel's for their links.
+
+A choice, not measured: with all of a core clients wait for the server, and emulated seconds exceed the simulated ones.
+"""
 PROCESS_BYTES = 500 << 20
-"""Memory of a client's process before its work: Python, torch, and the data."""
+"""Memory of a client's process before its work: Python and torch (220 MiB), and an allowance for the data.
+
+Nothing is limited by it: with less, clients are begun for which the machine has no memory.
+"""
 
 
 class Only(Always):

@@ -21,9 +21,15 @@ from edgefl.planning import Plan, Planner, Setup, WorkKey
 from edgefl.training import Inline, TrainingTask
 
 TIMES = 3
-"""How often a work is timed; its median counts.  A run before them isn't timed."""
+"""How often a work is timed; its median counts.  A run before them isn't timed, as it takes first-time costs.
+
+The fewest of which a median drops one that was disturbed.
+"""
 HOLD = 0.03
-"""Weight of a factor's log: a few works alone could be made by any of the three factors."""
+"""Weight of a factor's log: a few works alone could be made by any of the three factors.
+
+A choice, not measured: a larger one leaves the rates nearer to those of the calibration by operators.
+"""
 
 
 @dataclass(frozen=True)

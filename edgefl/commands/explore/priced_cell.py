@@ -51,6 +51,7 @@ def priced_cell(scenario: Scenario, workload: Workload, columns: PageColumns) ->
     group, pair = spots // pairs, spots % pairs
     costs = _Costs(workload, group, pair, columns)
     place, needed = columns.add(spot), list[Needed]()
+    # stages share arrays of works, which ``workload`` holds: an id isn't given again, and no array is compared
     offers: dict[int, int] = {}
     made, spans, turns = list[Offer](), dict[str, BudgetRange](), list[Turn]()
     for stage, offered in zip(workload.stages, workload.candidates, strict=True):

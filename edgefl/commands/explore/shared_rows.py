@@ -14,7 +14,7 @@ from edgefl.records.record import to_data
 from edgefl.report.explore.page_columns import PageColumns, numbers
 
 MOST_ROWS = 100_000
-"""Clients of a fleet in which each has a row of its own."""
+"""Clients of a fleet in which each has a row of its own: a page of so many takes 4 MB (docs/how-to/explore.md)."""
 
 
 def are_many(clients: int) -> bool:

@@ -35,7 +35,10 @@ from edgefl.schedules import Stage
 from edgefl.work import Form, Work, distinct
 
 PLANNERS = 8
-"""So many planners of candidates are kept."""
+"""So many planners of candidates are kept, as each holds a setup of its own.
+
+A choice, not measured: calls for one candidate follow each other, so that fewer would mostly do.
+"""
 
 LEAST_COMPUTE = replace(NO_COMPUTE, operators=np.array([[1.0, 0.0, 1.0, OperatorClass.POINTWISE]]))
 """The least that a work with a pass computes: one operator."""

@@ -30,6 +30,7 @@ along random directions.
 COMPUTATION, NUMERICS, PAYLOAD, SCHEDULE, PARAMETERS, BATCH_LOSS, EFFECTIVE_BATCH, EPOCHS, GRADIENTS = range(len(TIERS))
 
 MOST_ACCUMULATION = 64
+"""Batches whose gradients a proposed change adds up. A choice, not measured: each doubling is a candidate more."""
 CHUNKS = 8
 """Parts of a batch's tokens whose loss is proposed to be computed at a time, as torchtune's."""
 MOST_PARTS = 4

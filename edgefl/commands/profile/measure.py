@@ -27,7 +27,10 @@ from edgefl.work import Source, StepTrace, Work
 from edgefl.work.torch_device import device_of
 
 SPARE = 0.9
-"""Share of the free memory that a measured work may take."""
+"""Share of the free memory that a measured work may take, since the allocator's reserve isn't part of its peak.
+
+A choice, not measured: with more, a work that just fits makes the machine swap, or is killed with the command.
+"""
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def keep_scratch(predictor: Predictor, directory: RunDirectory, round: int, on_m
 
 
 SHOWN = 12
-"""Digits of a hash in a message."""
+"""Digits of a hash in a message: 48 bits, by which a user tells two contents apart; the comparison reads all."""
 
 
 def recorded_files(folder: Path) -> dict[str, str]:

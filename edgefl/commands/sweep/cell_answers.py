@@ -178,7 +178,9 @@ class Workloads:
             setup = compose(scenario, messages(self._on_progress), trains=False)
             workload = workload_of(setup, predictor)
         self._latest = key, workload
-        if self._keeping:  # not by default: a thousand cells of a million clients would exceed the memory
+        # not by default: a thousand cells of a million clients would exceed the memory.  The sweep's list of cells
+        # holds the scenarios, so that an id isn't given again
+        if self._keeping:
             self._known[id(scenario)] = workload
         return workload
 

@@ -35,7 +35,7 @@ LARGER_IS_BETTER = {
 MEMORY = ("usable_memory_bytes", "ram_bytes", "runtime_overhead_bytes")
 THROTTLING = ("throttle_after_seconds", "throttled_share")
 MOST_LOSS = 0.99
-"""The largest loss of a scaled link: at 1 nothing would arrive."""
+"""The largest loss of a scaled link: at 1 nothing would arrive, and at 0.99 a link keeps a hundredth of its rate."""
 
 Profile = TypeVar("Profile", Device, Link)
 

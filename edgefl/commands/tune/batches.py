@@ -30,7 +30,10 @@ from edgefl.scenario.problems import reason
 from edgefl.scenario.search_space import NumberRange, Searched, span_errors, with_fields, with_settings
 
 MOST_ASKED = 2
-"""Refused settings are as many as the trials at most, so that so many times the trials are drawn."""
+"""So many times the trials are drawn at most, because a refused one is replaced.
+
+A choice, not measured: with more, a search whose budgets admit next to nothing prices settings without end.
+"""
 
 Run = Callable[[Sequence[Cell]], Sequence[Outcome]]
 """Plays a list of cells."""

@@ -14,7 +14,10 @@ from edgefl.errors import RunError, install_hint
 from edgefl.scenario.search_space import NumberRange, Searched
 
 TIMES = 10
-"""How often settings that were tried before are drawn again."""
+"""How often settings that were tried before are drawn again.
+
+A choice, not measured: each costs a study of all trials so far; after so many, the first that is left is taken.
+"""
 
 
 def optuna() -> Any:

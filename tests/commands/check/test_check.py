@@ -13,7 +13,7 @@ import pytest
 
 import edgefl
 from edgefl import registry
-from edgefl.commands.check.findings import CheckRule, Findings
+from edgefl.commands.check.findings import CheckRule, Findings, HangWatch, Hung, hung_in
 from edgefl.commands.check.played import _check_priced
 from edgefl.errors import ScenarioError, UnknownName
 
@@ -175,3 +175,10 @@ def test_a_rule_that_a_run_breaks_is_told_with_its_line(tiny: Callable[..., dict
     (told,) = [failure for failure in findings.failures if "by the clients" in failure]
     first = json.loads(told[told.index("{") :])
     assert first["where"].endswith("rounds.jsonl:1") and first["values"]["finished"] == record["finished"] + 1
+
+
+def test_a_hang_is_where_the_code_ran_and_not_in_the_watch() -> None:
+    with pytest.raises(Hung) as caught, HangWatch(0.05).watching():
+        while True:
+            pass
+    assert hung_in(caught.value, None).startswith(f"{__file__}:")
