@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, field_validator
 
-from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.methods import Method
-from edgefl.registry.part_fields import Fields
+from edgefl.registry.part_fields import Fields, parse_options
 from edgefl.work import Address, Codec, Work
 
 
@@ -20,15 +19,13 @@ def parse_codec(value: Any) -> Any:
 
     Raises UnknownName, and pydantic's ValidationError for wrong fields.
     """
-    if isinstance(value, str):
-        registry.get("codec", value)
-    elif isinstance(value, Mapping):
-        name = value.get("dtype", "float32")
-        options: type[BaseModel] = registry.get("codec", name).Options
-        return options.model_validate({**value, "dtype": name})
-    elif not isinstance(value, BaseModel):
-        raise ValueError(f"a codec is a name, or a mapping such as {{dtype: int8, top_k: 10%}}, not {value!r}")
-    return value
+    options = _parse_options(value)
+    return value if isinstance(value, str) else options
+
+
+def _parse_options(value: Any) -> BaseModel:
+    shape = "a codec is a name, or a mapping such as {dtype: int8, top_k: 10%}"
+    return parse_options("codec", "float32", value, shape, key="dtype")
 
 
 Wire = Annotated[
@@ -64,10 +61,7 @@ class PayloadOptions(Fields):
 
 def _codec(given: str | BaseModel) -> Codec | None:
     """The codec of a name or of options; None for float32 without more."""
-    if isinstance(given, str):
-        given = registry.get("codec", given).Options.model_validate({"dtype": given})
-        assert isinstance(given, BaseModel)
-    codec = Codec.of(given)
+    codec = Codec.of(_parse_options(given))
     return None if codec == Codec() else codec
 
 

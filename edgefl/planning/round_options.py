@@ -19,7 +19,7 @@ from pydantic import (
 from edgefl import registry
 from edgefl.data.missing import parse_missing
 from edgefl.planning.staleness import StalenessOptions, parse_staleness
-from edgefl.registry.part_fields import Fields, parse_options
+from edgefl.registry.part_fields import Fields, build_part, parse_options
 from edgefl.units import Seconds, Share
 
 if TYPE_CHECKING:
@@ -28,12 +28,6 @@ if TYPE_CHECKING:
 _FORMS = [{"type": "string"}, {"type": "object", "properties": {"name": {"type": "string"}}}]
 _SELECTION = WithJsonSchema({"anyOf": _FORMS, "examples": ["random", {"name": "oort", "exploration": "10%"}]})
 _POLICY = WithJsonSchema({"anyOf": _FORMS, "examples": ["synchronous"]})
-
-
-class PolicyOptions(Fields):
-    """Fields beside the name of a round policy: none.  A policy of one's own may have more."""
-
-    name: str = "synchronous"
 
 
 def parse_policy(value: object) -> BaseModel:
@@ -182,7 +176,7 @@ class RoundOptions(Fields):
         name, policy = self.policy_name, registry.get("round policy", self.policy_name)
         if policy.overlapping and self.over_selection:
             raise ValueError(f"over_selection is only for a synchronous round: {name} doesn't wait for a cohort")
-        if policy.overlapping and self.quorum > 1 and not policy(self).by_time:
+        if policy.overlapping and self.quorum > 1 and not build_part("round policy", self.policy, self).by_time:
             raise ValueError(f"quorum is only for rounds that end by time: a round of {name} ends with an update")
         if self.weighting is not None and not policy.weighted:
             raise ValueError(f"weighting is only for policy: buffered; {name} weighs updates by samples")

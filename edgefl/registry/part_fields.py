@@ -18,19 +18,34 @@ class Fields(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def parse_options(noun: str, default: str, value: object, shape: str) -> BaseModel:
-    """Options of a part of this noun, from its name or from a mapping with a ``name``; ``shape`` says what it may be.
+class NamedFields(Fields):
+    """Fields of a part that a scenario names: its name, and what a subclass adds."""
 
-    Raises UnknownName, and pydantic's ValidationError for wrong fields.
+    name: str = ""
+
+
+def parse_options(noun: str, default: str, value: object, shape: str, key: str = "name") -> BaseModel:
+    """Options of a part of this noun, from its name or from a mapping that has it under ``key``.
+
+    ``shape`` says what the value may be.  Raises UnknownName, and pydantic's ValidationError for wrong fields.
     """
     if isinstance(value, BaseModel):
         return value
-    fields = {"name": value} if isinstance(value, str) else value
+    fields = {key: value} if isinstance(value, str) else value
     if not isinstance(fields, Mapping):
         raise ValueError(f"{shape}, not {value!r}")
-    name = fields.get("name", default)
+    name = fields.get(key, default)
     options: type[BaseModel] = registry.get(noun, name).Options
-    return options.model_validate({**fields, "name": name})
+    return options.model_validate({**fields, key: name})
+
+
+def build_part(noun: str, value: object, *arguments: object, key: str = "name") -> Any:
+    """The part that a name, a mapping or options choose, made with its own validated options and these arguments.
+
+    Raises as ``parse_options``.
+    """
+    options = parse_options(noun, "", value, f"a {noun} is a name or a mapping with one", key)
+    return registry.get(noun, getattr(options, key))(options, *arguments)
 
 
 class NamesOf:

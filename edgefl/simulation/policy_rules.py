@@ -35,7 +35,7 @@ edgefl's own policies send at most 21: the 20 flights per update after which a r
 
 def policy_fault(policy: Policy, what: str) -> PluginError:
     """The error of a policy, as the line that the user reads: its name and file, its class, and what is wrong."""
-    name = policy.options.policy_name
+    name = policy.options.name
     return PluginError(f"{registry.described('round policy', name)}: {type(policy).__qualname__}.play() {what}")
 
 

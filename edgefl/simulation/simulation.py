@@ -16,7 +16,6 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from edgefl import registry
 from edgefl.cost import Predictor
 from edgefl.devices.availability import Presence
 from edgefl.errors import DivergedError, RunError
@@ -33,6 +32,7 @@ from edgefl.records.record import always, types_of
 from edgefl.records.rounds import SUMMED, EarlyStop, Excluded, Round, RoundSums
 from edgefl.records.run import FinalSummary
 from edgefl.records.writing import line
+from edgefl.registry.part_fields import build_part
 from edgefl.schedules import EndedRound, movement
 from edgefl.simulation.checkpoint import checkpoint_of, load_checkpoint
 from edgefl.simulation.client_evaluation import score_clients
@@ -97,8 +97,8 @@ class Simulation:
         if setup.schedule.adapts:
             setup = replace(setup, schedule=setup.schedule.fresh())
         planner = Planner(setup, predictor)
-        policy: Policy = registry.get("round policy", setup.round.policy_name)(setup.round)
-        selection: Selection = registry.get("selection", setup.round.selection_name)(setup.round, setup.seed)
+        policy: Policy = build_part("round policy", setup.round.policy, setup.round)
+        selection: Selection = build_part("selection", setup.round.selection, setup.round, setup.seed)
         clients, keeping = len(setup.clients.client_kind), _freezes(setup)
         scoring = None if setup.held_out is None else ScoringPlanner(setup, planner, setup.held_out)
         parts = RunParts(

@@ -24,9 +24,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property
 from math import ceil, prod
-from typing import ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from pydantic import BaseModel, Field, field_validator
@@ -35,7 +35,7 @@ from torch import Tensor
 from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.registry.answers import told
-from edgefl.registry.part_fields import Fields
+from edgefl.registry.part_fields import Fields, build_part
 from edgefl.units import Share
 
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
@@ -63,11 +63,11 @@ class CodecKind(ABC):
 
         dtype: str = ""
 
-    args: Mapping[str, object]
-    """The fields that a scenario gave beside its name."""
+    options: Any
+    """The ``Options`` of this codec."""
 
-    def __init__(self, args: Mapping[str, object]):
-        self.args = args
+    def __init__(self, options: Any):
+        self.options = options
 
     @property
     def needs_base(self) -> bool:
@@ -113,9 +113,10 @@ class CompressedCodec(CodecKind):
 
     dtype: ClassVar[str] = "float32"
 
-    def __init__(self, args: Mapping[str, object]):
-        super().__init__(args)
-        self.top_k = cast(float | None, args.get("top_k"))
+    @property
+    def top_k(self) -> float | None:
+        """Share of a tensor's elements that travel; None for all."""
+        return cast(float | None, self.options.top_k)
 
     @property
     def needs_base(self) -> bool:
@@ -226,11 +227,11 @@ class Codec:
         fields = options.model_dump(mode="json", exclude_none=True)
         return cls(fields.pop("dtype"), fields)
 
-    @property
+    @cached_property
     def kind(self) -> CodecKind:
         """The registered codec with these arguments.  Raises UnknownName and PluginError."""
-        made: CodecKind = registry.get("codec", self.name)(self.args)
-        return made
+        kind: CodecKind = build_part("codec", {**self.args, "dtype": self.name}, key="dtype")
+        return kind
 
     def applies(self, name: str, shape: Shape, dtype: str) -> bool:
         """Whether a tensor is encoded; otherwise it travels unchanged."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from edgefl import registry
 from edgefl.errors import MethodError
-from edgefl.registry.part_fields import Fields
+from edgefl.registry.part_fields import NamedFields, build_part
 
 TOP = 5
 """k of the top-k accuracy, which is reported for more than k classes."""
@@ -49,10 +49,8 @@ class Metric:
     ``task`` is what it is a metric of: ``classify``, or ``retrieve`` (then override ``ranked``).
     """
 
-    class Options(Fields):
+    class Options(NamedFields):
         """Fields beside its ``name`` in ``evaluation.metrics``."""
-
-        name: str = ""
 
     summary: ClassVar[str] = ""
     """One line for ``edgefl metrics``."""
@@ -190,5 +188,5 @@ def parse_metric(value: Any) -> BaseModel:
 
 def metric(given: Mapping[str, object]) -> Metric:
     """The metric of these fields, as a pass has them in ``args.metrics``."""
-    made: type[Metric] = registry.get("metric", str(given["name"]))
-    return made(made.Options.model_validate(dict(given)))
+    named: Metric = build_part("metric", given)
+    return named

@@ -19,13 +19,13 @@ class MultiKrum(ByUpdate):
 
     def withstands(self, updates: int) -> int:
         """f, with 2 f + 2 < m (proposition 2 of the paper); none of fewer than 3 updates."""
-        return 0 if updates < FEWEST else tolerated(updates, self.options.attackers)
+        return 0 if updates < FEWEST else tolerated(updates, self.section.attackers)
 
     def shares(self, group: ComparableUpdates) -> list[float]:
         """1 for an update that is kept, else 0."""
         if len(group) < FEWEST:
             return [1.0] * len(group)
-        attackers = tolerated(len(group), self.options.attackers)
+        attackers = tolerated(len(group), self.section.attackers)
         best = ordered(group.squared_distances(), attackers)[: self.most(len(group), attackers)]
         return [float(index in best) for index in range(len(group))]
 

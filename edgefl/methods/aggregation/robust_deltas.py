@@ -57,7 +57,7 @@ def deltas(
     rule: ByCoordinate | ByUpdate,
 ) -> tuple[dict[Address, Tensor], Cohort]:
     """The changes of addresses by a robust rule, and the cohort's counts; see ``Updates.deltas``."""
-    updates, options = [with_values(update) for update in updates], rule.options
+    updates, options = [with_values(update) for update in updates], rule.section
     sent: dict[Address, list[Contribution]] = {}
     weights = [weight(update) for update in updates]
     senders, cohort = counted(Senders(updates), tensors, weights, options)

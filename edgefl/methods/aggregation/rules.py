@@ -18,7 +18,7 @@ from torch import Tensor
 from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.methods.aggregation.options import AggregationOptions
-from edgefl.registry.part_fields import Fields
+from edgefl.registry.part_fields import NamedFields, build_part
 from edgefl.work.sums import exact
 from edgefl.work.update import Update
 
@@ -33,24 +33,20 @@ _AT_ONCE, _TOGETHER = 2**20, 2**24
 class Rule:
     """A rule of ``aggregation.rule``, made for each aggregation: it remembers nothing between rounds."""
 
-    class Options(Fields):
+    class Options(NamedFields):
         """Fields beside the name: none."""
 
-        name: str = ""
-
-    options: AggregationOptions
+    options: Any
+    """The ``Options`` of this rule."""
+    section: AggregationOptions
     """The scenario's ``aggregation`` section."""
-    own: Any
-    """The fields that were given beside the rule's name."""
     paper: ClassVar[str] = ""
     """Where it was published: authors and year, or the paper's name."""
     adds_up: ClassVar[bool] = False
     """Whether updates are added up as they arrive; only for ``Mean``."""
 
-    def __init__(self, options: AggregationOptions):
-        given = options.rule
-        self.options = options
-        self.own = given if isinstance(given, self.Options) else self.Options.model_validate({})
+    def __init__(self, options: Any, section: AggregationOptions):
+        self.options, self.section = options, section
 
     def withstands(self, updates: int) -> int | None:
         """How many of so many updates may be of attackers, whatever they send, without moving the result beyond what
@@ -157,7 +153,7 @@ class TrimmedMean(ByCoordinate):
 
     def withstands(self, updates: int) -> int:
         """As many as are dropped at each end: floor(trim m)."""
-        trim = TRIM if self.options.trim is None else self.options.trim
+        trim = TRIM if self.section.trim is None else self.section.trim
         return int(trim * updates + 1e-9)  # 30 % of 10 is 3, despite binary fractions
 
     def centre(self, changes: Tensor, weights: Tensor) -> Tensor:
@@ -181,8 +177,8 @@ def rule_of(name: str, part: Any) -> type[Rule]:
 
 def rule(options: AggregationOptions) -> Rule:
     """The rule that an ``aggregation`` section names.  Raises UnknownName and PluginError."""
-    made: Rule = registry.get("aggregation", options.rule_name)(options)
-    return made
+    named: Rule = build_part("aggregation", options.rule, options)
+    return named
 
 
 def centre(rule: ByCoordinate, changes: Tensor, weights: Tensor) -> Tensor:
@@ -226,4 +222,4 @@ def shares(
 
 
 def _described(rule: Rule) -> str:
-    return registry.described("aggregation", rule.options.rule_name)
+    return registry.described("aggregation", rule.options.name)

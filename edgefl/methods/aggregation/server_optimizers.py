@@ -18,7 +18,7 @@ from edgefl.errors import MethodError
 from edgefl.methods.aggregation.combine import MixTerm, Parts, moved
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.registry.answers import told
-from edgefl.registry.part_fields import Fields
+from edgefl.registry.part_fields import NamedFields, build_part
 from edgefl.work import Address
 from edgefl.work.sums import exact
 
@@ -29,15 +29,13 @@ MOMENTUM, BETA2, TAU = 0.9, 0.99, 1e-3
 class ServerOptimizer(ABC):
     """A step of the server along the mean update of a parameter, made for each aggregation."""
 
-    class Options(Fields):
+    class Options(NamedFields):
         """Fields beside the name: none."""
 
-        name: str = ""
-
-    options: AggregationOptions
+    options: Any
+    """The ``Options`` of this optimizer."""
+    section: AggregationOptions
     """The scenario's ``aggregation`` section."""
-    own: Any
-    """The fields that were given beside the optimizer's name."""
     lr: float
     """The learning rate."""
     paper: ClassVar[str] = ""
@@ -47,11 +45,9 @@ class ServerOptimizer(ABC):
     keeps: ClassVar[tuple[str, ...]] = ()
     """Names of the tensors that it keeps for each parameter, at ``table/server-optimizer.NAME/ADDRESS``."""
 
-    def __init__(self, options: AggregationOptions):
-        given = options.optimizer
-        self.options = options
-        self.own = given if isinstance(given, self.Options) else self.Options.model_validate({})
-        self.lr = self.default_lr if options.lr is None else options.lr
+    def __init__(self, options: Any, section: AggregationOptions):
+        self.options, self.section = options, section
+        self.lr = self.default_lr if section.lr is None else section.lr
 
     @abstractmethod
     def step(self, value: Tensor, change: Tensor, kept: Mapping[str, Tensor]) -> tuple[Tensor, Mapping[str, Tensor]]:
@@ -70,7 +66,7 @@ class ServerOptimizer(ABC):
             case (Tensor() as new, Mapping() as left):
                 return new, dict(left)
         raise MethodError(
-            f"{registry.described('server optimizer', self.options.optimizer_name)}: step() returned "
+            f"{registry.described('server optimizer', self.options.name)}: step() returned "
             f"{told(found)}, not the new value and a mapping of what is kept"
         )
 
@@ -96,7 +92,7 @@ class Momentum(ServerOptimizer):
 
     def step(self, value: Tensor, change: Tensor, kept: Mapping[str, Tensor]) -> tuple[Tensor, Mapping[str, Tensor]]:
         """``v <- beta v + Delta;  w + lr v``."""
-        beta = MOMENTUM if self.options.momentum is None else self.options.momentum
+        beta = MOMENTUM if self.section.momentum is None else self.section.momentum
         mean = beta * kept.get("mean", torch.zeros_like(value)) + change
         return value + self.lr * mean, {"mean": mean}
 
@@ -112,12 +108,12 @@ class Adaptive(ServerOptimizer):
 
     def step(self, value: Tensor, change: Tensor, kept: Mapping[str, Tensor]) -> tuple[Tensor, Mapping[str, Tensor]]:
         """``m <- beta1 m + (1 - beta1) Delta;  w + lr m / (sqrt(u) + tau)``, u from ``squared``."""
-        options = self.options
-        tau = TAU if options.tau is None else options.tau
-        beta1 = self.beta1 if options.beta1 is None else options.beta1
+        section = self.section
+        tau = TAU if section.tau is None else section.tau
+        beta1 = self.beta1 if section.beta1 is None else section.beta1
         square = kept.get("square")
         square = torch.full_like(value, tau**2) if square is None else square  # v_-1 >= tau^2
-        square = self.squared(square, change.square(), BETA2 if options.beta2 is None else options.beta2)
+        square = self.squared(square, change.square(), BETA2 if section.beta2 is None else section.beta2)
         mean = beta1 * kept.get("mean", torch.zeros_like(value)) + (1 - beta1) * change
         new = value + self.lr * mean / (square.sqrt() + tau)
         return new, {"square": square, **({"mean": mean} if beta1 else {})}
@@ -165,7 +161,7 @@ def stepped(
 
     Raises MethodError for a step that changes a parameter's shape or keeps what ``keeps`` doesn't name.
     """
-    optimizer: ServerOptimizer = registry.get("server optimizer", options.optimizer_name)(options)
+    optimizer: ServerOptimizer = build_part("server optimizer", options.optimizer, options)
     changed: dict[Address, Tensor] = {}
     for address, terms in parts.items():
         value = tensors[address]

@@ -35,7 +35,7 @@ class FedAsync(Policy):
 
     def weight(self, staleness: int) -> float:
         """The weight of an update, ``round.mixing`` times the discount of its staleness."""
-        return float(mixed(self.options.mixing, super().weight(staleness)))
+        return float(mixed(self.section.mixing, super().weight(staleness)))
 
     def wanted(self, cohort: int, asked: int) -> int | None:
         """The size of the cohort."""

@@ -7,8 +7,9 @@ from math import inf
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from edgefl.planning.round_options import PolicyOptions, RoundOptions
+from edgefl.planning.round_options import RoundOptions
 from edgefl.registry.answers import check_answers
+from edgefl.registry.part_fields import NamedFields
 
 if TYPE_CHECKING:
     from edgefl.simulation.clock import Steps
@@ -36,13 +37,13 @@ class Policy(ABC):
     ``Options`` have what a scenario gives beside the name, ``policy: {name: half, share: 30%}``.
     """
 
-    class Options(PolicyOptions):
+    class Options(NamedFields):
         """Fields beside the name: none."""
 
-    options: RoundOptions
-    """The scenario's ``round`` section."""
-    own: Any
+    options: Any
     """The ``Options`` of this policy."""
+    section: RoundOptions
+    """The scenario's ``round`` section."""
     paper: ClassVar[str] = ""
     """Where it was published: authors and year, or the paper's name."""
     overlapping: ClassVar[bool] = False
@@ -58,10 +59,8 @@ class Policy(ABC):
         super().__init_subclass__(**kwargs)
         check_answers(cls, {"wanted": _no_number, "over": _no_time})
 
-    def __init__(self, options: RoundOptions):
-        self.options = options
-        own: object = options.policy
-        self.own = own if isinstance(own, self.Options) else self.Options.model_validate({})
+    def __init__(self, options: Any, section: RoundOptions):
+        self.options, self.section = options, section
 
     @property
     def waits_for_all(self) -> bool:
@@ -79,7 +78,7 @@ class Policy(ABC):
 
     def weight(self, staleness: int) -> float:
         """Factor on the weight of an update that so many aggregations have overtaken."""
-        return float(self.options.staleness.discount(staleness))
+        return float(self.section.staleness.discount(staleness))
 
     def wanted(self, cohort: int, asked: int) -> int | None:
         """Number of updates that ends a round with this cohort and ``asked`` selected clients; None: no number."""
@@ -87,7 +86,7 @@ class Policy(ABC):
 
     def over(self, started: float) -> float:
         """Latest virtual time at which the round ends, in seconds; a deadline is each client's where rounds overlap."""
-        deadline = self.options.deadline
+        deadline = self.section.deadline
         return inf if deadline is None or self.overlapping else started + deadline
 
     def holds(self, cohort: int) -> int:
@@ -97,4 +96,4 @@ class Policy(ABC):
         """
         if self.at_once:
             return 0
-        return (self.wanted(cohort, cohort) or self.options.concurrency or cohort) if self.overlapping else cohort
+        return (self.wanted(cohort, cohort) or self.section.concurrency or cohort) if self.overlapping else cohort

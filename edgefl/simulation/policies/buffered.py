@@ -24,7 +24,7 @@ class FedBuff(Policy):
 
     def play(self, server: RoundServer) -> Steps:
         """Collect updates until the buffer is full, give free places to other clients, and aggregate the buffer."""
-        wanted = self.options.buffer
+        wanted = self.section.buffer
         buffer: list[Arrival] = []
         server.fill()
         server.tell()
@@ -37,4 +37,4 @@ class FedBuff(Policy):
 
     def wanted(self, cohort: int, asked: int) -> int | None:
         """The size of the buffer."""
-        return self.options.buffer
+        return self.section.buffer

@@ -36,4 +36,4 @@ class SemiSynchronous(Policy):
 
     def over(self, started: float) -> float:
         """End of the window, in seconds of virtual time."""
-        return started + self.options.window
+        return started + self.section.window

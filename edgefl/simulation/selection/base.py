@@ -22,7 +22,7 @@ from edgefl.devices import Device
 from edgefl.planning.cohort_places import places
 from edgefl.planning.round_options import RoundOptions
 from edgefl.registry.answers import check_answers, told
-from edgefl.registry.part_fields import Fields
+from edgefl.registry.part_fields import NamedFields
 from edgefl.simulation.selection.orders import NO_CLIENTS, Circle, RandomOrder, SelectionOrder
 
 
@@ -110,15 +110,13 @@ class Selection(ABC):
     whose fields a scenario gives beside the ``name``.
     """
 
-    class Options(Fields):
+    class Options(NamedFields):
         """Fields beside the name: none."""
 
-        name: str = ""
-
-    options: RoundOptions
-    """The scenario's ``round`` section."""
-    own: Any
+    options: Any
     """The ``Options`` of this selection."""
+    section: RoundOptions
+    """The scenario's ``round`` section."""
     seed: int
     """The scenario's seed."""
     paper: ClassVar[str] = ""
@@ -130,10 +128,8 @@ class Selection(ABC):
         super().__init_subclass__(**kwargs)
         check_answers(cls, {"pick": _misfit})
 
-    def __init__(self, options: RoundOptions, seed: int):
-        self.options, self.seed = options, seed
-        own: object = options.selection
-        self.own = own if isinstance(own, self.Options) else self.Options.model_validate({})
+    def __init__(self, options: Any, section: RoundOptions, seed: int):
+        self.options, self.section, self.seed = options, section, seed
         self._round, self._call = -1, 0
         self._merged: tuple[tuple[Integers, ...], Integers] = ((), NO_CLIENTS)
 
@@ -152,7 +148,7 @@ class Selection(ABC):
         self._round, self._call = round, self._call + 1 if round == self._round else 0
         # the groups that places go to, and the clients of each, counting those that can't be chosen
         groups, population = dict(candidates.groups), dict(candidates.population)
-        if not self.options.stratify:
+        if not self.section.stratify:
             groups, population = {"": self._union(groups)}, {"": sum(population.values())}
         seats = self._cohort(population) if count is None else self._apportioned(count, groups, population, 0)
         chosen: dict[str, Chosen] = {}
@@ -209,8 +205,8 @@ class Selection(ABC):
         """Places of each group: the cohort's, times 1 + over-selection, rounded up."""
         if not any(population.values()):
             return {}
-        more = 1 + self.options.over_selection
-        cohort = self.options.cohort
+        more = 1 + self.section.over_selection
+        cohort = self.section.cohort
         # rounded first, so that 10 x 1.1 gives 11
         if isinstance(cohort, int):
             return places(ceil(round(cohort * more, 6)), population)
@@ -263,8 +259,8 @@ class RoundRobin(Selection):
 
         name: Literal["round-robin"] = "round-robin"
 
-    def __init__(self, options: RoundOptions, seed: int):
-        super().__init__(options, seed)
+    def __init__(self, options: Any, section: RoundOptions, seed: int):
+        super().__init__(options, section, seed)
         self._last: dict[str, int] = {}
 
     def pick(self, share: GroupDraw) -> Chosen:

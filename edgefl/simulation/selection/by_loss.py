@@ -38,8 +38,8 @@ class LossSelection(Selection):
 
     needs_loss: ClassVar[bool] = True
 
-    def __init__(self, options: RoundOptions, seed: int):
-        super().__init__(options, seed)
+    def __init__(self, options: Any, section: RoundOptions, seed: int):
+        super().__init__(options, section, seed)
         self.clients: Integers = NO_CLIENTS
         self.losses: Floats = np.empty(0)
         self.seconds: Floats = np.empty(0)
@@ -50,7 +50,7 @@ class LossSelection(Selection):
         """Store the reports of these clients; without a proxy, reports whose loss isn't finite are ignored."""
         clients, samples = np.asarray(clients, dtype=np.int64), np.asarray(samples, dtype=np.int64)
         losses, seconds = np.asarray(losses, dtype=float), np.asarray(seconds, dtype=float)
-        if self.own.proxy is not None:
+        if self.options.proxy is not None:
             losses = self.stand_in(samples)
         order = np.argsort(clients)
         order = order[np.isfinite(losses[order])]
@@ -65,7 +65,7 @@ class LossSelection(Selection):
 
     def stand_in(self, samples: Integers) -> Floats:
         """What a ``proxy`` puts in place of the losses of clients with these samples, `[clients]`."""
-        return samples.astype(float) if self.own.proxy == "samples" else np.ones(len(samples))
+        return samples.astype(float) if self.options.proxy == "samples" else np.ones(len(samples))
 
     def to_data(self) -> dict[str, object]:
         """State of the base class, and a list for each array of reports."""
@@ -93,8 +93,8 @@ class PowerOfChoice(LossSelection):
         name: Literal["power-of-choice"] = "power-of-choice"
         choices: float = Field(2.0, ge=1, allow_inf_nan=False, description="candidates drawn for each place")
 
-    def __init__(self, options: RoundOptions, seed: int):
-        super().__init__(options, seed)
+    def __init__(self, options: Any, section: RoundOptions, seed: int):
+        super().__init__(options, section, seed)
         self._sums: dict[str, tuple[Integers, Floats]] = {}
 
     def pick(self, share: GroupDraw) -> Chosen:
@@ -104,7 +104,7 @@ class PowerOfChoice(LossSelection):
             sums = np.asarray(share.candidates.samples(share.clients), dtype=float).cumsum()
             self._sums[share.name] = share.clients, sums
         order = RandomOrder(share.generator(), len(share.clients), sums)
-        drawn = first_ready(order, share, ceil(round(self.own.choices * share.count, 6)))
+        drawn = first_ready(order, share, ceil(round(self.options.choices * share.count, 6)))
         losses = np.full(len(drawn.clients), np.inf)
         reported = contains(self.clients, drawn.clients)
         losses[reported] = self.losses[np.searchsorted(self.clients, drawn.clients[reported])]
@@ -154,9 +154,9 @@ class Oort(LossSelection):
 
     def pick(self, share: GroupDraw) -> Chosen:
         """Clients without a report first, then clients by utility; unfilled places of one go to the other."""
-        own = self.own
-        least = min(own.exploration_least, own.exploration)
-        exploration = max(own.exploration * own.exploration_decay ** max(share.round - 1, 0), least)
+        options = self.options
+        least = min(options.exploration_least, options.exploration)
+        exploration = max(options.exploration * options.exploration_decay ** max(share.round - 1, 0), least)
         places = int(exploration * share.count + _stream(share, 0).random())
         new = self._explored(share, places)
         old = self._exploited(share, share.count - len(new.clients))
@@ -183,14 +183,14 @@ class Oort(LossSelection):
             self.last[reported],
             round=share.round,
             preferred=float(np.median(self.seconds[reported])),
-            penalty=self.own.penalty,
+            penalty=self.options.penalty,
         )
         ranked = np.argsort(-utilities, kind="stable")
         positions = np.searchsorted(share.clients, self.clients[reported[ranked]])
         best = first_ready(_Listed(positions), share, count)
         if len(best.clients) < count:
             return best
-        limit = self.own.cutoff * utilities[ranked[best.asked - 1]]
+        limit = self.options.cutoff * utilities[ranked[best.asked - 1]]
         near = int(np.searchsorted(-utilities[ranked], -limit, side="right"))
         behind = positions[best.asked : max(near, best.asked)]
         more = first_ready(_Listed(behind), share, len(behind))

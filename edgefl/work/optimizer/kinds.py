@@ -13,17 +13,15 @@ from pydantic import BaseModel, create_model
 from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.models import quantised
-from edgefl.registry.part_fields import Fields
+from edgefl.registry.part_fields import NamedFields
 from edgefl.work.description import OptimizerSettings
 
 
 class Optimizer:
     """How a torch optimizer is made from a work's settings.  Subclass, give ``Options``, and override ``build``."""
 
-    class Options(Fields):
+    class Options(NamedFields):
         """Fields beside its ``name`` in ``training.optimizer``."""
-
-        name: str = ""
 
     paper: ClassVar[str] = ""
     """Where it was published: authors and year, or the paper's name."""
