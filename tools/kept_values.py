@@ -29,7 +29,7 @@ from torch import Tensor
 from edgefl import registry
 from edgefl.commands.compose import compose, predictor_of
 from edgefl.methods import ServerState
-from edgefl.planning import Setup
+from edgefl.planning.setup import Setup
 from edgefl.runs import RunDirectory, environment, read_run
 from edgefl.scenario import load
 from edgefl.simulation import Simulation

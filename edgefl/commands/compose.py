@@ -28,9 +28,10 @@ from edgefl.methods import ClientFacts, Kind, Method, Setting
 from edgefl.methods.setting import tensors_of
 from edgefl.models import adapters, dtypes, quantised
 from edgefl.models.model import ModelDescription
-from edgefl.planning import Planner, Setup
 from edgefl.planning.payload_options import encoded
+from edgefl.planning.planner import Planner
 from edgefl.planning.rules import check_works
+from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario, load
 from edgefl.scenario.problems import raise_all
 from edgefl.scenario.sections import SECTIONS

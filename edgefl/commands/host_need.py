@@ -26,7 +26,7 @@ from edgefl.data.partition import MINIMUM
 from edgefl.errors import EdgeflError
 from edgefl.machine.host import physical_cores, ram_bytes
 from edgefl.models.model import ModelDescription
-from edgefl.planning import Setup
+from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario
 from edgefl.units import show_bytes, show_seconds
 from edgefl.work.tasks import like

@@ -16,7 +16,7 @@ from edgefl.commands.run.needs import check
 from edgefl.data import Federation
 from edgefl.data.missing import patterns_of
 from edgefl.models import quantised
-from edgefl.planning import Setup
+from edgefl.planning.setup import Setup
 from edgefl.records.record import UNSET
 from edgefl.records.validate import ValidCombination, ValidScenario
 from edgefl.scenario import Scenario

@@ -28,7 +28,7 @@ from edgefl.emulation.limits import Limits
 from edgefl.emulation.links import UNLIMITED, EmulatedNetwork, Rates, client_of
 from edgefl.emulation.traffic import CrossTraffic
 from edgefl.errors import EmulationError
-from edgefl.planning import Plan
+from edgefl.planning.planner import Plan
 from edgefl.training import Inline, TrainingTask
 from edgefl.training.task import deserialised, serialised
 from edgefl.work.update import Update

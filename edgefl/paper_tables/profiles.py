@@ -12,7 +12,7 @@ from edgefl.commands.profile.subjects import largest, shown_round
 from edgefl.commands.progress import OnProgress, silent
 from edgefl.cost import storage_events, timeline
 from edgefl.cost.caching_allocator import CachingAllocator
-from edgefl.planning import Planner
+from edgefl.planning.planner import Planner
 from edgefl.records.profile import Profile, ProfileRow, Tables
 from edgefl.scenario import load
 from edgefl.work import Source, Work

@@ -13,7 +13,10 @@ import numpy as np
 from edgefl.arrays import AnyArray, Booleans, Floats, Integers
 from edgefl.cost import Predictor
 from edgefl.devices import Fleet
-from edgefl.planning import DEVICE, OWNER, Demand, Planner, Priced, Prices, Setup, Verdicts, choose, gate
+from edgefl.planning.eligibility import DEVICE, OWNER, Verdicts, gate
+from edgefl.planning.offers import Priced, Prices, choose
+from edgefl.planning.planner import Demand, Planner
+from edgefl.planning.setup import Setup
 from edgefl.schedules import Stage
 
 LEFT_OUT = -1

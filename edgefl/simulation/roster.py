@@ -15,19 +15,10 @@ import numpy as np
 
 from edgefl.arrays import Booleans, Floats, Integers
 from edgefl.cost import round_numbers
-from edgefl.planning import (
-    ClientVersions,
-    Plan,
-    PlanCell,
-    Planner,
-    Verdicts,
-    Versions,
-    WorkKey,
-    choose_stages,
-    frozen,
-    gate,
-    older,
-)
+from edgefl.planning.eligibility import Verdicts, gate
+from edgefl.planning.judge import choose_stages
+from edgefl.planning.planner import Plan, PlanCell, Planner, WorkKey
+from edgefl.planning.versions import ClientVersions, Versions, frozen, older
 from edgefl.schedules import Stage
 from edgefl.work import Address
 

@@ -28,7 +28,7 @@ from edgefl.commands.verify.verify import verify
 from edgefl.cost import Predictor
 from edgefl.errors import MethodError, ScenarioError
 from edgefl.methods import ClientFacts, Method, ServerState, Setting, Update
-from edgefl.planning import Planner
+from edgefl.planning.planner import Planner
 from edgefl.registry import registered
 from edgefl.runs import Run, checkpoints
 from edgefl.scenario import load

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from edgefl.commands.compose import compose, predictor_of
-from edgefl.planning import ClientVersions, Planner, final_blocks, stale
+from edgefl.planning.planner import Planner
+from edgefl.planning.versions import ClientVersions, final_blocks, stale
 from edgefl.scenario import load
 
 

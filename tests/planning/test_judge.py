@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgefl.devices.budgets import BUDGETS
 from edgefl.errors import DeviceError
-from edgefl.planning import StageChoices, choose_stages
+from edgefl.planning.judge import StageChoices, choose_stages
 
 Table = list[list[float]]
 """A number for each client and budget."""

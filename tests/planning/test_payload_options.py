@@ -21,8 +21,9 @@ from edgefl.commands.compose import compose
 from edgefl.cost import Predictor, ScratchTable
 from edgefl.errors import ScenarioError
 from edgefl.machine.kernel_scratch import kernels, probe
-from edgefl.planning import Setup, final_blocks
 from edgefl.planning.payload_options import PayloadOptions, encoded
+from edgefl.planning.setup import Setup
+from edgefl.planning.versions import final_blocks
 from edgefl.scenario import load
 from edgefl.simulation import Simulation
 from edgefl.training import Inline, TrainingTask

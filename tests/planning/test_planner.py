@@ -13,7 +13,8 @@ from edgefl_toys import Toy, do, make_work, training_pass
 from edgefl.commands.compose import compose
 from edgefl.cost import Predictor
 from edgefl.methods.fedavg import FedAvg
-from edgefl.planning import Planner, Setup
+from edgefl.planning.planner import Planner
+from edgefl.planning.setup import Setup
 from edgefl.scenario import load
 from edgefl.training import Inline
 from edgefl.work import Work

@@ -16,7 +16,8 @@ from edgefl.cost import NO_COMPUTE, NO_TRAFFIC, ClientCost, ComputeCost, Traffic
 from edgefl.devices import Device, Link, load_device, load_link
 from edgefl.devices.processors import ROOFLINE
 from edgefl.operator_classes import OperatorClass
-from edgefl.planning import Planner, stale
+from edgefl.planning.planner import Planner
+from edgefl.planning.versions import stale
 from edgefl.scenario import load
 
 _LOADED = [load_device(name) for name in ("raspberry-pi-4-4gb", "phone-mid", "jetson-orin-nano-8gb")]

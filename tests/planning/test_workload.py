@@ -12,7 +12,7 @@ import pytest
 from edgefl.commands.compose import compose, predictor_of
 from edgefl.devices import load_device, load_link
 from edgefl.devices.budgets import BUDGETS
-from edgefl.planning import Prices
+from edgefl.planning.offers import Prices
 from edgefl.planning.workload import LEFT_OUT, Workload, evaluated, workload_of
 from edgefl.scenario import load
 

@@ -22,7 +22,9 @@ from edgefl.commands.profile.profile import profile
 from edgefl.errors import MethodError
 from edgefl.methods import Update
 from edgefl.methods.fedavg import FedAvg
-from edgefl.planning import ClientVersions, Planner, Setup
+from edgefl.planning.planner import Planner
+from edgefl.planning.setup import Setup
+from edgefl.planning.versions import ClientVersions
 from edgefl.planning.workload import evaluated, workload_of
 from edgefl.schedules import Elastic, Schedule
 from edgefl.simulation import Roster

@@ -25,7 +25,8 @@ from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.models import ModelOptions
 from edgefl.models.tower import Attention
 from edgefl.models.width import at_width
-from edgefl.planning import Planner, Setup
+from edgefl.planning.planner import Planner
+from edgefl.planning.setup import Setup
 from edgefl.schedules import HeteroFL, Stage
 from edgefl.work import Item, Payload, Work
 from edgefl.work.slices import Cut, covers, cut_between, fits, put, shape_of, take, within

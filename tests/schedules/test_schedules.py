@@ -21,7 +21,7 @@ from edgefl.errors import MethodError
 from edgefl.methods import Kind, Setting
 from edgefl.methods.fedcola.fedcola import FedCola
 from edgefl.models import ModelOptions
-from edgefl.planning import Planner
+from edgefl.planning.planner import Planner
 from edgefl.scenario import load
 from edgefl.schedules import EndToEnd, Layerwise, Progressive, Schedule, Stage, allocate, part_of
 from edgefl.work import Item, Payload, Work

@@ -16,7 +16,7 @@ from tensors import assert_equal_tensors
 
 from edgefl.commands.compose import compose
 from edgefl.errors import EdgeflError
-from edgefl.planning import Setup
+from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario, load
 from edgefl.training import Inline, ProcessExecutor, TrainingTask
 from edgefl.work.update import Update

@@ -18,7 +18,7 @@ from torch import Tensor
 import edgefl
 from edgefl import registry
 from edgefl.errors import MethodError
-from edgefl.planning import Setup
+from edgefl.planning.setup import Setup
 from edgefl.scenario import load
 from edgefl.simulation import Simulation
 from edgefl.training import ExecutorOptions, make_executor

@@ -20,8 +20,8 @@ from edgefl.commands.verify.conservation import CheckedRound, CheckedScore, Rule
 from edgefl.commands.verify.verify import verify
 from edgefl.errors import ScenarioError
 from edgefl.methods import Method
-from edgefl.planning import Setup
 from edgefl.planning.client_evaluation import asked
+from edgefl.planning.setup import Setup
 from edgefl.records.reading import from_data
 from edgefl.simulation import Simulation
 from edgefl.work import Pass, Work

@@ -17,7 +17,8 @@ import edgefl
 from edgefl.commands.verify.verify import verify
 from edgefl.devices import load_device, load_link
 from edgefl.errors import ScenarioError
-from edgefl.planning import Setup, gate
+from edgefl.planning.eligibility import gate
+from edgefl.planning.setup import Setup
 from edgefl.report import print_summary, summary
 from edgefl.scenario import load
 from edgefl.simulation import Simulation

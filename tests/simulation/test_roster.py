@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgefl.devices.budgets import BUDGETS
-from edgefl.planning import ClientVersions, Planner, Setup, stale
 from edgefl.planning.eligibility import gate
+from edgefl.planning.planner import Planner
+from edgefl.planning.setup import Setup
+from edgefl.planning.versions import ClientVersions, stale
 from edgefl.schedules import Schedule, Stage
 from edgefl.simulation import Roster
 

@@ -15,7 +15,8 @@ from edgefl.commands.verify.conservation import CheckedFlight, CheckedRound, Che
 from edgefl.commands.verify.conservation import Ledger as Rules
 from edgefl.cost import Predictor
 from edgefl.devices import Fleet, FleetOptions, available_memory_bytes
-from edgefl.planning import RoundOptions, Setup
+from edgefl.planning.round_options import RoundOptions
+from edgefl.planning.setup import Setup
 from edgefl.records.reading import from_data
 from edgefl.scenario import load
 from edgefl.simulation import Simulation

@@ -16,7 +16,7 @@ from tensors import assert_equal_tensors
 import edgefl
 from edgefl.commands.compose import compose
 from edgefl.errors import ScenarioError, TrainingError, UnknownName
-from edgefl.planning import Setup
+from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario, load
 from edgefl.training import Inline, ProcessExecutor, TrainingTask, device_of
 from edgefl.training.packing import CONTEXT_BYTES, DeviceMemory, limit_of

@@ -26,7 +26,7 @@ import edgefl
 from edgefl.commands.compose import compose
 from edgefl.data import open_federation, pack_federation
 from edgefl.errors import EdgeflError, ScenarioError, TrainingError
-from edgefl.planning import Setup
+from edgefl.planning.setup import Setup
 from edgefl.runs import Run
 from edgefl.scenario import load
 from edgefl.simulation.learning import shards

@@ -167,7 +167,7 @@ def formula(folder: Path) -> tuple[float, float]:
     are the seconds of each phase and the time at which the client ended.
     """
     from edgefl.commands.compose import compose, predictor_of
-    from edgefl.planning import Planner
+    from edgefl.planning.planner import Planner
     from edgefl.runs import read_run
     from edgefl.scenario import load
 

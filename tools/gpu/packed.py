@@ -71,7 +71,7 @@ def trained(scenario: Any, kind: str, workers: int, devices: list[str], count: i
     ``ran_out`` says whether a worker ran out of memory or ended, ``digest`` is of all uploads in order.
     """
     from edgefl.commands.compose import compose, predictor_of
-    from edgefl.planning import Planner
+    from edgefl.planning.planner import Planner
     from edgefl.training import ProcessExecutor, TrainingTask
     from edgefl.training.packing import DeviceMemory
 

@@ -21,7 +21,7 @@ from edgefl.emulation.client_process import Data
 from edgefl.emulation.emulator import EmulatedClient, EmulatedRound, Emulator
 from edgefl.emulation.kernel import check
 from edgefl.emulation.links import Rates
-from edgefl.planning import Plan, Planner
+from edgefl.planning.planner import Plan, Planner
 from edgefl.scenario import Scenario, load
 from edgefl.training import TrainingTask
 

@@ -17,7 +17,8 @@ from edgefl.commands.compose import compose, federation_of, predictor_of
 from edgefl.errors import RunError
 from edgefl.methods import Method, ServerState
 from edgefl.methods.prototypes.matching import DISTANCES, MATCHED, MODELS
-from edgefl.planning import Planner, Setup
+from edgefl.planning.planner import Planner
+from edgefl.planning.setup import Setup
 from edgefl.records.analyse import (
     CompletionRecord,
     Drift,

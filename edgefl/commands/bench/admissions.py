@@ -15,7 +15,8 @@ from edgefl.commands.run.fingerprint import fixed_part
 from edgefl.cost import Predictor
 from edgefl.devices import Fleet
 from edgefl.devices.budgets import FIELDS, budget_named
-from edgefl.planning import Planner, Setup
+from edgefl.planning.planner import Planner
+from edgefl.planning.setup import Setup
 from edgefl.planning.workload import LEFT_OUT, Workload, evaluated, workload_of
 from edgefl.scenario import Scenario
 from edgefl.work.description import digest

@@ -27,7 +27,7 @@ from edgefl.commands.tune.tune import metric_of, tuned
 from edgefl.devices import Fleet
 from edgefl.devices.budgets import budget_named
 from edgefl.errors import DivergedError, EdgeflError, RunError, ScenarioError, text_of
-from edgefl.planning import Setup
+from edgefl.planning.setup import Setup
 from edgefl.records.bench import BenchAnswer
 from edgefl.records.tune import Tuning
 from edgefl.report.bench import bench_csv

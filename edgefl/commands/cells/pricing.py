@@ -14,7 +14,7 @@ from edgefl.commands.compose import predictor_for
 from edgefl.commands.progress import OnProgress
 from edgefl.cost import Predictor, PriceRequest
 from edgefl.machine.host import free_bytes
-from edgefl.planning import Planner
+from edgefl.planning.planner import Planner
 from edgefl.work import StepTrace
 
 ALONE = 4

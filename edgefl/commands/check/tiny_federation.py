@@ -10,7 +10,7 @@ from edgefl import registry
 from edgefl.commands.check.findings import Findings
 from edgefl.cost import Predictor
 from edgefl.methods import Method
-from edgefl.planning import Setup
+from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario, load
 from edgefl.schedules.stages import ScheduleOptions
 from edgefl.training import Node, TrainingTask

@@ -12,7 +12,7 @@ from edgefl import models
 from edgefl.commands.check.findings import CheckRule, CheckScope, Findings
 from edgefl.commands.check.tiny_federation import TinyFederation
 from edgefl.methods import ServerState, Update
-from edgefl.planning import shapes, shapes_alone
+from edgefl.planning.meta_state import shapes, shapes_alone
 from edgefl.planning.rules import broken
 from edgefl.schedules import Stage
 from edgefl.work import Work

@@ -30,7 +30,8 @@ from edgefl.devices import (
 )
 from edgefl.devices.fleet import draw_budgets
 from edgefl.errors import UnknownName, UnknownNames
-from edgefl.planning import Demand, Planner, Verdict
+from edgefl.planning.eligibility import Verdict
+from edgefl.planning.planner import Demand, Planner
 from edgefl.planning.workload import LEFT_OUT, Workload, hardest, stage_of_works
 from edgefl.records.devices import DeviceCheck, DeviceCheckRow, DeviceChecks
 from edgefl.records.record import UNSET

@@ -39,7 +39,8 @@ from edgefl.emulation.kernel import check as check_kernel
 from edgefl.errors import RunError
 from edgefl.machine import host
 from edgefl.machine.microbenchmarks import calibrate_here
-from edgefl.planning import Planner, Setup, WorkKey
+from edgefl.planning.planner import Planner, WorkKey
+from edgefl.planning.setup import Setup
 from edgefl.records import Record, part_of
 from edgefl.records.clients import FlightRecord
 from edgefl.records.emulated import ClientRound, EmulatedDevice, EmulatedFlight, Emulation, EmulationHost, PhaseError

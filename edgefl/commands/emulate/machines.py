@@ -20,7 +20,7 @@ from edgefl.emulation.emulator import EmulatedClient
 from edgefl.emulation.limits import LEAST_SHARE
 from edgefl.emulation.links import MOST_OTHERS, UNLIMITED, Rates
 from edgefl.errors import EmulationError
-from edgefl.planning import Setup
+from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario
 
 SCHEDULES = ("end-to-end", "layerwise", "progressive")

@@ -17,7 +17,8 @@ from edgefl.arrays import Floats
 from edgefl.data import Federation
 from edgefl.devices import Device
 from edgefl.machine.fitted_rates import TimedStep, nearest
-from edgefl.planning import Plan, Planner, Setup, WorkKey
+from edgefl.planning.planner import Plan, Planner, WorkKey
+from edgefl.planning.setup import Setup
 from edgefl.training import Inline, TrainingTask
 
 TIMES = 3

@@ -8,7 +8,8 @@ import numpy as np
 
 from edgefl.devices import Device, Link, available_memory_bytes
 from edgefl.devices.fleet import draw_budgets
-from edgefl.planning import DataCoverage, Setup
+from edgefl.planning.coverage import DataCoverage
+from edgefl.planning.setup import Setup
 from edgefl.records.explore import ExploredFleet, HeldClasses, NamedDevice, NamedLink
 from edgefl.report.explore.page_columns import PageColumns
 from edgefl.scenario import Scenario

@@ -29,7 +29,9 @@ from edgefl.devices import Device, FleetOptions, Link
 from edgefl.devices.budgets import BUDGETS, budget_named
 from edgefl.errors import EdgeflError
 from edgefl.operator_classes import OperatorClass
-from edgefl.planning import Planner, Setup, stale
+from edgefl.planning.planner import Planner
+from edgefl.planning.setup import Setup
+from edgefl.planning.versions import stale
 from edgefl.scenario import Scenario, load
 from edgefl.schedules import Stage
 from edgefl.work import Form, Work, distinct

@@ -12,7 +12,7 @@ from edgefl.commands.compose import compose
 from edgefl.data import KINDS
 from edgefl.devices import FleetOptions
 from edgefl.errors import EdgeflError
-from edgefl.planning import Setup
+from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario, load
 from edgefl.work import Pass
 from edgefl.yaml_lines import flow

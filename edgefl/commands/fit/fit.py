@@ -30,7 +30,7 @@ from edgefl.devices import (
 from edgefl.devices.budgets import BUDGETS, FIELDS, budget_named
 from edgefl.devices.options import Mixture, amounts_of, share_of_device
 from edgefl.errors import ScenarioError, UnitError, UnknownName
-from edgefl.planning import DEVICE, OWNER, Verdict, memory_limit
+from edgefl.planning.eligibility import DEVICE, OWNER, Verdict, memory_limit
 from edgefl.records.fit import (
     BudgetLimit,
     FailedCombination,

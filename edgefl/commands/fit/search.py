@@ -15,7 +15,8 @@ from edgefl.arrays import AnyArray
 from edgefl.commands.fit.bounds import EqualRounds, PredictionLimit, Pricer, excess
 from edgefl.commands.fit.changes import Levels, candidates, within
 from edgefl.errors import EdgeflError
-from edgefl.planning import Verdict, choose_stages, gate
+from edgefl.planning.eligibility import Verdict, gate
+from edgefl.planning.judge import choose_stages
 from edgefl.schedules import Stage
 
 EXTRA_WORKS = 12

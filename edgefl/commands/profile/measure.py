@@ -19,7 +19,7 @@ from edgefl.devices import Device
 from edgefl.errors import ScenarioError
 from edgefl.machine.microbenchmarks import SECONDS, calibrate_here
 from edgefl.machine.observed_work import Observed, run_observed, step_seconds
-from edgefl.planning import Planner
+from edgefl.planning.planner import Planner
 from edgefl.records.profile import CalibratedMachine, CountedRow, MeasuredRow, MeasuredStep, Measurements
 from edgefl.records.record import UNSET
 from edgefl.schedules import Stage

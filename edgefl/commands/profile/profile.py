@@ -22,8 +22,9 @@ from edgefl.cost import timeline as trace_timeline
 from edgefl.devices import Device, Link, available_memory_bytes, load_device, load_link, with_runtime
 from edgefl.errors import EdgeflError, RunError, ScenarioError, UnknownName
 from edgefl.operator_classes import OPERATOR_NAMES
-from edgefl.planning import Planner, Setup
 from edgefl.planning.client_evaluation import ScoringPlanner
+from edgefl.planning.planner import Planner
+from edgefl.planning.setup import Setup
 from edgefl.records.profile import ClientEvaluationRow, PeakMoment, Profile, ProfileRow, RuntimeRange, Tables
 from edgefl.records.record import UNSET, Maybe
 from edgefl.report import FIGURE_FORMS, TIMELINE_FORMS, check_figure, draw_figure

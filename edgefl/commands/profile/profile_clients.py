@@ -9,7 +9,9 @@ import numpy as np
 from edgefl.commands.compose import Given, compose, predictor_of, scenario_of
 from edgefl.commands.profile.profile import ProfileOptions, check_wanted, runnable
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
-from edgefl.planning import Demand, Setup, Verdict
+from edgefl.planning.eligibility import Verdict
+from edgefl.planning.planner import Demand
+from edgefl.planning.setup import Setup
 from edgefl.planning.workload import LEFT_OUT, Workload, hardest, stage_of_works, workload_of
 from edgefl.records.devices import (
     AtHardest,

@@ -16,17 +16,11 @@ from edgefl.cost import NO_TRAFFIC, ClientCost, Traffic, duration, numbers_of, p
 from edgefl.data import Federation
 from edgefl.devices import Device, Link
 from edgefl.methods import Method, ServerState
-from edgefl.planning import (
-    ClientVersions,
-    Planner,
-    Setup,
-    final_blocks,
-    shapes,
-    shapes_alone,
-    stale,
-)
 from edgefl.planning.cohort_places import places
-from edgefl.planning.versions import computed_once
+from edgefl.planning.meta_state import shapes, shapes_alone
+from edgefl.planning.planner import Planner
+from edgefl.planning.setup import Setup
+from edgefl.planning.versions import ClientVersions, computed_once, final_blocks, stale
 from edgefl.records.profile import EvaluationTotals, RoundCost, RoundTotals, ServerRow, TotalsRow
 from edgefl.records.record import UNSET
 from edgefl.schedules import Stage, keeps

@@ -9,7 +9,8 @@ import numpy as np
 
 from edgefl.arrays import AnyArray
 from edgefl.cost import PriceRequest
-from edgefl.planning import Planner, Setup
+from edgefl.planning.planner import Planner
+from edgefl.planning.setup import Setup
 from edgefl.records.record import UNSET, Maybe
 from edgefl.schedules import Stage
 

@@ -13,7 +13,7 @@ from edgefl import registry
 from edgefl.cost.step_seconds import PRICED_BY
 from edgefl.data import Federation
 from edgefl.files import read_regular
-from edgefl.planning import Setup
+from edgefl.planning.setup import Setup
 from edgefl.runs.digests import changed_parts
 from edgefl.scenario import Scenario
 

@@ -11,7 +11,7 @@ from edgefl import registry
 from edgefl.commands.run.fingerprint import MAY_CHANGE
 from edgefl.cost import Predictor, ScratchRow
 from edgefl.errors import RunError, ScenarioError
-from edgefl.planning import Setup
+from edgefl.planning.setup import Setup
 from edgefl.records.host import Scratch
 from edgefl.records.reading import numbered
 from edgefl.runs import RunDirectory, comparison, comparison_sets, create_comparison, is_comparison, read_run

@@ -20,9 +20,9 @@ from edgefl.devices import (
     with_runtime,
 )
 from edgefl.devices.budgets import BUDGETS
-from edgefl.planning import DataCoverage, Setup
 from edgefl.planning.cohort_places import places
-from edgefl.planning.coverage import share
+from edgefl.planning.coverage import DataCoverage, share
+from edgefl.planning.setup import Setup
 from edgefl.planning.workload import (
     LEFT_OUT,
     StageEligibility,

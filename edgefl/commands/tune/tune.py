@@ -22,7 +22,7 @@ from edgefl.commands.tune.trial_store import TrialStore
 from edgefl.commands.tune.tuning_answer import SPLIT, answer_of
 from edgefl.cost import metric_names
 from edgefl.errors import RunError, ScenarioError, suggestion
-from edgefl.planning import Setup
+from edgefl.planning.setup import Setup
 from edgefl.records.rounds import lower_is_better
 from edgefl.records.tune import Tuning
 from edgefl.runs.durable import replace_file

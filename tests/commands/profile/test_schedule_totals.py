@@ -17,7 +17,7 @@ from edgefl.devices import load_device
 from edgefl.errors import MethodError
 from edgefl.methods import ServerState
 from edgefl.methods.fedavg import FedAvg
-from edgefl.planning import Planner
+from edgefl.planning.planner import Planner
 from edgefl.scenario import load
 from edgefl.work import Work
 

@@ -12,7 +12,7 @@ import edgefl
 from edgefl.commands.compose import compose, predictor_of
 from edgefl.commands.run.needs import check_devices, peaks_of
 from edgefl.errors import ScenarioError
-from edgefl.planning import Planner
+from edgefl.planning.planner import Planner
 from edgefl.scenario import load
 from edgefl.training.packing import CONTEXT_BYTES, DeviceMemory, limit_of
 

@@ -21,8 +21,8 @@ from edgefl.data import Federation
 from edgefl.devices import device_names, library_folder, load_device
 from edgefl.devices.budgets import BUDGETS
 from edgefl.errors import EdgeflError, RunError, ScenarioError
-from edgefl.planning import Planner
 from edgefl.planning.eligibility import gate
+from edgefl.planning.planner import Planner
 from edgefl.planning.workload import evaluated, workload_of
 from edgefl.report import print_sweep
 from edgefl.scenario import load

@@ -16,7 +16,7 @@ from tensors import assert_equal_tensors
 from torch import Tensor
 
 from edgefl.errors import EdgeflError
-from edgefl.planning import Setup
+from edgefl.planning.setup import Setup
 from edgefl.report.progress import Lines
 from edgefl.scenario import load
 from edgefl.training import Inline, TrainingTask

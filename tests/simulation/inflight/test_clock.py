@@ -26,7 +26,8 @@ from edgefl.devices.battery import Batteries, BatteryOptions
 from edgefl.devices.failures import FailureOptions
 from edgefl.devices.options import ServerLinkOptions
 from edgefl.memo import cache_folder
-from edgefl.planning import RoundOptions, Setup
+from edgefl.planning.round_options import RoundOptions
+from edgefl.planning.setup import Setup
 from edgefl.records.reading import from_data
 from edgefl.scenario import load
 from edgefl.simulation import Simulation

@@ -22,7 +22,7 @@ from edgefl.commands.explain import explain
 from edgefl.devices import load_link
 from edgefl.errors import EmulationError
 from edgefl.methods import ServerState
-from edgefl.planning import Setup
+from edgefl.planning.setup import Setup
 from edgefl.training import Inline, TrainingTask
 from edgefl.work.update import Update
 

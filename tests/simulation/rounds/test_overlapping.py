@@ -19,7 +19,7 @@ from tensors import assert_equal_tensors
 
 from edgefl.cost import Predictor
 from edgefl.errors import RunError
-from edgefl.planning import Setup
+from edgefl.planning.setup import Setup
 from edgefl.simulation.cohort import cohort_size
 from edgefl.simulation.round_server import FLIGHTS_PER_UPDATE
 from edgefl.training import Inline, TrainingTask

@@ -19,7 +19,8 @@ from edgefl.commands.compose import compose
 from edgefl.cost import Predictor, ScratchTable
 from edgefl.machine.kernel_scratch import kernels, probe
 from edgefl.memo import cache_folder
-from edgefl.planning import RoundOptions, Setup
+from edgefl.planning.round_options import RoundOptions
+from edgefl.planning.setup import Setup
 from edgefl.scenario import load
 from edgefl.schedules import part_of
 from edgefl.simulation import Simulation

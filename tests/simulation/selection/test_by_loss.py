@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from edgefl.planning import RoundOptions
+from edgefl.planning.round_options import RoundOptions
 from edgefl.simulation.selection.base import Candidates
 from edgefl.simulation.selection.by_loss import LossSelection, Oort, PowerOfChoice, utility
 
