@@ -36,7 +36,7 @@ class Tide(SemiSynchronous):
         hours: float = Field(1.0, gt=0)
 
     def over(self, started: float) -> float:
-        return started + 3600 * float(self.own.hours)
+        return started + 3600 * float(self.options.hours)
 
 
 class Pairs(Policy):
@@ -104,7 +104,7 @@ def test_what_a_scenario_says_of_a_policy(games: Games) -> None:
     ],
 )
 def test_updates_that_the_server_holds(policy: type[Policy], options: dict[str, Any], held: int, size: str) -> None:
-    made = policy(RoundOptions.model_validate(options))
+    made = policy(policy.Options(), RoundOptions.model_validate(options))
     assert (made.holds(7), made.size) == (held, size)
 
 

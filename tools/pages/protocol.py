@@ -78,23 +78,23 @@ PARTS: dict[str, tuple[str, str]] = {
     "step": ("A subclass of `Step`, called without arguments", "own-method#a-hook-on-the-gradients"),
     "edit": ("A class with the static methods of `EditKind`", "own-parts#an-edit"),
     "selection": (
-        "A subclass of `Selection`, called with the options of `round` and the seed",
+        "A subclass of `Selection`, called with its options, the section `round` and the seed",
         "own-schedule#a-selection-and-a-round-policy",
     ),
     "round policy": (
-        "A subclass of `Policy`, called with the options of `round`",
+        "A subclass of `Policy`, called with its options and the section `round`",
         "own-schedule#a-selection-and-a-round-policy",
     ),
     "budget": ("A subclass of `Budget`, called without arguments", "devices#a-budget-of-your-own"),
     "aggregation": (
-        "A subclass of `ByUpdate` or `ByCoordinate`, called with the options of `aggregation`",
+        "A subclass of `ByUpdate` or `ByCoordinate`, called with its options and the section `aggregation`",
         "own-aggregation#a-rule",
     ),
     "server optimizer": (
-        "A subclass of `ServerOptimizer`, called with the options of `aggregation`",
+        "A subclass of `ServerOptimizer`, called with its options and the section `aggregation`",
         "own-aggregation#a-server-optimizer",
     ),
-    "codec": ("A subclass of `CodecKind`, called with its arguments", "own-aggregation#a-codec"),
+    "codec": ("A subclass of `CodecKind`, called with its options", "own-aggregation#a-codec"),
     "metric": (
         "A subclass of `edgefl.work.metrics.Metric`, called with its options, or a function of a confusion matrix",
         "own-parts#a-metric",

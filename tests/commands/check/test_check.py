@@ -85,8 +85,8 @@ class Forgetful(Ready):
 
     turn = 0
 
-    def __init__(self, options, seed):
-        super().__init__(options, seed)
+    def __init__(self, options, section, seed):
+        super().__init__(options, section, seed)
         self.turn = 0
 
     def pick(self, share):

@@ -70,7 +70,7 @@ def test_a_share_gives_each_kind_at_least_one() -> None:
 @given(st.integers(1, 60), st.integers(1, 80), st.booleans(), st.sampled_from([Random, RoundRobin]))
 def test_a_number_is_met_exactly(cohort: int, clients: int, stratify: bool, kind: type[Selection]) -> None:
     groups = {"image": list(range(clients)), "text": list(range(clients, clients + 7))}
-    chosen = kind(RoundOptions(cohort=cohort, stratify=stratify), 1).choose(candidates(groups), 1)
+    chosen = kind(kind.Options(), RoundOptions(cohort=cohort, stratify=stratify), 1).choose(candidates(groups), 1)
     assert len(chosen.clients) == min(cohort, clients + 7) == len(set(chosen.clients.tolist()))
     assert (chosen.asked, chosen.unready) == (len(chosen.clients), 0)
 
@@ -81,7 +81,7 @@ def test_a_count_is_met_while_anyone_is_ready(
     count: int, stratify: bool, data: st.DataObject, kind: type[Selection]
 ) -> None:
     ready = np.array(data.draw(st.lists(st.booleans(), min_size=30, max_size=30)))
-    selection = kind(RoundOptions(stratify=stratify), 3)
+    selection = kind(kind.Options(), RoundOptions(stratify=stratify), 3)
     chosen = selection.choose(candidates(EVERYONE, lambda c: ready[c]), 1, count)
     assert len(chosen.clients) == min(count, ready.sum())
     assert ready[chosen.clients].all() and (np.diff(chosen.clients) > 0).all()
@@ -90,7 +90,7 @@ def test_a_count_is_met_while_anyone_is_ready(
 
 def test_places_filled_one_at_a_time_are_shared_as_the_kinds_are() -> None:
     """A largest remainder would give each single place to the largest kind."""
-    selection, drawn = Random(RoundOptions(), 5), []
+    selection, drawn = Random(Random.Options(), RoundOptions(), 5), []
     for _ in range(3000):
         drawn += selection.choose(candidates(EVERYONE), 1, 1).clients.tolist()
     found = [sum(c in clients for c in drawn) for clients in EVERYONE.values()]
@@ -100,7 +100,7 @@ def test_places_filled_one_at_a_time_are_shared_as_the_kinds_are() -> None:
 
 
 def test_more_places_than_one_are_never_further_than_one_from_the_share() -> None:
-    selection = Random(RoundOptions(), 5)
+    selection = Random(Random.Options(), RoundOptions(), 5)
     for round in range(1, 30):
         chosen = selection.choose(candidates(EVERYONE), round, 10).clients.tolist()
         for kind, clients in EVERYONE.items():
@@ -153,7 +153,7 @@ def test_every_ready_client_is_as_likely_as_another(there: float) -> None:
     ready = np.zeros(clients, dtype=bool)
     ready[np.random.default_rng(1).permutation(clients)[:60]] = True
     counts = np.zeros(clients)
-    selection = Random(RoundOptions(cohort=5), 11)
+    selection = Random(Random.Options(), RoundOptions(cohort=5), 11)
     given_ = candidates({"image": range(clients)}, lambda c: ready[c])  # type: ignore[dict-item]
     for round in range(1, 3001):
         counts[selection.choose(given_, round).clients] += 1
@@ -241,7 +241,7 @@ def test_a_million_clients_cost_what_the_cohort_costs() -> None:
     spent = {}
     for size in (10_000, 1_000_000):
         given_ = candidates({"image": np.arange(size)}, half)  # type: ignore[dict-item]
-        selection = Random(RoundOptions(cohort=1000), 1)
+        selection = Random(Random.Options(), RoundOptions(cohort=1000), 1)
         asked, started = 0, process_time()
         for round in range(1, 21):
             assert len(selection.choose(given_, round).clients) == 1000
@@ -254,7 +254,7 @@ def test_a_million_clients_cost_what_the_cohort_costs() -> None:
 
 
 def test_round_robin_goes_on_where_it_stopped_and_passes_over_the_unready() -> None:
-    selection = RoundRobin(RoundOptions(cohort=0.25), 1)
+    selection = RoundRobin(RoundRobin.Options(), RoundOptions(cohort=0.25), 1)
     given_ = candidates(EVERYONE)
     assert selection.choose(given_, 1).clients.tolist() == [0, 1, 2, 12, 13, 22, 23]
     away = candidates(EVERYONE, lambda c: c != 4)
@@ -267,7 +267,7 @@ def test_round_robin_goes_on_where_it_stopped_and_passes_over_the_unready() -> N
 
 
 def test_round_robin_serves_everyone_equally() -> None:
-    selection, counts = RoundRobin(RoundOptions(cohort=6, stratify=False), 1), np.zeros(30)
+    selection, counts = RoundRobin(RoundRobin.Options(), RoundOptions(cohort=6, stratify=False), 1), np.zeros(30)
     for round in range(1, 11):
         counts[selection.choose(candidates(EVERYONE), round).clients] += 1
     assert (counts == 2).all()
@@ -311,7 +311,7 @@ def test_a_selection_of_ones_own_says_whom_it_picks() -> None:
 
             return first_ready(Ascending(), share)
 
-    lowest = Lowest(RoundOptions(cohort=0.25), 1)
+    lowest = Lowest(Lowest.Options(), RoundOptions(cohort=0.25), 1)
     assert lowest.choose(candidates(EVERYONE, lambda c: c > 0), 1).clients.tolist() == [1, 2, 3, 12, 13, 22, 23]
     assert json.dumps(lowest.to_data())
 

@@ -34,9 +34,7 @@ def candidates(
 
 
 def selection(kind: type[LossSelection], seed: int = 1, cohort: float = 4, **own: Any) -> LossSelection:
-    made = kind(RoundOptions(cohort=cohort), seed)
-    made.own = kind.Options(**own)
-    return made
+    return kind(kind.Options(**own), RoundOptions(cohort=cohort), seed)
 
 
 def record_landings(learner: LossSelection, clients: Any, losses: Any, round: int = 1, seconds: Any = None) -> None:
