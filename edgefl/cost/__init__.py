@@ -4,17 +4,12 @@ from edgefl.cost.client_cost import (
     NO_COMPUTE,
     NO_TRAFFIC,
     TRAFFIC_PARTS,
-    ClientCost,
     ComputeCost,
-    Duration,
     Traffic,
-    amounts_of,
     compute_cost,
-    duration,
-    round_numbers,
     traffic,
 )
-from edgefl.cost.phases import Phases, carried, joules_of, numbers_of, priced
+from edgefl.cost.phases import Phases, carried, joules_of, numbers_of
 from edgefl.cost.predict import (
     Predictor,
     cost_key,
@@ -26,12 +21,13 @@ from edgefl.cost.predict import (
     timeline,
     work_key,
 )
+from edgefl.cost.price import amounts_of, price_phases, price_rounds
 from edgefl.cost.scratch import ScratchRow, ScratchTable
 from edgefl.cost.traced_ahead import PriceRequest, PricingPool, ShapeSource
 
 __all__ = [
-    "NO_COMPUTE", "NO_TRAFFIC", "TRAFFIC_PARTS", "PricingPool", "ClientCost", "ComputeCost", "Duration", "Phases",
-    "Predictor", "ScratchRow", "ScratchTable", "ShapeSource", "Traffic", "PriceRequest", "amounts_of", "carried",
-    "compute_cost", "cost_key", "duration", "joules_of", "metric_names", "numbers_of", "passes_key", "predict",
-    "priced", "round_numbers", "shortened", "storage_events", "timeline", "traffic", "work_key",
+    "NO_COMPUTE", "NO_TRAFFIC", "TRAFFIC_PARTS", "ComputeCost", "Phases", "Predictor", "PriceRequest",
+    "PricingPool", "ScratchRow", "ScratchTable", "ShapeSource", "Traffic", "amounts_of", "carried", "compute_cost",
+    "cost_key", "joules_of", "metric_names", "numbers_of", "passes_key", "predict", "price_phases", "price_rounds",
+    "shortened", "storage_events", "timeline", "traffic", "work_key",
 ]  # fmt: skip

@@ -1,18 +1,16 @@
-"""The cost of one client's round on its device and link: compute, traffic, seconds and joules."""
+"""The cost of one client's round on any device: what it computes, and its traffic."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from edgefl.arrays import AnyArray, Floats
-from edgefl.cost.phases import Phases, numbers_of
+from edgefl.arrays import Floats
 from edgefl.cost.step_seconds import StepSeconds, step_seconds
-from edgefl.devices import Device, Hardware, Link
-from edgefl.devices.budgets import BUDGETS, Rounds, amounts
+from edgefl.devices import Device, Hardware
 from edgefl.work import (
     FINISH,
     START,
@@ -206,121 +204,3 @@ NO_COMPUTE = ComputeCost(0, {}, 0, 0, 0.0, np.empty((0, 4)))
 """The cost of a node that computes nothing."""
 NO_TRAFFIC = traffic((), ())
 """The traffic of a node that sends and receives nothing."""
-
-
-@dataclass(frozen=True)
-class Duration:
-    """Seconds and joules of one round on a device and link, without jitter.
-
-    ``load_seconds`` is the part of ``compute_seconds`` in which the model is read from storage; ``peak_watts`` is the
-    highest power that the round draws.
-    """
-
-    download_seconds: float
-    compute_seconds: float
-    upload_seconds: float
-    energy_joules: float
-    load_seconds: float = 0.0
-    peak_watts: float = 0.0
-
-    @property
-    def virtual_seconds(self) -> float:
-        """Total seconds: download, compute and upload run one after the other."""
-        return self.download_seconds + self.compute_seconds + self.upload_seconds
-
-
-def duration(
-    compute: ComputeCost, moved: Traffic, device: Device, link: Link | None, *, throttling: bool = False
-) -> Duration:
-    """Seconds and joules of a round on a device and link, without jitter.
-
-    A client downloads, reads its model from storage, computes and uploads.  With ``throttling``, a device that is busy
-    for long continues at its throttled rate.  The server has no link: it transfers nothing, and its models are in
-    memory already.
-    """
-    load = 0.0 if link is None else compute.load_seconds(device)
-    return _durations(Phases(np.array([round_numbers(compute, moved, device, link)]).T, throttling), [load])[0]
-
-
-def _durations(phases: Phases, loads: Sequence[float]) -> list[Duration]:
-    """The rounds of these phases one by one; ``loads`` are their seconds of loading."""
-    rows = (*phases.seconds, phases.energy_joules)
-    spent = zip(*(row.tolist() for row in rows), loads, phases.peak_watts.tolist(), strict=True)
-    return [Duration(*each) for each in spent]
-
-
-def round_numbers(compute: ComputeCost, moved: Traffic, device: Device, link: Link | None) -> tuple[float, ...]:
-    """The NUMBERS of a round on a device and link (edgefl.cost.phases)."""
-    cool, busy = compute.cool(device, loads=link is not None)
-    return numbers_of(moved.serialised_download_bytes, moved.serialised_upload_bytes, cool, device, link, busy)
-
-
-def amounts_of(computes: Sequence[ComputeCost], moved: Sequence[Traffic]) -> dict[str, AnyArray]:
-    """What no device changes of rounds that compute and move this, as the fields of ``Rounds``: `[rounds]` each."""
-    return {
-        "peak_memory_bytes": np.array([c.peak_memory_bytes for c in computes]),
-        "loaded_bytes": np.array([c.loaded_bytes for c in computes]),
-        "forward_flops": np.array([c.forward_flops for c in computes]),
-        "backward_flops": np.array([c.backward_flops for c in computes]),
-        "download_bytes": np.array([t.serialised_download_bytes for t in moved]),
-        "upload_bytes": np.array([t.serialised_upload_bytes for t in moved]),
-    }
-
-
-@dataclass(frozen=True)
-class ClientCost:
-    """The complete cost of a client's round on its device and link, as records and tables show it."""
-
-    compute: ComputeCost
-    traffic: Traffic
-    duration: Duration
-    device: Device
-    link: Link
-    _taken: dict[str, float] = field(default_factory=dict, repr=False, compare=False)
-
-    @classmethod
-    def on(
-        cls, compute: ComputeCost, moved: Traffic, device: Device, link: Link, *, throttling: bool = False
-    ) -> ClientCost:
-        """Cost of this computation and traffic on a device and over a link, as ``duration`` prices them."""
-        return cls(compute, moved, duration(compute, moved, device, link, throttling=throttling), device, link)
-
-    @classmethod
-    def all_on(
-        cls,
-        demands: Sequence[tuple[ComputeCost, Traffic]],
-        device: Device,
-        link: Link,
-        *,
-        throttling: bool = False,
-        names: Iterable[str] = BUDGETS,
-    ) -> list[ClientCost]:
-        """``on`` for several rounds at once, with what they take of the budgets of these ``names``."""
-        numbers = np.array([round_numbers(compute, moved, device, link) for compute, moved in demands])
-        durations = _durations(Phases(numbers.T, throttling), [compute.load_seconds(device) for compute, _ in demands])
-        costs = [cls(*each, spent, device, link) for each, spent in zip(demands, durations, strict=True)]
-        taken = {name: values.tolist() for name, values in amounts(names, _rounds_of(costs)).items()}
-        for index, cost in enumerate(costs):
-            cost._taken.update((name, values[index]) for name, values in taken.items())
-        return costs
-
-    def budgets(self, names: Iterable[str] = BUDGETS) -> dict[str, float]:
-        """The quantities that eligibility compares with a client's budgets of these ``names``."""
-        if missing := [name for name in names if name not in self._taken]:
-            self._taken.update(
-                (name, values[0].item()) for name, values in amounts(missing, _rounds_of([self])).items()
-            )
-        return {name: self._taken[name] for name in names}
-
-
-def _rounds_of(costs: Sequence[ClientCost]) -> Rounds:
-    """The rounds of these costs, all on the device and link of the first."""
-    spent = [cost.duration for cost in costs]
-    return Rounds(
-        costs[0].device, costs[0].link, **amounts_of([c.compute for c in costs], [c.traffic for c in costs]),
-        download_seconds=np.array([d.download_seconds for d in spent]),
-        compute_seconds=np.array([d.compute_seconds for d in spent]),
-        upload_seconds=np.array([d.upload_seconds for d in spent]),
-        energy_joules=np.array([d.energy_joules for d in spent]),
-        peak_watts=np.array([d.peak_watts for d in spent]),
-    )  # fmt: skip

@@ -95,14 +95,11 @@ class Phases:
         computing = idle + (most - idle) * busy
         return idle + self.numbers[_RECEIVING], computing, idle + self.numbers[_SENDING]
 
-    def transfer(self, direction: int) -> Any:
-        """Seconds of the whole download (0) or upload (1)."""
-        return self.latency[direction] + self.bits[direction] / self.rates[direction]
-
     @cached_property
     def seconds(self) -> Three:
         """Seconds of download, compute and upload."""
-        return self.transfer(0), self.compute_seconds, self.transfer(1)
+        down, up = (first + bits / rate for first, bits, rate in zip(self.latency, self.bits, self.rates, strict=True))
+        return down, self.compute_seconds, up
 
     @cached_property
     def energy_joules(self) -> Any:
@@ -122,13 +119,6 @@ def joules_of(seconds: Iterable[Floats], watts: Iterable[Floats]) -> Three:
     """Joules of download, compute and upload, from their seconds and ``Phases.watts``."""
     down, busy, up = (spent * power for spent, power in zip(seconds, watts, strict=True))
     return down, busy, up
-
-
-def priced(numbers: Floats, throttling: bool) -> tuple[Floats, Floats]:
-    """Seconds and joules of whole rounds without jitter, each `[rounds]`, from their NUMBERS `[rounds, NUMBERS]`."""
-    phases = Phases(numbers.T, throttling)
-    down, busy, up = phases.seconds
-    return down + busy + up, phases.energy_joules
 
 
 def carried(

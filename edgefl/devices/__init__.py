@@ -3,7 +3,7 @@
 from edgefl.devices.availability import Availability, availability_of
 from edgefl.devices.availability_options import AvailabilityOptions
 from edgefl.devices.battery import Batteries, BatteryOptions
-from edgefl.devices.budgets import Budget, Rounds
+from edgefl.devices.budgets import Budget, Price
 from edgefl.devices.derived import derived_of_device, derived_of_link
 from edgefl.devices.failures import FailureOptions, Failures, draw_failures
 from edgefl.devices.fleet import Fleet, apportion
@@ -43,7 +43,7 @@ from edgefl.devices.written_facts import Fact, FactSource, library_folder, profi
 __all__ = [
     "Availability", "AvailabilityOptions", "Batteries", "BatteryOptions", "Budget", "BudgetOptions", "DEVICE_TYPES",
     "Device", "DeviceType", "Fact", "FailureOptions", "Failures", "Fleet", "FleetOptions", "FleetProfile", "Hardware",
-    "Link", "PRECISIONS", "PYTORCH", "RelayOptions", "Relays", "Rounds", "Runtime", "RuntimeChoice",
+    "Link", "PRECISIONS", "PYTORCH", "Price", "RelayOptions", "Relays", "Runtime", "RuntimeChoice",
     "ServerLinkOptions", "FactSource", "apportion",
     "availability_of", "available_memory_bytes", "derived_of_device", "derived_of_link", "load_device",
     "device_names", "draw_failures", "fleet_names", "fleet_profile", "free_memory_bytes",

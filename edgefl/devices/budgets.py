@@ -1,6 +1,6 @@
 """Budgets: what a round may use up, each a registered part; edgefl's own are below.
 
-A budget reads a round's cost (``Rounds``) and says how much of its resource that takes.
+A budget reads the price of rounds and says how much of its resource they take.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BUDGETS = tuple(FIELDS)
 
 
 @dataclass(frozen=True)
-class Rounds:
+class Price:
     """What rounds of clients cost on one device and over one link: arrays `[rounds]` in the units of their names.
 
     Seconds and joules are without jitter.
@@ -68,6 +68,11 @@ class Rounds:
     def __len__(self) -> int:
         return len(self.peak_memory_bytes)
 
+    @property
+    def virtual_seconds(self) -> Floats:
+        """Download, loading, computing and upload, one after the other."""
+        return self.download_seconds + self.compute_seconds + self.upload_seconds
+
 
 class Budget(ABC):
     """A resource that an owner may limit, ``fleet.budgets.NAME`` in a scenario.
@@ -87,7 +92,7 @@ class Budget(ABC):
     a prediction."""
 
     @abstractmethod
-    def of(self, rounds: Rounds) -> ArrayLike:
+    def of(self, price: Price) -> ArrayLike:
         """How much each round takes, `[rounds]`, at least 0; equal for equal rounds."""
 
     def show(self, amount: float) -> str:
@@ -105,19 +110,19 @@ def _made(part: type[Budget]) -> Budget:
     return part()
 
 
-def amounts(names: Iterable[str], rounds: Rounds) -> dict[str, Integers]:
+def amounts(names: Iterable[str], price: Price) -> dict[str, Integers]:
     """What rounds take of each of these budgets, `[rounds]`.
 
     Raises PluginError if a budget doesn't give a number for each round.
     """
-    return {name: _amounts(name, rounds) for name in names}
+    return {name: _amounts(name, price) for name in names}
 
 
-def _amounts(name: str, rounds: Rounds) -> Integers:
-    given = np.asarray(budget_named(name).of(rounds))
-    if given.shape != (len(rounds),):
+def _amounts(name: str, price: Price) -> Integers:
+    given = np.asarray(budget_named(name).of(price))
+    if given.shape != (len(price),):
         found = f"an array of shape {list(given.shape)}" if given.ndim else f"{given.tolist()!r:.40}"
-        raise PluginError(f"{registry.described('budget', name)} gives {found}; it must be [rounds], {[len(rounds)]}")
+        raise PluginError(f"{registry.described('budget', name)} gives {found}; it must be [rounds], {[len(price)]}")
     return given
 
 
@@ -130,9 +135,9 @@ class MemoryBudget(Budget):
     noun, quantity = "memory", units.BYTES
     summary = "Most bytes of live tensors and kernels' scratch at any moment."
 
-    def of(self, rounds: Rounds) -> Integers:
+    def of(self, price: Price) -> Integers:
         """The peak."""
-        return rounds.peak_memory_bytes
+        return price.peak_memory_bytes
 
     def show(self, amount: float) -> str:
         """In bytes, KiB, MiB, ..."""
@@ -145,9 +150,9 @@ class FlopsBudget(Budget):
     noun, quantity = "computation", units.FLOPS
     summary = "Most FLOPs (forward and backward) in a round."
 
-    def of(self, rounds: Rounds) -> Integers:
+    def of(self, price: Price) -> Integers:
         """Forward and backward."""
-        return rounds.forward_flops + rounds.backward_flops
+        return price.forward_flops + price.backward_flops
 
     def show(self, amount: float) -> str:
         """In FLOP, MFLOP, ..."""
@@ -160,9 +165,9 @@ class TrafficBudget(Budget):
     noun, quantity = "traffic", units.BYTES
     summary = "Most bytes (download and upload) in a round."
 
-    def of(self, rounds: Rounds) -> Integers:
+    def of(self, price: Price) -> Integers:
         """Down and up, as links carry them."""
-        return rounds.download_bytes + rounds.upload_bytes
+        return price.download_bytes + price.upload_bytes
 
     def show(self, amount: float) -> str:
         """In bytes, KiB, MiB, ..."""
@@ -175,9 +180,9 @@ class Seconds(Budget):
     noun, quantity = "time", units.SECONDS
     summary = "Most seconds (download, computing and upload) in a round."
 
-    def of(self, rounds: Rounds) -> Floats:
+    def of(self, price: Price) -> Floats:
         """Download, loading, computing and upload."""
-        return rounds.download_seconds + rounds.compute_seconds + rounds.upload_seconds
+        return price.virtual_seconds
 
     def show(self, amount: float) -> str:
         """In seconds, minutes, ..."""
@@ -190,9 +195,9 @@ class Joules(Budget):
     noun, quantity = "energy", units.JOULES
     summary = "Most joules (computing and transfer) in a round."
 
-    def of(self, rounds: Rounds) -> Floats:
+    def of(self, price: Price) -> Floats:
         """All phases."""
-        return rounds.energy_joules
+        return price.energy_joules
 
     def show(self, amount: float) -> str:
         """In J, kJ, ..."""
@@ -209,9 +214,9 @@ class Power(Budget):
     )
     grows = True
 
-    def of(self, rounds: Rounds) -> Floats:
+    def of(self, price: Price) -> Floats:
         """The phase that draws most, of those that take time."""
-        return rounds.peak_watts
+        return price.peak_watts
 
     def show(self, amount: float) -> str:
         """In W, mW, ..."""

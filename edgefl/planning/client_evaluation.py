@@ -11,8 +11,8 @@ import numpy as np
 
 from edgefl import seeds
 from edgefl.arrays import Booleans, Integers
-from edgefl.cost import ClientCost, traffic, work_key
-from edgefl.devices import Device, Link
+from edgefl.cost import ComputeCost, Traffic, price_rounds, traffic, work_key
+from edgefl.devices import Device, Link, Price
 from edgefl.planning.payload_options import encoded
 from edgefl.planning.planner import Planner, WorkKey
 from edgefl.planning.setup import Clients, Setup
@@ -25,7 +25,7 @@ from edgefl.work.optimizer.learning_rates import at_stage
 
 @dataclass(frozen=True)
 class Scoring:
-    """Work that scores a client on its own held-out samples, without the values of its scalars, and its cost without
+    """Work that scores a client on its own held-out samples, without the values of its scalars, and its price without
     jitter.
 
     Clients of one kind, variant, device and link with equal numbers of held-out samples and the same stale copies
@@ -40,7 +40,9 @@ class Scoring:
     key: str
     old: tuple[str, ...]
     down: tuple[Payload, ...]
-    cost: ClientCost
+    compute: ComputeCost
+    traffic: Traffic
+    price: Price
     device: Device
     link: Link
 
@@ -96,7 +98,7 @@ class ScoringPlanner:
             offered = by_index.get(int(stage[client]), stages) if trains[client] else stages
             for candidate in offered:
                 scoring = self.scoring(client, round, candidate, stale)
-                if scoring.cost.compute.peak_memory_bytes <= memory[client]:
+                if scoring.compute.peak_memory_bytes <= memory[client]:
                     found[client] = scoring
                     break
             else:
@@ -117,13 +119,11 @@ class ScoringPlanner:
             fitted, cost_key, computed = self.planner.compute(replace(work, keep=()), base, client)
             down = travelling(work.form, stage, old)
             hardware, connection = setup.fleet.devices[device], setup.fleet.links[link]
-            cost = ClientCost.on(
-                computed, traffic(down, (), self.planner.buffers), hardware, connection,
-                throttling=setup.fleet.throttling,
-            )  # fmt: skip
+            moved = traffic(down, (), self.planner.buffers)
+            price = price_rounds([(computed, moved)], hardware, connection, throttling=setup.fleet.throttling)
             self._known[key] = Scoring(
                 kind, variant, int(self.held_out.client_samples[client]), stage, replace(fitted, keep=work.keep),
-                cost_key, old, down, cost, hardware, connection,
+                cost_key, old, down, computed, moved, price, hardware, connection,
             )  # fmt: skip
         return self._known[key]
 

@@ -13,9 +13,9 @@ from functools import partial
 import numpy as np
 
 from edgefl.arrays import Floats, Integers
-from edgefl.cost import Phases, amounts_of, numbers_of
+from edgefl.cost import Phases, amounts_of, numbers_of, price_phases
 from edgefl.devices import Device, Link
-from edgefl.devices.budgets import BUDGETS, Rounds, amounts
+from edgefl.devices.budgets import BUDGETS, amounts
 from edgefl.planning.judge import StageChoices, choose_stages
 from edgefl.planning.planner import Demand
 
@@ -44,28 +44,23 @@ class Prices:
         # by identity, since demands of equal works share the object, which is held here
         self._computes = {id(demand.compute): demand.compute for demand in demands}
         self._compute_of = [id(demand.compute) for demand in demands]
-        self._amounts = amounts_of([d.compute for d in demands], [d.traffic for d in demands])
+        self._amounts = amounts_of([(demand.compute, demand.traffic) for demand in demands])
         self._cool: dict[Device, tuple[Floats, Floats]] = {}
 
     def on(self, pairs: Sequence[tuple[Device, Link]], throttling: bool) -> Priced:
         """The prices on these pairs."""
         costs = {name: np.empty((len(pairs), len(self._compute_of))) for name in self.names}
         for index, (device, link) in enumerate(pairs):
-            phases = self.phases(device, link, throttling)
-            seconds = dict(zip(("download_seconds", "compute_seconds", "upload_seconds"), phases.seconds, strict=True))
-            rounds = Rounds(
-                device, link, **self._amounts, **seconds,
-                energy_joules=phases.energy_joules, peak_watts=phases.peak_watts,
-            )  # fmt: skip
-            for name, values in amounts(self.names, rounds).items():
+            price = price_phases(self.phases(device, link, throttling), self._amounts, device, link)
+            for name, values in amounts(self.names, price).items():
                 costs[name][index] = values
         return Priced(costs)
 
     def phases(self, device: Device, link: Link, throttling: bool) -> Phases:
         """The phases of each work's round on a device and link, without jitter."""
         cool, busy = self._computing(device)
-        columns = numbers_of(self._amounts["download_bytes"], self._amounts["upload_bytes"], cool, device, link, busy)
-        return Phases(np.broadcast_arrays(*columns), throttling)
+        moved = self._amounts["download_bytes"], self._amounts["upload_bytes"]
+        return Phases(numbers_of(*moved, cool, device, link, busy), throttling)
 
     def _computing(self, device: Device) -> tuple[Floats, Floats]:
         """Seconds of loading and computing each work, without throttling, and the share that is busy: `[works]`."""

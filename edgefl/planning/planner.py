@@ -6,13 +6,12 @@ Those share one ``Plan``, and caches of records and of traffic know it by its id
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from edgefl.cost import (
-    ClientCost,
     ComputeCost,
     Predictor,
     PriceRequest,
@@ -20,10 +19,12 @@ from edgefl.cost import (
     Traffic,
     compute_cost,
     passes_key,
+    price_rounds,
     traffic,
     work_key,
 )
 from edgefl.devices import Device, Link
+from edgefl.devices.budgets import amounts
 from edgefl.planning.payload_options import encoded
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import computed_once, travelling
@@ -58,16 +59,13 @@ class Demand:
     down: tuple[Payload, ...]
     traffic: Traffic
 
-    def on(self, device: Device, link: Link, *, throttling: bool = False) -> ClientCost:
-        """Cost of this demand on a device and over a link (``ClientCost.on``)."""
-        return ClientCost.on(self.compute, self.traffic, device, link, throttling=throttling)
-
 
 @dataclass(frozen=True)
 class Plan:
-    """Form of a client's work in a round, to which ``Planner.scalars`` are bound, and its cost without jitter.
+    """Form of a client's work in a round, to which ``Planner.scalars`` are bound, and its price without jitter.
 
-    All clients of one group, device and link with the same stale copies (``old``) share a plan.
+    All clients of one group, device and link with the same stale copies (``old``) share a plan.  ``amounts`` are what
+    the round takes of the fleet's budgets, by name.
     """
 
     kind: str
@@ -79,14 +77,17 @@ class Plan:
     key: str
     old: tuple[str, ...]
     down: tuple[Payload, ...]
-    cost: ClientCost
+    compute: ComputeCost
+    traffic: Traffic
+    amounts: Mapping[str, float]
+    peak_watts: float
     device: Device
     link: Link
 
     @cached_property
     def sums(self) -> tuple[int, ...]:
         """The numbers named by ``PLANNED``, in that order."""
-        t, c = self.cost.traffic, self.cost.compute
+        t, c = self.traffic, self.compute
         moved = t.download_bytes, t.upload_bytes, t.serialised_download_bytes, t.serialised_upload_bytes
         return (*moved, c.forward_flops, c.backward_flops)
 
@@ -247,11 +248,10 @@ class Planner:
                 new.setdefault((cell.device, cell.link), {})[cell] = at, client, demand
         for (device, link), demands in new.items():
             hardware, connection = fleet.devices[device], fleet.links[link]
-            costs = ClientCost.all_on(
-                [(demand.compute, demand.traffic) for *_, demand in demands.values()], hardware, connection,
-                throttling=fleet.throttling, names=fleet.budget_names,
-            )  # fmt: skip
-            for (cell, (at, client, demand)), cost in zip(demands.items(), costs, strict=True):
+            costs = [(demand.compute, demand.traffic) for *_, demand in demands.values()]
+            price = price_rounds(costs, hardware, connection, throttling=fleet.throttling)
+            taken = {name: values.tolist() for name, values in amounts(fleet.budget_names, price).items()}
+            for row, (cell, (at, client, demand)) in enumerate(demands.items()):
                 # works that are fitted to other numbers of samples differ in their batches only
                 batches = tuple(p.batch for p in demand.form.passes)
                 form = self._fitted[at].setdefault(batches, demand.form)
@@ -259,7 +259,8 @@ class Planner:
                     form = self._fitted[at][batches] = interned(form)
                 self._plans[at][cell] = Plan(
                     *at[:2], cell.group, int(setup.clients.client_samples[client]), stage, form, demand.key, cell.old,
-                    demand.down, cost, hardware, connection,
+                    demand.down, demand.compute, demand.traffic, {name: taken[name][row] for name in taken},
+                    price.peak_watts[row].item(), hardware, connection,
                 )  # fmt: skip
         return [self._plans[at][cell] for at, cell in found]
 

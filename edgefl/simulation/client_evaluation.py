@@ -129,7 +129,7 @@ def _reports(
             scoring.without_keep,  # it is scored only: what it keeps stays as it is
             planner.scalars(scoring, round), inputs, client, seeds.key(setup.seed, "client evaluation", round, client),
             setup.measure == "all" or scoring.key not in metered,
-            kept=own, peak=scoring.cost.compute.peak_memory_bytes,
+            kept=own, peak=scoring.compute.peak_memory_bytes,
         )  # fmt: skip
         metered.add(scoring.key)
         waiting.append((client, scoring, learning.executor.submit(task)))

@@ -41,7 +41,7 @@ def candidates(run: SimulationRun, round: int, kinds: Sequence[str]) -> Candidat
         {kind: len(setup.of_kind(kind)) if kind in kinds else 0 for kind in groups},
         samples=lambda clients: np.asarray(setup.clients.client_samples[clients]),
         seconds=lambda clients: roster.of_cells("seconds")[roster.cell[clients]],
-        watts=lambda clients: np.array([plan.cost.duration.peak_watts for plan in roster.plans(clients)]),
+        watts=lambda clients: np.array([plan.peak_watts for plan in roster.plans(clients)]),
         devices=lambda clients: [setup.fleet.device(client) for client in clients.tolist()],
         ready=ready,
         charge=lambda clients: np.ones(len(clients)) if batteries is None else batteries.charge(clients, run.now),
@@ -98,6 +98,7 @@ def dispatch_one(run: SimulationRun, client: Integers, dispatch: Dispatch, until
     cell = int(roster.cell[number])
     factors = fleet.jitter(setup.seed, dispatch.number, client)[:, 0].tolist()
     phases = Phases(roster.numbers[cell].tolist(), fleet.throttling, factors, slow)
+    down, busy, up = phases.seconds
     return Flight(
         number,
         dispatch,
@@ -107,7 +108,7 @@ def dispatch_one(run: SimulationRun, client: Integers, dispatch: Dispatch, until
         plan=roster.cells[cell],
         outcome=FINISHED,
         last=AT_END,
-        durations=(phases.transfer(0), float(phases.compute_seconds), phases.transfer(1)),
+        durations=(down, float(busy), up),
         latency=phases.latency,
         rates=phases.rates,
         bits=phases.bits,

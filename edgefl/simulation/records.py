@@ -106,7 +106,7 @@ def _verdict_record(roster: Roster, client: int, verdict: Verdict, round: int, c
         **_assigned(plan),
         **{name: getattr(verdict, name) for name in same},
         joules_limit=UNSET if roster.spent is None else verdict.joules_limit,
-        costs=plan.cost.budgets(roster.names),
+        costs=plan.amounts,
     )
 
 
@@ -167,7 +167,7 @@ class ClientLines:
         """JSON of what was measured of a client's work, and of the metrics that its steps wrote, without brackets."""
         if update.trace is None and not update.metrics:
             return _UNMEASURED
-        source, predicted = self.setup.clients.client(client), plan.cost.compute
+        source, predicted = self.setup.clients.client(client), plan.compute
         measured = _measured(plan.form, source, predicted, update.trace, update.peak_memory_bytes)
         return inner(written.TrainingRecord(**measured, metrics=update.metrics or UNSET))
 
@@ -175,8 +175,8 @@ class ClientLines:
         """JSON of the fields that all clients of a plan share, without brackets."""
         entry = self._texts.get(id(plan))  # which holds the plan, so that no other gets its id
         if entry is None:
-            moved = {**_fields(written.Downloads, plan.cost.traffic), **_fields(written.Uploads, plan.cost.traffic)}
-            planned = written.Planned(**_assigned(plan), **_costs(plan.cost.compute), **moved)
+            moved = {**_fields(written.Downloads, plan.traffic), **_fields(written.Uploads, plan.traffic)}
+            planned = written.Planned(**_assigned(plan), **_costs(plan.compute), **moved)
             entry = self._texts[id(plan)] = (plan, inner(planned))
         return entry[1]
 
@@ -252,7 +252,7 @@ def scored_record(
     metrics: Mapping[str, float | None] | Maybe,
 ) -> ScoredClient:
     """Record of a client's work on its own held-out samples."""
-    cost, source = scoring.cost, setup.clients.client(client)
+    compute, source = scoring.compute, setup.clients.client(client)
     spent = ("download_seconds", "compute_seconds", "virtual_seconds", "energy_joules")
     trace, peak = (None, None) if update is None else (update.trace, update.peak_memory_bytes)
     return ScoredClient(
@@ -261,10 +261,10 @@ def scored_record(
         eligible=eligible,
         metrics=metrics,
         **_assigned(scoring),
-        **_measured(scoring.form, source, cost.compute, trace, peak),
-        **_costs(cost.compute),
-        **_fields(written.Downloads, cost.traffic),
-        **{name: getattr(cost.duration, name) for name in spent},
+        **_measured(scoring.form, source, compute, trace, peak),
+        **_costs(compute),
+        **_fields(written.Downloads, scoring.traffic),
+        **{name: getattr(scoring.price, name).item() for name in spent},
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.arrays import Booleans, Floats, Integers
-from edgefl.cost import round_numbers
+from edgefl.cost import numbers_of
 from edgefl.planning.eligibility import Verdicts, gate
 from edgefl.planning.judge import choose_stages
 from edgefl.planning.planner import Plan, PlanCell, Planner, WorkKey
@@ -80,7 +80,12 @@ class Roster:
     def numbers(self) -> Floats:
         """The numbers of each cell's round, `[cells, NUMBERS]` (edgefl.cost.phases)."""
         plans = self.cells[len(self._numbers_of) :]
-        if new := [round_numbers(plan.cost.compute, plan.cost.traffic, plan.device, plan.link) for plan in plans]:
+        new = []
+        for plan in plans:
+            cool, busy = plan.compute.cool(plan.device)
+            moved = plan.traffic.serialised_download_bytes, plan.traffic.serialised_upload_bytes
+            new.append(numbers_of(*moved, cool, plan.device, plan.link, busy))
+        if new:
             self._numbers_of = np.concatenate([self._numbers_of.reshape(-1, len(new[0])), new])
         return self._numbers_of
 
@@ -226,7 +231,7 @@ class Roster:
         if new:
             plans = self.planner.plans(new, round, stage)
             self.cells += plans
-            costs = [list(plan.cost.budgets(self.names).values()) for plan in plans]
+            costs = [list(plan.amounts.values()) for plan in plans]
             self._costs = np.concatenate([self._costs, costs])
         return numbers[inverse]
 

@@ -8,7 +8,7 @@ from math import isfinite
 
 import numpy as np
 
-from edgefl.cost import duration, numbers_of, priced, traffic
+from edgefl.cost import Phases, numbers_of
 from edgefl.planning.versions import final_blocks
 from edgefl.records.record import UNSET
 from edgefl.simulation.clock import Steps
@@ -31,10 +31,10 @@ def run_server_works(run: SimulationRun, works: Sequence[Work], when: str, tally
 def server_work(run: SimulationRun, work: Work, when: str, future: Future[Update] | None, tally: Tally) -> Steps:
     """Charge a work under way to the server's device; return its report."""
     _, computed = run.parts.planner.server(work)
-    spent = duration(computed, traffic((), ()), run.parts.setup.fleet.server, None)
-    yield from run.pass_until(run.now + spent.compute_seconds)
+    seconds = computed.seconds(run.parts.setup.fleet.server)
+    yield from run.pass_until(run.now + seconds)
     report = None if future is None else future.result()
-    tally.server.append(server_record(run.parts.setup, work, when, computed, spent.compute_seconds, report))
+    tally.server.append(server_record(run.parts.setup, work, when, computed, seconds, report))
     return report
 
 
@@ -98,8 +98,7 @@ def deliver_final(run: SimulationRun, tally: Tally) -> Steps:
         plan, (payload,) = roster.cells[number], finals[number]
         bytes_ += payload.tensor_bytes * len(clients)
         serialised += payload.serialised_bytes * len(clients)
-        delivery = numbers_of(payload.serialised_bytes, 0, 0.0, plan.device, plan.link)
-        seconds = float(priced(np.array([delivery]), throttling=False)[0][0])
+        seconds = Phases(numbers_of(payload.serialised_bytes, 0, 0.0, plan.device, plan.link)).seconds[0]
         slowest = max(slowest, float(had[clients].max()) + seconds)
         roster.client_versions.sent(clients, (payload,), run.state.versions)
     yield from run.pass_until(run.now + slowest)

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from edgefl.cost import (
     TRAFFIC_PARTS,
-    ClientCost,
     ComputeCost,
     compute_cost,
-    duration,
     predict,
+    price_rounds,
     traffic,
 )
 from edgefl.devices import Device, Link
+from edgefl.devices.budgets import BUDGETS, amounts
 from edgefl.operator_classes import OperatorClass
 from edgefl.work import Edit, Item, Payload, Work
 
@@ -186,12 +186,12 @@ def test_time_and_energy_of_a_round() -> None:
     # a tenth of the throughput is lost; the model's 60 bytes are read from storage first
     place, way = replace(DEVICE, storage_bytes_per_second=30.0), replace(LINK, loss=0.1)
     compute = replace(compute, memory_bytes={"parameters": 40, "buffers": 20, "activations": 100})
-    spent = duration(compute, moved, place, way)
+    spent = price_rounds([(compute, moved)], place, way)
     down = 0.05 + 8 * moved.serialised_download_bytes / (8e6 * 0.9)
     busy = 3 + 1e-5 + 2
     up = 0.05 + 8 * moved.serialised_upload_bytes / (4e6 * 0.9)
     assert spent.download_seconds == pytest.approx(down)
-    assert (spent.compute_seconds, spent.load_seconds) == (pytest.approx(busy), 2)
+    assert spent.compute_seconds == pytest.approx(busy)
     assert spent.upload_seconds == pytest.approx(up)
     assert spent.virtual_seconds == pytest.approx(down + busy + up)
     # the device computes at 4 W and idles at 1 W beside a radio of 0.5 W down and 0.8 W up
@@ -201,31 +201,25 @@ def test_time_and_energy_of_a_round() -> None:
 def test_a_device_that_gets_hot_slows_down_and_half_precision_has_its_own_rate() -> None:
     hot = replace(DEVICE, throttle_after_seconds=1.0, throttled_share=0.5)
     compute, nothing = of([(3e9, 1e6, 1)]), traffic((), ())
-    assert duration(compute, nothing, hot, LINK).compute_seconds == pytest.approx(3 + 1e-5)
-    assert duration(compute, nothing, hot, LINK, throttling=True).compute_seconds == pytest.approx(1 + (2 + 1e-5) / 0.5)
+    for throttling, seconds in ((False, 3 + 1e-5), (True, 1 + (2 + 1e-5) / 0.5)):
+        price = price_rounds([(compute, nothing)], hot, LINK, throttling=throttling)
+        assert price.compute_seconds == pytest.approx(seconds)
     half = replace(DEVICE, bfloat16_flops_per_second=3 * DEVICE.flops_per_second)
     assert replace(compute, precision="bfloat16").seconds(half) == pytest.approx(1 + 1e-5)
     assert replace(compute, precision="float16").seconds(half) == pytest.approx(3 + 1e-5)
 
 
-def test_the_server_has_no_link() -> None:
-    spent = duration(of([(3e9, 1e6, 1)]), traffic((), ()), DEVICE, None)
-    assert (spent.download_seconds, spent.upload_seconds) == (0, 0)
-    assert spent.energy_joules == pytest.approx(4 * spent.compute_seconds)
-
-
 def test_the_gate_is_given_what_links_carry() -> None:
     compute, moved = of([(3e9, 1e6, 1)]), traffic((MODEL,), (MODEL,))
-    spent = duration(compute, moved, DEVICE, LINK)
-    cost = ClientCost(compute, moved, spent, DEVICE, LINK)
-    budgets = cost.budgets()
+    price = price_rounds([(compute, moved)], DEVICE, LINK)
+    budgets = {name: values.item() for name, values in amounts(BUDGETS, price).items()}
     assert type(budgets["memory"]) is type(budgets["bytes"]) is int  # as records write them
     assert budgets == {
         "memory": 100,
         "flops": 90,
         "bytes": 2 * MODEL.serialised_bytes,
-        "seconds": spent.virtual_seconds,
-        "joules": spent.energy_joules,
+        "seconds": price.virtual_seconds,
+        "joules": price.energy_joules,
     }
     # the device computes at 4 W and idles at 1 W beside a radio of 0.5 W down and 0.8 W up
-    assert cost.budgets(["power", "memory"]) == {"power": 4.0, "memory": 100}
+    assert amounts(["power", "memory"], price) == {"power": 4.0, "memory": 100}

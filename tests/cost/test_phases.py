@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.cost.phases import NUMBERS, Phases, carried, joules_of, numbers_of, priced
+from edgefl.cost.phases import NUMBERS, Phases, carried, joules_of, numbers_of
 from edgefl.devices import Device, Link
 
 DEVICE = Device(
@@ -27,9 +27,9 @@ def test_one_round_by_hand() -> None:
     assert numbers.shape == (1, len(NUMBERS))
     # 1 MB at 80 % of 8 Mbit/s after 50 ms; 2 s at the full rate and 1 s at half of it; nothing to send
     for throttling, busy in ((False, 3.0), (True, 4.0)):
-        seconds, spent = priced(numbers, throttling)
-        assert seconds == pytest.approx([0.05 + 1.25 + busy])
-        assert spent == pytest.approx([1.3 * 1.5 + busy * 4])
+        phases = Phases(numbers.T, throttling)
+        assert sum(phases.seconds) == pytest.approx([0.05 + 1.25 + busy])
+        assert phases.energy_joules == pytest.approx([1.3 * 1.5 + busy * 4])
     phases = Phases(numbers.T, True, np.array([[2.0], [3.0], [5.0]]), np.array([2.0]))
     assert [float(s[0]) for s in phases.seconds] == pytest.approx([2.6, 2 + (18 - 2) / 0.5, 0.0])
 
@@ -37,14 +37,15 @@ def test_one_round_by_hand() -> None:
 def test_a_gpu_that_waits_draws_its_idle_power_and_its_peak_stays() -> None:
     numbers = np.array([numbers_of(0, 1_000_000, 3.0, DEVICE, LINK, busy) for busy in (1.0, 0.25, 0.0)])
     up = 0.05 + 8e6 / 4e6
-    assert priced(numbers, False)[1] == pytest.approx([3 * 4 + up * 1.8, 3 * (1 + 3 * 0.25) + up * 1.8, 3 + up * 1.8])
-    assert Phases(numbers.T).peak_watts.tolist() == [4.0] * 3
+    phases, sending = Phases(numbers.T), up * 1.8
+    assert phases.energy_joules == pytest.approx([3 * 4 + sending, 3 * (1 + 3 * 0.25) + sending, 3 + sending])
+    assert phases.peak_watts.tolist() == [4.0] * 3
 
 
 def test_without_a_link_only_computing_takes_time() -> None:
-    seconds, spent = priced(np.array([numbers_of(0, 0, 3.0, DEVICE, None)]), throttling=False)
-    assert (seconds.tolist(), spent.tolist()) == ([3.0], [12.0])
-    assert priced(np.empty((0, len(NUMBERS))), throttling=True)[0].shape == (0,)
+    phases = Phases(numbers_of(0, 0, 3.0, DEVICE, None))
+    assert (phases.seconds, phases.energy_joules) == ((0.0, 3.0, 0.0), 12.0)
+    assert [spent.shape for spent in Phases(np.empty((len(NUMBERS), 0)), throttling=True).seconds] == [(0,)] * 3
 
 
 def test_a_cut_transfer_has_carried_what_fits_after_its_latency() -> None:
@@ -62,10 +63,11 @@ AMOUNTS = st.tuples(
 def test_rounds_together_are_rounds_alone(rounds: list[Any], throttling: bool) -> None:
     devices = [replace(DEVICE, throttle_after_seconds=after, throttled_share=share) for *_, after, share in rounds]
     rows = [numbers_of(down, up, cool, d, LINK) for (down, up, cool, *_), d in zip(rounds, devices, strict=True)]
-    seconds, spent = priced(np.array(rows), throttling)
+    phases = Phases(np.array(rows).T, throttling)
+    seconds, spent = sum(phases.seconds), phases.energy_joules
     for index, (row, (down, up, cool, after, share)) in enumerate(zip(rows, rounds, strict=True)):
-        alone = priced(np.array([row]), throttling)
-        assert (seconds[index], spent[index]) == (alone[0][0], alone[1][0])
+        alone = Phases(row, throttling)
+        assert (seconds[index], spent[index]) == (sum(alone.seconds), alone.energy_joules)
         busy = cool if not throttling or cool <= after else after + (cool - after) / share
         ways = [0.05 + 8 * moved / rate if moved else 0.0 for moved, rate in ((down, 8e6), (up, 4e6))]
         assert seconds[index] == pytest.approx(ways[0] + busy + ways[1])

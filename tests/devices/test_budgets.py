@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import edgefl
 from edgefl import registry, units
 from edgefl.commands.verify.verify import verify
-from edgefl.cost import ClientCost, ComputeCost, Traffic
-from edgefl.devices import Budget, Rounds, load_device, load_link
-from edgefl.devices.budgets import BUDGETS
+from edgefl.cost import ComputeCost, Traffic, price_rounds
+from edgefl.devices import Budget, Price, load_device, load_link
+from edgefl.devices.budgets import BUDGETS, amounts
 from edgefl.devices.options import BudgetOptions
 from edgefl.errors import DeviceError, PluginError, ScenarioError
 from edgefl.operator_classes import OperatorClass
@@ -64,10 +64,10 @@ def watts_by_hand(device: str, link: str) -> float:
 def test_power_is_that_of_the_phases_that_take_time(device: str, link: str, flops: int, down: int, up: int) -> None:
     at, over = load_device(device), load_link(link)
     compute = ComputeCost(5, {}, flops, 0, 0.0, np.array([[flops, 0.0, 1.0 if flops else 0.0, OperatorClass.PRODUCT]]))
-    cost = ClientCost.on(compute, Traffic({}, {}, {}, {}, down, up), at, over)
+    price = price_rounds([(compute, Traffic({}, {}, {}, {}, down, up))], at, over)
     drawn = [at.compute_watts] * bool(flops)
     drawn += [at.idle_watts + over.download_watts] * bool(down) + [at.idle_watts + over.upload_watts] * bool(up)
-    assert cost.budgets(["power"]) == {"power": max(drawn, default=0.0)}
+    assert amounts(["power"], price) == {"power": max(drawn, default=0.0)}
 
 
 def test_power_refuses_the_devices_that_draw_more(six: Callable[..., Any], tmp_path: Path) -> None:
@@ -157,8 +157,8 @@ class Charge(Budget):
     noun, quantity = "charge", units.SHARE
     summary = "Most of its battery that a round takes."
 
-    def of(self, rounds: Rounds) -> Any:
-        return rounds.energy_joules / (rounds.device.battery_joules or np.inf)
+    def of(self, price: Price) -> Any:
+        return price.energy_joules / (price.device.battery_joules or np.inf)
 
     def show(self, amount: float) -> str:
         return units.show_share(amount)

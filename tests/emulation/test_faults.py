@@ -43,7 +43,7 @@ class One:
         self.task = TrainingTask(
             self.plan.form, planner.scalars(self.plan.kind, 1, self.plan.stage), inputs, 0, given.seed
         )
-        self.bytes = self.plan.cost.traffic.serialised_upload_bytes
+        self.bytes = self.plan.traffic.serialised_upload_bytes
         self.rate = 8 * self.bytes / UPLOAD_SECONDS
         machine = EmulatedClient(
             0, min(os.sched_getaffinity(0)), 0.5, float("inf"), Rates(8 * self.rate, self.rate), LATENCY

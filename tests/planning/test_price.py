@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.commands.compose import planner_of
-from edgefl.cost import NO_COMPUTE, NO_TRAFFIC, ClientCost, ComputeCost, Traffic
+from edgefl.cost import NO_COMPUTE, NO_TRAFFIC, ComputeCost, Traffic, price_rounds
 from edgefl.devices import Device, Link, load_device, load_link
+from edgefl.devices.budgets import BUDGETS, amounts
 from edgefl.devices.processors import ROOFLINE
 from edgefl.operator_classes import OperatorClass
 from edgefl.planning.planner import Planner
@@ -38,6 +39,11 @@ def computing(operators: Operators, parameters: int = 0) -> ComputeCost:
 
 def travelling(down: int, up: int) -> Traffic:
     return Traffic({"model": down}, {"model": up}, {}, {}, down, up)
+
+
+def taken(cost: tuple[ComputeCost, Traffic], device: Device, link: Link, throttling: bool = False) -> dict[str, float]:
+    price = price_rounds([cost], device, link, throttling=throttling)
+    return {name: values.item() for name, values in amounts(BUDGETS, price).items()}
 
 
 def seconds_by_hand(
@@ -78,7 +84,7 @@ def test_seconds_and_joules_by_hand(
     device: Device,
     link: Link,
 ) -> None:
-    found = ClientCost.on(computing(operators, parameters), travelling(down, up), device, link).budgets()
+    found = taken((computing(operators, parameters), travelling(down, up)), device, link)
     receiving, busy, sending, waits = seconds_by_hand(operators, parameters, down, up, device, link)
     joules = device.compute_watts * (busy - waits) + device.idle_watts * waits
     joules += (device.idle_watts + link.download_watts) * receiving + (device.idle_watts + link.upload_watts) * sending
@@ -92,14 +98,13 @@ def test_computing_and_travelling_add_up(operators: Operators, down: int, up: in
     """What a sweep stands on: neither changes what the other costs."""
     compute, moved = computing(operators), travelling(down, up)
     for device in DEVICES:
-        whole = ClientCost.on(compute, moved, device, LINKS[0], throttling=throttling).duration
-        alone = ClientCost.on(compute, NO_TRAFFIC, device, LINKS[1], throttling=throttling).duration
-        still = ClientCost.on(NO_COMPUTE, moved, DEVICES[0], LINKS[0]).duration
+        whole = price_rounds([(compute, moved)], device, LINKS[0], throttling=throttling)
+        alone = price_rounds([(compute, NO_TRAFFIC)], device, LINKS[1], throttling=throttling)
+        still = price_rounds([(NO_COMPUTE, moved)], DEVICES[0], LINKS[0])
         assert whole.compute_seconds == alone.compute_seconds == alone.virtual_seconds
         assert (whole.download_seconds, whole.upload_seconds) == (still.download_seconds, still.upload_seconds)
         assert still.compute_seconds == 0
-    nothing = ClientCost.on(NO_COMPUTE, NO_TRAFFIC, DEVICES[0], LINKS[0], throttling=throttling)
-    assert set(nothing.budgets().values()) == {0}
+    assert set(taken((NO_COMPUTE, NO_TRAFFIC), DEVICES[0], LINKS[0], throttling).values()) == {0}
 
 
 @pytest.fixture(scope="module")
@@ -122,8 +127,8 @@ def test_a_plan_is_a_demand_on_the_clients_own_device(planner: Planner) -> None:
                 plan = planner.plan(*setup.place(client), round, stage, old)
                 representative = int(setup.representative[setup.clients.client_group[client]])
                 demand = planner.demand(representative, round, stage, old)
-                cost = demand.on(setup.fleet.device(client), setup.fleet.link(client), throttling=True)
-                assert plan.cost.budgets() == cost.budgets()
+                at = setup.fleet.device(client), setup.fleet.link(client)
+                assert plan.amounts == taken((demand.compute, demand.traffic), *at, throttling=True)
                 assert (plan.form, plan.key, plan.down) == (demand.form, demand.key, demand.down)
 
 

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from edgefl.commands.compose import compose, predictor_of
-from edgefl.devices import load_device, load_link
-from edgefl.devices.budgets import BUDGETS
+from edgefl.cost import price_rounds
+from edgefl.devices import Device, Link, load_device, load_link
+from edgefl.devices.budgets import BUDGETS, amounts
 from edgefl.planning.offers import Prices
+from edgefl.planning.planner import Demand
 from edgefl.planning.workload import LEFT_OUT, Workload, evaluated, workload_of
 from edgefl.scenario import load
 
@@ -29,6 +31,11 @@ def workload(tiny: Callable[..., dict[str, Any]]) -> Workload:
     return workload_of(compose(scenario), predictor_of(scenario))
 
 
+def taken(demand: Demand, device: Device, link: Link, throttling: bool = False) -> dict[str, float]:
+    price = price_rounds([(demand.compute, demand.traffic)], device, link, throttling=throttling)
+    return {name: values.item() for name, values in amounts(BUDGETS, price).items()}
+
+
 def test_each_work_has_the_price_that_it_has_by_itself(workload: Workload) -> None:
     prices = Prices(workload.demands)
     hot = replace(load_device("phone-mid"), throttle_after_seconds=1e-4, throttled_share=0.5)
@@ -39,7 +46,7 @@ def test_each_work_has_the_price_that_it_has_by_itself(workload: Workload) -> No
             for throttling in (False, True):
                 # the pair by itself, and as the second of two
                 alone, second = prices.on([pair], throttling), prices.on([(hot, link), pair], throttling)
-                costs = [demand.on(device, link, throttling=throttling).budgets() for demand in workload.demands]
+                costs = [taken(demand, device, link, throttling) for demand in workload.demands]
                 for name in BUDGETS:
                     wanted = [cost[name] for cost in costs]
                     assert alone.costs[name][0].tolist() == second.costs[name][1].tolist() == wanted
@@ -48,7 +55,7 @@ def test_each_work_has_the_price_that_it_has_by_itself(workload: Workload) -> No
 @pytest.mark.parametrize("seed", range(3))
 def test_every_client_does_the_first_way_that_fits_or_the_nearest(workload: Workload, seed: int) -> None:
     setup, draw = workload.setup, np.random.default_rng(seed)
-    costs = [d.on(setup.fleet.devices[0], setup.fleet.links[0]).budgets() for d in workload.demands]
+    costs = [taken(d, setup.fleet.devices[0], setup.fleet.links[0]) for d in workload.demands]
     budgets = {n: draw.uniform(0.8, 1.2, 50) * draw.choice([c[n] for c in costs], 50) for n in BUDGETS}
     fleet = replace(setup.fleet, budgets=budgets)
     assert any(len(ways) > 1 for ways in workload.candidates)

@@ -112,7 +112,7 @@ def needs(games: Games, setup: Setup) -> dict[str, int]:
     """Peak memory of each part."""
     planner = Planner(setup, games.predictor)
     plans = {str(part): planner.plan(*setup.place(0), 1, part, ()) for part in setup.schedule.offered}
-    return {label: plan.cost.compute.peak_memory_bytes for label, plan in plans.items()}
+    return {label: plan.compute.peak_memory_bytes for label, plan in plans.items()}
 
 
 def allowed(setup: Setup, memory: list[float]) -> Setup:
@@ -157,7 +157,7 @@ def test_a_client_takes_the_first_part_that_fits_and_is_refused_by_the_nearest(g
         plans = [simulation.run.parts.roster.plans([client])[0] for client in range(5)]
         assert turn.eligible.tolist() == [True, True, True, True, False]
         workload = workload_of(setup, games.predictor).table["memory"]
-        assert workload[turn.work].tolist() == [plan.cost.compute.peak_memory_bytes for plan in plans]
+        assert workload[turn.work].tolist() == [plan.compute.peak_memory_bytes for plan in plans]
 
 
 @pytest.mark.slow

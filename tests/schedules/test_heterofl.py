@@ -262,7 +262,7 @@ def test_an_asynchronous_run_mixes_a_slice_into_its_place(games: Games) -> None:
         made(games, {"name": "heterofl", "widths": [1, 0.5], "rounds": 1}, image=1), {"policy": "asynchronous"}
     )
     narrow = Planner(setup, games.predictor).plan(*setup.place(0), 1, setup.schedule.offered[1], ())
-    memory = np.array([narrow.cost.compute.peak_memory_bytes])
+    memory = np.array([narrow.compute.peak_memory_bytes])
     setup = replace(setup, fleet=granted(setup.fleet, memory=memory))
     simulation, told = games.real(setup)
     after, before = simulation.state.tensors, setup.method.initial(setup.seed).tensors
@@ -308,7 +308,7 @@ def some_narrow(games: Games, narrow: Sequence[int], clients: int, rounds: int, 
     setup = games.setup(data=data, schedule=schedule, evaluation={"every": 1}, training=training, **sections)
     half = Planner(setup, games.predictor).plan(*setup.place(0), 1, setup.schedule.offered[1], ())
     memory = np.full(clients, np.inf)
-    memory[list(narrow)] = half.cost.compute.peak_memory_bytes
+    memory[list(narrow)] = half.compute.peak_memory_bytes
     return replace(setup, fleet=granted(setup.fleet, memory=memory))
 
 
@@ -353,7 +353,7 @@ def test_clients_of_several_widths_and_a_run_that_goes_on(games: Games, method: 
     memory = np.full(6, np.inf)
     for client in (0, 2, 4):
         half = planner.plan(*setup.place(client), 1, setup.schedule.offered[1], ())
-        memory[client] = half.cost.compute.peak_memory_bytes
+        memory[client] = half.compute.peak_memory_bytes
     setup = replace(setup, fleet=granted(setup.fleet, memory=memory))
     whole, told = games.real(setup)
     assert broken_rules(setup, told) == []

@@ -289,11 +289,11 @@ def test_a_stage_of_ones_own_is_planned(tiny: Callable[..., dict[str, Any]]) -> 
     cut, biases = (Planner(own, Predictor()).plan(0, 0, 0, round, own.schedule.stage(round), ()) for round in (1, 2))
     plain, said = (Planner(setup, Predictor()).plan(0, 0, 0, 1, whole, ()) for setup in (usual, small))
     assert cut.form == said.form and cut.key == said.key != plain.key
-    assert cut.cost.compute.peak_memory_bytes < plain.cost.compute.peak_memory_bytes
+    assert cut.compute.peak_memory_bytes < plain.compute.peak_memory_bytes
     shapes = {n: t.numel() for n, t in models.on_meta(usual.method.setting.kinds["image"].model).named_parameters()}
     sent = 4 * sum(count for name, count in shapes.items() if name.endswith(".bias") or ".head." in name)
-    assert biases.cost.traffic.upload_bytes == sent < plain.cost.traffic.upload_bytes
-    assert biases.cost.compute.peak_memory_bytes < plain.cost.compute.peak_memory_bytes
+    assert biases.traffic.upload_bytes == sent < plain.traffic.upload_bytes
+    assert biases.compute.peak_memory_bytes < plain.compute.peak_memory_bytes
 
 
 def test_a_schedule_is_made_of_stages() -> None:

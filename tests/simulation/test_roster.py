@@ -76,7 +76,7 @@ def by_hand(
             old = stale(work, stage, client_versions.held(client), current)
             group, fleet = int(setup.clients.client_group[client]), setup.fleet
             device, link = int(fleet.device_index[client]), int(fleet.link_index[client])
-            costs = planner.plan(group, device, link, round, stage, old).cost.budgets()
+            costs = planner.plan(group, device, link, round, stage, old).amounts
             allowed = {name: values[client : client + 1] for name, values in setup.fleet.budgets.items()}
             if setup.round.deadline is not None:
                 allowed["seconds"] = np.minimum(allowed["seconds"], setup.round.deadline)
@@ -99,7 +99,7 @@ def told(roster: Roster) -> dict[int, tuple[int, bool, int, float]]:
             int(roster.stage[c]),
             bool(roster.eligible[c]),
             int(roster.binding[c]),
-            roster.plans([c])[0].cost.budgets()["bytes"],
+            roster.plans([c])[0].amounts["bytes"],
         )
         for c in np.flatnonzero(roster.cell >= 0).tolist()
     }

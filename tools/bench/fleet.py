@@ -188,7 +188,7 @@ def formula(folder: Path) -> tuple[float, float]:
             int(group), int(setup.fleet.device_index[client]), int(setup.fleet.link_index[client]), round,
             setup.schedule.stage(round), (),
         )  # fmt: skip
-        operators[int(group)] = plan.cost.compute.operators
+        operators[int(group)] = plan.compute.operators
     dispatched = np.array([started[r] for r in rounds])
     jitter = np.empty((3, len(clients)))
     for round in np.unique(rounds):

@@ -71,7 +71,7 @@ def validate() -> None:
         task = TrainingTask(plan.form, planner.scalars(plan.kind, 1, plan.stage), wire, 0, given.seed)
         federation = federation_of(given, lambda _: None)
         data = Data(given.data.model_dump_json(), given.seed, given.model.tokens, None, 0.0, registry.for_workers())
-        cost = plan.cost.compute
+        cost = plan.compute
         peak = cost.peak_memory_bytes
         parts = ", ".join(f"{part} {size / MIB:.1f}" for part, size in cost.memory_bytes.items() if size > 0.05 * MIB)
         print(f"{name}: predicted {peak / MIB:.1f} MiB, of which live {cost.live_memory_bytes / MIB:.1f} ({parts})")

@@ -8,7 +8,7 @@ from typing import Any
 from edgefl import registry
 from edgefl.commands.check.findings import CheckRule
 from edgefl.data import Collection, DataSet, FolderRequest, FolderSet
-from edgefl.devices import Availability, Budget, Rounds
+from edgefl.devices import Availability, Budget, Price
 from edgefl.methods import (
     ByCoordinate,
     ByUpdate,
@@ -47,7 +47,7 @@ CLASSES: dict[str, tuple[type[Any], ...]] = {
     "data sets": (Collection, DataSet, FolderSet, FolderRequest),
     "schedules": (Stage, Schedule, EndedRound),
     "selections and policies": (Selection, GroupDraw, Candidates, Chosen, Policy, RoundServer),
-    "budgets": (Budget, Rounds),
+    "budgets": (Budget, Price),
     "other parts": (Availability, Attack, Task, Adapter),
 }
 """The classes of each block, in the order of the page."""

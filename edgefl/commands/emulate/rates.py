@@ -69,9 +69,7 @@ def timed_works(
                 began = time.process_time()
                 inline.submit(task).result()
                 seconds.append(time.process_time() - began)
-            works[kind, variant, stage.index] = TimedWork(
-                plan.cost.compute.operators, float(np.median(seconds[1:])), task
-            )
+            works[kind, variant, stage.index] = TimedWork(plan.compute.operators, float(np.median(seconds[1:])), task)
     return works
 
 

@@ -14,7 +14,7 @@ memory and computation are bounded from below by the predictions of similar cand
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
@@ -24,9 +24,9 @@ import numpy as np
 from edgefl.commands.cells.pricing import Pricing
 from edgefl.commands.compose import compose
 from edgefl.commands.fit.changes import FitAxis, Levels, compares, plain, sets_of, steps_of
-from edgefl.cost import NO_COMPUTE, ClientCost, ComputeCost, Predictor, Traffic
+from edgefl.cost import NO_COMPUTE, ComputeCost, Predictor, Traffic, price_rounds
 from edgefl.devices import Device, FleetOptions, Link
-from edgefl.devices.budgets import BUDGETS, budget_named
+from edgefl.devices.budgets import BUDGETS, amounts, budget_named
 from edgefl.errors import EdgeflError
 from edgefl.operator_classes import OperatorClass
 from edgefl.planning.planner import Planner
@@ -209,8 +209,8 @@ class Pricer:
 
     # prices ---------------------------------------------------------------------------------------------------------
 
-    def cost(self, levels: Levels, span: EqualRounds, stage: Stage, *, late: bool = True) -> ClientCost:
-        """The cost of a round, predicted if it isn't known.
+    def cost(self, levels: Levels, span: EqualRounds, stage: Stage, *, late: bool = True) -> dict[str, float]:
+        """What a round takes of each budget, predicted if it isn't known.
 
         With ``late`` the client's copies of all that earlier stages trained are stale.  Raises PredictionLimit.
         """
@@ -229,7 +229,8 @@ class Pricer:
             self._computed[cell_key] = computed
             self.keys.add(key)
             self._note_states(levels, stage, self._shapes[cell_key], computed)
-        return self._priced(self._computed[cell_key], self.moved(levels, span, stage, late=late))
+        moved = self.moved(levels, span, stage, late=late)
+        return self._amounts(self._computed[cell_key], moved, self.question.allowed)
 
     def knows(self, levels: Levels, span: EqualRounds, stage: Stage) -> bool:
         """Whether the work of this round was predicted."""
@@ -275,11 +276,10 @@ class Pricer:
             self._moved[cell_key] = planner.moved(work, base, stage, old)[1]
         return self._moved[cell_key]
 
-    def _priced(self, computed: ComputeCost, moved: Traffic) -> ClientCost:
-        question = self.question
-        return ClientCost.on(
-            computed, moved, question.device, question.link, throttling=question.setup.fleet.throttling
-        )
+    def _amounts(self, computed: ComputeCost, moved: Traffic, names: Iterable[str]) -> dict[str, float]:
+        question, throttling = self.question, self.question.setup.fleet.throttling
+        price = price_rounds([(computed, moved)], question.device, question.link, throttling=throttling)
+        return {name: values.item() for name, values in amounts(names, price).items()}
 
     # bounds ---------------------------------------------------------------------------------------------------------
 
@@ -288,13 +288,13 @@ class Pricer:
         cell_key = (self.cell(levels), span.first, stage.index)
         moved = self.moved(levels, span, stage)
         if cell_key in self._computed:
-            return self._priced(self._computed[cell_key], moved).budgets(self.question.allowed)
+            return self._amounts(self._computed[cell_key], moved, self.question.allowed)
         shape = self._shape(levels, span, stage)
         others = [name for name in self.question.allowed if name not in BUDGETS]
         growing = [name for name in others if budget_named(name).grows]
-        bounds = self._priced(NO_COMPUTE, moved).budgets() | dict.fromkeys(others, 0.0)
+        bounds = self._amounts(NO_COMPUTE, moved, BUDGETS) | dict.fromkeys(others, 0.0)
         if growing:
-            bounds |= self._priced(LEAST_COMPUTE if shape.batches else NO_COMPUTE, moved).budgets(growing)
+            bounds |= self._amounts(LEAST_COMPUTE if shape.batches else NO_COMPUTE, moved, growing)
         bounds["memory"] = self.floor(levels, span, stage)
         for other, computed in self._similar(cell_key):
             other_shape = self._shapes[other, span.first, stage.index]
@@ -310,7 +310,7 @@ class Pricer:
             no_less = all(a >= b for a, b in zip(shape.amounts(), other_shape.amounts(), strict=True))
             if smaller and no_less and self._level(other, "checkpointing") <= self._level(levels, "checkpointing"):
                 rise = ("flops", "seconds", "joules", *growing)
-                bounds |= {n: max(bounds[n], least) for n, least in self._priced(computed, moved).budgets(rise).items()}
+                bounds |= {n: max(bounds[n], least) for n, least in self._amounts(computed, moved, rise).items()}
         return bounds
 
     def _similar(self, cell_key: tuple[Levels, int, int]) -> Iterator[tuple[Levels, ComputeCost]]:

@@ -137,7 +137,7 @@ class FitSearch:
         costs: dict[int, dict[str, float]] = {}
 
         def offer(stage: Stage, clients: AnyArray) -> tuple[AnyArray, dict[str, float]]:
-            costs[stage.index] = self.pricer.cost(levels, span, stage, late=late).budgets(self.allowed)
+            costs[stage.index] = self.pricer.cost(levels, span, stage, late=late)
             return clients, costs[stage.index]
 
         budgets = {name: np.array([allowed]) for name, allowed in self.allowed.items()}

@@ -17,7 +17,7 @@ from edgefl.commands.compose import Given, at_most, commonest_device, commonest_
 from edgefl.commands.profile.schedule_totals import evaluation_totals, followed, round_totals, server_rows, stretches
 from edgefl.commands.profile.subjects import Subject, rounds_of, shown_round, subjects, works_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
-from edgefl.cost import ClientCost, ComputeCost, PriceRequest, traffic
+from edgefl.cost import ComputeCost, PriceRequest, price_rounds, traffic
 from edgefl.cost import timeline as trace_timeline
 from edgefl.devices import Device, Link, available_memory_bytes, load_device, load_link, with_runtime
 from edgefl.errors import EdgeflError, RunError, ScenarioError, UnknownName
@@ -202,8 +202,9 @@ def _row(planner: Planner, stage: Stage, subject: Subject, device: Device, link:
     client = subject.largest(setup)
     demand = planner.demand(client, shown_round(setup, stage, kind), stage)
     throttling = setup.fleet.throttling
-    hot, cold = (demand.on(device, link, throttling=each).duration for each in (True, False))
-    computed, moved, spent = demand.compute, demand.traffic, hot if throttling else cold
+    computed, moved = demand.compute, demand.traffic
+    hot, cold = (price_rounds([(computed, moved)], device, link, throttling=each) for each in (True, False))
+    price = hot if throttling else cold
     return ProfileRow(
         kind=kind,
         variant=subject.shown_variant,
@@ -232,16 +233,16 @@ def _row(planner: Planner, stage: Stage, subject: Subject, device: Device, link:
         upload_bytes_by_part=moved.upload_bytes_by_part,
         serialised_download_bytes=moved.serialised_download_bytes,
         serialised_upload_bytes=moved.serialised_upload_bytes,
-        download_seconds=spent.download_seconds,
-        compute_seconds=spent.compute_seconds,
+        download_seconds=price.download_seconds.item(),
+        compute_seconds=price.compute_seconds.item(),
         compute_seconds_by_class=seconds_by_class(computed, device),
-        upload_seconds=spent.upload_seconds,
-        virtual_seconds=spent.virtual_seconds,
-        energy_joules=spent.energy_joules,
+        upload_seconds=price.upload_seconds.item(),
+        virtual_seconds=price.virtual_seconds.item(),
+        energy_joules=price.energy_joules.item(),
         samples=int(setup.clients.client_samples[client]),
         device=device.name,
         link=link.name,
-        throttling_seconds=hot.compute_seconds - cold.compute_seconds,
+        throttling_seconds=(hot.compute_seconds - cold.compute_seconds).item(),
         throttling_included=throttling,
     )
 
@@ -330,8 +331,8 @@ def client_evaluation_rows(
                 continue
             scoring = scored.scoring(client, rounds[0] if rounds else setup.schedule.rounds, stage, _none_stale)
             moved = traffic(scoring.down, (), planner.buffers)
-            cost = ClientCost.on(scoring.cost.compute, moved, device, link, throttling=setup.fleet.throttling)
-            computed, spent = cost.compute, cost.duration
+            computed = scoring.compute
+            price = price_rounds([(computed, moved)], device, link, throttling=setup.fleet.throttling)
             rows.append(
                 ClientEvaluationRow(
                     kind=subject.kind,
@@ -345,10 +346,10 @@ def client_evaluation_rows(
                     backward_flops=computed.backward_flops,
                     download_bytes=moved.download_bytes,
                     serialised_download_bytes=moved.serialised_download_bytes,
-                    download_seconds=spent.download_seconds,
-                    compute_seconds=spent.compute_seconds,
-                    virtual_seconds=spent.virtual_seconds,
-                    energy_joules=spent.energy_joules,
+                    download_seconds=price.download_seconds.item(),
+                    compute_seconds=price.compute_seconds.item(),
+                    virtual_seconds=price.virtual_seconds.item(),
+                    energy_joules=price.energy_joules.item(),
                     device=device.name,
                     link=link.name,
                 )

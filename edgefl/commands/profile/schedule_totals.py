@@ -12,9 +12,9 @@ import numpy as np
 
 from edgefl.arrays import AnyArray
 from edgefl.commands.profile.subjects import Subject
-from edgefl.cost import NO_TRAFFIC, ClientCost, Traffic, duration, numbers_of, priced, traffic, work_key
+from edgefl.cost import ComputeCost, Phases, Traffic, numbers_of, price_rounds, traffic, work_key
 from edgefl.data import Federation
-from edgefl.devices import Device, Link
+from edgefl.devices import Device, Link, Price
 from edgefl.methods import Method, ServerState
 from edgefl.planning.cohort_places import places
 from edgefl.planning.meta_state import shapes, shapes_alone
@@ -124,7 +124,7 @@ def server_rows(planner: Planner, spans: Sequence[RoundStretch], kind: str | Non
 def _server_row(planner: Planner, span: RoundStretch, when: str, work: Work) -> ServerRow:
     _, computed = planner.server(work)
     device = planner.setup.fleet.server
-    cost = duration(computed, NO_TRAFFIC, device, None)
+    seconds, busy = computed.cool(device, loads=False)
     return ServerRow(
         kind=work.kind,
         stage=span.stage.index,
@@ -141,8 +141,8 @@ def _server_row(planner: Planner, span: RoundStretch, when: str, work: Work) -> 
         fvcore_macs=computed.fvcore_macs,
         forward_flops=computed.forward_flops,
         backward_flops=computed.backward_flops,
-        compute_seconds=cost.compute_seconds,
-        energy_joules=cost.energy_joules,
+        compute_seconds=seconds,
+        energy_joules=Phases(numbers_of(0, 0, seconds, device, None, busy)).energy_joules,
         device=device.name,
     )
 
@@ -254,12 +254,12 @@ class _Follower:
         }
     )
 
-    def spends(self, cost: ClientCost, times: int) -> None:
-        self.peak = max(self.peak, cost.compute.peak_memory_bytes)
+    def spends(self, computed: ComputeCost, price: Price, times: int) -> None:
+        self.peak = max(self.peak, computed.peak_memory_bytes)
         for name in COMPUTED:
-            self.spent[name] += times * getattr(cost.compute, name)
+            self.spent[name] += times * getattr(computed, name)
         for name in ("virtual_seconds", "energy_joules"):
-            self.spent[name] += times * getattr(cost.duration, name)
+            self.spent[name] += times * getattr(price, name).item()
 
     def moves(self, moved: Traffic, times: int) -> None:
         for name, counted in self.traffic_by.items():
@@ -298,20 +298,19 @@ def followed(
                 if whose in clients:
                     again = once is not None and once not in old
                     computed = planner.compute(work, base, clients[whose], again=again)[2]
-                    cost = ClientCost.on(computed, moved, device, link, throttling=setup.fleet.throttling)
+                    price = price_rounds([(computed, moved)], device, link, throttling=setup.fleet.throttling)
                     follower.rounds += times
-                    follower.per_sample += times * epochs * cost.compute.fvcore_macs_per_sample
-                    follower.spends(cost, times)
+                    follower.per_sample += times * epochs * computed.fvcore_macs_per_sample
+                    follower.spends(computed, price, times)
             versions.update(dict.fromkeys(changed, 1))
         if setup.schedule.deliver_final and setup.schedule.ends(span.first + span.rounds - 1):
             for whose, (work, _) in span.works.items():
                 payload = final_blocks(work, span.stage)
                 moved = traffic((payload,), (), planner.buffers)
                 followers[whose].moves(moved, 1)
-                numbers = numbers_of(payload.serialised_bytes, 0, 0.0, device, link)
-                seconds, joules = priced(np.array([numbers]), throttling=False)
-                followers[whose].spent["virtual_seconds"] += float(seconds[0])
-                followers[whose].spent["energy_joules"] += float(joules[0])
+                phases = Phases(numbers_of(payload.serialised_bytes, 0, 0.0, device, link))
+                followers[whose].spent["virtual_seconds"] += phases.seconds[0]
+                followers[whose].spent["energy_joules"] += phases.energy_joules
                 followers[whose].client_versions.sent(0, (payload,), versions)
     return [_total(subject, followers[subject.kind, subject.variant]) for subject in shown]
 

@@ -142,7 +142,7 @@ class Training(Learning):
         if self._window is None:
             # longest first, which balances the load of the workers; a training's seed is by client and dispatch, so
             # that results don't depend on the order
-            chosen.sort(key=lambda entry: -entry[1].cost.budgets()["flops"])
+            chosen.sort(key=lambda entry: -entry[1].amounts["flops"])
         for client, plan, metered, trains in chosen:
             self._begin(client, plan, self.state, dispatch, metered, trains or metered, wires)
         self._shares = self._may_share and in_order and largest_shard(len(sent)) > 1
@@ -175,7 +175,7 @@ class Training(Learning):
             inputs, kept = wires[plan.start], self.kept.of(client, keep) if keep else None
             seed = seeds.key(self.setup.seed, "training", client, dispatch.number)
             attack = attack_of(self.setup, client, seed)
-            peak = plan.cost.compute.peak_memory_bytes
+            peak = plan.compute.peak_memory_bytes
             task = TrainingTask(plan.form, scalars, inputs, client, seed, metered, attack, kept, peak=peak)
         self.under_way[client] = started = Started(client, dispatch.number, plan, state, task)
         if task is not None:

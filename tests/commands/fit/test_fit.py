@@ -16,9 +16,9 @@ from edgefl.commands.compose import compose, planner_of, predictor_of
 from edgefl.commands.fit.bounds import FitQuestion, Pricer
 from edgefl.commands.fit.changes import FitAxis, FitChange, Levels, axes_of, candidates, sets_of, steps_of, within
 from edgefl.commands.fit.fit import allowances_of
-from edgefl.cost import ClientCost, duration
+from edgefl.cost import price_rounds
 from edgefl.devices import load_device, load_link
-from edgefl.devices.budgets import BUDGETS
+from edgefl.devices.budgets import BUDGETS, amounts
 from edgefl.errors import EdgeflError, ScenarioError, UnitError, UnknownName
 from edgefl.planning.eligibility import gate
 from edgefl.records.fit import BudgetLimit
@@ -95,8 +95,8 @@ def costs_of(scenario: dict[str, Any], sets: list[str], kind: str = "text") -> T
         frozen = tuple(i.source for p in work.down for i in p.items if not stage.active(i.name) and not i.fixed)
         _, _, computed = planner.compute(work, base, client)
         _, moved = planner.moved(work, base, stage, frozen)
-        device, link = load_device(PI), load_link(WIFI)
-        return ClientCost(computed, moved, duration(computed, moved, device, link), device, link).budgets()
+        price = price_rounds([(computed, moved)], load_device(PI), load_link(WIFI))
+        return {name: values.item() for name, values in amounts(BUDGETS, price).items()}
 
     turns = [(offered, rounds[0]) for s in setup.schedule.stages for offered, rounds in setup.schedule.turns(s)]
     return [[costs(first, stage) for stage in offered] for offered, first in turns]
@@ -276,7 +276,7 @@ def test_no_bound_is_above_what_it_bounds(texts: dict[str, Any], samples: int) -
 
     exact = pricer()
     true = {
-        (levels, span.first): exact.cost(levels, span, span.stages[0]).budgets()
+        (levels, span.first): exact.cost(levels, span, span.stages[0])
         for levels in cells
         for span in exact.spans(levels)
     }
@@ -311,7 +311,7 @@ def test_gradients_are_alive_together_or_one_at_a_time(texts: dict[str, Any]) ->
         (span,) = pricer.spans(levels)
         floor = pricer.floor(levels, span, span.stages[0])
         assert floor == sum(sizes) + gradients
-        peak = pricer.cost(levels, span, span.stages[0]).compute.peak_memory_bytes
+        peak = pricer.cost(levels, span, span.stages[0])["memory"]
         assert floor <= peak
     assert peak < 2 * sum(sizes)
 

@@ -243,7 +243,7 @@ def test_judged_on_arrays_is_judged_one_by_one(declared: dict[str, Any]) -> None
             plan = planner.plan(int(group), int(device_), int(link), first, one.stage, ())
             budgets = {name: values[[client]] for name, values in setup.fleet.budgets.items()}
             budgets["seconds"] = np.minimum(budgets["seconds"], 0.4)
-            verdict = gate(plan.cost.budgets(), budgets)[0]
+            verdict = gate(plan.amounts, budgets)[0]
             assert one.eligible[client] == verdict.eligible
             assert BUDGETS[one.binding[client]] == verdict.binding
             assert one.seconds[client] == pytest.approx(verdict.costs["seconds"], rel=1e-12)
