@@ -409,7 +409,7 @@ def _check_payload(scenario: Scenario, method: Method) -> None:
         with errors_at(scenario, "payload", "up"):
             for kind in method.setting.kinds:
                 for variant in method.variants[kind]:
-                    encoded(method.client_work(kind, 1, variant), scenario.payload, (), method)
+                    encoded(method.client_work(kind, 1, variant).form, scenario.payload, (), method)
 
 
 def _check_schedule(scenario: Scenario, method: Method, schedule: Schedule) -> None:

@@ -116,7 +116,8 @@ class ScoringPlanner:
         key = (group, device, link, stage.index, old)
         if key not in self._known:
             # what is kept is neither sent nor computed anew
-            fitted, cost_key, computed = self.planner.compute(replace(work, keep=()), base, client)
+            form = replace(work.form, keep=())
+            fitted, cost_key, computed = self.planner.compute(form, work.scalars, base, client)
             down = travelling(work.form, stage, old)
             hardware, connection = setup.fleet.devices[device], setup.fleet.links[link]
             moved = traffic(down, (), self.planner.buffers)
@@ -143,9 +144,8 @@ class ScoringPlanner:
         full = self.setup.with_metrics(asked)
         known = self._works.get(key)
         if known is None or known[0] != full.form:
-            work = encoded(stage.cut(full), self.setup.payload, self.planner.buffers, self.setup.method)
-            base = work_key(replace(work.form, keep=()))
-            known = self._works[key] = full.form, interned(work.form), base
+            form = encoded(stage.cut(full).form, self.setup.payload, self.planner.buffers, self.setup.method)
+            known = self._works[key] = full.form, interned(form), work_key(replace(form, keep=()))
             self._known = {}
         _, form, base = known
         self._of_round[key] = form.bound(at_stage(full.scalars, stage.index)), base

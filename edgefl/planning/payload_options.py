@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema, field_validator
 
 from edgefl.errors import MethodError
 from edgefl.methods import Method
 from edgefl.registry.part_fields import Fields, parse_options
-from edgefl.work import Address, Codec, Work
+from edgefl.work import Address, Codec, Description
+
+Described = TypeVar("Described", bound=Description)
 
 
 def parse_codec(value: Any) -> Any:
@@ -65,8 +67,8 @@ def _codec(given: str | BaseModel) -> Codec | None:
     return None if codec == Codec() else codec
 
 
-def encoded(work: Work, options: PayloadOptions, buffers: Collection[Address], method: Method) -> Work:
-    """The work with payloads encoded as ``options`` say; ``buffers`` (BatchNorm's) are sent unchanged.
+def encoded(work: Described, options: PayloadOptions, buffers: Collection[Address], method: Method) -> Described:
+    """The work or form with payloads encoded as ``options`` say; ``buffers`` (BatchNorm's) are sent unchanged.
 
     Raises MethodError for a codec of changes (``top_k``) if an uploaded item isn't one of a downloaded parameter.
     """

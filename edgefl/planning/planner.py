@@ -30,6 +30,7 @@ from edgefl.planning.setup import Setup
 from edgefl.planning.versions import computed_once, travelling
 from edgefl.schedules import KEEP, Stage
 from edgefl.work import Address, Description, Form, Payload, Scalars, Source, Work, digest, interned
+from edgefl.work.description import Scalar
 from edgefl.work.optimizer.learning_rates import at_stage
 
 Start = tuple[str, Hashable, int, tuple[str, ...]]
@@ -148,8 +149,8 @@ class Planner:
             known = self._stages[at] = full.form, *known[1:]
         else:
             # applied last: method, schedule and predictor see decoded payloads only
-            work = encoded(stage.cut(full), self.setup.payload, self.buffers, self.setup.method)
-            known = self._stages[at] = full.form, interned(work.form), work_key(work.form)
+            form = encoded(stage.cut(full).form, self.setup.payload, self.buffers, self.setup.method)
+            known = self._stages[at] = full.form, interned(form), work_key(form)
             self.revisions[at] += 1
             # works of equal cost may send different payloads in another round or to another kind
             self._traffic = {k: v for k, v in self._traffic.items() if k[:2] != (kind, stage.index)}
@@ -168,37 +169,46 @@ class Planner:
             self._full[kind, variant] = self.setup.method.client_work(kind, round, variant)
         return self._full[kind, variant]
 
-    def compute(self, work: Work, base: str, client: int, *, again: bool = False) -> tuple[Form, str, ComputeCost]:
-        """The form of ``self.work(...)`` fitted to a client's samples, its cost key and its device-independent cost.
+    def compute(
+        self, form: Form, scalars: Mapping[str, Scalar], base: str, client: int, *, again: bool = False
+    ) -> tuple[Form, str, ComputeCost]:
+        """A form fitted to a client's samples, its cost key and its device-independent cost.
 
+        ``base`` is the part of the key that ``self.form(...)`` gives; only a prediction reads the ``scalars``.
         ``again`` says that the client has kept the activations that the work would compute.
         """
         source = self.setup.clients.client(client)
-        fitted = work.fitted(source.size)
-        return fitted.form, *self._computed(fitted, source, base, client, KEEP if again else None)
+        fitted = form.fitted(source.size)
+        return fitted, *self._computed(fitted, scalars, source, base, client, KEEP if again else None)
 
     def _computed(
-        self, work: Work, source: Source, base: str, client: int, without: str | None = None
+        self,
+        form: Form,
+        scalars: Mapping[str, Scalar],
+        source: Source,
+        base: str,
+        client: int,
+        without: str | None = None,
     ) -> tuple[str, ComputeCost]:
-        key = self._key(work, source, base, client)
-        counts = tuple(n for p in work.passes for n in source.counts(p).values())
-        cost_key = (key, len(work.passes), counts, without)
+        key = self._key(form, source, base, client)
+        counts = tuple(n for p in form.passes for n in source.counts(p).values())
+        cost_key = (key, len(form.passes), counts, without)
         if cost_key not in self._compute:
-            trace = self.predictor.trace(work, source, key)
-            self._compute[cost_key] = compute_cost(work.form, source, trace, without)
+            trace = self.predictor.trace(form.bound(scalars), source, key)
+            self._compute[cost_key] = compute_cost(form, source, trace, without)
         return key, self._compute[cost_key]
 
     def wanted(self, work: Work, base: str, client: int) -> PriceRequest:
         """What another process needs to price ``self.work(...)`` for a client."""
         source = self.setup.clients.client(client)
         fitted = work.fitted(source.size)
-        key = self._key(fitted, source, base, client)
+        key = self._key(fitted.form, source, base, client)
         return PriceRequest(self.predictor.device, key, fitted, ShapeSource.of(fitted, source))
 
-    def _key(self, work: Work, source: Source, base: str, client: int) -> str:
-        passes = (client, repr(work.passes))
+    def _key(self, form: Form, source: Source, base: str, client: int) -> str:
+        passes = (client, repr(form.passes))
         if passes not in self._passes:
-            self._passes[passes] = passes_key(work.form, source)
+            self._passes[passes] = passes_key(form, source)
         return digest([base, self._passes[passes], self.predictor.device])
 
     def moved(
@@ -216,10 +226,12 @@ class Planner:
 
     def demand(self, client: int, round: int, stage: Stage, old: tuple[str, ...] = ()) -> Demand:
         """Device-independent demand of a client's round at this stage; ``old`` are its stale copies."""
-        work, base = self.work(self.setup.kind_of(client), round, stage, self.setup.variant_of(client))
-        once = computed_once(work.form)
-        fitted, key, computed = self.compute(work, base, client, again=once is not None and once not in old)
-        down, moved = self.moved(work.form, base, stage, old)
+        at = self.setup.kind_of(client), round, stage, self.setup.variant_of(client)
+        form, base = self.form(*at)
+        once = computed_once(form)
+        again = once is not None and once not in old
+        fitted, key, computed = self.compute(form, self.scalars(*at), base, client, again=again)
+        down, moved = self.moved(form, base, stage, old)
         return Demand(fitted, key, computed, down, moved)
 
     @property
@@ -269,6 +281,6 @@ class Planner:
         for known, cost in self._server:
             if known == work.form:
                 return cost
-        cost = self._computed(work, self.setup.clients.server(), work_key(work.form), -1)
+        cost = self._computed(work.form, work.scalars, self.setup.clients.server(), work_key(work.form), -1)
         self._server = [*self._server[-31:], (work.form, cost)]
         return cost

@@ -72,8 +72,8 @@ def listed(names: Collection[str]) -> str:
     return f"{first!r}" + (f" and {len(more)} more" if more else "")
 
 
-def works(method: Method, schedule: Schedule) -> Iterator[tuple[Work, Stage, str, int, Hashable]]:
-    """``(work, stage, kind, round, variant)``: full works for every stage on offer, in its first and last round."""
+def checked_rounds(method: Method, schedule: Schedule) -> Iterator[tuple[Stage, str, int, Hashable]]:
+    """``(stage, kind, round, variant)``: every stage on offer, in its first and last round, and who takes part."""
     last = 0
     rounds = {}
     for stage in schedule.stages:
@@ -83,13 +83,13 @@ def works(method: Method, schedule: Schedule) -> Iterator[tuple[Work, Stage, str
         for kind in method.setting.kinds:
             for round in sorted(rounds.get(stage.index, {1, schedule.rounds})):
                 for variant in method.variants[kind] if method.participates(kind, round) else ():
-                    yield method.client_work(kind, round, variant), stage, kind, round, variant
+                    yield stage, kind, round, variant
 
 
 def check_works(method: Method, schedule: Schedule) -> None:
     """Raise MethodError if the work of a client can't be split into the schedule's stages, or breaks a rule."""
-    for full, stage, kind, round, variant in works(method, schedule):
-        again = method.client_work(kind, round, variant)
+    for stage, kind, round, variant in checked_rounds(method, schedule):
+        full, again = (method.client_work(kind, round, variant) for _ in range(2))
         if full != again or dict(full.scalars) != dict(again.scalars):
             raise MethodError(f"two calls of work() give different works for {kind} clients, round {round} ({BLIND})")
         for rule, names, fault in broken(stage.cut(full), stage):

@@ -369,6 +369,21 @@ class Description:
         """What ``encode`` wrote."""
         return from_data(cls, json.loads(text))
 
+    def fitted(self, size: Callable[[Pass], int]) -> Self:
+        """This for a node with ``size(pass)`` samples: batches of the node's own samples are limited to that size.
+
+        A smaller batch lowers the peak memory.  The cost follows, because the batch is part of the cost key.  One
+        whose batches all fit is returned as it is.
+        """
+        # epochs repeat the same objects: each is fitted once
+        distinct = {id(p): p for p in self.passes}
+        for key, p in distinct.items():
+            if p.data in ("private", HELD_OUT) and (batch := max(1, min(p.batch, size(p)))) != p.batch:
+                distinct[key] = replace(p, batch=batch)
+        passes = tuple(distinct[id(p)] for p in self.passes)
+        same = all(new is old for new, old in zip(passes, self.passes, strict=True))
+        return self if same else replace(self, passes=passes)
+
     def received(self, wire: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Tensors that the node starts from, by item name; ``wire`` holds wire tensors and kept items."""
         if not any(p.codec for p in self.down):
@@ -425,21 +440,6 @@ class Work(Description):
             if p.train or not some_train:
                 changed[key] = replace(p, around=(*p.around, wrapper), args=cast(StepArgs, {**p.args, **args}))
         return replace(self, passes=tuple(changed[id(p)] for p in self.passes))
-
-    def fitted(self, size: Callable[[Pass], int]) -> Work:
-        """This work for a node with ``size(pass)`` samples: batches of the node's own samples are limited to that size.
-
-        A smaller batch lowers the peak memory.  The cost follows, because the batch is part of the cost key.  A work
-        whose batches all fit is returned as it is.
-        """
-        # epochs repeat the same objects: each is fitted once
-        distinct = {id(p): p for p in self.passes}
-        for key, p in distinct.items():
-            if p.data in ("private", HELD_OUT) and (batch := max(1, min(p.batch, size(p)))) != p.batch:
-                distinct[key] = replace(p, batch=batch)
-        passes = tuple(distinct[id(p)] for p in self.passes)
-        same = all(new is old for new, old in zip(passes, self.passes, strict=True))
-        return self if same else replace(self, passes=passes)
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,13 @@ class TrainingOptions(Fields):
         return value
 
     @model_validator(mode="after")
-    def _scaled(self) -> TrainingOptions:
+    def _check(self) -> TrainingOptions:
+        self._check_precision()
+        self._check_gradients()
+        self._check_single_steps()
+        return self
+
+    def _check_precision(self) -> None:
         if self.precision == "float64" and self.optimizer == "mezo":
             raise ValueError("optimizer mezo draws and sends float32 numbers: set precision: float32")
         kind: type[Optimizer] = registry.get("optimizer", self.optimizer_name)
@@ -165,27 +171,21 @@ class TrainingOptions(Fields):
                 f"float16 scales its loss, which implementation {self.implementation} can't do without waiting for "
                 "the device at every step: set implementation: fused, or precision: bfloat16"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _without_gradients(self) -> TrainingOptions:
-        if self.optimizer != "mezo":
-            if self.epsilon != type(self).model_fields["epsilon"].default:
-                raise ValueError(f"epsilon belongs to optimizer mezo, not {self.optimizer_name}")
-            return self
+    def _check_gradients(self) -> None:
         fields = type(self).model_fields
-        if changed := [
-            name for name in NO_GRADIENTS if getattr(self, name) != fields[name].get_default(call_default_factory=True)
-        ]:
+        reads = ("epsilon",) if self.optimizer != "mezo" else NO_GRADIENTS
+        changed = [n for n in reads if getattr(self, n) != fields[n].get_default(call_default_factory=True)]
+        if changed and self.optimizer != "mezo":
+            raise ValueError(f"epsilon belongs to optimizer mezo, not {self.optimizer_name}")
+        if changed:
             raise ValueError(
                 f"optimizer mezo has no gradients and only a learning rate: leave out {', '.join(changed)}"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _each_alone(self) -> TrainingOptions:
+    def _check_single_steps(self) -> None:
         if not (self.step_in_backward or self.offload_states) or self.optimizer == "mezo":
-            return self
+            return
         needs = {"accumulation": self.accumulation > 1, "clip": self.clip is not None,
                  "precision: float16": self.precision == "float16"}  # fmt: skip
         if self.offload_states and needs["precision: float16"]:
@@ -203,7 +203,6 @@ class TrainingOptions(Fields):
                 f"{'step_in_backward' if self.step_in_backward else 'offload_states'} updates one parameter at a time, "
                 f"but optimizer {self.optimizer_name} may look at several; set optimizer: sgd, adam or adamw"
             )
-        return self
 
     @property
     def optimizer_name(self) -> str:
@@ -253,7 +252,7 @@ class TrainingOptions(Fields):
         factor = self.lr_factor(round)
         if self.scale_with_batch is not None:
             factor *= self.batch_of(pattern) * self.accumulation / self.scale_with_batch
-        scalars = self._scalars(self.lr * factor)
+        scalars: dict[str, Scalar] = {"lr": self.lr * factor, **self._other_scalars()}
         if self.rates:
             rates = {key: stated(rate) for key, rate in self.rates.items()}
             scalars["rates"] = {
@@ -264,9 +263,10 @@ class TrainingOptions(Fields):
 
     def server_scalars_of(self, round: int, lr: float) -> dict[str, Scalar]:
         """The optimizer's scalars for the server's own model at rate ``lr``: no rates by part, no scaling."""
-        return self._scalars(lr * self.lr_factor(round))
+        return {"lr": lr * self.lr_factor(round), **self._other_scalars()}
 
-    def _scalars(self, lr: float) -> dict[str, Scalar]:
+    def _other_scalars(self) -> dict[str, Scalar]:
+        """The scalars that the optimizer reads beside its learning rate."""
         kind: type[Optimizer] = registry.get("optimizer", self.optimizer_name)
         read = {name: getattr(self, name) for name in kind.reads}
-        return {"lr": lr, **{name: list(v) if isinstance(v, tuple) else v for name, v in read.items()}}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in read.items()}

@@ -71,7 +71,7 @@ def test_every_client_does_the_first_way_that_fits_or_the_nearest(workload: Work
             tried = []
             for index, works in ways.items():
                 work = int(works[setup.clients.client_group[client]])
-                spent = workload.demands[work].on(fleet.device(client), fleet.link(client)).budgets()
+                spent = taken(workload.demands[work], fleet.device(client), fleet.link(client))
                 shares = [1 - spent[n] / budgets[n][client] for n in BUDGETS]
                 tried.append((min(shares) >= 0, min(shares), index, work, spent, shares.index(min(shares))))
                 if min(shares) >= 0:

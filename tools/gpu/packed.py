@@ -81,8 +81,8 @@ def trained(scenario: Any, kind: str, workers: int, devices: list[str], count: i
     tasks, flops, moved, steps = [], 0.0, 0.0, 0
     for number in range(count):
         client = members[number % len(members)]
-        form, _, cost = planner.compute(*planner.work(kind, 1, stage), client)
-        scalars = planner.scalars(kind, 1, stage)
+        (whole, base), scalars = planner.form(kind, 1, stage), planner.scalars(kind, 1, stage)
+        form, _, cost = planner.compute(whole, scalars, base, client)
         tasks.append(TrainingTask(form, scalars, state.inputs(form), client, number, peak=cost.peak_memory_bytes))
         flops += cost.forward_flops + cost.backward_flops
         moved += float((cost.operators[:, 1] * cost.operators[:, 2]).sum())

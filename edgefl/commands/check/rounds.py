@@ -22,7 +22,7 @@ from edgefl.commands.check.tiny_federation import TinyFederation
 from edgefl.commands.check.works import check_first_shapes, check_server_works, check_untrained_aggregation, check_work
 from edgefl.errors import MethodError
 from edgefl.methods import ServerState, Update
-from edgefl.planning.rules import works
+from edgefl.planning.rules import checked_rounds
 from edgefl.schedules import Schedule, Stage
 from edgefl.training import TrainingTask
 from edgefl.work import Work
@@ -39,8 +39,8 @@ def check_schedule(federation: TinyFederation, name: str, schedule: Schedule) ->
     if any(failure.startswith(f"{CheckRule.ANSWERS}: ") for failure in findings.failures):
         return
     try:
-        for work, stage, *_ in works(method, schedule):
-            stage.cut(work)
+        for stage, kind, round, variant in checked_rounds(method, schedule):
+            stage.cut(method.client_work(kind, round, variant))
     except MethodError as error:
         findings.refused[name] = str(error)
         return

@@ -224,7 +224,7 @@ class Pricer:
             work, base = planner.work(self.kind, span.first, stage, planner.setup.variant_of(self.client))
             self._begin_ahead(levels, span, stage)
             began = time.monotonic()
-            _, key, computed = planner.compute(work, base, self.client)
+            _, key, computed = planner.compute(work.form, work.scalars, base, self.client)
             self.seconds += time.monotonic() - began
             self._computed[cell_key] = computed
             self.keys.add(key)

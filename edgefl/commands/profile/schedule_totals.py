@@ -229,7 +229,7 @@ def _mean(planner: Planner, clients: AnyArray, work: Work, base: str) -> dict[st
     )
     sums = dict.fromkeys(COMPUTED, Fraction(0))
     for index, count in zip(first, counts, strict=True):
-        _, _, cost = planner.compute(work, base, int(clients[index]), again=keeps(work))
+        _, _, cost = planner.compute(work.form, work.scalars, base, int(clients[index]), again=keeps(work))
         for name in COMPUTED:
             sums[name] += int(count) * Fraction(getattr(cost, name))
     return {name: total / max(len(clients), 1) for name, total in sums.items()}
@@ -297,7 +297,7 @@ def followed(
                 follower.moves(moved, times)
                 if whose in clients:
                     again = once is not None and once not in old
-                    computed = planner.compute(work, base, clients[whose], again=again)[2]
+                    computed = planner.compute(work.form, work.scalars, base, clients[whose], again=again)[2]
                     price = price_rounds([(computed, moved)], device, link, throttling=setup.fleet.throttling)
                     follower.rounds += times
                     follower.per_sample += times * epochs * computed.fvcore_macs_per_sample

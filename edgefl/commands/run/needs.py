@@ -86,7 +86,9 @@ def peaks_of(planner: Planner) -> dict[str, int]:
                 if not len(members) or not setup.participates(kind, first):
                     continue
                 largest = int(members[int(samples[members].argmax())])
-                _, _, cost = planner.compute(*planner.work(kind, first, stage, variant), largest)
+                form, base = planner.form(kind, first, stage, variant)
+                scalars = planner.scalars(kind, first, stage, variant)
+                _, _, cost = planner.compute(form, scalars, base, largest)
                 what = f"the work of kind {kind!r} at stage {stage.index}"
                 peaks[what] = max(peaks.get(what, 0), cost.peak_memory_bytes)
         for split in {setup.evaluation.split, setup.evaluation.final}:
