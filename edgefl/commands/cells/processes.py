@@ -67,7 +67,7 @@ class ProcessCells:
 
     def ready(self, workers: Sequence[_Process]) -> list[_Process]:
         """Those whose pipe has a message or has ended; waits for the first."""
-        by_pipe = {worker.pipe: worker for worker in workers}
+        by_pipe: dict[object, _Process] = {worker.pipe: worker for worker in workers}
         return [by_pipe[pipe] for pipe in wait([worker.pipe for worker in workers])]
 
     def close(self, workers: Sequence[_Process]) -> None:
