@@ -19,7 +19,7 @@ from dataclasses import replace
 import numpy as np, torch
 from pydantic import BaseModel
 from torch import nn
-import edgefl
+import edgefl, edgefl.work.optimizer.kinds as kinds
 from edgefl.data.collection import Collection, DataSet
 from edgefl.devices import Availability
 from edgefl.methods import ByUpdate, Method, ServerOptimizer
@@ -142,6 +142,25 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
         part("aggregation", "ByUpdate", "def shares(self):\n    return [1.0]"),
         {},
         "has shares(self) in line 17 of plug.py, which is called with (self, group)",
+    ),
+    "a selection made of the section alone": (
+        part("selection", "Selection", "def __init__(self, options, seed):\n    super().__init__(options, seed)"),
+        {},
+        "has __init__(self, options, seed) in line 17 of plug.py, which is called with (self, options, section, seed)",
+    ),
+    "a rule that reads its options elsewhere": (
+        part("aggregation", "ByUpdate", "def shares(self, group):\n    return [self.own.share] * len(group)"),
+        {"aggregation": {"rule": "mine"}},
+        "AttributeError: 'Mine' object has no attribute 'own'",
+    ),
+    "an optimizer that is never made": (
+        part(
+            "optimizer",
+            "kinds.Optimizer",
+            "@classmethod\ndef build(cls, parameters, settings, implementation):\n    return torch.optim.SGD(parameters, 1)",
+        ),
+        {},
+        "has build as a classmethod, which is called on an object: write self in place of cls",
     ),
     "a server's step without what it keeps": (
         part("server optimizer", "ServerOptimizer", "def step(self, value, change, kept):\n    return value + change"),

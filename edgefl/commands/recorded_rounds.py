@@ -100,7 +100,7 @@ def policy_of(run: Run) -> Any:
         return None
     # the selection of a plug-in isn't needed, and may not be there
     section = {name: value for name, value in run.scenario["round"].items() if name != "selection"}
-    return registry.get("round policy", name)(RoundOptions.model_validate(section))
+    return RoundOptions.model_validate(section).build_policy()
 
 
 def server_spans(record: PlayedRound, last_landing: float | None, window: float | None = None) -> list[ServerInterval]:

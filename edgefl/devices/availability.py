@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import BaseModel
 
 from edgefl import registry, seeds
 from edgefl.arrays import Booleans, Floats, Integers
@@ -21,13 +20,13 @@ from edgefl.devices.availability_options import (
     AvailabilityOptions,
     DiurnalOptions,
     MarkovOptions,
-    NoOptions,
     TraceOptions,
 )
 from edgefl.devices.availability_trace import AvailabilityIntervals, read_trace
 from edgefl.devices.calls import Calls
 from edgefl.errors import PluginError
 from edgefl.registry.answers import named
+from edgefl.registry.part_fields import Fields
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -47,7 +46,7 @@ class Availability:
     client.
     """
 
-    Options: ClassVar[type[BaseModel]] = NoOptions
+    Options: ClassVar[type[Fields]] = Fields
     """Fields of a scenario's ``fleet.availability.NAME``; a subclass of ``Availability.Options``."""
     summary: ClassVar[str] = ""
     """Its description in the scenario's JSON Schema."""
@@ -103,7 +102,7 @@ class Availability:
 
 def availability_of(options: AvailabilityOptions | Literal["always"], clients: int, seed: int) -> Availability:
     """The availability that the options specify.  Raises DeviceError if a trace's file is invalid."""
-    name, own = ("always", None) if options == "always" else options.chosen
+    name, own = ("always", Fields()) if options == "always" else options.chosen
     made: Availability = registry.get("availability", name)(own, seed)
     return made
 

@@ -142,10 +142,6 @@ class TraceOptions(Fields):
         return value
 
 
-class NoOptions(Fields):
-    """No fields; the base of those of an availability of one's own."""
-
-
 class _NamedAvailability(NamedTuple):
     """An availability that isn't a field, as a scenario states it."""
 

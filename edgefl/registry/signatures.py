@@ -20,6 +20,7 @@ _MADE_WITH: dict[str, tuple[str, ...]] = {
     "server optimizer": ("options", "section"),
     "codec": ("options",),
     "metric": ("options",),
+    "optimizer": ("options",),
     "availability": ("options", "seed"),
     "attack": ("options", "classes", "seed"),
 }
@@ -51,6 +52,8 @@ def unfit(noun: str, part: Any) -> str:
     for name, own, above in _overridden(part) if isinstance(part, type) else ():
         if isinstance(vars(above)[name], FunctionType) and not (callable(own) or hasattr(own, "__get__")):
             return f"has {name} = {own!r:.60}, which can't be called"
+        if isinstance(vars(above)[name], FunctionType) and isinstance(own, classmethod):
+            return f"has {name} as a classmethod, which is called on an object: write self in place of cls"
     return ""
 
 

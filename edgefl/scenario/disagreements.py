@@ -19,7 +19,6 @@ from edgefl.methods.aggregation.rules import rule
 from edgefl.models import ModelOptions
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
 from edgefl.planning.stop_options import StopOptions
-from edgefl.registry.part_fields import build_part
 from edgefl.scenario.document import Document, KeyPath
 from edgefl.work.optimizer.learning_rates import TOWERS, stated
 from edgefl.work.training_options import TrainingOptions
@@ -111,7 +110,7 @@ def _aggregation_errors(
     """Rules that need several updates at a time, under a policy that applies them one by one, or whose rounds never
     have as many as withstand one attacker, where some attack."""
     errors = []
-    policy = build_part("round policy", round_.policy, round_)
+    policy = round_.build_policy()
     attack = fleet.failures.attack
     if not policy.at_once and not aggregation.adds_up and attack is not None and attack.share:
         most, withstands = policy.holds(cohort), rule(aggregation).withstands

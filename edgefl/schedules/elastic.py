@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeInt, field_validator
 
 from edgefl.schedules.staged import depths_of
-from edgefl.schedules.stages import EARLY, PARTS, Schedule, ScheduleOptions, Stage, StageCount
+from edgefl.schedules.stages import EARLY, PARTS, Schedule, Stage, StageCount
 
 Part = Literal["all", "progressive", "layerwise"]
 
@@ -21,7 +21,7 @@ class Elastic(Schedule):
     single stages.  The server's model is complete in every round.
     """
 
-    class Options(ScheduleOptions):
+    class Options(Schedule.Options):
         """Fields of ``schedule: {name: elastic}``."""
 
         name: Literal["elastic"] = "elastic"

@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt, field_validator
 
 from edgefl.errors import MethodError
 from edgefl.models.adapters import FACTORS, AdapterOptions, LoraOptions
-from edgefl.schedules.stages import PARTS, Aggregation, Schedule, ScheduleOptions, Stage
+from edgefl.schedules.stages import PARTS, Aggregation, Schedule, Stage
 from edgefl.work.description import Item, Payload, Work
 from edgefl.work.slices import cut_between
 
@@ -28,7 +28,7 @@ class FlexLoRA(Schedule):
     needs: ClassVar[Mapping[str, object]] = {"adapter": {"name": "lora"}, "schedule": "flexlora"}
     averages: ClassVar[Literal["values", "products"]] = "products"
 
-    class Options(ScheduleOptions):
+    class Options(Schedule.Options):
         """Fields of ``schedule: {name: flexlora}``."""
 
         name: Literal["flexlora"] = "flexlora"

@@ -13,7 +13,7 @@ from torch import Tensor
 from edgefl import models
 from edgefl.errors import MethodError
 from edgefl.models.tower import Tower
-from edgefl.schedules.stages import EARLY, PARTS, Schedule, ScheduleOptions, Stage
+from edgefl.schedules.stages import EARLY, PARTS, Schedule, Stage
 from edgefl.work.description import Description, Pass, StepArgs, Work
 from edgefl.work.steps import Context, Step, Wrapper
 
@@ -28,7 +28,7 @@ class FrozenPrefix(Schedule):
     for all later rounds: the prefix never changes.
     """
 
-    class Options(ScheduleOptions):
+    class Options(Schedule.Options):
         """Fields of ``schedule: {name: frozen-prefix, blocks: 3}``."""
 
         name: Literal["frozen-prefix"] = "frozen-prefix"

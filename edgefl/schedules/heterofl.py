@@ -15,7 +15,7 @@ from edgefl import models, registry
 from edgefl.errors import MethodError
 from edgefl.models import width as widths
 from edgefl.models.model import ModelDescription
-from edgefl.schedules.stages import PARTS, Schedule, ScheduleOptions, Stage
+from edgefl.schedules.stages import PARTS, Schedule, Stage
 from edgefl.work.description import Edit, Item, Payload, Work
 from edgefl.work.slices import Cut, cut_between
 
@@ -28,7 +28,7 @@ class HeteroFL(Schedule):
 
     paper = "Diao, Ding and Tarokh 2021"
 
-    class Options(ScheduleOptions):
+    class Options(Schedule.Options):
         """Fields of ``schedule: {name: heterofl}``."""
 
         name: Literal["heterofl"] = "heterofl"

@@ -9,13 +9,13 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeInt, model_validator
 
 from edgefl.errors import MethodError
-from edgefl.schedules.stages import EARLY, PARTS, Schedule, ScheduleOptions, Stage, StageCount
+from edgefl.schedules.stages import EARLY, PARTS, Schedule, Stage, StageCount
 
 
 class EndToEnd(Schedule):
     """Every block trains in every round."""
 
-    class Options(ScheduleOptions):
+    class Options(Schedule.Options):
         """Fields of ``schedule: {name: end-to-end}``."""
 
         name: Literal["end-to-end"] = "end-to-end"
@@ -25,7 +25,7 @@ class EndToEnd(Schedule):
         super().__init__((Stage(1, dict(blocks), dict.fromkeys(blocks, 0), PARTS, rounds),))
 
 
-class StagedOptions(ScheduleOptions):
+class StagedOptions(Schedule.Options):
     """Options of schedules whose stages follow one another."""
 
     stages: StageCount | Annotated[list[NonNegativeInt], Field(min_length=1)] = Field(

@@ -15,7 +15,7 @@ from edgefl import models, registry
 from edgefl.errors import MethodError
 from edgefl.models.adapters import AdapterOptions
 from edgefl.registry.answers import check_answers
-from edgefl.registry.part_fields import Fields
+from edgefl.registry.part_fields import NamedFields
 from edgefl.work.description import Item, Payload, Work
 from edgefl.work.optimizer.learning_rates import at_stage
 
@@ -169,8 +169,13 @@ class Schedule:
 
     A schedule that ``adapts`` sees each round that ends (``learn``), and may end the stage then (``end_stage``).  The
     rounds of its ``stages`` are the most that they may last: what is priced beforehand is at most what a run costs.
-    What it remembers of earlier rounds belongs into ``written`` and ``restore``, or a resumed run would differ.
+    What it remembers of earlier rounds belongs into ``to_data`` and ``load_data``, or a resumed run would differ.
     """
+
+    class Options(NamedFields):
+        """Options of every schedule."""
+
+        rounds: PositiveInt | None = Field(None, description="rounds in all (10 if nothing says otherwise)")
 
     stages: tuple[Stage, ...]
     """The stages in order."""
@@ -289,10 +294,3 @@ class Schedule:
         """The stage that ends with this round; None if none does."""
         stage = self.stage(round)
         return stage if self._ends[stage.index - 1] == round else None
-
-
-class ScheduleOptions(Fields):
-    """Options of every schedule."""
-
-    name: str
-    rounds: PositiveInt | None = Field(None, description="rounds in all (10 if nothing says otherwise)")

@@ -97,7 +97,7 @@ class Simulation:
         if setup.schedule.adapts:
             setup = replace(setup, schedule=setup.schedule.fresh())
         planner = Planner(setup, predictor)
-        policy: Policy = build_part("round policy", setup.round.policy, setup.round)
+        policy: Policy = setup.round.build_policy()
         selection: Selection = build_part("selection", setup.round.selection, setup.round, setup.seed)
         clients, keeping = len(setup.clients.client_kind), _freezes(setup)
         scoring = None if setup.held_out is None else ScoringPlanner(setup, planner, setup.held_out)

@@ -13,8 +13,8 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from edgefl import registry
 from edgefl.devices.attackers import AttackOptions
+from edgefl.registry.part_fields import build_part
 from edgefl.work import Item, Pass, Payload, Source, TensorSpec
 
 
@@ -71,9 +71,8 @@ class Attack:
     def from_data(raw: list[Any]) -> Attack:
         """The attack of which ``to_data`` made this; it may have been JSON.  Raises PluginError in a worker."""
         options, classes, seed = raw
-        part = registry.get("attack", options["kind"])
-        made: Attack = part(part.Options.model_validate(options), classes, seed)
-        return made
+        attack: Attack = build_part("attack", options, classes, seed, key="kind")
+        return attack
 
 
 # --- edgefl's own ----------------------------------------------------------------------------------------------------

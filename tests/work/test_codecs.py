@@ -95,8 +95,11 @@ def test_bytes_of_a_vit_small_by_hand(codec: Codec | None, bytes_: int) -> None:
 
 
 def test_a_share_of_places_is_rounded_up_and_never_by_a_binary_fraction() -> None:
-    assert [Float32({"top_k": 0.07}).kept(n) for n in (2, 14, 100, 101)] == [1, 1, 7, 8]
-    assert [Float32({"top_k": share}).kept(1000) for share in (0.001, 0.3, 0.29, 1.0)] == [1, 300, 290, 1000]
+    def kept(share: float, elements: int) -> int:
+        return Float32(Float32.Options(top_k=share)).kept(elements)
+
+    assert [kept(0.07, n) for n in (2, 14, 100, 101)] == [1, 1, 7, 8]
+    assert [kept(share, 1000) for share in (0.001, 0.3, 0.29, 1.0)] == [1, 300, 290, 1000]
 
 
 # errors of rounding -------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from edgefl.cost import Predictor
 from edgefl.methods import Method
 from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario, load
-from edgefl.schedules.stages import ScheduleOptions
+from edgefl.schedules import Schedule
 from edgefl.training import Node, TrainingTask
 from edgefl.work.update import Update
 
@@ -62,7 +62,7 @@ def played_scenario(
     sections: dict[str, Any] = {"round": {"cohort": 2}, "schedule": {"name": "end-to-end", "rounds": ROUNDS}}
     match kind:
         case "schedule":
-            rounds = {"rounds": ROUNDS} if "rounds" in getattr(owner, "Options", ScheduleOptions).model_fields else {}
+            rounds = {"rounds": ROUNDS} if "rounds" in getattr(owner, "Options", Schedule.Options).model_fields else {}
             sections["schedule"] = {**rounds, **own}
         case "selection":
             sections["round"]["selection"] = own

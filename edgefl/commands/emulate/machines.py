@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 from numpy.typing import ArrayLike
 
-from edgefl import registry, units
+from edgefl import units
 from edgefl.arrays import Booleans, Floats
 from edgefl.devices import Device, FailureOptions, Fleet
 from edgefl.devices.availability import Always
@@ -39,7 +39,7 @@ def _refused(scenario: Scenario, setup: Setup) -> Iterator[str]:
         yield "an emulation plays one scenario, and this one compares several: --set compare=null"
     if scenario.training.mode != "real":
         yield "an emulation trains: leave out training.mode"
-    if not registry.get("round policy", scenario.round.policy_name)(scenario.round).waits_for_all:
+    if not scenario.round.build_policy().waits_for_all:
         yield f"only synchronous rounds are emulated, not round.policy: {scenario.round.policy_name}"
     if scenario.round.over_selection:
         yield "round.over_selection isn't emulated: leave it out"

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from edgefl import models, registry
+from edgefl import models
 from edgefl.commands.compose import compose, errors_at, federation_of, predictor_of
 from edgefl.commands.export import check_tracker
 from edgefl.commands.run.fingerprint import check_importable
@@ -21,7 +20,6 @@ from edgefl.machine.host import free_bytes
 from edgefl.models import peft_folder, quantised
 from edgefl.planning.cohort_places import places
 from edgefl.planning.planner import Planner
-from edgefl.planning.round_options import RoundOptions
 from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario
 from edgefl.training import Executor, ProcessExecutor
@@ -134,7 +132,7 @@ class WaitingUpdates:
 def held_updates(setup: Setup) -> WaitingUpdates:
     """The updates that the server holds at a time: none if it adds them up, or mixes them in, as they land."""
     method, options = setup.method, setup.round
-    policy = _policy(options)
+    policy = options.build_policy()
     if (method.adds_up and not policy.overlapping) or policy.at_once:
         return WaitingUpdates(0, 0)
     kinds = [kind for kind in setup.clients.kinds if kind not in options.leave_out]
@@ -151,11 +149,6 @@ def held_updates(setup: Setup) -> WaitingUpdates:
     if options.stratify and not policy.overlapping and held == total:
         return WaitingUpdates(total, sum(n * sizes[kind] for kind, n in counts.items()))
     return WaitingUpdates(held, held * max(sizes.values()))
-
-
-def _policy(options: RoundOptions) -> Any:
-    """The round policy, an ``edgefl.simulation.Policy``."""
-    return registry.get("round policy", options.policy_name)(options)
 
 
 def _upload_bytes(setup: Setup, kind: str) -> int:
@@ -195,7 +188,7 @@ def check_updates(scenario: Scenario, setup: Setup, folder: Path, on_message: Ca
         f"{show_bytes(memory)} for them in memory (executor.updates_memory) and {show_bytes(disk)} at {place}"
     )
     if need.bytes - memory > disk:
-        field: str = _policy(scenario.round).size
+        field: str = scenario.round.build_policy().size
         raise scenario.error(tuple(field.split(".")), f"{facts}; allowed: {_allowed(scenario, setup, field)}")
     on_message(f"{facts}: those beyond the memory lie in a temporary file there")
 

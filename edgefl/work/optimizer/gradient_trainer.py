@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import increment_version
 
-from edgefl import registry
 from edgefl.errors import MethodError
+from edgefl.registry.part_fields import build_part
 from edgefl.work.description import OptimizerSettings, Pass, Work
 from edgefl.work.meter.meter import Meter, NoMeter, unmetered
 from edgefl.work.meter.trace import UPDATE
@@ -32,7 +32,7 @@ def make_optimizer(work: Work, named: Mapping[str, Tensor]) -> torch.optim.Optim
     parameters: list[Any] = list(named.values())
     if settings.get("rates"):
         parameters = [{**group, "params": [named[n] for n in names]} for group, names in grouped(settings, named)]
-    kind: type[Optimizer] = registry.get("optimizer", settings["name"])
+    kind: Optimizer = build_part("optimizer", {**settings.pop("options", {}), "name": settings["name"]})
     return kind.build(parameters, settings, settings.get("implementation", "fused"))
 
 

@@ -35,11 +35,13 @@ class Optimizer:
     precisions: ClassVar[tuple[str, ...]] = ("float64", "float32", "bfloat16", "float16")
     """Values of ``training.precision`` that it goes with."""
 
-    @classmethod
-    def build(cls, parameters: list[Any], settings: OptimizerSettings, implementation: str) -> torch.optim.Optimizer:
+    def __init__(self, options: Any):
+        self.options = options
+
+    def build(self, parameters: list[Any], settings: OptimizerSettings, implementation: str) -> torch.optim.Optimizer:
         """The optimizer of parameters, or of groups of them with rates of their own.
 
-        ``settings`` has ``lr``, the fields that it ``reads``, and its own ``options``.
+        ``settings`` has ``lr`` and the fields that it ``reads``.
         """
         raise NotImplementedError
 
@@ -70,8 +72,7 @@ class SGD(Optimizer):
     reads = ("weight_decay", "momentum")
     parameterwise = True
 
-    @classmethod
-    def build(cls, parameters: list[Any], settings: OptimizerSettings, implementation: str) -> torch.optim.Optimizer:
+    def build(self, parameters: list[Any], settings: OptimizerSettings, implementation: str) -> torch.optim.Optimizer:
         """torch's."""
         momentum, decay = settings.get("momentum", 0.0), settings.get("weight_decay", 0.0)
         kind, flags = light(torch.optim.SGD), _flags(implementation)
@@ -87,11 +88,10 @@ class Adam(Optimizer):
     parameterwise = True
     made: ClassVar[type[torch.optim.Adam]] = torch.optim.Adam
 
-    @classmethod
-    def build(cls, parameters: list[Any], settings: OptimizerSettings, implementation: str) -> torch.optim.Optimizer:
+    def build(self, parameters: list[Any], settings: OptimizerSettings, implementation: str) -> torch.optim.Optimizer:
         """torch's."""
         (first, second), decay = settings.get("betas", (0.9, 0.999)), settings.get("weight_decay", 0.0)
-        kind, flags = light(cls.made), _flags(implementation)  # type: ignore[arg-type]  # a class can be hashed
+        kind, flags = light(self.made), _flags(implementation)  # type: ignore[arg-type]  # a class can be hashed
         return kind(parameters, settings["lr"], (first, second), weight_decay=decay, **flags)
 
 
@@ -110,8 +110,7 @@ class AdamW8bit(AdamW):
 
     precisions = ("float32", "bfloat16")
 
-    @classmethod
-    def build(cls, parameters: list[Any], settings: OptimizerSettings, implementation: str) -> torch.optim.Optimizer:
+    def build(self, parameters: list[Any], settings: OptimizerSettings, implementation: str) -> torch.optim.Optimizer:
         """With the operators of bitsandbytes, whatever the ``implementation``.
 
         Raises MethodError if it isn't installed.
@@ -130,8 +129,7 @@ class MeZO(Optimizer):
 
     reads = ()
 
-    @classmethod
-    def build(cls, parameters: list[Any], settings: OptimizerSettings, implementation: str) -> torch.optim.Optimizer:
+    def build(self, parameters: list[Any], settings: OptimizerSettings, implementation: str) -> torch.optim.Optimizer:
         """Raises MethodError: it has no gradients for an optimizer of torch."""
         raise MethodError("mezo trains without gradients, so a work that needs them can't have it")
 
@@ -165,9 +163,9 @@ def optimizer_of(name: str, part: Any) -> Any:
             raise TypeError(f"needs {argument!r} without a default: write a subclass of Optimizer that gives it")
 
     def build(
-        cls: type, parameters: list[Any], settings: OptimizerSettings, implementation: str
+        self: Optimizer, parameters: list[Any], settings: OptimizerSettings, implementation: str
     ) -> torch.optim.Optimizer:
-        given: dict[str, object] = {"lr": settings["lr"], **settings.get("options", {})}
+        given: dict[str, object] = {"lr": settings["lr"], **self.options.model_dump(exclude={"name"})}
         if "weight_decay" in arguments:
             given["weight_decay"] = settings.get("weight_decay", 0.0)
         elif settings.get("weight_decay"):
@@ -178,7 +176,7 @@ def optimizer_of(name: str, part: Any) -> Any:
 
     written = {
         "Options": create_model("Options", __base__=Optimizer.Options, **cast(Any, fields)),
-        "build": classmethod(build),
+        "build": build,
         "__doc__": part.__doc__ if part.__module__.partition(".")[0] != "torch" else f"torch.optim.{part.__name__}.",
     }
     return type(name, (Optimizer,), written)

@@ -23,7 +23,6 @@ from typing import Literal
 
 import edgefl
 from edgefl.schedules import PARTS, Schedule, Stage
-from edgefl.schedules.stages import ScheduleOptions
 from edgefl.simulation import Selection
 from edgefl.simulation.policies import Synchronous
 from edgefl.simulation.selection import Chosen
@@ -39,7 +38,7 @@ def two_stages(first, rounds, blocks):
 class Dice(Schedule):
     """How long the first stage lasts is drawn from no seed."""
 
-    class Options(ScheduleOptions):
+    class Options(Schedule.Options):
         name: Literal["dice"] = "dice"
 
     def __init__(self, options, blocks):
@@ -49,7 +48,7 @@ class Dice(Schedule):
 
 @edgefl.register("schedule", "sound")
 class Sound(Schedule):
-    class Options(ScheduleOptions):
+    class Options(Schedule.Options):
         name: Literal["sound"] = "sound"
 
     def __init__(self, options, blocks):

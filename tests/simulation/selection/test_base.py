@@ -116,14 +116,14 @@ def test_where_everyone_is_ready_the_draw_is_the_one_of_recorded_figures(
     cohort: float, seed: int, round: int, stratify: bool
 ) -> None:
     options = RoundOptions(cohort=cohort, stratify=stratify)
-    chosen = Random(options, seed).choose(candidates(EVERYONE), round).clients
+    chosen = Random(Random.Options(), options, seed).choose(candidates(EVERYONE), round).clients
     assert chosen.tolist() == as_it_was_drawn(EVERYONE, options, seed, round)
 
 
 def test_so_is_that_of_many() -> None:
     options = RoundOptions(cohort=700)
     many = {"image": list(range(0, 90_000, 3)), "text": list(range(1, 30_000, 3))}
-    chosen = Random(options, 7).choose(candidates(many), 4).clients
+    chosen = Random(Random.Options(), options, 7).choose(candidates(many), 4).clients
     assert chosen.tolist() == as_it_was_drawn(many, options, 7, 4)
 
 
@@ -136,7 +136,7 @@ def test_only_the_ready_are_drawn_and_nobody_twice(
     ready = np.array(data.draw(st.lists(st.booleans(), min_size=30, max_size=30)))
     options = RoundOptions(cohort=share, stratify=stratify)
     given_ = candidates(able, lambda c: ready[c], POPULATION)
-    chosen = Random(options, seed).choose(given_, round)
+    chosen = Random(Random.Options(), options, seed).choose(given_, round)
     assert (np.diff(chosen.clients) > 0).all() and ready[chosen.clients].all()
     assert set(chosen.clients.tolist()) <= {c for found in able.values() for c in found}
     assert chosen.unready == chosen.asked - len(chosen.clients)
@@ -167,7 +167,7 @@ def test_rounds_seeds_and_calls_draw_differently() -> None:
     options = RoundOptions(cohort=0.5)
     draws = set()
     for seed in (1, 2):
-        selection = Random(options, seed)
+        selection = Random(Random.Options(), options, seed)
         for round in (1, 1, 2, 3, 4):
             draws.add(tuple(selection.choose(candidates(EVERYONE), round).clients.tolist()))
     assert len(draws) == 10
@@ -178,11 +178,13 @@ def test_nobody_to_draw_from(kind: type[Selection]) -> None:
     nobody = candidates(EVERYONE, lambda c: np.zeros(len(c), dtype=bool))
     for options in (RoundOptions(cohort=3), RoundOptions(), RoundOptions(stratify=False)):
         for count in (None, 4):
-            assert not len(kind(options, 1).choose(candidates({}), 1, count).clients)
+            assert not len(kind(kind.Options(), options, 1).choose(candidates({}), 1, count).clients)
             assert not len(
-                kind(options, 1).choose(candidates({"image": []}, population={"image": 4}), 1, count).clients
+                kind(kind.Options(), options, 1)
+                .choose(candidates({"image": []}, population={"image": 4}), 1, count)
+                .clients
             )
-            chosen = kind(options, 1).choose(nobody, 1, count)
+            chosen = kind(kind.Options(), options, 1).choose(nobody, 1, count)
             assert len(chosen.clients) == 0 and chosen.asked == chosen.unready == 30
 
 
@@ -279,10 +281,10 @@ def test_round_robin_serves_everyone_equally() -> None:
 @pytest.mark.parametrize("kind", [Random, RoundRobin])
 def test_a_checkpoint_goes_on_with_the_same_choices(kind: type[Selection]) -> None:
     options, given_ = RoundOptions(cohort=4), candidates(EVERYONE)
-    whole = kind(options, 2)
+    whole = kind(kind.Options(), options, 2)
     for round in (1, 2, 2):
         whole.choose(given_, round)
-    resumed = kind(options, 2)
+    resumed = kind(kind.Options(), options, 2)
     resumed.load_data(json.loads(json.dumps(whole.to_data())))
     for round, count in ((2, 3), (2, None), (3, None)):
         expected = whole.choose(given_, round, count).clients.tolist()
@@ -296,7 +298,7 @@ def test_a_checkpoint_goes_on_with_the_same_choices(kind: type[Selection]) -> No
 def test_over_selection_is_rounded_up(cohort: float, more: float, seats: int) -> None:
     """A number as a whole, a share in each kind: ceil(1.3 x 3), ceil(1.3 x 2) and ceil(1.3 x 2)."""
     options = RoundOptions(cohort=cohort, over_selection=more)
-    assert len(Random(options, 1).choose(candidates(EVERYONE), 1).clients) == seats
+    assert len(Random(Random.Options(), options, 1).choose(candidates(EVERYONE), 1).clients) == seats
 
 
 def test_a_selection_of_ones_own_says_whom_it_picks() -> None:

@@ -17,6 +17,7 @@ from edgefl import models, registry, seeds
 from edgefl.commands.compose import compose
 from edgefl.commands.parts import parts
 from edgefl.errors import EdgeflError, MethodError, PluginError
+from edgefl.registry.part_fields import build_part
 from edgefl.registry.registered import PARTS
 from edgefl.scenario import json_schema, load
 from edgefl.training.node import Node
@@ -50,10 +51,8 @@ class Late(Optimizer):
 
     reads: ClassVar[tuple[str, ...]] = ("momentum",)
 
-    @classmethod
-    def build(cls, parameters: Any, settings: Any, implementation: str) -> Any:
-        lr = settings["lr"] * settings.get("options", {}).get("scale", 1.0)
-        return torch.optim.SGD(parameters, lr=lr, momentum=settings["momentum"])
+    def build(self, parameters: Any, settings: Any, implementation: str) -> Any:
+        return torch.optim.SGD(parameters, lr=settings["lr"] * self.options.scale, momentum=settings["momentum"])
 
 
 class Polynomial(RateSchedule):
@@ -176,7 +175,7 @@ def test_what_is_wrong_is_told(tiny: Tiny) -> None:
     with pytest.raises(EdgeflError, match=r"scaffold counts steps of plain SGD"):
         compose(load(one_client(tiny, optimizer="signs") | {"method": "scaffold"}))
     with pytest.raises(MethodError, match="mezo trains without gradients"):
-        registry.get("optimizer", "mezo").build([], {}, "fused")
+        build_part("optimizer", "mezo").build([], {}, "fused")
 
 
 def test_lists_and_schema_have_them() -> None:
