@@ -27,7 +27,9 @@ BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
 }
 _FLASH_HEAD, _CUDNN_HEAD, _STEP = 256, 128, 8
+"""The widest heads that torch's kernels take, and the step of cuDNN's widths (``sdp_utils.cpp`` of torch)."""
 _MASK_STEP = 8
+"""torch pads a mask's rows to multiples of so many elements for the memory-efficient kernel."""
 _HALF = (torch.float16, torch.bfloat16)
 _GROUPED_EFFICIENT = torch.torch_version.TorchVersion(torch.__version__) >= "2.14"
 """Whether this torch's memory-efficient kernel takes fewer heads of keys and values (pull request 191085 of torch)."""

@@ -68,7 +68,7 @@ class _Summed(torch.autograd.Function):
                 if gradient is not None:
                     sums.add(parameter, gradient)
             total += lost.detach()
-            del lost, gradients
+            del lost, gradients  # else they would live beside the next chunk's, in the peak
         ctx.gradients = [of_hidden, *(sums.of.get(parameter) for parameter in trained)]
         return total
 

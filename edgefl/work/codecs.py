@@ -42,7 +42,7 @@ _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 
 # parameter names have no colon, so these names are never those of parameters
 VALUES, INDICES, SCALE = ":values", ":indices", ":scale"
-# the largest scale with 127 * scale finite in float32
+# float32's largest number over 127, rounded down: with a larger scale the decoded 127 * scale would be infinite
 _LARGEST_SCALE = 2.6793e36
 
 Shape = tuple[int, ...]

@@ -434,7 +434,7 @@ class Work(Description):
 
         If no pass trains, it is around all of them.
         """
-        # epochs repeat the same objects: each is changed once
+        # Epochs repeat the same objects, and each is changed once.  This work holds them, so that ids stay theirs.
         changed, some_train = {id(p): p for p in self.passes}, any(p.train for p in self.passes)
         for key, p in changed.items():
             if p.train or not some_train:
@@ -484,7 +484,8 @@ class Form(Description):
                 f"scalars {dict(scalars)} don't belong to this form of kind {self.kind!r}: the nonzero ones must be "
                 f"those of {dict(self.zeros)}"
             )
-        work.__dict__["form"] = self  # as the cached property would find it
+        # in place of the cached property: its form would be an equal one, whose key takes milliseconds again
+        work.__dict__["form"] = self
         return work
 
 
@@ -492,12 +493,12 @@ _FORMS: WeakValueDictionary[str, Form] = WeakValueDictionary()
 
 
 def interned(form: Form) -> Form:
-    """One form for all that are equal to it, as long as somebody holds it."""
+    """One form for all that are equal to it, as long as somebody holds it: caches compare forms by identity."""
     return _FORMS.setdefault(form.key, form)
 
 
 def _rows(payloads: tuple[Payload, ...]) -> list[Any]:
-    """Payloads as plain data, faster than by ``asdict``."""
+    """Payloads as plain data.  ``asdict`` copies deeply: 300 items take it 2.5 ms, and 0.02 ms here."""
     rows = [
         [(i.name, i.shape, i.dtype, i.source, i.cut, i.like, i.fixed) for i in payload.items] for payload in payloads
     ]
@@ -536,7 +537,8 @@ _SAFETENSORS = {
     "int64": "I64", "float64": "F64", "float32": "F32", "int32": "I32", "bfloat16": "BF16", "float16": "F16",
     "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
 }  # fmt: skip
-# in the order in which safetensors writes dtypes: the number of digits in the offsets depends on it
+# In the order in which safetensors writes dtypes (then by name).  The offsets are decimal numbers in the header, so
+# that another order has other digits, and another size of the file.
 _ORDER = {dtype: index for index, dtype in enumerate(_SAFETENSORS)}
 
 

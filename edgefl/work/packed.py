@@ -15,13 +15,20 @@ from torch import Tensor
 from edgefl.work.description import DTYPES, Payload
 
 ALIGNMENT = 64
-"""Tensors begin at multiples of so many bytes, as those that torch allocates do."""
+"""Tensors begin at multiples of so many bytes, as those that torch allocates do, so that kernels treat both alike.
+
+``add_change`` takes as long at an offset of 4 bytes, but a view as int64 or float64 needs at least 8.
+"""
 CHUNK = 1 << 17
-"""Elements that are treated at a time where a value is read more than once: they stay in the processor's cache."""
+"""Elements that are treated at a time: their difference, 512 KiB in float32, stays in the processor's cache.
+
+With 1 MiB of L2 for a core, 8 million elements take 6 ms, as with up to 2^20 at a time; with 2^13 they take 14 ms, and
+at once 25 ms.  The sums of single elements don't depend on it.
+"""
 Parts = dict[torch.dtype, list[Tensor]]
 """Tensors ``[n]`` of each dtype, that lie one after the other in a buffer."""
 MOST_FREE = 2
-"""Buffers that wait to be used again."""
+"""Buffers that wait to be used again: one is filled while another is sent.  Each holds a whole payload."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +143,7 @@ class Packed(Mapping[str, Tensor]):
 
 def lent(memory: Tensor, back: Callable[[], None]) -> Tensor:
     """A tensor in the same memory, bytes of the CPU; ``back`` is called when nothing refers to it any more."""
+    # every view of the tensor keeps the memoryview alive, but not the tensor itself
     view = memoryview(memory.numpy())  # type: ignore[arg-type]
     weakref.finalize(view, back)
     return torch.frombuffer(view, dtype=torch.uint8)

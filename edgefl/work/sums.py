@@ -14,7 +14,8 @@ from edgefl.work.slices import Cut, covers, take, within
 
 _EXACT = (torch.float32, torch.float64)
 MOST_STARTS = 4
-"""Starting values of clients that are kept in one piece."""
+"""Starting values of clients that are kept in one piece, each as large as a model: rounds that overlap begin from a few
+versions.  A choice, not measured: with more versions at once, each change of version packs its values again."""
 
 Upload = tuple[Payload, ...]
 Payloads = Mapping[str, Mapping[str, Tensor]]
@@ -22,7 +23,10 @@ Key = tuple[Address, Cut | None]
 """An address, and the part of its tensor over which a mean goes (None: all of it)."""
 Means = Mapping[Key, Tensor]
 Starts = dict[tuple[int, PayloadLayout], tuple[Mapping[Address, Tensor], Packed]]
-"""By identity and place: the starting values of clients, and these in one piece."""
+"""By identity and place: the starting values of clients, and these in one piece.
+
+An entry holds the values, so that no others can get their id.
+"""
 
 
 def exact(value: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ _autograd: Any = torch.autograd  # the profiler's functions have no public names
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 CUDA_ROUNDING = 512
-"""PyTorch's CUDA caching allocator rounds every block up to a multiple of 512 bytes."""
+"""PyTorch's CUDA caching allocator rounds every block up to a multiple of 512 bytes (``kMinBlockSize`` of c10)."""
 
 _RUNNING = "a profiler of torch is running in this process; stop it to measure memory (executor.measure, --measure)"
 

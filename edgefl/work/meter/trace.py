@@ -40,7 +40,10 @@ Nor have bitsandbytes' operators: an update of 8-bit states in bfloat16 took 4 t
 """
 
 METERED = 2
-"""Metered occurrences of a distinct pass, and metered steps of a pattern in each; later ones cost as the second."""
+"""Metered occurrences of a distinct pass, and metered steps of a pattern in each; later ones cost as the second.
+
+The first differs, because it makes the optimizer's states.  More would take time and give the same numbers.
+"""
 
 
 @dataclass

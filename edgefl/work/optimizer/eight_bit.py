@@ -18,11 +18,15 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from edgefl.models import quantised
 
 BLOCK = 256
-"""Numbers of a state that share a scale."""
+"""Numbers of a state that share a scale: that of bitsandbytes' kernels."""
 PIECE = 2**18
-"""Elements of a parameter that are updated at a time."""
+"""Elements of a parameter that are updated at a time, a multiple of ``BLOCK``: it leaves the bits as they are.
+
+A CPU's kernel holds 20 bytes for each.  4 million elements take 92 ms with 5 MiB; 104 ms with pieces of 2^16, and 85 ms
+with 2^20 and four times the memory.
+"""
 SMALLEST = 4096
-"""Parameters with fewer elements keep states in float32."""
+"""Parameters with fewer elements keep states in float32: bitsandbytes' ``min_8bit_size``."""
 
 
 @cache

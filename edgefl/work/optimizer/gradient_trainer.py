@@ -58,7 +58,10 @@ def wrong_step(work: Work, dtype: torch.dtype) -> str | None:
 
 
 WRONG = 0.02
-"""How far two implementations of a step of 0.1 from numbers below 1 may be apart by rounding."""
+"""How far two implementations of a step of 0.1 from numbers below 1 may be apart by rounding.
+
+In bfloat16 fused AdamW differs from its loop by 0.004, and SGD, which goes astray in torch 2.13, by 0.2.
+"""
 
 
 class GradientTrainer:
