@@ -157,7 +157,8 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
         part(
             "optimizer",
             "kinds.Optimizer",
-            "@classmethod\ndef build(cls, parameters, settings, implementation):\n    return torch.optim.SGD(parameters, 1)",
+            "@classmethod\ndef build(cls, parameters, settings, implementation):\n"
+            "    return torch.optim.SGD(parameters, 1)",
         ),
         {},
         "has build as a classmethod, which is called on an object: write self in place of cls",

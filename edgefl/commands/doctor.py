@@ -32,7 +32,7 @@ ERROR: Literal["error"] = "error"
 DISTRIBUTION = "edgefl-sim"
 OLDEST_PYTHON = (3, 11)
 NEWEST_PYTHON = (3, 13)
-"""Those of ``requires-python`` and of the newest Python that the tests run with; torch may have no wheel for a newer."""
+"""The least of ``requires-python``, and the newest that the tests run with: torch may have no wheel for a newer one."""
 
 INSTALL = "in edgefl's checkout, run pip install -c constraints.txt ."
 
