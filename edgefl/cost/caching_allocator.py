@@ -20,7 +20,10 @@ from edgefl.work.meter.allocator_peak import MemoryEvent
 
 MIB = 2**20
 SMALL, LEAST_LARGE = MIB, 10 * MIB
-"""Requests up to ``SMALL`` share segments of 2 MiB; those below ``LEAST_LARGE`` share segments of 20 MiB."""
+"""Requests up to ``SMALL`` share segments of 2 MiB; those below ``LEAST_LARGE`` share segments of 20 MiB.
+
+They are c10's ``kSmallSize`` and ``kMinLargeAlloc``.
+"""
 
 
 def segment_bytes(request: int) -> int:
@@ -32,7 +35,10 @@ def segment_bytes(request: int) -> int:
 
 @dataclass(order=True)
 class AllocatorBlock:
-    """A part of a segment, ordered as the allocator's free blocks are: by size, then by address."""
+    """A part of a segment, ordered as the allocator's free blocks are: by size, then by address.
+
+    c10 compares their streams first; here is one stream.
+    """
 
     size: int
     address: int

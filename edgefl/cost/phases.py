@@ -1,8 +1,9 @@
 """The one formula of time and energy: the three phases of rounds, as prices say them and the virtual clock plays them.
 
 A round downloads, loads its model and computes, and uploads.  A transfer takes one latency plus bits / rate, and no
-time if there are no bits.  While its processor is busy, a device draws its compute power, and while a GPU waits for
-its next kernel its idle power; while it receives or sends, its idle power plus that of its radio.
+time if there are no bits: connections are taken as open.  While its processor is busy, a device draws its compute
+power, and while a GPU waits for its next kernel its idle power; while it receives or sends, its idle power plus that of
+its radio.
 """
 
 from __future__ import annotations

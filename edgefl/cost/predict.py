@@ -225,6 +225,7 @@ def _executed(
     moments: list[LiveMoment] | None = None,
     events: list[MemoryEvent] | None = None,
 ) -> tuple[Meter, Context]:
+    # outside the mode: the towers of ViTs call ``item()`` while they are built, which fake tensors refuse
     module = models.on_meta(work.model)
     mode = PredictionMode()
     with mode:

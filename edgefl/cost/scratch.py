@@ -9,7 +9,10 @@ from typing import NamedTuple
 from edgefl.work import Inside, LiveCall
 
 LARGE = 32 * 2**20
-"""Calls that touch fewer bytes are all measured at once."""
+"""Calls that touch fewer bytes are all measured at once; larger ones only if they could still move the peak.
+
+Nine of the twelve calls of Qwen2.5-0.5B could not, and took 2.4 s.
+"""
 
 Probe = Callable[[Sequence[LiveCall]], Sequence[Inside]]
 """Measures calls; ``edgefl.machine.kernel_scratch.probe`` on the machine at hand."""
@@ -45,7 +48,10 @@ class ScratchTable:
         return rows
 
     def take_over(self, rows: Iterable[ScratchRow]) -> None:
-        """Take over the rows of an earlier process; none of them is new.  To be called before any is asked for."""
+        """Take over the rows of an earlier process; none of them is new.  To be called before any is asked for.
+
+        They count, whatever this machine would measure, since a resumed run must cost as it did.
+        """
         for row in rows:
             self.rows[row.call] = row
             self._known[row.call] = Inside(row.bytes, row.assumed)
@@ -61,6 +67,7 @@ class ScratchTable:
         It is None for a large call during which, by its bound, less can live than during another, so that it needn't
         run: on a decoder's scores of all tokens kernels take seconds.
         """
+        # by identity: the caller has the calls, so that ids stay theirs
         small = [held for held in calls if held.touched < LARGE or held.most == inf]
         found = dict(zip(map(id, small), self._of(small), strict=True))
         peak = max([live, *(held.before + found[id(held)].bytes for held in small)])

@@ -39,7 +39,10 @@ from edgefl.work.packed import space
 from edgefl.work.update import Update
 
 PAUSE = 0.5
-"""Seconds without work before a work is timed: after a download the processor's caches hold other things."""
+"""Seconds without work before a work is timed: after a download the processor's caches hold other things.
+
+A choice, not measured: longer ones make a calibration longer by as much for each work.
+"""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,11 @@ from edgefl.training.task import deserialised, serialised
 from edgefl.work.update import Update
 
 START_SECONDS = 300.0
-"""Wall time in which all clients have imported torch and opened their data."""
+"""Wall time in which all clients have imported torch and opened their data.
+
+A choice, not measured: they begin side by side, a few seconds of processor time each.  A client that hangs is told of
+only after it.
+"""
 
 
 @dataclass(frozen=True)

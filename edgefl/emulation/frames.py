@@ -18,10 +18,16 @@ HEADER = struct.Struct(">4sIQ")
 MARK = b"EFL1"
 HEADER_BYTES = HEADER.size
 PIECE = 1 << 16
+"""Bytes for which a receiver wakes.  Receivers that woke for each frame, and frames that the kernel
+handled on the clients' cores, made works take a tenth longer."""
 LONGEST = 3600.0
-"""Seconds that a receiver waits at a time."""
+"""Seconds that a receiver waits at a time, since a socket takes no infinite time-out; then it waits on."""
 BUFFER = 64 << 20
-"""Bytes that the kernel holds for a sender."""
+"""Bytes that the kernel holds for a sender, which a client's quota would slow down.
+
+A choice, not measured: larger payloads leave at the pace of the sender beyond it.  It is memory of the host, for each
+connection that sends.
+"""
 _SO_SNDBUFFORCE = 32  # Linux's; the module socket doesn't have it
 
 

@@ -23,7 +23,10 @@ from edgefl.errors import EmulationError, RunError
 
 FOLDER = Path("/run/edgefl")
 PATIENCE = 10.0
-"""Seconds in which killed processes leave their control groups."""
+"""Seconds in which killed processes leave their control groups.
+
+A choice, not measured: a process with much memory takes longer to end, and a folder of a group is left behind then.
+"""
 
 
 class Made(TypedDict):

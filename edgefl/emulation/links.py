@@ -27,7 +27,8 @@ PAYLOAD_SHARE = (MTU - IP_AND_TCP) / (MTU + ETHERNET)
 PREFIX = "10.213"
 SERVER, PORT = f"{PREFIX}.0.1", 5201
 MOST_OTHERS = 100
-"""Transfers of others that a network has addresses for, in each direction."""
+"""Transfers of others that a network has addresses for, in each direction: both follow the server's in one block
+of 254, which the clients' numbers don't reach."""
 _IN_CLIENT = _IN_SERVER = "eth0"
 _LINE, _OTHERS = "line", "others"
 

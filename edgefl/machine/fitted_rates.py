@@ -24,7 +24,11 @@ from edgefl.operator_classes import OPERATOR_CLASSES, OperatorClass
 Machine = TypeVar("Machine", bound=Hardware)
 
 HOLD = 0.01
-"""Weight of a rate's log distance from where it starts: what no step depends on stays there."""
+"""Weight of a rate's log distance from where it starts: what no step depends on stays there.
+
+Beside the residuals, a factor of e counts as an error of 1 % in one step.  A larger weight pulls rates that are
+measured towards the start.
+"""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 BLOCK = 2**20
+"""Bytes that are written and read at a time; each block has a number of its own, so that storage can't share them."""
 SYS = Path("/sys")
 UNLIMITED = 2**60
 """Limits above this count as no limit; control groups report about 2^63 for "unlimited"."""

@@ -18,7 +18,10 @@ from edgefl.work.torch_device import threads, warm
 
 PROBED_BYTES, PROBED_SHARE = 512 * 2**20, 8
 """Calls whose arguments take more, on a GPU more than an eighth of its memory too, are not run; their scratch is
-assumed, or of calls on lists follows from that of the largest entry, with fewer elements if it takes more too."""
+assumed, or of calls on lists follows from that of the largest entry, with fewer elements if it takes more too.
+
+A choice, not measured: a probe takes this memory beside what else runs here, and with less more calls are assumed.
+"""
 
 SLOW_PRODUCT, TERMS = 1 << 28, 64
 """Multiplications of a product of matrices beyond which one in a half precision that the processor has no instructions
@@ -26,6 +29,8 @@ for is run with so many terms: torch's own loops take a second for 300 million, 
 
 ASSUMED_FACTOR = 2
 """Upper end of the range of scratch that is assumed: so many times the bytes of the arguments.
+
+Room for a float32 copy of each argument in a half precision.  A choice: some convolutions took more (``COPIES``).
 
 For a GPU that isn't at hand, kernels that work element by element or on lists of tensors are assumed to take none.
 """
@@ -166,5 +171,5 @@ def _on_cuda(calls: Sequence[Call | None]) -> list[tuple[int, int] | None]:
                 with AllocatorPeak(device) as peak:
                     out = operator(*args, **kwargs)
                 results[-1] = peak.bytes, torch.cuda.memory_allocated(device) - before
-                del out, operator, args, kwargs
+                del out, operator, args, kwargs  # else ``out`` would be freed while the next call is measured
     return results

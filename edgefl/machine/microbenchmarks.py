@@ -38,14 +38,18 @@ Clock = Callable[[Callable[[], object]], float]
 
 NAME = "this-machine"
 SECONDS = 3.5
-"""Approximate CPU seconds of a calibration."""
+"""Approximate CPU seconds of a calibration.  A choice, not measured: longer ones repeat larger probes."""
 LEAST_SCALE, CUDA_SCALE = 1 / 16, 64.0
 """Batches are at least and, on a GPU, at most multiplied by this: there a batch for a CPU fits the cache, and an H100
 reads 3 TB/s from its memory at 64 times a CPU's batches, but 2 at 16 times."""
 SCALED_BYTES, FIXED_BYTES = 450e6, 200e6
-"""Memory of all probes that grows with their scale, and that of their weights and of what kernels take."""
+"""Memory of all probes that grows with their scale, and that of their weights and of what kernels take.
+
+With torch 2.13 a round at a scale of 1 takes 720 MB beyond the process's own, and 300 at 1/16."""
 WORTH = 1e11
-"""A round of all probes takes about as long as so many FLOPs of dense layers."""
+"""A round of all probes at a scale of 1 takes about as long as so many FLOPs of dense layers.
+
+On an EPYC processor it took as long as 0.8e11; it sets how large probes are, so that three rounds fill their time."""
 
 REUSED_BYTES = 31 << 20
 """Memory that is written and freed before a step, so that the step has pages which the process had before, as in
@@ -157,6 +161,7 @@ def _loss(x: Tensor) -> Tensor:
 
 _MAPS = (4, 64, 56, 56)
 _TOKENS = (4, 197, 768)
+"""Four samples of a ResNet-18's first stage, and of a ViT-B/16's blocks."""
 
 PRODUCTS = {
     "layers of 384": Layers(_dense(384, 1536, 384), (512, 384)),
@@ -329,7 +334,10 @@ def by_clock(now: Callable[[], float]) -> Clock:
 
 
 FIRST_WAIT, MOST_WAIT = 1 << 22, 1 << 30
-"""Cycles of the kernel that waits: 2 ms at first, 0.5 s at most."""
+"""Cycles of the kernel that waits: 2 ms at first, four times as many until it covers the launches, 0.5 s at most.
+
+A call whose launches take longer is measured with the host's time in it.
+"""
 
 
 def by_events(call: Callable[[], object]) -> float:
@@ -353,7 +361,7 @@ def by_events(call: Callable[[], object]) -> float:
 
 
 IN_A_ROW = 8
-"""Steps whose launches are timed together."""
+"""Steps whose launches are timed together, so that the wait for the last kernel counts an eighth of it."""
 
 
 def by_launches(call: Callable[[], object]) -> float:
@@ -408,7 +416,7 @@ def calibrate_here(seconds: float = SECONDS) -> Device:
         left = seconds - (time.process_time() - began)
         *steps, small = timed_steps(measured, np.median(rounds(measured, left, clock), axis=0))
     rates = rates_of("cpu", steps, small)
-    del measured
+    del measured  # so that its memory counts as free
     host.release_memory()
     memory = psutil.virtual_memory()
     return Device(

@@ -83,7 +83,7 @@ class RandomBatches:
                 yield pattern, batch
                 self.finished()
                 self.seconds[repr(pass_), pattern].append((time.perf_counter() - wall, time.process_time() - cpu))
-                del batch
+                del batch  # else it would live beside the next one, in the measured peak
 
     def _draw(self, name: str, spec: TensorSpec, generator: torch.Generator, pass_: Pass) -> Tensor:
         """A random tensor for this field of a batch."""

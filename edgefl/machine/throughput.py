@@ -38,14 +38,22 @@ from edgefl.work import NO_METER
 
 HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 SPARE = 0.5
-"""Share of the free memory that the operands of the peak's product may use."""
+"""Share of the free memory that the operands of the peak's product may use; the rest is for others."""
 LEAST_ROUNDS = 3
+"""Of all probes, so that one disturbed repetition doesn't move the median."""
 SIZES = (256, 512, 1024, 2048, 4096, 8192)
-"""Sizes of the square matrix product that measures the peak rate."""
+"""Sizes of the square matrix product that measures the peak rate: the faster the processor, the larger is the product
+that reaches it."""
 PEAK_SECONDS = 0.25
-"""The peak is measured at increasing sizes while the next one is expected to take at most this long."""
+"""The peak is measured at increasing sizes while the next one, of eight times the work, should take at most this long.
+
+A choice, not measured: with more, slow processors would spend a calibration's time on it.
+"""
 SLOWED = 0.95
-"""A machine has throttled if its rate falls below this share of its initial rate."""
+"""A machine has throttled if its rate falls below this share of its initial rate.
+
+A choice, not measured: nearer to 1, noise would count as throttling.
+"""
 
 
 @dataclass(frozen=True)
@@ -119,7 +127,7 @@ def sustained(
         *steps, small = timed_steps(measured, median)
         rates = rates_of(type, steps, small, peak.high or np.inf)
         pointwise = [index for index, probe in enumerate(measured) if _is_pointwise(probe)]
-        del measured
+        del measured  # before the halves allocate theirs
         host.release_memory()
         halves = {name: _half(name, rates, scale, device, free_bytes, 0.15 * seconds, on_message) for name in HALVES}
     speeds = median / taken

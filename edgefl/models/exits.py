@@ -104,7 +104,7 @@ class ExitModel(ClientModel):
             raise MethodError(f"tower {described['tower']!r} can't have exits: it isn't an edgefl.models.tower.Tower")
         block, exit_ = tower.blocks[depth - 1], Exit()
         if isinstance(block, nn.Sequential):
-            block.__class__ = Hosting
+            block.__class__ = Hosting  # in place: the block keeps its layers' names, by which they travel
         if hasattr(tower, "norm"):
             exit_.norm = deepcopy(tower.norm)
         self.widths[modality] = add_read_out(exit_, tower.width, described)

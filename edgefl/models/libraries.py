@@ -70,7 +70,8 @@ def _own_names(part: Any, tower: Any, description: TowerDescription) -> dict[str
         return {name: tower.own_name(name) for name in own}
     with torch.device("meta"):
         model = part.library(description)
-        before = {id(value): name for name, value in _tensors(model).items()}
+        tensors = _tensors(model)  # held, so that no new tensor gets the id of one that the model loses
+        before = {id(value): name for name, value in tensors.items()}
         taken_apart = part.of_library(model, description, True)
     return {name: before[id(value)] for name, value in _tensors(taken_apart).items() if id(value) in before}
 

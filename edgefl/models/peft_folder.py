@@ -258,7 +258,7 @@ HARMLESS = (
 ALLOWED = {"bias": ("none",), "init_lora_weights": (True, False, "gaussian", "eva")}
 """Values of further fields that leave base and factors as they are here; of all others only empty ones do."""
 MOST = 1e9
-"""Alpha is below this, either way."""
+"""Alpha is below this, either way: NaN and infinity aren't, nor are integers that no float can hold."""
 
 
 def load(module: nn.Module, description: ModelDescription, modality: str, source: str) -> frozenset[str]:

@@ -161,6 +161,8 @@ def arranged(module: nn.Module, sequence: str | None, depth: int) -> nn.Module:
         more |= dict.fromkeys((sequence, "blocks"), property(lambda self: self._modules["blocks"]))
         if not hasattr(kind, "own_name"):
             more["own_name"] = _own_name(sequence, moved)
+    # Properties need a class of this module's own.  Modules of torch look into ``_modules`` only for what their class
+    # lacks (tried with 2.13); ``test_a_module_with_blocks_is_cut_and_computes_as_before`` sees a change of that.
     module.__class__ = type(kind.__name__, (kind,), more)
     return module
 

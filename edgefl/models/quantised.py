@@ -28,7 +28,7 @@ from edgefl.models import adapters
 from edgefl.models.model import Model, ModelDescription, QuantisedDescription, Quantiser
 
 BLOCK, SCALES = 64, 256
-"""Weights that share a magnitude, and magnitudes that share one of theirs."""
+"""Weights that share a magnitude, and magnitudes that share one of theirs: QLoRA's sizes."""
 LARGEST = 127
 """The largest of int8's values, on either side of zero."""
 PARTS = ("weight_packed", "weight_absmax", "weight_absmax_scale", "weight_absmax_mean")
@@ -97,7 +97,7 @@ def restore(module: nn.Module) -> None:
             weight = layer.weight
             for name in PARTS:
                 layer._parameters.pop(name, None)
-            layer.__class__ = type(layer).__mro__[2]
+            layer.__class__ = type(layer).__mro__[2]  # the class that ``_quantised`` put behind Quantised
             layer.register_parameter("weight", nn.Parameter(weight))
     if isinstance(module, Model):
         module.description = without(module.description)
@@ -241,6 +241,8 @@ def _quantise(layer: nn.Module, to: Quantiser) -> None:
     made.to_kind, made.dtype, made.transposed = to, weight.dtype, not isinstance(layer, nn.Linear)
     values = weight.detach().T.contiguous() if made.transposed else weight.detach()
     made.shape = tuple(values.shape)
+    # A swap of the class keeps the layer itself, with its hooks and its place in the model.  Python allows it while
+    # neither class has slots (tried with torch 2.13).  The tests of quantised gradients see it fail.
     layer.__class__ = _quantised(cast(Any, type(layer)))
     packed = _shapes(values, to) if values.is_meta else _packed(values, to)
     for name, value in zip(PARTS, packed, strict=False):

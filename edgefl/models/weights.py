@@ -25,6 +25,7 @@ _MODALITIES = ("image", "text", "audio")
 PARTS = ("embedding", "blocks", "norm", "pooler")
 _FILE = "model.safetensors"
 _HUB_SECONDS = 3.0
+"""A choice, not measured: a network that answers more slowly is taken as none, and the weights are refused."""
 
 
 def spell(name: str, spelling: Spelling) -> str:

@@ -34,7 +34,7 @@ from edgefl.report.console import (
 NOBODY = "nobody can train"
 COSTS = ("virtual time", "traffic", "energy")
 MOST_COSTS = 30
-"""Rows of costs; of more, only the lowest of each fleet are shown."""
+"""Rows of costs that fit a screen; of more, only the lowest of each fleet are shown."""
 AT_CHANCE = ", no better than chance"
 HOW_BEST = (
     "Best: the paired differences to all others over the seeds exclude 0 (95 %, Holm).  tie: those not shown to be "

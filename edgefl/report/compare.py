@@ -58,7 +58,7 @@ STEPS: dict[str, list[tuple[float, str]]] = {
 SIZES = {"min": 60.0, "h": 3600.0, "d": 86400.0}
 """Units that are used from a larger value than their own size."""
 LABEL_WIDTH = 36
-"""Columns for labels; longer ones are wrapped between words."""
+"""Columns for labels, a third of a screen; longer ones are wrapped between words."""
 
 
 @dataclass(frozen=True)

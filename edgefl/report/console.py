@@ -26,7 +26,7 @@ WIDTH, MOST_WIDTH = 100, 120
 """Columns of a pipe or a file, unless COLUMNS says otherwise; most columns of a terminal."""
 
 LEAST_WIDTH = 40
-"""Fewer columns than this are taken as this many."""
+"""Fewer columns than this are taken as this many: a table with a word and a number for each row needs them."""
 
 TITLES = {
     "accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "soft_score": "soft score", "r@1": "R@1",

@@ -16,7 +16,7 @@ from edgefl.report.console import NOTHING, new_table, print_table, screen
 from edgefl.report.profile_clients import tightest
 
 MOST_KINDS = 3
-"""Kinds that have a column each."""
+"""Kinds that have a column each; of more, each kind has rows, since columns would be too narrow."""
 
 
 def print_device_check(result: DeviceCheck, console: Console | None = None, *, full: bool = False) -> None:

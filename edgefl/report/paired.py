@@ -24,10 +24,12 @@ from edgefl.report.spread import SeedSpread
 LEVEL = 0.95
 """Level of intervals; a winner is named and ranks are apart at the error of 5 %."""
 POWER = 0.8
-"""Probability of showing a gap that is as large as ``PairedGap.detectable``."""
+"""Probability of showing a gap that is as large as ``PairedGap.detectable``: the usual one (Cohen 1988)."""
 MOST_SEEDS = 10_000
-"""``seeds_needed`` doesn't search beyond it."""
+"""``seeds_needed`` doesn't search beyond it: nobody trains so often."""
 RESAMPLES = 10_000
+"""Of the bootstrap: the ends of an interval of 95 % then stand on 250 resamples each.  More take memory and time in
+proportion."""
 ROUNDING = 1e-12
 """Scores that differ by at most this share of the larger one are equal: sums of equal terms in another order."""
 

@@ -280,7 +280,7 @@ def _print_totals(console: Console, totals: Sequence[TotalsRow]) -> None:
 
 
 MOST_ROWS = 18
-"""Rows of the table: six stages of three kinds."""
+"""Rows of the table, so that it fits a screen: six stages of three kinds."""
 
 
 def print_profile(result: Profile, console: Console | None = None, *, full: bool = False) -> None:

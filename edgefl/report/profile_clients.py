@@ -17,9 +17,9 @@ from edgefl.report.profile import print_refused
 Row = ClientRow | LeftOutClient
 
 MOST_CLIENTS = 40
-"""Clients that are listed without ``full``."""
+"""Clients that are listed without ``full``: a screen of them."""
 MOST_USED = 10.0
-"""A round that takes this much of a budget or more is told by what the budget lacks."""
+"""A round that takes this much of a budget or more is told by what the budget lacks: 3,000 % says less than 2 GiB."""
 
 
 def print_clients(result: FleetClients, console: Console | None = None, *, full: bool = False) -> None:

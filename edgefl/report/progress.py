@@ -23,13 +23,17 @@ SHORT = {"accuracy": "acc", "soft_score": "score", "r@10": "R@10", "perplexity":
 """Metrics shown in a progress line, and their short names."""
 
 TRAINING_SHARE = 0.9
-"""Share of a round that its clients' training counts for."""
+"""Share of a round that its clients' training counts for; the rest is aggregation and evaluation.
+
+A choice, not measured: where it is wrong the bar moves unevenly.
+"""
 
 NARROW = 80
 """Characters that a line of progress has at most, unless a name in it is longer."""
 
 PAUSE = 15.0
-"""Wall time in seconds without a line after which plain text tells of a round under way."""
+"""Wall time in seconds without a line after which plain text tells of a round under way: short rounds have no line but
+their own, and a log of long ones shows that they are under way."""
 
 
 @part_of(Round)

@@ -8,7 +8,10 @@ from math import sqrt
 from statistics import fmean, stdev
 
 MOST_FOR_DEVIATION = 4
-"""With up to this many seeds a spread is the standard deviation; with more it is the 95 % confidence interval."""
+"""With up to this many seeds a spread is the standard deviation; with more it is the 95 % confidence interval.
+
+Half of the interval is 9 standard deviations with 2 seeds, 1.6 with 4 and 1.2 with 5.
+"""
 CONFIDENCE = 0.95
 
 

@@ -86,7 +86,7 @@ def _keeping(work: Work, first: Mapping[str, int]) -> Work:
     patterns = tuple(dict.fromkeys(pattern for p in own for pattern in p.patterns))
     args = {n: v for n, v in own[0].args.items() if n in ("whole", "missing", "fields")} | {"begins": begins}
     compute = Pass(KEEP, "private", patterns, own[0].batch, False, cast(KeptArgs, args))
-    # epochs repeat the same objects: each is changed once
+    # epochs repeat the same objects, which the work holds: each is changed once
     changed = {id(p): p for p in work.passes}
     for key, p in changed.items():
         if p in own:

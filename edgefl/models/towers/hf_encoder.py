@@ -201,6 +201,7 @@ def _computed_positions(part: nn.Module) -> None:
         buffer = part._buffers.pop(name)
         assert buffer is not None
         found[name] = _property(tables[name], buffer.shape[-1])
+    # properties need a class of this part's own; tried with transformers 5.23, whose embeddings read both tables
     part.__class__ = type(type(part).__name__, (type(part),), found)
 
 

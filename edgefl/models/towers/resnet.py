@@ -14,6 +14,7 @@ from edgefl.models.towers.vision import import_torchvision
 from edgefl.models.weights import Spelling, fill, locate
 
 STAGES = 4
+"""Of each ResNet of torchvision and timm: they are the tower's blocks."""
 TORCHVISION: Spelling = (
     (r"^(conv1|bn1)\.", r"embedding.\1."),
     *((rf"^layer{i + 1}\.", f"blocks.{i}.") for i in range(STAGES)),

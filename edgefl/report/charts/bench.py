@@ -21,7 +21,7 @@ WIDTH = 9.2
 MARKS = 56
 """Places for marks along an axis; each variant has its own, so that no mark hides another."""
 MOST_TIMES = 100.0
-"""Costs are compared up to so many times the lowest."""
+"""Costs are compared up to so many times the lowest; what costs more is as good as never there."""
 UNITS = {"memory": "bytes", "flops": "flops", "virtual_seconds": "seconds", "bytes": "bytes", "energy_joules": "joules"}
 
 

@@ -103,7 +103,7 @@ class Series(_DrawnText):
 
 
 MOST_UPRIGHT = 5
-"""Bars of their own that stand; more of them lie."""
+"""Bars of their own that stand; more of them lie, because their names would overlap below them."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=Curves)
 MOST_WRITTEN = 12
-"""Up to this many bars have their value written on them."""
+"""Up to this many bars have their value written on them; on more, values would overlap."""
 
 
 def groups_of(run: Run, runs: Sequence[C]) -> dict[str, list[C]]:

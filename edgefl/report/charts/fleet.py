@@ -14,8 +14,10 @@ from edgefl.report.charts.records import Records, ShownVerdict
 from edgefl.report.facts import RoundFacts
 
 MOST_PANELS = 6
+"""Stages that a figure shows, in three rows of two; of more, so many at equal distances."""
 MOST_POINTS = 600
-"""From this many clients on, a point stands for all clients of a kind, device, link and verdict."""
+"""From this many clients on, a point stands for all clients of a kind, device, link and verdict: more points of a panel
+would cover each other."""
 
 SENT, IDLE_NAME = "sent updates", "fits, sent none"
 OTHER_STAGE = "another stage's budget"

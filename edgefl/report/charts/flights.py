@@ -11,6 +11,7 @@ from edgefl.report.charts.records import Records, ShownFlight
 
 MOST_FLIGHTS = 300
 MOST_CLIENTS = 40
+"""Spans and lines of a figure, which can still be told apart; of more clients, the slowest are shown."""
 
 
 def who_did_what(records: Records, most: int = MOST_FLIGHTS) -> Chart | None:

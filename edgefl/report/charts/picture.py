@@ -17,6 +17,7 @@ MARKS = "osD^vXP*"
 WIDTH = 7.0
 """Inches: a page's text width.  A figure of one panel takes half of it."""
 HEIGHT = 2.5
+"""Inches of a panel's height."""
 MOST_LETTERS = 22
 """Letters of a line of the legend."""
 

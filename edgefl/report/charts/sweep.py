@@ -10,7 +10,7 @@ from edgefl.report.charts.chart import Chart, ChartAxis, Panel, Series
 from edgefl.report.console import shown, unit_of
 
 MOST_WRITTEN = 400
-"""Up to this many cells the map shows each cell's value as text."""
+"""Up to this many cells the map shows each cell's value as text, which has no room in more, smaller ones."""
 
 
 def sweep_chart(

@@ -32,9 +32,12 @@ if TYPE_CHECKING:
 
 REPORT_FORMS = ("html",)
 MOST_ROWS = 150
-"""Rows of a table in the page; records and ``edgefl figures`` have the others."""
+"""Rows of a table in the page; records and ``edgefl figures`` have the others.  A choice: more make the page larger."""
 MOST_BYTES = 6_000_000
-"""A larger page is made again with fewer flights and rows."""
+"""A larger page is made again with fewer flights and rows, so that it can be sent by mail and opens at once.
+
+A choice, not measured.
+"""
 
 
 @part_of(Environment)

@@ -14,7 +14,7 @@ MARKS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "x", "cr
 WHOLE = ("round", "stage")
 """Titles of axes whose ticks are whole numbers only."""
 DIGITS = 5
-"""Digits of a number in the page; tables and CSV files have more."""
+"""Digits of a number in the page, more than a chart's pixels show; tables and CSV files have more."""
 
 Place = float | str | None
 """A place along an axis: a number, a name, or a gap."""

@@ -223,6 +223,7 @@ class Meter(_Mode):
 
         ``torch.utils.checkpoint`` calls ``torch.get_rng_state`` by that name (tried with torch 2.13); if it took
         them by another one, 5 KB for each checkpoint would be missing from the peak.
+        ``test_the_peak_is_the_allocators`` sees that.
         """
         original = torch.get_rng_state
 
