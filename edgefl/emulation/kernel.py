@@ -15,7 +15,7 @@ from edgefl.errors import EmulationError
 
 CONTROLLERS = ("cpu", "memory")
 QUEUE = 64 << 20
-"""Bytes that wait at a filter; it never drops any, as nothing is lost here: as many as the kernel holds for a sender."""
+"""Bytes that wait at a filter, as many as a sender may have sent; it never drops any, as nothing is lost here."""
 _CLONE_NEWNET = 0x40000000
 
 
