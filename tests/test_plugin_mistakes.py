@@ -144,7 +144,9 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
         "has shares(self) in line 17 of plug.py, which is called with (self, group)",
     ),
     "a selection made of the section alone": (
-        part("selection", "Selection", "def __init__(self, options, seed):\n    super().__init__(options, seed)"),
+        part(
+            "selection", "Selection", "def __init__(self, options, seed):\n    pass\ndef pick(self, share):\n    pass"
+        ),
         {},
         "has __init__(self, options, seed) in line 17 of plug.py, which is called with (self, options, section, seed)",
     ),
@@ -157,8 +159,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
         part(
             "optimizer",
             "kinds.Optimizer",
-            "@classmethod\ndef build(cls, parameters, settings, implementation):\n"
-            "    return torch.optim.SGD(parameters, 1)",
+            "@classmethod\ndef build(cls, parameters, settings, implementation):\n    pass",
         ),
         {},
         "has build as a classmethod, which is called on an object: write self in place of cls",
