@@ -27,13 +27,14 @@ class NamedFields(Fields):
 def parse_options(noun: str, default: str, value: object, shape: str, key: str = "name") -> BaseModel:
     """Options of a part of this noun, from its name or from a mapping that has it under ``key``.
 
-    ``shape`` says what the value may be.  Raises UnknownName, and pydantic's ValidationError for wrong fields.
+    Without a ``default`` a mapping must name its part.  Raises ValueError, which says what the ``shape`` of a value may
+    be, UnknownName, and pydantic's ValidationError for wrong fields.
     """
     if isinstance(value, BaseModel):
         return value
     fields = {key: value} if isinstance(value, str) else value
-    if not isinstance(fields, Mapping):
-        raise ValueError(f"{shape}, not {value!r}")
+    if not isinstance(fields, Mapping) or not (default or key in fields):
+        raise ValueError(f"{shape}, not {value!r:.60}")
     name = fields.get(key, default)
     options: type[BaseModel] = registry.get(noun, name).Options
     return options.model_validate({**fields, key: name})

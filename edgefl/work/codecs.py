@@ -229,7 +229,10 @@ class Codec:
 
     @cached_property
     def kind(self) -> CodecKind:
-        """The registered codec with these arguments.  Raises UnknownName and PluginError."""
+        """The registered codec with these arguments, made once, because every tensor asks for it.
+
+        Raises UnknownName and PluginError.
+        """
         kind: CodecKind = build_part("codec", {**self.args, "dtype": self.name}, key="dtype")
         return kind
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from edgefl import registry
 from edgefl.errors import MethodError
-from edgefl.registry.part_fields import NamedFields, build_part
+from edgefl.registry.part_fields import NamedFields, build_part, parse_options
 
 TOP = 5
 """k of the top-k accuracy, which is reported for more than k classes."""
@@ -174,16 +174,10 @@ def metric_of(name: str, part: Any) -> Any:
 
 def parse_metric(value: Any) -> BaseModel:
     """Options of a metric, from its name or a mapping with one.  Raises ValueError, UnknownName, ValidationError."""
-    if isinstance(value, BaseModel):
-        return value
-    fields = {"name": value} if isinstance(value, str) else value
-    if not isinstance(fields, Mapping) or "name" not in fields:
-        raise ValueError(f"a metric is a name or a mapping with a name and its fields, not {value!r:.60}")
-    name = fields["name"]
-    options: type[BaseModel] = registry.get("metric", name).Options
-    if name in USUAL:
+    options = parse_options("metric", "", value, "a metric is a name or a mapping with a name and its fields")
+    if (name := getattr(options, "name", "")) in USUAL:
         raise ValueError(f"{name} is written by every evaluation: leave it out")
-    return options.model_validate(dict(fields))
+    return options
 
 
 def metric(given: Mapping[str, object]) -> Metric:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from typing import Any, ClassVar, cast
 
 import torch
-from pydantic import BaseModel, create_model
+from pydantic import create_model
 
-from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.models import quantised
-from edgefl.registry.part_fields import NamedFields
+from edgefl.registry.part_fields import NamedFields, parse_options
 from edgefl.work.description import OptimizerSettings
 
 
@@ -184,12 +183,7 @@ def optimizer_of(name: str, part: Any) -> Any:
 
 def parse_optimizer(value: Any) -> Any:
     """A registered name, or the options of a mapping with a name.  Raises ValueError, UnknownName, ValidationError."""
-    if isinstance(value, BaseModel):
-        return value
-    if isinstance(value, str):
-        registry.get("optimizer", value)
-        return value
-    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
-        raise ValueError(f"an optimizer is a name, or a mapping with a name and its fields, not {value!r:.60}")
-    options: BaseModel = registry.get("optimizer", value["name"]).Options.model_validate(dict(value))
-    return options if len(value) > 1 else value["name"]
+    options: Any = parse_options(
+        "optimizer", "", value, "an optimizer is a name, or a mapping with a name and its fields"
+    )
+    return options if options.model_fields_set - {"name"} else options.name
