@@ -1,4 +1,4 @@
-"""tools/count_functions.py: what holds a value, and the functions that a client's update passes through."""
+"""tools/count_functions.py: what holds a value, and how few functions a rate, a price and a client's update pass."""
 
 from __future__ import annotations
 
@@ -53,16 +53,38 @@ def test_an_object_is_found_by_its_class_and_other_objects_are_not_looked_into()
     assert search.held([Keeper()]) is None
 
 
-@pytest.mark.slow
-def test_an_update_passes_from_the_workers_answer_to_the_methods_mean(tmp_path: Path) -> None:
-    found = tmp_path / "found.json"
-    command = [sys.executable, str(TOOL), "--only", "update", "--json", str(found)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+@pytest.fixture(scope="module")
+def ways(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """The names of the functions on each way, in order."""
+    path = tmp_path_factory.mktemp("ways") / "found.json"
+    done = subprocess.run([sys.executable, str(TOOL), "--json", str(path)], capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
-    (seen,) = json.loads(found.read_text()).values()
-    names = [each["function"].partition(":")[2] for each in seen]
-    # 33 before an update was one object; each more is a function that a reader has to follow
-    assert 10 < len(names) == len(set(names)) <= 22
-    assert {"Update.from_data", "why_refused", "Method.aggregate", "Method.combine"} <= set(names)
+    found = json.loads(path.read_text())
+    return {title: [each["function"].partition(":")[2] for each in seen] for title, seen in found.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("way", "most", "some"),
+    [
+        # each more is a function that a reader has to follow
+        (
+            "the way of a learning rate",
+            26,
+            ("TrainingOptions.scalars_of", "Method.work", "Planner.scalars", "SGD.build"),
+        ),
+        ("a price", 34, ("price_rounds", "Phases.seconds", "_row", "profile", "print_profile", "show_joules")),
+        ("a client's update", 22, ("Update.from_data", "why_refused", "Method.aggregate", "Method.combine")),
+    ],
+)
+def test_a_value_passes_few_functions(ways: dict[str, list[str]], way: str, most: int, some: tuple[str, ...]) -> None:
+    names = ways[way]
+    assert 10 < len(names) == len(set(names)) <= most
+    assert set(some) <= set(names)
+
+
+@pytest.mark.slow
+def test_an_update_passes_from_the_workers_answer_to_the_methods_mean(ways: dict[str, list[str]]) -> None:
+    names = ways["a client's update"]
     assert names.index("Update.from_data") < names.index("why_refused") < names.index("Method.aggregate")
     assert not any(name.endswith(("__init__", "__post_init__")) for name in names)
