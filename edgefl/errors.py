@@ -59,7 +59,7 @@ class EdgeflError(Exception):
     exit_code = 2
 
     def __init__(self, *args: object):
-        super().__init__(*(shortened(arg) if isinstance(arg, str) else arg for arg in args))
+        super().__init__(*(shorten_text(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 class ScenarioError(EdgeflError):
@@ -69,7 +69,7 @@ class ScenarioError(EdgeflError):
     """
 
     def __init__(self, message: str, *, file: str | None = None, line: int | None = None, key: str | None = None):
-        self.message, self.file, self.line, self.key = shortened(message), file, line, key
+        self.message, self.file, self.line, self.key = shorten_text(message), file, line, key
         where = f"{file}:{line}" if file and line else (file or "")
         super().__init__(": ".join(part for part in (where, key or "", message) if part))
 
@@ -165,7 +165,7 @@ class DivergedError(TrainingError):
     """The model's weights, scores or losses aren't finite any more, and ``training.on_divergence`` is ``stop``."""
 
 
-def shortened(text: str) -> str:
+def shorten_text(text: str) -> str:
     """``text`` with "..." for the middle of words above ``LONGEST_WORD`` and of lines above ``LONGEST_LINE``.
 
     Control characters, by which a terminal could be steered, are written as escapes.
@@ -207,7 +207,7 @@ def suggestion(name: str, allowed: Iterable[str]) -> str:
     short = name[:LONGEST_WORD]
     near = [each for each in allowed if each.lower() == short.lower()]
     initials = "".join(word[0] for word in re.split(r"[_ -]+", short.lower()) if word)
-    near = near or get_close_matches(short, allowed, n=1, cutoff=0.6) or _abbreviated(short, allowed)
+    near = near or get_close_matches(short, allowed, n=1, cutoff=0.6) or _match_abbreviation(short, allowed)
     near = near or [each for each in allowed if len(initials) > 1 and each.lower() == initials]
     if near:
         return f"; did you mean {' or '.join(map(repr, near))}?"
@@ -218,7 +218,7 @@ MOST_MEANT = 4
 """Names that a suggestion has at most: A choice: with more, what was typed says too little."""
 
 
-def _abbreviated(short: str, allowed: Sequence[str]) -> list[str]:
+def _match_abbreviation(short: str, allowed: Sequence[str]) -> list[str]:
     """The names of which words begin with the letters and numbers of ``short`` in their order; none if many do."""
     pieces = re.findall(r"[a-z]+|\d+", short.lower())
     if sum(map(len, pieces)) < 2:

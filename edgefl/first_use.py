@@ -15,7 +15,7 @@ def imports(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     def get(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        with garbage.left_alone():
+        with garbage.pausing_collection():
             return getattr(import_module(f"{package}.{modules[name]}"), name)
 
     return get

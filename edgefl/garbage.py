@@ -16,8 +16,8 @@ _left_alone = False
 
 
 @contextmanager
-def left_alone() -> Iterator[None]:
-    """Within it nothing is collected, until ``imported`` is called; nor does this change what a caller has disabled."""
+def pausing_collection() -> Iterator[None]:
+    """Within it nothing is collected, until ``resume_collection`` is called; nor does this change what a caller has disabled."""
     global _left_alone
     if not gc.isenabled():
         yield
@@ -31,8 +31,8 @@ def left_alone() -> Iterator[None]:
         gc.enable()
 
 
-def imported() -> None:
-    """Collect from now on, within ``left_alone``, but never look at what was made in it, as it stays."""
+def resume_collection() -> None:
+    """Collect from now on, within ``pausing_collection``, but never look at what was made in it, as it stays."""
     global _left_alone
     if _left_alone:
         _left_alone = False

@@ -27,13 +27,13 @@ def cache_folder() -> Path:
     return Path(base).expanduser() / "edgefl"
 
 
-def sealed(name: str, content: bytes) -> bytes:
-    """``content`` after a line with a SHA-256 of ``name`` and content, which ``unsealed`` compares."""
+def seal_content(name: str, content: bytes) -> bytes:
+    """``content`` after a line with a SHA-256 of ``name`` and content, which ``unseal_content`` compares."""
     return _seal(name, content) + b"\n" + content
 
 
-def unsealed(name: str, stored: bytes) -> bytes:
-    """The content of what ``sealed`` returned for this name.  Raises ValueError if a bit of it has changed."""
+def unseal_content(name: str, stored: bytes) -> bytes:
+    """The content of what ``seal_content`` returned for this name.  Raises ValueError if a bit of it has changed."""
     seal, _, content = stored.partition(b"\n")
     if seal != _seal(name, content):
         raise ValueError("it isn't what was written")
@@ -60,7 +60,7 @@ def clear(path: Path) -> None:
         old.unlink(missing_ok=True)
 
 
-def kept(path: Path, what: str) -> bytes | None:
+def read_cached(path: Path, what: str) -> bytes | None:
     """The content that ``keep`` wrote to a file of the cache; None if there is none.
 
     Returns None also for a file that isn't as it was written, with a warning that names it and ``what`` it holds.
@@ -75,7 +75,7 @@ def kept(path: Path, what: str) -> bytes | None:
 
 def _content(path: Path) -> bytes | None:
     try:
-        return unsealed(path.name, read_regular(path))
+        return unseal_content(path.name, read_regular(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
 
@@ -86,14 +86,14 @@ def keep(path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as draft:
             draft.touch(0o600)
-            draft.write_bytes(sealed(path.name, content))
+            draft.write_bytes(seal_content(path.name, content))
             if path.is_dir():  # a file takes the place of anything else
                 clear(path)
     except OSError:
         pass
 
 
-def kept_or_computed(path: Path, what: str, compute: Callable[[], bytes], waiting: Callable[[], None]) -> bytes:
+def read_or_compute(path: Path, what: str, compute: Callable[[], bytes], waiting: Callable[[], None]) -> bytes:
     """The content of a file of the cache; if it isn't there as it was written, ``compute`` gives it and it is kept.
 
     One process at a time computes it; the others wait, after a call of ``waiting``.  A damaged file is told once, by
@@ -103,7 +103,7 @@ def kept_or_computed(path: Path, what: str, compute: Callable[[], bytes], waitin
         if (content := _content(path)) is not None:
             return content
     with one_at_a_time(path, waiting):
-        if (content := kept(path, what)) is None:
+        if (content := read_cached(path, what)) is None:
             content = compute()
             keep(path, content)
         return content
@@ -116,7 +116,7 @@ def one_at_a_time(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
     Where nothing can be locked all go on at once, which costs time and changes no result.
     """
     lock = path.with_name(f".{path.name}.lock")
-    file = _locked(lock, waiting)
+    file = _wait_for_lock(lock, waiting)
     try:
         yield
     finally:
@@ -126,7 +126,7 @@ def one_at_a_time(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
             file.close()
 
 
-def _locked(lock: Path, waiting: Callable[[], None]) -> IO[bytes] | None:
+def _wait_for_lock(lock: Path, waiting: Callable[[], None]) -> IO[bytes] | None:
     """The file, locked until it is closed or the process ends; None where it can't be made or locked."""
     told = False
     with suppress(OSError):
@@ -142,13 +142,13 @@ def _locked(lock: Path, waiting: Callable[[], None]) -> IO[bytes] | None:
     return None
 
 
-def remembered(folder: Path | None, key: str, read: Callable[[Any], Answer], what: str) -> Answer | None:
+def recall(folder: Path | None, key: str, read: Callable[[Any], Answer], what: str) -> Answer | None:
     """The cached result of ``key``, parsed by ``read``; None if there is none, or with a warning if it is damaged."""
-    content = None if folder is None else kept(_file(folder, key), what)
+    content = None if folder is None else read_cached(_file(folder, key), what)
     return None if content is None else read(json.loads(content))
 
 
-def is_remembered(folder: Path, key: str) -> bool:
+def has_result(folder: Path, key: str) -> bool:
     """Whether there is a file of this key, which may be damaged."""
     return _file(folder, key).is_file()
 

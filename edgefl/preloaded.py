@@ -14,7 +14,7 @@ NAMED = "EDGEFL_PRELOADED"
 """The environment variable with the modules' names."""
 
 if NAMED in os.environ:  # in the server alone
-    with garbage.left_alone():
+    with garbage.pausing_collection():
         for name in os.environ.pop(NAMED).split():
             import_module(name)
-        garbage.imported()
+        garbage.resume_collection()

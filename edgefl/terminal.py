@@ -90,7 +90,7 @@ def guard() -> None:
 
 
 @contextmanager
-def guarded() -> Iterator[None]:
+def escaped_streams() -> Iterator[None]:
     """Put stdout and stderr behind ``EscapedStream`` while a command runs.
 
     After an exception that isn't SystemExit they stay there, since Python prints its traceback to them.

@@ -83,7 +83,7 @@ def decode(raw: bytes, refuse: Refuse) -> str:
         raise refuse(f"the file isn't UTF-8 text (byte 0x{raw[error.start]:02x}); save it as UTF-8", line, ()) from None
 
 
-def read(
+def parse_yaml(
     text: str, refuse: Refuse, *, file: str | None = None, nouns: str = "files", merge: bool = False
 ) -> tuple[Any, dict[KeyPath, KeyPosition]]:
     """The value of a YAML text (mappings, lists, text, numbers, booleans, None), and the position of each part by path.
@@ -226,7 +226,7 @@ class _Reader:
     def mapping(self, node: yaml.Node, path: KeyPath) -> dict[str, object]:
         out: dict[str, object] = {}
         lines: dict[str, int] = {}
-        for source in self.merged(node, path):
+        for source in self.merge_sources(node, path):
             out |= self.value(source, path)
         for key_node, value_node in node.value:
             if self.merge and _is_merge(key_node):
@@ -246,7 +246,7 @@ class _Reader:
             out[key] = self.value(value_node, (*path, key))
         return out
 
-    def merged(self, node: yaml.Node, path: KeyPath) -> Iterator[yaml.Node]:
+    def merge_sources(self, node: yaml.Node, path: KeyPath) -> Iterator[yaml.Node]:
         """The mappings that ``<<`` copies; a later one overrides an earlier one."""
         if not self.merge:
             return
@@ -306,7 +306,7 @@ def _is_flat(value: list[Any]) -> bool:
 
 
 def write(data: Any, width: int = 120) -> str:
-    """YAML text of plain data, in its order; ``read`` returns equal data for it."""
+    """YAML text of plain data, in its order; ``parse_yaml`` returns equal data for it."""
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=width, default_flow_style=False)
 
 

@@ -187,7 +187,7 @@ def test_a_run_in_workers_that_was_cut_off_leaves_the_files_of_one_that_was_not(
     )
     assert began == [1]
     assert files(resumed) == files(whole)
-    kept, again = whole.kept(), resumed.kept()
+    kept, again = whole.client_tensors(), resumed.client_tensors()
     assert set(again) == set(kept)
     for client, values in kept.items():
         assert_equal_tensors(again[client], values)

@@ -70,7 +70,7 @@ def test_writers_of_one_cache_entry_do_not_disturb_each_other(tmp_path: Path) ->
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(write, range(40)))
-    kept = memo.remembered(tmp_path / "memo", "key", list, "numbers")
+    kept = memo.recall(tmp_path / "memo", "key", list, "numbers")
     assert kept is not None and len(kept) == 10_000 and len(set(kept)) == 1
     assert store.entry(tmp_path, "arrays", dict).arrays["a"].sum() == 70_000  # type: ignore[arg-type]
     assert not list(tmp_path.rglob(".partial-*"))
@@ -97,4 +97,4 @@ def test_refusals_name_the_place(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"the data cache .*file/data can't be written \(.*\): .*; name another"):
         store.entry(tmp_path / "file", "arrays", lambda: store.Built({}, {}, {}))
     memo.remember(tmp_path / "file", "key", 1)  # costs time, not results
-    assert memo.remembered(tmp_path / "file", "key", int, "numbers") is None
+    assert memo.recall(tmp_path / "file", "key", int, "numbers") is None

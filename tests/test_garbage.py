@@ -20,14 +20,14 @@ class Knot:
 
 
 def test_nothing_is_collected_until_it_is_said_that_all_is_imported() -> None:
-    with garbage.left_alone():
+    with garbage.pausing_collection():
         lost = weakref.ref(Knot())
         made = [[] for _ in range(100_000)]  # enough for collections of each generation
         assert len(made) == 100_000 and lost() is not None and not gc.isenabled()
-        with garbage.left_alone():  # a second one changes nothing
+        with garbage.pausing_collection():  # a second one changes nothing
             pass
         assert not gc.isenabled()
-        garbage.imported()
+        garbage.resume_collection()
         assert gc.isenabled() and gc.get_freeze_count() > 0
     gc.unfreeze()
     gc.collect()
@@ -37,8 +37,8 @@ def test_nothing_is_collected_until_it_is_said_that_all_is_imported() -> None:
 def test_who_collects_himself_goes_on_to_do_so() -> None:
     gc.disable()
     try:
-        with garbage.left_alone():
-            garbage.imported()
+        with garbage.pausing_collection():
+            garbage.resume_collection()
             assert not gc.isenabled()
         assert not gc.isenabled()
     finally:

@@ -177,8 +177,8 @@ def test_a_killed_run_resumes_to_the_same_end(runs, tmp_path):
     folder = tmp_path / "run"
     command = [sys.executable, "-W", "error", "-c", CUT, json.dumps(scenario(LAYERWISE)), str(folder)]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    assert not edgefl.read_run(folder).finished
-    assert edgefl.run(resume=folder).finished
+    assert not edgefl.read_run(folder).is_finished
+    assert edgefl.run(resume=folder).is_finished
     assert_equal(folder, runs["layerwise"].path)
 
 
@@ -213,7 +213,7 @@ def test_a_changed_step_is_predicted_anew(install, tmp_path):
 
 
 def test_what_travels_in_half_precision_is_rounded_before_the_difference_is_taken():
-    state = ServerState.first({"image/w": torch.tensor([1.0001, 0.1])})
+    state = ServerState.from_tensors({"image/w": torch.tensor([1.0001, 0.1])})
     work = Work("image", {}, (), (), (Payload("model", (Item("w", (2,), "float16", "image/w"),)),))
     assert state.inputs(work)["w"].dtype == torch.float16
     base = state.base(work)["image/w"]

@@ -92,7 +92,7 @@ def test_killed_and_resumed_it_ends_the_same(quickstart: Run, tmp_path: Path) ->
         time.sleep(0.2)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    assert not edgefl.read_run(folder).finished
+    assert not edgefl.read_run(folder).is_finished
     subprocess.run([*COMMAND, "--resume", str(folder)], check=True)
     resumed = edgefl.read_run(folder)
     for schedule, run in quickstart.runs.items():
@@ -113,7 +113,7 @@ def test_torch_profiler_saw_the_memory_that_was_predicted(kind: str) -> None:
     setup = compose(load("quickstart", ["compare=null", "schedule=end-to-end"]))
     client = setup.of_kind(kind)[0]
     source = setup.clients.client(client)
-    work = setup.schedule.stage(1).cut(setup.method.work(kind, 1)).fitted(source.size)
+    work = setup.schedule.stage(1).restrict_work(setup.method.work(kind, 1)).limit_batches(source.size)
     inputs = setup.method.initial(1).inputs(work)
 
     def do() -> None:

@@ -15,7 +15,7 @@ from edgefl import devices, yaml_lines
 from edgefl.devices.written_facts import read_written
 from edgefl.errors import DeviceError, EdgeflError, ScenarioError
 from edgefl.scenario.document import read_text, read_value
-from edgefl.yaml_lines import KeyPath, KeyPosition, read, write
+from edgefl.yaml_lines import KeyPath, KeyPosition, parse_yaml, write
 
 SHIPPED = sorted((Path(__file__).parents[1]).glob("profiles/*/*.yaml")) + sorted(
     (Path(__file__).parents[1]).glob("scenarios/**/*.yaml")
@@ -110,9 +110,9 @@ def test_text_that_is_not_utf8_is_refused_with_its_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_both_parsers_read_the_shipped_files_alike(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = path.read_text(encoding="utf-8")
-    fast = read(text, refuse)
+    fast = parse_yaml(text, refuse)
     monkeypatch.setattr(yaml_lines, "_Fast", yaml_lines._Loader)  # as where PyYAML was built without libyaml
-    assert read(text, refuse) == fast
+    assert parse_yaml(text, refuse) == fast
 
 
 def test_devices_and_links_of_the_library_say_what_pyyaml_reads_in_them() -> None:
@@ -124,30 +124,30 @@ def test_devices_and_links_of_the_library_say_what_pyyaml_reads_in_them() -> Non
     for path in SHIPPED:
         if path.parent.name in ("devices", "networks"):
             text = path.read_text(encoding="utf-8")
-            assert same(read(text, refuse)[0], yaml.safe_load(text)), path
+            assert same(parse_yaml(text, refuse)[0], yaml.safe_load(text)), path
 
 
 def test_a_merge_takes_over_keys_where_it_is_asked_for() -> None:
     text = "a: &a {x: 1, y: 2}\nb: &b {y: 3, z: 4}\nc:\n  z: 5\n  <<: [*a, *b]\nd: {<<: *b, '<<': 6}\n"
-    data, places = read(text, refuse, file="f", merge=True)
+    data, places = parse_yaml(text, refuse, file="f", merge=True)
     assert data["c"] == {"x": 1, "y": 2, "z": 5} == yaml.safe_load(text)["c"]
     assert data["d"] == {"y": 3, "z": 4, "<<": 6}
     assert places["c", "x"].key_line == 1 and places["c", "z"].key_line == 4
     with pytest.raises(EdgeflError, match="2: b: '<<' must name a mapping"):
-        read("a: 1\nb: {<<: 3}\n", refuse, merge=True)
-    assert read("a: {<<: 3}", refuse)[0] == {"a": {"<<": 3}}
+        parse_yaml("a: 1\nb: {<<: 3}\n", refuse, merge=True)
+    assert parse_yaml("a: {<<: 3}", refuse)[0] == {"a": {"<<": 3}}
 
 
 def test_places_and_the_nearest_of_them() -> None:
-    data, places = read("a:\n  b:\n    c:\n      1\n", refuse, file="f")
+    data, places = parse_yaml("a:\n  b:\n    c:\n      1\n", refuse, file="f")
     assert data == {"a": {"b": {"c": 1}}} and places["a", "b", "c"] == KeyPosition("f", 3, 4)
     assert yaml_lines.nearest(places, ("a", "b", "c")) == ("f", 4)
     assert yaml_lines.nearest(places, ("a", "b", "c"), at_key=True) == ("f", 3)
     assert yaml_lines.nearest(places, ("a", "b", "nothing", 3)) == ("f", 2)
     assert yaml_lines.nearest({}, ("a",)) is None
-    assert read("# nothing\n", refuse) == (None, {})
+    assert parse_yaml("# nothing\n", refuse) == (None, {})
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=30) | st.sampled_from(["1e3", "0x10", "2024-01-02", "on", "<<"]))
 def test_a_text_is_written_so_that_it_reads_back(text: str) -> None:
-    assert read(write({"quote": text}, width=40), refuse, merge=True)[0] == {"quote": text}
+    assert parse_yaml(write({"quote": text}, width=40), refuse, merge=True)[0] == {"quote": text}

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.arrays import Booleans, Floats
-from edgefl.commands.devices.published import KEY, MeasuredQuantity, held, key_of, source_of
+from edgefl.commands.devices.published import KEY, MeasuredQuantity, key_of, measured_quantities, source_of
 from edgefl.devices.measurements import measurements
 from edgefl.devices.processors import OPERATOR_NAMES, ProcessorType
 from edgefl.devices.written_facts import library_folder
@@ -187,7 +187,7 @@ class Table:
     @cached_property
     def measured(self) -> Floats:
         """Logarithms of the measured seconds."""
-        return np.log([one.measured for one in self.rows])
+        return np.log([one.measured_value for one in self.rows])
 
     def log_seconds(self, numbers: Floats) -> tuple[Floats, Floats]:
         """Logarithms of seconds `[rows]`, and their derivatives by ``numbers``, logarithms too, `[rows, numbers]`."""
@@ -464,7 +464,7 @@ def main() -> int:
     parser.add_argument("--choose", action="store_true", help="print the widths of priors by cross-validation")
     arguments, same = parser.parse_args(), True
     check = arguments.check
-    rows = [one for one in held(measurements()) if one.quantity == "seconds" and one.cost is not None]
+    rows = [one for one in measured_quantities(measurements()) if one.quantity == "seconds" and one.cost is not None]
     tables = [Table.of(type, rows) for type in TYPES]
     if arguments.choose:
         for table in tables:

@@ -49,7 +49,7 @@ def method_of(setup: Setup, elements: int) -> Any:
 
         def initial(self, seed: int) -> ServerState:
             """The table's first value is zero."""
-            return ServerState.first({**super().initial(seed).tensors, f"table/{OWN}": torch.zeros(elements)})
+            return ServerState.from_tensors({**super().initial(seed).tensors, f"table/{OWN}": torch.zeros(elements)})
 
         def work(self, kind: str, round: int) -> Work:
             """Keep the table; send the smallest parameter."""
@@ -136,7 +136,7 @@ def compare(folder: Path, elements: int) -> tuple[int, int]:
     """Clients whose values aren't what they did, and all that keep some."""
     run = read_run(folder)
     times = Counter(record["client"] for record in run.records("clients") if record["outcome"] == "finished")
-    kept = run.kept()
+    kept = run.client_tensors()
     wrong = sum(not torch.equal(kept[client][OWN], torch.full((elements,), float(n))) for client, n in times.items())
     return wrong + len(times.keys() ^ set(kept)), len(times)
 

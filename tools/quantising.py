@@ -68,7 +68,7 @@ def metric(run: Path, name: str, to: Quantiser | None) -> float:
     work = Work("text", described, (), scoring.passes, attention=scoring.attention)
     tensors = {n: t.detach() for n, t in (*module.named_parameters(), *module.named_buffers())}
     node = Node(federation_of(scenario, lambda _: None), torch.device("cpu"))
-    return float(node.run(TrainingTask(work.form, work.scalars, tensors, None, 0)).metrics[name])
+    return float(node.run_assignment(TrainingTask(work.form, work.scalars, tensors, None, 0)).metrics[name])
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ from typer.main import get_command_name
 from typer.models import CommandInfo
 
 from edgefl import garbage, terminal
-from edgefl.cli.stopping import asked, behind, exit_code, stoppable
+from edgefl.cli.stopping import behind, exit_code, stop_signal, stoppable
 from edgefl.errors import EdgeflError, PluginError, RunError, text_of, visible
 from edgefl.files import full_disk_named
 from edgefl.terminal import say
@@ -89,7 +89,7 @@ def shipped_and_files(incomplete: str) -> list[str]:
     return [*(name for name in scenario_names() if name.startswith(incomplete)), *sorted(files)]
 
 
-def found(context: typer.Context, given: Any) -> Any:
+def check_scenario_exists(context: typer.Context, given: Any) -> Any:
     """Raise ScenarioError for a scenario that isn't there or isn't YAML, before torch is imported."""
     if given and not context.resilient_parsing:  # the shell asks what may follow
         from edgefl.scenario.library import find_document
@@ -114,7 +114,7 @@ ScenarioFile = Annotated[
         metavar="SCENARIO",
         help="A scenario file, or the name of a shipped one: quickstart.",
         autocompletion=shipped_and_files,
-        callback=found,
+        callback=check_scenario_exists,
     ),
 ]
 ScenarioFiles = Annotated[
@@ -123,7 +123,7 @@ ScenarioFiles = Annotated[
         metavar="SCENARIO...",
         help="A scenario file, or the name of a shipped one: quickstart. May be several.",
         autocompletion=shipped_and_files,
-        callback=found,
+        callback=check_scenario_exists,
     ),
 ]
 Overrides = Annotated[
@@ -231,12 +231,12 @@ def interruptible(what: Callable[[], str] = str) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, Exception) as error:
         # Python 3.11 makes a RuntimeError of an interruption in a class's body, matplotlib's fonts a ValueError
-        interruption = behind(error) or asked()
+        interruption = behind(error) or stop_signal()
         if interruption is None or isinstance(error, typer.Exit):
             raise
         from edgefl import registry
 
-        place = registry.plug_ins().place(interruption)
+        place = registry.plug_ins().locate_fault(interruption)
         told = [f"interrupted in {place[0]}" if place else "interrupted", *filter(None, [what()])]
         with suppress(OSError):
             if _state["traceback"]:
@@ -257,7 +257,7 @@ def observing(what: str = "") -> Iterator[Any]:
 # --- the entry point -------------------------------------------------------------------------------------------------
 
 
-def asked_for(arguments: Sequence[str]) -> typer.Typer:
+def single_command_app(arguments: Sequence[str]) -> typer.Typer:
     """The application with nothing but the command that is typed, as reading the options of all takes longer than many
     commands; with all of them if the first word names none."""
     typed = next((word for word in arguments if not word.startswith("-")), "")
@@ -304,15 +304,15 @@ class _Stdout(TextIOWrapper):
     """Stdout that raises RunError where it can't be written, such as a file on a full disk."""
 
     def write(self, text: str) -> int:
-        with self._named():
+        with self._naming_errors():
             return super().write(text)
 
     def flush(self) -> None:
-        with self._named():
+        with self._naming_errors():
             super().flush()
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def _naming_errors(self) -> Iterator[None]:
         try:
             yield
         except BrokenPipeError:
@@ -344,7 +344,7 @@ def _answering() -> Iterator[None]:
         shown.stream = given
 
 
-def _dropped(stream: TextIO) -> None:
+def _discard_rest(stream: TextIO) -> None:
     """Let nothing be left in a stream of this process that can't be written, since Python would try again at exit."""
     try:
         stream.flush()
@@ -358,12 +358,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     Without ``arguments`` it is the program itself, and its process ends with it.
     """
-    with stoppable(to_the_end=arguments is None), terminal.guarded(), warnings.catch_warnings():
+    with stoppable(to_the_end=arguments is None), terminal.escaped_streams(), warnings.catch_warnings():
         warnings.showwarning = terminal.warn
         _state["traceback"] = False
         try:
-            with garbage.left_alone(), full_disk_named(), _answering(), _named_faults():
-                asked_for(sys.argv[1:] if arguments is None else arguments)(arguments, prog_name="edgefl")
+            with garbage.pausing_collection(), full_disk_named(), _answering(), _named_faults():
+                single_command_app(sys.argv[1:] if arguments is None else arguments)(arguments, prog_name="edgefl")
         except EdgeflError as error:
             if _state["traceback"]:
                 traceback.print_exception(error)
@@ -381,7 +381,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except BrokenPipeError:
             # The reader of stdout (such as ``head``) closed the pipe.  Python flushes stdout at exit, which would
             # raise again, so stdout is redirected to the null device.
-            _dropped(sys.stdout)
+            _discard_rest(sys.stdout)
             sys.exit(1)
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE) or _state["traceback"]:
@@ -389,6 +389,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             say(f"error: {error.strerror}: the limit of this process is {_most_files()} (ulimit -n); raise it")
             sys.exit(EdgeflError.exit_code)
         finally:
-            _dropped(sys.stderr)
+            _discard_rest(sys.stderr)
             if (registry := sys.modules.get("edgefl.registry")) is not None:
                 registry.unload_plug_ins()  # a file is loaded for the command that asks for it

@@ -17,8 +17,8 @@ from edgefl.cli.app import (
     ScenarioFile,
     Shard,
     app,
+    check_scenario_exists,
     examples,
-    found,
     interruptible,
     observing,
     print_json,
@@ -50,7 +50,7 @@ def run(
             metavar="SCENARIO",
             help="A scenario file, or the name of a shipped one: quickstart.",
             autocompletion=shipped_and_files,
-            callback=found,
+            callback=check_scenario_exists,
         ),
     ] = None,
     output: Annotated[
@@ -79,7 +79,9 @@ def run(
     """Run a scenario, or every combination that it compares, and print costs and metrics."""
     if (scenario is None) == (resume is None):
         raise typer.BadParameter("give either a scenario to run or --resume DIR", param_hint="SCENARIO")
-    finished = _finished(resume, check=not verify) if resume is not None and not overrides and output is None else None
+    finished = (
+        _finished_run(resume, check=not verify) if resume is not None and not overrides and output is None else None
+    )
     if verify and finished is not None:
         _verify(str(finished.path), as_json)
         return
@@ -103,11 +105,11 @@ def run(
             finished, diverged = _whole(progress.folder), error
             if finished is None:
                 raise
-    if shard is not None and not finished.finished:
+    if shard is not None and not finished.is_finished:
         from edgefl.runs import comparison
 
         of = len(comparison(finished.path))
-        left = of - sum(each.finished for each in finished.runs.values())
+        left = of - sum(each.is_finished for each in finished.runs.values())
         say(f"shard {shard} has ended; {left} of {of} runs of {finished.path} aren't done yet")
         say(f"when they are: edgefl run --resume {finished.path}")
         if diverged is not None:
@@ -176,17 +178,17 @@ def _begin_workers(scenario: str | None, overrides: Sequence[str] | None) -> Non
         start_method.begin("edgefl.training.worker")
 
 
-def _finished(folder: str, *, check: bool) -> Run | None:
+def _finished_run(folder: str, *, check: bool) -> Run | None:
     """The run in this folder if it is finished, otherwise None.  Raises RunError if its files have changed."""
     from pathlib import Path
 
     from edgefl.runs import read_run
-    from edgefl.runs.folders import check_finished, cut_short, tidy
+    from edgefl.runs.folders import check_finished, is_cut_short, tidy
 
-    if check and os.path.isdir(folder) and cut_short(Path(folder)):
+    if check and os.path.isdir(folder) and is_cut_short(Path(folder)):
         return None  # the start was cut short: resuming begins it, or says that it can't
     run = read_run(folder)
-    if not run.finished:
+    if not run.is_finished:
         return None
     if check:
         for each in run.runs.values() or (run,):
@@ -213,7 +215,7 @@ def _whole(folder: str | None) -> Run | None:
 
 def _over_seeds(run: Run, facts: Mapping[str, RunSummary]) -> ComparedRuns | None:
     """The means over seeds, from the facts of runs by label; None for a single seed or an unfinished run."""
-    if not run.finished or len({member.settings.seed for member in run.runs.values()}) < 2:
+    if not run.is_finished or len({member.settings.seed for member in run.runs.values()}) < 2:
         return None
     from edgefl.commands.compare.compare import compared_runs
     from edgefl.commands.compare.members import members_of
@@ -241,11 +243,11 @@ def _verify(folder: str, as_json: bool, summary: Mapping[str, object] | None = N
 def _how_to_continue(folder: str | None) -> str:
     from pathlib import Path
 
-    from edgefl.runs import begun, is_comparison
+    from edgefl.runs import is_comparison, is_run
 
     if folder is None:
         return "nothing was written"
     path = Path(folder)
     if is_comparison(path.parent):
         return f"continue with: edgefl run --resume {path.parent}"
-    return f"continue with: edgefl run --resume {path}" if begun(path) else "nothing was written"
+    return f"continue with: edgefl run --resume {path}" if is_run(path) else "nothing was written"

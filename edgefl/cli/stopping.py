@@ -45,7 +45,7 @@ def exit_code(error: KeyboardInterrupt) -> int:
 @contextmanager
 def at_once() -> Iterator[None]:
     """Let Ctrl-C end the process without a word, while there is nothing to keep and nothing to say."""
-    with _handled((signal.SIGINT,), signal.SIG_DFL):
+    with _handling_signals((signal.SIGINT,), signal.SIG_DFL):
         yield
 
 
@@ -96,7 +96,7 @@ def stoppable(*, to_the_end: bool = False) -> Iterator[None]:
         else:
             hook(lost)
 
-    with _handled(SIGNALS, stop, kept=to_the_end):
+    with _handling_signals(SIGNALS, stop, kept=to_the_end):
         sys.unraisablehook = unraisable
         try:
             yield
@@ -109,7 +109,7 @@ def stoppable(*, to_the_end: bool = False) -> Iterator[None]:
                 watch.join()
 
 
-def asked() -> StopSignal | None:
+def stop_signal() -> StopSignal | None:
     """The signal that asked this command to end, if one did: a library's own code may have made another error of it."""
     return _asked[-1] if _asked else None
 
@@ -130,7 +130,7 @@ def behind(error: BaseException | None) -> KeyboardInterrupt | None:
 
 
 @contextmanager
-def _handled(numbers: tuple[signal.Signals, ...], handler: Any, *, kept: bool = False) -> Iterator[None]:
+def _handling_signals(numbers: tuple[signal.Signals, ...], handler: Any, *, kept: bool = False) -> Iterator[None]:
     """Handle those of these signals that aren't ignored; afterwards as before, or with ``kept`` by their default.
 
     Only the main thread of a process can: in another nothing changes.

@@ -24,7 +24,7 @@ from edgefl.errors import DeviceError, UnknownName
 from edgefl.machine import host
 from edgefl.machine.link_speed import measure_link
 from edgefl.machine.microbenchmarks import small_layers, threads_of
-from edgefl.machine.throughput import SLOWED, MeasuredSpread, sustained, sustained_run, throttling
+from edgefl.machine.throughput import SLOWED, MeasuredSpread, measure_sustained, sustained_run, throttling
 from edgefl.operator_classes import OPERATOR_NAMES
 from edgefl.records.devices import CalibratedProfile, Calibration
 from edgefl.runs.durable import write_output
@@ -179,7 +179,7 @@ class _Measurement:
         memory = self._memory()
         sensor = host.power_sensor()
         with sensor.measuring() if sensor else nullcontext(host.Watts()) as busy, host.company() as company:
-            rates = sustained(
+            rates = measure_sustained(
                 QUICK_SECONDS if options.quick else SECONDS,
                 options.threads,
                 options.device,

@@ -19,7 +19,7 @@ from edgefl.arrays import AnyArray
 from edgefl.commands.host_need import check_host, tell_time
 from edgefl.commands.progress import OnProgress, messages, silent
 from edgefl.cost import Predictor, ScratchTable
-from edgefl.data import Federation, made_of, open_federation, unrevised
+from edgefl.data import Federation, data_fingerprint, open_federation, revision_warnings
 from edgefl.devices import Device, Fleet, Link
 from edgefl.errors import DataError, MethodError, ScenarioError, UnknownName
 from edgefl.machine.kernel_scratch import kernels, probe
@@ -28,7 +28,7 @@ from edgefl.methods import ClientFacts, Kind, Method, Setting
 from edgefl.methods.setting import tensors_of
 from edgefl.models import adapters, dtypes, quantised
 from edgefl.models.model import ModelDescription
-from edgefl.planning.payload_options import encoded
+from edgefl.planning.payload_options import with_codecs
 from edgefl.planning.planner import Planner
 from edgefl.planning.rules import check_works
 from edgefl.planning.setup import Setup
@@ -43,7 +43,7 @@ from edgefl.work.description import DTYPE_NAMES, DTYPES, digest
 from edgefl.work.optimizer.gradient_trainer import wrong_step
 from edgefl.work.optimizer.zeroth_order import without_gradients
 from edgefl.work.steps import says
-from edgefl.work.sums import averaged
+from edgefl.work.sums import is_averaged
 from edgefl.work.tasks import facts_for, like
 from edgefl.work.torch_device import device_of
 
@@ -64,15 +64,15 @@ def federation_of(scenario: Scenario, on_message: Callable[[str], None]) -> Fede
     """
     # the cache and the folders that relative paths are looked up in
     folders = f"{cache_folder()} {os.environ.get('EDGEFL_DATA')} {os.getcwd()} {registry.changes()}"
-    made = digest(made_of(scenario.data))
+    made = digest(data_fingerprint(scenario.data))
     share = scenario.evaluation.clients
     key = (scenario.data.model_dump_json(), scenario.seed, scenario.model.tokens, f"{folders} {share}", made)
     if key not in _federations:
         while len(_federations) >= _MOST_OPEN:
             _federations.pop(next(iter(_federations)))
         whole = open_federation(scenario.data, seed=key[1], tokens=key[2], on_message=on_message)
-        _federations[key] = whole.holding_out(share, key[1])
-        for line in unrevised(scenario.data, _federations[key]):
+        _federations[key] = whole.with_held_out(share, key[1])
+        for line in revision_warnings(scenario.data, _federations[key]):
             warnings.warn(line, stacklevel=2)
     return _federations[key]
 
@@ -93,7 +93,7 @@ def labels_of(given: Sequence[Given], loaded: Sequence[Scenario]) -> list[str]:
 def scenario_of(given: Given, overrides: Sequence[str] = ()) -> Scenario:
     """The scenario that is given.  Raises ScenarioError."""
     if isinstance(given, Scenario):
-        return load(given.resolved(), overrides) if overrides else given
+        return load(given.to_data(), overrides) if overrides else given
     content = dict(given) if isinstance(given, Mapping) else given
     return load(content, overrides)  # type: ignore[arg-type]  # any path; load refuses other objects
 
@@ -112,7 +112,7 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
     _check_held_out(scenario, federation)
     kinds = _kinds(scenario, federation)
     schedule: Schedule = registry.get("schedule", scenario.schedule_name)(scenario.schedule_options, blocks_of(kinds))
-    kinds = _quantised(scenario, kinds, schedule)
+    kinds = _quantise_kinds(scenario, kinds, schedule)
     drawn = cache(lambda: Fleet.draw(scenario.fleet, len(federation.client_kind), scenario.seed))
     setting = _setting(scenario, federation, kinds, schedule, on_message, drawn)
     method = _method(scenario, setting)
@@ -202,7 +202,7 @@ def _kinds(scenario: Scenario, federation: Federation) -> dict[str, Kind]:
     return kinds
 
 
-def _quantised(scenario: Scenario, kinds: dict[str, Kind], schedule: Schedule) -> dict[str, Kind]:
+def _quantise_kinds(scenario: Scenario, kinds: dict[str, Kind], schedule: Schedule) -> dict[str, Kind]:
     """The client kinds with their frozen layers quantised, where towers ask for it."""
     encoders = scenario.model.encoders.items()
     asked = {name: to for name, options in encoders if (to := getattr(options, "quantize", None))}
@@ -217,7 +217,7 @@ def _quantised(scenario: Scenario, kinds: dict[str, Kind], schedule: Schedule) -
         trainable = set(kind.trainable())
 
         def trains(parameter: str, trainable: set[str] = trainable) -> bool:
-            return parameter in trainable and any(stage.active(parameter) for stage in played)
+            return parameter in trainable and any(stage.is_active(parameter) for stage in played)
 
         with errors_at(scenario, "model"):
             model = quantised.describe(kind.model, models.blueprint(kind.model), asked, trains)
@@ -327,7 +327,7 @@ def _check_chunks(scenario: Scenario, setting: Setting, works: Sequence[Work]) -
     for kind, step in wrong:
         raise scenario.error(
             ("training", "loss_chunk"),
-            f"{kind} clients train by {registry.described('step', step)}, whose loss is computed as a whole: chunks of "
+            f"{kind} clients train by {registry.describe_part('step', step)}, whose loss is computed as a whole: chunks of "
             "tokens are for the task next-token and its step; leave loss_chunk out",
         )
 
@@ -371,7 +371,7 @@ def _check_relays(scenario: Scenario, method: Method) -> None:
     if scenario.fleet.relays is None:
         return
     sent = [item for work in _first_works(method) for payload in work.up for item in payload.items]
-    tables = sorted({item.source.removeprefix("table/") for item in sent if not averaged(item.source)})
+    tables = sorted({item.source.removeprefix("table/") for item in sent if not is_averaged(item.source)})
     why = ""
     if method.setting.averages_products:
         why = f"{scenario.schedule_name} multiplies the factors of each update"
@@ -409,7 +409,7 @@ def _check_payload(scenario: Scenario, method: Method) -> None:
         with errors_at(scenario, "payload", "up"):
             for kind in method.setting.kinds:
                 for variant in method.variants[kind]:
-                    encoded(method.client_work(kind, 1, variant).form, scenario.payload, (), method)
+                    with_codecs(method.client_work(kind, 1, variant).form, scenario.payload, (), method)
 
 
 def _check_schedule(scenario: Scenario, method: Method, schedule: Schedule) -> None:
@@ -424,8 +424,8 @@ def _check_schedule(scenario: Scenario, method: Method, schedule: Schedule) -> N
 def _averages(method: Method, *, sent: bool = False) -> bool:
     """Whether any client changes (or itself sends) parameters, which the server averages, and not only tables."""
     works = _first_works(method)
-    changed = Method.changed_by if sent else type(method).changed_by
-    return any(averaged(address) for work in works for address in changed(method, work))
+    changed = Method.changed_addresses if sent else type(method).changed_addresses
+    return any(is_averaged(address) for work in works for address in changed(method, work))
 
 
 def pretraining_of(scenario: Scenario, federation: Federation, on_message: Callable[[str], None]) -> Pretraining | None:
@@ -451,12 +451,12 @@ def pretraining_of(scenario: Scenario, federation: Federation, on_message: Calla
             cache_folder(),
             on_message,
         )
-        if not federation.declared_only:
+        if not federation.is_declared_only:
             pretraining.check()
     return pretraining
 
 
-def same_results(first: Mapping[str, object], second: Mapping[str, object]) -> bool:
+def has_same_results(first: Mapping[str, object], second: Mapping[str, object]) -> bool:
     """Whether two resolved scenarios give the same results: the executor only decides where a run trains."""
     a, b = ({name: part for name, part in each.items() if name != "executor"} for each in (first, second))
     return a == b

@@ -106,13 +106,13 @@ def cost_diff(old: str | os.PathLike[str], new: str | os.PathLike[str], *, fail_
     if removed or added or lost:
         sides = ((f"only {old} has", removed), (f"only {new} has", added), (f"{new} lacks", lost))
         raise RowsDiffer(
-            "the profiles don't match: " + "; ".join(f"{side} {_listed(rows)}" for side, rows in sides if rows),
+            "the profiles don't match: " + "; ".join(f"{side} {_quote_rows(rows)}" for side, rows in sides if rows),
             comparison,
         )
     return comparison
 
 
-def _listed(rows: list[str]) -> str:
+def _quote_rows(rows: list[str]) -> str:
     more = f" and {len(rows) - 6} more" if len(rows) > 6 else ""
     return ", ".join(map(repr, rows[:6])) + more
 

@@ -87,19 +87,19 @@ def doctor(*, runs: bool = True, on_progress: OnProgress = silent) -> Health:
 def _checks(runs: bool, on_progress: OnProgress) -> Iterator[MachineCheck]:
     yield python_check(sys.version_info[:3])
     yield from packages()
-    yield _guarded("import", torchvision_check)
-    yield _guarded("GPU", gpu_check)
-    yield _guarded("cache", lambda: cache_check(cache_folder()))
-    yield _guarded("disk", lambda: disk_check({"here": Path.cwd(), "cache": cache_folder()}))
-    yield _guarded("memory", memory_check)
+    yield _guard_check("import", torchvision_check)
+    yield _guard_check("GPU", gpu_check)
+    yield _guard_check("cache", lambda: cache_check(cache_folder()))
+    yield _guard_check("disk", lambda: disk_check({"here": Path.cwd(), "cache": cache_folder()}))
+    yield _guard_check("memory", memory_check)
     if runs:
         on_progress("prepare", {"what": "running a small scenario three times"})
         with tempfile.TemporaryDirectory(prefix="edgefl-doctor-") as folder:
-            yield _guarded("determinism", lambda: determinism_check(Path(folder)))
-            yield _guarded("run", lambda: run_check(Path(folder)))
+            yield _guard_check("determinism", lambda: determinism_check(Path(folder)))
+            yield _guard_check("run", lambda: run_check(Path(folder)))
 
 
-def _guarded(name: str, check: Callable[[], MachineCheck]) -> MachineCheck:
+def _guard_check(name: str, check: Callable[[], MachineCheck]) -> MachineCheck:
     """The check, or an error with the exception that it raised."""
     try:
         return check()
@@ -228,7 +228,7 @@ def disk_check(folders: dict[str, Path]) -> MachineCheck:
     free = {name: shutil.disk_usage(_existing(folder)).free for name, folder in folders.items()}
     found = ", ".join(f"{name} {units.show_bytes(number)}" for name, number in free.items()) + " free"
     advice = "free some space, run with --output on another disk, or name another folder in EDGEFL_CACHE"
-    return _graded("disk", min(free.values()), (LITTLE_DISK, LEAST_DISK), found, advice)
+    return _grade_free_bytes("disk", min(free.values()), (LITTLE_DISK, LEAST_DISK), found, advice)
 
 
 def memory_check() -> MachineCheck:
@@ -238,10 +238,10 @@ def memory_check() -> MachineCheck:
     free, total = host.free_bytes(), host.ram_bytes()
     found = f"{units.show_bytes(free)} of {units.show_bytes(total)} free, {host.physical_cores()} cores"
     advice = "end other programs, or set executor.workers to 1 and training.batch to less"
-    return _graded("memory", free, (LITTLE_MEMORY, LEAST_MEMORY), found, advice)
+    return _grade_free_bytes("memory", free, (LITTLE_MEMORY, LEAST_MEMORY), found, advice)
 
 
-def _graded(name: str, free: int, limits: tuple[int, int], found: str, advice: str) -> MachineCheck:
+def _grade_free_bytes(name: str, free: int, limits: tuple[int, int], found: str, advice: str) -> MachineCheck:
     """A check of free bytes: a warning below the first limit, an error below the second."""
     little, least = limits
     if free >= little:

@@ -13,7 +13,7 @@ from edgefl.commands.recorded_rounds import (
     PlayedVerdict,
     ServerInterval,
     check_client,
-    landed_in,
+    landed_flights,
     one_run,
     phases_of,
     policy_of,
@@ -26,7 +26,7 @@ from edgefl.errors import EdgeflError
 from edgefl.records import UNSET
 from edgefl.records.explained import AbsentClient, Explanation, PathPart, Shorter, Story, StoryFlight
 from edgefl.runs import Run
-from edgefl.runs.changed import guarded
+from edgefl.runs.changed import raise_run_errors
 
 TOOK_PART = "finished"
 
@@ -51,9 +51,9 @@ def explain(run: str | os.PathLike[str], round: int, *, client: int | None = Non
     return _explain(one_run(run), round, client)
 
 
-@guarded
+@raise_run_errors
 def _explain(run: Run, number: int, client: int | None) -> Explanation:
-    record, flights = round_of(run, number), landed_in(run, number)
+    record, flights = round_of(run, number), landed_flights(run, number)
     verdicts = _latest(run, number)
     clients = total_clients(list(verdicts.values()), run)
     if client is not None:
@@ -81,12 +81,12 @@ def _explain(run: Run, number: int, client: int | None) -> Explanation:
         shorter=what_shortens(record, path, flights, alone=alone),
         took_part=sorted({flight.client for flight in flights if flight.outcome == TOOK_PART}),
         absent=absent,
-        absent_by=_counted(absent),
+        absent_by=_count_by_reason(absent),
         client=UNSET if client is None else _story(client, path, flights, verdicts, absent),
     )
 
 
-def _counted(absent: Sequence[AbsentClient]) -> dict[str, int]:
+def _count_by_reason(absent: Sequence[AbsentClient]) -> dict[str, int]:
     """Number of absent clients by reason, most first."""
     counts: Counter[str] = Counter()
     for entry in absent:
@@ -155,11 +155,11 @@ def _absent(
                 reason, why = "not drawn or not ready", f"{why}, or its battery was below its reserve"
         entries.append(_entry(verdict, reason, why))
     for kind in left_out:
-        entries += _unjudged(run, kind, verdicts, f"round.leave_out has {kind} clients", "left out")
+        entries += _clients_without_verdict(run, kind, verdicts, f"round.leave_out has {kind} clients", "left out")
     for kind in settings.data.clients or {}:
         if kind not in record.clients and kind not in left_out:
             why = f"the method has no work for {kind} clients in round {number}"
-            entries += _unjudged(run, kind, verdicts, why, "no part")
+            entries += _clients_without_verdict(run, kind, verdicts, why, "no part")
     return entries
 
 
@@ -181,7 +181,9 @@ def _by_kind(record: PlayedRound, flown: Sequence[PlayedFlight]) -> list[AbsentC
     return entries
 
 
-def _unjudged(run: Run, kind: str, verdicts: Mapping[int, PlayedVerdict], why: str, reason: str) -> list[AbsentClient]:
+def _clients_without_verdict(
+    run: Run, kind: str, verdicts: Mapping[int, PlayedVerdict], why: str, reason: str
+) -> list[AbsentClient]:
     """One entry for the clients of a kind that was never judged, and has no records therefore."""
     asked = (run.settings.data.clients or {}).get(kind, 0)
     left = asked - sum(v.clients for v in verdicts.values() if v.kind == kind)

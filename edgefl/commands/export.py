@@ -27,7 +27,7 @@ from edgefl.records.rounds import Round
 from edgefl.records.run import FinalSummary
 from edgefl.report.console import csv_cell
 from edgefl.runs import Run, is_comparison, read_run
-from edgefl.runs.changed import guarded
+from edgefl.runs.changed import raise_run_errors
 from edgefl.runs.contents import read_bytes, read_json
 from edgefl.runs.durable import append_file, writing
 
@@ -95,7 +95,7 @@ def export(
     return Exported(to=to, output=str(target), files=list(dict.fromkeys(files)), runs=list(members))
 
 
-@guarded
+@raise_run_errors
 def _towers(run: Run, target: Path, to: str) -> list[str]:
     """Write the towers of a finished run that are models of transformers; return the files."""
     from safetensors import SafetensorError
@@ -159,7 +159,7 @@ def _check_pyarrow() -> None:
         raise RunError(f"parquet needs a package that isn't installed: pip install pyarrow (or, {install_hint('hub')})")
 
 
-@guarded
+@raise_run_errors
 def _tables(folder: Run, members: Mapping[str, Run], target: Path, form: str) -> list[str]:
     """Write each table that has rows; return the files."""
     import pandas as pd
@@ -185,7 +185,7 @@ def _summary(label: str, run: Run) -> dict[str, object]:
     """One run as a row: its names, whether it is finished, its final metrics and totals."""
     settings, result = run.settings, run.read_file(FinalSummary)
     row: dict[str, object] = {
-        "run": label, "folder": str(run.path), "finished": run.finished, "method": settings.method.name,
+        "run": label, "folder": str(run.path), "finished": run.is_finished, "method": settings.method.name,
         "schedule": settings.schedule.name, "seed": settings.seed, "rounds": None, "virtual_seconds": None,
     }  # fmt: skip
     if result is None:
@@ -214,7 +214,7 @@ def _for_spreadsheets(frame: pd.DataFrame) -> pd.DataFrame:
     )  # fmt: skip
 
 
-@guarded
+@raise_run_errors
 def _log(run: Run, label: str, target: Path, to: str, several: bool) -> str:
     """Write one run's log; return its file or folder."""
     scenario = run.scenario
@@ -226,7 +226,7 @@ def _log(run: Run, label: str, target: Path, to: str, several: bool) -> str:
         log = MlflowLog(place, label, scenario)
     for record in run.read(Round):
         log.round(record)
-    log.close(finished=run.finished)
+    log.close(finished=run.is_finished)
     return str(place)
 
 

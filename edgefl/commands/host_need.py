@@ -149,12 +149,12 @@ def parameters_of(scenario: Scenario) -> float:
                 described = models.describe(scenario.model, tuple(kind.split("-")), like(task), facts)
             except EdgeflError:
                 continue  # what doesn't fit together is reported when the scenario is composed
-            most = max(most, _counted(json.dumps(described)))
+            most = max(most, _count_parameters(json.dumps(described)))
     return most
 
 
 @cache
-def _counted(description: str) -> float:
+def _count_parameters(description: str) -> float:
     """Parameters of a model; of a deep one from its first two blocks, which are as large as the others."""
     described = json.loads(description)
     blocks = models.blocks(described)
@@ -222,17 +222,17 @@ def _data(scenario: Scenario) -> Iterator[HostMemoryNeed]:
 def _epochs(scenario: Scenario) -> int:
     """Local epochs of a client's round, with those that the method's options ask for (fields named ...epochs)."""
 
-    def asked(fields: Mapping[str, object]) -> int:
+    def sum_epochs(fields: Mapping[str, object]) -> int:
         total = 0
         for name, value in fields.items():
             if isinstance(value, Mapping):
-                total += asked(value)
+                total += sum_epochs(value)
             elif name.endswith("epochs") and isinstance(value, int):
                 total += value
         return total
 
     options = scenario.method_options
-    return scenario.training.epochs + (asked(options.model_dump()) if hasattr(options, "model_dump") else 0)
+    return scenario.training.epochs + (sum_epochs(options.model_dump()) if hasattr(options, "model_dump") else 0)
 
 
 # time ----------------------------------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ def _weights_by_token(described: Mapping[str, Any]) -> dict[str, float]:
             tokens += (tower["size"] // tower["patch"]) ** 2
         elif "frames" in tower:
             tokens += tower["frames"] * tower["bins"] / 256
-        weights[name] = tokens * _counted(json.dumps(alone))
+        weights[name] = tokens * _count_parameters(json.dumps(alone))
     return weights
 
 

@@ -62,7 +62,7 @@ def new(name: str, like: str = "quickstart", *, force: bool = False) -> dict[str
     if not path.stem.strip() or not path.stem.isprintable() or "\0" in name:
         raise ScenarioError(f"{printable(name)!r} can't be the name of a scenario")
     document = find_document(like)  # raises for a file that is no scenario
-    text = _renamed(text_of(like), path.stem)
+    text = _rename_scenario(text_of(like), path.stem)
     head = (
         f"{MODELINE}{SCHEMA}\n"
         f"# Begun as a copy of {printable(like)}.\n"
@@ -93,7 +93,7 @@ def new(name: str, like: str = "quickstart", *, force: bool = False) -> dict[str
     return {"scenario": str(path), "schema": str(schema), "like": like}
 
 
-def _renamed(text: str, name: str) -> str:
+def _rename_scenario(text: str, name: str) -> str:
     """A scenario's text without its modeline and with this name."""
     lines = [line for line in text.splitlines() if not line.startswith(MODELINE)]
     named = write({"name": name}).strip()

@@ -43,17 +43,17 @@ LISTED = {
 def parts(sections: Iterable[str]) -> ListedParts:
     """The parts of each of these sections of ``LISTED``; parts of plug-ins that can't be listed are ``broken``."""
     result: dict[str, list[ListedPart]] = {}
-    broken = {(noun, name): message for noun, name, message in registry.broken()}
+    broken = {(noun, name): message for noun, name, message in registry.broken_parts()}
     for section in sections:
         noun, result[section] = LISTED[section], []
         for name in registry.names(noun):
             if (noun, name) in broken:
                 continue
             try:
-                result[section].append(_own(section, name) or described(noun, name))
+                result[section].append(_own(section, name) or describe_part(noun, name))
             except Exception as error:  # a plug-in's Options may be anything
-                fault = f"its Options have no JSON Schema: {registry.said(error)}"
-                broken[noun, name] = f"{registry.described(noun, name)} is broken: {fault}"
+                fault = f"its Options have no JSON Schema: {registry.error_text(error)}"
+                broken[noun, name] = f"{registry.describe_part(noun, name)} is broken: {fault}"
     left_out = [BrokenPart(part=noun, name=name, message=text) for (noun, name), text in broken.items()]
     return ListedParts(**result, broken=left_out or UNSET)
 
@@ -71,7 +71,7 @@ def _own(section: str, name: str) -> ListedPart | None:
     """The entry of one of edgefl's own parts; None for a part of a plug-in."""
     if registry.origin(LISTED[section], name).package != "edgefl":
         return None
-    noun, schema = LISTED[section], _shipped()
+    noun, schema = LISTED[section], _shipped_schema()
     part = schema["x-parts"][noun].get(name)
     if part is None:
         return None
@@ -80,11 +80,11 @@ def _own(section: str, name: str) -> ListedPart | None:
 
 
 @cache
-def _shipped() -> Any:
+def _shipped_schema() -> Any:
     return json.loads((library_folder() / SCHEMA).read_text(encoding="utf-8"))
 
 
-def described(noun: str, name: str) -> ListedPart:
+def describe_part(noun: str, name: str) -> ListedPart:
     """Name, summary and options of a part, from the part itself."""
     from edgefl.scenario.schema import summary_of
 

@@ -44,7 +44,7 @@ def public_command(command: Callable[Arguments, Answer]) -> Callable[Arguments, 
 
     @wraps(command)
     def public(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
-        garbage.imported()
+        garbage.resume_collection()
         with ExitStack() as stack:
             if kwargs.pop("progress", False):
                 kwargs["on_progress"] = _with_bar(stack, kwargs.get("on_progress", silent))

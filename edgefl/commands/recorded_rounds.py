@@ -144,7 +144,7 @@ def phases_of(flight: PlayedFlight) -> list[ServerInterval]:
     return spans
 
 
-def landed_in(run: Run, number: int) -> list[PlayedFlight]:
+def landed_flights(run: Run, number: int) -> list[PlayedFlight]:
     """The flights that landed in a round, in the order in which they ended."""
     flights = [record for record in run.read(PlayedFlight) if record.round == number]
     return sorted(flights, key=lambda flight: flight.ended_virtual_seconds)

@@ -23,7 +23,7 @@ from edgefl.records.clients import FlightRecord
 from edgefl.records.explained import TraceAnswer
 from edgefl.records.rounds import Metrics, Round
 from edgefl.runs import Run
-from edgefl.runs.changed import guarded
+from edgefl.runs.changed import raise_run_errors
 from edgefl.runs.durable import writing
 
 
@@ -85,7 +85,7 @@ class TracedFlight(PlayedFlight):
     carried_download_bytes: int
     carried_upload_bytes: int
 
-    def carried(self, phase: str) -> int:
+    def carried_bytes(self, phase: str) -> int:
         """Serialised bytes that crossed the link in the ``download`` or the ``upload``."""
         return self.carried_download_bytes if phase == "download" else self.carried_upload_bytes
 
@@ -125,7 +125,7 @@ def trace(
     return facts
 
 
-@guarded
+@raise_run_errors
 def _write(run: Run, path: Path) -> TraceAnswer:
     rounds = list(run.read(TracedRound))
     if not rounds:
@@ -172,7 +172,7 @@ def flight_events(flight: TracedFlight) -> Iterator[Event]:
     for span in phases_of(flight):
         yield _slice(CLIENTS, tid, span.name, "phase", span.start, min(span.end, ends), {})
         if span.name != "compute":
-            carried = flight.carried(span.name)
+            carried = flight.carried_bytes(span.name)
             bits = {"carried_bytes": carried, "bits_per_second": 8 * carried / (span.end - span.start)}
             yield _slice(LINKS, tid, span.name, "transfer", span.start, min(span.end, ends), bits)
 
@@ -201,7 +201,7 @@ def count_flight(flight: TracedFlight, counters: Steps) -> None:
         if span.name == "compute":
             _add(counters, "memory, bytes", flight.kind, start, end, flight.peak_memory_bytes)
         else:
-            rate = 8 * flight.carried(span.name) / (span.end - span.start)
+            rate = 8 * flight.carried_bytes(span.name) / (span.end - span.start)
             _add(counters, "traffic, bits per second", span.name, start, end, rate)
     begins, ends = flight.dispatched_virtual_seconds, flight.ended_virtual_seconds
     if ends > begins:

@@ -58,7 +58,7 @@ def validate(
             _summary(label, combination, check(combination, messages(on_progress)))
             for label, combination in combinations
         ],
-        resolved=whole.resolved(),
+        resolved=whole.to_data(),
     )
 
 
@@ -80,13 +80,13 @@ def _summary(label: str, scenario: Scenario, setup: Setup) -> ValidCombination:
         samples={kind: int(samples[setup.of_kind(kind)].sum()) for kind in kinds},
         lacking=_lacking(setup),
         parameters={k: sum(prod(s.shape) for s in plain[k].parameters().values()) for k in kinds},
-        devices=_counted([device.name for device in fleet.devices], fleet.device_index),
-        links=_counted([link.name for link in fleet.links], fleet.link_index),
+        devices=_count_clients([device.name for device in fleet.devices], fleet.device_index),
+        links=_count_clients([link.name for link in fleet.links], fleet.link_index),
         relays={fleet.relays.link.name: len(np.unique(fleet.relays.of))} if fleet.relays is not None else UNSET,
     )
 
 
-def _counted(names: Sequence[str], index: AnyArray) -> dict[str, int]:
+def _count_clients(names: Sequence[str], index: AnyArray) -> dict[str, int]:
     """Number of clients by name, most first; ``index`` is into ``names``, `[clients]`."""
     counts: Counter[str] = Counter()
     for name, count in zip(names, np.bincount(index, minlength=len(names)).tolist(), strict=True):

@@ -9,14 +9,14 @@ from edgefl.cost.client_cost import (
     compute_cost,
     traffic,
 )
-from edgefl.cost.phases import Phases, carried, joules_of, numbers_of
+from edgefl.cost.phases import Phases, carried_bits, joules_of, numbers_of
 from edgefl.cost.predict import (
     Predictor,
     cost_key,
     metric_names,
     passes_key,
     predict,
-    shortened,
+    shorten_passes,
     storage_events,
     timeline,
     work_key,
@@ -27,7 +27,7 @@ from edgefl.cost.traced_ahead import PriceRequest, PricingPool, ShapeSource
 
 __all__ = [
     "NO_COMPUTE", "NO_TRAFFIC", "TRAFFIC_PARTS", "ComputeCost", "Phases", "Predictor", "PriceRequest",
-    "PricingPool", "ScratchRow", "ScratchTable", "ShapeSource", "Traffic", "amounts_of", "carried", "compute_cost",
+    "PricingPool", "ScratchRow", "ScratchTable", "ShapeSource", "Traffic", "amounts_of", "carried_bits", "compute_cost",
     "cost_key", "joules_of", "metric_names", "numbers_of", "passes_key", "predict", "price_phases", "price_rounds",
-    "shortened", "storage_events", "timeline", "traffic", "work_key",
+    "shorten_passes", "storage_events", "timeline", "traffic", "work_key",
 ]  # fmt: skip

@@ -64,14 +64,14 @@ class CachingAllocator:
         """Replay events, in order."""
         for address, size in events:
             if size > 0:
-                self._used[address] = self._taken(-(-size // CUDA_ROUNDING) * CUDA_ROUNDING)
+                self._used[address] = self._take_block(-(-size // CUDA_ROUNDING) * CUDA_ROUNDING)
                 self.allocated += self._used[address].size
             else:
                 block = self._used.pop(address)
                 self.allocated -= block.size
                 self._release(block)
 
-    def _taken(self, request: int) -> AllocatorBlock:
+    def _take_block(self, request: int) -> AllocatorBlock:
         small = request <= SMALL
         free = self._free[small]
         place = bisect_left(free, request, key=lambda block: block.size)

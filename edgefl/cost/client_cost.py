@@ -167,7 +167,7 @@ class Traffic:
 
 def traffic_part(item: Item, buffers: Container[Address] = ()) -> str:
     """The one of ``TRAFFIC_PARTS`` that an item belongs to; ``buffers`` are the addresses of the models' buffers."""
-    if item.beside:
+    if item.is_beside_model:
         return "tables"
     if item.source in buffers:
         return "buffers"

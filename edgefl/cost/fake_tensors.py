@@ -132,12 +132,12 @@ class PredictionMode(FakeTensorMode):
         try:
             key = self._key(func, args, kwargs)
         except _UnknownArgument:
-            return self._asked(func, types, args, kwargs)
+            return self._corrected_outputs(func, types, args, kwargs)
         known = _answers.get(key)
         if known is not None:
             return tuple([o.make(self, args) for o in known]) if isinstance(known, tuple) else known.make(self, args)
         hits, *others = _counts()
-        out = self._asked(func, types, args, kwargs)
+        out = self._corrected_outputs(func, types, args, kwargs)
         again = _counts() == (hits + 1, *others) or func is _UNSAFE_VIEW or _returns_nothing(func)
         if again and (answer := _answer(func, args, out)):
             if len(_answers) >= MOST_ANSWERS:
@@ -145,7 +145,7 @@ class PredictionMode(FakeTensorMode):
             _answers[key] = answer
         return out
 
-    def _asked(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def _corrected_outputs(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """torch's outputs, with corrected statistics of norms and strides of pointwise operators."""
         out: Any = super().__torch_dispatch__(func, types, args, kwargs)
         if type(out) is FakeTensor and _chooses_strides(func):

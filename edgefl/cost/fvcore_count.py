@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from edgefl import models
-from edgefl.cost.predict import replaced
+from edgefl.cost.predict import replace_tensors
 from edgefl.models.model import ModelDescription, TowerDescription
 from edgefl.work import Meter, TensorSpec
 from edgefl.work.description import DTYPES
@@ -90,7 +90,7 @@ def count_twice(description: ModelDescription, pattern: str, task: str, spec: Ma
     }
     model = models.on_meta({**description, "towers": towers})
     # The system allocates pages of zeros only when they are written to, so the weights take no memory.
-    model = replaced(model, lambda old: torch.zeros_like(old, device="cpu"))
+    model = replace_tensors(model, lambda old: torch.zeros_like(old, device="cpu"))
     module = _Forward(model, pattern, task).eval()
     values = tuple(torch.zeros(spec[m].shape, dtype=DTYPES[spec[m].dtype]) for m in pattern.split("-"))
     with torch.no_grad():

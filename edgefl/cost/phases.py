@@ -17,7 +17,7 @@ import numpy as np
 
 from edgefl.arrays import Floats, Integers
 from edgefl.devices import Device, Link
-from edgefl.devices.profile import throttled
+from edgefl.devices.profile import throttled_seconds
 
 Two = tuple[Any, Any]
 Three = tuple[Any, Any, Any]
@@ -87,7 +87,7 @@ class Phases:
     def compute_seconds(self) -> Any:
         """Seconds of loading and computing, with slow-down and throttling."""
         busy = self.numbers[_COOL] * self.factors[1] * self.slow
-        return throttled(busy, self.numbers[_AFTER], self.numbers[_SHARE]) if self.throttling else busy
+        return throttled_seconds(busy, self.numbers[_AFTER], self.numbers[_SHARE]) if self.throttling else busy
 
     @cached_property
     def watts(self) -> Three:
@@ -122,7 +122,7 @@ def joules_of(seconds: Iterable[Floats], watts: Iterable[Floats]) -> Three:
     return down, busy, up
 
 
-def carried(
+def carried_bits(
     spent: Floats | float, latency: Floats | float, rates: Floats | float, bits: Floats | Integers | float
 ) -> Floats:
     """Bits that transfers have moved ``spent`` seconds after they began, of ``bits`` in all."""

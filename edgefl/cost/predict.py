@@ -19,7 +19,7 @@ from edgefl.cost.fake_tensors import PredictionMode
 from edgefl.cost.scratch import ScratchTable
 from edgefl.cost.traced_ahead import PricingPool
 from edgefl.errors import MethodError
-from edgefl.memo import is_remembered, remember, remembered
+from edgefl.memo import has_result, recall, remember
 from edgefl.plain_data import from_data, to_data
 from edgefl.work import (
     CUDA_ROUNDING,
@@ -67,7 +67,7 @@ class _FewBatches:
                 yield pattern, {name: spec.empty() for name, spec in self.spec(pass_, pattern).items()}
 
 
-def shortened(work: Work) -> Work:
+def shorten_passes(work: Work) -> Work:
     """The work with only the first two occurrences of each distinct pass; later ones cost the same as the second."""
     return replace(work, passes=_first_passes(work))
 
@@ -87,9 +87,9 @@ def _first_passes(work: Description) -> tuple[Pass, ...]:
 def work_key(form: Form) -> str:
     """The part of the cost key that doesn't depend on the data: everything but the passes, as a content hash."""
     # The model determines the shapes of parameters; other transferred tensors are listed with their shapes.
-    parameters = {i.name for p in form.up for i in p.items if not i.beside}
+    parameters = {i.name for p in form.up for i in p.items if not i.is_beside_model}
     extra = [
-        (i.name, i.shape, i.dtype, i.beside)
+        (i.name, i.shape, i.dtype, i.is_beside_model)
         for p in (*form.down, *form.up)
         for i in p.items
         if i.name not in parameters
@@ -142,7 +142,7 @@ def cost_key(work: Work, source: Source, device: str = "cpu") -> str:
     return digest([work_key(work.form), passes_key(work, source), device])
 
 
-def replaced(module: nn.Module, make: Callable[[Tensor], Tensor]) -> nn.Module:
+def replace_tensors(module: nn.Module, make: Callable[[Tensor], Tensor]) -> nn.Module:
     """Replace every parameter and buffer of a module by ``make(tensor)``, in place; returns the module.
 
     A tensor that several modules share is replaced by one shared tensor.
@@ -195,7 +195,7 @@ def storage_events(work: Work, source: Source, device: str = "cpu") -> list[Memo
 
 def metric_names(work: Work, source: Source) -> tuple[str, ...]:
     """The names of the metrics that the steps of ``work`` write, found out without computing it."""
-    return tuple(_executed(work, source, "cpu")[1].metrics)
+    return tuple(_execute_on_fakes(work, source, "cpu")[1].metrics)
 
 
 def _predict(
@@ -203,7 +203,7 @@ def _predict(
 ) -> Meter:
     gc.freeze()  # a collection would look through all that torch and transformers have imported, again and again
     try:
-        return _executed(work, source, device, moments, events)[0]
+        return _execute_on_fakes(work, source, device, moments, events)[0]
     except (RuntimeError, OverflowError) as error:
         if isinstance(error, OverflowError) or "overflow" in str(error).lower():
             raise MethodError(
@@ -218,7 +218,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0]
 
 
-def _executed(
+def _execute_on_fakes(
     work: Work,
     source: Source,
     device: str,
@@ -229,14 +229,21 @@ def _executed(
     module = models.on_meta(work.model)
     mode = PredictionMode()
     with mode:
-        module = replaced(module, lambda old: torch.empty(old.shape, dtype=old.dtype))
+        module = replace_tensors(module, lambda old: torch.empty(old.shape, dtype=old.dtype))
     meter = Meter(CUDA_ROUNDING if device == "cuda" else 1, moments=moments, calls=True, events=events)
     model_tensors = {n for n, _ in module.named_parameters()} | {n for n, _ in module.named_buffers()}
     with torch.random.fork_rng([]), mode:
         inputs = {i.name: i.spec.empty() for p in work.down for i in p.items if i.name not in model_tensors}
         few = _FewBatches(source, metered_steps(work))
         ctx, _, _ = execute(
-            shortened(work), inputs, few, module=module, device=torch.device("cpu"), seed=0, meter=meter, kernels=device
+            shorten_passes(work),
+            inputs,
+            few,
+            module=module,
+            device=torch.device("cpu"),
+            seed=0,
+            meter=meter,
+            kernels=device,
         )
     return meter, ctx
 
@@ -276,7 +283,7 @@ class Predictor:
                 self._traces[key] = priced
                 return priced
             name = self._name(work, key)
-            trace = remembered(self.folder, name, partial(from_data, StepTrace), "costs") or self._predict(
+            trace = recall(self.folder, name, partial(from_data, StepTrace), "costs") or self._predict(
                 name, work, source
             )
             self._traces[key] = self._with_scratch(trace, name)
@@ -284,7 +291,7 @@ class Predictor:
 
     def knows(self, work: Work, key: str) -> bool:
         """Whether the trace of this work is in memory, or its file on disk."""
-        return key in self._traces or (self.folder is not None and is_remembered(self.folder, self._name(work, key)))
+        return key in self._traces or (self.folder is not None and has_result(self.folder, self._name(work, key)))
 
     def _name(self, work: Work, key: str) -> str:
         return digest([key, _code(work)])
@@ -294,10 +301,10 @@ class Predictor:
         if self.scratch is None:
             return trace
         name = digest([name, self.scratch.kernels])
-        known = remembered(self.folder, name, _rows_of_table, "kernels' scratch")
+        known = recall(self.folder, name, _rows_of_table, "kernels' scratch")
         if known is not None:
             self.scratch.add(known)
-        insides = self.scratch.of(trace.calls, trace.live_memory_bytes)
+        insides = self.scratch.scratch_by_call(trace.calls, trace.live_memory_bytes)
         if known is None:
             rows = [[held.call.key, i.bytes, i.assumed] for held, i in zip(trace.calls, insides, strict=True) if i]
             remember(self.folder, name, {"scratch": rows})

@@ -10,7 +10,7 @@ import torch
 from edgefl.work import Address, Item, Payload, TensorSpec
 from edgefl.work.description import DTYPE_NAMES, DTYPES
 from edgefl.work.slices import Cut, covers
-from edgefl.work.sums import averaged
+from edgefl.work.sums import is_averaged
 
 Wire = tuple[tuple[str, TensorSpec], ...]
 """The tensors that travel for an item: name, shape and dtype of each (``Payload.wire``)."""
@@ -28,7 +28,7 @@ def shared_bytes(downloads: Iterable[tuple[Payload, ...]]) -> int:
     def wire_of(payload: Payload, item: Item) -> Wire:
         return tuple(payload.wire(item).items())
 
-    def new(payload: Payload, item: Item) -> bool:
+    def is_new(payload: Payload, item: Item) -> bool:
         wire = wire_of(payload, item)
         return not any(
             (cut, sent) == (item.cut, wire) or (plain and payload.codec is None and covers(cut, item.cut))
@@ -37,7 +37,7 @@ def shared_bytes(downloads: Iterable[tuple[Payload, ...]]) -> int:
 
     total = 0
     for payloads in sorted(downloads, key=lambda each: -sum(payload.serialised_bytes for payload in each)):
-        total += sum(p.only(lambda item, p=p: new(p, item)).serialised_bytes for p in payloads)  # type: ignore[misc]
+        total += sum(p.only(lambda item, p=p: is_new(p, item)).serialised_bytes for p in payloads)  # type: ignore[misc]
         for payload in payloads:
             for item in payload.items:
                 entry = item.cut, wire_of(payload, item), payload.codec is None
@@ -52,14 +52,14 @@ def summed_bytes(uploads: Iterable[tuple[Payload, ...]]) -> int:
     float32 (or in float64, if they are sent in it).  Tensors that no mean is taken of aren't in the sum.  The weights
     of the updates, a number for each tensor, count no more than the number of samples beside a client's update.
     """
-    return shared_bytes(tuple(map(_decoded, payloads)) for payloads in uploads)
+    return shared_bytes(tuple(map(_summed_payload, payloads)) for payloads in uploads)
 
 
-def _decoded(payload: Payload) -> Payload:
+def _summed_payload(payload: Payload) -> Payload:
     """The payload as it is added up."""
     items = []
     for item in payload.items:
         dtype = DTYPES[item.dtype]
-        if averaged(item.source) and dtype.is_floating_point:
+        if is_averaged(item.source) and dtype.is_floating_point:
             items.append(replace(item, dtype=DTYPE_NAMES[torch.promote_types(dtype, torch.float32)]))
     return replace(payload, items=tuple(items), codec=None)

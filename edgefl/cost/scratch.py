@@ -61,23 +61,23 @@ class ScratchTable:
         """Add measurements that another table has: key, bytes, and whether they are assumed."""
         self._known.update((key, Inside(size, assumed)) for key, size, assumed in rows)
 
-    def of(self, calls: Sequence[LiveCall], live: int) -> list[Inside | None]:
+    def scratch_by_call(self, calls: Sequence[LiveCall], live: int) -> list[Inside | None]:
         """What each call of a trace holds at a time; ``live`` is the trace's peak without scratch.
 
         It is None for a large call during which, by its bound, less can live than during another, so that it needn't
         run: on a decoder's scores of all tokens kernels take seconds.
         """
         # by identity: the caller has the calls, so that ids stay theirs
-        small = [held for held in calls if held.touched < LARGE or held.most == inf]
-        found = dict(zip(map(id, small), self._of(small), strict=True))
+        small = [held for held in calls if held.touched_bytes < LARGE or held.most == inf]
+        found = dict(zip(map(id, small), self._look_up(small), strict=True))
         peak = max([live, *(held.before + found[id(held)].bytes for held in small)])
         for held in sorted(calls, key=lambda held: -held.before - held.outputs):
             if id(held) not in found and held.most >= peak:
-                (found[id(held)],) = self._of([held])
+                (found[id(held)],) = self._look_up([held])
                 peak = max(peak, held.before + found[id(held)].bytes)
         return [found.get(id(held)) for held in calls]
 
-    def _of(self, calls: Sequence[LiveCall]) -> list[Inside]:
+    def _look_up(self, calls: Sequence[LiveCall]) -> list[Inside]:
         lacking = {held.call.key: held for held in calls if held.call.key not in self._known}
         if lacking:
             measured = self._probe(list(lacking.values()))

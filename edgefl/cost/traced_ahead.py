@@ -21,7 +21,7 @@ class ShapeSource:
     samples: tuple[int, ...]
 
     @classmethod
-    def of(cls, work: Description, source: Source) -> ShapeSource:
+    def from_work(cls, work: Description, source: Source) -> ShapeSource:
         """What ``source`` says of the passes of ``work``."""
         passes = tuple(distinct(work))
         return cls(

@@ -9,7 +9,7 @@ from edgefl import first_use
 if TYPE_CHECKING:
     from edgefl.data.collection import Collection, DataSet, FolderRequest, FolderSet
     from edgefl.data.federation import Federation
-    from edgefl.data.fingerprints import made_of, unrevised
+    from edgefl.data.fingerprints import data_fingerprint, revision_warnings
     from edgefl.data.look import one_look
     from edgefl.data.opening import open_federation
     from edgefl.data.options import KINDS, DataOptions
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KINDS", "Cargo", "Collection", "DataOptions", "DataSet", "Federation", "FolderSet", "Samples", "FolderRequest",
-    "made_of", "one_look", "open_federation", "pack_federation", "unpack_federation", "unrevised",
+    "data_fingerprint", "one_look", "open_federation", "pack_federation", "unpack_federation", "revision_warnings",
 ]  # fmt: skip
 
 _MODULES = {
     **dict.fromkeys(("Collection", "DataSet", "FolderSet", "FolderRequest"), "collection"),
     "Federation": "federation",
-    **dict.fromkeys(("made_of", "unrevised"), "fingerprints"),
+    **dict.fromkeys(("data_fingerprint", "revision_warnings"), "fingerprints"),
     "one_look": "look",
     "open_federation": "opening",
     **dict.fromkeys(("KINDS", "DataOptions"), "options"),

@@ -55,7 +55,7 @@ def _to_float(samples: AnyArray) -> Wave:
     return np.asarray(samples / -float(np.iinfo(samples.dtype).min), np.float32)
 
 
-def resampled(wave: Wave, rate: int, to: int = RATE) -> Wave:
+def resample(wave: Wave, rate: int, to: int = RATE) -> Wave:
     """The wave at sample rate ``to``, resampled by a polyphase filter; unchanged if the rates are equal."""
     if rate == to:
         return wave
@@ -117,7 +117,7 @@ def log_mel(
     return np.asarray(energies.clamp_min(FLOOR).log())
 
 
-def fitted(spectrogram: Spectrogram, frames: int, fill: float = SILENCE) -> Spectrogram:
+def pad_or_cut(spectrogram: Spectrogram, frames: int, fill: float = SILENCE) -> Spectrogram:
     """The spectrogram cut to ``frames`` frames, or padded at the end with ``fill``."""
     out = np.full((frames, spectrogram.shape[1]), fill, np.float32)
     out[: len(spectrogram)] = spectrogram[:frames]

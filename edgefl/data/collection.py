@@ -205,23 +205,23 @@ def package_folder(module: str, remedy: str = install_hint("data")) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def without(words: Iterable[str], text: str) -> str:
+def remove_words(words: Iterable[str], text: str) -> str:
     """``text`` without the words that spell a class, whatever their case, parts of hyphenated words included."""
-    spelled = _spelled(tuple(words))
+    spelled = _word_pattern(tuple(words))
     return " ".join(cleaned for word in text.split() if (cleaned := spelled.sub("", word).strip("-")))
 
 
 @cache
-def _spelled(words: tuple[str, ...]) -> re.Pattern[str]:
+def _word_pattern(words: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})(?!\w)", re.IGNORECASE)
 
 
-def numbered(keys: Sequence[str]) -> Integers:
+def number_keys(keys: Sequence[str]) -> Integers:
     """Number the distinct keys in sorted order, independent of the order of the samples."""
     return np.unique(np.asarray(keys, dtype=str), return_inverse=True)[1].astype(np.int64)
 
 
-def resized(images: npt.NDArray[np.uint8], size: int | None) -> npt.NDArray[np.uint8]:
+def resize_images(images: npt.NDArray[np.uint8], size: int | None) -> npt.NDArray[np.uint8]:
     """``images`` [n, channels, height, width] at another size (bilinear); unchanged if ``size`` is None."""
     if size is None or images.shape[-1] == size:
         return images

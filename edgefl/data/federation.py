@@ -43,7 +43,7 @@ class Federation:
     "size", "classes"}, "text": {"vocabulary", "tokens", "classes"}, "audio": {"bins", "frames", "classes"}};
     ``facts_of`` is for one kind, whose data set may have classes of its own.  ``tasks`` is the task of each kind.
 
-    ``held_out`` has the samples that clients hold out of their training (``holding_out``), at most ``held_out_share``
+    ``held_out`` has the samples that clients hold out of their training (``with_held_out``), at most ``held_out_share``
     of each client's, as a federation of the same clients; None if they train on all.  All else is about the others.
     """
 
@@ -62,7 +62,7 @@ class Federation:
     _parts: tuple[FederationPart, ...] = field(default=(), repr=False)
     _public: FederationPart | None = field(default=None, repr=False)
 
-    def holding_out(self, share: float, seed: int) -> Federation:
+    def with_held_out(self, share: float, seed: int) -> Federation:
         """This federation with at most this share of each client's samples held out of its training.
 
         Of n samples floor(share x n) are held out, fewer where samples that belong together don't fit (captions of one
@@ -82,7 +82,7 @@ class Federation:
                 self, client_samples=samples, client_patterns=train_patterns, held_out=own, held_out_share=share
             )
         divided = [
-            part.divided(share, seeds.generator(seed, "samples held out", index))
+            part.split_held_out(share, seeds.generator(seed, "samples held out", index))
             for index, part in enumerate(self._parts)
         ]
         train, own = (self._of_parts(tuple(pair[side] for pair in divided)) for side in (0, 1))
@@ -102,17 +102,17 @@ class Federation:
         return replace(self, client_samples=samples, client_patterns=patterns, _parts=parts, _public=public)
 
     @property
-    def declared_only(self) -> bool:
+    def is_declared_only(self) -> bool:
         """Whether there are shapes but no samples, which allows profiling but not training."""
         return not self._parts
 
     @property
-    def made_of(self) -> list[str]:
+    def part_keys(self) -> list[str]:
         """The cache names of the parts: hashes of everything that the data depend on."""
         return [part.entry.path.name for part in self._parts]
 
     @property
-    def stored(self) -> list[tuple[StoredEntry, StoredEntry]]:
+    def stored_sources(self) -> list[tuple[StoredEntry, StoredEntry]]:
         """What is stored of each source: its collection, and its part of the federation; empty if nothing is."""
         return [(part.collection, part.entry) for part in self._parts]
 
@@ -120,7 +120,7 @@ class Federation:
         """The data set's part that public samples of one modality are in."""
         return self._part(PUBLIC, modality)
 
-    def public_made_of(self, modality: str) -> str:
+    def public_digest(self, modality: str) -> str:
         """A hash of all that the public and validation samples of one modality depend on: not of the seed, which only
         deals the others to clients."""
         hashed = hashlib.blake2b(digest_size=16)
@@ -137,7 +137,7 @@ class Federation:
                 hashed.update(part.entry.files["tokenizer.json"].tobytes())
         return hashed.hexdigest()
 
-    def public_divided(self, modality: str, share: float, rng: np.random.Generator) -> tuple[Federation, Federation]:
+    def split_public(self, modality: str, share: float, rng: np.random.Generator) -> tuple[Federation, Federation]:
         """This federation with the other public samples of one modality, and with at most this share of them.
 
         Samples that belong together stay together.
@@ -147,16 +147,16 @@ class Federation:
         rows = np.asarray(part.arrays[name])
         held = held_out_samples(np.zeros(len(rows), np.int64), part.arrays["group"][rows], share, rng)
 
-        def having(rows: Integers) -> Federation:
+        def with_public_rows(rows: Integers) -> Federation:
             own = replace(part, replaced={**part.replaced, name: rows})
             parts = tuple(own if each is part else each for each in self._parts)
             return replace(
                 self, server_samples={**self.server_samples, PUBLIC: {modality: len(rows)}}, _parts=parts, _public=own
             )
 
-        return having(rows[~held]), having(rows[held])
+        return with_public_rows(rows[~held]), with_public_rows(rows[held])
 
-    def held_rows(self) -> list[tuple[FederationPart, str, Integers]]:
+    def rows_by_holder(self) -> list[tuple[FederationPart, str, Integers]]:
         """``(part, whose, positions)`` of the samples that clients, validation and test hold, by data set."""
         found: list[tuple[FederationPart, str, Integers]] = []
         held_out = self._parts if self.held_out is None else self.held_out._parts

@@ -112,7 +112,7 @@ def collection_key(name: str, dataset: DataSet | FolderSet, options: DataOptions
     return key | {"folder": fingerprint(folder), "columns": options.columns}, folder
 
 
-def made_of(options: DataOptions) -> list[object]:
+def data_fingerprint(options: DataOptions) -> list[object]:
     """What the data are made of now, as plain data: revisions, versions, files of folders, and the tokenizer's file.
 
     Equal for equal data; only names, sizes and times of files are looked at.  Raises the errors of
@@ -128,7 +128,7 @@ def made_of(options: DataOptions) -> list[object]:
     return parts
 
 
-def unrevised(options: DataOptions, federation: Federation) -> list[str]:
+def revision_warnings(options: DataOptions, federation: Federation) -> list[str]:
     """A line for each data set of a plug-in whose code changed since its data were built, with the same revision."""
     lines = []
     for name, part in zip(options.sources, federation._parts, strict=False):
@@ -136,7 +136,7 @@ def unrevised(options: DataOptions, federation: Federation) -> list[str]:
         if now and before and now != before:
             revision = registry.get("data set", name).revision
             lines.append(
-                f"the code that builds {registry.described('data set', name)} changed, but its revision is still "
+                f"the code that builds {registry.describe_part('data set', name)} changed, but its revision is still "
                 f"{revision}: the data built before are used; raise the revision if build returns something else, "
                 f"or delete {part.collection.path}"
             )

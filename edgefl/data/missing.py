@@ -55,7 +55,7 @@ def _some_left(kind: str, rates: dict[str, float]) -> MissingRates:
     return cast("MissingRates", rates)
 
 
-def leaves_whole(kind: str, rates: MissingRates) -> bool:
+def has_whole_samples(kind: str, rates: MissingRates) -> bool:
     """Whether some samples keep all modalities."""
     if "patterns" in rates:
         return rates["patterns"].get(kind, 0.0) > 0

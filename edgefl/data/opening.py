@@ -25,13 +25,13 @@ from edgefl.data.federation import Federation
 from edgefl.data.fingerprints import code_of, collection_key
 from edgefl.data.missing import DROPPED, draw
 from edgefl.data.options import KINDS, PUBLIC, DataOptions, Kind
-from edgefl.data.split import SPLITS, by_kind, hold_out, one_per_text, usable
+from edgefl.data.split import SPLITS, assign_kinds, hold_out, one_per_text, usable_mask
 from edgefl.data.stored_arrays import Built, Meta, StoredEntry, entry
 from edgefl.data.stored_set import FederationPart
-from edgefl.data.vocabulary import encoded, ready_tokenizer, tokenizer_file, train_wordpiece
+from edgefl.data.vocabulary import encode_texts, ready_tokenizer, tokenizer_file, train_wordpiece
 from edgefl.errors import DataError
 from edgefl.memo import cache_folder
-from edgefl.registry.answers import told
+from edgefl.registry.answers import describe_answer
 from edgefl.work.description import digest
 
 WAITS = "another process builds these data: waiting for it"
@@ -95,7 +95,7 @@ def _open(
         deal = partial(_part, collection, tokenizer, name, options, seed, tokens, on_message)
         dealt = entry(cache, f"federation-{digest([*part_key, *own_key])}", deal, partial(on_message, WAITS))
         parts[name] = FederationPart(collection, dealt, tasks)
-    return merged(parts, options)
+    return merge_parts(parts, options)
 
 
 def _collection(
@@ -139,7 +139,7 @@ def _scratch(cache: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def merged(parts: Mapping[str, FederationPart], options: DataOptions) -> Federation:
+def merge_parts(parts: Mapping[str, FederationPart], options: DataOptions) -> Federation:
     """Merge all parts into one federation; clients are numbered kind by kind."""
     kinds = tuple(kind for kind in KINDS if options.clients.get(kind))
     part_of = {kind: part for part in parts.values() for kind in part.kinds}
@@ -201,14 +201,14 @@ def _collect(name: str, make: Callable[[], Collection], code: str, on_message: O
     on_message(f"building the data set {name} (once; kept in the cache)")
     collection: object = make()
     if not isinstance(collection, Collection):
-        raise DataError(f"{name}: build returned {told(collection)}, not a Collection")
+        raise DataError(f"{name}: build returned {describe_answer(collection)}, not a Collection")
     arrays: dict[str, AnyArray] = collection.arrays()
     texts = json.dumps({"texts": collection.texts, "masked": collection.masked}, ensure_ascii=False)
     meta: Meta = {"classes": collection.classes, "code": code}
     return Built(arrays, meta, {"texts.json": texts})
 
 
-def _reopened(cached: StoredEntry) -> Collection:
+def _read_collection(cached: StoredEntry) -> Collection:
     texts = json.loads(cached.text("texts.json"))
     return Collection(
         classes=tuple(cached.meta["classes"]),
@@ -232,7 +232,7 @@ def _tokenizer(collections: Mapping[str, StoredEntry], options: DataOptions, tok
         return ready_tokenizer(tokenizer_file(options.vocabulary), tokens)
     corpus: set[str] = set()
     for name, cached in collections.items():
-        collection = _reopened(cached)
+        collection = _read_collection(cached)
         if collection.text is not None:
             train = np.flatnonzero(_split(collection, options.of_source(name))[0] == 0)
             corpus |= {
@@ -254,7 +254,7 @@ def _part(
 ) -> Built:
     """Build one data set's part: split it, encode its texts, distribute its samples to clients."""
     on_message("holding out samples, training the tokenizer, distributing samples to clients")
-    collection, options = _reopened(cached), whole.of_source(source)
+    collection, options = _read_collection(cached), whole.of_source(source)
     split, fixed = _split(collection, options)
     train = np.flatnonzero(split == 0)
     arrays: dict[str, AnyArray] = {"split": split.astype(np.int8)}
@@ -275,9 +275,9 @@ def _part(
     if collection.text is not None:
         tokenizer = tokenizer_of_all()
         files["tokenizer.json"] = tokenizer.to_str(pretty=False)
-        arrays["tokens_whole"] = encoded(tokenizer, collection.texts, tokens)
+        arrays["tokens_whole"] = encode_texts(tokenizer, collection.texts, tokens)
         same = collection.masked == collection.texts
-        arrays["tokens_masked"] = arrays["tokens_whole"] if same else encoded(tokenizer, collection.masked, tokens)
+        arrays["tokens_masked"] = arrays["tokens_whole"] if same else encode_texts(tokenizer, collection.masked, tokens)
         meta["padding"] = (tokenizer.padding or {}).get("pad_id", 0)
         facts["text"] = {"vocabulary": tokenizer.get_vocab_size(), "tokens": tokens, "classes": classes}
     if collection.audio is not None:
@@ -292,21 +292,21 @@ def _part(
         server[data] = {}
         # of several data sets each serves its own kinds, but public samples serve all possible kinds
         for kind in KINDS if len(whole.sources) == 1 or data == PUBLIC else kinds:
-            rows: Integers = np.flatnonzero((split == index) & usable(collection, kind, options.task_of(kind)))
+            rows: Integers = np.flatnonzero((split == index) & usable_mask(collection, kind, options.task_of(kind)))
             if len(rows):
                 # A fixed random order, so that the first few are representative; one picture for each held-out name.
                 single = kind == "text" or (kind == "image-text" and data != PUBLIC)
                 rows = one_per_text(collection, rows, fixed) if single else fixed.permutation(rows)
                 if collection.image is not None and "-" in kind:
-                    rows = together(rows, collection.group[rows])  # the first few pairs have whole images
+                    rows = order_by_group(rows, collection.group[rows])  # the first few pairs have whole images
                 arrays[f"{data}.{kind}"], server[data][kind] = rows, len(rows)
-    arrays |= _dealt(collection, train, kinds, options, whole, seed)
+    arrays |= _deal_samples(collection, train, kinds, options, whole, seed)
     meta["client_kind"] = [index for index, kind in enumerate(kinds) for _ in range(options.clients[kind])]
     meta |= {"kinds": kinds, "facts": facts, "server_samples": server}
     return Built(arrays, meta, files)
 
 
-def _dealt(
+def _deal_samples(
     collection: Collection, train: Integers, kinds: Sequence[Kind], options: DataOptions, whole: DataOptions, seed: int
 ) -> dict[str, AnyArray]:
     """The samples of each client, and their missing modalities."""
@@ -314,7 +314,7 @@ def _dealt(
         return {"client_rows": np.zeros(0, np.int64), "client_offset": np.zeros(1, np.int64)}
     tasks = {kind: options.task_of(kind) for kind in kinds}
     try:
-        samples_of = by_kind(collection, train, options.clients, seeds.generator(seed, "samples of kinds"), tasks)
+        samples_of = assign_kinds(collection, train, options.clients, seeds.generator(seed, "samples of kinds"), tasks)
     except DataError as error:
         raise DataError(f"{options.source}: {error}") from error
     all_kinds = [kind for kind in KINDS if whole.clients.get(kind)]
@@ -355,7 +355,7 @@ def _dealt(
     return arrays
 
 
-def together(rows: Integers, group: Integers) -> Integers:
+def order_by_group(rows: Integers, group: Integers) -> Integers:
     """Reorder ``rows`` [n] so that members of a ``group`` [n] follow its first member."""
     first_row, group_index = np.unique(group, return_index=True, return_inverse=True)[1:]
     ordered: Integers = rows[np.argsort(first_row[group_index.reshape(-1)], kind="stable")]

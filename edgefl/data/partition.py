@@ -1,7 +1,7 @@
 """How the samples of one kind are spread over its clients.
 
 A partition is ``f(labels [n], clients, argument, rng) -> one array of sample positions per client``: every position
-in exactly one array, except under ``shared``.  A label of -1 marks a sample of no class.  The attribute ``reads`` of a
+in exactly one array, except under ``overlapping_split``.  A label of -1 marks a sample of no class.  The attribute ``reads`` of a
 partition replaces the labels: "owner" by the clients that the data name, "group" by the groups that are held out
 together.  Such a partition may leave samples out, and so may ``dirichlet-equal``.  Partitions are registered by name
 (entry points ``edgefl.partitions``); a user writes ``{name: argument}``.
@@ -120,7 +120,7 @@ def quantity(labels: Integers, clients: int, argument: Any, rng: np.random.Gener
     return _by_owner(rng.permutation(np.repeat(np.arange(clients), sizes)), clients, rng)
 
 
-def shared(labels: Integers, clients: int, argument: Any, rng: np.random.Generator) -> list[Integers]:
+def overlapping_split(labels: Integers, clients: int, argument: Any, rng: np.random.Generator) -> list[Integers]:
     """``argument`` distinct samples for each client, drawn from all: several clients may hold the same ones.
 
     So a fleet may have more clients than the data have samples.  Raises DataError if there are fewer samples than a

@@ -38,7 +38,7 @@ class SeenSamples:
     positions: str
     digests: str
 
-    def among(self, part: FederationPart, rows: Integers) -> Booleans:
+    def seen_mask(self, part: FederationPart, rows: Integers) -> Booleans:
         """Mask [rows] of the samples at these positions of a data set that are among them."""
         if (self.total, self.layout) == (len(part.arrays["label"]), _layout(part)):
             bits = np.frombuffer(base64.b64decode(self.positions), np.uint8)
@@ -87,8 +87,8 @@ def check_unseen(federation: Federation, seen: Sequence[SeenSamples], where: str
     """
     found = [
         f"{count} of {total} {whose} in {part.dataset}"
-        for part, whose, rows in federation.held_rows()
-        if (count := int(np.any([each.among(part, rows) for each in seen], axis=0).sum())) and (total := len(rows))
+        for part, whose, rows in federation.rows_by_holder()
+        if (count := int(np.any([each.seen_mask(part, rows) for each in seen], axis=0).sum())) and (total := len(rows))
     ]
     if found:
         raise DataError(

@@ -10,7 +10,7 @@ import numpy as np
 
 from edgefl.arrays import AnyArray
 from edgefl.data.federation import Federation
-from edgefl.data.opening import merged
+from edgefl.data.opening import merge_parts
 from edgefl.data.options import KINDS, DataOptions
 from edgefl.data.stored_arrays import Meta, StoredEntry
 from edgefl.data.stored_set import FederationPart
@@ -30,9 +30,9 @@ class Crate(NamedTuple):
 
 def pack_federation(federation: Federation, options: DataOptions) -> Cargo:
     """All arrays of a federation.  Raises DataError if a registered set makes its samples itself."""
-    if not federation.stored:
+    if not federation.stored_sources:
         raise DataError(f"{federation.title} makes its samples itself: it can't be sent to workers")
-    entries = zip(options.sources, federation.stored, strict=True)
+    entries = zip(options.sources, federation.stored_sources, strict=True)
     return {name: [_crate(entry) for entry in pair] for name, pair in entries}
 
 
@@ -43,7 +43,7 @@ def unpack_federation(cargo: Cargo, options: DataOptions) -> Federation:
         name: [StoredEntry(Path(crate.name), crate.meta, crate.arrays) for crate in pair]
         for name, pair in cargo.items()
     }
-    return merged(
+    return merge_parts(
         {name: FederationPart(collection, dealt, tasks) for name, (collection, dealt) in entries.items()}, options
     )
 

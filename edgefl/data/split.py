@@ -33,11 +33,11 @@ def hold_out(
     """
     official = collection.official
     if official is not None:
-        return _published(collection, official, (validation, test, public), rng, whole)
-    return _held_out(collection, np.arange(len(collection.label)), (validation, test, public), rng, whole)
+        return _keep_official(collection, official, (validation, test, public), rng, whole)
+    return _hold_out_rows(collection, np.arange(len(collection.label)), (validation, test, public), rng, whole)
 
 
-def _held_out(
+def _hold_out_rows(
     collection: Collection, rows: Integers, sizes_of: Sizes, rng: np.random.Generator, whole: bool
 ) -> Integers:
     """``hold_out`` among ``rows`` without a published split; other samples get -1."""
@@ -65,7 +65,7 @@ def _held_out(
     return result
 
 
-def _published(
+def _keep_official(
     collection: Collection, official: Integers, sizes_of: Sizes, rng: np.random.Generator, whole: bool
 ) -> Integers:
     """Keep published test and validation sets; a size of 1 or more takes that number of their groups.
@@ -81,7 +81,7 @@ def _published(
         held_out[rows[np.isin(collection.group[rows], chosen)]] = index
     has_split = [bool((official == index).any()) for index in (1, 2)]
     sizes = (0.0 if has_split[0] else validation, 0.0 if has_split[1] else test, public)
-    remaining = _held_out(collection, np.flatnonzero(official == 0), sizes, rng, whole)
+    remaining = _hold_out_rows(collection, np.flatnonzero(official == 0), sizes, rng, whole)
     return np.where(remaining >= 0, remaining, held_out)
 
 
@@ -110,7 +110,7 @@ def held_out_counts(samples: Integers, share: float) -> Integers:
     return np.asarray(np.floor(samples * share + 1e-9), np.int64)
 
 
-def usable(collection: Collection, kind: Kind, task: str) -> Booleans:
+def usable_mask(collection: Collection, kind: Kind, task: str) -> Booleans:
     """Mask [n] of the samples that serve this kind: classification needs a class, and words left after masking."""
     fits: Booleans = np.ones(len(collection.label), bool)
     if not collection.modalities.issuperset(kind.split("-")):
@@ -132,7 +132,7 @@ def one_per_text(collection: Collection, rows: Integers, rng: np.random.Generato
     return np.asarray(rows[rng.permutation(first)], np.int64)
 
 
-def by_kind(
+def assign_kinds(
     collection: Collection,
     rows: Integers,
     clients: Mapping[Kind, int],
@@ -146,10 +146,10 @@ def by_kind(
     """
     kinds = [kind for kind in KINDS if clients.get(kind)]
     task_of = USUAL | dict(tasks or {})
-    serves = {kind: usable(collection, kind, task_of[kind]) for kind in kinds}
+    serves = {kind: usable_mask(collection, kind, task_of[kind]) for kind in kinds}
     for kind in kinds:
         if not serves[kind][rows].any():
-            possible = [other for other in KINDS if usable(collection, other, task_of[other]).any()]
+            possible = [other for other in KINDS if usable_mask(collection, other, task_of[other]).any()]
             raise DataError(f"this data set has no samples for {kind} clients; it serves: {', '.join(possible)}")
     dealt: dict[Kind, list[Integers]] = {kind: [] for kind in kinds}
     remaining = rows

@@ -28,7 +28,7 @@ from edgefl.arrays import AnyArray
 from edgefl.data.options import Kind
 from edgefl.errors import DataError
 from edgefl.files import open_regular, read_regular, replacing
-from edgefl.memo import clear, one_at_a_time, sealed, unsealed
+from edgefl.memo import clear, one_at_a_time, seal_content, unseal_content
 from edgefl.runs.durable import boot
 
 LARGE = 256 * 2**20
@@ -124,19 +124,19 @@ def entry(
     folder = cache / "data" / name
     if _identity(folder) is not None:
         with suppress(Damaged):
-            return _opened(folder)
+            return _open_entry(folder)
     with one_at_a_time(folder, waiting):
-        return _opened_or_built(folder, build)
+        return _open_or_build(folder, build)
 
 
-def _opened_or_built(folder: Path, build: Callable[[], Built]) -> StoredEntry:
+def _open_or_build(folder: Path, build: Callable[[], Built]) -> StoredEntry:
     built: Built | None = None
     told = False
     for _ in range(_TRIES):
         seen = _identity(folder)
         try:
             if seen is not None:
-                return _opened(folder)
+                return _open_entry(folder)
         except Damaged as damage:
             if _identity(folder) != seen:
                 continue  # another process put another one there meanwhile
@@ -215,7 +215,7 @@ def _write(folder: Path, built: Built, over: tuple[int, int, int] | None) -> Non
                 digests[name] = hashing.digest()
         contents: Contents = {"files": digests, "meta": built.meta}
         content = json.dumps(contents, ensure_ascii=False).encode()
-        (draft / "meta.json").write_bytes(sealed(folder.name, content))
+        (draft / "meta.json").write_bytes(seal_content(folder.name, content))
         if over is not None and _identity(folder) == over:
             clear(folder)
 
@@ -226,22 +226,22 @@ _read: set[tuple[str, tuple[int, ...]]] = set()
 """Digests of files that this process has read, with the marks that they had."""
 
 
-def _opened(folder: Path) -> StoredEntry:
+def _open_entry(folder: Path) -> StoredEntry:
     """An entry with all its files open.  Raises Damaged, or DataError if this process can't open files."""
     path = folder / "meta.json"
     arrays: dict[str, AnyArray] = {}
     texts: dict[str, AnyArray] = {}
     try:
-        contents: Contents = json.loads(unsealed(folder.name, read_regular(path)))
-        before = _marked(folder)
+        contents: Contents = json.loads(unseal_content(folder.name, read_regular(path)))
+        before = _read_marks(folder)
         marks: dict[str, Mark] = {}
         for name, digest in contents["files"].items():
             path = folder / name
             with open_regular(path) as file:
-                if mark := _checked(file, digest, before.get(name)):
+                if mark := _check_file(file, digest, before.get(name)):
                     marks[name] = mark
                 if name.endswith(".npy"):
-                    arrays[name.removesuffix(".npy")] = _mapped(file)
+                    arrays[name.removesuffix(".npy")] = _map_array(file)
                 else:
                     texts[name] = np.memmap(file, np.uint8, "r")
     except OSError as error:
@@ -255,7 +255,7 @@ def _opened(folder: Path) -> StoredEntry:
     return StoredEntry(folder, contents["meta"], arrays, texts)
 
 
-def _checked(file: BinaryIO, digest: StoredFileDigest, mark: Mark | None) -> Mark | None:
+def _check_file(file: BinaryIO, digest: StoredFileDigest, mark: Mark | None) -> Mark | None:
     """Compare a file with its digest, unless it is as it was when this process read it, or large and as marked.
 
     Returns the mark of a large file.  Raises ValueError if it differs.
@@ -277,7 +277,7 @@ def _checked(file: BinaryIO, digest: StoredFileDigest, mark: Mark | None) -> Mar
     return {"boot": boot(), "at": now / 1e9, "status": seen} if large else None
 
 
-def _mapped(file: BinaryIO) -> AnyArray:
+def _map_array(file: BinaryIO) -> AnyArray:
     """The array of an open .npy file, memory-mapped and read-only.  Raises ValueError."""
     header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     version = np.lib.format.read_magic(file)
@@ -290,10 +290,10 @@ def _mapped(file: BinaryIO) -> AnyArray:
     return whole.view(np.ndarray)  # each access to a memmap makes a memmap, which takes as long as a small batch's copy
 
 
-def _marked(folder: Path) -> dict[str, Mark]:
+def _read_marks(folder: Path) -> dict[str, Mark]:
     """The marks in ``checked.json`` that still count, by file; none if it can't be read."""
     try:
-        marks: dict[str, Mark] = json.loads(unsealed(folder.name, read_regular(folder / "checked.json")))
+        marks: dict[str, Mark] = json.loads(unseal_content(folder.name, read_regular(folder / "checked.json")))
     except (OSError, ValueError):
         return {}
     now = time.time()
@@ -303,4 +303,4 @@ def _marked(folder: Path) -> dict[str, Mark]:
 def _mark(folder: Path, marks: Mapping[str, Mark]) -> None:
     """Write ``checked.json``, if the folder can be written."""
     with suppress(OSError), replacing(folder / "checked.json") as draft:
-        draft.write_bytes(sealed(folder.name, json.dumps(marks).encode()))
+        draft.write_bytes(seal_content(folder.name, json.dumps(marks).encode()))

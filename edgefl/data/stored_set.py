@@ -66,7 +66,7 @@ class FederationPart:
         """All arrays of the collection and of the part, memory-mapped."""
         return {**self.collection.arrays, **self.entry.arrays, **self.replaced}
 
-    def divided(self, share: float, rng: np.random.Generator) -> tuple[FederationPart, FederationPart]:
+    def split_held_out(self, share: float, rng: np.random.Generator) -> tuple[FederationPart, FederationPart]:
         """The part with the samples that clients train on, and the one with those that they hold out of training.
 
         Each client holds out at most this share of its samples, as whole groups (``held_out_samples``).
@@ -169,7 +169,7 @@ class FederationPart:
         arrays, fields = self.arrays, {}
         if "image" in pattern and "image" in names:
             pixels = arrays["images"][arrays["image"][rows] if "image" in arrays else rows]
-            fields["image"] = self.image_preprocessing.normalised(torch.from_numpy(pixels))
+            fields["image"] = self.image_preprocessing.normalise(torch.from_numpy(pixels))
         if "text" in pattern and ("text" in names or "next" in names):
             # Classification reads the name without the class words; retrieval and prediction read the whole one.
             retrieves = "-" in pattern and like(self.tasks.get(cast(Kind, pattern), "retrieve")) == "retrieve"
@@ -178,7 +178,7 @@ class FederationPart:
             if "next" in names:
                 fields["next"] = self._next(fields["text"])
         if "audio" in pattern and "audio" in names:
-            fields["audio"] = self.audio_preprocessing.normalised(torch.from_numpy(arrays["audio"][rows]))
+            fields["audio"] = self.audio_preprocessing.normalise(torch.from_numpy(arrays["audio"][rows]))
         fields["label"] = torch.from_numpy(arrays["label"][rows].astype(np.int64))
         if "group" in names:
             fields["group"] = torch.from_numpy(arrays["group"][rows].astype(np.int64))

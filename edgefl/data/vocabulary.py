@@ -79,7 +79,7 @@ def _empty(model: models.WordPiece) -> Tokenizer:
     return tokenizer
 
 
-def encoded(tokenizer: Tokenizer, texts: Sequence[str], tokens: int) -> npt.NDArray[np.int32]:
+def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], tokens: int) -> npt.NDArray[np.int32]:
     """Token ids [texts, tokens]."""
     check_fits((len(texts), tokens), f"{len(texts):,} texts of {tokens:,} tokens", bytes_each=4)
     out = np.zeros((len(texts), tokens), np.int32)

@@ -25,7 +25,7 @@ from edgefl.devices.availability_options import (
 from edgefl.devices.availability_trace import AvailabilityIntervals, read_trace
 from edgefl.devices.calls import Calls
 from edgefl.errors import PluginError
-from edgefl.registry.answers import named
+from edgefl.registry.answers import name_function
 from edgefl.registry.part_fields import Fields
 
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -90,7 +90,7 @@ class Availability:
         """
         rows, times = _rows_and_times(clients, at)
         on, until = (np.asarray(each) for each in self.until(rows, times))
-        wanted = f"{named(type(self).until)} must give"
+        wanted = f"{name_function(type(self).until)} must give"
         if on.shape != rows.shape or until.shape != rows.shape:
             raise PluginError(
                 f"{wanted} two arrays [clients], {list(rows.shape)}, not {[*on.shape]} and {[*until.shape]}"
@@ -102,7 +102,7 @@ class Availability:
 
 def availability_of(options: AvailabilityOptions | Literal["always"], clients: int, seed: int) -> Availability:
     """The availability that the options specify.  Raises DeviceError if a trace's file is invalid."""
-    name, own = ("always", Fields()) if options == "always" else options.chosen
+    name, own = ("always", Fields()) if options == "always" else options.name_and_options
     made: Availability = registry.get("availability", name)(own, seed)
     return made
 

@@ -169,7 +169,7 @@ class AvailabilityOptions(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _registered(cls, written: object) -> object:
+    def _read_registered(cls, written: object) -> object:
         if isinstance(written, str):
             if written not in (names := registry.names("availability")):
                 raise ValueError(str(UnknownName("availability", written, names)))
@@ -193,7 +193,7 @@ class AvailabilityOptions(BaseModel):
         return self
 
     @property
-    def chosen(self) -> tuple[str, BaseModel]:
+    def name_and_options(self) -> tuple[str, BaseModel]:
         """The name and the options of the part that is given."""
         return next((name, options) for name, options in self if options is not None)
 

@@ -156,12 +156,12 @@ def numbers_of(profile: Device | Link) -> dict[str, Number]:
     """The numbers of a profile by name."""
     return {
         name: Number(value=fact.value, low=fact.low, high=fact.high, confidence=fact.confidence,
-                     source=_sourced(fact.source))
+                     source=_source_record(fact.source))
         for name, fact in profile.facts.items()
     }  # fmt: skip
 
 
-def _sourced(source: FactSource) -> Sourced:
+def _source_record(source: FactSource) -> Sourced:
     return Sourced(**source.model_dump(mode="json"))
 
 
@@ -169,12 +169,12 @@ def _device(device: Device) -> DeviceProfile:
     return DeviceProfile(
         profile="device", name=device.name, title=device.title, type=device.type, twin=device.twin, modes=device.modes,
         values=numbers_of(device), derived=derived_of_device(device), rests_on=rests_on(device),
-        metered=_metered()[device.name],
+        metered=_energy_figure_counts()[device.name],
     )  # fmt: skip
 
 
 @cache
-def _metered() -> Counter[str]:
+def _energy_figure_counts() -> Counter[str]:
     """Published figures of watts or joules by device."""
     return Counter(row.device for row in measurements() if row.watts is not None or row.measured in ("power", "energy"))
 
@@ -208,7 +208,7 @@ def _fleet(fleet: FleetProfile, name: str) -> FleetSheet:
     devices = {name: load_device(name) for name in options.devices}
     return FleetSheet(
         profile="fleet", name=fleet.name, title=fleet.title, confidence=fleet.confidence,
-        source=_sourced(fleet.source), fields=dict(fleet.fields), devices=_shares(options.devices),
+        source=_source_record(fleet.source), fields=dict(fleet.fields), devices=_shares(options.devices),
         links=_shares(options.links),
         derived={
             "least_ram_bytes": float(min(device.ram_bytes for device in devices.values())),

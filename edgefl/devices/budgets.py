@@ -92,7 +92,7 @@ class Budget(ABC):
     a prediction."""
 
     @abstractmethod
-    def of(self, price: Price) -> ArrayLike:
+    def round_amounts(self, price: Price) -> ArrayLike:
         """How much each round takes, `[rounds]`, at least 0; equal for equal rounds."""
 
     def show(self, amount: float) -> str:
@@ -102,11 +102,11 @@ class Budget(ABC):
 
 def budget_named(name: str) -> Budget:
     """The budget registered as ``name``.  Raises UnknownName, and PluginError if it is broken."""
-    return _made(registry.get("budget", name))
+    return _instance(registry.get("budget", name))
 
 
 @cache
-def _made(part: type[Budget]) -> Budget:
+def _instance(part: type[Budget]) -> Budget:
     return part()
 
 
@@ -119,10 +119,12 @@ def amounts(names: Iterable[str], price: Price) -> dict[str, Integers]:
 
 
 def _amounts(name: str, price: Price) -> Integers:
-    given = np.asarray(budget_named(name).of(price))
+    given = np.asarray(budget_named(name).round_amounts(price))
     if given.shape != (len(price),):
         found = f"an array of shape {list(given.shape)}" if given.ndim else f"{given.tolist()!r:.40}"
-        raise PluginError(f"{registry.described('budget', name)} gives {found}; it must be [rounds], {[len(price)]}")
+        raise PluginError(
+            f"{registry.describe_part('budget', name)} gives {found}; it must be [rounds], {[len(price)]}"
+        )
     return given
 
 
@@ -135,7 +137,7 @@ class MemoryBudget(Budget):
     noun, quantity = "memory", units.BYTES
     summary = "Most bytes of live tensors and kernels' scratch at any moment."
 
-    def of(self, price: Price) -> Integers:
+    def round_amounts(self, price: Price) -> Integers:
         """The peak."""
         return price.peak_memory_bytes
 
@@ -150,7 +152,7 @@ class FlopsBudget(Budget):
     noun, quantity = "computation", units.FLOPS
     summary = "Most FLOPs (forward and backward) in a round."
 
-    def of(self, price: Price) -> Integers:
+    def round_amounts(self, price: Price) -> Integers:
         """Forward and backward."""
         return price.forward_flops + price.backward_flops
 
@@ -165,7 +167,7 @@ class TrafficBudget(Budget):
     noun, quantity = "traffic", units.BYTES
     summary = "Most bytes (download and upload) in a round."
 
-    def of(self, price: Price) -> Integers:
+    def round_amounts(self, price: Price) -> Integers:
         """Down and up, as links carry them."""
         return price.download_bytes + price.upload_bytes
 
@@ -180,7 +182,7 @@ class Seconds(Budget):
     noun, quantity = "time", units.SECONDS
     summary = "Most seconds (download, computing and upload) in a round."
 
-    def of(self, price: Price) -> Floats:
+    def round_amounts(self, price: Price) -> Floats:
         """Download, loading, computing and upload."""
         return price.virtual_seconds
 
@@ -195,7 +197,7 @@ class Joules(Budget):
     noun, quantity = "energy", units.JOULES
     summary = "Most joules (computing and transfer) in a round."
 
-    def of(self, price: Price) -> Floats:
+    def round_amounts(self, price: Price) -> Floats:
         """All phases."""
         return price.energy_joules
 
@@ -214,7 +216,7 @@ class Power(Budget):
     )
     grows = True
 
-    def of(self, price: Price) -> Floats:
+    def round_amounts(self, price: Price) -> Floats:
         """The phase that draws most, of those that take time."""
         return price.peak_watts
 

@@ -111,7 +111,7 @@ class FailureOptions(Fields):
         return tuple(getattr(self, name) for name in _SHARES)
 
     @property
-    def never(self) -> bool:
+    def is_inactive(self) -> bool:
         """Whether no client can fail or be slow."""
         return not any(self.shares) and not self.slow_down.share
 
@@ -134,7 +134,7 @@ class Failures:
 def draw_failures(options: FailureOptions, seed: int, round: int, clients: ArrayLike) -> Failures:
     """Draw the failures of these clients in this round; a client's draw doesn't depend on the other clients."""
     count = len(np.asarray(clients))
-    if options.never:
+    if options.is_inactive:
         return Failures(np.zeros(count, np.int8), np.ones(count), np.ones(count))
     drawn = seeds.uniforms(seed, "failures", round, of=clients)
     ends = np.cumsum(options.shares)

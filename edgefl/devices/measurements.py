@@ -221,7 +221,7 @@ def _measurement(written: ProfileFile, i: int, licence: str | None) -> Measureme
     if row.measured == "seconds_per_epoch" and row.samples is None:
         raise refuse("measured", "seconds per epoch require samples, the number of samples in an epoch")
 
-    def parsed(field: str, quantity: units.Quantity, text: float | str) -> float:
+    def parse_positive(field: str, quantity: units.Quantity, text: float | str) -> float:
         try:
             number = quantity.parse(text)
         except UnitError as error:
@@ -230,7 +230,7 @@ def _measurement(written: ProfileFile, i: int, licence: str | None) -> Measureme
             raise refuse(field, f"must be positive, not {text}")
         return number
 
-    value = parsed("value", QUANTITIES[row.measured], row.value)
-    watts = None if row.watts is None else parsed("watts", units.WATTS, row.watts)
+    value = parse_positive("value", QUANTITIES[row.measured], row.value)
+    watts = None if row.watts is None else parse_positive("watts", units.WATTS, row.watts)
     fields = dict(row) | {"input": tuple(row.input), "includes": tuple(row.includes)}
     return Measurement(**{**fields, "value": value, "watts": watts, "licence": licence})

@@ -126,7 +126,7 @@ class Mixture:
     parts: tuple[tuple[Amount | None, float | int], ...]
 
     @classmethod
-    def read(cls, value: Mapping[object, object], read: Read) -> Mixture:
+    def from_data(cls, value: Mapping[object, object], read: Read) -> Mixture:
         """Read a mapping of amounts to shares or counts.  Raises ValueError."""
         shares = cast(Mapping[object, float | int], _shares(value, "amount"))
         parts = {key: None if key == UNLIMITED else _amount(key, read) for key in shares}
@@ -135,8 +135,8 @@ class Mixture:
         return cls(tuple((parts[key], share) for key, share in shares.items()))
 
     def to_data(self) -> dict[str, float | int]:
-        """The mapping that ``read`` reads as an equal mixture, amounts in the base unit."""
-        return {_written(amount): share for amount, share in self.parts}
+        """The mapping that ``from_data`` reads as an equal mixture, amounts in the base unit."""
+        return {_amount_text(amount): share for amount, share in self.parts}
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
@@ -144,7 +144,7 @@ class Mixture:
         return is_instance_schema(cls, serialization=plain_serializer_function_ser_schema(cls.to_data))
 
 
-def _written(amount: Amount | None) -> str:
+def _amount_text(amount: Amount | None) -> str:
     if amount is None or isinstance(amount, str):
         return amount or UNLIMITED
     low, high = amount
@@ -170,9 +170,9 @@ def _amount(value: object, read: Read) -> Amount:
     return amount
 
 
-def _stated(value: object, read: Read) -> Amount | Mixture:
+def _read_budget(value: object, read: Read) -> Amount | Mixture:
     """A budget as a scenario states it.  Raises ValueError."""
-    return Mixture.read(value, read) if isinstance(value, Mapping) else _amount(value, read)
+    return Mixture.from_data(value, read) if isinstance(value, Mapping) else _amount(value, read)
 
 
 def _memory(value: object) -> Amount:
@@ -223,7 +223,7 @@ def _schema(quantity: units.Quantity) -> JsonDict:
 
 
 def _reads(read: Read) -> BeforeValidator:
-    return BeforeValidator(lambda value: _stated(value, read))
+    return BeforeValidator(lambda value: _read_budget(value, read))
 
 
 _Bytes = Annotated[tuple[int, int] | Mixture, _reads(units.BYTES.parse_range), WithJsonSchema(_schema(units.BYTES))]
@@ -297,12 +297,12 @@ def _limits(stated: object) -> Amount | Mixture:
         allowed = (*BudgetOptions.model_fields, *others)
         raise ValueError(f"unknown key {stated.name!r}{suggestion(str(stated.name), allowed)}")
     try:
-        return _stated(stated.value, budget_named(str(stated.name)).quantity.parse_range)
+        return _read_budget(stated.value, budget_named(str(stated.name)).quantity.parse_range)
     except EdgeflError as error:
         raise ValueError(str(error)) from None
 
 
-def _with_registered(schema: JsonDict) -> None:
+def _add_registered(schema: JsonDict) -> None:
     """Add the registered budgets that aren't fields to the JSON Schema."""
     properties = cast(dict[str, object], schema["properties"])
     for name in _registered_budgets():
@@ -324,7 +324,7 @@ class BudgetOptions(BaseModel):
     is unlimited; memory is never more than the device has. Every registered budget can be stated by its name.
     """
 
-    model_config = ConfigDict(extra="allow", frozen=True, json_schema_extra=_with_registered)
+    model_config = ConfigDict(extra="allow", frozen=True, json_schema_extra=_add_registered)
     __pydantic_extra__: dict[str, Annotated[tuple[float, float] | Mixture, BeforeValidator(_limits)]]
 
     memory: _Memory | None = Field(
@@ -354,12 +354,12 @@ class BudgetOptions(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _unlimited(cls, value: object) -> object:
+    def _read_unlimited(cls, value: object) -> object:
         return None if value == UNLIMITED else value
 
     @model_validator(mode="before")
     @classmethod
-    def _registered(cls, written: object) -> object:
+    def _read_registered(cls, written: object) -> object:
         if not isinstance(written, Mapping):
             return written
         others = written.keys() - cls.model_fields.keys()

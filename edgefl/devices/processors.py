@@ -150,7 +150,7 @@ def classes() -> Mapping[str, ProcessorClass]:
 
 
 @cache
-def fitted() -> Fitted:
+def load_fitted_rates() -> Fitted:
     """What was fitted.  Raises DeviceError for an invalid file."""
     path = library_folder() / "processors" / "fitted.json"
     try:
@@ -177,11 +177,13 @@ def efficiency_of(processor: str, device: str | None = None, runtime: str = PYTO
     """
     type = processor_type(processor)
     for of in (device, processor, type):
-        known = [entry for entry in fitted().entries if entry.of == of and same_runtime(entry.runtime, runtime)]
+        known = [
+            entry for entry in load_fitted_rates().entries if entry.of == of and same_runtime(entry.runtime, runtime)
+        ]
         if known:
             return max(known, key=lambda entry: (entry.runtime == runtime, entry.rows))
     for of in (processor, type):
-        for entry in fitted().entries:
+        for entry in load_fitted_rates().entries:
             if entry.of == of and entry.runtime is None:
                 return entry
     raise AssertionError(f"fitted.json has no entry of {type}")  # tests hold the file to have one
@@ -200,7 +202,7 @@ def source_of(entry: FittedEfficiency, share: float, of: str) -> FactSource:
     )  # fmt: skip
     return FactSource(
         title="Efficiencies fitted to published seconds of training steps (edgefl devices validate)",
-        date=fitted().date,
+        date=load_fitted_rates().date,
         quote=f"{share:.2g} of {of}, from {rested}; predictions of rows that a fit hasn't seen are off by a factor of "
         f"{entry.error:.2f}.",
     )

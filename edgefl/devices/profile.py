@@ -129,14 +129,14 @@ class Device(Hardware):
     modes: tuple[str, ...] = ()
     """Power modes, each a device ``NAME@MODE``, with the numbers that differ; one in a mode has none."""
 
-    def throttled(self, seconds: Floats) -> Floats:
+    def with_throttling(self, seconds: Floats) -> Floats:
         """Seconds of uninterrupted computing with throttling, from the seconds that it takes without: `[n]`."""
         if self.throttle_after_seconds == inf:
             return seconds
-        return throttled(seconds, self.throttle_after_seconds, self.throttled_share)
+        return throttled_seconds(seconds, self.throttle_after_seconds, self.throttled_share)
 
 
-def throttled(seconds: Floats, after: float | Floats, share: float | Floats) -> Floats:
+def throttled_seconds(seconds: Floats, after: float | Floats, share: float | Floats) -> Floats:
     """Duration of computing on devices that keep only ``share`` of their rate ``after`` so many seconds: `[n]`.
 
     ``seconds`` are the durations without throttling, `[n]`.
@@ -259,10 +259,10 @@ class BrokenLibrary(UserWarning):
 
 def broken_libraries() -> dict[str, str]:
     """The plug-ins' profile libraries that can't be imported or are no folders, each with the reason."""
-    broken = {name: message for _, name, message in registry.broken(("profile library",))}
+    broken = {name: message for _, name, message in registry.broken_parts(("profile library",))}
     for name in registry.names("profile library"):
         if name not in broken and not (folder := Path(registry.get("profile library", name))).is_dir():
-            broken[name] = f"{registry.described('profile library', name)} is broken: {folder} is no folder"
+            broken[name] = f"{registry.describe_part('profile library', name)} is broken: {folder} is no folder"
     return broken
 
 
@@ -451,7 +451,7 @@ def _hardware(
     faults: Faults,
 ) -> tuple[dict[str, Any], dict[str, Fact]]:
     """The keywords of what is written, with the rates of its processor where it has none; faults are noted."""
-    numbers = [number for number in _needed(quantities) if number != _OF_PROCESSOR]
+    numbers = [number for number in _required_names(quantities) if number != _OF_PROCESSOR]
     if _OF_PROCESSOR not in written.data and not isinstance(written.data.get("processor"), str):
         message = f"{_OF_PROCESSOR} is missing from {noun}: give it, or name the class of its processor"
         faults.note(written.error(f"{message} (processor: {', '.join(classes())})"))
@@ -557,7 +557,7 @@ def read_link(path: Path) -> Link:
     written = read_written(path, _shape("link", _LINK_NUMBERS))
     faults = Faults()
     with faults.noting():
-        written.check_keys(["title", *_needed(_LINK_NUMBERS)], [], "a link")
+        written.check_keys(["title", *_required_names(_LINK_NUMBERS)], [], "a link")
     title = ""
     with faults.noting():
         title = written.text("title")
@@ -568,12 +568,12 @@ def read_link(path: Path) -> Link:
     return Link(name=path.stem, title=title, **_values(facts, _LINK_NUMBERS))
 
 
-def _needed(numbers: Mapping[str, units.Quantity]) -> list[str]:
+def _required_names(numbers: Mapping[str, units.Quantity]) -> list[str]:
     return [name for name in numbers if name not in _OPTIONAL]
 
 
 def _shape(noun: str, numbers: Mapping[str, units.Quantity]) -> str:
-    return f"a {noun} is a mapping with a title, and {', '.join(_needed(numbers))}"
+    return f"a {noun} is a mapping with a title, and {', '.join(_required_names(numbers))}"
 
 
 def _facts(written: ProfileFile, numbers: Mapping[str, units.Quantity], faults: Faults) -> dict[str, Fact]:

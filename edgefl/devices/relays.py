@@ -48,7 +48,7 @@ class Relays:
         """The relay of each of these clients, `[flights]`."""
         return {"relay": self.of[clients]}
 
-    def lost(self, seed: int, number: int, relays: ArrayLike) -> Booleans:
+    def lost_mask(self, seed: int, number: int, relays: ArrayLike) -> Booleans:
         """Which of these relays are lost in the dispatch of this ``number``: `[relays]`.
 
         A relay's draw doesn't depend on the others.

@@ -50,15 +50,15 @@ def profile_text(texts: Mapping[str, object], entries: Mapping[str, ProfileNumbe
             source["url"] = entry.url
         source |= {"date": entry.date, "quote": entry.quote}
         document[name] = {
-            "value": _unquoted(entry.value),
-            "range": _unquoted(entry.low) if entry.low == entry.high else f"{entry.low}..{entry.high}",
+            "value": _unquote_number(entry.value),
+            "range": _unquote_number(entry.low) if entry.low == entry.high else f"{entry.low}..{entry.high}",
             "confidence": entry.confidence,
             "source": source,
         }
     return yaml_lines.write(document, width=110)
 
 
-def _unquoted(text: str) -> str | float:
+def _unquote_number(text: str) -> str | float:
     """A number without a unit as a float, so that YAML writes it without quotes."""
     try:
         return float(text)

@@ -202,7 +202,7 @@ def read_written(path: Path, shape: str) -> ProfileFile:
         raw = read_regular(path)
     except OSError as error:
         raise DeviceError(f"{path}: can't be read: {error.strerror or error}") from None
-    data, places = yaml_lines.read(yaml_lines.decode(raw, refuse), refuse, nouns="profiles", merge=True)
+    data, places = yaml_lines.parse_yaml(yaml_lines.decode(raw, refuse), refuse, nouns="profiles", merge=True)
     if not isinstance(data, dict) or not isinstance(data.get("title"), str):
         raise DeviceError(f"{path}: {shape}")
     return ProfileFile(path, data, {where: place for where, place in places.items() if where})

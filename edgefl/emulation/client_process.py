@@ -32,10 +32,10 @@ from edgefl.emulation.links import PORT, SERVER
 from edgefl.errors import EdgeflError, text_of
 from edgefl.machine.microbenchmarks import CPU, calibrate_here, small_layers, threads_of
 from edgefl.training import Node, TrainingTask
-from edgefl.training.task import serialised
+from edgefl.training.task import serialise
 from edgefl.training.worker import open_node
 from edgefl.work import NO_METER, Form
-from edgefl.work.packed import space
+from edgefl.work.packed import buffer_bytes
 from edgefl.work.update import Update
 
 PAUSE = 0.5
@@ -93,7 +93,7 @@ class ClientReply(TypedDict, total=False):
     facts: dict[str, Any]
 
 
-def tell(pipe: Connection, facts: ClientOrder | ClientReply, body: bytes = b"") -> None:
+def send_message(pipe: Connection, facts: ClientOrder | ClientReply, body: bytes = b"") -> None:
     """Send an order or a report."""
     pipe.send_bytes(json.dumps(facts).encode())
     pipe.send_bytes(body)
@@ -102,7 +102,7 @@ def tell(pipe: Connection, facts: ClientOrder | ClientReply, body: bytes = b"") 
 Said = TypeVar("Said", ClientOrder, ClientReply)
 
 
-def told(pipe: Connection, kind: type[Said]) -> tuple[Said, bytes]:
+def receive_message(pipe: Connection, kind: type[Said]) -> tuple[Said, bytes]:
     """Receive an order or an answer.  Raises EOFError or OSError if the other side has ended."""
     said: Said = json.loads(pipe.recv_bytes())
     return said, pipe.recv_bytes()
@@ -122,20 +122,20 @@ def main(pipe: Connection, namespace: str, path: list[str], data: Data) -> None:
         frames.tune(stream)
         with threads_of(1), torch.enable_grad():  # what the first step imports and reserves belongs to the runtime
             small_layers(CPU)(NO_METER)
-        tell(pipe, {})
+        send_message(pipe, {})
         client = _Client(pipe, stream, node)
         while True:
-            order, *body = told(
+            order, *body = receive_message(
                 pipe, ClientOrder
             )  # a list, from which the body is taken so that its memory is free again
             try:
-                tell(pipe, *getattr(client, order.pop("do"))(body=body, **order))
+                send_message(pipe, *getattr(client, order.pop("do"))(body=body, **order))
             except EdgeflError as error:
-                tell(pipe, {"error": str(error)})
+                send_message(pipe, {"error": str(error)})
     except (EOFError, ConnectionError, frames.StreamBroken):
         return
     except BaseException as error:  # said by the server, as nobody reads this process's own words
-        tell(pipe, {"error": text_of(error) or type(error).__name__})
+        send_message(pipe, {"error": text_of(error) or type(error).__name__})
 
 
 class _Client:
@@ -147,13 +147,13 @@ class _Client:
 
     def _run(self, task: TrainingTask) -> Update:
         """Run a task, with new memory for its update: what a node keeps for the next one would count in its peak."""
-        size = space(task.form.up)
-        return self._node.run(task, None if size is None else torch.empty(size, dtype=torch.uint8))
+        size = buffer_bytes(task.form.up)
+        return self._node.run_assignment(task, None if size is None else torch.empty(size, dtype=torch.uint8))
 
-    def _computed(self, task: TrainingTask) -> tuple[Update, list[bytes]]:
+    def _compute_round(self, task: TrainingTask) -> tuple[Update, list[bytes]]:
         """What a round computes: the task's report, and its payloads as they are sent."""
         report = self._run(task)
-        return report, [serialised(tensors) for tensors in report.payloads.values() if tensors]
+        return report, [serialise(tensors) for tensors in report.payloads.values() if tensors]
 
     def calibrate(self, seconds: float, body: list[bytes]) -> tuple[ClientReply, bytes]:
         """Measure the rates of this process by CPU time, and its ``share`` of a processor's time."""
@@ -167,18 +167,18 @@ class _Client:
             "arithmetic": device.processor.arithmetic, "memory": device.processor.memory,
         }, b""  # fmt: skip
 
-    def timed(self, form: str, facts: dict[str, Any], body: list[bytes]) -> tuple[ClientReply, bytes]:
+    def time_work(self, form: str, facts: dict[str, Any], body: list[bytes]) -> tuple[ClientReply, bytes]:
         """Train a work after a pause, as in a round; the wall seconds."""
         # new files, whose pages are touched for the first time as those of a download
-        task = TrainingTask.from_data(facts, Form.decode(form), stored(lambda file: file.write(body.pop())))
+        task = TrainingTask.from_data(facts, Form.decode(form), mapped_tensors(lambda file: file.write(body.pop())))
         time.sleep(PAUSE)
         began = time.monotonic()
-        self._computed(task)
+        self._compute_round(task)
         return {"seconds": time.monotonic() - began}, b""
 
     def prepare(self, form: str, facts: dict[str, Any], body: list[bytes]) -> tuple[ClientReply, bytes]:
         """Train a work once outside all clocks, so that what is made at a first use is there."""
-        self._run(TrainingTask.from_data(facts, Form.decode(form), stored(lambda file: file.write(body.pop()))))
+        self._run(TrainingTask.from_data(facts, Form.decode(form), mapped_tensors(lambda file: file.write(body.pop()))))
         return {}, b""
 
     def train(
@@ -195,20 +195,20 @@ class _Client:
         ``body`` has what the client holds without a download: preinstalled or kept by itself.  ``check`` are sums of
         all other copies that it should hold.  The upload begins ``latency`` seconds after the update is ready.
         """
-        self._held |= stored(lambda file: file.write(body.pop()))
+        self._held |= mapped_tensors(lambda file: file.write(body.pop()))
         wrong = [name for name, sum_ in check.items() if name not in self._held or checksum(self._held[name]) != sum_]
         if wrong:
             return {"error": f"it doesn't hold the copy of {wrong[0]} that the versions say"}, b""
         decoded = Form.decode(form)
-        tell(self._pipe, {"ready": True})
+        send_message(self._pipe, {"ready": True})
         receiver = frames.Receiver(self._stream)
         for number in range(payloads):
-            self._held |= stored(partial(receiver.into, number=number))
+            self._held |= mapped_tensors(partial(receiver.into, number=number))
         downloaded = time.monotonic()
         names = {name for p in decoded.down for item in p.items for name in p.wire(item)} | set(decoded.keep)
         inputs = {name: tensor for name, tensor in self._held.items() if name in names}
         cpu = time.process_time()
-        report, uploads = self._computed(TrainingTask.from_data(facts, decoded, inputs))
+        report, uploads = self._compute_round(TrainingTask.from_data(facts, decoded, inputs))
         computed, spent = time.monotonic(), time.process_time() - cpu
         if uploads:
             time.sleep(latency)
@@ -216,10 +216,10 @@ class _Client:
         kept = report.kept
         self._held |= kept
         times: Times = {"downloaded": downloaded, "computed": computed, "cpu_seconds": spent}
-        return {"times": times, "facts": report.to_data()}, serialised(kept)
+        return {"times": times, "facts": report.to_data()}, serialise(kept)
 
 
-def stored(write: Callable[[IO[bytes]], object]) -> dict[str, Tensor]:
+def mapped_tensors(write: Callable[[IO[bytes]], object]) -> dict[str, Tensor]:
     """The tensors of a safetensors file on disk, which ``write`` writes.
 
     They are pages of the file, as a model on a device's storage: the kernel takes them back where memory is short.
@@ -232,4 +232,4 @@ def stored(write: Callable[[IO[bytes]], object]) -> dict[str, Tensor]:
 
 def checksum(tensor: Tensor) -> int:
     """A sum of a tensor's bytes, by which two copies are compared."""
-    return zlib.crc32(serialised({"": tensor}))
+    return zlib.crc32(serialise({"": tensor}))

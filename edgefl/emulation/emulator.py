@@ -21,7 +21,7 @@ from edgefl import start_method
 from edgefl.data import Federation
 from edgefl.emulation import client_process as clients
 from edgefl.emulation import frames
-from edgefl.emulation.client_process import ClientOrder, ClientReply, Data, checksum, tell, told
+from edgefl.emulation.client_process import ClientOrder, ClientReply, Data, checksum, receive_message, send_message
 from edgefl.emulation.journal import MachineJournal
 from edgefl.emulation.kernel import control_groups_here
 from edgefl.emulation.limits import Limits
@@ -30,7 +30,7 @@ from edgefl.emulation.traffic import CrossTraffic
 from edgefl.errors import EmulationError
 from edgefl.planning.planner import Plan
 from edgefl.training import Inline, TrainingTask
-from edgefl.training.task import deserialised, serialised
+from edgefl.training.task import deserialise, serialise
 from edgefl.work.update import Update
 
 START_SECONDS = 300.0
@@ -166,7 +166,7 @@ class Emulator:
         if not running.pipe.poll(max(until - time.monotonic(), 0.0)):
             raise EmulationError(f"{name} hasn't begun within {START_SECONDS:g} s")
         try:
-            answer, _ = told(running.pipe, ClientReply)
+            answer, _ = receive_message(running.pipe, ClientReply)
         except (EOFError, OSError):
             raise EmulationError(f"the process of {name} ended before it began") from None
         if "error" in answer:
@@ -211,7 +211,7 @@ class Emulator:
         """
         running = self._running[client]
         running.limits.memory(inf)
-        tell(running.pipe, {"do": "calibrate", "seconds": seconds})
+        send_message(running.pipe, {"do": "calibrate", "seconds": seconds})
         answer = self._answer(running)[0]
         running.limits.memory(running.limits.resident + running.machine.memory_bytes)
         return answer
@@ -220,7 +220,7 @@ class Emulator:
         """The process of a client."""
         return self._running[client].process
 
-    def timed(self, orders: Mapping[int, tuple[str, TrainingTask]]) -> dict[int, float]:
+    def time_works(self, orders: Mapping[int, tuple[str, TrainingTask]]) -> dict[int, float]:
         """Wall seconds in which each client's process trains its work once under its quota; all begin together.
 
         An order is the work's key and its task.
@@ -228,7 +228,7 @@ class Emulator:
         for client, (key, task) in orders.items():
             self._prepare(self._running[client], key, task)
         for client, (_, task) in orders.items():
-            tell(self._running[client].pipe, {"do": "timed", **_order(task)}, serialised(task.tensors()))
+            send_message(self._running[client].pipe, {"do": "time_work", **_order(task)}, serialise(task.tensors()))
         return {client: float(self._answer(self._running[client])[0]["seconds"]) for client in orders}
 
     def fly(self, plans: Mapping[int, Plan], deadline: float = inf) -> dict[int, EmulatedRound]:
@@ -259,7 +259,7 @@ class Emulator:
         running.prepared.add(key)
         running.limits.processor(inf)
         try:
-            tell(running.pipe, {"do": "prepare", **_order(task)}, serialised(task.tensors()))
+            send_message(running.pipe, {"do": "prepare", **_order(task)}, serialise(task.tensors()))
             self._answer(running)
         except (EOFError, OSError):
             running.process.join()  # the round finds that it has ended
@@ -280,7 +280,7 @@ class Emulator:
         sent = {item.name for payload in plan.down for item in payload.items}
         inputs = task.tensors()
         downloads = [
-            serialised({item.name: inputs[item.name] for item in payload.items})
+            serialise({item.name: inputs[item.name] for item in payload.items})
             for payload in plan.down
             if payload.items
         ]
@@ -292,11 +292,11 @@ class Emulator:
             "do": "train", **_order(task), "payloads": len(downloads), "check": sums,
             "latency": machine.latency_seconds,
         }  # fmt: skip
-        before = self.network.counted(running.number)
+        before = self.network.link_counters(running.number)
         receiver, began = frames.Receiver(stream), time.monotonic()
         try:
             try:
-                tell(running.pipe, order, serialised(new))
+                send_message(running.pipe, order, serialise(new))
                 self._answer(running)
             finally:
                 start.wait()
@@ -310,10 +310,10 @@ class Emulator:
             times = answer["times"]
         except (EOFError, OSError, frames.StreamBroken) as error:
             future.cancel()
-            return self._given_up(running, receiver, began, sum(map(len, downloads)), error)
+            return self._abandon_client(running, receiver, began, sum(map(len, downloads)), error)
         running.held |= sent | new.keys()
         future.set_result(_update(answer["facts"], task, arrived, kept))
-        counted = self.network.counted(running.number)
+        counted = self.network.link_counters(running.number)
         downloaded = times["downloaded"] if downloads else began
         return EmulatedRound(
             machine.client,
@@ -326,7 +326,7 @@ class Emulator:
             times["cpu_seconds"],
         )
 
-    def _given_up(
+    def _abandon_client(
         self, running: _Running, receiver: frames.Receiver, began: float, sent: int, error: Exception
     ) -> EmulatedRound:
         """What is known of a client whose update isn't there: its process has ended, or the deadline is over.
@@ -347,12 +347,12 @@ class Emulator:
             sent,
             receiver.received,
             ended_in="compute" if receiver.first is None else "upload",
-            killed=running.limits.killed > 0,
+            killed=running.limits.oom_kills > 0,
             late=late,
         )
 
     def _answer(self, running: _Running) -> tuple[ClientReply, bytes]:
-        answer, body = told(running.pipe, ClientReply)
+        answer, body = receive_message(running.pipe, ClientReply)
         if "error" in answer:
             raise EmulationError(answer["error"])
         return answer, body
@@ -365,9 +365,9 @@ def _order(task: TrainingTask) -> ClientOrder:
 
 def _update(facts: Mapping[str, Any], task: TrainingTask, arrived: Sequence[bytearray], kept: bytes) -> Update:
     """The report of a client from its facts, its payloads and what it keeps."""
-    tensors: dict[str, Tensor] = {f"kept/{name}": tensor for name, tensor in deserialised(kept).items()}
+    tensors: dict[str, Tensor] = {f"kept/{name}": tensor for name, tensor in deserialise(kept).items()}
     names = [payload.name for payload in task.form.up if payload.items]
     for name, body in zip(names, arrived, strict=True):
         index = facts["payloads"].index(name)
-        tensors |= {f"{index}/{item}": tensor for item, tensor in deserialised(bytes(body)).items()}
+        tensors |= {f"{index}/{item}": tensor for item, tensor in deserialise(bytes(body)).items()}
     return Update.from_data(facts, task.work, task.client, tensors)

@@ -76,12 +76,12 @@ def missing(line: bool = False) -> list[str]:
             "no control groups with the controllers cpu and memory are mounted (v1), or given to the groups below "
             "the root (v2: cgroup.subtree_control)"
         )
-    if not lacks and (reason := _refused(line)):
+    if not lacks and (reason := _refusal_reason(line)):
         lacks.append(reason)
     return lacks
 
 
-def _refused(line: bool) -> str | None:
+def _refusal_reason(line: bool) -> str | None:
     """Why the kernel refuses a namespace with a shaped link, which is tried; None if it doesn't."""
     name = f"edgefl-{os.getpid()}-probe"
     try:

@@ -46,7 +46,7 @@ class Limits:
     def _get(self, controller: str, name: str) -> str:
         return (self._groups.folder(controller, self._name) / name).read_text(encoding="ascii")
 
-    def _counted(self, controller: str, name: str) -> dict[str, int]:
+    def _read_counters(self, controller: str, name: str) -> dict[str, int]:
         return {
             key: int(value) for key, value in (line.split()[:2] for line in self._get(controller, name).splitlines())
         }
@@ -84,14 +84,14 @@ class Limits:
     def resident(self) -> int:
         """Bytes of the processes that the kernel can't take back: anonymous memory, without pages of files."""
         if self._groups.unified:
-            return self._counted("memory", "memory.stat")["anon"]
-        return self._counted("memory", "memory.stat")["total_rss"]
+            return self._read_counters("memory", "memory.stat")["anon"]
+        return self._read_counters("memory", "memory.stat")["total_rss"]
 
     @property
-    def killed(self) -> int:
+    def oom_kills(self) -> int:
         """Processes that the kernel has killed for lack of memory."""
         name = "memory.events" if self._groups.unified else "memory.oom_control"
-        return self._counted("memory", name).get("oom_kill", 0)
+        return self._read_counters("memory", name).get("oom_kill", 0)
 
 
 def _write(path: Path, value: object) -> None:

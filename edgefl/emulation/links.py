@@ -177,11 +177,11 @@ class EmulatedNetwork:
         """Take a client's link up or down."""
         run("ip", "-n", self.switch, "link", "set", _port(client), "up" if up else "down")
 
-    def counted(self, client: int) -> tuple[LinkCounters, LinkCounters]:
+    def link_counters(self, client: int) -> tuple[LinkCounters, LinkCounters]:
         """What was sent to a client and what it sent, by the kernel's counters of its link."""
         return (
-            _counted(self.switch, _port(client)),
-            _counted(self.client(client), _IN_CLIENT),
+            _read_counters(self.switch, _port(client)),
+            _read_counters(self.client(client), _IN_CLIENT),
         )
 
     def listen(self, backlog: int) -> socket.socket:
@@ -242,7 +242,7 @@ def _port(client: int) -> str:
     return f"c{client}"
 
 
-def _counted(namespace: str, interface: str) -> LinkCounters:
+def _read_counters(namespace: str, interface: str) -> LinkCounters:
     told = json.loads(run("ip", "-n", namespace, "-s", "-j", "link", "show", "dev", interface))
     sent = told[0]["stats64"]["tx"]
     return LinkCounters(sent["bytes"], sent["packets"])

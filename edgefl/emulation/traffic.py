@@ -29,13 +29,13 @@ class CrossTraffic:
         try:
             for up, rate in enumerate((line.down, line.up)):
                 for own in network.addresses_of_others[up] if rate is not None else ():
-                    ours, theirs = self._joined(network, own)
+                    ours, theirs = self._open_stream(network, own)
                     self._begin(theirs if up else ours, ours if up else theirs, up)
         except BaseException:
             self.close()
             raise
 
-    def _joined(self, network: EmulatedNetwork, own: str) -> tuple[socket.socket, socket.socket]:
+    def _open_stream(self, network: EmulatedNetwork, own: str) -> tuple[socket.socket, socket.socket]:
         """A stream of the server with this address of others, both its ends."""
         with within(network.server, lambda: listening(PORT + 1, 1)) as waiting:
             waiting.settimeout(10.0)

@@ -40,7 +40,7 @@ def templates(*folders: Path) -> Environment:
     )
 
 
-def written(*paths: Path) -> Markup:
+def read_texts(*paths: Path) -> Markup:
     """The texts of the package's own files, one after another, as they stand."""
     from markupsafe import Markup
 

@@ -82,7 +82,7 @@ def rates_of(type: ProcessorType, steps: Sequence[TimedStep], small: TimedStep, 
     """
     flops, classes = len(_WITH_FLOPS), len(OPERATOR_CLASSES)
 
-    def made(numbers: Floats) -> Hardware:
+    def build_hardware(numbers: Floats) -> Hardware:
         arithmetic, memory, (kernel,) = np.split(numbers, [flops, flops + classes])
         product, pointwise = arithmetic[OperatorClass.PRODUCT], memory[OperatorClass.POINTWISE]
         shares = (*(arithmetic / product).tolist(), *[np.inf] * (classes - flops))
@@ -99,7 +99,7 @@ def rates_of(type: ProcessorType, steps: Sequence[TimedStep], small: TimedStep, 
     least = np.where(least > 0, least, least.max(axis=1, keepdims=True))
     start = [*least[0, :flops], *least[1], 1e-6]
     most = [*[peak] * flops, *[np.inf] * (classes + 1)]
-    return nearest(made, start, steps, most=most)
+    return nearest(build_hardware, start, steps, most=most)
 
 
 def _amounts(step: TimedStep) -> Floats:

@@ -218,7 +218,7 @@ def _number(path: Path, divisor: float = 1.0) -> float:
     return float(path.read_text(encoding="ascii").strip()) / divisor
 
 
-def _readable(read: Callable[[], float]) -> bool:
+def _is_readable(read: Callable[[], float]) -> bool:
     try:
         return read() >= 0
     except (OSError, ValueError):
@@ -237,7 +237,7 @@ def _battery(sys: Path) -> Sensor | None:
             return _number(supply / "current_now") * _number(supply / "voltage_now") / 1e12
 
         for read in (power, product):
-            if _readable(read):
+            if _is_readable(read):
                 return Sensor("the whole machine, from its battery", watts=read)
     return None
 
@@ -245,7 +245,7 @@ def _battery(sys: Path) -> Sensor | None:
 def _board(sys: Path) -> Sensor | None:
     for monitor in sorted((sys / "class/hwmon").glob("hwmon*")):
         name = " ".join(_words(monitor / "name"))
-        if name == "power_meter" and _readable(partial(_number, monitor / "power1_average")):
+        if name == "power_meter" and _is_readable(partial(_number, monitor / "power1_average")):
             watts = partial(_number, monitor / "power1_average", 1e6)
             return Sensor("the whole machine, by its power meter", watts=watts)
         for label in sorted(monitor.glob("in*_label")):
@@ -255,7 +255,7 @@ def _board(sys: Path) -> Sensor | None:
                 def read(monitor: Path = monitor, index: str = index) -> float:
                     return _number(monitor / f"in{index}_input") * _number(monitor / f"curr{index}_input") / 1e6
 
-                if _readable(read):
+                if _is_readable(read):
                     return Sensor("the whole board, at its input", watts=read)
     return None
 
@@ -263,7 +263,7 @@ def _board(sys: Path) -> Sensor | None:
 def _processor(sys: Path) -> Sensor | None:
     zones = [
         zone for zone in sorted((sys / "class/powercap").glob("*-rapl:*"))
-        if zone.name.count(":") == 1 and _readable(partial(_number, zone / "energy_uj"))
+        if zone.name.count(":") == 1 and _is_readable(partial(_number, zone / "energy_uj"))
     ]  # fmt: skip
     if not zones:
         return None

@@ -72,12 +72,12 @@ def probe(held: Sequence[LiveCall], device: str) -> list[Inside]:
         warm(torch.device(device))
         most = max(most, torch.cuda.get_device_properties(device).total_memory // PROBED_SHARE)
     with threads(1), generators, torch.no_grad():
-        calls, factors = zip(*(_probed(each.call, device, most) for each in held), strict=True)
+        calls, factors = zip(*(_choose_probe(each.call, device, most) for each in held), strict=True)
         measured = (_on_cuda if device == "cuda" else _on_cpu)(calls)
     return [_inside(*each, most) for each in zip(held, measured, factors, strict=True)]
 
 
-def _probed(call: Call, device: str, most: int) -> tuple[Call | None, float]:
+def _choose_probe(call: Call, device: str, most: int) -> tuple[Call | None, float]:
     """The call to run in place of this one, and how many times as many elements its largest tensors lack.
 
     It is the call itself, or of a call on lists of more than ``most`` bytes the largest entry or a part of it; None if
@@ -102,14 +102,14 @@ def _is_slow_product(call: Call) -> bool:
 
 def _inside(held: LiveCall, measured: tuple[int, int] | None, factor: float, most: int) -> Inside:
     if measured is None:
-        return _assumed(held)
+        return _assume_scratch(held)
     peak, kept = measured
     if held.call.argument_bytes > most:  # a single entry was run: the other entries' outputs come on top
         return Inside(held.outputs + ceil(factor * max(peak - kept, 0)), assumed=True)
     return Inside(peak)
 
 
-def _assumed(held: LiveCall) -> Inside:
+def _assume_scratch(held: LiveCall) -> Inside:
     call = held.call.largest_entry() if held.call.takes_lists else held.call
     return Inside(held.outputs + ASSUMED_FACTOR * call.argument_bytes, assumed=True)
 
@@ -123,7 +123,7 @@ def _without_gpu(held: LiveCall) -> Inside:
         pointwise = False
     if pointwise or held.call.takes_lists or held.call.operator.startswith(LIBRARY):
         return Inside(held.outputs, assumed=True)
-    return _assumed(held)
+    return _assume_scratch(held)
 
 
 def _on_cpu(calls: Sequence[Call | None]) -> list[tuple[int, int] | None]:

@@ -144,7 +144,7 @@ def _round_trips(where: tuple[str, int]) -> list[float]:
 def _download(where: tuple[str, int], seconds: float) -> list[float]:
     """Bits per second of each interval of a download."""
     with _connect(where, "down", seconds) as connection:
-        return _checked(_receive(connection, seconds))
+        return _check_rates(_receive(connection, seconds))
 
 
 def _upload(where: tuple[str, int], seconds: float) -> list[float]:
@@ -160,10 +160,10 @@ def _upload(where: tuple[str, int], seconds: float) -> list[float]:
     rates = json.loads(answer)
     if not isinstance(rates, list) or not all(isinstance(rate, int | float) for rate in rates):
         raise ValueError("its answer is not a list of rates")
-    return _checked([float(rate) for rate in rates])
+    return _check_rates([float(rate) for rate in rates])
 
 
-def _checked(rates: list[float]) -> list[float]:
+def _check_rates(rates: list[float]) -> list[float]:
     """The positive, finite rates.  Raises ValueError if there are fewer than two."""
     rates = [rate for rate in rates if 0 < rate < math.inf]
     if len(rates) < 2:

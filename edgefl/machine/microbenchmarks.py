@@ -66,11 +66,11 @@ class ProbeBench:
     device: torch.device = CPU
     dtype: torch.dtype | None = None
 
-    def scaled(self, size: int) -> int:
+    def scale_size(self, size: int) -> int:
         """A batch, or the size of a table."""
         return max(1, int(size * self.scale))
 
-    def filled(self, *shape: int) -> Tensor:
+    def make_operand(self, *shape: int) -> Tensor:
         """An operand of this shape, filled with 0.5.
 
         Zeros may share one page of memory, and random numbers take longer to draw.
@@ -216,8 +216,8 @@ OTHERS = {
     "maximum pooling": Layers(lambda _: nn.MaxPool2d(3, 2, 1), (2, 64, 112, 112)),
     "mean pooling": Layers(lambda _: nn.AdaptiveAvgPool2d(1), (8, 512, 14, 14)),
     "loss": Layers(lambda _: _Function(_loss), (256, 8192)),
-    "large table": Layers(lambda bench: _Lookup(bench.scaled(16384), 512, 512), (1,)),
-    "table": Layers(lambda bench: _Lookup(bench.scaled(8192), 256, bench.scaled(2048)), (1,)),
+    "large table": Layers(lambda bench: _Lookup(bench.scale_size(16384), 512, 512), (1,)),
+    "table": Layers(lambda bench: _Lookup(bench.scale_size(8192), 256, bench.scale_size(2048)), (1,)),
 }
 SMALL = "small layers"
 """The probe whose seconds are those of its operators' fixed times."""
@@ -225,13 +225,13 @@ _UPDATED, _TABLE = ((384, 384), (384,), (768, 384), (768,)), 9_000_000
 """Weights that optimizers update; AdamW updates a table, too, whose results have new memory at every allocation."""
 
 
-def _stepped(layers: Layers, bench: ProbeBench) -> Step:
+def _make_layer_step(layers: Layers, bench: ProbeBench) -> Step:
     module = layers.make(bench).to(bench.device)
     with torch.no_grad():
         for tensor in (*module.parameters(), *module.buffers()):
             tensor.fill_(0.01)
     first, *rest = layers.shape
-    x = bench.filled(bench.scaled(first), *rest).requires_grad_(not layers.data)
+    x = bench.make_operand(bench.scale_size(first), *rest).requires_grad_(not layers.data)
     leaves = [x, *module.parameters()]
     half = nullcontext() if bench.dtype is None else torch.autocast(bench.device.type, dtype=bench.dtype)
 
@@ -246,11 +246,13 @@ def _stepped(layers: Layers, bench: ProbeBench) -> Step:
     return step
 
 
-def _updated(make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], bench: ProbeBench, table: int = 0) -> Step:
-    shapes: list[tuple[int, ...]] = [*_UPDATED, *[(bench.scaled(table),)] * (table > 0)]
-    parameters = [nn.Parameter(bench.filled(*shape)) for shape in shapes]
+def _make_optimizer_step(
+    make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], bench: ProbeBench, table: int = 0
+) -> Step:
+    shapes: list[tuple[int, ...]] = [*_UPDATED, *[(bench.scale_size(table),)] * (table > 0)]
+    parameters = [nn.Parameter(bench.make_operand(*shape)) for shape in shapes]
     for parameter in parameters:
-        parameter.grad = bench.filled(*parameter.shape)
+        parameter.grad = bench.make_operand(*parameter.shape)
     optimizer = make(parameters)
     optimizer.step()  # makes its state
 
@@ -291,22 +293,22 @@ def _probe(name: str, step: Step) -> Probe:
 
 def products(bench: ProbeBench) -> list[Probe]:
     """The probes of matrix products."""
-    return [_probe(name, _stepped(layers, bench)) for name, layers in PRODUCTS.items()]
+    return [_probe(name, _make_layer_step(layers, bench)) for name, layers in PRODUCTS.items()]
 
 
 def probes(bench: ProbeBench) -> list[Probe]:
     """All probes; those of products are first."""
     adamw: Callable[[list[nn.Parameter]], torch.optim.Optimizer] = torch.optim.AdamW
     updates = {
-        "AdamW": _updated(adamw, bench, _TABLE),
-        "AdamW, small": _updated(adamw, bench),
-        "fused AdamW": _updated(lambda p: torch.optim.AdamW(p, fused=True), bench),
-        "SGD": _updated(lambda p: torch.optim.SGD(p, momentum=0.9), bench),
-        "fused SGD": _updated(lambda p: torch.optim.SGD(p, momentum=0.9, fused=True), bench),
+        "AdamW": _make_optimizer_step(adamw, bench, _TABLE),
+        "AdamW, small": _make_optimizer_step(adamw, bench),
+        "fused AdamW": _make_optimizer_step(lambda p: torch.optim.AdamW(p, fused=True), bench),
+        "SGD": _make_optimizer_step(lambda p: torch.optim.SGD(p, momentum=0.9), bench),
+        "fused SGD": _make_optimizer_step(lambda p: torch.optim.SGD(p, momentum=0.9, fused=True), bench),
     }
     return [
         *products(bench),
-        *(_probe(name, _stepped(layers, bench)) for name, layers in OTHERS.items()),
+        *(_probe(name, _make_layer_step(layers, bench)) for name, layers in OTHERS.items()),
         *(_probe(name, step) for name, step in updates.items()),
         _probe(SMALL, small_layers(bench.device)),
     ]
@@ -314,7 +316,7 @@ def probes(bench: ProbeBench) -> list[Probe]:
 
 def scale_for(seconds: float, free_bytes: float, clock: Clock, device: torch.device) -> float:
     """The scale with which probes take about half of ``seconds`` for three rounds, and half of the free memory."""
-    dense = _probe("", _stepped(next(iter(PRODUCTS.values())), ProbeBench(device=device)))
+    dense = _probe("", _make_layer_step(next(iter(PRODUCTS.values())), ProbeBench(device=device)))
     flops = float(dense.operators[:, 0] @ dense.operators[:, 2])
     rate = flops / float(rounds([dense], 0.0, clock, 3).min())
     by_time, by_memory = seconds * rate / (6 * WORTH), (0.5 * free_bytes - FIXED_BYTES) / SCALED_BYTES

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from edgefl import models
-from edgefl.cost import compute_cost, shortened
+from edgefl.cost import compute_cost, shorten_passes
 from edgefl.devices import Device
 from edgefl.models.model import ModelDescription
 from edgefl.work import (
@@ -163,7 +163,7 @@ def fits_limit(work: Work, source: Source, device: torch.device, limit: int, see
     total = torch.cuda.get_device_properties(device).total_memory
     torch.cuda.set_per_process_memory_fraction(min((torch.cuda.memory_reserved(device) + limit) / total, 1.0), device)
     try:
-        few = shortened(work)
+        few = shorten_passes(work)
         _run(few, RandomBatches(source, few.model, metered_steps(few)), device, seed, NO_METER)
         return True
     except torch.OutOfMemoryError:

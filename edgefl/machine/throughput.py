@@ -98,12 +98,12 @@ class Sustained:
     scale: float
 
 
-def spread(values: Floats | list[float]) -> MeasuredSpread:
+def median_spread(values: Floats | list[float]) -> MeasuredSpread:
     """The spread of the values.  There must be at least one."""
     return MeasuredSpread(float(np.median(values)), float(np.min(values)), float(np.max(values)), len(values))
 
 
-def sustained(
+def measure_sustained(
     seconds: float, threads: int, device: torch.device, free_bytes: float, on_message: Callable[[str], object]
 ) -> Sustained:
     """Measure for about ``seconds`` of wall time; probes use about half of ``free_bytes``.
@@ -131,14 +131,14 @@ def sustained(
         host.release_memory()
         halves = {name: _half(name, rates, scale, device, free_bytes, 0.15 * seconds, on_message) for name in HALVES}
     speeds = median / taken
-    of_products = _ranged(rates.flops_per_second, speeds[:, : len(PRODUCTS)])
+    of_products = _spread_by_speeds(rates.flops_per_second, speeds[:, : len(PRODUCTS)])
     best = max(peak.high, of_products.high)
     return Sustained(
         rates,
         of_products,
         MeasuredSpread(best, min(peak.value, best), best, peak.times),
-        _ranged(rates.memory_bytes_per_second, speeds[:, pointwise]),
-        spread(taken[:, -1] * (rates.seconds_per_operator / median[-1])),
+        _spread_by_speeds(rates.memory_bytes_per_second, speeds[:, pointwise]),
+        median_spread(taken[:, -1] * (rates.seconds_per_operator / median[-1])),
         _jitter(taken),
         halves,
         scale,
@@ -149,7 +149,7 @@ def _is_pointwise(probe: Probe) -> bool:
     return bool((probe.operators[:, 3] == OperatorClass.POINTWISE).all())
 
 
-def _ranged(value: float, speeds: Floats) -> MeasuredSpread:
+def _spread_by_speeds(value: float, speeds: Floats) -> MeasuredSpread:
     """The value with the range that it has by the speeds of some probes, as shares of the median: ``[rounds, n]``."""
     each = speeds.mean(axis=1)
     return MeasuredSpread(value, value * min(1.0, float(each.min())), value * max(1.0, float(each.max())), len(each))
@@ -173,7 +173,7 @@ def _peak(device: torch.device, clock: Clock, free_bytes: float, dtype: torch.dt
     for size in SIZES:
         if 12 * size * size > SPARE * free_bytes:
             break
-        x = ProbeBench(device=device).filled(size, size).to(dtype)
+        x = ProbeBench(device=device).make_operand(size, size).to(dtype)
         call = partial(torch.mm, x, x)
         call()
         seconds = [clock(call) for _ in range(5)]
@@ -182,7 +182,7 @@ def _peak(device: torch.device, clock: Clock, free_bytes: float, dtype: torch.dt
             best = rates
         if 8 * min(seconds) > PEAK_SECONDS:
             break
-    return spread(best) if best else MeasuredSpread(0.0, 0.0, 0.0, 0)
+    return median_spread(best) if best else MeasuredSpread(0.0, 0.0, 0.0, 0)
 
 
 def autocast_trains(name: str, device: torch.device) -> bool:
@@ -227,11 +227,11 @@ def _half(
         return None
     median = np.median(taken, axis=0)
 
-    def made(rate: Floats) -> Hardware:
+    def with_rate(rate: Floats) -> Hardware:
         return replace(rates, float16_flops_per_second=float(rate[0]), bfloat16_flops_per_second=float(rate[0]))
 
-    found = nearest(made, [rates.flops_per_second], timed_steps(measured, median), name, most=most)
-    return _ranged(found.rate(name), median / taken)
+    found = nearest(with_rate, [rates.flops_per_second], timed_steps(measured, median), name, most=most)
+    return _spread_by_speeds(found.rate(name), median / taken)
 
 
 def sustained_run(seconds: float, threads: int, device: torch.device, free_bytes: float) -> tuple[Floats, Floats]:

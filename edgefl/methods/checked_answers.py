@@ -9,25 +9,25 @@ from typing import Any
 
 from edgefl.errors import MethodError, ValuesGone
 from edgefl.methods.state import ServerState
-from edgefl.registry.answers import named, told
+from edgefl.registry.answers import describe_answer, name_function
 from edgefl.work import Work
 from edgefl.work.step_faults import line_of
 
 
 def _work(answer: Any, state: ServerState | None) -> str:
-    return "" if isinstance(answer, Work) else f"returned {told(answer)}, not a Work"
+    return "" if isinstance(answer, Work) else f"returned {describe_answer(answer)}, not a Work"
 
 
 def _works(answer: Any, state: ServerState | None) -> str:
     if not isinstance(answer, Sequence):
-        return f"returned {told(answer)}, not a sequence of Works; () stands for none"
+        return f"returned {describe_answer(answer)}, not a sequence of Works; () stands for none"
     wrong = next((work for work in answer if not isinstance(work, Work)), None)
-    return "" if wrong is None else f"returned a sequence with {told(wrong)}, not of Works alone"
+    return "" if wrong is None else f"returned a sequence with {describe_answer(wrong)}, not of Works alone"
 
 
 def _state(answer: Any, state: ServerState | None) -> str:
     if not isinstance(answer, ServerState):
-        return f"returned {told(answer)}, not a ServerState"
+        return f"returned {describe_answer(answer)}, not a ServerState"
     for address, before in (state.tensors if state is not None else {}).items():
         after = answer.tensors.get(address)
         if after is before:
@@ -44,28 +44,28 @@ def _state(answer: Any, state: ServerState | None) -> str:
 
 def _addresses(answer: Any, state: ServerState | None) -> str:
     if isinstance(answer, str) or not isinstance(answer, Collection):
-        return f"returned {told(answer)}, not a set of addresses; set() stands for none"
+        return f"returned {describe_answer(answer)}, not a set of addresses; set() stands for none"
     wrong = next((address for address in answer if not isinstance(address, str)), None)
-    return "" if wrong is None else f"returned a collection with {told(wrong)}, not of addresses alone"
+    return "" if wrong is None else f"returned a collection with {describe_answer(wrong)}, not of addresses alone"
 
 
-def _hashable(answer: Any, state: ServerState | None) -> str:
+def _hash_fault(answer: Any, state: ServerState | None) -> str:
     try:
         hash(answer)
     except TypeError:
-        return f"returned {told(answer)}, which isn't hashable; return a number, a text or a tuple of these"
+        return f"returned {describe_answer(answer)}, which isn't hashable; return a number, a text or a tuple of these"
     return ""
 
 
 _CHECKS: Mapping[str, Callable[[Any, ServerState | None], str]] = {
     "initial": _state,
-    "variant": _hashable,
+    "variant": _hash_fault,
     "work": _work,
     "evaluate": _work,
     "before": _works,
     "after": _works,
     "aggregate": _state,
-    "changed_by": _addresses,
+    "changed_addresses": _addresses,
     "absorb": _state,
 }
 
@@ -79,19 +79,19 @@ def check_answers(method: type) -> None:
     for name, check in _CHECKS.items():
         function = vars(method).get(name)
         if isinstance(function, FunctionType):
-            setattr(method, name, _checked(function, check))
+            setattr(method, name, _with_check(function, check))
 
 
-def _checked(function: FunctionType, check: Callable[[Any, ServerState | None], str]) -> Callable[..., Any]:
+def _with_check(function: FunctionType, check: Callable[[Any, ServerState | None], str]) -> Callable[..., Any]:
     @wraps(function)
-    def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call_and_check(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             answer = function(self, *args, **kwargs)
         except ValuesGone as error:
-            raise MethodError(f"{named(function)} reads what is gone ({line_of(error)}): {error}") from error
+            raise MethodError(f"{name_function(function)} reads what is gone ({line_of(error)}): {error}") from error
         state = next((value for value in (*args[:1], kwargs.get("state")) if isinstance(value, ServerState)), None)
         if fault := check(answer, state):
-            raise MethodError(f"{named(function)} {fault}")
+            raise MethodError(f"{name_function(function)} {fault}")
         return answer
 
-    return checked
+    return call_and_check

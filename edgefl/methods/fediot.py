@@ -71,7 +71,7 @@ class FedIoT(Method):
         """The kinds that have each shared parameter, by its name in their models."""
         holders: dict[str, list[str]] = {}
         for kind in self.setting.kinds.values():
-            for name in filter(self.shared, kind.parameters()):
+            for name in filter(self.is_shared, kind.parameters()):
                 holders.setdefault(name, []).append(kind.name)
         return holders
 
@@ -83,7 +83,7 @@ class FedIoT(Method):
                 holders.setdefault(tower, []).append(kind.name)
         return holders
 
-    def shared(self, name: str) -> bool:
+    def is_shared(self, name: str) -> bool:
         """Whether a parameter is averaged over client kinds."""
         if self.share in ("all", "none"):
             return self.share == "all"
@@ -114,4 +114,4 @@ class FedIoT(Method):
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """Shared and own parameters in one coefficient table."""
-        return state.changed(self.combine(state, updates, self.mix))
+        return state.with_tensors(self.combine(state, updates, self.mix))

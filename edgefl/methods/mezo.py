@@ -15,7 +15,7 @@ from edgefl.errors import MethodError
 from edgefl.methods.protocol import Method
 from edgefl.work import Address, Item, Payload, Work
 from edgefl.work.description import OptimizerSettings, Scalar
-from edgefl.work.optimizer.zeroth_order import STEPS, direction, pooled
+from edgefl.work.optimizer.zeroth_order import STEPS, direction, pooled_seed
 from edgefl.work.training_options import TrainingOptions
 from edgefl.work.update import Update
 
@@ -56,7 +56,7 @@ class Mezo(Method):
         scalars: dict[str, Scalar] = {**work.scalars, "round": round}
         return replace(work, up=(up,), optimizer=optimizer, scalars=scalars)
 
-    def changed_by(self, work: Work) -> set[Address]:
+    def changed_addresses(self, work: Work) -> set[Address]:
         """The parameters that train."""
         return {item.source for item in trained_items(work)}
 
@@ -79,17 +79,17 @@ class Rebuilt(Mapping[str, Tensor]):
         self._update, self._sources = update, {item.name: item.source for item in payload.items}
 
     @cached_property
-    def _taken(self) -> list[tuple[int, float]]:
+    def _seeded_steps(self) -> list[tuple[int, float]]:
         """The seeds of the directions, and the steps along them."""
         steps, round = self._update.payloads[STEPS][STEPS], int(self._update.work.number("round"))
-        return [(pooled(round, index), float(steps[index])) for index in steps.nonzero().flatten().tolist()]
+        return [(pooled_seed(round, index), float(steps[index])) for index in steps.nonzero().flatten().tolist()]
 
     def __getitem__(self, name: str) -> Tensor:
         base = self._update.base[self._sources[name]]
         if self._update.payloads[STEPS][STEPS].is_meta:  # costs are planned without values
             return torch.empty_like(base, device="meta")
         value = base.clone()
-        for seed, step in self._taken:
+        for seed, step in self._seeded_steps:
             for part, z in direction(seed, name, value):
                 part.sub_(z, alpha=step)
         return value

@@ -18,8 +18,8 @@ from edgefl import models, seeds
 from edgefl.errors import MethodError
 from edgefl.methods.aggregation import Cohort
 from edgefl.methods.aggregation.combine import Mix, parts_of, with_current_statistics
-from edgefl.methods.aggregation.products import combined
-from edgefl.methods.aggregation.server_optimizers import stepped
+from edgefl.methods.aggregation.products import average_products
+from edgefl.methods.aggregation.server_optimizers import server_step
 from edgefl.methods.aggregation.updates import Updates
 from edgefl.methods.checked_answers import check_answers
 from edgefl.methods.personal.personal_parts import check_parts, keep_personal
@@ -30,7 +30,7 @@ from edgefl.registry.part_fields import Fields
 from edgefl.work import Address, Item, Pass, Payload, Update, Work
 from edgefl.work.description import HELD_OUT, StepArgs
 from edgefl.work.slices import add
-from edgefl.work.sums import averaged, exact
+from edgefl.work.sums import exact, is_averaged
 from edgefl.work.tasks import task_named
 from edgefl.work.training_options import TrainingOptions
 
@@ -147,13 +147,13 @@ class Method:
                 quantised.quantise(module, kind.model)
                 own = {n: t.detach() for n, t in (*module.named_parameters(), *module.named_buffers())}
             tensors |= {f"{kind.name}/{name}": value for name, value in own.items()}
-        return ServerState.first(tensors)
+        return ServerState.from_tensors(tensors)
 
     def at_start(self, seed: int) -> ServerState:
         """``initial`` with what clients lack at version 1 (``adapter.deliver_base: first``): so they receive it."""
         state = self.initial(seed)
         kinds = (kind for kind in self.setting.kinds.values() if kind.delivers_base)
-        later = {f"{kind.name}/{name}" for kind in kinds for name in kind.fixed()}
+        later = {f"{kind.name}/{name}" for kind in kinds for name in kind.fixed_parameters()}
         return ServerState(state.tensors, {a: 1 if a in later else v for a, v in state.versions.items()})
 
     @classmethod
@@ -219,7 +219,7 @@ class Method:
         step = task_named(described.task).step
 
         def args(pattern: str) -> StepArgs:
-            fields: StepArgs = self.asked_fields(kind, pattern) if described.like != "retrieve" else {}
+            fields: StepArgs = self.requested_fields(kind, pattern) if described.like != "retrieve" else {}
             return {**fields, **self.mask(kind, pattern), **self.chunk(kind)}
 
         passes = tuple(
@@ -248,7 +248,7 @@ class Method:
         asked: Callable[..., Work] = self.work
         work = asked(kind, round, variant) if self.varies else asked(kind, round)
         personal = self.options.personal
-        if self.setting.kinds[kind].fixed():
+        if self.setting.kinds[kind].fixed_parameters():
             work = replace(work, up=tuple(payload.only(lambda item: not item.fixed) for payload in work.up))
         if personal:
             check_parts(personal, {name for each in self.setting.kinds.values() for name in each.parameters()})
@@ -273,7 +273,7 @@ class Method:
         chunk = self.setting.training.loss_chunk
         return {"chunk": chunk} if chunk and self.setting.kinds[kind].like == "next-token" else {}
 
-    def asked_fields(self, kind: str, pattern: str = "") -> StepArgs:
+    def requested_fields(self, kind: str, pattern: str = "") -> StepArgs:
         """Pass arguments that request the kind's extra fields, with the modalities (all, or a pattern's) and label."""
         described = self.setting.kinds[kind]
         modalities = pattern.split("-") if pattern else described.modalities
@@ -281,7 +281,7 @@ class Method:
 
     def model_payload(self, kind: str, source: str = "") -> Payload:
         """The whole model of a client kind, at the addresses ``<source><kind>/<parameter>``."""
-        parameters, fixed = self.setting.kinds[kind].parameters(), self.setting.kinds[kind].fixed()
+        parameters, fixed = self.setting.kinds[kind].parameters(), self.setting.kinds[kind].fixed_parameters()
         items = (Item(n, s.shape, s.dtype, f"{source}{kind}/{n}", fixed=n in fixed) for n, s in parameters.items())
         return Payload("model", tuple(items))
 
@@ -297,7 +297,7 @@ class Method:
         items = (Item(f"{name}.{n}", s.shape, s.dtype, f"{where}/{n}", like=n) for n, s in trained.items())
         return Payload(name, tuple(items), follows="trained")
 
-    def keeping(self, work: Work, name: str, source: str = "") -> Work:
+    def with_own_tensors(self, work: Work, name: str, source: str = "") -> Work:
         """The work of a client that keeps tensors like its parameters, ``like_model``'s of this name."""
         own = self.like_model(work.kind, name, source)
         return replace(work, down=(*work.down, own), keep=(*work.keep, *own.names))
@@ -314,13 +314,13 @@ class Method:
         """The state after a server work: the tensors that it sends up replace those at their addresses."""
         sent = {i.source: result.payloads[p.name][i.name] for p in work.up for i in p.items}
         old = {a: state.tensors.get(a, value) for a, value in sent.items()}
-        return state.changed({a: value.to(old[a].dtype) for a, value in sent.items()})
+        return state.with_tensors({a: value.to(old[a].dtype) for a, value in sent.items()})
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """The next state.  Pure, and independent of the order of ``updates``.  Default: FedAvg per client kind."""
-        return state.changed(self.combine(state, updates, lambda address, cohort: {address: 1.0}))
+        return state.with_tensors(self.combine(state, updates, lambda address, cohort: {address: 1.0}))
 
-    def changed_by(self, work: Work) -> Collection[Address]:
+    def changed_addresses(self, work: Work) -> Collection[Address]:
         """Addresses that the server changes once it has the update of ``work``: by default those that it sends up."""
         return {item.source for payload in work.up for item in payload.items}
 
@@ -362,19 +362,19 @@ class Method:
         and no optimizer steps them.  ``among`` limits this to addresses with that prefix.
         """
 
-        def limited(address: Address, cohort: Cohort) -> Mapping[Address, float]:
+        def mix_among(address: Address, cohort: Cohort) -> Mapping[Address, float]:
             return mix(address, cohort) if address.startswith(among) else {}
 
-        parameters = {a: t for a, t in state.tensors.items() if averaged(a)}
+        parameters = {a: t for a, t in state.tensors.items() if is_averaged(a)}
         weigh, options = weight or self.update_weight, self.setting.aggregation
         buffers = self.setting.buffers
         updates = Updates(map(self.rebuild, updates), Updates(updates).mean)
         if updates.mean is None:  # else they are a whole cohort's, which began with the current values
             updates = with_current_statistics(parameters, updates, buffers)
         if self.setting.averages_products:
-            return combined(state.tensors, parameters, updates, limited, weigh, buffers, options)
-        parts = parts_of(parameters, *updates.deltas(parameters, weigh, options), limited, buffers)
-        return stepped(state.tensors, parts, buffers, options)
+            return average_products(state.tensors, parameters, updates, mix_among, weigh, buffers, options)
+        parts = parts_of(parameters, *updates.deltas(parameters, weigh, options), mix_among, buffers)
+        return server_step(state.tensors, parts, buffers, options)
 
     def export(self, state: ServerState, kind: str) -> Mapping[str, Tensor]:
         """Values of a kind's model, by parameter, that a finished run's ``model(kind)`` has instead of the state's own.
@@ -383,7 +383,7 @@ class Method:
         """
         return {}
 
-    def exported(self, state: ServerState) -> dict[Address, Tensor]:
+    def exported_tensors(self, state: ServerState) -> dict[Address, Tensor]:
         """What a finished run writes: the state's tensors, and ``export/<kind>/<parameter>``.
 
         Raises MethodError if an exported value belongs to no tensor of its model, or has another shape.
@@ -412,7 +412,7 @@ class Method:
             factor = weight(update) * update.weight_factor
             for item in (item for p in update.work.up if p.name == payload for item in p.items):
                 value = update.payloads[payload][item.name]
-                if not item.beside:
+                if not item.is_beside_model:
                     value = exact(value) - update.base[item.source]
                 if item.source not in sums:
                     whole = state.tensors[f"{update.kind}/{item.like}" if item.like else item.source]
@@ -428,7 +428,7 @@ class Method:
     def evaluate(self, kind: str, split: str) -> Work:
         """The work that scores the model of a client kind on a split: one of the server's, or a client's HELD_OUT."""
         described, setting = self.setting.kinds[kind], self.setting
-        args = self.asked_fields(kind)
+        args = self.requested_fields(kind)
         patterns: tuple[str, ...] = (described.pattern,)
         if described.like == "retrieve":
             args["samples"] = setting.pairs
@@ -463,7 +463,7 @@ class Method:
         if self.participates(kind, round):
             own = self.client_work(kind, round, variant)
             kept, sources = own.keep, {item.name: item.source for payload in own.down for item in payload.items}
-            work = replace(work, down=tuple(payload.at(sources) for payload in work.down))
+            work = replace(work, down=tuple(payload.with_sources(sources) for payload in work.down))
         batch = training.batch_of(self.setting.kinds[kind].pattern)
         passes = tuple(replace(p, batch=min(p.batch, batch)) for p in work.passes)
         return replace(work, passes=passes, keep=tuple(name for name in kept if name in names))

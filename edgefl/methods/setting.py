@@ -11,7 +11,7 @@ from torch import Tensor
 
 from edgefl import models
 from edgefl.devices import Device, Link
-from edgefl.memo import cache_folder, remember, remembered
+from edgefl.memo import cache_folder, recall, remember
 from edgefl.methods.aggregation.options import MEAN, AggregationOptions
 from edgefl.models import Frozen, ModelOptions, adapters
 from edgefl.models.model import ModelDescription
@@ -69,12 +69,12 @@ class Kind:
 
     def trainable(self) -> tuple[str, ...]:
         """Names of the parameters, with an adapter of those that it lets train; buffers can't train; cached."""
-        return _trained(Frozen(self.model))[0]
+        return _split_parameters(Frozen(self.model))[0]
 
-    def fixed(self) -> frozenset[str]:
+    def fixed_parameters(self) -> frozenset[str]:
         """Names of the parameters that no client trains at any stage: those of the model under an adapter, and what is
         quantised."""
-        return _trained(Frozen(self.model))[1]
+        return _split_parameters(Frozen(self.model))[1]
 
     @property
     def dimension(self) -> int:
@@ -118,19 +118,19 @@ def _tensors(key: Frozen) -> tuple[Specs, Specs]:
         cache_folder() / "shapes",
         digest([key.description, *models.versions(), *models.code(key.description)]),
     )
-    specs = remembered(folder, name, _specs, "shapes")
+    specs = recall(folder, name, _specs, "shapes")
     if specs is None:
         module = models.on_meta(key.description)
         specs = (
-            {n: TensorSpec.of(t) for n, t in module.named_parameters()},
-            {n: TensorSpec.of(t) for n, t in module.named_buffers()},
+            {n: TensorSpec.from_tensor(t) for n, t in module.named_parameters()},
+            {n: TensorSpec.from_tensor(t) for n, t in module.named_buffers()},
         )
         remember(folder, name, [[[n, list(s.shape), s.dtype] for n, s in part.items()] for part in specs])
     return specs
 
 
 @cache
-def _trained(key: Frozen) -> tuple[tuple[str, ...], frozenset[str]]:
+def _split_parameters(key: Frozen) -> tuple[tuple[str, ...], frozenset[str]]:
     """Names of the parameters that train and that don't, of a description; asked once a round."""
     names, adapter = _tensors(key)[0], key.description.get("adapter")
     own = tuple(name for name in names if not is_part(name) and (adapter is None or adapters.trains(adapter, name)))

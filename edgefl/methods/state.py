@@ -22,11 +22,11 @@ class ServerState:
     """How often each tensor has changed; clients have version 0 preinstalled."""
 
     @classmethod
-    def first(cls, tensors: Mapping[Address, Tensor]) -> ServerState:
+    def from_tensors(cls, tensors: Mapping[Address, Tensor]) -> ServerState:
         """A state with all tensors at version 0, which clients have preinstalled."""
         return cls(dict(tensors), dict.fromkeys(tensors, 0))
 
-    def changed(self, tensors: Mapping[Address, Tensor]) -> ServerState:
+    def with_tensors(self, tensors: Mapping[Address, Tensor]) -> ServerState:
         """This state with these tensors at their next version."""
         versions = {**self.versions, **{a: self.versions.get(a, -1) + 1 for a in tensors}}
         return ServerState({**self.tensors, **tensors}, versions)
@@ -53,11 +53,11 @@ class ServerState:
     def wire(self, work: Description, held: Container[str] = ()) -> dict[str, Tensor]:
         """Wire tensors of a work's ``down`` payloads; items in ``held`` aren't encoded, as the node has them."""
         tensors = self.items(work)
-        return {name: value for p in work.down for name, value in p.encoded(tensors, {}, held).items()}
+        return {name: value for p in work.down for name, value in p.encode_tensors(tensors, {}, held).items()}
 
     def inputs(self, work: Description, held: Container[str] = ()) -> dict[str, Tensor]:
         """Tensors that a work starts from, by item name, as the node decodes them."""
-        return dict(work.received(self.wire(work, held)))
+        return dict(work.starting_tensors(self.wire(work, held)))
 
     def base(self, work: Description, inputs: Mapping[str, Tensor] | None = None) -> dict[Address, Tensor]:
         """The inputs by address, in the server's precision; updates are differences to these."""

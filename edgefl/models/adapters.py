@@ -55,7 +55,7 @@ class AdapterOptions(_Named):
 class Adapter:
     """What trains of a model, ``adapter: {name: NAME, ...}``.  Subclass, give ``Options``, and override what differs.
 
-    ``adapter`` is what a model's description says of it: ``name``, ``also``, and what ``described`` adds.  Plain data.
+    ``adapter`` is what a model's description says of it: ``name``, ``also``, and what ``description_fields`` adds.  Plain data.
     """
 
     Options: ClassVar[type[AdapterOptions]] = AdapterOptions
@@ -66,7 +66,7 @@ class Adapter:
     """One line for the reference."""
 
     @classmethod
-    def described(cls, options: Any) -> Mapping[str, object]:
+    def description_fields(cls, options: Any) -> Mapping[str, object]:
         """What the model's description says of it, as plain data: by default its own fields."""
         fields: Mapping[str, object] = options.model_dump(mode="json", exclude=set(AdapterOptions.model_fields))
         return fields
@@ -99,7 +99,7 @@ def description(options: AdapterOptions) -> AdapterDescription:
     if options.name == "none":
         return {}
     also = list(READ_OUT if options.also is None else options.also)
-    fields = _kind(options.name).described(options)
+    fields = _kind(options.name).description_fields(options)
     return cast(AdapterDescription, {"name": options.name, **fields, "also": also})
 
 
@@ -195,7 +195,7 @@ class BitFit(Adapter):
     Options = LoraOptions
 
     @classmethod
-    def described(cls, options: Any) -> Mapping[str, object]:
+    def description_fields(cls, options: Any) -> Mapping[str, object]:
         """Nothing but the name."""
         return {}
 
@@ -218,7 +218,7 @@ class Lora(Adapter):
     Options = LoraOptions
 
     @classmethod
-    def described(cls, options: Any) -> Mapping[str, object]:
+    def description_fields(cls, options: Any) -> Mapping[str, object]:
         """The ``scale`` in place of alpha: a schedule that changes the rank leaves the scale as it is."""
         return {"rank": options.rank, "scale": options.alpha / options.rank, "parts": list(options.parts)}
 

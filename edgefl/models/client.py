@@ -82,7 +82,7 @@ class ClientModel(Model):
         """A tower's pooled tokens, normalised, and projected if the tower has a projection: ``[batch, dim]``."""
         tower = self.tower(modality)
         tokens: Tensor = tower(x)
-        feature: Tensor = tower.read(tokens) if hasattr(tower, "read") else tokens[:, 0]
+        feature: Tensor = tower.pool_tokens(tokens) if hasattr(tower, "pool_tokens") else tokens[:, 0]
         if hasattr(self, "joint") and hasattr(self.joint, "norm"):
             feature = cast(nn.Module, self.joint.norm)(feature)
         return tower.rep(feature) if hasattr(tower, "rep") else feature
@@ -189,13 +189,13 @@ def describe(
     The description doesn't contain the source of pre-trained weights, because no cost depends on it.
     Raises MethodError for a modality without a tower, or if towers under one norm have different widths.
     """
-    described = _described(options, modalities, task, facts, checkpointing)
+    described = _describe_by_task(options, modalities, task, facts, checkpointing)
     if (dtype := options.shared_dtype) != "float32":
         described["dtype"] = dtype
     return described
 
 
-def _described(
+def _describe_by_task(
     options: ModelOptions,
     modalities: Sequence[str],
     task: str,

@@ -30,7 +30,7 @@ class Exit(nn.Module):
             tokens = tokens.flatten(2).transpose(1, 2)
         if hasattr(self, "norm"):
             tokens = cast(nn.Module, self.norm)(tokens)
-        feature = tower.read(tokens)
+        feature = tower.pool_tokens(tokens)
         return cast(nn.Module, self.rep)(feature) if hasattr(self, "rep") else feature
 
 
@@ -149,7 +149,7 @@ class ExitModel(ClientModel):
         return scores
 
     @property
-    def read(self) -> list[dict[str, int]]:
+    def evaluated_exits(self) -> list[dict[str, int]]:
         """The places of the exits that ``classify`` and ``embed`` use."""
         return self.places if self.ensemble else self.places[-1:]
 
@@ -164,7 +164,7 @@ class ExitModel(ClientModel):
 
     def classify(self, pattern: str, batch: Mapping[str, Tensor], mask: str = "zero") -> Tensor:
         """Class scores ``[batch, classes]`` of the deepest exit, or with ``ensemble`` their mean over all exits."""
-        scores = self.exit_scores(pattern, batch, self.read, mask)
+        scores = self.exit_scores(pattern, batch, self.evaluated_exits, mask)
         return torch.stack(scores).mean(0) if len(scores) > 1 else scores[0]
 
     def logits(self, modality: str, x: Tensor) -> Tensor:
@@ -176,5 +176,5 @@ class ExitModel(ClientModel):
 
         With ``ensemble``, the normalised mean of all exits' normalised features.
         """
-        features = [F.normalize(feature, dim=-1) for feature in self.exit_features(modality, x, self.read)]
+        features = [F.normalize(feature, dim=-1) for feature in self.exit_features(modality, x, self.evaluated_exits)]
         return F.normalize(torch.stack(features).mean(0), dim=-1) if len(features) > 1 else features[0]

@@ -21,7 +21,7 @@ def as_library(model: Model, modality: str, description: TowerDescription) -> nn
     part = library_part(description)
     if part is None:
         return None
-    model = quantised.restored(model)
+    model = quantised.restored_model(model)
     tower = model.get_submodule(modality)
     names = library_names(model, modality, description)
     given = {names[name]: value for name, value in model.state_dict().items() if name in names}

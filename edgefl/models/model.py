@@ -166,7 +166,7 @@ class Model(nn.Module):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """As description and values, because some towers' classes are made when they are built."""
-        return _restored, (dict(self.description), self.state_dict(), self.training)
+        return _rebuild_model, (dict(self.description), self.state_dict(), self.training)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Model:
         """Of the module as it is, with whatever was added to it since it was built."""
@@ -176,7 +176,7 @@ class Model(nn.Module):
         return copied
 
 
-def _restored(description: ModelDescription, state: Mapping[str, Tensor], training: bool) -> nn.Module:
+def _rebuild_model(description: ModelDescription, state: Mapping[str, Tensor], training: bool) -> nn.Module:
     from edgefl.models import build
 
     module = build(description)

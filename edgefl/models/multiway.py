@@ -18,7 +18,15 @@ from torch.nn import functional as F
 
 from edgefl.errors import MethodError
 from edgefl.models.model import JointDescription, Model, ModelDescription, TowerDescription
-from edgefl.models.tower import TowerFields, chosen, drop_path_rates, initialise, stand_in, through, without_float32
+from edgefl.models.tower import (
+    TowerFields,
+    drop_path_rates,
+    initialise,
+    options_from,
+    stand_in,
+    through,
+    without_float32,
+)
 from edgefl.models.towers.vit import check_patch
 
 MODALITIES = ("image", "text")
@@ -185,7 +193,7 @@ class MultiwayEncoder(nn.Module):
 
     def __init__(self, description: TowerDescription):
         super().__init__()
-        options = chosen(MultiwayOptions, description)
+        options = options_from(MultiwayOptions, description)
         self.width = options.width
         self.checkpointing = bool(description.get("checkpointing"))
         self.embedding = MultiwayEmbedding(

@@ -53,7 +53,7 @@ def write_adapter(model: Model, modality: str, folder: Path, weights: str | None
     to ``folder/base``, dequantised if it is quantised.  Raises MethodError for another adapter, and where PEFT can't
     hold what trains beside it.
     """
-    model = quantised.restored(model)
+    model = quantised.restored_model(model)
     adapter, tower = model.description.get("adapter"), _tower(model, modality)
     if adapter is None or adapter["name"] != "lora":
         name = adapter["name"] if adapter else "none"
@@ -95,7 +95,7 @@ def adapter_bytes(model: Model, modality: str) -> int:
     """Size of the file that PEFT writes of a tower's LoRA alone; the model may be on the meta device."""
     from safetensors.torch import save
 
-    model = quantised.restored(model)
+    model = quantised.restored_model(model)
     state, names = model.state_dict(), _names(model, modality, _tower(model, modality))
     layers = _layers(model, model.description["adapter"], names)
     zeros = {theirs: torch.zeros(state[own].shape, dtype=state[own].dtype) for theirs, own in _factors(layers)}
@@ -266,14 +266,14 @@ def load(module: nn.Module, description: ModelDescription, modality: str, source
 
     Raises MethodError if the folder isn't one, or is of another base or of other layers.
     """
-    given, own = read(module, description, modality, source), module.state_dict(keep_vars=True)
+    given, own = read_peft_folder(module, description, modality, source), module.state_dict(keep_vars=True)
     with torch.no_grad():
         for name, value in given.items():
             own[name].copy_(value)
     return frozenset(given)
 
 
-def read(module: nn.Module, description: ModelDescription, modality: str, source: str) -> dict[str, Tensor]:
+def read_peft_folder(module: nn.Module, description: ModelDescription, modality: str, source: str) -> dict[str, Tensor]:
     """The values of a PEFT folder for a model, which may be on the meta device, by its own names.
 
     Raises MethodError as ``load`` does.

@@ -22,7 +22,7 @@ from torch.nn.parameter import UninitializedParameter
 from edgefl.errors import MethodError, text_of
 from edgefl.models.layers import PRE_NORM_BLOCK, BlockLayers
 from edgefl.models.model import TowerDescription
-from edgefl.models.tower import TowerFields, chosen
+from edgefl.models.tower import TowerFields, options_from
 
 OF_DATA = {"image": ("channels", "size"), "text": ("vocabulary",), "audio": ("bins", "frames")}
 """Arguments that the data determine, by modality; ``classes`` too, where the tower has a classifier."""
@@ -40,13 +40,13 @@ class PlainOptions(TowerFields):
     @property
     def blocks(self) -> int:
         """Length of the module's sequence of blocks."""
-        return _probed(type(self), self.model_dump_json(exclude={"blocks", "width"}))[0]
+        return _probe_sizes(type(self), self.model_dump_json(exclude={"blocks", "width"}))[0]
 
     @computed_field(description="width of what forward gives")  # type: ignore[prop-decorator]
     @property
     def width(self) -> int:
         """The module's ``width``."""
-        return _probed(type(self), self.model_dump_json(exclude={"blocks", "width"}))[1]
+        return _probe_sizes(type(self), self.model_dump_json(exclude={"blocks", "width"}))[1]
 
 
 class PlainTower:
@@ -95,9 +95,9 @@ class PlainTower:
         """Build the tower at a depth from ``{depth, ...options, ...data}``; it has its own norm, if any."""
         if description.get("checkpointing"):
             raise MethodError(f"tower {self.name} can't recompute its activations: set training.checkpointing: false")
-        options = chosen(self.Options, description)
+        options = options_from(self.Options, description)
         module = self.module({**{n: getattr(options, n) for n in type(options).model_fields}, **description})
-        return arranged(module, self.sequence, description["depth"])
+        return arrange_parts(module, self.sequence, description["depth"])
 
     def load(self, module: nn.Module, weights: str, description: TowerDescription) -> None:
         """Copy the tensors of a .safetensors file, by the module's own names.  Raises MethodError."""
@@ -127,13 +127,13 @@ def tower_of(name: str, part: Any) -> Any:
     return part
 
 
-def arranged(module: nn.Module, sequence: str | None, depth: int) -> nn.Module:
+def arrange_parts(module: nn.Module, sequence: str | None, depth: int) -> nn.Module:
     """The module with the parts ``embedding``, ``blocks`` (the first ``depth``) and ``norm``, and a ``read``.
 
     Its own attributes still find what they found.  Without a sequence its parts keep their names.
     """
     kind: Any = type(module)
-    more: dict[str, object] = {} if hasattr(kind, "read") else {"read": _read}
+    more: dict[str, object] = {} if hasattr(kind, "pool_tokens") else {"pool_tokens": _pool_tokens}
     if sequence is not None:
         blocks = module._modules.get(sequence)
         if not isinstance(blocks, nn.Sequential | nn.ModuleList):
@@ -157,7 +157,7 @@ def arranged(module: nn.Module, sequence: str | None, depth: int) -> nn.Module:
         for part, holder in (("embedding", before), ("blocks", blocks[:depth]), ("norm", after)):
             if part == "blocks" or next(holder.parameters(), None) is not None or next(holder.children(), None):
                 module._modules[part] = holder
-        more |= {name: property(_found(part, name)) for name, part in moved.items()}
+        more |= {name: property(_attribute_getter(part, name)) for name, part in moved.items()}
         more |= dict.fromkeys((sequence, "blocks"), property(lambda self: self._modules["blocks"]))
         if not hasattr(kind, "own_name"):
             more["own_name"] = _own_name(sequence, moved)
@@ -167,11 +167,11 @@ def arranged(module: nn.Module, sequence: str | None, depth: int) -> nn.Module:
     return module
 
 
-def _found(part: str, name: str) -> Callable[[nn.Module], Any]:
-    def found(self: nn.Module) -> Any:
+def _attribute_getter(part: str, name: str) -> Callable[[nn.Module], Any]:
+    def get_attribute(self: nn.Module) -> Any:
         return getattr(self._modules[part], name)
 
-    return found
+    return get_attribute
 
 
 def _own_name(sequence: str, moved: Mapping[str, str]) -> Callable[[nn.Module, str], str]:
@@ -183,13 +183,13 @@ def _own_name(sequence: str, moved: Mapping[str, str]) -> Callable[[nn.Module, s
     return own_name
 
 
-def _read(self: nn.Module, tokens: Tensor) -> Tensor:
+def _pool_tokens(self: nn.Module, tokens: Tensor) -> Tensor:
     """The feature ``[batch, width]``: what forward gives, or its first token."""
     return tokens if tokens.dim() == 2 else tokens[:, 0]
 
 
 @cache
-def _probed(options: type[PlainOptions], given: str) -> tuple[int, int]:
+def _probe_sizes(options: type[PlainOptions], given: str) -> tuple[int, int]:
     """Number of blocks, and width, of the module with these options."""
     plain: PlainTower = options.plain  # type: ignore[attr-defined]
     failure: Exception | None = None

@@ -41,7 +41,7 @@ class ImagePreprocessing(_Facts):
             raise ValueError(f"{self.channels} channels need as many means and deviations")
         return self
 
-    def normalised(self, pixels: Tensor) -> Tensor:
+    def normalise(self, pixels: Tensor) -> Tensor:
         """Bytes ``[n, channels, height, width]`` as float32."""
         mean, deviation = (torch.tensor(values)[:, None, None] for values in (self.mean, self.deviation))
         return pixels.to(torch.float32).sub_(mean).div_(deviation)
@@ -55,7 +55,7 @@ class ImagePreprocessing(_Facts):
         several = isinstance(images, list | tuple) or getattr(images, "ndim", 0) == 4
         pixels = [self._pixels(image) for image in (images if several else (images,))]
         shape = (len(pixels), self.channels, self.size, self.size)
-        return self.normalised(torch.from_numpy(np.stack(pixels)) if pixels else torch.zeros(shape))
+        return self.normalise(torch.from_numpy(np.stack(pixels)) if pixels else torch.zeros(shape))
 
     def _pixels(self, image: Any) -> npt.NDArray[np.uint8]:
         """A picture's bytes ``[channels, size, size]``."""
@@ -112,7 +112,7 @@ class AudioPreprocessing(_Facts):
     mean: float = Field(description="mean of the log mel energies in the training samples")
     deviation: PositiveFloat = Field(description="standard deviation of the log mel energies there")
 
-    def normalised(self, energies: Tensor) -> Tensor:
+    def normalise(self, energies: Tensor) -> Tensor:
         """Log mel energies ``[n, frames, bins]``, in place."""
         return energies.sub_(self.mean).div_(2 * self.deviation)
 
@@ -126,7 +126,7 @@ class AudioPreprocessing(_Facts):
             if energies.ndim != 2 or energies.shape[1] != self.bins:
                 raise DataError(f"a spectrogram of [frames, {self.bins} bins] is expected, not one of {energies.shape}")
             row[: len(energies)] = energies[: self.frames]
-        return self.normalised(torch.from_numpy(out))
+        return self.normalise(torch.from_numpy(out))
 
 
 class Preprocessing(_Facts):

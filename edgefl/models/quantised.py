@@ -97,13 +97,13 @@ def restore(module: nn.Module) -> None:
             weight = layer.weight
             for name in PARTS:
                 layer._parameters.pop(name, None)
-            layer.__class__ = type(layer).__mro__[2]  # the class that ``_quantised`` put behind Quantised
+            layer.__class__ = type(layer).__mro__[2]  # the class that ``_quantised_class`` put behind Quantised
             layer.register_parameter("weight", nn.Parameter(weight))
     if isinstance(module, Model):
         module.description = without(module.description)
 
 
-def restored(module: Any) -> Any:
+def restored_model(module: Any) -> Any:
     """A model whose layers are in the dtypes of their towers: itself, or a copy if some are quantised."""
     if not any(isinstance(layer, Quantised) for layer in module.modules()):
         return module
@@ -171,10 +171,10 @@ class Quantised(nn.Module):
     @property
     def weight(self) -> Tensor:
         """The dequantised weight, as the layer had it: ``[out, in]``, of GPT-2's layers ``[in, out]``."""
-        weight = self.dequantised(self.dtype)
+        weight = self.dequantise(self.dtype)
         return weight.T.contiguous() if self.transposed else weight
 
-    def dequantised(self, dtype: torch.dtype) -> Tensor:
+    def dequantise(self, dtype: torch.dtype) -> Tensor:
         """The weight ``[out, in]`` in a dtype."""
         rows, columns = self.shape
         if self.to_kind == "int8":  # as bitsandbytes trains on a CPU
@@ -192,11 +192,11 @@ class Quantised(nn.Module):
         """``[..., in] -> [..., out]``.  For the gradient of ``x`` not the weight is saved, but how to make it again."""
         device = x.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.dtype
-        weight = self.dequantised(dtype)
-        with saved_tensors_hooks(partial(self._saved, weight.untyped_storage()._cdata, dtype), _found):
+        weight = self.dequantise(dtype)
+        with saved_tensors_hooks(partial(self._pack_saved, weight.untyped_storage()._cdata, dtype), _unpack_saved):
             return F.linear(x, weight, self.bias)
 
-    def _saved(self, storage: int, dtype: torch.dtype, value: Tensor) -> Tensor | _Again:
+    def _pack_saved(self, storage: int, dtype: torch.dtype, value: Tensor) -> Tensor | _Again:
         if value.untyped_storage()._cdata != storage:
             return value
         return _Again(self, dtype, value.shape, value.stride())
@@ -223,14 +223,14 @@ class _Again:
     stride: tuple[int, ...]
 
 
-def _found(saved: Tensor | _Again) -> Tensor:
+def _unpack_saved(saved: Tensor | _Again) -> Tensor:
     if isinstance(saved, _Again):
-        return saved.layer.dequantised(saved.dtype).as_strided(saved.shape, saved.stride)
+        return saved.layer.dequantise(saved.dtype).as_strided(saved.shape, saved.stride)
     return saved
 
 
 @cache
-def _quantised(kind: Any) -> Any:
+def _quantised_class(kind: Any) -> Any:
     return type(kind.__name__, (Quantised, kind), {})
 
 
@@ -243,13 +243,13 @@ def _quantise(layer: nn.Module, to: Quantiser) -> None:
     made.shape = tuple(values.shape)
     # A swap of the class keeps the layer itself, with its hooks and its place in the model.  Python allows it while
     # neither class has slots (tried with torch 2.13).  The tests of quantised gradients see it fail.
-    layer.__class__ = _quantised(cast(Any, type(layer)))
-    packed = _shapes(values, to) if values.is_meta else _packed(values, to)
+    layer.__class__ = _quantised_class(cast(Any, type(layer)))
+    packed = _shapes(values, to) if values.is_meta else _pack_weight(values, to)
     for name, value in zip(PARTS, packed, strict=False):
         layer.register_parameter(name, nn.Parameter(value, requires_grad=False))
 
 
-def _packed(weight: Tensor, to: Quantiser) -> Sequence[Tensor]:
+def _pack_weight(weight: Tensor, to: Quantiser) -> Sequence[Tensor]:
     """The values of ``PARTS``, as many as there are, of a weight ``[out, in]``."""
     if to == "int8":
         packed, absmax, _ = library().int8_vectorwise_quant(weight)
@@ -263,7 +263,7 @@ def _packed(weight: Tensor, to: Quantiser) -> Sequence[Tensor]:
 
 
 def _shapes(weight: Tensor, to: Quantiser) -> Sequence[Tensor]:
-    """As ``_packed``, of a weight without values: what the library isn't needed for."""
+    """As ``_pack_weight``, of a weight without values: what the library isn't needed for."""
     empty = partial(torch.empty, device=weight.device)
     if to == "int8":
         return empty(weight.shape, dtype=torch.int8), empty(weight.shape[0])

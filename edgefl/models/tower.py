@@ -74,7 +74,7 @@ def without_float32(fields: dict[str, Any]) -> dict[str, Any]:
 Chosen = TypeVar("Chosen", bound=BaseModel)
 
 
-def chosen(options: type[Chosen], description: Mapping[str, object]) -> Chosen:
+def options_from(options: type[Chosen], description: Mapping[str, object]) -> Chosen:
     """The tower's options from its description, without computed fields and the fields that the data determine.
 
     Without its dtype too: a tower is built in float32.
@@ -134,7 +134,7 @@ class TransformerBlock(nn.Module):
         self.mlp = Mlp(width, int(width * mlp_ratio))
         self.drop_path = drop_path
 
-    def _dropped(self, x: Tensor) -> Tensor:
+    def _drop_branch(self, x: Tensor) -> Tensor:
         if not self.drop_path or not self.training:
             return x
         keep = x.new_empty(x.shape[0], 1, 1).bernoulli_(1 - self.drop_path)
@@ -142,14 +142,14 @@ class TransformerBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[batch, tokens, dim] -> [batch, tokens, dim]``."""
-        x = x + self._dropped(self.attn(self.norm1(x)))
-        return x + self._dropped(self.mlp(self.norm2(x)))
+        x = x + self._drop_branch(self.attn(self.norm1(x)))
+        return x + self._drop_branch(self.mlp(self.norm2(x)))
 
 
 class Tower(nn.Module):
     """An embedding, blocks and an optional final norm; models add a projection (``rep``) or a ``head`` to it.
 
-    ``width`` is the width of the features that ``read`` returns.  A library's block may return a tuple that begins
+    ``width`` is the width of the features that ``pool_tokens`` returns.  A library's block may return a tuple that begins
     with its tokens.  ``divisible`` says that it can begin with the tokens of any block (``begin``).
     """
 
@@ -195,7 +195,7 @@ class Tower(nn.Module):
         x = self.run(x, self.begin)
         return self.norm(x) if hasattr(self, "norm") else x
 
-    def read(self, tokens: Tensor) -> Tensor:
+    def pool_tokens(self, tokens: Tensor) -> Tensor:
         """Pool tokens into one feature per sample: the first token, ``[batch, width]``."""
         return tokens[:, 0]
 

@@ -51,11 +51,11 @@ def _check_forward(name: str, modality: str, module: nn.Module, description: Tow
     names, width = {parameter for parameter, _ in module.named_parameters()}, module.width
     try:
         out = module(torch.zeros(shape, dtype=dtype))
-        read = module.read(out) if hasattr(module, "read") else out[:, 0]  # type: ignore[operator]
+        read = module.pool_tokens(out) if hasattr(module, "pool_tokens") else out[:, 0]  # type: ignore[operator]
     except EdgeflError:
         raise
     except Exception as error:  # whatever the module does
-        found = registry.plug_ins().place(error)
+        found = registry.plug_ins().locate_fault(error)
         place = f" ({found[0].file}:{found[0].line})" if found is not None else ""
         said = " ".join(text_of(error).split())
         raise MethodError(f"tower {name}: forward fails on {modality} {list(shape)}{place}: {said}") from error

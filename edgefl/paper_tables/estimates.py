@@ -74,7 +74,7 @@ def tables(profiles: Profiles) -> list[PageTable]:
     """The page's tables."""
     return [
         exact(),
-        _allocated(profiles),
+        _allocation_table(profiles),
         _peaks(profiles),
         _torchtune(profiles),
         _litgpt(profiles),
@@ -86,7 +86,7 @@ def tables(profiles: Profiles) -> list[PageTable]:
 # --- PEFT ------------------------------------------------------------------------------------------------------------
 
 
-def trained(run: PeftRun) -> tuple[int, int]:
+def trainable_size(run: PeftRun) -> tuple[int, int]:
     """Parameters that train, and bytes of the file that holds them; nothing is predicted.
 
     PEFT's script writes no file of a whole model: it multiplies the parameters by the bytes of one.
@@ -102,7 +102,7 @@ def exact() -> PageTable:
     """What is to be equal: trained parameters and bytes of files."""
     rows = []
     for run in PEFT_RUNS:
-        parameters, size = trained(run)
+        parameters, size = trainable_size(run)
         published = CopiedCell(f"{run.parameters:,}"), CopiedCell(f"{run.file_bytes:,}")
         rows.append((run.name, published[0], f"{parameters:,}", published[1], f"{size:,}"))
     header = ("", "trained parameters, published", "edgefl", "bytes of the file, published", "edgefl's")
@@ -147,7 +147,7 @@ def padded_tokens() -> float:
     return float(slope / sum(held_per_token()) * sum(tokens) / len(tokens))
 
 
-def _allocated(profiles: Profiles) -> PageTable:
+def _allocation_table(profiles: Profiles) -> PageTable:
     tokens, held = padded_tokens(), held_per_token()
     rows = []
     for run in PEFT_RUNS:
@@ -168,8 +168,8 @@ def _peaks(profiles: Profiles) -> PageTable:
     rows: list[tuple[str, ...]] = []
     for run in PEFT_RUNS:
         adapter = f"adapter={run.adapter}"
-        live = profiles.of(LLAMA, adapter).rows[0].live_memory_bytes / 2**20
-        reserved = profiles.reserved(LLAMA, "text", adapter) / 2**20
+        live = profiles.profile_of(LLAMA, adapter).rows[0].live_memory_bytes / 2**20
+        reserved = profiles.reserved_bytes(LLAMA, "text", adapter) / 2**20
         ours.append((live, reserved))
         shown = (f"{live:,.0f}", ratio(live, run.reserved), f"{reserved:,.0f}", ratio(reserved, run.reserved))
         rows.append((run.name, CopiedCell(f"{run.reserved:,}"), *shown))
@@ -204,7 +204,7 @@ def _torchtune(profiles: Profiles) -> PageTable:
         if step.name not in overrides:
             rows.append((step.name, *published, STEPS[step.name].lacks, "", ""))
             continue
-        peak = profiles.of(LLAMA, *overrides[step.name]).rows[0].live_memory_bytes / 2**30
+        peak = profiles.profile_of(LLAMA, *overrides[step.name]).rows[0].live_memory_bytes / 2**30
         rows.append((step.name, *published, f"{peak:.1f}", ratio(peak, last) if last else "", ratio(peak, step.peak)))
         last = peak
     header = (
@@ -221,7 +221,7 @@ def _more(value: float, than: float) -> str:
 def _litgpt(profiles: Profiles) -> PageTable:
     def peak(run: LitgptRun) -> float:
         overrides = (f"training.batch={run.batch}", f"model.text.quantize={run.quantize}")
-        return profiles.of(PHI, *overrides).rows[0].live_memory_bytes / 1e9
+        return profiles.profile_of(PHI, *overrides).rows[0].live_memory_bytes / 1e9
 
     rows: list[tuple[str, ...]] = []
     for run in LITGPT_RUNS:
@@ -243,8 +243,8 @@ def _nets(profiles: Profiles) -> PageTable:
         live, reserved = list[float](), list[float]()
         for batch in (64, 128):
             overrides = (f"model.image.variant={run.variant}", f"training.batch={batch}")
-            live.append(profiles.of(NETS, *overrides).rows[0].live_memory_bytes / 2**20)
-            reserved.append(profiles.reserved(NETS, "image", *overrides) / 2**20)
+            live.append(profiles.profile_of(NETS, *overrides).rows[0].live_memory_bytes / 2**20)
+            reserved.append(profiles.reserved_bytes(NETS, "image", *overrides) / 2**20)
         shown: list[str] = [CopiedCell(f"{slope:.1f}"), CopiedCell(f"{run.fake_tensor:.1f}")]
         for values in (live, reserved):
             shown += [f"{(values[1] - values[0]) / 64:.1f}", ratio((values[1] - values[0]) / 64, slope)]
@@ -257,23 +257,23 @@ def _nets(profiles: Profiles) -> PageTable:
 
 
 def _phones(profiles: Profiles) -> PageTable:
-    def grown(values: tuple[float, ...]) -> tuple[str, ...]:
+    def growth_factors(values: tuple[float, ...]) -> tuple[str, ...]:
         return tuple(f"{value / values[0]:.1f}" for value in values[1:])
 
     def ours(batch: int) -> tuple[float, float]:
         overrides = ("model.image.variant=mobilenetv2_100", f"training.batch={batch}", "executor.device=cpu")
-        (row,) = profiles.of(NETS, *overrides).rows
+        (row,) = profiles.profile_of(NETS, *overrides).rows
         return row.live_memory_bytes, (row.forward_flops + row.backward_flops) * batch
 
     predicted = [ours(batch) for batch in PHONE_BATCHES]
     rows: list[tuple[str, ...]] = []
     for run in PHONE_RUNS:
-        mine = [grown(tuple(values)) for values in zip(*predicted, strict=True)]
+        mine = [growth_factors(tuple(values)) for values in zip(*predicted, strict=True)]
         unknown = [("not predicted: not in timm", "")] * 2
         for name, theirs, own in zip(
             ("memory", "time, ours of FLOPs"), (run.memory, run.milliseconds),
             mine if run.name == "MobileNetV2" else unknown, strict=True,
         ):  # fmt: skip
-            rows.append((run.name, name, *map(CopiedCell, grown(theirs)), *own))
+            rows.append((run.name, name, *map(CopiedCell, growth_factors(theirs)), *own))
     header = ("", "batch 1 is 1", "batch 4, published", "batch 16, published", "batch 4, edgefl", "batch 16, edgefl")
     return PageTable("Phones", "phones", header, tuple(rows), labels=2)

@@ -15,7 +15,7 @@ BLOCKS, PAIRS, WIDTH = 12, 500, 384
 
 def download(profiles: Profiles, name: str) -> float:
     """Bytes that one image and one text client download in a round of this scenario."""
-    return sum(row.download_bytes for row in profiles.of(name).rows if row.kind in ("image", "text"))
+    return sum(row.download_bytes for row in profiles.profile_of(name).rows if row.kind in ("image", "text"))
 
 
 def tables(profiles: Profiles) -> list[PageTable]:

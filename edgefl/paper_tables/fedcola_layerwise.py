@@ -27,7 +27,7 @@ KINDS = {"image": OPTIONS, "text": OPTIONS, "image-text": ("any",)}
 Found = Mapping[str, Mapping[str, Tables]]
 
 
-def profiled(profiles: Profiles, option: str) -> dict[str, Tables]:
+def profiles_by_schedule(profiles: Profiles, option: str) -> dict[str, Tables]:
     """Profiles by schedule for one co-layer option."""
     return dict(zip(SCHEDULES, profiles.combinations(f"fedcola-layerwise-{option}", COMPARED).values(), strict=True))
 
@@ -41,7 +41,7 @@ def figures(profiles: Profiles, folder: Path) -> list[Path]:
 
 def tables(profiles: Profiles) -> list[PageTable]:
     """The page's four tables."""
-    found = {option: profiled(profiles, option) for option in OPTIONS}
+    found = {option: profiles_by_schedule(profiles, option) for option in OPTIONS}
     return [_whole(found), _peaks(found), _macs(found), _downloads(found)]
 
 

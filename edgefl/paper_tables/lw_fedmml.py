@@ -35,7 +35,7 @@ EFFICIENT = "training.attention=efficient"
 
 def total(profiles: Profiles, run: str, data: str, *overrides: str) -> Mapping[str, Any]:
     """Costs of the whole schedule for the only client kind, and the peak of its live memory."""
-    found = profiles.of(f"{run}-{data}", *overrides)
+    found = profiles.profile_of(f"{run}-{data}", *overrides)
     (costs,) = found.totals
     return {**costs.to_data(), LIVE: highest(found.rows)}
 
@@ -43,10 +43,10 @@ def total(profiles: Profiles, run: str, data: str, *overrides: str) -> Mapping[s
 def peak(profiles: Profiles, run: str, batch: int = BATCH) -> float:
     """MiB of live memory on COCO: the peak of the last stage, which is the schedule's."""
     if batch == BATCH:
-        rows = profiles.of(f"{run}-coco").rows
+        rows = profiles.profile_of(f"{run}-coco").rows
     else:
         stage = None if run == "fedmml" else LAST
-        rows = profiles.of(f"{run}-coco", f"training.batch={batch}", stage=stage).rows
+        rows = profiles.profile_of(f"{run}-coco", f"training.batch={batch}", stage=stage).rows
     return rows[-1].live_memory_bytes / 2**20
 
 
@@ -58,7 +58,7 @@ def constant(profiles: Profiles) -> float:
 def figures(profiles: Profiles, folder: Path) -> list[Path]:
     """Draw the page's figure."""
     path = folder / "lw-fedmml.png"
-    draw_figure(stages_chart({name: profiles.of(name) for name in (f"{run}-coco" for run in RUNS)}, LIVE), path)
+    draw_figure(stages_chart({name: profiles.profile_of(name) for name in (f"{run}-coco" for run in RUNS)}, LIVE), path)
     return [path]
 
 
@@ -80,7 +80,7 @@ def _rounds(rows: Sequence[ProfileRow]) -> str:
 def _schedules(profiles: Profiles) -> PageTable:
     totals = {run: total(profiles, run, "coco") for run in RUNS}
     rows = (
-        ("rounds of stages 1 to 6", *(_rounds(profiles.of(f"{run}-coco").rows) for run in RUNS)),
+        ("rounds of stages 1 to 6", *(_rounds(profiles.profile_of(f"{run}-coco").rows) for run in RUNS)),
         ("traffic, MiB: published", *(CopiedCell(f"{TRAFFIC[run]:,}") for run in RUNS)),
         ("traffic, MiB: edgefl", *(mib(totals[run]["traffic_bytes"], 2) for run in RUNS)),
         ("MACs of a sample: published", *(CopiedCell(f"{MACS[run]:.2f}e12") for run in RUNS)),
@@ -97,7 +97,7 @@ def _schedules(profiles: Profiles) -> PageTable:
 def _memory(profiles: Profiles) -> PageTable:
     rows = []
     for run, title in RUNS.items():
-        for row in profiles.of(f"{run}-coco").rows:
+        for row in profiles.profile_of(f"{run}-coco").rows:
             stage = row.stage
             label = title if run == "fedmml" else f"{title} {stage}" if stage == 1 else str(stage)
             held = profiles.live_parts(f"{run}-coco", row.kind, stage)
@@ -152,7 +152,7 @@ def _advance(profiles: Profiles) -> PageTable:
 def _advance_memory(profiles: Profiles) -> PageTable:
     cells = {}
     for run in RUNS:
-        last = profiles.of(f"{run}-advance").rows[-1]
+        last = profiles.profile_of(f"{run}-advance").rows[-1]
         held = profiles.live_parts(f"{run}-advance", last.kind, last.stage)
         cells[run] = [mib(held[part], 1) for part in MEMORY_PARTS]
     rows = (
@@ -171,7 +171,7 @@ PARTS = {
 
 def traffic_by_part(profiles: Profiles, run: str) -> dict[str, int]:
     """Bytes both ways over the schedule on ADVANCE, by part; final blocks of a stage are sent once more."""
-    rows = profiles.of(f"{run}-advance").rows
+    rows = profiles.profile_of(f"{run}-advance").rows
     both = ("download_bytes_by_part", "upload_bytes_by_part")
     sent = {
         part: sum(row.rounds * getattr(row, field).get(part, 0) for row in rows for field in both)

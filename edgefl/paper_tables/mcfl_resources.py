@@ -27,7 +27,7 @@ LOSSES: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 def mean(profiles: Profiles, name: str, field: str, *overrides: str) -> float:
     """A cost of a round, clients and server together, as the mean over the schedule's rounds."""
-    totals = profiles.of(f"mcfl-resources-{name}", *overrides).round_totals
+    totals = profiles.profile_of(f"mcfl-resources-{name}", *overrides).round_totals
     return float(sum(getattr(t, field) * t.rounds for t in totals) / sum(t.rounds for t in totals))
 
 

@@ -73,13 +73,13 @@ def trained_tables(
         for name in section.scenarios:
             scenario = load(f"papers/{name}", [*section.overrides, *overrides])
             place = name if len(section.scenarios) > 1 else f"orderings-{section.name}"
-            runs += trained(scenario, folder / place, on_progress)
+            runs += train_runs(scenario, folder / place, on_progress)
         (table,) = orderings.tables_of(runs)
         found += tables_of(section, orderings.ordering_of_study(table))
     return found
 
 
-def trained(scenario: Scenario, folder: Path, on_progress: OnProgress) -> list[Run]:
+def train_runs(scenario: Scenario, folder: Path, on_progress: OnProgress) -> list[Run]:
     """The finished runs of what a scenario compares; those of an earlier call are read, and resumed if cut off."""
 
     def on_event(event: str, facts: Mapping[str, object]) -> None:
@@ -88,7 +88,7 @@ def trained(scenario: Scenario, folder: Path, on_progress: OnProgress) -> list[R
 
     if not is_comparison(folder):
         return list(run(scenario, output=folder, on_progress=on_event).runs.values())
-    wanted = {label: _what_counts(combination.resolved()) for label, combination in scenario.combinations()}
+    wanted = {label: _what_counts(combination.to_data()) for label, combination in scenario.combinations()}
     for label, known in read_run(folder).runs.items():
         if _what_counts(known.scenario) != wanted.get(label):
             raise RunError(f"{folder} holds the run of another scenario ({label}); choose another folder")

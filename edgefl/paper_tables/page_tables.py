@@ -63,7 +63,7 @@ class PageTable:
         return ", ".join(filter(None, row[: self.labels]))
 
     @property
-    def published(self) -> list[PaperCell]:
+    def copied_cells(self) -> list[PaperCell]:
         """Where cells are copied from a publication."""
         return [
             PaperCell(row=self.label(row), column=column)

@@ -73,7 +73,7 @@ def papers(
     pages: list[MadePage] = []
     for index, page in enumerate(chosen):
         on_progress("combination", {"label": page.page, "index": index, "of": len(chosen)})
-        pages.append(_made(page, folder / page.page, profiles, train, on_progress))
+        pages.append(_make_page(page, folder / page.page, profiles, train, on_progress))
         replace_file(folder / RESULT, _json(_result(pages, folder, began, finished=False).to_data()))
     result = _result(pages, folder, began, finished=True)
     replace_file(folder / DIFFERENCES, _differences_csv(result).encode())
@@ -105,7 +105,7 @@ def _prepare(folder: Path) -> None:
 # --- a page ----------------------------------------------------------------------------------------------------------
 
 
-def _made(page: Page, folder: Path, profiles: Profiles, train: bool, on_progress: OnProgress) -> MadePage:
+def _make_page(page: Page, folder: Path, profiles: Profiles, train: bool, on_progress: OnProgress) -> MadePage:
     """The result of one page; ``error`` says why none of its tables could be made."""
     with writing(folder):
         folder.mkdir(exist_ok=True)
@@ -129,13 +129,13 @@ def _made(page: Page, folder: Path, profiles: Profiles, train: bool, on_progress
         if page.training_hours and not train
         else "written by hand"
     )
-    tables = [compared(table, old, skipped) for table, old in paired(made, committed)]
+    tables = [compare_table(table, old, skipped) for table, old in pair_tables(made, committed)]
     _write(folder, page, made)
     figures = [PaperFigure(file=str(path), differing_pixels=differing_pixels(path)) for path in drawn]
     return MadePage(page=page.page, tables=tables, figures=figures, error=failed)
 
 
-def paired(
+def pair_tables(
     made: Sequence[PageTable], committed: Sequence[Committed]
 ) -> Iterator[tuple[PageTable | None, Committed | None]]:
     """Tables and those committed, in the page's order.
@@ -159,7 +159,7 @@ def paired(
         yield table, None
 
 
-def compared(table: PageTable | None, old: Committed | None, skipped: str) -> PaperTable:
+def compare_table(table: PageTable | None, old: Committed | None, skipped: str) -> PaperTable:
     """A table beside the committed one: its status, cells and differences; ``skipped`` says why it wasn't made."""
     if table is None:
         assert old is not None
@@ -173,7 +173,7 @@ def compared(table: PageTable | None, old: Committed | None, skipped: str) -> Pa
     return PaperTable(
         table=table.name, heading=table.heading, status=status,
         reason=None if old else "the page has no such table", line=old.line if old else None, header=table.header,
-        rows=[[str(cell) for cell in row] for row in table.rows], published=table.published, differences=found,
+        rows=[[str(cell) for cell in row] for row in table.rows], published=table.copied_cells, differences=found,
         tolerance=table.tolerance.text if table.tolerance else None,
     )  # fmt: skip
 
@@ -202,14 +202,14 @@ def _write(folder: Path, page: Page, made: Sequence[PageTable]) -> None:
     for table in made:
         replace_file(folder / f"{table.name}.csv", table.csv().encode())
         title = f"## {table.heading}: {table.name}\n" if table.heading else f"## {table.name}\n"
-        note = copied(table)
+        note = copied_cells_note(table)
         lines += [title, table.markdown(), *([note + "\n"] if note else [])]
     replace_file(folder / "tables.md", "\n".join(lines).encode())
 
 
-def copied(table: PageTable) -> str:
+def copied_cells_note(table: PageTable) -> str:
     """Which cells are a publication's: ``Published figures, copied: row traffic, MiB: published.``"""
-    cells = table.published
+    cells = table.copied_cells
     if not cells:
         return ""
     rows = Counter(cell.row for cell in cells)

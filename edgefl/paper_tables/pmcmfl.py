@@ -25,14 +25,14 @@ def tables(profiles: Profiles) -> list[PageTable]:
     return [_traffic(profiles), baselines(), shares(), _memory(profiles), _stages(profiles)]
 
 
-def sent(answers: int, name: str) -> dict[str, int]:
+def uploaded_bytes(answers: int, name: str) -> dict[str, int]:
     """Bytes that a client of pairs sends up in a round, by payload, under one of BESIDE."""
     return payloads(f"pmcmfl-{answers}", "image-text", 2, BESIDE[name])
 
 
 def beside(answers: int, name: str) -> int:
     """Bytes beside the model."""
-    return sum(size for payload, size in sent(answers, name).items() if payload != "model")
+    return sum(size for payload, size in uploaded_bytes(answers, name).items() if payload != "model")
 
 
 def percent(part: float, whole: float, digits: int) -> str:
@@ -44,7 +44,7 @@ def _traffic(profiles: Profiles) -> PageTable:
     columns = []
     models = []
     for answers in TASKS:
-        found = profiles.of(f"pmcmfl-{answers}")
+        found = profiles.profile_of(f"pmcmfl-{answers}")
         row = next(row for row in found.rows if row.kind == "image-text")
         model, prototypes = (row.download_bytes_by_payload[name] for name in ("model", "prototypes"))
         parts = parts_of_model(f"pmcmfl-{answers}", "image-text", 2)
@@ -79,7 +79,7 @@ def baselines() -> PageTable:
         cells = []
         for answers in TASKS:
             more = beside(answers, name)
-            cells.append(f"{mib(more, 4)} ({percent(more, sent(answers, name)['model'], 3)})")
+            cells.append(f"{mib(more, 4)} ({percent(more, uploaded_bytes(answers, name)['model'], 3)})")
         rows.append((name, *cells))
     header = ("MiB (share of the model)", *TASKS.values())
     return PageTable("Baselines and matching models", "baselines", header, tuple(rows))
@@ -88,7 +88,7 @@ def baselines() -> PageTable:
 def shares() -> PageTable:
     """What is sent beside the model as a share of either task's model; nothing is predicted."""
     tables_sent = {name: beside(3129, name) for name in SHARES}
-    models = {answers: sent(answers, "PmcmFL")["model"] for answers in TASKS}
+    models = {answers: uploaded_bytes(answers, "PmcmFL")["model"] for answers in TASKS}
     rows = [("published", *(CopiedCell(share) for share in SHARES.values()))]
     for task, answers in (("full", 3129), ("small", 310)):
         model = models[answers]
@@ -102,7 +102,7 @@ def shares() -> PageTable:
 
 def _memory(profiles: Profiles) -> PageTable:
     rows = []
-    found = {row.kind: row for row in profiles.of("pmcmfl-310").rows}
+    found = {row.kind: row for row in profiles.profile_of("pmcmfl-310").rows}
     shown = ("parameters", "optimizer", "activations", "temporaries")
     for kind in ("image-text", "image", "text"):
         parts = profiles.live_parts("pmcmfl-310", kind, 1)
@@ -117,7 +117,7 @@ def _stages(profiles: Profiles) -> PageTable:
     rows = []
     for schedule in SCHEDULES:
         override = f"schedule={{name: {schedule}, stages: {STAGES}, rounds: 30}}"
-        found = profiles.of("pmcmfl-310", override, kind="image-text").rows
+        found = profiles.profile_of("pmcmfl-310", override, kind="image-text").rows
         rows.append((f"{schedule}: peak, MiB", *(mib(row.live_memory_bytes, 1) for row in found)))
         rows.append((f"{schedule}: one way, MiB", *(mib(row.download_bytes, 4) for row in found)))
     header = ("stage", *map(str, range(1, STAGES + 1)))

@@ -64,11 +64,11 @@ def _status(table: PaperTable) -> str:
     if table.status == "equal":
         return "equal"
     if table.status == "within tolerance":
-        return f"{_counted(near)} equal {table.tolerance}"
-    return table.reason or f"{_counted(far)} differ{'s' if far == 1 else ''}"
+        return f"{_cell_count_text(near)} equal {table.tolerance}"
+    return table.reason or f"{_cell_count_text(far)} differ{'s' if far == 1 else ''}"
 
 
-def _counted(cells: int) -> str:
+def _cell_count_text(cells: int) -> str:
     return f"{cells} cell" + ("s" if cells != 1 else "")
 
 

@@ -36,39 +36,41 @@ class Profiles:
         self.on_progress = on_progress
         self._known: dict[Any, Any] = {}
 
-    def of(self, name: str, *overrides: str, stage: int | None = None, kind: str | None = None) -> Profile:
+    def profile_of(self, name: str, *overrides: str, stage: int | None = None, kind: str | None = None) -> Profile:
         """The profile of a scenario, of one stage or kind if they are given."""
         key = (name, overrides, stage, kind)
         if key not in self._known:
             self._known[key] = profile(
-                f"papers/{name}", list(overrides), stage=stage, kind=kind, on_progress=self._named(name)
+                f"papers/{name}", list(overrides), stage=stage, kind=kind, on_progress=self._page_progress(name)
             )
         found: Profile = self._known[key]
         return found
 
     def live_parts(self, name: str, kind: str, stage: int, *overrides: str) -> dict[str, int]:
         """Bytes by part at the peak of live memory, of the kind's client that a row of the profile is of."""
-        planner, work, source = self._shown(name, kind, stage, overrides)
+        planner, work, source = self._profiled_work(name, kind, stage, overrides)
         return dict(planner.predictor.trace(work, source).live_parts)
 
     def after_step(self, name: str, kind: str, *overrides: str) -> dict[str, int]:
         """Bytes of live memory by part at the end of a step in the first stage, before gradients are freed."""
-        planner, work, source = self._shown(name, kind, 1, overrides)
+        planner, work, source = self._profiled_work(name, kind, 1, overrides)
         moments = timeline(work, source, planner.predictor.device).moments
         updates = [dict(zip(PARTS, moment.totals, strict=True)) for moment in moments if moment.phase == "optimizer"]
         return max(updates, key=lambda parts: (parts["optimizer"], parts["gradients"], -sum(parts.values())))
 
-    def reserved(self, name: str, kind: str, *overrides: str) -> int:
+    def reserved_bytes(self, name: str, kind: str, *overrides: str) -> int:
         """The most bytes that torch's CUDA caching allocator reserves in the steps that are predicted, replayed."""
         key = (name, overrides, "reserved")
         if key not in self._known:
-            planner, work, source = self._shown(name, kind, 1, overrides)
+            planner, work, source = self._profiled_work(name, kind, 1, overrides)
             allocator = CachingAllocator()
             allocator.add(storage_events(work, source, planner.predictor.device))
             self._known[key] = allocator.peak
         return int(self._known[key])
 
-    def _shown(self, name: str, kind: str, stage: int, overrides: tuple[str, ...]) -> tuple[Planner, Work, Source]:
+    def _profiled_work(
+        self, name: str, kind: str, stage: int, overrides: tuple[str, ...]
+    ) -> tuple[Planner, Work, Source]:
         """The work and the data of the kind's client that a row of the profile is of."""
         key = (name, overrides, "planner")
         if key not in self._known:
@@ -77,13 +79,13 @@ class Profiles:
         setup, offered = planner.setup, planner.setup.schedule.offered[stage - 1]
         work, _ = planner.work(kind, shown_round(setup, offered, kind), offered)
         source = setup.clients.client(largest(setup, kind))
-        return planner, work.fitted(source.size), source
+        return planner, work.limit_batches(source.size), source
 
     def combinations(self, name: str, override: str) -> Mapping[str, Tables]:
         """The profiles of what a scenario compares with this override, by label."""
-        return self.of(name, override).combinations or {}
+        return self.profile_of(name, override).combinations or {}
 
-    def _named(self, name: str) -> OnProgress:
+    def _page_progress(self, name: str) -> OnProgress:
         def on_event(event: str, facts: Mapping[str, object]) -> None:
             if event == "prepare":  # a scenario's combinations are only part of a page
                 self.on_progress(event, facts)

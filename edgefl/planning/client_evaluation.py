@@ -13,12 +13,12 @@ from edgefl import seeds
 from edgefl.arrays import Booleans, Integers
 from edgefl.cost import ComputeCost, Traffic, price_rounds, traffic, work_key
 from edgefl.devices import Device, Link, Price
-from edgefl.planning.payload_options import encoded
+from edgefl.planning.payload_options import with_codecs
 from edgefl.planning.planner import Planner, WorkKey
 from edgefl.planning.setup import Clients, Setup
 from edgefl.planning.versions import travelling
 from edgefl.schedules import Stage
-from edgefl.work import Form, Payload, Work, interned
+from edgefl.work import Form, Payload, Work, intern_form
 from edgefl.work.description import Scalar
 from edgefl.work.optimizer.learning_rates import at_stage
 
@@ -49,7 +49,7 @@ class Scoring:
     @cached_property
     def without_keep(self) -> Form:
         """The form that a client runs: its samples are scored, and what it keeps stays as it is."""
-        return interned(replace(self.form, keep=()))
+        return intern_form(replace(self.form, keep=()))
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class ScoringPlanner:
 
     def __init__(self, setup: Setup, planner: Planner, held_out: Clients):
         self.setup, self.planner, self.held_out = setup, planner, held_out
-        self.clients = asked(setup)
+        self.clients = scored_clients(setup)
         self._works: dict[WorkKey, tuple[Form, Form, str]] = {}
         self._of_round: dict[WorkKey, tuple[Work, str]] = {}
         self._round = 0
@@ -144,15 +144,17 @@ class ScoringPlanner:
         full = self.setup.with_metrics(asked)
         known = self._works.get(key)
         if known is None or known[0] != full.form:
-            form = encoded(stage.cut(full).form, self.setup.payload, self.planner.buffers, self.setup.method)
-            known = self._works[key] = full.form, interned(form), work_key(replace(form, keep=()))
+            form = with_codecs(
+                stage.restrict_work(full).form, self.setup.payload, self.planner.buffers, self.setup.method
+            )
+            known = self._works[key] = full.form, intern_form(form), work_key(replace(form, keep=()))
             self._known = {}
         _, form, base = known
-        self._of_round[key] = form.bound(at_stage(full.scalars, stage.index)), base
+        self._of_round[key] = form.bind(at_stage(full.scalars, stage.index)), base
         return self._of_round[key]
 
 
-def asked(setup: Setup) -> Integers:
+def scored_clients(setup: Setup) -> Integers:
     """The clients that are scored on their own samples, ascending: all, or those drawn by ``client_sample``.
 
     A share is drawn of each kind, at least one client of it; a number is drawn of all clients together.

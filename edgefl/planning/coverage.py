@@ -26,19 +26,19 @@ class DataCoverage:
     everyone: Mapping[str, Booleans]
 
     @classmethod
-    def of(cls, setup: Setup) -> DataCoverage:
+    def from_setup(cls, setup: Setup) -> DataCoverage:
         """Data held by the clients of a setup."""
         clients = setup.clients
         kind = np.asarray(clients.client_kind)
         classes: Integers | None = None
         names: tuple[str, ...] = ()
-        if isinstance(clients, Federation) and not clients.declared_only:
+        if isinstance(clients, Federation) and not clients.is_declared_only:
             classes = np.asarray(clients.class_counts())[:, :-1]  # the last column counts samples without a class
             names = tuple(clients.class_names)
         everyone = {name: kind == index for index, name in enumerate(clients.kinds)}
         return cls(np.asarray(clients.client_samples), classes, names, everyone)
 
-    def left(self, clients: Booleans, able: Booleans) -> Coverage:
+    def measure_coverage(self, clients: Booleans, able: Booleans) -> Coverage:
         """Data of ``clients`` held by the ``able`` ones, and data lost with the others; both are masks `[clients]`."""
         all_samples, samples = int(self.samples[clients].sum()), int(self.samples[able].sum())
         class_coverage: float | None = None

@@ -26,7 +26,7 @@ class Priced:
 
     costs: Mapping[str, Floats]
 
-    def of(self, works: Integers, pairs: Integers) -> dict[str, Floats]:
+    def work_costs(self, works: Integers, pairs: Integers) -> dict[str, Floats]:
         """The costs of these works, each on its pair: `[n]` by budget."""
         width = next(iter(self.costs.values())).shape[1]
         places = pairs.astype(np.int64) * width + works
@@ -83,6 +83,6 @@ def choose(
 
     def offer(works: Integers, left: Integers) -> tuple[Integers, dict[str, Floats]]:
         chosen = works[left]
-        return chosen, priced.of(chosen, pairs[left])
+        return chosen, priced.work_costs(chosen, pairs[left])
 
     return choose_stages({index: partial(offer, works) for index, works in offered.items()}, budgets, why=why)

@@ -63,11 +63,11 @@ class PayloadOptions(Fields):
 
 def _codec(given: str | BaseModel) -> Codec | None:
     """The codec of a name or of options; None for float32 without more."""
-    codec = Codec.of(_parse_options(given))
+    codec = Codec.from_options(_parse_options(given))
     return None if codec == Codec() else codec
 
 
-def encoded(work: Described, options: PayloadOptions, buffers: Collection[Address], method: Method) -> Described:
+def with_codecs(work: Described, options: PayloadOptions, buffers: Collection[Address], method: Method) -> Described:
     """The work or form with payloads encoded as ``options`` say; ``buffers`` (BatchNorm's) are sent unchanged.
 
     Raises MethodError for a codec of changes (``top_k``) if an uploaded item isn't one of a downloaded parameter.
@@ -77,7 +77,7 @@ def encoded(work: Described, options: PayloadOptions, buffers: Collection[Addres
         return work
     if up is not None and up.kind.needs_base:
         what = "top_k" if "top_k" in up.args else f"codec {up.name}"
-        known = {i.name for p in work.down for i in p.items if not i.beside} - set(work.keep)
+        known = {i.name for p in work.down for i in p.items if not i.is_beside_model} - set(work.keep)
         for payload in work.up:
             for item in payload.items:
                 if item.name not in known:

@@ -25,11 +25,11 @@ from edgefl.cost import (
 )
 from edgefl.devices import Device, Link
 from edgefl.devices.budgets import amounts
-from edgefl.planning.payload_options import encoded
+from edgefl.planning.payload_options import with_codecs
 from edgefl.planning.setup import Setup
-from edgefl.planning.versions import computed_once, travelling
+from edgefl.planning.versions import activations_address, travelling
 from edgefl.schedules import KEEP, Stage
-from edgefl.work import Address, Description, Form, Payload, Scalars, Source, Work, digest, interned
+from edgefl.work import Address, Description, Form, Payload, Scalars, Source, Work, digest, intern_form
 from edgefl.work.description import Scalar
 from edgefl.work.optimizer.learning_rates import at_stage
 
@@ -137,7 +137,7 @@ class Planner:
     def work(self, kind: str, round: int, stage: Stage, variant: Hashable = None) -> tuple[Work, str]:
         """The method's work restricted to a stage, and the part of its cost key that doesn't depend on data."""
         form, base = self.form(kind, round, stage, variant)
-        return form.bound(self.scalars(kind, round, stage, variant)), base
+        return form.bind(self.scalars(kind, round, stage, variant)), base
 
     def form(self, kind: str, round: int, stage: Stage, variant: Hashable = None) -> tuple[Form, str]:
         """The form of ``work``, one object as long as it doesn't change, and the same part of the cost key."""
@@ -149,8 +149,8 @@ class Planner:
             known = self._stages[at] = full.form, *known[1:]
         else:
             # applied last: method, schedule and predictor see decoded payloads only
-            form = encoded(stage.cut(full).form, self.setup.payload, self.buffers, self.setup.method)
-            known = self._stages[at] = full.form, interned(form), work_key(form)
+            form = with_codecs(stage.restrict_work(full).form, self.setup.payload, self.buffers, self.setup.method)
+            known = self._stages[at] = full.form, intern_form(form), work_key(form)
             self.revisions[at] += 1
             # works of equal cost may send different payloads in another round or to another kind
             self._traffic = {k: v for k, v in self._traffic.items() if k[:2] != (kind, stage.index)}
@@ -178,10 +178,10 @@ class Planner:
         ``again`` says that the client has kept the activations that the work would compute.
         """
         source = self.setup.clients.client(client)
-        fitted = form.fitted(source.size)
-        return fitted, *self._computed(fitted, scalars, source, base, client, KEEP if again else None)
+        fitted = form.limit_batches(source.size)
+        return fitted, *self._key_and_cost(fitted, scalars, source, base, client, KEEP if again else None)
 
-    def _computed(
+    def _key_and_cost(
         self,
         form: Form,
         scalars: Mapping[str, Scalar],
@@ -194,16 +194,16 @@ class Planner:
         counts = tuple(n for p in form.passes for n in source.counts(p).values())
         cost_key = (key, len(form.passes), counts, without)
         if cost_key not in self._compute:
-            trace = self.predictor.trace(form.bound(scalars), source, key)
+            trace = self.predictor.trace(form.bind(scalars), source, key)
             self._compute[cost_key] = compute_cost(form, source, trace, without)
         return key, self._compute[cost_key]
 
-    def wanted(self, work: Work, base: str, client: int) -> PriceRequest:
+    def price_request(self, work: Work, base: str, client: int) -> PriceRequest:
         """What another process needs to price ``self.work(...)`` for a client."""
         source = self.setup.clients.client(client)
-        fitted = work.fitted(source.size)
+        fitted = work.limit_batches(source.size)
         key = self._key(fitted.form, source, base, client)
-        return PriceRequest(self.predictor.device, key, fitted, ShapeSource.of(fitted, source))
+        return PriceRequest(self.predictor.device, key, fitted, ShapeSource.from_work(fitted, source))
 
     def _key(self, form: Form, source: Source, base: str, client: int) -> str:
         passes = (client, repr(form.passes))
@@ -211,7 +211,7 @@ class Planner:
             self._passes[passes] = passes_key(form, source)
         return digest([base, self._passes[passes], self.predictor.device])
 
-    def moved(
+    def downloads_and_traffic(
         self, work: Description, base: str, stage: Stage, old: tuple[str, ...]
     ) -> tuple[tuple[Payload, ...], Traffic]:
         """Downloaded payloads of ``self.work(...)``, and traffic in both directions; ``old`` are the stale copies."""
@@ -228,10 +228,10 @@ class Planner:
         """Device-independent demand of a client's round at this stage; ``old`` are its stale copies."""
         at = self.setup.kind_of(client), round, stage, self.setup.variant_of(client)
         form, base = self.form(*at)
-        once = computed_once(form)
+        once = activations_address(form)
         again = once is not None and once not in old
         fitted, key, computed = self.compute(form, self.scalars(*at), base, client, again=again)
-        down, moved = self.moved(form, base, stage, old)
+        down, moved = self.downloads_and_traffic(form, base, stage, old)
         return Demand(fitted, key, computed, down, moved)
 
     @property
@@ -268,7 +268,7 @@ class Planner:
                 batches = tuple(p.batch for p in demand.form.passes)
                 form = self._fitted[at].setdefault(batches, demand.form)
                 if form is demand.form:
-                    form = self._fitted[at][batches] = interned(form)
+                    form = self._fitted[at][batches] = intern_form(form)
                 self._plans[at][cell] = Plan(
                     *at[:2], cell.group, int(setup.clients.client_samples[client]), stage, form, demand.key, cell.old,
                     demand.down, demand.compute, demand.traffic, {name: taken[name][row] for name in taken},
@@ -281,6 +281,6 @@ class Planner:
         for known, cost in self._server:
             if known == work.form:
                 return cost
-        cost = self._computed(work.form, work.scalars, self.setup.clients.server(), work_key(work.form), -1)
+        cost = self._key_and_cost(work.form, work.scalars, self.setup.clients.server(), work_key(work.form), -1)
         self._server = [*self._server[-31:], (work.form, cost)]
         return cost

@@ -166,7 +166,7 @@ class RoundOptions(Fields):
         return value
 
     @field_serializer("policy")
-    def _as_written(self, policy: BaseModel) -> Any:
+    def _serialise_policy(self, policy: BaseModel) -> Any:
         """The name of a policy without fields, else a mapping."""
         fields = policy.model_dump(mode="json")
         return {"name": self.policy_name, **fields} if fields.keys() - {"name"} else self.policy_name
@@ -183,7 +183,7 @@ class RoundOptions(Fields):
         return self
 
     @property
-    def equal(self) -> bool:
+    def has_equal_weights(self) -> bool:
         """Whether every update of an aggregation has the same weight, whatever its client's samples."""
         return bool(registry.get("round policy", self.policy_name).weighted) and self.weighting != "samples"
 

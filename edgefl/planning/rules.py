@@ -21,7 +21,7 @@ KEPT = "parameters that a client keeps have a first value"
 NAMES = "trainable parameters exist after the edits"
 
 
-def broken(work: Work, stage: Stage | None) -> Iterator[tuple[str, Collection[str], str]]:
+def broken_rules(work: Work, stage: Stage | None) -> Iterator[tuple[str, Collection[str], str]]:
     """For each rule the names that break it, none where it is kept, and what is wrong with them (``{}``).
 
     ``stage`` is None for a model that no schedule restricts.  Raises what the model's or an edit's code raises.
@@ -36,7 +36,7 @@ def broken(work: Work, stage: Stage | None) -> Iterator[tuple[str, Collection[st
         yield KEPT, set(work.keep) - arriving, "{} is kept but not in down, which gives its first value"
     names = _after_edits(_Edited(work)) if work.edits else parameters.keys()
     yield NAMES, set(work.trainable) - names, "{} is trainable but doesn't exist"
-    inactive = {name for name in work.trainable if stage and not stage.active(name)}
+    inactive = {name for name in work.trainable if stage and not stage.is_active(name)}
     yield NAMES, inactive, "{} is trainable but not active in the stage"
 
 
@@ -66,7 +66,7 @@ def _after_edits(of: _Edited) -> frozenset[str]:
     return frozenset(name for name, _ in module.named_parameters())
 
 
-def listed(names: Collection[str]) -> str:
+def summarise_names(names: Collection[str]) -> str:
     """The first of these names, and how many more there are."""
     first, *more = sorted(names)
     return f"{first!r}" + (f" and {len(more)} more" if more else "")
@@ -92,7 +92,7 @@ def check_works(method: Method, schedule: Schedule) -> None:
         full, again = (method.client_work(kind, round, variant) for _ in range(2))
         if full != again or dict(full.scalars) != dict(again.scalars):
             raise MethodError(f"two calls of work() give different works for {kind} clients, round {round} ({BLIND})")
-        for rule, names, fault in broken(stage.cut(full), stage):
+        for rule, names, fault in broken_rules(stage.restrict_work(full), stage):
             if names:
-                told = fault.format(listed(names))
+                told = fault.format(summarise_names(names))
                 raise MethodError(f"a work of {kind} clients at {stage} breaks a rule: {told} ({rule})")

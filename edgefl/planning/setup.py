@@ -100,9 +100,9 @@ class Setup:
         training = self.method.setting.training
         return training.lr * training.lr_factor(round)
 
-    def staged(self, work: Work, stage: Stage) -> Work:
+    def restrict_to_stage(self, work: Work, stage: Stage) -> Work:
         """Restrict a work on a client kind's model to the stage; a work on the server's own model stays as it is."""
-        return stage.cut(work) if work.kind in self.clients.kinds else work
+        return stage.restrict_work(work) if work.kind in self.clients.kinds else work
 
     def evaluations(self, split: str, stage: Stage) -> list[tuple[Work, list[str]]]:
         """Works that evaluate every kind's model at a stage, each with the kinds whose model it evaluates.
@@ -111,7 +111,7 @@ class Setup:
         """
         evaluations: list[tuple[Work, list[str]]] = []
         for kind in self.clients.kinds:
-            work = self.staged(self.with_metrics(self.method.evaluate(kind, split)), stage)
+            work = self.restrict_to_stage(self.with_metrics(self.method.evaluate(kind, split)), stage)
             for known, kinds in evaluations:
                 if known == work:
                     kinds.append(kind)
@@ -166,7 +166,7 @@ class Setup:
         samples = self.clients.client_samples
         return {kind: int(samples[clients].sum()) for kind, clients in self._of_kind.items()}
 
-    def place(self, client: int) -> tuple[int, int, int]:
+    def cell_indices(self, client: int) -> tuple[int, int, int]:
         """Indices of a client's group, device and link."""
         return (
             int(self.client_group[client]),
@@ -197,7 +197,7 @@ class Setup:
         whole: Floats = fleet.energy_total[clients]
         return whole if spent is None else np.maximum(whole - spent[clients], 0.0)
 
-    def of_job(self, clients: Integers, spent: Floats | None = None) -> Booleans:
+    def job_budget_mask(self, clients: Integers, spent: Floats | None = None) -> Booleans:
         """Whether a client's budget of joules is what is left for all its rounds, less than for one: `[clients]`."""
         left = self.joules_left(clients, self.fleet, spent)
         return np.zeros(len(clients), bool) if left is None else left < self.fleet.budgets["joules"][clients]

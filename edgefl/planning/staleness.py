@@ -70,7 +70,7 @@ def parse_staleness(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
-def mixed(alpha: float, discount: ArrayLike) -> Floats:
+def mixing_share(alpha: float, discount: ArrayLike) -> Floats:
     """FedAsync's alpha_t = alpha s(t): the share of an update in x_t = (1 - alpha_t) x_{t-1} + alpha_t x_new."""
     if not 0 < alpha <= 1:
         raise ValueError(f"alpha must be in (0, 1], not {alpha:g}")

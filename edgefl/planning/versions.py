@@ -37,10 +37,10 @@ class Raised(Mapping[Address, int]):
         self._base, self._steps = base, steps
         self._whole: dict[Address, int] | None = None
 
-    def raised(self, addresses: Mapping[Address, Any]) -> Raised:
+    def with_step(self, addresses: Mapping[Address, Any]) -> Raised:
         """These versions with the addresses at their next."""
         if len(self._steps) >= MOST_STEPS and id(addresses) not in self._steps:
-            return Raised(dict(self), {}).raised(addresses)
+            return Raised(dict(self), {}).with_step(addresses)
         _, times = self._steps.get(id(addresses), (addresses, 0))
         return Raised(self._base, {**self._steps, id(addresses): (addresses, times + 1)})
 
@@ -63,24 +63,24 @@ class Raised(Mapping[Address, int]):
         return self._whole
 
 
-def always(item: Item, stage: Stage) -> bool:
+def is_always_sent(item: Item, stage: Stage) -> bool:
     """Whether an item is sent in every round: active parameters that train, what is like them, and tables."""
-    return item.is_table or (stage.active(item.parameter) and not item.fixed)
+    return item.is_table or (stage.is_active(item.parameter) and not item.fixed)
 
 
 ACTIVATIONS = "activations/"
 """Beginning of the address of what a client computes once and keeps; it never travels, and its version is 1."""
 
 
-def computed_once(work: Description) -> Address | None:
+def activations_address(work: Description) -> Address | None:
     """The address of the activations that clients keep of a work; None if they keep none."""
     return f"{ACTIVATIONS}{work.kind}" if keeps(work) else None
 
 
-def frozen(work: Description, stage: Stage) -> tuple[Address, ...]:
+def frozen_addresses(work: Description, stage: Stage) -> tuple[Address, ...]:
     """Addresses of a work that are sent, or computed, only where the client's copy is stale."""
-    keep, once = set(work.keep), computed_once(work)
-    sent = tuple(i.source for p in work.down for i in p.items if i.name not in keep and not always(i, stage))
+    keep, once = set(work.keep), activations_address(work)
+    sent = tuple(i.source for p in work.down for i in p.items if i.name not in keep and not is_always_sent(i, stage))
     return sent if once is None else (*sent, once)
 
 
@@ -95,7 +95,7 @@ def _current(address: Address, current: Versions) -> int:
 
 def stale(work: Description, stage: Stage, held: Versions, current: Versions) -> tuple[Address, ...]:
     """Frozen addresses of a work whose copy at the client is older than the server's."""
-    return older(frozen(work, stage), held, current)
+    return older(frozen_addresses(work, stage), held, current)
 
 
 def travelling(work: Description, stage: Stage, old: tuple[Address, ...]) -> tuple[Payload, ...]:
@@ -105,12 +105,13 @@ def travelling(work: Description, stage: Stage, old: tuple[Address, ...]) -> tup
     """
     wanted, keep = set(old), set(work.keep)
     payloads = (
-        p.only(lambda item: item.name not in keep and (always(item, stage) or item.source in wanted)) for p in work.down
+        p.only(lambda item: item.name not in keep and (is_always_sent(item, stage) or item.source in wanted))
+        for p in work.down
     )
     return tuple(p for p in payloads if p.items)
 
 
-def preinstalled(work: Description, down: tuple[Payload, ...], current: Versions) -> frozenset[str]:
+def preinstalled_items(work: Description, down: tuple[Payload, ...], current: Versions) -> frozenset[str]:
     """Names of a work's items that the client already has: at version 0 and not in ``down``, or kept."""
     sent = {item.name for payload in down for item in payload.items}
     first = {i.name for p in work.down for i in p.items if i.name not in sent and not current.get(i.source, 0)}
@@ -119,7 +120,12 @@ def preinstalled(work: Description, down: tuple[Payload, ...], current: Versions
 
 def final_blocks(work: Description, stage: Stage) -> Payload:
     """Payload of a finished stage's blocks, sent once to all clients (LW-FedMML, Algorithm 1, line 12)."""
-    items = (i for p in work.up for i in p.items if ".blocks." in i.name and not i.beside and always(i, stage))
+    items = (
+        i
+        for p in work.up
+        for i in p.items
+        if ".blocks." in i.name and not i.is_beside_model and is_always_sent(i, stage)
+    )
     # the items of the upload, with the codec of the download
     return Payload("final", tuple(items), codec=next((p.codec for p in work.down if p.codec), None))
 
@@ -140,11 +146,11 @@ class ClientVersions:
         self._changed: list[Integers] = []
         self._most = MOST_STATES
 
-    def held(self, client: int) -> Versions:
+    def versions_of(self, client: int) -> Versions:
         """Versions that this client holds, by address."""
         return self.states[self.of[client]] if self.keeping else {}
 
-    def sent(
+    def record_download(
         self, clients: int | Integers, payloads: Sequence[Payload], current: Versions, computed: Address | None = None
     ) -> None:
         """Record that these clients hold these payloads at the versions in ``current``, or at newer ones.
@@ -171,13 +177,13 @@ class ClientVersions:
             self.states.append(versions)
         return self._known[key]
 
-    def changed(self) -> Integers:
+    def pop_changed_clients(self) -> Integers:
         """Clients whose versions have changed since the last call, ascending."""
         changed, self._changed = self._changed, []
         return np.unique(np.concatenate(changed)) if changed else np.zeros(0, np.int64)
 
     @property
-    def crowded(self) -> bool:
+    def is_crowded(self) -> bool:
         """Whether there are enough states to make ``thin``, which reads all clients, worth its time."""
         return len(self.states) > self._most
 

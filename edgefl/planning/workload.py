@@ -100,7 +100,7 @@ def _first_round(setup: Setup, stage: Stage) -> int:
     return 1 + sum(s.rounds for s in setup.schedule.stages if s.index < stage.index)
 
 
-def evaluated(workload: Workload, fleet: Fleet | None = None, *, why: bool = True) -> list[StageEligibility]:
+def stage_eligibility(workload: Workload, fleet: Fleet | None = None, *, why: bool = True) -> list[StageEligibility]:
     """Which clients can take part in each stage on this fleet, by default the scenario's.
 
     A client takes the first work offered that fits all its budgets, including the round's deadline.  Without ``why``
@@ -111,7 +111,7 @@ def evaluated(workload: Workload, fleet: Fleet | None = None, *, why: bool = Tru
     group = setup.client_group
     table = workload.prices.on(fleet.pairs, fleet.throttling)
 
-    def judged(stage: Stage, offered: Mapping[int, Integers]) -> StageEligibility:
+    def judge_stage(stage: Stage, offered: Mapping[int, Integers]) -> StageEligibility:
         clients = np.flatnonzero(next(iter(offered.values()))[group] != LEFT_OUT)
         groups, pairs = group[clients], fleet.pair_index[clients]
         works = {index: of_groups[groups] for index, of_groups in offered.items()}
@@ -131,7 +131,7 @@ def evaluated(workload: Workload, fleet: Fleet | None = None, *, why: bool = Tru
             for_all(table.costs["joules"][pairs, chosen.row], 0),
         )
 
-    return [judged(stage, offered) for stage, offered in zip(workload.stages, workload.candidates, strict=True)]
+    return [judge_stage(stage, offered) for stage, offered in zip(workload.stages, workload.candidates, strict=True)]
 
 
 def counts_of(works: Integers, workload: Workload) -> Integers:
@@ -198,7 +198,7 @@ def hardest(
         allowed = {name: values[members] for name, values in budgets.items()}
         works, pairs = {index: values[members] for index, values in offered_works.items()}, pair[members]
         choices = choose(works, pairs, priced, allowed)
-        near = gate(priced.of(choices.row, pairs), allowed).nearness
+        near = gate(priced.work_costs(choices.row, pairs), allowed).nearness
         high = workload.table["memory"][choices.row]
         harder = (near < nearest[members]) | ((near == nearest[members]) & (high > peak[members]))
         chosen = members[harder]
@@ -209,7 +209,7 @@ def hardest(
     if not len(workload.demands):
         nothing = dict.fromkeys(budgets, np.zeros(count))
         return Hardest(work, gate(nothing, budgets, memory_of_device, joules_of_job), turns, able)
-    verdicts = gate(priced.of(there, pair), budgets, memory_of_device, joules_of_job)
+    verdicts = gate(priced.work_costs(there, pair), budgets, memory_of_device, joules_of_job)
     return Hardest(work, verdicts, turns, able)
 
 

@@ -37,7 +37,7 @@ def decode(cls: type[R], text: bytes, where: object, error: type[EdgeflError] = 
     try:
         return _decoder(cls).decode(text)
     except msgspec.ValidationError as wrong:
-        raise error(f"{where}: {_told(str(wrong))}") from None
+        raise error(f"{where}: {_message_with_path(str(wrong))}") from None
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise error(f"{where}: it isn't JSON: {text[:60]!r}") from None
     except RecursionError:
@@ -49,10 +49,10 @@ def from_data(cls: type[R], data: object, where: object, error: type[EdgeflError
     try:
         return msgspec.convert(data, cls)
     except msgspec.ValidationError as wrong:
-        raise error(f"{where}: {_told(str(wrong))}") from None
+        raise error(f"{where}: {_message_with_path(str(wrong))}") from None
 
 
-def _told(message: str) -> str:
+def _message_with_path(message: str) -> str:
     """msgspec's message with the path first, as edgefl's errors have it."""
     match = _AT.fullmatch(message)
     what, path = (match["what"], match["path"] or "$") if match else (message, "$")
@@ -69,10 +69,10 @@ def each(path: Path, cls: type[R]) -> Iterator[R]:
     An incomplete last line is ignored, because a run may be writing it.  Raises RunError, with the line's number, for a
     line that isn't a record of this class, and if the file can't be read.
     """
-    return (record for record, _ in numbered(path, cls))
+    return (record for record, _ in located_records(path, cls))
 
 
-def numbered(path: Path, cls: type[R]) -> Iterator[tuple[R, str]]:
+def located_records(path: Path, cls: type[R]) -> Iterator[tuple[R, str]]:
     """The same with the place of each record, ``clients.jsonl:3``."""
     decode_line, name, file = _decoder(cls).decode, str(path), path.name
     for number, line, last in lines(path):

@@ -443,12 +443,12 @@ class Sweep(OfScenario):
     links, budgets, learning rates or the number of batches have the same"""
 
     @property
-    def costed(self) -> list[CellRow]:
+    def costed_cells(self) -> list[CellRow]:
         """The rows of combinations that can be run."""
         return [row for row in self.rows if isinstance(row, CellRow)]
 
     @property
-    def refused(self) -> list[RefusedCell]:
+    def refused_cells(self) -> list[RefusedCell]:
         """The rows of those that can't."""
         return [row for row in self.rows if isinstance(row, RefusedCell)]
 

@@ -22,16 +22,16 @@ from typing import Any, NamedTuple, TypeVar
 from edgefl.errors import EdgeflError, PluginError, UnknownName
 from edgefl.registry import faults
 from edgefl.registry import loaded_files as files
-from edgefl.registry.faults import PASSED, said, shown
-from edgefl.registry.registered import PARTS, MissingPart, Registered, hash_of_module, imported
+from edgefl.registry.faults import PASSED, error_text, safe_repr
+from edgefl.registry.registered import PARTS, MissingPart, Registered, hash_of_module, import_object
 from edgefl.registry.signatures import unfit
 
 Part = TypeVar("Part")
 
 __all__ = [
-    "GROUPS", "PASSED", "ForWorkers", "Origin", "adopt", "broken", "changes", "described", "fingerprint", "for_workers",
+    "GROUPS", "PASSED", "ForWorkers", "Origin", "adopt", "broken_parts", "changes", "describe_part", "fingerprint", "for_workers",
     "forget", "get", "load_plug_in", "named_faults", "names", "origin", "package_digest", "plug_in_files", "plug_ins",
-    "register", "said", "unimportable", "unload_plug_ins",
+    "register", "error_text", "unimportable", "unload_plug_ins",
 ]  # fmt: skip
 
 GROUPS = {
@@ -87,7 +87,7 @@ def get(noun: str, name: str) -> Any:
     return _get(noun, name)
 
 
-def _unknown(noun: str, name: str) -> UnknownName:
+def _unknown_name_error(noun: str, name: str) -> UnknownName:
     """The error for a name that isn't registered for this noun, which says where it is."""
     optimizer = {"fedavgm": "momentum"}.get(name.lower(), name.lower().removeprefix("fed"))
     hint = ""
@@ -102,7 +102,7 @@ def _unknown(noun: str, name: str) -> UnknownName:
 def _get(noun: str, name: str) -> Any:
     points = _points(noun)
     if name not in points:
-        raise _unknown(noun, name)
+        raise _unknown_name_error(noun, name)
     point = points[name]
     try:
         part = point.load()
@@ -114,19 +114,19 @@ def _get(noun: str, name: str) -> Any:
         file = faults.file_of(point)
         if isinstance(error, SyntaxError) and error.filename:
             file = f"{error.filename}:{error.lineno}"
-        elif (place := plug_ins().place(error)) is not None:
+        elif (place := plug_ins().locate_fault(error)) is not None:
             file = f"{place[0].file}:{place[0].line}"
         raise PluginError(
-            f"{_where(noun, name)} can't be imported: {faults.said(error)} ({file}; {point.value})"
+            f"{_where(noun, name)} can't be imported: {faults.error_text(error)} ({file}; {point.value})"
         ) from error
-    part, fault = _converted(noun, name, part)
+    part, fault = _convert(noun, name, part)
     if fault := fault or _misfit(noun, part):
         raise PluginError(f"{_where(noun, name)} is broken: {point.value} {fault} ({faults.file_of(point)})")
     return part
 
 
 def _where(noun: str, name: str) -> str:
-    return f"the {noun} {name!r} of the plug-in {faults.titled(_points(noun)[name])}"
+    return f"the {noun} {name!r} of the plug-in {faults.plug_in_title(_points(noun)[name])}"
 
 
 _CONVERTERS = {
@@ -138,7 +138,7 @@ _CONVERTERS = {
 """Functions of a name and the registered object that return the part, by noun.  They raise TypeError for a misfit."""
 
 
-def _converted(noun: str, name: str, part: Any) -> tuple[Any, str]:
+def _convert(noun: str, name: str, part: Any) -> tuple[Any, str]:
     """What a registered object becomes, and why it can't be a part, as the end of a message; "" if it can."""
     if noun not in _CONVERTERS or any(hasattr(part, attribute) for attribute in _ATTRIBUTES.get(noun, ())):
         return part, ""
@@ -159,18 +159,28 @@ _ATTRIBUTES = {
     "method": ("initial", "work", "aggregate", "evaluate"),
     "tower": ("Options", "build"),
     "edit": ("apply", "fold", "restrict", "names"),
-    "selection": ("Options", "blind"),
+    "selection": ("Options", "is_blind"),
     "server optimizer": ("Options", "step", "along", "keeps"),
     "codec": ("Options", "needs_base", "applies", "wire", "encode", "decode"),
-    "round policy": ("Options", "at_once", "holds", "over", "overlapping", "play", "size", "wanted", "weighted"),
-    "budget": ("noun", "quantity", "summary", "of", "show"),
+    "round policy": (
+        "Options",
+        "at_once",
+        "holds",
+        "over",
+        "overlapping",
+        "play",
+        "size",
+        "updates_needed",
+        "weighted",
+    ),
+    "budget": ("noun", "quantity", "summary", "round_amounts", "show"),
     "metric": ("Options", "task", "value"),
     "optimizer": ("Options", "build", "reads"),
     "rate schedule": ("Options", "shape", "factor_of"),
     "availability": ("Options", "available", "leaves", "returns", "state"),
-    "attack": ("Options", "labels", "source", "sent"),
+    "attack": ("Options", "labels", "source", "attacked_upload"),
     "task": ("like", "step", "score", "outputs"),
-    "adapter": ("Options", "described", "attach", "trains", "check", "merge"),
+    "adapter": ("Options", "description_fields", "attach", "trains", "check", "merge"),
 }
 
 
@@ -179,27 +189,27 @@ def _misfit(noun: str, part: Any) -> str:
     if part is None:
         return "is None"
     if noun in _CALLED and not callable(part):
-        return f"is {shown(part)}, which can't be called"
+        return f"is {safe_repr(part)}, which can't be called"
     if noun == "data set" and not (callable(part) or hasattr(part, "build")):
-        return f"is {shown(part)}, not a DataSet, a FolderSet or a function"
+        return f"is {safe_repr(part)}, not a DataSet, a FolderSet or a function"
     if noun == "profile library" and not isinstance(part, str | PathLike):
-        return f"is {shown(part)}, not the path of a folder"
+        return f"is {safe_repr(part)}, not the path of a folder"
     if lacking := [name for name in _ATTRIBUTES.get(noun, ()) if not hasattr(part, name)]:
         return f"has no {', '.join(lacking)}"
     if undefined := sorted(getattr(part, "__abstractmethods__", ())):
         return f"doesn't define {', '.join(f'{name}()' for name in undefined)}"
     options = getattr(part, "Options", None)
     if options is not None and not hasattr(options, "model_fields"):
-        return f"has Options that aren't a pydantic model: {shown(options)}"
+        return f"has Options that aren't a pydantic model: {safe_repr(options)}"
     return unfit(noun, part)
 
 
-def described(noun: str, name: str) -> str:
+def describe_part(noun: str, name: str) -> str:
     """A part as messages name it: ``the step 'align' of the plug-in edgefl-prototypes 1.0 (FILE)``."""
     point = _points(noun).get(name)
     if point is None or faults.top_package(point) == "edgefl":
         return f"the {noun} {name!r}"
-    return f"the {noun} {name!r} of the plug-in {faults.titled(point)} ({faults.file_of(point)})"
+    return f"the {noun} {name!r} of the plug-in {faults.plug_in_title(point)} ({faults.file_of(point)})"
 
 
 @cache
@@ -224,7 +234,7 @@ def named_faults() -> Iterator[None]:
         raise fault from error
 
 
-def broken(nouns: Iterable[str] = GROUPS) -> Iterator[tuple[str, str, str]]:
+def broken_parts(nouns: Iterable[str] = GROUPS) -> Iterator[tuple[str, str, str]]:
     """``(noun, name, message)`` of each part of a plug-in that can't be imported or isn't what it should be."""
     for noun in nouns:
         for name, point in sorted(_points(noun).items()):
@@ -246,7 +256,7 @@ def origin(noun: str, name: str) -> Origin:
     """The package that registered ``name``.  Raises UnknownName with the nearest name; imports nothing."""
     points = _points(noun)
     if name not in points:
-        raise _unknown(noun, name)
+        raise _unknown_name_error(noun, name)
     point = points[name]
     if isinstance(point, Registered):
         return Origin(point.title, None)
@@ -260,7 +270,7 @@ def fingerprint(noun: str, name: str, rooms: tuple[str, ...] = ()) -> str:
     """
     points = _points(noun)
     if name not in points:
-        raise _unknown(noun, name)
+        raise _unknown_name_error(noun, name)
     point = points[name]
     own = point.digest() if isinstance(point, Registered) else None
     package = faults.top_package(point)
@@ -342,24 +352,28 @@ def register(kind: str, name: str) -> Callable[[Part], Part]:
     caller = sys._getframe(1)
     module, file = str(caller.f_globals.get("__name__", "__main__")), caller.f_code.co_filename
 
-    def known(part: Part) -> Part:
+    def register_part(part: Part) -> Part:
         loaded = files.LOADED.get(file)
         sha256 = loaded.sha256 if loaded is not None else hash_of_module(module, file)
         _register(Registered(noun, name, part, module, file, sha256))
         return part
 
-    return known
+    return register_part
 
 
 def _register(point: Registered) -> None:
     """Add a part.  Raises PluginError if it isn't one of its kind, or if another has its name."""
     noun, name = point.noun, point.name
-    part, fault = (None, "") if isinstance(point.part, MissingPart) else _converted(noun, name, point.part)
+    part, fault = (None, "") if isinstance(point.part, MissingPart) else _convert(noun, name, point.part)
     if not isinstance(point.part, MissingPart) and (fault := fault or _misfit(noun, part)):
         raise PluginError(f"the {noun} {name!r} can't be registered: {point.value} {fault} ({point.file})")
     taken = _points(noun).get(name)
     if taken is not None and not point.replaces(taken):
-        of = "edgefl" if faults.top_package(taken) == "edgefl" else f"{faults.titled(taken)} ({faults.file_of(taken)})"
+        of = (
+            "edgefl"
+            if faults.top_package(taken) == "edgefl"
+            else f"{faults.plug_in_title(taken)} ({faults.file_of(taken)})"
+        )
         raise PluginError(f"the name {name!r} is taken by the {noun} of {of}: choose another name")
     if taken is None or isinstance(taken, Registered):
         PARTS[noun, name] = point
@@ -417,11 +431,11 @@ def adopt(given: ForWorkers) -> None:
         part: Any = MissingPart(_absent(noun, name))
         if address is not None:
             try:
-                part = imported(address)
+                part = import_object(address)
             except PASSED:
                 raise
             except BaseException as error:  # a module may raise anything
-                part = MissingPart(f"{_absent(noun, name)} ({said(error)})")
+                part = MissingPart(f"{_absent(noun, name)} ({error_text(error)})")
         if name not in _points(noun):
             module = address.partition(":")[0] if address else "__main__"
             file = str(getattr(sys.modules.get(module), "__file__", None) or module)

@@ -20,10 +20,10 @@ def check_answers(part: type, checks: Mapping[str, Check]) -> None:
     for name, check in checks.items():
         function = vars(part).get(name)
         if isinstance(function, FunctionType) and part.__module__.partition(".")[0] != "edgefl":
-            setattr(part, name, _checked(function, check))
+            setattr(part, name, _with_check(function, check))
 
 
-def named(function: Callable[..., Any]) -> str:
+def name_function(function: Callable[..., Any]) -> str:
     """A function with its plug-in, file and line."""
     code = inspect.unwrap(function).__code__
     owner = registry.plug_ins().owner(code.co_filename)
@@ -31,17 +31,17 @@ def named(function: Callable[..., Any]) -> str:
     return f"{function.__qualname__}() ({of}{code.co_filename}:{code.co_firstlineno})"
 
 
-def told(value: Any) -> str:
+def describe_answer(value: Any) -> str:
     """What a function returned in place of what it should."""
     return "None" if value is None else f"an object of type {type(value).__name__}"
 
 
-def _checked(function: FunctionType, check: Check) -> Callable[..., Any]:
+def _with_check(function: FunctionType, check: Check) -> Callable[..., Any]:
     @wraps(function)
-    def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call_and_check(self: Any, *args: Any, **kwargs: Any) -> Any:
         answer = function(self, *args, **kwargs)
         if fault := check(self, (*args, *kwargs.values()), answer):
-            raise PluginError(f"{named(function)} {fault}")
+            raise PluginError(f"{name_function(function)} {fault}")
         return answer
 
-    return checked
+    return call_and_check

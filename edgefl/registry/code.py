@@ -67,7 +67,7 @@ def _texts(value: Any, seen: dict[int, Any]) -> Iterator[str]:
 
 
 def _function(function: FunctionType, seen: dict[int, Any]) -> Iterator[str]:
-    yield _named(function)
+    yield _qualified_name(function)
     if not is_main(function.__module__ or ""):
         return
     names: list[str] = []
@@ -88,7 +88,7 @@ def _function(function: FunctionType, seen: dict[int, Any]) -> Iterator[str]:
             yield from _texts(function.__globals__[name], seen)
 
 
-def _named(value: type | FunctionType) -> str:
+def _qualified_name(value: type | FunctionType) -> str:
     """Module and name; a script has one name in all processes."""
     module = "__main__" if is_main(value.__module__ or "") else value.__module__
     return f"{module}.{value.__qualname__}"
@@ -103,7 +103,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _class(owner: type, seen: dict[int, Any]) -> Iterator[str]:
-    yield _named(owner)
+    yield _qualified_name(owner)
     if not is_main(owner.__module__):
         return
     yield from _texts(owner.__bases__, seen)

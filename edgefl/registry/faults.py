@@ -47,7 +47,7 @@ class PlugIns:
                 self._roots[os.path.abspath(point.file)] = point.title
             package = top_package(point)
             if package not in ("", "edgefl", "torch"):  # an optimizer of torch's may be registered
-                self._roots.update(dict.fromkeys(_roots(package), titled(point)))
+                self._roots.update(dict.fromkeys(_roots(package), plug_in_title(point)))
 
     def owner(self, file: str) -> str | None:
         """The plug-in, with its version, that this source file belongs to; None for any other file."""
@@ -57,7 +57,7 @@ class PlugIns:
                 return title
         return None
 
-    def place(self, error: BaseException) -> tuple[FaultLocation, BaseException] | None:
+    def locate_fault(self, error: BaseException) -> tuple[FaultLocation, BaseException] | None:
         """The plug-in's frame that was nearest to the error, and the exception that was raised there.
 
         None if no plug-in was running.  Causes are searched too: SimPy raises copies of exceptions.
@@ -74,11 +74,11 @@ class PlugIns:
 
     def fault(self, error: BaseException) -> PluginError | None:
         """The error in one line that names the plug-in in whose code it was raised; None if it wasn't in any."""
-        found = self.place(error)
-        return None if found is None else PluginError(f"{found[0]} failed: {said(found[1])}")
+        found = self.locate_fault(error)
+        return None if found is None else PluginError(f"{found[0]} failed: {error_text(found[1])}")
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """The type and the text of an exception in one line; what a SystemExit tried to do in words."""
     if isinstance(error, SystemExit):
         return f"it tried to end the program (SystemExit: {text_of(error)})"
@@ -87,7 +87,7 @@ def said(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def shown(part: object) -> str:
+def safe_repr(part: object) -> str:
     """The beginning of a part's ``repr``, which may fail as any code of a plug-in; then its class."""
     try:
         return f"{part!r:.60}"
@@ -102,7 +102,7 @@ def top_package(point: Point) -> str:
     return point.value.partition(":")[0].partition("[")[0].strip().partition(".")[0]
 
 
-def titled(point: Point) -> str:
+def plug_in_title(point: Point) -> str:
     """The distribution of an entry point with its version; its package if it has none; the file of a plug-in file."""
     if isinstance(point, Registered):
         return point.title

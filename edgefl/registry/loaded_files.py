@@ -14,7 +14,7 @@ from traceback import walk_tb
 from edgefl.errors import EdgeflError, PluginError, printable, text_of
 from edgefl.files import read_regular
 from edgefl.registry import registered
-from edgefl.registry.faults import PASSED, said
+from edgefl.registry.faults import PASSED, error_text
 
 MODULE = "edgefl_plug_in_"
 """Beginning of the modules' names, so that a file named ``json.py`` hides no other module."""
@@ -111,5 +111,5 @@ def _execute(file: LoadedPlugIn, shown: str) -> None:
             where = f" ({error.filename}:{error.lineno})"
         else:
             where = f" ({file.path}:{lines[-1]})" if lines else ""
-        reason = text_of(error) if isinstance(error, EdgeflError) else said(error)
+        reason = text_of(error) if isinstance(error, EdgeflError) else error_text(error)
         raise PluginError(f"--plugin {shown}: it can't be loaded: {reason}{where}") from error

@@ -121,7 +121,7 @@ def _importable(module: ModuleType) -> bool:
     return getattr(module, "__spec__", None) is not None or Path(getattr(module, "__file__", "") or "").is_file()
 
 
-def imported(address: str) -> Any:
+def import_object(address: str) -> Any:
     """The object at ``module:name``.  Raises ImportError or AttributeError."""
     module, _, inner = address.partition(":")
     found: Any = import_module(WORKER_MAIN if is_main(module) and WORKER_MAIN in sys.modules else module)

@@ -40,7 +40,7 @@ _FUNCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
 
 def unfit(noun: str, part: Any) -> str:
     """The first function that can't be called as edgefl does, as the end of a message; "" if all can."""
-    for function, given in _called(noun, part):
+    for function, given in _functions_and_arguments(noun, part):
         try:
             signature = inspect.signature(function)
         except (TypeError, ValueError):  # of a class that is written in C
@@ -48,7 +48,7 @@ def unfit(noun: str, part: Any) -> str:
         try:
             signature.bind(*given)
         except TypeError:
-            return f"has {_shown(function, signature)}, which is called with ({', '.join(given)})"
+            return f"has {_signature_text(function, signature)}, which is called with ({', '.join(given)})"
     for name, own, above in _overridden(part) if isinstance(part, type) else ():
         if isinstance(vars(above)[name], FunctionType) and not (callable(own) or hasattr(own, "__get__")):
             return f"has {name} = {own!r:.60}, which can't be called"
@@ -57,7 +57,7 @@ def unfit(noun: str, part: Any) -> str:
     return ""
 
 
-def _called(noun: str, part: Any) -> Iterator[tuple[Any, tuple[str, ...]]]:
+def _functions_and_arguments(noun: str, part: Any) -> Iterator[tuple[Any, tuple[str, ...]]]:
     """The functions that a plug-in wrote, ``self`` included, each with the names of what it is called with."""
     if not isinstance(part, type):
         if noun == "metric":
@@ -76,7 +76,7 @@ def _called(noun: str, part: Any) -> Iterator[tuple[Any, tuple[str, ...]]]:
     for name, own, above in _overridden(part):
         if type(own) is type(vars(above)[name]) and inspect.isroutine(getattr(part, name)):
             more = ("variant",) if varies and name in ("work", "evaluate_client") else ()
-            yield getattr(part, name), (*_required(getattr(above, name)), *more)
+            yield getattr(part, name), (*_required_names(getattr(above, name)), *more)
 
 
 def _overridden(part: type) -> Iterator[tuple[str, Any, type]]:
@@ -88,7 +88,7 @@ def _overridden(part: type) -> Iterator[tuple[str, Any, type]]:
                 yield name, vars(owner)[name], above
 
 
-def _required(function: Any) -> tuple[str, ...]:
+def _required_names(function: Any) -> tuple[str, ...]:
     """The names of the arguments that a function of a base class can't be called without."""
     parameters = inspect.signature(function).parameters.values()
     return tuple(p.name for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD)
@@ -108,7 +108,7 @@ def _top(owner: type) -> str:
     return owner.__module__.partition(".")[0]
 
 
-def _shown(function: Any, signature: inspect.Signature) -> str:
+def _signature_text(function: Any, signature: inspect.Signature) -> str:
     """``work(self, kind) in line 12 of methods.py``."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     place = f" in line {code.co_firstlineno} of {Path(code.co_filename).name}" if code is not None else ""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from edgefl.report.console import screen
     from edgefl.report.device_check import devices_markdown, print_device_check, print_device_checks
     from edgefl.report.devices import print_devices
-    from edgefl.report.facts import compared, facts_of, summary
+    from edgefl.report.facts import compare_runs, facts_of, summary
     from edgefl.report.figures import FIGURE_FORMS, SWEEP_FORMS, TIMELINE_FORMS, check_figure, draw_figure
     from edgefl.report.latex import comparison_latex
     from edgefl.report.measured import print_counts, print_measured
@@ -35,7 +35,7 @@ __all__ = [
     "TIMELINE_FORMS",
     "bench_csv",
     "check_figure",
-    "compared",
+    "compare_runs",
     "comparison_csv",
     "devices_markdown",
     "comparison_latex",
@@ -72,7 +72,7 @@ _MODULES = {
     "TIMELINE_FORMS": "figures",
     "bench_csv": "bench",
     "check_figure": "figures",
-    "compared": "facts",
+    "compare_runs": "facts",
     "comparison_csv": "compare",
     "devices_markdown": "device_check",
     "comparison_latex": "latex",

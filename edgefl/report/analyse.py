@@ -41,7 +41,7 @@ def _angle(value: float) -> str:
     return f"{value:+.2f}" if round(abs(value), 2) else "0.00"
 
 
-def _signed(value: float, spread: float | None) -> str:
+def _format_signed(value: float, spread: float | None) -> str:
     # a value that is rounded to 0 is shown without a sign
     text = f"{value:+.3f}" if round(abs(value), 3) else "0.000"
     return text if spread is None else f"{text} ±{spread:.3f}"
@@ -73,7 +73,7 @@ def _print_values(console: Console, result: Shapley) -> None:
             head = [metric_words(row), *ends] if index == 0 else ["", "", ""]
             values = (row.players[player] for player in players)
             table.add_row(
-                *head, title, *(_signed(getattr(value, name), getattr(value, f"{name}_std")) for value in values)
+                *head, title, *(_format_signed(getattr(value, name), getattr(value, f"{name}_std")) for value in values)
             )
     seeds = len(result.seeds)
     print_section(

@@ -82,7 +82,7 @@ def sections(result: BenchAnswer) -> Iterator[BenchSection]:
         )  # fmt: skip
     yield from _ranks(result)
     yield from _costs(result)
-    yield from _spent(result)
+    yield from _spend_sections(result)
     yield _variants(result)
     if result.failed:
         table = new_table("run", "why it failed", left=(0, 1))
@@ -221,13 +221,13 @@ def _winner(result: BenchAnswer, fleet: BenchFleet) -> list[str]:
     """Who is best, the score, the gap, and with several seeds the one that could be shown."""
     best = fleet.winner if fleet.winner is not None else next(iter(fleet.tied), None)
     rows = [row for row in fleet.rows if row.variant == best]
-    chance = "".join(AT_CHANCE for row in rows if _at_chance(result, row))
+    chance = "".join(AT_CHANCE for row in rows if _is_at_chance(result, row))
     gaps = (fleet.gap, fleet.detectable)[: 1 if len(result.seeds) == 1 else 2]
     scores = [score_text(row) for row in rows] or [NOTHING]
     return [best_of(fleet) + chance, *scores, *(or_dash("{:.3f}".format, gap) for gap in gaps)]
 
 
-def _at_chance(result: BenchAnswer, row: BenchRow) -> bool:
+def _is_at_chance(result: BenchAnswer, row: BenchRow) -> bool:
     """Whether the interval of a score holds the chance level, or is worse."""
     if result.chance is None or row.mean is None:
         return False
@@ -339,7 +339,7 @@ def median_cost(values: Sequence[float | None]) -> float | None:
     return None if centre == inf else centre
 
 
-def _spent(result: BenchAnswer) -> Iterator[BenchSection]:
+def _spend_sections(result: BenchAnswer) -> Iterator[BenchSection]:
     names = [variant.variant for variant in result.variants if variant.refused is UNSET]
     for axis, each in groupby(result.spent, key=lambda spent: spent.axis):
         rows = list(each)

@@ -132,13 +132,15 @@ def heading_of(rows: Sequence[SeedGroupRow], *, confidence: bool) -> str:
     seeds = [row.seeds for row in rows]
     if max(map(len, seeds)) == 1:
         return (
-            f"Comparison of runs with {_seeds(seeds[0])}" if _alike(seeds) else "Comparison of runs with one seed each"
+            f"Comparison of runs with {_seeds(seeds[0])}"
+            if _has_same_seeds(seeds)
+            else "Comparison of runs with one seed each"
         )
-    over = _seeds(seeds[0]) if _alike(seeds) else "the seeds of each row"
+    over = _seeds(seeds[0]) if _has_same_seeds(seeds) else "the seeds of each row"
     return f"Comparison: mean ± {spread_words(confidence=confidence)} over {over}"
 
 
-def _alike(seeds: Sequence[Sequence[int]]) -> bool:
+def _has_same_seeds(seeds: Sequence[Sequence[int]]) -> bool:
     return all(sorted(each) == sorted(seeds[0]) for each in seeds)
 
 
@@ -150,7 +152,7 @@ def _seeds(seeds: Sequence[int], most: int = 8) -> str:
 
 def labels_of(rows: Sequence[SeedGroupRow]) -> list[str]:
     """The rows' labels, with their seeds where rows have different ones."""
-    if _alike([row.seeds for row in rows]):
+    if _has_same_seeds([row.seeds for row in rows]):
         return [row.label for row in rows]
     return [f"{row.label} ({_seeds(row.seeds, 4)})" for row in rows]
 

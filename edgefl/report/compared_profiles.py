@@ -10,7 +10,7 @@ from edgefl.records.profile import ComparedProfiles, CostDifference
 from edgefl.report.console import (
     MOST_COLUMNS,
     NOTHING,
-    counted,
+    format_counts,
     new_table,
     or_dash,
     print_section,
@@ -85,5 +85,5 @@ def print_cost_difference(result: CostDifference, console: Console | None = None
         for where in rows:
             console.print(Text(f"{word}: {where}"))
     grew = sum(figure.grew for figure in result.changed)
-    compared = counted({"figures": result.figures, "changed": len(result.changed)})
+    compared = format_counts({"figures": result.figures, "changed": len(result.changed)})
     console.print(Text(f"{compared}, grown by more than {limit}: {grew}"))

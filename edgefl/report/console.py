@@ -117,7 +117,7 @@ def print_section(console: Console, title: str, table: Table | None = None, note
 
 def print_table(console: Console, table: Table) -> None:
     """Print the table, in parts if it is too wide; outside a terminal without the spaces that end its lines."""
-    for number, part in enumerate(fitted(table, console.width)):
+    for number, part in enumerate(fit_to_width(table, console.width)):
         if number:
             console.print()
         _print_stripped(console, part)
@@ -172,7 +172,7 @@ def signed_percent(share: float) -> str:
     return "0 %" if share == 0 else f"{100 * share:+.2g} %"
 
 
-def counted(counts: Mapping[str, int]) -> str:
+def format_counts(counts: Mapping[str, int]) -> str:
     """Names with their counts as text: ``memory 3, bytes 1``."""
     return ", ".join(f"{name} {n}" for name, n in counts.items())
 
@@ -198,7 +198,7 @@ def unit_of(name: str) -> str:
     return unit if unit in SHOWN else ""
 
 
-def shown(name: str) -> Callable[[float], str]:
+def field_formatter(name: str) -> Callable[[float], str]:
     """The function that formats the values of a field, chosen by ``unit_of`` its name."""
     return SHOWN[unit_of(name)]
 
@@ -248,7 +248,7 @@ def csv_cell(cell: object) -> object:
 # --- widths of columns ---------------------------------------------------------------------------------------------
 
 
-def fitted(table: Table, width: int) -> list[Table]:
+def fit_to_width(table: Table, width: int) -> list[Table]:
     """The table with widths for a screen of ``width`` columns, in which no word is broken.
 
     Right-aligned columns, which hold numbers, are as wide as their widest cell; columns of text are wrapped.  If that
@@ -268,7 +268,7 @@ class _Measured:
         self.style = [cell.style if isinstance(cell, Text) else "" for cell in column.cells]
         cells = [visible(cell.plain if isinstance(cell, Text) else str(cell)) for cell in column.cells]
         self.is_text = column.justify == "left"
-        self.cells = [_broken(cell, longest) if self.is_text else cell for cell in cells]
+        self.cells = [_break_words(cell, longest) if self.is_text else cell for cell in cells]
         self.header = header = visible(str(column.header))
         lines = [line for cell in self.cells for line in cell.split("\n")]
         self.natural = max((cell_len(line) for line in (*header.split("\n"), *lines)), default=0)
@@ -337,7 +337,7 @@ def _part(table: Table, columns: Sequence[_Measured], widths: Sequence[int]) -> 
     return part
 
 
-def _broken(cell: str, longest: int) -> str:
+def _break_words(cell: str, longest: int) -> str:
     """The cell with line breaks in words of more than ``longest`` characters, behind commas if they have any."""
     return re.sub(r"\S+", lambda word: "\n".join(_pieces(word[0], longest)), cell)
 

@@ -70,11 +70,11 @@ def _matrix_notes(result: DeviceChecks) -> list[str]:
         peaks = {row.whose: row.peak_memory_bytes for row in sorted(check.rows, key=lambda row: row.peak_memory_bytes)}
         told = ", ".join(f"{kind} {units.show_bytes(peak)}" for kind, peak in peaks.items())
         notes.append(f"peak of {label}: {told}" if len(checks) > 1 else f"peak: {told}")
-        notes += [f"{label}: {line}" if len(checks) > 1 else line for line in _compared(check)]
+        notes += [f"{label}: {line}" if len(checks) > 1 else line for line in _comparison_notes(check)]
     return notes + _depends([row for check in checks.values() for row in check.rows])
 
 
-def _compared(check: DeviceCheck) -> list[str]:
+def _comparison_notes(check: DeviceCheck) -> list[str]:
     """Which of the combinations of a scenario that compares the answers are about."""
     if not check.compared:
         return []
@@ -187,7 +187,7 @@ def _print_lines(console: Console, devices: Mapping[str, Mapping[str, DeviceChec
                       left=(0, 2 + len(kinds)))  # fmt: skip
     table.columns[0].min_width = max(map(len, devices), default=0)
     for name, mine in devices.items():
-        worst = min(mine.values(), key=lambda row: (row.eligible, _left(row)))
+        worst = min(mine.values(), key=lambda row: (row.eligible, _remaining_share(row)))
         table.add_row(
             name, units.show_bytes(worst.available_memory_bytes),
             *(_question(_short(mine[kind])) or _time(mine[kind]) if kind in mine else NOTHING for kind in kinds),
@@ -196,7 +196,7 @@ def _print_lines(console: Console, devices: Mapping[str, Mapping[str, DeviceChec
     print_table(console, table)
 
 
-def _left(row: DeviceCheckRow) -> float:
+def _remaining_share(row: DeviceCheckRow) -> float:
     """Share of the binding budget that is left."""
     return (row.margin or 0.0) / row.budget if row.budget else -inf
 
@@ -227,7 +227,7 @@ def _notes(result: DeviceCheck, rows: Sequence[DeviceCheckRow]) -> list[str]:
     ]
     if any(0 < row.fitting_owners < row.owners for row in rows):
         notes.append("owners: those whose budgets it fits; the tightest budget is that of the one with least left")
-    notes += _compared(result) + _depends(rows)
+    notes += _comparison_notes(result) + _depends(rows)
     if any(row.throttling_seconds > 0 for row in rows):
         included = "the time has that" if result.throttling else "the time lacks that (fleet.throttling: true)"
         notes.append(f"~: the device gets hot in this round and slows down; {included}")

@@ -47,7 +47,7 @@ def print_explanation(facts: Explanation) -> None:
         print_section(console, "What would have shortened it", table)
     if facts.absent and facts.client is UNSET:
         table = new_table("clients", "reason", "who", "why", left=(1, 2, 3))
-        for row in _grouped(facts.absent):
+        for row in _group_absent(facts.absent):
             table.add_row(*row)
         print_section(console, "Absent", table)
 
@@ -68,7 +68,7 @@ def _print_client(client: Story) -> None:
     console.print()
 
 
-def _grouped(absent: Sequence[AbsentClient]) -> list[tuple[str, str, str, str]]:
+def _group_absent(absent: Sequence[AbsentClient]) -> list[tuple[str, str, str, str]]:
     """Rows of the table of absent clients: those of one reason and kind together, with one why where it is the same."""
     groups: dict[tuple[str, str], list[AbsentClient]] = {}
     for entry in absent:

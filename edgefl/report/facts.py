@@ -30,7 +30,7 @@ from edgefl.records.summary import (
     Summary,
 )
 from edgefl.runs import Run
-from edgefl.runs.changed import guarded
+from edgefl.runs.changed import raise_run_errors
 
 Samples = Mapping[str, Mapping[str, int]]
 """``{split: {kind: samples}}`` of the server's evaluation data."""
@@ -77,9 +77,9 @@ def summary(run: Run) -> Summary:
     facts = {label: facts_to_compare(member, label) for label, member in members.items()}
     return Summary(
         folder=str(run.path),
-        finished=run.finished,
+        finished=run.is_finished,
         runs={label: each.told for label, each in facts.items()},
-        compared=compared(facts) if several else UNSET,
+        compared=compare_runs(facts) if several else UNSET,
     )
 
 
@@ -154,7 +154,7 @@ class VerdictFacts(Assigned):
     memory_limit: str | None
 
 
-@guarded
+@raise_run_errors
 def facts_to_compare(run: Run, label: str = "") -> RunFacts:
     """The facts of one run, finished or not.  Raises RunError as ``facts_of`` does."""
     rounds, verdicts = list(run.read(RoundFacts)), list(run.read(VerdictFacts))
@@ -162,7 +162,7 @@ def facts_to_compare(run: Run, label: str = "") -> RunFacts:
     settings = run.settings
     kinds = list(rounds[0].clients) if rounds else [k for k, n in (settings.data.clients or {}).items() if n]
     scored = [r for r in rounds if r.metrics]
-    last = bool(scored) and run.finished and scored[-1] is rounds[-1]
+    last = bool(scored) and run.is_finished and scored[-1] is rounds[-1]
     split = settings.evaluation.final if last else settings.evaluation.split
     evaluation = run.read_file(EvaluationFacts) or evaluation_of(run, {})  # none before the data are open
     stopped = rounds[-1].stopped if rounds else None
@@ -173,7 +173,7 @@ def facts_to_compare(run: Run, label: str = "") -> RunFacts:
         scenario=settings.name,
         method=settings.method.name,
         schedule=settings.schedule.name,
-        finished=run.finished,
+        finished=run.is_finished,
         rounds=len(rounds),
         stopped=stopped.text if stopped else None,
         best=(result.best or None) if result else None,
@@ -419,7 +419,7 @@ def _chance(
 # --- several runs ----------------------------------------------------------------------------------------------------
 
 
-def compared(runs: Mapping[str, RunFacts]) -> RunComparison:
+def compare_runs(runs: Mapping[str, RunFacts]) -> RunComparison:
     """Comparison of runs: ``rows``, one per run, and ``gained`` by label, relative to the run named ``reference``.
 
     ``gained`` counts the clients that a run admits in some stage and the reference run in none, with their samples and

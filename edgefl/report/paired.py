@@ -70,7 +70,7 @@ class PairedGap:
     detectable: float | None = None
 
     @property
-    def shown(self) -> bool:
+    def is_significant(self) -> bool:
         """Whether the gap is beyond chance: neither interval holds 0."""
         return not any(interval is None or interval.holds_zero for interval in (self.student, self.bootstrap))
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from edgefl import units
 from edgefl.devices.budgets import budget_named
 from edgefl.records.devices import ClientRow, FleetClients, LeftOutClient, RoundVerdict
-from edgefl.report.console import NOTHING, counted, new_table, print_table, screen
+from edgefl.report.console import NOTHING, format_counts, new_table, print_table, screen
 from edgefl.report.profile import print_refused
 
 Row = ClientRow | LeftOutClient
@@ -50,7 +50,7 @@ def _summary(rows: Sequence[Row]) -> str:
         return "no such client"
     eligible = sum(row.eligible for row in rows)
     refused = Counter(row.binding or "method" for row in rows if not row.eligible)
-    by = f", refused by {counted(dict(refused.most_common()))}" if refused else ""
+    by = f", refused by {format_counts(dict(refused.most_common()))}" if refused else ""
     return f"{eligible:,} of {len(rows):,} clients are eligible at their hardest stage{by}"
 
 

@@ -140,7 +140,7 @@ class ProgressDisplay:
         return (self.index + ((self.round + part) / self.rounds if self.rounds else 0.0)) / self.of
 
     @property
-    def elapsed(self) -> str:
+    def elapsed_text(self) -> str:
         """Wall time since the command began, as text: ``1:02:03``, ``2:03``."""
         minutes, seconds = divmod(int(time.monotonic() - self.opened), 60)
         hours, minutes = divmod(minutes, 60)
@@ -195,7 +195,7 @@ class ProgressDisplay:
         else:
             told = [f"{label}:", f"  {told[0]}"]
         if self.record and self.record.metrics:
-            told += [f"  {line}" for line in folded(self.scores(), NARROW - 2)]
+            told += [f"  {line}" for line in wrap_words(self.scores(), NARROW - 2)]
         return told
 
     @property
@@ -234,7 +234,7 @@ class ProgressDisplay:
         pass
 
 
-def folded(words: str, width: int) -> list[str]:
+def wrap_words(words: str, width: int) -> list[str]:
     """The parts of ``a, b, c`` in lines of at most ``width`` characters; a longer part has a line of its own."""
     lines = [""]
     for part in words.split(", "):
@@ -294,7 +294,7 @@ class Live(ProgressDisplay):
         self._bar = ProgressBar(total=1.0, width=24)
         self._doing = "starting"
         self._region = Region(
-            get_renderable=self._drawn, console=screen(stderr=True), refresh_per_second=4, transient=True
+            get_renderable=self._render, console=screen(stderr=True), refresh_per_second=4, transient=True
         )
 
     def on_event(self, event: str) -> None:
@@ -318,14 +318,14 @@ class Live(ProgressDisplay):
             if self.round == self.rounds:
                 self._region.console.print("\n".join(self.lines()), highlight=False)
 
-    def _drawn(self) -> Any:
+    def _render(self) -> Any:
         from rich.console import Group
         from rich.table import Table
         from rich.text import Text
 
         self._bar.update(self.share)
         row = Table.grid(padding=(0, 1))
-        row.add_row(self._bar, f"{self.share:4.0%}", self.where, f"{self.elapsed}, ETA {self.eta}")
+        row.add_row(self._bar, f"{self.share:4.0%}", self.where, f"{self.elapsed_text}, ETA {self.eta}")
         lines: list[Any] = [row]
         for text in (self._doing, ", ".join(self.status()), self.scores()):
             if text:

@@ -28,24 +28,24 @@ class SeedSpread:
     diverged: int = 0
 
     @property
-    def known(self) -> list[float]:
+    def known_values(self) -> list[float]:
         """The values that aren't None."""
         return [value for value in self.values if value is not None]
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every seed has a value."""
-        return len(self.known) == len(self.values) > 0
+        return len(self.known_values) == len(self.values) > 0
 
     @property
     def mean(self) -> float | None:
         """Mean over the seeds."""
-        return fmean(self.known) if self.complete else None
+        return fmean(self.known_values) if self.is_complete else None
 
     @property
     def deviation(self) -> float | None:
         """Sample standard deviation over the seeds."""
-        return stdev(self.known) if self.complete and len(self.values) > 1 else None
+        return stdev(self.known_values) if self.is_complete and len(self.values) > 1 else None
 
     @property
     def half_width(self) -> float | None:

@@ -23,6 +23,7 @@ from edgefl.records.sweep import (
 )
 from edgefl.report.console import (
     NOTHING,
+    field_formatter,
     new_table,
     or_dash,
     percent,
@@ -31,7 +32,6 @@ from edgefl.report.console import (
     refusals,
     score,
     screen,
-    shown,
     title_of,
 )
 from edgefl.report.facts import shown_metrics
@@ -59,12 +59,12 @@ def print_sweep(result: Sweep, console: Console | None = None, *, full: bool = F
     ``full`` prints all of it: what each cell loses and costs, smallest devices, and the Pareto frontier.
     """
     console = console or screen()
-    rows = result.costed
+    rows = result.costed_cells
     if full:
         _print_cells(console, result.rows)
     else:
         _print_lines(console, result)
-    _print_refused(console, result.refused)
+    _print_refused(console, result.refused_cells)
     if full:
         _print_totals(console, rows)
     print_at_most(console, result.at_most)
@@ -90,7 +90,7 @@ def _print_lines(console: Console, result: Sweep) -> None:
     values = [[part.partition("=")[2] or part for part in row.label.split(",")] for row in result.rows]
     if len(set(titles)) < len(titles) or any(len(each) != len(titles) for each in values):
         titles, values = [""], [[row.label] for row in result.rows]
-    ever = any(row.eligible_share_ever != row.eligible_share_at_hardest_stage for row in result.costed)
+    ever = any(row.eligible_share_ever != row.eligible_share_at_hardest_stage for row in result.costed_cells)
     columns = [*titles, "eligible", *(["ever"] if ever else []), "refused by", "peak", "round", "energy"]
     table = new_table(*columns, left=(*range(len(titles)), columns.index("refused by")))
     for row, named in zip(result.rows, values, strict=True):
@@ -227,8 +227,8 @@ def _print_excluded(console: Console, rows: Sequence[CellRow]) -> None:
         for source in sources:
             cells += [
                 f"{source.excluded_samples:,}",
-                _named(source.lost_modalities),
-                or_dash(_named, source.lost_classes),
+                _shorten_names(source.lost_modalities),
+                or_dash(_shorten_names, source.lost_classes),
             ]
         table.add_row(_label(row), *cells[:3], str(row.hardest_stage), *cells[3:])
     if table.row_count:
@@ -238,7 +238,7 @@ def _print_excluded(console: Console, rows: Sequence[CellRow]) -> None:
         )  # fmt: skip
 
 
-def _named(names: Sequence[str]) -> str:
+def _shorten_names(names: Sequence[str]) -> str:
     if len(names) > MOST_NAMED:
         return f"{len(names)}: {', '.join(names[: MOST_NAMED - 1])}, ..."
     return ", ".join(names) or NOTHING
@@ -278,9 +278,9 @@ def _print_smallest(console: Console, rows: Sequence[CellRow]) -> None:
                 table.add_row(
                     label, numbers, kind, device.device or "none in the library",
                     units.show_bytes(device.peak_memory_bytes),
-                    _shown(units.show_bytes, device.memory_margin_bytes),
-                    _shown(units.show_seconds, device.round_seconds),
-                    _shown(units.show_joules, device.energy_joules),
+                    _show_or_dash(units.show_bytes, device.memory_margin_bytes),
+                    _show_or_dash(units.show_seconds, device.round_seconds),
+                    _show_or_dash(units.show_joules, device.energy_joules),
                 )  # fmt: skip
                 label = ""
     more = len(groups) - MOST_LISTED
@@ -293,7 +293,7 @@ def _print_smallest(console: Console, rows: Sequence[CellRow]) -> None:
     )  # fmt: skip
 
 
-def _shown(show: Callable[[float], str], value: float | Maybe) -> str:
+def _show_or_dash(show: Callable[[float], str], value: float | Maybe) -> str:
     return NOTHING if value is UNSET else show(value)
 
 
@@ -332,10 +332,10 @@ def _print_frontier(console: Console, rows: Sequence[CellRow], frontier: Mapping
                 dominated = [label for label, by in result.dominated.items() if by in labels]
                 equal = f"\nand {len(labels) - 1} equal to it" if len(labels) > 1 else ""
                 table.add_row(
-                    name, _label(row_of[labels[0]]) + equal, percent(share), shown(cost)(amount), _folded(dominated),
+                    name, _label(row_of[labels[0]]) + equal, percent(share), field_formatter(cost)(amount), _shorten_labels(dominated),
                 )  # fmt: skip
                 name = ""
-        note = f"No client is eligible:\n{_folded(costs.nobody)}" if costs.nobody else ""
+        note = f"No client is eligible:\n{_shorten_labels(costs.nobody)}" if costs.nobody else ""
         print_section(
             console,
             f"Pareto frontier of {method}: eligible clients against traffic, time and energy of the schedule",
@@ -344,7 +344,7 @@ def _print_frontier(console: Console, rows: Sequence[CellRow], frontier: Mapping
         )
 
 
-def _folded(labels: Sequence[str]) -> str:
+def _shorten_labels(labels: Sequence[str]) -> str:
     if len(labels) > MOST_LISTED:
         return "\n".join([*labels[:MOST_NAMED], f"and {len(labels) - MOST_NAMED} more"])
     return "\n".join(labels) or NOTHING

@@ -18,7 +18,7 @@ from edgefl.records.rounds import ClientMetrics
 from edgefl.report.console import (
     MOST_COLUMNS,
     NOTHING,
-    counted,
+    format_counts,
     mib,
     new_table,
     or_dash,
@@ -70,10 +70,10 @@ def _print_run(console: Console, label: str, facts: RunSummary) -> None:
             f"{units.show_joules(totals.energy_joules)}"
             + (f"\n{relays}" if (relays := relay_words(totals)) else "")
             + (f"\n{carbon}" if (carbon := carbon_words(totals)) else "")
-            + (f"\nrounds not completed: {counted(not_completed)}" if not_completed else "")
+            + (f"\nrounds not completed: {format_counts(not_completed)}" if not_completed else "")
             + (f"\n{facts.stopped}" if facts.stopped else "")
             + (f"\n{_best(facts.best)}" if facts.best else "")
-            + (f"\nthe model diverged: {_diverged(facts.diverged_rounds)}" if facts.diverged_rounds else "")
+            + (f"\nthe model diverged: {_divergence_text(facts.diverged_rounds)}" if facts.diverged_rounds else "")
         )
     )
     console.print()
@@ -91,7 +91,7 @@ def _best(best: BestRecord) -> str:
     return f"best weights: round {best.round}, {' '.join(best.metric.split('.', 1))} {best.value:.4g}"
 
 
-def _diverged(rounds: Sequence[int]) -> str:
+def _divergence_text(rounds: Sequence[int]) -> str:
     """After which rounds the model wasn't finite, as text."""
     if len(rounds) == 1:
         return f"after round {rounds[0]} it wasn't finite"
@@ -103,7 +103,7 @@ def _updates(facts: RunSummary) -> str:
     others = {outcome: n for outcome, n in facts.flights.items() if outcome not in ("finished", "late")}
     totals = facts.totals
     unavailable = f", {totals.unavailable} unavailable" if totals.unavailable else ""
-    failed = f", {counted(others)}" if others else ""
+    failed = f", {format_counts(others)}" if others else ""
     return f"{totals.finished} updates ({totals.late} late{failed}{unavailable})"
 
 
@@ -115,16 +115,16 @@ def _print_eligible(console: Console, facts: RunSummary) -> None:
             table.add_row(
                 *first, kind, f"{_range(counts.eligible, counts.most_eligible)} of {counts.clients}",
                 refusals(counts.refused_by, counts.refused_memory_by),
-                counted(counts.refused_devices),
+                format_counts(counts.refused_devices),
             )  # fmt: skip
-    print_section(console, "Eligible clients by stage and kind", table, "\n".join(_excluded(facts.stages)))
+    print_section(console, "Eligible clients by stage and kind", table, "\n".join(_exclusion_lines(facts.stages)))
 
 
 def _range(least: int, most: int) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
-def _excluded(stages: Sequence[PlayedStage]) -> list[str]:
+def _exclusion_lines(stages: Sequence[PlayedStage]) -> list[str]:
     """Samples, classes and modalities that are excluded with refused clients: a line for each stage with some.
 
     Of a stage in which that varies, the round that excludes most samples counts.

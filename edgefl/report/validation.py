@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl.records.record import UNSET
-from edgefl.report.console import counted, screen, seeds_together, without_seed
+from edgefl.report.console import format_counts, screen, seeds_together, without_seed
 
 if TYPE_CHECKING:
     from edgefl.records.validate import ValidCombination, ValidScenario
@@ -53,5 +53,5 @@ def _clients_and_fleet(row: ValidCombination) -> list[str]:
         lines.append(f"  {n} {kind} clients: {size}")
         if lacking := row.lacking.get(kind):
             lines.append("    of which " + ", ".join(f"{m:,} {what}" for what, m in lacking.items()))
-    lines += [f"  devices: {counted(row.devices)}", f"  links: {counted(row.links)}"]
-    return lines if row.relays is UNSET else [*lines, f"  relays: {counted(row.relays)}"]
+    lines += [f"  devices: {format_counts(row.devices)}", f"  links: {format_counts(row.links)}"]
+    return lines if row.relays is UNSET else [*lines, f"  relays: {format_counts(row.relays)}"]

@@ -28,13 +28,13 @@ def print_verified(result: Verified, console: Console | None = None) -> None:
         for check in broken:
             first = check.first
             assert first is not None
-            values = ", ".join(f"{name} {_shown(value)}" for name, value in first.values.items())
+            values = ", ".join(f"{name} {_format_value(value)}" for name, value in first.values.items())
             console.print(Text(f"{check.name}: {run.folder}/{first.where}: {values}"), soft_wrap=True)
         if broken:
             console.print()
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{name} {_shown(item)}" for name, item in value.items()) + "}"
+        return "{" + ", ".join(f"{name} {_format_value(item)}" for name, item in value.items()) + "}"
     return f"{value!r}" if isinstance(value, float) else str(value)

@@ -6,11 +6,11 @@ from edgefl.runs.directory import RunDirectory
 from edgefl.runs.environment import environment
 from edgefl.runs.folders import (
     TABLES,
-    begun,
     comparison,
     comparison_sets,
     create_comparison,
     is_comparison,
+    is_run,
 )
 from edgefl.runs.reading import Run, read_run
 
@@ -18,7 +18,7 @@ __all__ = [
     "TABLES",
     "Run",
     "RunDirectory",
-    "begun",
+    "is_run",
     "comparison",
     "comparison_sets",
     "create_comparison",

@@ -14,7 +14,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def guarded(read: Callable[Concatenate[Run, P], T]) -> Callable[Concatenate[Run, P], T]:
+def raise_run_errors(read: Callable[Concatenate[Run, P], T]) -> Callable[Concatenate[Run, P], T]:
     """A function that reads a run's records, and raises RunError where they don't fit together.
 
     Such records raise KeyError, TypeError and their like.  The message has the file that was changed, where digests
@@ -29,7 +29,7 @@ def guarded(read: Callable[Concatenate[Run, P], T]) -> Callable[Concatenate[Run,
         except EdgeflError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
-            digested = run.finished
+            digested = run.is_finished
             differences = finished_differences(run.path) if digested else []
             told = f"no {error}" if isinstance(error, KeyError) else str(error)
             why = "; ".join(differences) or "its files hold other values than edgefl writes"

@@ -159,7 +159,7 @@ def whole(folder: Path, round: int) -> None:
         manifest = manifest_of(path)
         if SHARED not in manifest:
             return
-        tensors, state = read(path)
+        tensors, state = read_checkpoint(path)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise RunError(f"the checkpoint {path} is damaged: {error}") from error
     _write(folder, round, tensors, state, {k: v for k, v in manifest.items() if k not in (*_OWN, *_SHARING)})
@@ -198,7 +198,7 @@ def latest(
     for round in reversed(available):
         path = folder / name(round)
         try:
-            tensors, state = read(path)
+            tensors, state = read_checkpoint(path)
             kept.check(folder.parent / KEPT, state, hashes=hashes)
             if round != available[0] and (reason := why_not(round)):
                 raise ValueError(reason)
@@ -289,7 +289,7 @@ def manifest_of(path: Path) -> Manifest:
     return manifest
 
 
-def read(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:
+def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:
     """``(tensors, state)`` of a checkpoint's folder.
 
     Raises OSError, ValueError, KeyError, TypeError, AttributeError or SafetensorError if it is damaged.
@@ -329,7 +329,7 @@ def remove(path: Path) -> None:
     shutil.rmtree(hidden)
 
 
-def copied(state: Mapping[str, object]) -> dict[str, object]:
+def copy_state(state: Mapping[str, object]) -> dict[str, object]:
     """A state as it is read back, in its own order.  Raises TypeError for one that JSON can't represent."""
     _check_keys(state)
     copy: dict[str, object] = json.loads(json.dumps(state))

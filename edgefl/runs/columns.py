@@ -39,7 +39,7 @@ def columns_of(
     }
 
 
-def joined(frame: pd.DataFrame, columns: Mapping[str, Any]) -> pd.DataFrame:
+def prepend_columns(frame: pd.DataFrame, columns: Mapping[str, Any]) -> pd.DataFrame:
     """The frame with these constant columns first; a column that it has already is left as it is."""
     for place, (name, value) in enumerate((name, value) for name, value in columns.items() if name not in frame):
         frame.insert(place, name, value)

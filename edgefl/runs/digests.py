@@ -42,7 +42,7 @@ class TableDigest:
     hashed: hashlib.blake2b = field(default_factory=_hash)
 
     @classmethod
-    def of(cls, path: Path, size: int | None = None) -> TableDigest:
+    def from_file(cls, path: Path, size: int | None = None) -> TableDigest:
         """The digest of a file, or of its first ``size`` bytes.  A file that doesn't exist is empty."""
         digest = cls()
         if not path.exists():
@@ -74,7 +74,7 @@ def table_difference(path: Path, written: TableFacts, round: int) -> str | None:
 
     Records of later rounds are no difference.
     """
-    digest = TableDigest.of(path, written["bytes"])
+    digest = TableDigest.from_file(path, written["bytes"])
     if digest.record() == written:
         return _earlier_round(path, digest, round)
     if digest.size < written["bytes"]:

@@ -42,7 +42,7 @@ from edgefl.records.writing import line
 from edgefl.runs import best, checkpoints, digests, kept, tables
 from edgefl.runs.background import Background
 from edgefl.runs.contents import CHECKPOINTS, KEPT, PREPROCESSING, read_bytes, read_json
-from edgefl.runs.durable import boot, locked, replace_file, writing
+from edgefl.runs.durable import boot, lock_folder, replace_file, writing
 from edgefl.runs.folders import (
     FILES,
     FIRST,
@@ -105,7 +105,7 @@ class RunDirectory:
         self._kept_files: dict[int, frozenset[str]] = {}
         self.works = UnfinishedWorks(path)
         """What clients of the round under way have trained."""
-        self._lock = locked(path)
+        self._lock = lock_folder(path)
 
     @classmethod
     def create(
@@ -213,7 +213,7 @@ class RunDirectory:
             replace_file(self.path / BEGUN, json_text(begun.to_data()))
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether ``finish`` has completed."""
         return (self.path / "result.json").exists()
 
@@ -253,7 +253,7 @@ class RunDirectory:
                 self.table(table).touch()
         records = {table: self._digest(table).record() for table in TABLES}
         facts = {"made_of": self.made_of, "inputs": self.inputs, "records": records}
-        works = self.works.superseded(state)
+        works = self.works.list_superseded(state)
         if not self.in_background or self.kept_folder.exists():
             # what clients keep is written and removed beside the checkpoints, one after the other
             self.settle()
@@ -264,7 +264,7 @@ class RunDirectory:
             self._background = Background(PAUSE_SECONDS if self.keep == 1 else 0.0)
         if self.keep > 1:
             self.settle()
-        self._background.give(partial(self._write, round, dict(tensors), checkpoints.copied(state), facts, works))
+        self._background.give(partial(self._write, round, dict(tensors), checkpoints.copy_state(state), facts, works))
 
     def _write(
         self,
@@ -400,7 +400,7 @@ class RunDirectory:
                     sync(self.table(table))
             files = digests.file_digests(self.path, FILES)
             self._check_own(files)
-            files |= kept.file_digests(self.kept_folder, self._needed(self.keep))
+            files |= kept.file_digests(self.kept_folder, self._needed_files(self.keep))
         files["result.json"] = {"bytes": len(text), "blake2b": digests.text_digest(text)}
         # what a full disk may refuse comes before the result, so that a resumed run does it again
         checkpoints.share_weights(self.path / CHECKPOINTS, self.path / checkpoints.WEIGHTS)
@@ -425,7 +425,7 @@ class RunDirectory:
                 how = f"it holds {size} bytes, not {was}" if size != was else "its bytes differ"
                 raise RunError(_changed_meanwhile(self.table(table), how))
 
-    def _needed(self, newest: int = 0) -> set[str]:
+    def _needed_files(self, newest: int = 0) -> set[str]:
         """The files of what clients keep to which the ``newest`` checkpoints refer, 0: all."""
         for round in (rounds := checkpoints.rounds(self.path / CHECKPOINTS)[-newest:]):
             if round not in self._kept_files:
@@ -434,13 +434,13 @@ class RunDirectory:
 
     def _sweep(self) -> None:
         """Remove what no checkpoint refers to any more.  Raises RunError if it can't be removed."""
-        kept.sweep(self.kept_folder, self._needed())
+        kept.sweep(self.kept_folder, self._needed_files())
 
     def _digest(self, table: Table) -> digests.TableDigest:
         """The digest of all that the table holds, read from the file at the first call."""
         if table not in self._digests:
             with writing(self.table(table)):
-                self._digests[table] = digests.TableDigest.of(self.table(table))
+                self._digests[table] = digests.TableDigest.from_file(self.table(table))
         return self._digests[table]
 
     def close(self) -> None:

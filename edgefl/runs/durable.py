@@ -99,7 +99,7 @@ LOCK = "writer.lock"
 """The file of a folder's lock, the first that is made in it."""
 
 
-def locked(path: Path) -> Lock | None:
+def lock_folder(path: Path) -> Lock | None:
     """Lock a folder against writers in other processes.  The system releases the lock when this process ends.
 
     Returns None if the system or file system has no locks.  Raises RunError if another process holds the lock, or if
@@ -128,7 +128,7 @@ def wait_until_free(path: Path, seconds: float) -> None:
     until = time.monotonic() + seconds
     while (path / LOCK).exists() and time.monotonic() < until:
         try:
-            file = locked(path)
+            file = lock_folder(path)
         except RunError:
             time.sleep(0.2)
             continue

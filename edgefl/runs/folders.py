@@ -24,7 +24,7 @@ from edgefl.records.rounds import Round
 from edgefl.records.run import Comparison, ComparisonMember, Environment
 from edgefl.runs import digests
 from edgefl.runs.contents import CHECKPOINTS, KEPT, UNFINISHED, check_contents, check_folder_name, read_bytes, read_json
-from edgefl.runs.durable import LOCK, Lock, locked, replace_file, writing
+from edgefl.runs.durable import LOCK, Lock, lock_folder, replace_file, writing
 from edgefl.runs.kept import is_file
 
 Table = Literal["rounds", "clients", "scored", "eligibility", "scratch", "host"]
@@ -87,7 +87,7 @@ def _shared_folder(path: str | os.PathLike[str]) -> Path:
     if not is_comparison(path):
         if path.is_dir() and any(_whole_name(each.name) not in _BEGINNING for each in path.iterdir()):
             _check_new(path)
-        _made(path)
+        _make_folders(path)
     return path
 
 
@@ -137,7 +137,7 @@ class NewFolder:
         """
         if self._closed:
             try:
-                self._lock = locked(self.path)
+                self._lock = lock_folder(self.path)
             except RunError:
                 return
         with suppress(OSError):  # what can't be removed stays
@@ -166,10 +166,10 @@ def new_folder(path: str | os.PathLike[str], scenario_yaml: bytes | None = None)
         what = "a link that leads to no folder" if path.is_symlink() else "a file"
         raise RunError(f"{path} is {what}; a run needs a new or empty folder")
     for last in (*[False] * 9, True):
-        made = _made(path)
+        made = _make_folders(path)
         try:
             _check_new(path, scenario_yaml)  # before anything is written there
-            lock = locked(path)
+            lock = lock_folder(path)
             break
         except RunError:  # or is it gone, with the run of another process that failed?
             if last or path.is_dir():
@@ -193,14 +193,14 @@ def free_folder(name: str) -> NewFolder:
     name = re.sub(r"[/\\\x00-\x1f]|^\.+$", "_", name)
     for number in count(1):
         folder = runs / (name if number == 1 else f"{name}-{number}")
-        made = _made(runs)
+        made = _make_folders(runs)
         try:
             with _beginning(folder):
                 folder.mkdir()
         except FileExistsError:
             continue
         try:
-            return NewFolder(folder, (folder, *made), locked(folder))
+            return NewFolder(folder, (folder, *made), lock_folder(folder))
         except RunError:
             if not (folder / LOCK).exists():
                 raise
@@ -219,7 +219,7 @@ def _beginning(path: Path) -> Iterator[None]:
         raise RunError(f"can't write a run to {path}: {error.strerror or error}") from error
 
 
-def _made(path: Path) -> list[Path]:
+def _make_folders(path: Path) -> list[Path]:
     """Make a folder and those above it that aren't there; returns those made here, the innermost first."""
     made: list[Path] = []
     with _beginning(path):
@@ -243,10 +243,10 @@ def _check_new(path: Path, scenario_yaml: bytes | None = None) -> None:
     with _beginning(path):
         if not any(path.iterdir()):
             return
-        if begun(path) or is_comparison(path):
+        if is_run(path) or is_comparison(path):
             check_formats(path)
             raise RunError(f"{path} already holds a run; continue it with --resume {path}, or choose another folder")
-        if not cut_short(path):
+        if not is_cut_short(path):
             raise RunError(f"{path} already holds files; choose another folder")
         scenario = path / "scenario.yaml"
         if scenario_yaml is not None and scenario.is_file() and read_bytes(scenario) != scenario_yaml:
@@ -256,9 +256,9 @@ def _check_new(path: Path, scenario_yaml: bytes | None = None) -> None:
             )
 
 
-def cut_short(path: Path) -> bool:
+def is_cut_short(path: Path) -> bool:
     """Whether a folder holds what a start has written that ended before the run or the comparison had begun."""
-    if not (path / LOCK).is_file() or begun(path) or is_comparison(path):
+    if not (path / LOCK).is_file() or is_run(path) or is_comparison(path):
         return False
     with os.scandir(path) as entries:
         return all(entry.is_file(follow_symlinks=False) and _of_a_start(entry) for entry in entries)
@@ -340,13 +340,13 @@ def tidy(path: Path) -> None:
     """``drop_leftovers`` of a finished run, which stays as it is where another process holds it or it is read-only."""
     if _leftovers(path):
         with suppress(RunError):
-            lock = locked(path)
+            lock = lock_folder(path)
             drop_leftovers(path)
             if lock is not None:
                 lock.close()
 
 
-def begun(path: str | os.PathLike[str]) -> bool:
+def is_run(path: str | os.PathLike[str]) -> bool:
     """Whether this folder holds a run that ``RunDirectory.open`` can open."""
     return all((Path(path) / name).is_file() for name in FIRST)
 
@@ -361,7 +361,7 @@ def check_run_folder(path: Path) -> None:
     if is_comparison(path):
         labels = ", ".join(folder.name for folder in comparison(path).values())
         raise RunError(f"{path} holds several runs ({labels}); give the folder of one of them")
-    if path.is_dir() and cut_short(path):
+    if path.is_dir() and is_cut_short(path):
         how = (
             f"--resume {path} begins it" if (path / "scenario.yaml").is_file() else "start it anew, in the same folder"
         )
@@ -388,7 +388,7 @@ class _Format(Record):
 
 def check_formats(path: Path) -> None:
     """Raise RunError if a run in this folder, or in this comparison, has another format than this version's."""
-    for folder in filter(begun, comparison(path).values() if is_comparison(path) else (path,)):
+    for folder in filter(is_run, comparison(path).values() if is_comparison(path) else (path,)):
         check_run_folder(folder)
 
 

@@ -44,7 +44,7 @@ _NAME = re.compile(r"round-\d{6,}-([0-9a-f]{32})\.bin")
 _DTYPE = re.compile(r"(bool|u?int(8|16|32|64)|b?float(16|32|64)|complex(64|128))")
 
 
-def padded(size: int) -> int:
+def padded_size(size: int) -> int:
     """``size`` in bytes, rounded up to a multiple of ALIGNMENT."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
@@ -63,7 +63,7 @@ class TensorLayout:
             raise ValueError("a kept tensor has no possible dtype or shape")
 
     @classmethod
-    def of(cls, tensors: Mapping[str, Tensor]) -> TensorLayout:
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> TensorLayout:
         """The layout of these tensors."""
         return cls(tuple((n, str(t.dtype).removeprefix("torch."), tuple(t.shape)) for n, t in tensors.items()))
 
@@ -81,13 +81,13 @@ class TensorLayout:
         for name, dtype, shape in self.items:
             kind: torch.dtype = getattr(torch, dtype)
             found[name] = begin, kind, shape
-            begin += padded(prod(shape) * kind.itemsize)
+            begin += padded_size(prod(shape) * kind.itemsize)
         return found
 
     @cached_property
     def size(self) -> int:
         """Bytes of the tensors, each padded."""
-        return sum(padded(prod(shape) * dtype.itemsize) for _, dtype, shape in self.places.values())
+        return sum(padded_size(prod(shape) * dtype.itemsize) for _, dtype, shape in self.places.values())
 
 
 def parts_of(tensor: Tensor) -> tuple[memoryview, bytes]:
@@ -96,7 +96,7 @@ def parts_of(tensor: Tensor) -> tuple[memoryview, bytes]:
 
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     content = flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
-    return content, bytes(padded(content.nbytes) - content.nbytes)
+    return content, bytes(padded_size(content.nbytes) - content.nbytes)
 
 
 def write_at(file: RawIOBase, begin: int, tensors: Iterable[Tensor]) -> None:
@@ -109,7 +109,7 @@ def write_at(file: RawIOBase, begin: int, tensors: Iterable[Tensor]) -> None:
                 left = left[file.write(left) or 0 :]
 
 
-def mapped(descriptor: int, offset: int, layout: TensorLayout, names: Iterable[str]) -> dict[str, Tensor]:
+def map_tensors(descriptor: int, offset: int, layout: TensorLayout, names: Iterable[str]) -> dict[str, Tensor]:
     """Tensors of a client, through a memory map of an open file that lasts as long as they do.
 
     Writing into them doesn't change the file.  Raises OSError or ValueError if the file doesn't hold them.
@@ -150,7 +150,7 @@ class StoredTensors:
         """The tensors by name, read when they are used.  Raises RunError if the file can't be read."""
         try:
             with open_regular(Path(self.path)) as file:
-                return mapped(file.fileno(), self.offset, self.layout, self.names)
+                return map_tensors(file.fileno(), self.offset, self.layout, self.names)
         except (OSError, ValueError) as error:
             raise RunError(f"can't read what a client keeps from {self.path}: {error}") from error
 
@@ -173,7 +173,7 @@ class Index:
     def from_data(cls, folder: Path, rows: Tensor, facts: KeptFacts) -> Index:
         """From a checkpoint's ``rows`` ``[clients, 4]`` and ``facts``.  Raises RunError if they don't fit together."""
         try:
-            names, layouts = list(map(_checked, facts["files"])), from_data(list[TensorLayout], facts["layouts"])
+            names, layouts = list(map(_check_name, facts["files"])), from_data(list[TensorLayout], facts["layouts"])
             clients = {}
             for client, file, offset, layout in rows.tolist():
                 if min(client, file, offset, layout) < 0:
@@ -215,7 +215,7 @@ class Values(Mapping[int, dict[str, "Tensor"]]):
         self._index = index
 
     @classmethod
-    def of(cls, folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, object]) -> Values:
+    def from_checkpoint(cls, folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, object]) -> Values:
         """Those of a checkpoint, whose tensors and state ``checkpoints.latest`` returned; ``folder`` is the run's.
 
         Raises RunError if the checkpoint doesn't say where they lie.
@@ -266,7 +266,7 @@ def new_file(folder: Path, round: int) -> Iterator[Writer]:
     """
     partial = folder / PARTIAL
     with writing(folder):
-        made(folder)
+        ensure_folder(folder)
         try:
             with partial.open("wb") as file:
                 writer = Writer(file)
@@ -281,7 +281,7 @@ def new_file(folder: Path, round: int) -> Iterator[Writer]:
             partial.unlink(missing_ok=True)
 
 
-def made(folder: Path) -> Path:
+def ensure_folder(folder: Path) -> Path:
     """The folder, which is made if it isn't there.  Raises OSError."""
     if not folder.is_dir():
         folder.mkdir()
@@ -289,7 +289,7 @@ def made(folder: Path) -> Path:
     return folder
 
 
-def _checked(name: Any) -> str:
+def _check_name(name: Any) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f"it refers to the file {name!r:.80}")
     return name
@@ -304,7 +304,7 @@ def is_file(name: str) -> bool:
 def files_of(state: Mapping[str, object]) -> dict[str, int]:
     """The files to which a checkpoint's state refers, with their sizes in bytes.  Raises ValueError for other names."""
     facts = cast(KeptFacts | None, state.get(FACTS))
-    return {} if facts is None else {_checked(name): int(size) for name, size in facts["files"].items()}
+    return {} if facts is None else {_check_name(name): int(size) for name, size in facts["files"].items()}
 
 
 def file_digests(folder: Path, names: Iterable[str]) -> dict[str, FileDigest]:

@@ -16,28 +16,28 @@ from edgefl.errors import RunError, UnknownName
 from edgefl.files import read_regular
 from edgefl.records import Record, part_of
 from edgefl.records.reading import decode as decode_record
-from edgefl.records.reading import from_data, numbered
+from edgefl.records.reading import from_data, located_records
 from edgefl.records.record import whole_of
 from edgefl.records.rounds import EarlyStop, Metrics, Round, RoundTimes
 from edgefl.records.run import BestRecord, Environment, EvaluationFacts, FinalSummary
 from edgefl.records.settings import Settings
 from edgefl.runs import tables
-from edgefl.runs.columns import flatten, joined, varied_columns
+from edgefl.runs.columns import flatten, prepend_columns, varied_columns
 from edgefl.runs.contents import CHECKPOINTS, PREPROCESSING, check_contents, read_bytes, read_json
 from edgefl.runs.folders import (
     RECORDS,
     TABLES,
     Table,
-    begun,
     check_formats,
     check_run_folder,
     comparison,
     comparison_sets,
     is_comparison,
+    is_run,
 )
 from edgefl.units import show_bytes, show_seconds
 from edgefl.yaml_lines import KeyPath, decode
-from edgefl.yaml_lines import read as read_yaml
+from edgefl.yaml_lines import parse_yaml as read_yaml
 
 if TYPE_CHECKING:  # a finished run is shown without them
     import pandas as pd
@@ -86,11 +86,11 @@ class Run:
         try:
             if is_comparison(self.path):
                 of = len(comparison(self.path))
-                done = sum(run.finished for run in self.runs.values())
+                done = sum(run.is_finished for run in self.runs.values())
                 words = f"comparison of {of} runs{'' if done == of else f', {done} of them finished'}"
             else:
                 method, schedule, seed = self._names().values()
-                rounds = f"{self.result.rounds} rounds" if self.finished else "not finished"
+                rounds = f"{self.result.rounds} rounds" if self.is_finished else "not finished"
                 words = f"{method}, {schedule}, seed {seed}, {rounds}"
         except RunError as error:
             words = str(error)
@@ -101,7 +101,7 @@ class Run:
         """The runs of a comparison that were begun, by label; empty for one run."""
         if not is_comparison(self.path):
             return {}
-        folders = {label: folder for label, folder in comparison(self.path).items() if begun(folder)}
+        folders = {label: folder for label, folder in comparison(self.path).items() if is_run(folder)}
         for folder in folders.values():
             check_contents(folder)
         return {label: Run(folder) for label, folder in folders.items()}
@@ -153,10 +153,10 @@ class Run:
         return self.read_file(EvaluationFacts) or EvaluationFacts(samples={}, chance={})
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether the run, or every run of the comparison, is finished."""
         if is_comparison(self.path):
-            return len(self.runs) == len(comparison(self.path)) and all(run.finished for run in self.runs.values())
+            return len(self.runs) == len(comparison(self.path)) and all(run.is_finished for run in self.runs.values())
         return (self.path / "result.json").exists()
 
     @property
@@ -188,7 +188,7 @@ class Run:
 
     def read_lines(self, cls: type[R]) -> Iterator[tuple[R, str]]:
         """The same with the place of each, ``clients.jsonl:3``."""
-        return numbered(self.path / f"{RECORDS[whole_of(cls)]}.jsonl", cls)
+        return located_records(self.path / f"{RECORDS[whole_of(cls)]}.jsonl", cls)
 
     def read_file(self, cls: type[R]) -> R | None:
         """The record in a file of its own: a Result, an Evaluation, an Environment; None if it isn't there.
@@ -266,7 +266,7 @@ class Run:
             raise RunError(f"can't read the weights of {self.path}: {error}") from error
         return tensors
 
-    def kept(self) -> Mapping[int, dict[str, Tensor]]:
+    def client_tensors(self) -> Mapping[int, dict[str, Tensor]]:
         """What clients keep for themselves at the newest checkpoint, ``{client: {name: tensor}}``.
 
         Clients that never left anything are missing.  The values of a client are read from the disk when they are asked
@@ -277,7 +277,7 @@ class Run:
 
         self._one_run()
         newest = checkpoints.latest(self.path / CHECKPOINTS, hashes=False)
-        return Values.of(self.path, *newest[1:]) if newest else {}
+        return Values.from_checkpoint(self.path, *newest[1:]) if newest else {}
 
     def _one_run(self) -> None:
         """Raise RunError for a comparison."""
@@ -287,7 +287,7 @@ class Run:
     def _finished_run(self) -> None:
         """Raise RunError for a comparison, and for a run that isn't finished."""
         self._one_run()
-        if not self.finished:
+        if not self.is_finished:
             raise RunError(f"the run at {self.path} isn't finished; continue it with --resume {self.path}")
 
     @property
@@ -299,7 +299,7 @@ class Run:
         return self.result.best or None
 
     @property
-    def stopped(self) -> EarlyStop | None:
+    def early_stop(self) -> EarlyStop | None:
         """Why the run ended before its last round; None if it didn't.  Raises RunError as ``result``.
 
         The ``reason`` is ``target`` or ``patience`` of a metric, or ``on_round``, without a metric.
@@ -401,7 +401,7 @@ class Run:
             if name in values
         }
         return {
-            "run": label, **names, "rounds": f"{rounds}{'' if self.finished else ' so far'}",
+            "run": label, **names, "rounds": f"{rounds}{'' if self.is_finished else ' so far'}",
             "virtual time": show_seconds(clock), "traffic": show_bytes(traffic), "energy, J": f"{energy:.4g}", **scores,
         }  # fmt: skip
 
@@ -411,11 +411,11 @@ class Run:
         optional = table not in TABLES  # without rows it has no columns either
         if not is_comparison(self.path):
             rows = self._rows(table)
-            return rows if optional and rows.empty else joined(rows, self._names())
+            return rows if optional and rows.empty else prepend_columns(rows, self._names())
         varied = varied_columns({label: run._names() for label, run in self.runs.items()}, comparison_sets(self.path))
         parts = {label: run._rows(table) for label, run in self.runs.items()}
         frames = [
-            joined(rows, {"run": label, **varied[label]})
+            prepend_columns(rows, {"run": label, **varied[label]})
             for label, rows in parts.items()
             if not (optional and rows.empty)
         ]

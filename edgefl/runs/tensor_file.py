@@ -13,7 +13,7 @@ from torch import Tensor
 
 from edgefl.errors import RunError
 from edgefl.runs.durable import writing
-from edgefl.runs.kept import TensorLayout, made, mapped, write_at
+from edgefl.runs.kept import TensorLayout, ensure_folder, map_tensors, write_at
 
 
 class Spilled(Mapping[str, Tensor]):
@@ -52,13 +52,13 @@ class TensorFile:
 
     def __init__(self, folder: Path):
         with writing(folder):
-            self._file = tempfile.TemporaryFile(dir=made(folder), buffering=0)  # noqa: SIM115 - open as long as it lives
+            self._file = tempfile.TemporaryFile(dir=ensure_folder(folder), buffering=0)  # noqa: SIM115 - open as long as it lives
         self._folder, self._end, self._lock = folder, 0, Lock()
         weakref.finalize(self, self._file.close)
 
     def add(self, tensors: Mapping[str, Tensor]) -> Spilled:
         """Append tensors; threads may do so at once.  Raises RunError, such as on a full disk."""
-        layout = TensorLayout.of(tensors)
+        layout = TensorLayout.from_tensors(tensors)
         with self._lock, writing(self._folder):
             begin = self._end
             write_at(self._file, begin, tensors.values())
@@ -68,6 +68,6 @@ class TensorFile:
     def read(self, begin: int, layout: TensorLayout, names: Sequence[str]) -> dict[str, Tensor]:
         """Some of the tensors of a layout.  Raises RunError if they can't be read."""
         try:
-            return mapped(self._file.fileno(), begin, layout, names)
+            return map_tensors(self._file.fileno(), begin, layout, names)
         except (OSError, ValueError) as error:
             raise RunError(f"can't read tensors of {self._folder}: {error}") from error

@@ -103,7 +103,7 @@ class UnfinishedWorks:
             raise ValueError("it doesn't match its checksum")
         return body
 
-    def superseded(self, state: Mapping[str, object]) -> list[Path]:
+    def list_superseded(self, state: Mapping[str, object]) -> list[Path]:
         """The works that aren't needed once a checkpoint with this state is written; the time is counted from now."""
         with self._lock:
             self._since, self._spent = monotonic(), 0.0

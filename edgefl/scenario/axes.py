@@ -27,15 +27,15 @@ class ScenarioAxis:
     places: tuple[dict[KeyPath, KeyPosition], ...]
 
     @classmethod
-    def of_compare(cls, document: Document, key: str) -> ScenarioAxis:
+    def from_compare(cls, document: Document, key: str) -> ScenarioAxis:
         """The axis under ``key`` of ``compare``, which ``check_compare`` must have accepted."""
         path, values = key_path(key), document.data["compare"][key]
-        places = tuple(document.moved(("compare", key, i), path) or {path: KeyPosition(document.file)}
+        places = tuple(document.move_places(("compare", key, i), path) or {path: KeyPosition(document.file)}
                        for i in range(len(values)))  # fmt: skip
         return cls(path, tuple(values), places)
 
     @classmethod
-    def of_text(cls, text: str, option: str = "--vary") -> ScenarioAxis:
+    def from_text(cls, text: str, option: str = "--vary") -> ScenarioAxis:
         """The axis written as ``training.batch=8,16``: commas in brackets and quotes don't separate values.
 
         Messages begin with the ``option`` that was given.  Raises ScenarioError for any other syntax and for a repeated
@@ -53,19 +53,19 @@ class ScenarioAxis:
             parsed = [read_value(value_text, origin) for value_text in texts]
         except ScenarioError as error:
             raise ScenarioError(error.message, file=origin) from None
-        for i in _repeated([value for value, _ in parsed]):
+        for i in _repeated_indices([value for value, _ in parsed]):
             raise ScenarioError(f"{show(parsed[i][0])} is listed twice", file=origin, key=spell(path))
         places = tuple(
             {path: KeyPosition(origin), **{path + key: place for key, place in inner.items()}} for _, inner in parsed
         )
         return cls(path, tuple(value for value, _ in parsed), places)
 
-    def applied(self, document: Document, index: int) -> Document:
+    def apply_value(self, document: Document, index: int) -> Document:
         """The document with value ``index`` set.  Raises ScenarioError if the path can't hold a value."""
         return with_value(document, self.path, self.values[index], self.places[index])
 
 
-def _repeated(values: Iterable[Any]) -> Iterator[int]:
+def _repeated_indices(values: Iterable[Any]) -> Iterator[int]:
     """Places of the values that equal one before them."""
     hashed: set[Any] = set()
     others: list[Any] = []  # lists and mappings, which can only be compared one by one
@@ -124,7 +124,7 @@ def check_compare(document: Document, compare: Any) -> list[ScenarioError]:
             count *= len(values)
             if len(values) > MOST_COMBINATIONS:
                 continue  # too many in any case
-            for i in _repeated((type(value), value) for value in values):
+            for i in _repeated_indices((type(value), value) for value in values):
                 errors.append(document.error((*path, i), f"{show(values[i])} is listed twice"))
     if count > MOST_COMBINATIONS:
         errors.append(document.error(("compare",), f"{count} combinations are more than {MOST_COMBINATIONS}"))
@@ -140,14 +140,14 @@ def complete_compare(document: Document, compare: Mapping[str, list[Any]]) -> di
     base = without_compare(document)
     errors: list[ScenarioError] = []
     for key in compare:
-        axis = ScenarioAxis.of_compare(document, key)
+        axis = ScenarioAxis.from_compare(document, key)
         complete[key] = list(axis.values)
         if len(axis.path) > 1 or axis.path[0] not in SECTIONS:
             continue
         section = str(axis.path[0])
         for i in range(len(axis.values)):
             try:
-                complete[key][i] = plain_section(*read_section(axis.applied(base, i), section))
+                complete[key][i] = plain_section(*read_section(axis.apply_value(base, i), section))
             except ScenarioError as error:
                 errors.append(error)
     raise_all(errors)

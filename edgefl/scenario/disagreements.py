@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from edgefl import registry, seeds
 from edgefl.data import KINDS, DataOptions
-from edgefl.data.missing import leaves_whole
+from edgefl.data.missing import has_whole_samples
 from edgefl.data.options import Kind
 from edgefl.devices import FleetOptions
 from edgefl.errors import EdgeflError, ScenarioError, UnknownName, suggestion
@@ -20,7 +20,7 @@ from edgefl.models import ModelOptions
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
 from edgefl.planning.stop_options import StopOptions
 from edgefl.scenario.document import Document, KeyPath
-from edgefl.work.optimizer.learning_rates import TOWERS, stated
+from edgefl.work.optimizer.learning_rates import TOWERS, rate_settings
 from edgefl.work.training_options import TrainingOptions
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _rate_errors(
         if tower in TOWERS and tower not in (*model.blocks, "joint"):
             towers = ", ".join(model.blocks)
             errors.append(document.error(path, f"the model has no {tower} tower, only {towers}", at_key=True))
-        lr = stated(rate).get("lr")
+        lr = rate_settings(rate).get("lr")
         if isinstance(lr, list) and len(lr) != stages:
             lr_path = (*path, "lr") if isinstance(document.data["training"]["rates"][key], dict) else path
             count = f"{stages} stage{'s' if stages > 1 else ''}"
@@ -233,7 +233,7 @@ def _missing_errors(
             f"{', '.join(present)}"
         )
     for kind in [kind for kind in affected if kind in present and data.like_of(kind) == "retrieve"]:
-        if not leaves_whole(kind, affected[kind]):
+        if not has_whole_samples(kind, affected[kind]):
             message = f"{kind} clients retrieve, which needs both modalities, but no sample would have both"
     return [document.error((section, "missing"), message)] if message else []
 

@@ -12,7 +12,7 @@ from edgefl.errors import ScenarioError
 from edgefl.yaml_lines import KeyPath, KeyPosition, spell, write
 
 __all__ = [
-    "Document", "KeyPath", "KeyPosition", "placed", "plain_data", "read_file", "read_text", "read_value", "spell",
+    "Document", "KeyPath", "KeyPosition", "set_value", "plain_data", "read_file", "read_text", "read_value", "spell",
     "write",
 ]  # fmt: skip
 
@@ -30,7 +30,7 @@ class Document:
         file, line = yaml_lines.nearest(self.places, path, at_key=at_key) or (self.file, None)
         return ScenarioError(message, file=file, line=line, key=spell(path) or None)
 
-    def moved(self, source: KeyPath, target: KeyPath) -> dict[KeyPath, KeyPosition]:
+    def move_places(self, source: KeyPath, target: KeyPath) -> dict[KeyPath, KeyPosition]:
         """The places under ``source``, with their paths moved to ``target``."""
         return {
             target + path[len(source) :]: place for path, place in self.places.items() if path[: len(source)] == source
@@ -62,7 +62,7 @@ def read_file(path: Path, file: str) -> Document:
 
 def read_text(text: str, file: str | None = None) -> Document:
     """The document in this text.  Raises ScenarioError if it is empty, not YAML or not a mapping."""
-    data, places = yaml_lines.read(text, _error_factory(file), file=file, nouns="scenarios")
+    data, places = yaml_lines.parse_yaml(text, _error_factory(file), file=file, nouns="scenarios")
     if not places:
         raise ScenarioError("this file is empty; a scenario begins with `edgefl: 1`", file=file)
     if not isinstance(data, dict):
@@ -81,21 +81,21 @@ def plain_data(data: Any) -> Any:
     """
     seen = 0
 
-    def copied(value: Any, path: KeyPath) -> Any:
+    def copy_value(value: Any, path: KeyPath) -> Any:
         nonlocal seen
         seen += 1
         if seen > yaml_lines.MOST_VALUES or len(path) > yaml_lines.DEEPEST:
             limits = f"{yaml_lines.MOST_VALUES:,} values and {yaml_lines.DEEPEST} levels"
             raise ScenarioError(f"a scenario has at most {limits}; does this part contain itself?", key=spell(path[:2]))
         if isinstance(value, Mapping):
-            return {str(key): copied(inner, (*path, str(key))) for key, inner in value.items()}
+            return {str(key): copy_value(inner, (*path, str(key))) for key, inner in value.items()}
         if isinstance(value, list | tuple):
-            return [copied(inner, (*path, i)) for i, inner in enumerate(value)]
+            return [copy_value(inner, (*path, i)) for i, inner in enumerate(value)]
         if isinstance(value, int) and abs(value) >= 10**100:
             raise ScenarioError("a number can't have more than 100 digits", key=spell(path))
         return value
 
-    return copied(data, ())
+    return copy_value(data, ())
 
 
 def read_value(text: str, origin: str) -> tuple[Any, dict[KeyPath, KeyPosition]]:
@@ -104,11 +104,11 @@ def read_value(text: str, origin: str) -> tuple[Any, dict[KeyPath, KeyPosition]]
     def refuse(message: str, line: int | None, path: KeyPath) -> ScenarioError:
         return ScenarioError(message, file=origin, key=spell(path) or None)
 
-    value, places = yaml_lines.read(text, refuse, nouns="scenarios")
+    value, places = yaml_lines.parse_yaml(text, refuse, nouns="scenarios")
     return value, {path: KeyPosition(origin) for path in places if path}
 
 
-def placed(document: Document, path: KeyPath, value: Any, places: dict[KeyPath, KeyPosition]) -> Document:
+def set_value(document: Document, path: KeyPath, value: Any, places: dict[KeyPath, KeyPosition]) -> Document:
     """The document with ``value`` at ``path`` (mappings on the way are made) and the places of its parts.
 
     Raises ScenarioError if the path leads through a value that is neither a mapping nor a list.

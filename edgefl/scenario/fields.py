@@ -59,7 +59,7 @@ def read_section(document: Document, key: str) -> tuple[str | None, BaseModel]:
         word = f", or one word for its {section.short!r}" if section.short else ""
         raise document.error((key,), f"must be a mapping of fields{word}, not {show(given)}")
     if section.noun is None:
-        return None, validate(section.model(given), given, document, (key,), section.nested)
+        return None, validate(section.model(given), given, document, (key,), section.nested_model)
     name = given.get("name", section.default)
     if not isinstance(name, str):
         raise document.error((key, "name"), f"must be the name of a {section.noun}, not {show(name)}")

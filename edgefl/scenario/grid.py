@@ -45,16 +45,16 @@ def grid_of(
     """
     axis_of: dict[KeyPath, ScenarioAxis] = {}
     for path in scenario.compare:
-        axis = ScenarioAxis.of_compare(scenario._document, path)
+        axis = ScenarioAxis.from_compare(scenario._document, path)
         axis_of[axis.path] = axis
     if file is not None:
         document = _read(file)
         for key in document.data["compare"]:
-            axis = ScenarioAxis.of_compare(document, key)
+            axis = ScenarioAxis.from_compare(document, key)
             axis_of[axis.path] = axis
     written: set[KeyPath] = set()
     for text in axes:
-        axis = ScenarioAxis.of_text(text)
+        axis = ScenarioAxis.from_text(text)
         if axis.path in written:
             raise ScenarioError("is varied twice; put all its values into one --vary", key=spell(axis.path))
         written.add(axis.path)

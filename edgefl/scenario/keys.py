@@ -9,7 +9,7 @@ from typing import Any
 
 from edgefl import SCENARIO_FORMAT
 from edgefl.errors import ScenarioError, suggestion
-from edgefl.scenario.document import Document, KeyPath, KeyPosition, placed, read_value
+from edgefl.scenario.document import Document, KeyPath, KeyPosition, read_value, set_value
 from edgefl.scenario.library import find_document, sections_with
 from edgefl.scenario.problems import raise_all, show
 
@@ -59,7 +59,7 @@ def check_keys(document: Document) -> list[ScenarioError]:
     allowed = [VERSION, *TOP[:2], *NAMES, TOP[2]]
     for key in data:
         if key not in allowed:
-            errors.append(document.error((key,), f"unknown key {key!r}{_meant(key, allowed)}", at_key=True))
+            errors.append(document.error((key,), f"unknown key {key!r}{_unknown_key_hint(key, allowed)}", at_key=True))
     version = data.get(VERSION)
     if version is None:
         errors.append(document.error((VERSION,), f"is missing: write `edgefl: {SCENARIO_FORMAT}`", at_key=True))
@@ -70,7 +70,7 @@ def check_keys(document: Document) -> list[ScenarioError]:
     return errors
 
 
-def _meant(key: str, allowed: Sequence[str]) -> str:
+def _unknown_key_hint(key: str, allowed: Sequence[str]) -> str:
     """What may be meant by an unknown top-level key: a field of a section, or a key that is there."""
     if sections := sections_with(key):
         of, paths = " or ".join(sections), " or ".join(f"{section}.{key}" for section in sections)
@@ -102,7 +102,7 @@ def executor_of(scenario: str, overrides: Sequence[str]) -> str | None:
         for override in overrides:
             path, value, places = read_override(override)
             if path[0] == "executor":
-                document = placed(_long(document), path, value, places)
+                document = set_value(_long(document), path, value, places)
         section = _long(document).data["executor"]
     except ScenarioError:
         return None

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from edgefl.errors import EdgeflError, ScenarioError
-from edgefl.scenario.document import Document, KeyPath, KeyPosition, placed
+from edgefl.scenario.document import Document, KeyPath, KeyPosition, set_value
 from edgefl.scenario.keys import key_path, read_override
 from edgefl.scenario.sections import SECTIONS, Section
 
@@ -48,7 +48,7 @@ def with_value(document: Document, path: KeyPath, value: Any, places: dict[KeyPa
     if section and len(path) > 2 and (short := section.key_of_word(str(path[1]))):
         document = _with_long_form(document, path[:2], short)
     new_places = {path[:i]: places[path] for i in range(1, len(path)) if not _holds(document.data, path[:i])}
-    return placed(document, path, value, {**new_places, **places})
+    return set_value(document, path, value, {**new_places, **places})
 
 
 def _with_word(
@@ -67,7 +67,7 @@ def _with_word(
     kept_places = {
         path: place for path, place in document.places.items() if len(path) > 1 and path[0] == key and path[1] in fields
     }
-    return placed(document, (key,), {short: word, **fields}, {**kept_places, **places, (key, short): places[(key,)]})
+    return set_value(document, (key,), {short: word, **fields}, {**kept_places, **places, (key, short): places[(key,)]})
 
 
 def _with_long_form(document: Document, path: KeyPath, short: str) -> Document:
@@ -77,7 +77,7 @@ def _with_long_form(document: Document, path: KeyPath, short: str) -> Document:
     if not isinstance(word, str | int) or isinstance(word, bool):
         return document
     place = document.places.get(path, KeyPosition(document.file))
-    return placed(document, path, {short: word}, {path: place, (*path, short): place})
+    return set_value(document, path, {short: word}, {path: place, (*path, short): place})
 
 
 def _holds(data: Any, path: KeyPath) -> bool:

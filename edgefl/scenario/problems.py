@@ -56,7 +56,7 @@ def validate(
 ) -> BaseModel:
     """Validate the section at ``path`` as its model.  Raises ScenarioError with all errors in it."""
     errors = [
-        document.error((*path, *inner), f"must be {_alternatives_text(_spelled(kinds))}, not {show(value)}")
+        document.error((*path, *inner), f"must be {_alternatives_text(_type_names(kinds))}, not {show(value)}")
         for inner, value, kinds in _misplaced_booleans(model, data, nested)
     ]
     errors += [
@@ -73,7 +73,7 @@ def validate(
             if isinstance(value, float) and not isfinite(value) and spell((*path, *inner)) not in reported
         ]
     except ValidationError as error:
-        errors += [e for e in _translated(error, model, data, document, path, nested) if e.key not in reported]
+        errors += [e for e in _translate_error(error, model, data, document, path, nested) if e.key not in reported]
     except EdgeflError as error:  # pydantic passes these on without the path of the value
         inner, at_key = _error_path(error, model, data)
         errors.append(document.error((*path, *inner), str(error), at_key=at_key))
@@ -131,11 +131,11 @@ def sentence(kind: str, context: Mapping[str, object], value: Any) -> str:
     if kind in ("value_error", "assertion_error"):
         message = str(context.get("error", "")).strip()
         return message or f"{show(value)} isn't allowed here"
-    expected = _expected(kind, context)
+    expected = _expectation(kind, context)
     return f"must be {expected}, not {show(value)}" if expected else f"{show(value)} isn't allowed here"
 
 
-def _expected(kind: str, context: Mapping[str, object]) -> str | None:
+def _expectation(kind: str, context: Mapping[str, object]) -> str | None:
     if kind in ("too_short", "too_long") and context.get("field_type") == "Dictionary":
         return (f"a mapping with at least {context['min_length']} keys" if kind == "too_short"
                 else f"a mapping with at most {context['max_length']} keys")  # fmt: skip
@@ -146,7 +146,7 @@ def _expected(kind: str, context: Mapping[str, object]) -> str | None:
         return None
 
 
-def _translated(
+def _translate_error(
     error: ValidationError,
     model: type[BaseModel],
     data: Mapping[str, object],
@@ -184,16 +184,18 @@ def _translated(
         else:
             at_key = not key
             # a profile that the value names has a line for each of its errors
-            yield from (document.error(full_path, line, at_key=at_key) for line in _combined(items).split("\n"))
+            yield from (
+                document.error(full_path, line, at_key=at_key) for line in _combine_complaints(items).split("\n")
+            )
 
 
-def _combined(items: Sequence[Complaint]) -> str:
+def _combine_complaints(items: Sequence[Complaint]) -> str:
     messages = [sentence(kind, context, value) for kind, context, value, _ in items if kind == "value_error"]
     if messages:  # of several values that are put together, such as two devices of a list, a line each
         alike = all(value == items[0][2] for _, _, value, _ in items)
         return (" or " if alike else "\n").join(dict.fromkeys(messages))
     kind, context, value, _ = items[0]
-    expected = [text for k, c, *_ in items if (text := _expected(k, c))]
+    expected = [text for k, c, *_ in items if (text := _expectation(k, c))]
     if not expected:
         return sentence(kind, context, value)
     literals = [str(c["expected"]) for k, c, *_ in items if k == "literal_error"]
@@ -316,7 +318,7 @@ def _takes_boolean(kind: Any) -> bool:
     return not (kind in (int, float, NoneType) or get_origin(kind) in (list, tuple, dict) or _is_model(kind))
 
 
-def _spelled(kinds: Iterable[Any]) -> Iterator[str]:
+def _type_names(kinds: Iterable[Any]) -> Iterator[str]:
     for kind in kinds:
         if get_origin(kind) is Literal:
             yield from map(repr, get_args(kind))

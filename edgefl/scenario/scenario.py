@@ -69,13 +69,13 @@ class Scenario:
         Labels are unique, short and usable as folder names: ``layerwise``, ``fedcola,memory=16MiB``.
         Raises ScenarioError if a combination is invalid.
         """
-        return combinations_of(self, [ScenarioAxis.of_compare(self._document, path) for path in self.compare])
+        return combinations_of(self, [ScenarioAxis.from_compare(self._document, path) for path in self.compare])
 
     def error(self, path: KeyPath, message: str) -> ScenarioError:
         """A ScenarioError about the value at ``path``, with its file and line."""
         return self._document.error(path, message)
 
-    def resolved(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, Any]:
         """The scenario as plain data with every default written out; ``load`` reads it as an equal scenario."""
         sections: dict[str, object] = {}
         for key, section in SECTIONS.items():
@@ -85,8 +85,8 @@ class Scenario:
         return {VERSION: SCENARIO_FORMAT, "name": self.name, "seed": self.seed, **sections, **compare}
 
     def to_yaml(self) -> str:
-        """``resolved()`` as a scenario file."""
-        return write(self.resolved())
+        """``to_data()`` as a scenario file."""
+        return write(self.to_data())
 
 
 def load(path: str | Path | dict[str, Any], overrides: Sequence[str] = ()) -> Scenario:
@@ -196,7 +196,7 @@ def _documents(
         document = base
         try:
             for i in order:
-                document = axes[i].applied(document, choice[i])
+                document = axes[i].apply_value(document, choice[i])
         except ScenarioError as error:
             errors.append(error)
             continue

@@ -91,14 +91,16 @@ def _section(key: str, section: Section, definitions: dict[str, JsonSchemaValue]
     forms: list[JsonSchemaValue] = []
     if section.noun:
         names = registry.names(section.noun)
-        forms = [_named(section.noun, name, "name", section.default, definitions, f"{key}.{name}") for name in names]
+        forms = [
+            _define_part(section.noun, name, "name", section.default, definitions, f"{key}.{name}") for name in names
+        ]
         forms.append({"enum": names})
     else:
         assert section.owner is not None
         forms = [_define(section.owner, key, definitions)]
         for name, (noun, name_key, default) in section.inner.items():
             alternatives = [
-                _named(noun, tower, name_key, default, definitions, f"{key}.{name}.{tower}")
+                _define_part(noun, tower, name_key, default, definitions, f"{key}.{name}.{tower}")
                 for tower in registry.names(noun)
             ]
             schema = definitions[key]["properties"][name]
@@ -110,7 +112,7 @@ def _section(key: str, section: Section, definitions: dict[str, JsonSchemaValue]
     return {"description": section.title, "anyOf": [*forms, {"type": "null"}]}
 
 
-def _named(
+def _define_part(
     noun: str, name: str, name_key: str, default: str, definitions: dict[str, JsonSchemaValue], definition: str
 ) -> JsonSchemaValue:
     """Define the options registered under ``name``, including the key that holds the name; return the reference."""

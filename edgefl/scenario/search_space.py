@@ -62,7 +62,7 @@ class NumberRange:
         return spell(self.path)
 
     @property
-    def told(self) -> str:
+    def canonical_text(self) -> str:
         """What is searched, in one form for equal ranges: ``log:0.0001..0.1``."""
         return f"{'log' if self.by_log else 'linear'}:{self.low:.12g}..{self.high:.12g}"
 
@@ -95,18 +95,18 @@ class NumberRange:
         share = (x - a) / (b - a)
         return "lower" if share <= EDGE else "upper" if share >= 1 - EDGE else None
 
-    def widened(self, side: Side) -> NumberRange:
+    def widen(self, side: Side) -> NumberRange:
         """The range with ten times as much on this side; whole numbers stay positive."""
         if side == "upper":
             return replace(self, high=self.high * DECADE)
-        return replace(self, low=max(1, int(self.low) // DECADE) if self.whole else _divided(self.low))
+        return replace(self, low=max(1, int(self.low) // DECADE) if self.whole else _tenth(self.low))
 
-    def added(self, to: NumberRange) -> tuple[float, float]:
+    def added_interval(self, to: NumberRange) -> tuple[float, float]:
         """What ``to``, this one widened, has more: from the end until now to the new one."""
         return (self.low, to.low) if to.low < self.low else (self.high, to.high)
 
 
-def _divided(low: float) -> float:
+def _tenth(low: float) -> float:
     """A tenth, as short as it is written: 1e-4 becomes 1e-5, and not 1.0000000000000001e-05."""
     return float(f"{low / DECADE:.12g}")
 
@@ -125,7 +125,7 @@ class ValueList:
         return spell(self.path)
 
     @property
-    def told(self) -> str:
+    def canonical_text(self) -> str:
         """The values."""
         return ",".join(self.labels)
 
@@ -163,7 +163,7 @@ class ValueList:
 Searched = NumberRange | ValueList
 
 
-def searched_of(scenario: Scenario, texts: Sequence[str]) -> list[Searched]:
+def parse_search_space(scenario: Scenario, texts: Sequence[str]) -> list[Searched]:
     """The fields in texts such as ``training.lr=1e-4..1e-1``, ``linear:0..1`` and ``method.mu=0.01,0.1,1``.
 
     A range of positive numbers whose ends differ by LOG_FROM or more is searched by its logarithm, unless ``linear:``
@@ -177,18 +177,18 @@ def searched_of(scenario: Scenario, texts: Sequence[str]) -> list[Searched]:
         raise ScenarioError(f"nothing is searched: add {OPTION} training.lr=1e-4..1e-1")
     found: list[Searched] = []
     for text in texts:
-        each = _searched(scenario, text)
+        each = _parse_searched_field(scenario, text)
         if any(other.path == each.path for other in found):
             raise ScenarioError(f"is searched twice; put its values into one {OPTION}", key=each.name)
         found.append(each)
     return found
 
 
-def _searched(scenario: Scenario, text: str) -> Searched:
+def _parse_searched_field(scenario: Scenario, text: str) -> Searched:
     path_text, equals, values = text.partition("=")
     if equals and (matched := _RANGE.fullmatch(values.strip())):
         return _span(scenario, f"{OPTION} {text}", path_text, *matched.groups())
-    axis = ScenarioAxis.of_text(text, OPTION)
+    axis = ScenarioAxis.from_text(text, OPTION)
     if len(axis.values) < 2:
         raise ScenarioError(
             "one value leaves nothing to search; a range is 1e-4..1e-1, a list 0.01,0.1,1, and --set sets one value",
@@ -235,7 +235,7 @@ def span_errors(scenario: Scenario, span: NumberRange, value: float) -> list[Sce
 
 def _invalid(scenario: Scenario, axis: ScenarioAxis, index: int) -> list[ScenarioError]:
     try:
-        _, invalid, _ = read_parts(axis.applied(without_compare(scenario._document), index))
+        _, invalid, _ = read_parts(axis.apply_value(without_compare(scenario._document), index))
     except ScenarioError as error:
         return [error]
     return invalid

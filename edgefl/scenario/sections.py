@@ -56,7 +56,7 @@ class Section:
             return self.owner
         return options_of(self.noun, cast(str, data.get("name", self.default)))
 
-    def nested(self, path: tuple[str | int, ...], data: Any) -> type[BaseModel] | None:
+    def nested_model(self, path: tuple[str | int, ...], data: Any) -> type[BaseModel] | None:
         """The model of the value at ``path`` in the section, if a name in the value chooses it; else None."""
         if not isinstance(data, Mapping):
             return None

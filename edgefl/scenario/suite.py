@@ -20,7 +20,7 @@ from edgefl.scenario.keys import VERSION, key_path
 from edgefl.scenario.library import SUITES, find_document, library_folder, suite_names
 from edgefl.scenario.problems import raise_all, reason, show, validate
 from edgefl.scenario.scenario import Scenario, cells_of, combinations_of, scenario_in
-from edgefl.scenario.search_space import searched_of
+from edgefl.scenario.search_space import parse_search_space
 from edgefl.scenario.sections import SECTIONS
 
 Fields = dict[str, Any]
@@ -170,10 +170,10 @@ class Suite:
         """The scenario of a variant with fields of a condition or a budget.  Raises ScenarioError."""
         return with_places(scenario, self.document, fields, (group,)) if fields else scenario
 
-    def resolved(self) -> dict[str, Any]:
+    def to_data(self) -> dict[str, Any]:
         """The suite as plain data, the scenario with every default; ``read_suite`` reads it as an equal suite."""
         fields = self.options.model_dump(mode="json", exclude_defaults=True, exclude={"suite"})
-        return {**fields, "name": self.name, "scenario": self.base.resolved(), "seeds": list(self.seeds)}
+        return {**fields, "name": self.name, "scenario": self.base.to_data(), "seeds": list(self.seeds)}
 
     def budget_fields(self, share: float, amount: float) -> dict[str, Any]:
         """The fields of a fleet in which this share of the clients has the amount of the suite's budget."""
@@ -189,7 +189,7 @@ def read_suite(path: str | Path, overrides: Sequence[str] = ()) -> Suite:
 
     Raises ScenarioError with all errors of its own fields, of the scenario, and of variants and conditions.
     """
-    document = _whole(_found(str(path)))
+    document = _whole(_read_suite_file(str(path)))
     misplaced = next((key for key in document.data if key in SECTIONS), None)
     if misplaced and not {"scenario", "variants"} & {*document.data}:
         raise document.error(
@@ -216,7 +216,7 @@ def read_suite(path: str | Path, overrides: Sequence[str] = ()) -> Suite:
     errors: list[ScenarioError] = []
     for group, members in (("variants", options.variants), ("conditions", options.conditions)):
         for key, fields in members.items():
-            errors += _fixed(document, (group, key), fields)
+            errors += _path_errors(document, (group, key), fields)
     raise_all(errors)
     variants = []
     for key, fields in options.variants.items():
@@ -235,13 +235,13 @@ def read_suite(path: str | Path, overrides: Sequence[str] = ()) -> Suite:
     raise_all(errors)
     if options.tune is not None:
         try:
-            searched_of(base, options.tune.search)
+            parse_search_space(base, options.tune.search)
         except ScenarioError as error:
             raise document.error(("tune", "search"), reason(error)) from error
     return Suite(name, options, base, seeds, tuple(variants), document)
 
 
-def _found(path: str) -> Document:
+def _read_suite_file(path: str) -> Document:
     """The document of a suite's file, or of a shipped suite."""
     shipped = library_folder() / SUITES / f"{path.removesuffix('.yaml')}.yaml"
     if not Path(path).exists() and "\0" not in path and shipped.is_file():
@@ -263,7 +263,7 @@ def _whole(document: Document) -> Document:
     if not isinstance(named, str):
         return document
     beside = Path(document.file or "").parent / named
-    other = _found(str(beside if beside.is_file() else named))
+    other = _read_suite_file(str(beside if beside.is_file() else named))
     if "suite" in other.data:
         raise document.error(("suite",), f"{named} takes its fields from another suite itself; name that one")
     taken = {key: value for key, value in other.data.items() if key not in document.data}
@@ -277,7 +277,7 @@ def _scenario(document: Document, options: SuiteOptions, name: str, overrides: S
     """The scenario of a suite: written in it, a file beside it, or a shipped one."""
     given = options.scenario
     if isinstance(given, dict):
-        places = document.moved(("scenario",), ())
+        places = document.move_places(("scenario",), ())
         return scenario_in(
             Document({VERSION: SCENARIO_FORMAT, "name": name, **given}, places, document.file), overrides
         )
@@ -286,7 +286,7 @@ def _scenario(document: Document, options: SuiteOptions, name: str, overrides: S
     return scenario_in(find_document(beside if beside.is_file() else given), overrides)
 
 
-def _fixed(document: Document, path: KeyPath, fields: Mapping[str, Any]) -> Iterable[ScenarioError]:
+def _path_errors(document: Document, path: KeyPath, fields: Mapping[str, Any]) -> Iterable[ScenarioError]:
     """Errors of the paths of a variant or a condition."""
     if not str(path[-1]).strip() or not str(path[-1]).isprintable() or len(str(path[-1])) > 60:
         yield document.error(path, "a name is 1 to 60 printable characters", at_key=True)
@@ -313,6 +313,6 @@ def _axes(document: Document, fields: Mapping[str, Any], at: KeyPath) -> list[Sc
     axes = []
     for field, value in fields.items():
         path = key_path(field)
-        places = document.moved((*at, field), path) or {path: KeyPosition(document.file)}
+        places = document.move_places((*at, field), path) or {path: KeyPosition(document.file)}
         axes.append(ScenarioAxis(path, (value,), (places,)))
     return axes

@@ -1,6 +1,6 @@
 """Schedules: which part of a model is attached, trains and travels in which round.
 
-A schedule knows names like ``image.blocks.3.attn.qkv.weight`` and never a method; ``Stage.cut`` cuts the
+A schedule knows names like ``image.blocks.3.attn.qkv.weight`` and never a method; ``Stage.restrict_work`` cuts the
 work that a method wrote for the full model to one stage.
 """
 

@@ -76,13 +76,13 @@ class Ranked(Stage):
 
     rank: int = 1
 
-    def cut(self, work: Work) -> Work:
+    def restrict_work(self, work: Work) -> Work:
         """The work on factors of this rank; their scale stays the server's, alpha / the full rank.
 
         Raises MethodError for a model without LoRA, a rank above its own, and for tensors that follow a factor: factors
         of two rounds differ by a rotation.
         """
-        work = super().cut(work)
+        work = super().restrict_work(work)
         adapter = work.model.get("adapter")
         if adapter is None or adapter["name"] != "lora":
             raise MethodError("flexlora: there are no factors whose rank could differ: set adapter: {name: lora}")
@@ -93,14 +93,14 @@ class Ranked(Stage):
                 f"flexlora: {kept[0]} stays on the client, and factors of two rounds don't belong together"
             )
 
-        def sliced(payload: Payload) -> Payload:
+        def slice_payload(payload: Payload) -> Payload:
             return replace(payload, items=tuple(_item(item, self.rank) for item in payload.items))
 
         return replace(
             work,
             model={**work.model, "adapter": {**adapter, "rank": self.rank}},
-            down=tuple(map(sliced, work.down)),
-            up=tuple(map(sliced, work.up)),
+            down=tuple(map(slice_payload, work.down)),
+            up=tuple(map(slice_payload, work.up)),
         )
 
 

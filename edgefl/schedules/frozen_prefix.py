@@ -62,12 +62,12 @@ class FrozenPrefix(Schedule):
 class Keeping(Stage):
     """A stage whose clients keep what the frozen blocks before ``first`` compute."""
 
-    def cut(self, work: Work) -> Work:
+    def restrict_work(self, work: Work) -> Work:
         """The work that computes the frozen blocks once for all its samples, and trains from there.
 
         Raises MethodError for a tower that can't begin in the middle, and for a step that reads further data.
         """
-        return _keeping(super().cut(work), self.first)
+        return _keeping(super().restrict_work(work), self.first)
 
 
 def _keeping(work: Work, first: Mapping[str, int]) -> Work:

@@ -60,7 +60,7 @@ class HeteroFL(Schedule):
         """All widths, the widest first."""
         return self.offered
 
-    def scored(self, reached: Collection[int]) -> Stage | None:
+    def evaluated_stage(self, reached: Collection[int]) -> Stage | None:
         """The widest that an update has reached: channels beyond it are as they were drawn.  The whole before any."""
         return self.offered[min(reached, default=1) - 1] if len(self.offered) > 1 else None
 
@@ -75,12 +75,12 @@ class NarrowStage(Stage):
     width: float = 1.0
     scaler: bool = False
 
-    def cut(self, work: Work) -> Work:
+    def restrict_work(self, work: Work) -> Work:
         """The work on the narrower model; payloads carry the matching slices.
 
         Raises MethodError for a model that can't be narrowed, or a payload that needs the full width.
         """
-        work = super().cut(work)
+        work = super().restrict_work(work)
         if self.width == 1 or (model := widths.at_width(work.model, self.width)) == work.model:
             return work
         cuts = _cuts(json.dumps(work.model), json.dumps(model), registry.changes())
@@ -145,7 +145,7 @@ def _item(item: Item, cuts: Mapping[str, tuple[Shape, Shape, Cut | None]], model
     return replace(item, shape=narrow, cut=cut)
 
 
-def _scaled(share: float, layer: nn.Module, args: tuple[Any, ...], out: Tensor) -> Tensor | None:
+def _scale_output(share: float, layer: nn.Module, args: tuple[Any, ...], out: Tensor) -> Tensor | None:
     return out / share if layer.training else None
 
 
@@ -170,7 +170,7 @@ class Scale:
         """Register the hooks that scale the layers' outputs."""
         for name, share in cast(Mapping[str, float], edit.args["layers"]).items():
             layer: Any = module.get_submodule(name)
-            layer.scaled = layer.register_forward_hook(partial(_scaled, share))
+            layer.scaled = layer.register_forward_hook(partial(_scale_output, share))
 
     @staticmethod
     def fold(edit: Edit, module: nn.Module) -> None:

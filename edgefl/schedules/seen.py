@@ -9,7 +9,7 @@ from torch import Tensor
 
 from edgefl.schedules.stages import part_of
 from edgefl.work import Address
-from edgefl.work.sums import averaged
+from edgefl.work.sums import is_averaged
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def movement(before: Mapping[Address, Tensor], after: Mapping[Address, Tensor]) 
     squares: dict[str, float] = {}
     for address, new in after.items():
         old = before.get(address)
-        if old is None or not averaged(address) or not new.is_floating_point():
+        if old is None or not is_averaged(address) or not new.is_floating_point():
             continue
         kind, _, name = address.partition("/")
         tower, part, block = part_of(name)

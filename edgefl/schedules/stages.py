@@ -47,7 +47,7 @@ def part_of(name: str) -> tuple[str, str, int | None]:
 class Stage:
     """One stage of a schedule, or one of several parts that a round offers.
 
-    A schedule that cuts works in a way of its own derives a stage with further fields and overrides ``cut``, which
+    A schedule that cuts works in a way of its own derives a stage with further fields and overrides ``restrict_work``, which
     calls ``super().cut(work)`` first.  So do ``Narrow`` of ``heterofl``, ``Ranked`` of ``flexlora`` and ``Keeping`` of
     ``frozen-prefix``, each in the file of its schedule.
     """
@@ -71,19 +71,19 @@ class Stage:
         """The label, or ``stage 2``."""
         return self.label or f"stage {self.index}"
 
-    def attached(self, name: str) -> bool:
+    def is_attached(self, name: str) -> bool:
         """Whether this stage's model has the parameter."""
         tower, _, block = part_of(name)
         return block is None or block < self.depth.get(tower, block + 1)
 
-    def active(self, name: str) -> bool:
+    def is_active(self, name: str) -> bool:
         """Whether the parameter trains, is uploaded and is aggregated."""
         tower, part, block = part_of(name)
         if block is None:
             return part in self.parts or part not in PARTS
-        return self.first.get(tower, 0) <= block < self.until.get(tower, block + 1) and self.attached(name)
+        return self.first.get(tower, 0) <= block < self.until.get(tower, block + 1) and self.is_attached(name)
 
-    def cut(self, work: Work) -> Work:
+    def restrict_work(self, work: Work) -> Work:
         """The part of a work for the full model that belongs to this stage.
 
         The model has the stage's depth.  Active parameters train, are edited and are uploaded.  A payload to the client
@@ -93,16 +93,16 @@ class Stage:
         """
 
         def here(item: Item) -> bool:
-            return self.attached(item.like or item.source.split("/", 1)[1])
+            return self.is_attached(item.like or item.source.split("/", 1)[1])
 
         def down(payload: Payload) -> Payload:
-            keep = self.active if payload.follows == "trained" else self.attached
+            keep = self.is_active if payload.follows == "trained" else self.is_attached
             return payload.only(lambda i: i.is_table or (keep(i.parameter) and here(i)))
 
         trains = set(work.trainable)
 
-        def copied(name: str) -> bool:
-            return self.active(name) if name in trains else self.attached(name)
+        def is_copied(name: str) -> bool:
+            return self.is_active(name) if name in trains else self.is_attached(name)
 
         received = tuple(down(p) for p in work.down)
         described = {item.name for payload in work.down for item in payload.items}
@@ -110,20 +110,20 @@ class Stage:
         edits, gone = [], set[str]()
         for edit in work.edits:
             kind: Any = registry.get("edit", edit.name)
-            kept = kind.restrict(edit, self.active, names)
+            kept = kind.restrict(edit, self.is_active, names)
             gone |= kind.names(edit) - (kind.names(kept) if kept else set())
             if kept:
                 edits.append(kept)
         return replace(
             work,
             model=models.at_depth(work.model, self.depth),
-            trainable=tuple(n for n in work.trainable if self.active(n) and n not in gone),
+            trainable=tuple(n for n in work.trainable if self.is_active(n) and n not in gone),
             edits=tuple(edits),
             scalars=at_stage(work.scalars, self.index),
             down=received,
-            up=tuple(p.only(lambda i: i.is_table or self.active(i.parameter)) for p in work.up),
-            keep=tuple(n for n in work.keep if n in names or (n not in described and self.attached(n))),
-            reference=work.reference if isinstance(work.reference, bool) else tuple(filter(copied, work.reference)),
+            up=tuple(p.only(lambda i: i.is_table or self.is_active(i.parameter)) for p in work.up),
+            keep=tuple(n for n in work.keep if n in names or (n not in described and self.is_attached(n))),
+            reference=work.reference if isinstance(work.reference, bool) else tuple(filter(is_copied, work.reference)),
         )
 
 
@@ -263,7 +263,7 @@ class Schedule:
         """Stages that a client may train in this round, best first.  A client takes the first that fits its budgets."""
         return (self.stage(round),)
 
-    def scored(self, reached: Collection[int]) -> Stage | None:
+    def evaluated_stage(self, reached: Collection[int]) -> Stage | None:
         """The one of ``offered`` as which the server's models are evaluated, if it isn't the round's stage (None).
 
         ``reached`` has the indices of those whose updates the server has taken in so far.

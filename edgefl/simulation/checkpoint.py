@@ -68,7 +68,7 @@ def checkpoint_of(run: SimulationRun) -> tuple[dict[str, Tensor], dict[str, Any]
             tensors[ROWS], state[FACTS] = kept
     else:
         # shapes without values, except for tensors that were created during the run
-        state["shapes"] = to_data({a: TensorSpec.of(t) for a, t in learning.state.tensors.items()})
+        state["shapes"] = to_data({a: TensorSpec.from_tensor(t) for a, t in learning.state.tensors.items()})
         tensors |= {a: t for a, t in learning.state.tensors.items() if not t.is_meta}
     return tensors, state
 
@@ -161,7 +161,7 @@ def _load_flights(parts: RunParts, air: InFlight, tensors: Mapping[str, Tensor],
     flights = []
     for row in raw["rows"]:
         client, (dispatch, state) = row["flight"]["client"], dispatches[row["dispatch"]]
-        plan = parts.planner.plan(*setup.place(client), dispatch.round, stages[row["stage"]], tuple(row["old"]))
+        plan = parts.planner.plan(*setup.cell_indices(client), dispatch.round, stages[row["stage"]], tuple(row["old"]))
         flights.append(Flight.from_data(row["flight"], plan, dispatch))
         if isinstance(parts.learning, Training):
             parts.learning.resume(client, plan, state, dispatch, row["metered"], row["trains"])

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import simpy
 
-from edgefl.cost import carried, joules_of
+from edgefl.cost import carried_bits, joules_of
 from edgefl.planning.planner import Plan
 from edgefl.simulation.clock import CUTS, PHASES, Clock, Steps
 from edgefl.simulation.closed_form import (
@@ -122,7 +122,7 @@ def client(env: Clock, flight: Flight, lines: Lines) -> Generator[simpy.Event, A
                 over, (stop, why) = flight.began + seconds, flight.stop(seconds)
                 if stop < over:
                     yield env.at(stop, CUTS, flight.client)
-                    flight.leave(env.now - flight.began, moved_alone(flight, env.now))
+                    flight.leave(env.now - flight.began, own_link_bits(flight, env.now))
                     raise CutShort(why)
                 yield env.at(over, PHASES, flight.client)
                 flight.leave(seconds, bits)
@@ -137,7 +137,7 @@ def client(env: Clock, flight: Flight, lines: Lines) -> Generator[simpy.Event, A
         if env.now < flight.sent:  # it hasn't begun
             flight.sent = flight.began = env.now
         if flight.flowing == -inf:  # else what was moved over the line is counted
-            moved = moved_alone(flight, env.now) if lines[flight.phase] is None else 0.0
+            moved = own_link_bits(flight, env.now) if lines[flight.phase] is None else 0.0
             flight.leave(env.now - flight.began, moved)
     flight.ended = env.now
     return flight
@@ -156,18 +156,18 @@ def transfer(env: Clock, flight: Flight, line: SharedLine) -> Steps:
     try:
         yield from line.carry(flight, stop)
     finally:
-        left = line.left(flight)
+        left = line.withdraw(flight)
         flight.leave(env.now - flight.began, min(max(bits - left, 0.0), bits))
     if left > 0:
         raise CutShort(why)
 
 
-def moved_alone(flight: Flight, now: float) -> float:
+def own_link_bits(flight: Flight, now: float) -> float:
     """Bits that a transfer over the client's own link has moved."""
     if flight.phase == AT_COMPUTE:
         return 0.0
     way = flight.phase // 2
-    return float(carried(now - flight.began, flight.latency[way], flight.rates[way], flight.bits[way]))
+    return float(carried_bits(now - flight.began, flight.latency[way], flight.rates[way], flight.bits[way]))
 
 
 # --- many clients ----------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from edgefl import seeds
 from edgefl.planning.client_evaluation import Scored, Scoring, ScoringPlanner
-from edgefl.planning.versions import frozen, older, preinstalled
+from edgefl.planning.versions import frozen_addresses, older, preinstalled_items
 from edgefl.records import UNSET
 from edgefl.records.clients import ScoredClient
 from edgefl.records.record import Maybe
@@ -71,7 +71,7 @@ def _stale_of(run: SimulationRun) -> Callable[[int, Description, Stage], tuple[s
         variant = run.parts.setup.variant_of(client)
         key = int(trained.of[client]), int(seen.of[client]), work.kind, variant, stage.index
         if key not in known:
-            old = older(frozen(work, stage), trained.states[key[0]], current)
+            old = older(frozen_addresses(work, stage), trained.states[key[0]], current)
             known[key] = older(old, seen.states[key[1]], current)
         return known[key]
 
@@ -88,9 +88,9 @@ def _note_received(run: SimulationRun, scored: Scored) -> None:
     for client, scoring in scored.scorings.items():
         clients.setdefault(id(scoring), []).append(client)
     for key, members in clients.items():
-        received.sent(np.array(members), scorings[key].down, run.state.versions)
-    received.changed()  # nobody asks for it
-    if received.crowded:
+        received.record_download(np.array(members), scorings[key].down, run.state.versions)
+    received.pop_changed_clients()  # nobody asks for it
+    if received.is_crowded:
         received.thin(run.state.versions)
 
 
@@ -121,8 +121,8 @@ def _reports(
         # on the current model, with the parts of it that are the client's own
         form, start = scoring.form, (scoring.kind, scoring.variant, scoring.stage.index, scoring.old)
         if start not in wires:
-            wires[start] = state.wire(form, preinstalled(form, scoring.down, state.versions))
-        inputs, own = wires[start], learning.kept.of(client, form.keep) if form.keep else None
+            wires[start] = state.wire(form, preinstalled_items(form, scoring.down, state.versions))
+        inputs, own = wires[start], learning.kept.client_values(client, form.keep) if form.keep else None
         if own is not None:
             inputs = {name: tensor for name, tensor in inputs.items() if name not in own.names}
         task = TrainingTask(

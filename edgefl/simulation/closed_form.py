@@ -2,7 +2,7 @@
 
 A flight downloads, computes (it loads its model from storage first) and uploads.  It ends by itself when its update
 arrives or a drawn failure occurs.  It is cut short when its client goes offline, its battery is empty or the round
-ends, whichever comes first.  ``closed`` computes independent flights in closed form, which ``client`` plays as
+ends, whichever comes first.  ``land_flights`` computes independent flights in closed form, which ``client`` plays as
 a process.
 """
 
@@ -16,7 +16,7 @@ from math import inf
 import numpy as np
 
 from edgefl.arrays import Booleans, Floats, Integers
-from edgefl.cost import Phases, carried, joules_of
+from edgefl.cost import Phases, carried_bits, joules_of
 from edgefl.devices.failures import BEFORE, CORRUPTED, DOWNLOAD, TRAINING, TRUNCATED, UPLOAD, Failures
 from edgefl.planning.planner import Plan
 from edgefl.planning.versions import Versions
@@ -145,19 +145,19 @@ class Landings:
         return down + busy + up
 
     @property
-    def finished(self) -> Booleans:
+    def finished_mask(self) -> Booleans:
         """Mask of flights whose update arrived intact and wasn't rejected."""
         return np.asarray(self.outcome == FINISHED)
 
     @property
-    def downloaded(self) -> Booleans:
+    def downloaded_mask(self) -> Booleans:
         """Mask of flights whose download is complete."""
         return np.asarray(self.phase >= AT_COMPUTE)
 
     @property
     def lost_download_bytes(self) -> Integers:
         """Bytes carried by downloads that aren't complete."""
-        return np.where(self.downloaded, 0, self.carried_download_bytes)
+        return np.where(self.downloaded_mask, 0, self.carried_download_bytes)
 
     @property
     def lost_upload_bytes(self) -> Integers:
@@ -170,7 +170,7 @@ class Landings:
         return self.download_seconds + self.compute_seconds + self.upload_seconds
 
 
-def closed(flights: Flights, deadline: float = inf, wanted: int | None = None) -> Landings:
+def land_flights(flights: Flights, deadline: float = inf, wanted: int | None = None) -> Landings:
     """Results of flights that don't share a link, in closed form.
 
     Flights still under way at the virtual time ``deadline`` are late; so are those after the arrival of ``wanted``
@@ -208,7 +208,7 @@ def closed(flights: Flights, deadline: float = inf, wanted: int | None = None) -
     ]
     moved, latency, rates = [], flights.phases.latency, flights.phases.rates
     for direction, step in ((0, AT_DOWNLOAD), (1, AT_UPLOAD)):
-        part = carried(spent[direction * 2], latency[direction], rates[direction], ends.bits[direction])
+        part = carried_bits(spent[direction * 2], latency[direction], rates[direction], ends.bits[direction])
         moved.append(np.where(cut & (phase <= step), np.where(phase == step, part, 0.0), ends.bits[direction]))
     fetching, computing, sending = spent
     down_bytes, up_bytes = ((bits // 8).astype(np.int64) for bits in moved)

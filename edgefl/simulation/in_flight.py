@@ -44,7 +44,7 @@ class InFlight:
         self._arrivals += flight.outcome == FINISHED
         self._tell()
 
-    def landed(self, landings: float = 1, arrivals: float = inf) -> simpy.Event:
+    def landing_event(self, landings: float = 1, arrivals: float = inf) -> simpy.Event:
         """An event after so many landings or arrivals since the last ``take``, or when nobody is under way."""
         event = simpy.Event(self.env)
         self._awaited = landings, arrivals, event
@@ -63,7 +63,7 @@ class InFlight:
         """End all flights under way as late."""
         for process in list(self._processes.values()):
             process.interrupt(LATE)
-        yield self.landed(inf)
+        yield self.landing_event(inf)
 
     def take(self) -> list[Flight]:
         """Flights that have landed since the last call, sorted by time and client."""

@@ -77,7 +77,7 @@ class KeptValues:
         self._untrimmed = 0
         self._lock = Lock()
 
-    def put(self, tensors: Mapping[str, Tensor]) -> Spilled:
+    def write(self, tensors: Mapping[str, Tensor]) -> Spilled:
         """Write what a training left to the disk; threads may do so at once.  Raises RunError if that fails."""
         with self._lock:
             self._spill = self._spill or TensorFile(self._saved.folder)
@@ -95,7 +95,7 @@ class KeptValues:
         """The client keeps these values from now on.  Others that it keeps stay: a shallower stage has fewer blocks."""
         self._since.setdefault(client, {}).update(dict.fromkeys(left.layout.names, left))
 
-    def of(self, client: int, names: Collection[str]) -> Kept | None:
+    def client_values(self, client: int, names: Collection[str]) -> Kept | None:
         """What the client keeps under these names, to be read when its training begins; None if it keeps none of them.
 
         It stays readable at least until the client, which is then busy, leaves other values.
@@ -117,21 +117,21 @@ class KeptValues:
         whose training may be reading them.  Raises RunError if the file can't be written.
         """
         clients = self._saved.clients
-        if writes := sorted(self._since.keys() | self._scattered(busy)):
+        if writes := sorted(self._since.keys() | self._scattered_clients(busy)):
             new: dict[int, StoredTensors] = {}
             with new_file(self._saved.folder, round) as writer:
                 for client in writes:
                     held = clients[client].tensors() if client in clients else {}
                     held |= _read(self._since.get(client, {}))
                     held = dict(sorted(held.items()))  # a worker's report has them in another order
-                    layout = TensorLayout.of(held)
+                    layout = TensorLayout.from_tensors(held)
                     layout = self._layouts.setdefault(layout, layout)
                     new[client] = StoredTensors("", writer.add(held.values()), layout, layout.names)
             clients.update((client, replace(stored, path=str(writer.path))) for client, stored in new.items())
             self._since, self._spill = {}, None
         return self._saved.to_data() if clients else None
 
-    def _scattered(self, busy: Collection[int]) -> set[int]:
+    def _scattered_clients(self, busy: Collection[int]) -> set[int]:
         """Clients whose values should move, because most of their file belongs to no client any more."""
         needed: dict[str, int] = {}
         for client, stored in self._saved.clients.items():
@@ -168,7 +168,7 @@ class Deposited(Future[Update]):
         try:
             update = training.result()
             if update.kept:
-                update = replace(update, kept=self._store.put(update.kept))
+                update = replace(update, kept=self._store.write(update.kept))
         except Exception as error:
             self.set_exception(error)
         else:

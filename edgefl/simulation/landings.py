@@ -9,7 +9,7 @@ from math import inf
 import numpy as np
 
 from edgefl.planning.planner import Plan
-from edgefl.planning.versions import computed_once
+from edgefl.planning.versions import activations_address
 from edgefl.records.host import HostWork
 from edgefl.simulation.client import Flight, landings
 from edgefl.simulation.closed_form import EMPTY, FINISHED, REJECTED, Dispatch, Landings
@@ -28,7 +28,7 @@ def land_cohort(
     update_clients(run, landed, plans, [dispatch] * len(plans))
     of = zip(landed.client.tolist(), plans, strict=True)
     flown = [Arrival(client, plan, dispatch.round, dispatch.number) for client, plan in of]
-    finished = landed.finished.tolist()
+    finished = landed.finished_mask.tolist()
     arrivals = [arrival for arrival, there in zip(flown, finished, strict=True) if there]
     learning.expect(arrivals, tally.stage)
     updates: list[Update | None] = [None] * len(flown)
@@ -39,9 +39,9 @@ def land_cohort(
             if arrived and update is not None and update.refused is not None:
                 outcome[index] = REJECTED
         landed = replace(landed, outcome=outcome)
-        arrivals = [arrival for arrival, there in zip(flown, landed.finished.tolist(), strict=True) if there]
+        arrivals = [arrival for arrival, there in zip(flown, landed.finished_mask.tolist(), strict=True) if there]
     if needs_loss:
-        columns = zip(flown, landed.finished.tolist(), landed.virtual_seconds.tolist(), updates, strict=True)
+        columns = zip(flown, landed.finished_mask.tolist(), landed.virtual_seconds.tolist(), updates, strict=True)
         for arrival, arrived, seconds, update in columns:
             if arrived:
                 learn(arrival, seconds, update, tally)
@@ -56,7 +56,7 @@ def land_flight(run: SimulationRun, flight: Flight, tally: Tally) -> Arrival | N
     factor = factors.get(stale)
     if factor is None:
         factor = factors[stale] = parts.policy.weight(stale)
-    if parts.roster.moving or parts.batteries is not None:
+    if parts.roster.may_change or parts.batteries is not None:
         update_clients(run, landings([flight]), [flight.plan], [flight.dispatch])
     arrived, update = flight.outcome == FINISHED, None
     arrival = Arrival(flight.client, flight.plan, flight.dispatch.round, flight.dispatch.number, stale, factor)
@@ -94,12 +94,12 @@ def update_clients(run: SimulationRun, landed: Landings, plans: Sequence[Plan], 
     if roster.client_versions.keeping:
         # plans that differ in devices or samples share their downloads
         versions, groups = roster.client_versions, dict[tuple[int, int, str | None], list[int]]()
-        for row in np.flatnonzero(landed.downloaded).tolist():
-            computed = computed_once(plans[row].form) if landed.outcome[row] == FINISHED else None
+        for row in np.flatnonzero(landed.downloaded_mask).tolist():
+            computed = activations_address(plans[row].form) if landed.outcome[row] == FINISHED else None
             # by identity, as ``plans`` and ``dispatches`` hold the objects: two equal ones would only be two calls
             groups.setdefault((id(plans[row].down), id(dispatches[row].versions), computed), []).append(row)
         for (_, _, computed), rows in groups.items():
-            versions.sent(landed.client[rows], plans[rows[0]].down, dispatches[rows[0]].versions, computed)
+            versions.record_download(landed.client[rows], plans[rows[0]].down, dispatches[rows[0]].versions, computed)
     if batteries is not None:
         # an empty battery has spent its whole charge: a rest by rounding would let the next dispatch choose the client
         spent = np.where(landed.outcome == EMPTY, inf, landed.energy_joules)

@@ -44,7 +44,7 @@ class Fifo:
                 over = flight.served + bits / rate
                 yield env.at(stop, CUTS) if stop < over else env.at(over, PHASES, flight.client)
 
-    def left(self, flight: Flight) -> float:
+    def withdraw(self, flight: Flight) -> float:
         """All bits before the client's turn, then those that aren't moved yet."""
         bits, rate = self._of(flight)
         served, now = flight.served, self.env.now
@@ -92,7 +92,7 @@ class FairShare:
             self._settle_soon()
         yield from self.env.first(self._events[flight.client], stop, CUTS)
 
-    def left(self, flight: Flight) -> float:
+    def withdraw(self, flight: Flight) -> float:
         """Nothing of what is complete; else what is left at the rate since all rates were found anew."""
         if self._events.pop(flight.client).triggered:
             return 0.0
@@ -192,7 +192,7 @@ SharedLine = Fifo | FairShare
 """A line that clients share.
 
 ``carry`` is the transfer of a flight's phase, a part of its client's process; at the time ``stop`` it is broken off.
-The client comes in the order ``comes`` of the events of one time.  ``left`` are the bits that are left of a transfer,
+The client comes in the order ``comes`` of the events of one time.  ``withdraw`` are the bits that are left of a transfer,
 which leaves the line.
 """
 Lines = Mapping[int, SharedLine | None]

@@ -10,7 +10,7 @@ import simpy
 
 from edgefl import registry
 from edgefl.errors import PluginError
-from edgefl.registry.faults import shown
+from edgefl.registry.faults import safe_repr
 from edgefl.simulation.client import Flight
 from edgefl.simulation.learning import Arrival
 from edgefl.simulation.policies import Policy
@@ -36,7 +36,7 @@ edgefl's own policies send at most 21: the 20 flights per update after which a r
 def policy_fault(policy: Policy, what: str) -> PluginError:
     """The error of a policy, as the line that the user reads: its name and file, its class, and what is wrong."""
     name = policy.options.name
-    return PluginError(f"{registry.described('round policy', name)}: {type(policy).__qualname__}.play() {what}")
+    return PluginError(f"{registry.describe_part('round policy', name)}: {type(policy).__qualname__}.play() {what}")
 
 
 class PolicyRules:
@@ -51,7 +51,7 @@ class PolicyRules:
         over = policy.over(run.now)
         self.late = max(run.now + options.patience, over if over < inf else -inf)
         self._run, self._policy = run, policy
-        self._places = max(cohort, options.concurrency or 0, policy.wanted(cohort, cohort) or 0)
+        self._places = max(cohort, options.concurrency or 0, policy.updates_needed(cohort, cohort) or 0)
         self._version, self._sent, self._waits = run.at.version, 0, 0
         self._mark: tuple[object, float] | None = None
         self._handed: set[Flight] = set()
@@ -68,7 +68,7 @@ class PolicyRules:
         """What the policy waits for, if it is an event, and if the round still moves."""
         if not isinstance(event, simpy.Event):
             raise self.fault(
-                f"yielded {shown(event)}, which is no event: what takes time is written "
+                f"yielded {safe_repr(event)}, which is no event: what takes time is written "
                 "`yield from server.next_landed(...)`, play_cohort(...) or pass_until(...)"
             )
         self._waits += 1
@@ -113,7 +113,7 @@ class PolicyRules:
         """Note that a client is received."""
         if flight not in self._handed:
             raise self.fault(
-                f"received {'a client twice' if isinstance(flight, Flight) else shown(flight)}: server.receive() takes "
+                f"received {'a client twice' if isinstance(flight, Flight) else safe_repr(flight)}: server.receive() takes "
                 "each client that server.next_landed() returned once; None is no client: the round gives up"
             )
         self._handed.remove(flight)
@@ -137,7 +137,7 @@ class PolicyRules:
         held = {(update.client, update.number): update for update in self._held}
         for update in updates:
             if not isinstance(update, Arrival) or held.pop((update.client, update.number), None) is None:
-                what = f"the update of client {update.client}" if isinstance(update, Arrival) else shown(update)
+                what = f"the update of client {update.client}" if isinstance(update, Arrival) else safe_repr(update)
                 raise self.fault(
                     f"aggregated {what}, which isn't there: server.aggregate() takes each update that server.receive() "
                     "or play_cohort() returned in this round once"
@@ -157,7 +157,7 @@ class PolicyRules:
     def ends(self, outcome: object) -> None:
         """Note that the round ends with this outcome."""
         if not (isinstance(outcome, str) and outcome in OUTCOMES):
-            raise self.fault(f"returned {shown(outcome)}, not the round's outcome: {', '.join(OUTCOMES)}")
+            raise self.fault(f"returned {safe_repr(outcome)}, not the round's outcome: {', '.join(OUTCOMES)}")
         if self._handed:
             raise self.fault(
                 f"didn't receive {len(self._handed)} of the clients that server.next_landed() returned: each goes to "
@@ -176,7 +176,7 @@ class PolicySteps(Generator[simpy.Event, Any, Any]):
     def __init__(self, rules: PolicyRules, steps: object):
         if not isinstance(steps, Generator):
             raise rules.fault(
-                f"returned {shown(steps)}, not a generator: play is a SimPy process, with `yield from` before what "
+                f"returned {safe_repr(steps)}, not a generator: play is a SimPy process, with `yield from` before what "
                 "takes time, such as server.next_landed()"
             )
         self._rules, self._steps = rules, steps

@@ -103,7 +103,7 @@ def _verdict_record(roster: Roster, client: int, verdict: Verdict, round: int, c
         round=round,
         client=client,
         clients=clients,
-        **_assigned(plan),
+        **_assigned_fields(plan),
         **{name: getattr(verdict, name) for name in same},
         joules_limit=UNSET if roster.spent is None else verdict.joules_limit,
         costs=plan.amounts,
@@ -146,7 +146,7 @@ class ClientLines:
         }
         # in a large fleet nothing is trained: a call for each line would take a fifth of the time
         measured = [
-            _UNMEASURED if update is None else self._measured(client, plan, update)
+            _UNMEASURED if update is None else self._measured_json(client, plan, update)
             for client, plan, update in zip(landings.client.tolist(), plans, updates, strict=True)
         ]
         return self._columns.lines(columns, measured, list(map(self._text, plans)))
@@ -163,12 +163,12 @@ class ClientLines:
                 known[key] = orjson.dumps(setting.training.scalars_of(key[1], pattern)["lr"])
         return {"lr": [known[plan.kind, int(round)] for plan, round in zip(plans, base_rounds, strict=True)]}
 
-    def _measured(self, client: int, plan: Plan, update: Update) -> bytes:
+    def _measured_json(self, client: int, plan: Plan, update: Update) -> bytes:
         """JSON of what was measured of a client's work, and of the metrics that its steps wrote, without brackets."""
         if update.trace is None and not update.metrics:
             return _UNMEASURED
         source, predicted = self.setup.clients.client(client), plan.compute
-        measured = _measured(plan.form, source, predicted, update.trace, update.peak_memory_bytes)
+        measured = _measured_fields(plan.form, source, predicted, update.trace, update.peak_memory_bytes)
         return inner(written.TrainingRecord(**measured, metrics=update.metrics or UNSET))
 
     def _text(self, plan: Plan) -> bytes:
@@ -176,7 +176,7 @@ class ClientLines:
         entry = self._texts.get(id(plan))  # which holds the plan, so that no other gets its id
         if entry is None:
             moved = {**_fields(written.Downloads, plan.traffic), **_fields(written.Uploads, plan.traffic)}
-            planned = written.Planned(**_assigned(plan), **_costs(plan.compute), **moved)
+            planned = written.Planned(**_assigned_fields(plan), **_costs(plan.compute), **moved)
             entry = self._texts[id(plan)] = (plan, inner(planned))
         return entry[1]
 
@@ -238,7 +238,7 @@ def server_record(
         steps=[p.step for p in work.passes],
         seconds=seconds,
         **_fields(written.WorkCost, computed),
-        **_measured(work, setup.clients.server(), computed, trace, peak),
+        **_measured_fields(work, setup.clients.server(), computed, trace, peak),
     )
 
 
@@ -260,8 +260,8 @@ def scored_record(
         client=client,
         eligible=eligible,
         metrics=metrics,
-        **_assigned(scoring),
-        **_measured(scoring.form, source, compute, trace, peak),
+        **_assigned_fields(scoring),
+        **_measured_fields(scoring.form, source, compute, trace, peak),
         **_costs(compute),
         **_fields(written.Downloads, scoring.traffic),
         **{name: getattr(scoring.price, name).item() for name in spent},
@@ -276,7 +276,7 @@ def _fields(group: type[Record], of: object) -> dict[str, Any]:
     return {name: getattr(of, name) for name in types_of(group)}
 
 
-def _assigned(plan: Plan | Scoring) -> dict[str, Any]:
+def _assigned_fields(plan: Plan | Scoring) -> dict[str, Any]:
     """The fields of ``Assigned``."""
     return {
         "kind": plan.kind, "device": plan.device.name, "link": plan.link.name, "samples": plan.samples,
@@ -289,7 +289,7 @@ def _costs(cost: ComputeCost) -> dict[str, Any]:
     return _fields(written.ClientCostRecord, cost) | {"memory_bytes": written.MemoryParts(**cost.memory_bytes)}
 
 
-def _measured(
+def _measured_fields(
     work: Description, source: Source, predicted: ComputeCost, trace: StepTrace | None, peak: int | None
 ) -> dict[str, Any]:
     """The fields of ``MeasuredRecord``."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edgefl.arrays import Booleans, Floats, Integers
-from edgefl.cost import carried
+from edgefl.cost import carried_bits
 from edgefl.cost.relay_traffic import shared_bytes, summed_bytes
 from edgefl.devices import Relays
 from edgefl.planning.planner import Plan
@@ -41,7 +41,7 @@ class Tier:
         numbers = numbers.astype(np.int64)
         down = self.bytes_of(shared_bytes, of, [plan.down for plan in flights.plans], len(numbers))
         factors = self.relays.jitter(self.seed, number, numbers)
-        lost = self.relays.lost(self.seed, number, numbers)
+        lost = self.relays.lost_mask(self.seed, number, numbers)
         at = flights.dispatch.at
         return Relayed(self, numbers, of, at, down, factors, lost, at + self.seconds(0, down, factors[0]))
 
@@ -119,7 +119,7 @@ class Relayed:
         return np.asarray(self.fetched[self.of])
 
     @property
-    def kept(self) -> Booleans:
+    def alive_mask(self) -> Booleans:
         """Mask of flights whose relay isn't lost."""
         return np.asarray(~self.lost[self.of])
 
@@ -130,12 +130,12 @@ class Relayed:
         of = np.searchsorted(self.numbers, tier.relays.of[landed.client])
         closed = np.zeros(relays)
         np.maximum.at(closed, of, landed.ended)
-        sent = np.flatnonzero(landed.finished & ~self.lost[of])
+        sent = np.flatnonzero(landed.finished_mask & ~self.lost[of])
         up = tier.bytes_of(summed_bytes, of[sent], [plans[flight].form.up for flight in sent.tolist()], relays)
         ended = closed + tier.seconds(1, up, self.factors[1])
         down = np.where(closed < self.fetched, self._moved_until(closed), self.down)
         last = int(np.argmax(ended))
-        gone = landed.finished & self.lost[of]
+        gone = landed.finished_mask & self.lost[of]
         if gone.any():
             outcome, phase = landed.outcome.copy(), landed.phase.copy()
             outcome[gone], phase[gone] = RELAY_LOST, AT_UPLOAD
@@ -155,4 +155,4 @@ class Relayed:
         latency, rate = self.tier.pace(0, self.factors[0])
         if not np.isfinite(rate).all():  # nothing but the latency takes time
             return np.zeros(len(at), np.int64)
-        return (carried(at - self.at, latency, rate, 8 * self.down) // 8).astype(np.int64)
+        return (carried_bits(at - self.at, latency, rate, 8 * self.down) // 8).astype(np.int64)

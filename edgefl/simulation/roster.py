@@ -18,7 +18,7 @@ from edgefl.cost import numbers_of
 from edgefl.planning.eligibility import Verdicts, gate
 from edgefl.planning.judge import choose_stages
 from edgefl.planning.planner import Plan, PlanCell, Planner, WorkKey
-from edgefl.planning.versions import ClientVersions, Versions, frozen, older
+from edgefl.planning.versions import ClientVersions, Versions, frozen_addresses, older
 from edgefl.schedules import Stage
 from edgefl.work import Address
 
@@ -104,13 +104,13 @@ class Roster:
     def verdicts(self, clients: Integers) -> Verdicts:
         """Verdicts on these clients, with all margins."""
         setup, costs = self.planner.setup, {n: self.of_cells(n)[self.cell[clients]] for n in self.names}
-        of_device, of_job = setup.fleet.memory_of_device[clients], setup.of_job(clients, self.spent)
+        of_device, of_job = setup.fleet.memory_of_device[clients], setup.job_budget_mask(clients, self.spent)
         return gate(costs, self.budgets(clients), of_device, of_job)
 
     # judging --------------------------------------------------------------------------------------------------------
 
     @property
-    def moving(self) -> bool:
+    def may_change(self) -> bool:
         """Whether the verdict on a client may change with each of its rounds."""
         return self.client_versions.keeping or self.spent is not None
 
@@ -129,10 +129,10 @@ class Roster:
         works = {(k, v, s.index): (self.planner.form(k, round, s, v)[0], s) for k, v in variants for s in stages}
         key = frozenset((at, self.planner.revisions[at]) for at in works)
         before, self._order = self._order, tuple(stage.index for stage in stages)
-        updated = self.client_versions.changed()
+        updated = self.client_versions.pop_changed_clients()
         if self._spenders:
             updated, self._spenders = np.unique(np.concatenate([updated, *self._spenders])), []
-        if self.client_versions.keeping and (self.client_versions.crowded or key != self._key):
+        if self.client_versions.keeping and (self.client_versions.is_crowded or key != self._key):
             # asynchronous runs have many versions, but few sets of stale copies
             self.client_versions.thin(current)
             self._olds = {}
@@ -140,7 +140,7 @@ class Roster:
             self._key = key
             self._versions, self._numbers = {}, {}
             self.cells, self._costs, self._numbers_of = [], self._costs[:0], self._numbers_of[:0]
-            self._frozen = {at: frozen(work, stage) for at, (work, stage) in works.items()}
+            self._frozen = {at: frozen_addresses(work, stage) for at, (work, stage) in works.items()}
             takes_part = np.zeros(len(self.cell), bool)
             for kind in kinds:
                 takes_part[setup.of_kind(kind)] = True
@@ -153,7 +153,7 @@ class Roster:
             moved = self._note_frozen(current)
             if before != self._order:  # the offered stages take turns
                 same = next(i for i, (a, b) in enumerate(zip(before, self._order, strict=True)) if a != b)
-                moved = np.union1d(moved, np.flatnonzero(~self._placed(self._order[:same])))
+                moved = np.union1d(moved, np.flatnonzero(~self._fitting_mask(self._order[:same])))
             affected = np.union1d(updated, moved) if len(moved) else updated
             affected = affected[self.cell[affected] != NO_CELL]
         changed = [self._judge(affected[i : i + CHUNK], round, stages, current) for i in range(0, len(affected), CHUNK)]
@@ -169,10 +169,10 @@ class Roster:
                 self._olds = {known: old for known, old in self._olds.items() if known[1:] != key}
                 members = self.planner.setup.of_variant(*key[:2])
                 # clients that fit an earlier stage don't use this one
-                moved.append(members[~self._placed(self._order[: self._order.index(key[2])], members)])
+                moved.append(members[~self._fitting_mask(self._order[: self._order.index(key[2])], members)])
         return np.unique(np.concatenate(moved)) if moved else np.zeros(0, np.int64)
 
-    def _placed(self, stages: Sequence[int], clients: Integers | slice = slice(None)) -> Booleans:
+    def _fitting_mask(self, stages: Sequence[int], clients: Integers | slice = slice(None)) -> Booleans:
         """Mask of these clients (default: all) that fit one of these stages, by their last verdicts."""
         fits: Booleans = self.eligible[clients] & np.isin(self.stage[clients], stages)
         return fits
@@ -222,7 +222,7 @@ class Roster:
         numbers, new = np.empty(len(first), np.int32), list[PlanCell]()
         for index, position in enumerate(first):
             client = int(clients[position])
-            cell = PlanCell(*setup.place(client), self._old(int(held[position]), client, stage, current))
+            cell = PlanCell(*setup.cell_indices(client), self._old(int(held[position]), client, stage, current))
             number = self._numbers.get((cell, stage.index))
             if number is None:
                 number = self._numbers[cell, stage.index] = len(self.cells) + len(new)

@@ -12,7 +12,7 @@ from edgefl.planning.round_options import RoundOptions
 from edgefl.schedules import Stage
 from edgefl.simulation.client import Flight, flights_from, landings
 from edgefl.simulation.clock import LAST, Steps
-from edgefl.simulation.closed_form import FINISHED, Flights, Landings, closed
+from edgefl.simulation.closed_form import FINISHED, Flights, Landings, land_flights
 from edgefl.simulation.cohort import candidates, cohort_size, dispatch_clients, dispatch_one
 from edgefl.simulation.in_flight import InFlight
 from edgefl.simulation.landings import land_cohort, land_flight, record_processed
@@ -126,7 +126,7 @@ class RoundServer:
         self._short = False
         if free <= 0 or self.landed >= self._most:
             return
-        if run.parts.roster.moving:
+        if run.parts.roster.may_change:
             run.judge(self.round)  # landed clients hold newer copies, or have spent joules
         chosen = self._choose(free)
         if len(clients := chosen.clients):
@@ -157,7 +157,7 @@ class RoundServer:
             if air.queue and not gives_up:
                 return self._rules.hands(air.queue.popitem(last=False)[1])
             if air.flying and not gives_up:
-                landed = air.landed()
+                landed = air.landing_event()
                 yield from self.run.env.first(landed, self.now + retry if self._short else inf, LAST)
                 if landed.triggered:
                     continue
@@ -203,12 +203,12 @@ class RoundServer:
         relayed = None if parts.tier is None else parts.tier.send(flights)
         kept: Booleans | bool = True
         if relayed is not None:
-            flights, kept = replace(flights, begins=relayed.begins), relayed.kept
-        wanted, over = parts.policy.wanted(self.cohort(), len(clients)), parts.policy.over(self.now)
+            flights, kept = replace(flights, begins=relayed.begins), relayed.alive_mask
+        wanted, over = parts.policy.updates_needed(self.cohort(), len(clients)), parts.policy.over(self.now)
         plans, go = list(flights.plans), (flights.ends.outcome == FINISHED) & kept
         if closed_form := parts.flown is None and run.air is None:
-            landed = closed(flights, over, wanted)
-            go = landed.finished & kept
+            landed = land_flights(flights, over, wanted)
+            go = landed.finished_mask & kept
         parts.learning.send(list(zip(clients.tolist(), plans, go.tolist(), strict=True)), dispatch, in_order=True)
         if parts.flown is not None:
             landed = parts.flown(flights)
@@ -226,7 +226,7 @@ class RoundServer:
         """The cohort's processes, until enough updates have arrived or the round is over; the others are late."""
         air = self.air
         air.launch(flights_from(flights))
-        enough = air.landed(len(flights), inf if wanted is None else wanted)
+        enough = air.landing_event(len(flights), inf if wanted is None else wanted)
         yield from self.run.env.first(enough, over, LAST)
         if air.flying:
             yield from air.cut()
@@ -276,7 +276,7 @@ class RoundServer:
             return False
         if (waited := self.now - self.began) > options.patience:
             raise self._below_quorum(outcome, arrived, f", after {waited:g} s of waiting")
-        if run.parts.roster.moving:
+        if run.parts.roster.may_change:
             run.judge(self.round)  # the selected clients hold newer copies now, or have spent joules
         return True
 
@@ -296,7 +296,7 @@ class RoundServer:
             return "completed"
         if self.options.below_quorum != "skip":
             raise self._below_quorum(self._outcome, self.arrived)
-        if self._outcome == "nobody available" and not self.run.parts.policy.by_time:
+        if self._outcome == "nobody available" and not self.run.parts.policy.is_time_bound:
             yield from self.pass_until(self.now + self.options.retry)
         return self._outcome
 

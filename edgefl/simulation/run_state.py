@@ -120,7 +120,7 @@ class RunProgress:
         return {name: to_data(getattr(self, name)) for name in names}
 
     @property
-    def stopped(self) -> EarlyStop | None:
+    def early_stop(self) -> EarlyStop | None:
         """Why the run ends early, once it does."""
         return (self.watch.stopped if self.watch is not None else None) or self.asked_to_stop
 

@@ -23,7 +23,7 @@ def run_server_works(run: SimulationRun, works: Sequence[Work], when: str, tally
     """Run works of the server in sequence, charged to its device; each changes the state."""
     learning = run.parts.learning
     for index, work in enumerate(works):
-        work = run.parts.setup.staged(work, tally.stage)
+        work = run.parts.setup.restrict_to_stage(work, tally.stage)
         future = learning.submit(work, when, tally.round, index)
         learning.absorb(work, (yield from server_work(run, work, when, future, tally)))
 
@@ -44,7 +44,7 @@ def evaluate(run: SimulationRun, split: str, tally: Tally) -> Steps:
     Without training the result is empty.
     """
     setup = run.parts.setup
-    part = setup.schedule.scored(run.progress.reached)
+    part = setup.schedule.evaluated_stage(run.progress.reached)
     tally.scored_part = UNSET if part is None else part.index
     works = setup.evaluations(split, part or tally.stage)
     when, submit = f"evaluate {split}", run.parts.learning.submit
@@ -100,7 +100,7 @@ def deliver_final(run: SimulationRun, tally: Tally) -> Steps:
         serialised += payload.serialised_bytes * len(clients)
         seconds = Phases(numbers_of(payload.serialised_bytes, 0, 0.0, plan.device, plan.link)).seconds[0]
         slowest = max(slowest, float(had[clients].max()) + seconds)
-        roster.client_versions.sent(clients, (payload,), run.state.versions)
+        roster.client_versions.record_download(clients, (payload,), run.state.versions)
     yield from run.pass_until(run.now + slowest)
     tally.sums.update(download_bytes=bytes_, serialised_download_bytes=serialised, carried_download_bytes=serialised)
     return bytes_

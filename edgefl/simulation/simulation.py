@@ -119,7 +119,7 @@ class Simulation:
             ClientLines(setup),
             Presence(setup.fleet.availability, clients),
             ClientVersions(clients, keeping=keeping and scoring is not None),
-            MetricWatch.of(setup.stop, setup.evaluation.best) if executor is not None else None,
+            MetricWatch.from_options(setup.stop, setup.evaluation.best) if executor is not None else None,
         )
         line = setup.fleet.server_link
         by_event = events or policy.overlapping or (line is not None and (line.download, line.upload) != (None, None))
@@ -133,7 +133,7 @@ class Simulation:
         pause = 0.0 if executor is not None else UNTRAINED_SECONDS
         self._checkpoint_seconds = pause if checkpoint_seconds is None else checkpoint_seconds
         self._last_round: int | None = None
-        self._coverage = DataCoverage.of(setup)
+        self._coverage = DataCoverage.from_setup(setup)
         self._lost: tuple[Any, Excluded | None] = (None, None)
 
     @property
@@ -142,10 +142,10 @@ class Simulation:
         return self.run.state
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the last round has been played: of the schedule, or the one that ended the run early."""
         run = self.run
-        if run.progress.stopped is not None:
+        if run.progress.early_stop is not None:
             return True
         return run.at.round in (run.parts.setup.schedule.rounds, self._last_round)
 
@@ -153,7 +153,7 @@ class Simulation:
         """Write a checkpoint of everything that the next round depends on, and the best weights if they are new."""
         parts, watch = self.run.parts, self.run.progress.watch
         if watch is not None and watch.unwritten is not None:
-            parts.journal.keep_best(parts.setup.method.exported(watch.unwritten), watch.best)
+            parts.journal.keep_best(parts.setup.method.exported_tensors(watch.unwritten), watch.best)
             watch.unwritten = None
         parts.journal.checkpoint(self.run.at.round, *checkpoint_of(self.run))
 
@@ -167,7 +167,7 @@ class Simulation:
         self._last_round = rounds
         if progress.diverged is not None and self._on_divergence == "stop":
             raise self._divergence_error()  # a resumed run
-        if not self.over:
+        if not self.is_over:
             process = run.env.process(self._rounds())
             try:
                 run.env.run(process)
@@ -177,7 +177,7 @@ class Simulation:
                 what = "waits for an event that nothing triggers: nobody is under way, and no time is set"
                 raise policy_fault(run.parts.policy, what) from None
         run.parts.learning.leave()
-        watch, stopped, totals = progress.watch, progress.stopped, progress.totals
+        watch, stopped, totals = progress.watch, progress.early_stop, progress.totals
         return FinalSummary(
             rounds=run.at.round,
             virtual_seconds=run.now,
@@ -191,13 +191,13 @@ class Simulation:
 
     def _rounds(self) -> Steps:
         run, written = self.run, monotonic()
-        while not self.over:
+        while not self.is_over:
             yield from self._round(run.at.round + 1)
             run.at.round += 1
             if run.air is not None:
                 run.air.line_up()
             diverged = run.progress.diverged is not None and self._on_divergence == "stop"
-            if diverged or self.over or monotonic() - written >= self._checkpoint_seconds:
+            if diverged or self.is_over or monotonic() - written >= self._checkpoint_seconds:
                 self.checkpoint()
                 written = monotonic()
             if diverged:
@@ -256,7 +256,7 @@ class Simulation:
         if not (isinstance(answer, str) and answer == "stop"):
             raise RunError(f'on_round returned {answer!r:.80} after round {round}; it may return None, or "stop"')
         progress = self.run.progress
-        if progress.stopped is not None or round in (self.run.parts.setup.schedule.rounds, self._last_round):
+        if progress.early_stop is not None or round in (self.run.parts.setup.schedule.rounds, self._last_round):
             return False
         text = f"stopped after round {round}: on_round asked for it"
         progress.asked_to_stop = EarlyStop(round=round, metric=None, value=None, reason="on_round", text=text)
@@ -318,7 +318,7 @@ class Simulation:
             eligible={kind: len(parts.roster.able(kind)) for kind in kinds},
             samples={kind: setup.samples_of_kind[kind] for kind in kinds},
             eligible_samples={kind: parts.roster.able_samples(kind) for kind in kinds},
-            excluded=self._excluded(kinds),
+            excluded=self._excluded_data(kinds),
             selected=tally.selected,
             unavailable=tally.unavailable,
             under_way=run.under_way(),
@@ -360,7 +360,7 @@ class Simulation:
             )
         parts.on_progress("record", record.to_data())
 
-    def _excluded(self, kinds: Sequence[str]) -> Excluded:
+    def _excluded_data(self, kinds: Sequence[str]) -> Excluded:
         """Samples, classes and modalities that are lost with the ineligible clients of these kinds."""
         roster = self.run.parts.roster
         key, known = self._lost
@@ -369,7 +369,7 @@ class Simulation:
             members = np.zeros(len(roster.eligible), bool)
             for kind in kinds:
                 members[self.run.parts.setup.of_kind(kind)] = True
-            lost = self._coverage.left(members, members & roster.eligible)
+            lost = self._coverage.measure_coverage(members, members & roster.eligible)
             known = Excluded(
                 samples=lost.excluded_samples,
                 lost_classes=lost.lost_classes,
@@ -395,8 +395,8 @@ def _mean_losses(tally: Tally) -> dict[str, float | None]:
 def _freezes(setup: Setup) -> bool:
     """Whether something may be frozen: if everything trains in every round, everything is sent in every round."""
     kinds, stages = setup.method.setting.kinds.values(), setup.schedule.offered
-    active = (stage.active(name) for stage in stages for kind in kinds for name in kind.parameters())
-    return len(setup.schedule.stages) > 1 or not all(active) or any(kind.fixed() for kind in kinds)
+    active = (stage.is_active(name) for stage in stages for kind in kinds for name in kind.parameters())
+    return len(setup.schedule.stages) > 1 or not all(active) or any(kind.fixed_parameters() for kind in kinds)
 
 
 def _learning(

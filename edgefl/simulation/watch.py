@@ -65,7 +65,7 @@ class MetricWatch:
     unwritten: ServerState | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, stop: StopOptions, best: str | None) -> MetricWatch | None:
+    def from_options(cls, stop: StopOptions, best: str | None) -> MetricWatch | None:
         """The watch of a run with these options; None if they follow no metric."""
         kept = best or stop.metric
         if kept is None:

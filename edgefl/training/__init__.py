@@ -2,7 +2,7 @@
 
 from edgefl import garbage
 
-with garbage.left_alone():  # workers on Ray, and spawned ones, begin here
+with garbage.pausing_collection():  # workers on Ray, and spawned ones, begin here
     from edgefl.training.attack import Attack
     from edgefl.training.executors import Executor, Inline, RememberingExecutor, make_executor
     from edgefl.training.node import Node, Sources

@@ -22,7 +22,7 @@ from edgefl.work import Item, Pass, Payload, Source, TensorSpec
 class Attack:
     """An attack of a client, ``fleet.failures.attack: {kind: NAME, share: 20%}``.
 
-    Subclass, give ``Options``, and override ``changed`` for another update, or ``source`` for other data.
+    Subclass, give ``Options``, and override ``attacked_change`` for another update, or ``source`` for other data.
     """
 
     Options: ClassVar[type[AttackOptions]] = AttackOptions
@@ -41,27 +41,29 @@ class Attack:
         """The data that the attacker trains on."""
         return source
 
-    def changed(self, item: Item, change: Tensor) -> Tensor:
+    def attacked_change(self, item: Item, change: Tensor) -> Tensor:
         """The change of a tensor that it sends in place of its own, in float64: value - what it started from."""
         return change
 
-    def sent(self, payload: Payload, tensors: Mapping[str, Tensor], base: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What the attacker sends instead of ``tensors``, by item name: base + ``changed`` (value - base).
+    def attacked_upload(
+        self, payload: Payload, tensors: Mapping[str, Tensor], base: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """What the attacker sends instead of ``tensors``, by item name: base + ``attacked_change`` (value - base).
 
         ``base`` has the values that it started from.  Tables, integers and tensors without a base stay as they are.
         """
-        if type(self).changed is Attack.changed:
+        if type(self).attacked_change is Attack.attacked_change:
             return dict(tensors)
         return {
             item.name: tensors[item.name]
-            if item.beside or item.name not in base or not tensors[item.name].is_floating_point()
-            else self._moved(item, tensors[item.name], base[item.name])
+            if item.is_beside_model or item.name not in base or not tensors[item.name].is_floating_point()
+            else self._attacked_value(item, tensors[item.name], base[item.name])
             for item in payload.items
         }
 
-    def _moved(self, item: Item, value: Tensor, base: Tensor) -> Tensor:
+    def _attacked_value(self, item: Item, value: Tensor, base: Tensor) -> Tensor:
         start = base.to(value.device, torch.float64)
-        return (start + self.changed(item, value.double() - start)).to(value.dtype)
+        return (start + self.attacked_change(item, value.double() - start)).to(value.dtype)
 
     def to_data(self) -> list[Any]:
         """As plain data, from which ``from_data`` makes it again."""
@@ -87,7 +89,7 @@ class _OwnOptions(AttackOptions):
     )
 
     @model_validator(mode="after")
-    def _used(self) -> _OwnOptions:
+    def _reject_unused_factor(self) -> _OwnOptions:
         if self.factor is not None and self.kind == "label-flip":
             raise ValueError(f"factor belongs to kind sign-flip or scaling, not {self.kind}")
         return self
@@ -98,7 +100,7 @@ class SignFlip(Attack):
 
     Options = _OwnOptions
 
-    def changed(self, item: Item, change: Tensor) -> Tensor:
+    def attacked_change(self, item: Item, change: Tensor) -> Tensor:
         """- factor times the change."""
         return -(1.0 if self.options.factor is None else self.options.factor) * change
 
@@ -108,7 +110,7 @@ class Scaling(Attack):
 
     Options = _OwnOptions
 
-    def changed(self, item: Item, change: Tensor) -> Tensor:
+    def attacked_change(self, item: Item, change: Tensor) -> Tensor:
         """Factor times the change."""
         return (10.0 if self.options.factor is None else self.options.factor) * change
 
@@ -149,9 +151,9 @@ class Flipped:
     def batches(self, pass_: Pass, seed: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
         """The honest batches in the same order, with flipped labels where they are private."""
         for pattern, batch in self.honest.batches(pass_, seed):
-            yield pattern, self._flipped(batch) if pass_.data == "private" else batch
+            yield pattern, self._flip_labels(batch) if pass_.data == "private" else batch
 
-    def _flipped(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _flip_labels(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         flipped = dict(batch)
         if "label" in batch:
             label = batch["label"]

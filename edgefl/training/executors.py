@@ -24,7 +24,7 @@ from edgefl.training.node import Node, free_memory
 from edgefl.training.options import ExecutorOptions
 from edgefl.training.pools import warn
 from edgefl.training.processes import ProcessExecutor
-from edgefl.training.task import TrainingTask, deserialised, encode
+from edgefl.training.task import TrainingTask, deserialise, encode
 from edgefl.work.torch_device import device_of, keep_freed_memory
 from edgefl.work.update import Update
 
@@ -84,11 +84,11 @@ class Inline(_Closing):
         future: Future[Update] = Future()
         try:
             try:
-                future.set_result(self._node.run(task))
+                future.set_result(self._node.run_assignment(task))
             except OutOfHostMemory as error:
                 warnings.warn(f"{error}; it runs once more", RuntimeWarning, stacklevel=2)
                 free_memory()
-                future.set_result(self._node.run(task))
+                future.set_result(self._node.run_assignment(task))
         except EdgeflError as error:
             future.set_exception(error)
         return future
@@ -114,7 +114,7 @@ class RememberingExecutor(_Closing):
 
     def submit(self, task: TrainingTask) -> Future[Update]:
         """Submit the task, unless what it gave is remembered: then return a completed future."""
-        if self._works.may_find() and (update := self._remembered(task)) is not None:
+        if self._works.may_find() and (update := self._find_update(task)) is not None:
             known: Future[Update] = Future()
             known.set_result(update)
             return known
@@ -122,13 +122,13 @@ class RememberingExecutor(_Closing):
         future.add_done_callback(partial(self._remember, task))  # before others, who may give what it keeps away
         return future
 
-    def _remembered(self, task: TrainingTask) -> Update | None:
+    def _find_update(self, task: TrainingTask) -> Update | None:
         path = self._works.find(self._key(task))
         if path is None:
             return None
         try:
             head, _, body = self._works.read(path).partition(b"\n")
-            return Update.from_data(json.loads(head), task.work, task.client, deserialised(body))
+            return Update.from_data(json.loads(head), task.work, task.client, deserialise(body))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
             warn(f"{path} is damaged, and its client trains again: {error}")
             return None
@@ -167,7 +167,7 @@ class RememberingExecutor(_Closing):
 def _digest(tensors: Mapping[str, Tensor]) -> str:
     """A hash of these tensors, with their names, dtypes and shapes."""
     held = dict(sorted(tensors.items()))
-    hashed = hashlib.blake2b(json.dumps(TensorLayout.of(held).items).encode(), digest_size=16)
+    hashed = hashlib.blake2b(json.dumps(TensorLayout.from_tensors(held).items).encode(), digest_size=16)
     for tensor in held.values():
         hashed.update(parts_of(tensor)[0])
     return hashed.hexdigest()

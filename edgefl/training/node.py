@@ -20,9 +20,9 @@ from edgefl.errors import EdgeflError, OutOfHostMemory, TrainingError
 from edgefl.training.summed import Adder
 from edgefl.training.task import TrainingTask
 from edgefl.work import CUDA_ROUNDING, NO_METER, SERVER, AllocatorPeak, Meter, Pass, Source, Update, Work, run
-from edgefl.work.meter.allocator_peak import profiling
-from edgefl.work.packed import Buffers, space
-from edgefl.work.torch_device import ran_out, seeded, threads, warm
+from edgefl.work.meter.allocator_peak import is_profiling
+from edgefl.work.packed import Buffers, buffer_bytes
+from edgefl.work.torch_device import is_out_of_memory, seeding_torch, threads, warm
 from edgefl.work.update import HostFigures
 
 
@@ -67,31 +67,31 @@ class Node:
             if self._one_module:
                 self._modules.clear()
                 module = None
-            with seeded(seeds.key(task.seed, "module"), self.device):
+            with seeding_torch(seeds.key(task.seed, "module"), self.device):
                 module = models.build(task.form.model).to(self.device)
             self._modules[key] = module, frozenset(module.state_dict())
         return module
 
-    def run(self, task: TrainingTask, buffer: Tensor | None = None) -> Update:
+    def run_assignment(self, task: TrainingTask, buffer: Tensor | None = None) -> Update:
         """Run a task.  Its payloads are put into ``buffer``, if that is given; see ``edgefl.work.run``.
 
         Raises TrainingError, which names the client or the server, if the work fails, OutOfHostMemory if the memory of
         this machine doesn't suffice.
         """
         if task.sum is not None:
-            return self._adder.run(task, self.run)
+            return self._adder.run_and_add(task, self.run_assignment)
         started = time.perf_counter()
         source = self.sources.server() if task.client is None else self.sources.client(task.client)
         with self._failing(task), threads(1):  # with two, ten steps of a transformer layer give other bits
-            work, inputs = task.work, task.form.received(task.tensors())
+            work, inputs = task.work, task.form.starting_tensors(task.tensors())
             module = self._module(task, inputs)
             meter = Meter(CUDA_ROUNDING if self.device.type == "cuda" else 1) if task.metered else NO_METER
             watch = self._watch(work, module, inputs) if task.metered else None
             sent = None
             if task.attack is not None:
-                source, sent = task.attack.source(source), task.attack.sent
+                source, sent = task.attack.source(source), task.attack.attacked_upload
             data: Source = _Lapped(source, watch) if watch else source
-            if buffer is None and task.attack is None and (size := space(work.up)) is not None:
+            if buffer is None and task.attack is None and (size := buffer_bytes(work.up)) is not None:
                 buffer = self._buffers.take(size)
             update = run(
                 work, inputs, data, module=module, device=self.device,
@@ -115,10 +115,10 @@ class Node:
 
     def _watch(self, work: Work, module: nn.Module, inputs: Mapping[str, Tensor]) -> AllocatorPeak | None:
         """The watch on the allocator for a work; None while another profiler is running."""
-        if self.device.type == "cpu" and profiling():
+        if self.device.type == "cpu" and is_profiling():
             return None
         # on a CPU tables are used as they were received; on a GPU they are copied
-        tables = {item.name for payload in work.down for item in payload.items if item.beside}
+        tables = {item.name for payload in work.down for item in payload.items if item.is_beside_model}
         received = [inputs[name] for name in tables & inputs.keys()] if self.device.type == "cpu" else []
         return AllocatorPeak(self.device, [*module.parameters(), *module.buffers(), *received])
 
@@ -164,14 +164,14 @@ def _failure(task: TrainingTask, error: BaseException) -> EdgeflError:
     node = "the server" if clients == [None] else f"client {clients[0]}"
     if len(clients) > 1:
         node = f"clients {', '.join(map(str, clients))}"
-    if ran_out(error):
+    if is_out_of_memory(error):
         return OutOfHostMemory(
             f"the memory of this machine doesn't suffice for the work of kind {task.form.kind!r} of {node}"
         )
-    return TrainingError(f"the work of kind {task.form.kind!r} failed on {node}: {_said(error)}")
+    return TrainingError(f"the work of kind {task.form.kind!r} failed on {node}: {_describe_error(error)}")
 
 
-def _said(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     """What failed in a work, in one line, with the plug-in if its code was running."""
     fault = registry.plug_ins().fault(error)
-    return str(fault) if fault else registry.said(error)
+    return str(fault) if fault else registry.error_text(error)

@@ -81,7 +81,9 @@ def pack(memories: Sequence[DeviceMemory], workers: int, peaks: Iterable[int]) -
             if not best or sum(map(len, counts)) > sum(map(len, best)):
                 best = counts
     return (
-        tuple(place for memory, limits in zip(memories, best, strict=True) for place in _grown(memory, limits))
+        tuple(
+            place for memory, limits in zip(memories, best, strict=True) for place in _share_remainder(memory, limits)
+        )
         if best
         else ()
     )
@@ -103,7 +105,7 @@ def _counts(memories: Sequence[DeviceMemory], workers: int, first: int, most: in
             return [tuple(its) for its in limits]
 
 
-def _grown(memory: DeviceMemory, limits: tuple[int, ...]) -> list[DeviceShare]:
+def _share_remainder(memory: DeviceMemory, limits: tuple[int, ...]) -> list[DeviceShare]:
     """The places of a device's workers, with equal parts of what is left."""
     if not limits:
         return []
@@ -122,7 +124,7 @@ def fits_nowhere(what: str, peak: int, memories: Sequence[DeviceMemory]) -> str:
     )
 
 
-def routed(places: Sequence[DeviceShare], busy: Sequence[int], peak: int | None) -> int | None:
+def choose_share(places: Sequence[DeviceShare], busy: Sequence[int], peak: int | None) -> int | None:
     """The place for a work: of those that hold it the one with the fewest works, and of these the smallest.
 
     ``busy`` are the works that each has.  A work of unknown peak (None) goes to the largest place.  Returns None if no

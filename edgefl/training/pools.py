@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from edgefl import start_method
-from edgefl.training.packing import DeviceMemory, DeviceShare, fits_nowhere, pack, routed
+from edgefl.training.packing import DeviceMemory, DeviceShare, choose_share, fits_nowhere, pack
 
 PATIENCE = 10.0
 """Seconds that workers have to end: a choice.  One that is killed is in a work whose report nobody awaits."""
@@ -48,10 +48,10 @@ class Packing:
             self._peaks = peaks
             if len(places) < workers and not self._told:
                 self._told = True
-                warn(f"{len(places)} of {workers} workers (executor.workers) fit the memory of {self._named()}")
+                warn(f"{len(places)} of {workers} workers (executor.workers) fit the memory of {self._device_names()}")
         return places
 
-    def _named(self) -> str:
+    def _device_names(self) -> str:
         return ", ".join(self.devices)
 
     def refusal(self, what: str, peak: int) -> str:
@@ -73,19 +73,19 @@ class Pools:
 
     def submit(self, function: Callable[..., Any], *arguments: Any, peak: int | None = 0) -> Future[Any]:
         """Queue a call at a place that holds ``peak`` (``packing.routed``), which must exist."""
-        index = routed(self.places, self._busy, peak)
+        index = choose_share(self.places, self._busy, peak)
         assert index is not None
         future = self._pools[index].submit(function, *arguments)
         with self._lock:
             self._busy[index] += 1
-        future.add_done_callback(lambda _: self._ended(index))
+        future.add_done_callback(lambda _: self._release(index))
         return future
 
     def holds(self, peak: int | None) -> bool:
         """Whether a place holds a work with this predicted peak."""
-        return bool(self.places) and routed(self.places, self._busy, peak) is not None
+        return bool(self.places) and choose_share(self.places, self._busy, peak) is not None
 
-    def _ended(self, index: int) -> None:
+    def _release(self, index: int) -> None:
         with self._lock:
             self._busy[index] -= 1
 

@@ -24,7 +24,7 @@ from edgefl.cost import compute_cost
 from edgefl.data import Federation
 from edgefl.data.sample_ids import SeenSamples, check_unseen, decode, encode, public_samples
 from edgefl.errors import DataError, MethodError, suggestion
-from edgefl.memo import kept_or_computed
+from edgefl.memo import read_or_compute
 from edgefl.models.model import ModelDescription
 from edgefl.registry.part_fields import Fields
 from edgefl.runs.checkpoints import write_tensors
@@ -168,13 +168,13 @@ class Pretraining:
         for modality, options in self.options.towers.items():
             if options.source is not None:
                 path, _ = self._find(modality, options.source)
-                if seen := self._seen(modality, path):
+                if seen := self._file_samples(modality, path):
                     check_unseen(self.federation, seen, f"pretrain.{modality}.from: {path}")
                 continue
             samples = self.federation.server_samples.get("public", {}).get(modality, 0)
             why = ""
             if self.options.stop is not None and samples:
-                train, held_out = self._divided(modality, self.options.stop)
+                train, held_out = self._split_public(modality, self.options.stop)
                 if not held_out.server_samples["public"][modality]:
                     raise DataError(
                         f"pretrain.stop.validation: {self.options.stop.validation:.3g} of {samples} public {modality} "
@@ -192,7 +192,9 @@ class Pretraining:
         if self._values is None:
             self._values = {}
             for modality, options in self.options.towers.items():
-                values = self._read(modality, options.source) if options.source else self._trained(modality, options)
+                values = (
+                    self._read(modality, options.source) if options.source else self._trained_values(modality, options)
+                )
                 selected = {n: t for n, t in values.items() if n.split(".")[1] in options.parts}
                 if not selected:
                     raise DataError(f"pretrain.{modality}: the loaded values have no {' or '.join(options.parts)}")
@@ -208,7 +210,7 @@ class Pretraining:
         seen = {
             _SEEN + modality: encode(samples)
             for modality, options in self.options.towers.items()
-            if (samples := self._seen_by(modality, options))
+            if (samples := self._tower_samples(modality, options))
         }
         write_tensors(folder / "pretrained.safetensors", values, seen or None)
         replace_file(folder / "pretrained.json", (json.dumps(self.told, indent=2) + "\n").encode())
@@ -248,13 +250,13 @@ class Pretraining:
         self.told[modality] = {"from": str(source), "tensors": len(values)}
         return values
 
-    def _seen_by(self, modality: str, options: TowerPretraining) -> tuple[SeenSamples, ...]:
+    def _tower_samples(self, modality: str, options: TowerPretraining) -> tuple[SeenSamples, ...]:
         """The samples that a tower's first values have seen; none if they are from a file that doesn't say it."""
         if options.source is None:
             return (public_samples(self.federation, modality),)
-        return self._seen(modality, self._find(modality, options.source)[0])
+        return self._file_samples(modality, self._find(modality, options.source)[0])
 
-    def _seen(self, modality: str, path: Path) -> tuple[SeenSamples, ...]:
+    def _file_samples(self, modality: str, path: Path) -> tuple[SeenSamples, ...]:
         """The samples that a file of weights says to have seen, or the file beside it that a run began with.
 
         Raises DataError if what it says can't be read.
@@ -272,12 +274,12 @@ class Pretraining:
 
     # --- training ----------------------------------------------------------------------------------------------------
 
-    def _trained(self, modality: str, options: TowerPretraining) -> dict[str, Tensor]:
+    def _trained_values(self, modality: str, options: TowerPretraining) -> dict[str, Tensor]:
         """The trained values, from the cache if they are there."""
         description = self.descriptions[modality]
         works = self._works(modality, options)
         stop = self.options.stop.model_dump() if self.options.stop else None
-        made_of = [self.federation.public_made_of(modality), stop, self.seed]
+        made_of = [self.federation.public_digest(modality), stop, self.seed]
         code = [registry.package_digest("edgefl"), *models.code(description)]
         key = [[w.encode() for w in works], *made_of, *models.versions(), *code]
         if self.cache is None:
@@ -290,21 +292,21 @@ class Pretraining:
             values, facts = self._train(modality, works)
             return json.dumps(facts).encode() + b"\n" + safetensors.torch.save(values)
 
-        content = kept_or_computed(path, "a tower's first values", train, lambda: self.on_message(waits))
+        content = read_or_compute(path, "a tower's first values", train, lambda: self.on_message(waits))
         told, _, tensors = content.partition(b"\n")
         self.told[modality] = json.loads(told)
         return safetensors.torch.load(tensors)
 
-    def _divided(self, modality: str, stop: PretrainStop) -> tuple[Federation, Federation]:
+    def _split_public(self, modality: str, stop: PretrainStop) -> tuple[Federation, Federation]:
         """The public samples that a tower trains on, and those that are held out to stop it."""
         rng = seeds.generator(self.seed, "pre-training held out", MODALITIES.index(modality))
-        return self.federation.public_divided(modality, stop.validation, rng)
+        return self.federation.split_public(modality, stop.validation, rng)
 
     def _train(self, modality: str, works: list[Work]) -> tuple[dict[str, Tensor], TowerFacts]:
         """Train the tower: its values, and the facts for ``told``."""
         stop, data, held_out = self.options.stop, self.federation, None
         if stop is not None:
-            data, own = self._divided(modality, stop)
+            data, own = self._split_public(modality, stop)
             held_out = Node(own, self.device)
         node, count = Node(data, self.device), len(works)
         with torch.random.fork_rng([]):
@@ -318,7 +320,7 @@ class Pretraining:
         for epoch, work in enumerate(works):
             self.on_message(f"pre-training the {modality} tower: epoch {epoch + 1} of {count}")
             seed = seeds.key(self.seed, "pre-training", epoch)
-            report = node.run(TrainingTask(work.form, work.scalars, values, None, seed, metered=True))
+            report = node.run_assignment(TrainingTask(work.form, work.scalars, values, None, seed, metered=True))
             values = dict(report.payloads["model"])
             losses.append(report.loss)
             assert report.trace is not None
@@ -355,7 +357,7 @@ class Pretraining:
         scoring = Work(
             "pretrain", work.model, (), (Pass("score-classify", data, (modality,), 100, False, {}),), work.down
         )
-        return node.run(TrainingTask(scoring.form, scoring.scalars, values, None, 0)).metrics["accuracy"]
+        return node.run_assignment(TrainingTask(scoring.form, scoring.scalars, values, None, 0)).metrics["accuracy"]
 
     def _works(self, modality: str, options: TowerPretraining) -> list[Work]:
         """One work per epoch over the public samples; the works differ in the learning rate only."""
@@ -375,7 +377,7 @@ class Pretraining:
 
 def _tensors(description: ModelDescription) -> dict[str, TensorSpec]:
     module = models.on_meta(description)
-    return {n: TensorSpec.of(t) for n, t in (*module.named_parameters(), *module.named_buffers())}
+    return {n: TensorSpec.from_tensor(t) for n, t in (*module.named_parameters(), *module.named_buffers())}
 
 
 def _tower(description: ModelDescription, modality: str) -> dict[str, TensorSpec]:

@@ -31,11 +31,11 @@ from edgefl.plain_data import to_data
 from edgefl.runs.kept import StoredTensors, TensorLayout
 from edgefl.training.packing import DeviceMemory, DeviceShare
 from edgefl.training.pools import PATIENCE, Packing, Pools, end, how_ended, processes_of, stop, warn
-from edgefl.training.shared import MOST_LENT, Slot, Slots, available
-from edgefl.training.task import TrainingTask, deserialised
-from edgefl.training.worker import Answer, do_nothing, in_one_piece, run_task, start
+from edgefl.training.shared import MOST_LENT, Slot, Slots, has_shared_memory
+from edgefl.training.task import TrainingTask, deserialise
+from edgefl.training.worker import Answer, do_nothing, in_one_piece, run_assignment, start
 from edgefl.work import Form
-from edgefl.work.packed import space
+from edgefl.work.packed import buffer_bytes
 from edgefl.work.torch_device import device_of
 from edgefl.work.update import Update
 
@@ -217,7 +217,7 @@ class ProcessExecutor:
         tensors.  Called under the lock."""
         while self._waiting:
             task = self._waiting[0].task
-            large = (space(task.form.up) or 0) > LARGE
+            large = (buffer_bytes(task.form.up) or 0) > LARGE
             most = (LARGE_PER_WORKER if large else QUEUED_PER_WORKER) * self._workers
             if len(self._entries) - len(self._waiting) >= most:
                 return
@@ -241,19 +241,19 @@ class ProcessExecutor:
         pool = self._pool
         try:
             submit = partial(pool.submit, peak=entry.task.peak) if isinstance(pool, Pools) else pool.submit
-            entry.inner = submit(run_task, *self._sent(entry))
+            entry.inner = submit(run_assignment, *self._call_arguments(entry))
         except BrokenProcessPool:
             self._recover(pool, how_ended(pool))
             return
         except RuntimeError as error:
             self._recover(pool, str(error))
             return
-        entry.inner.add_done_callback(lambda inner: self._done(entry, inner, pool))
+        entry.inner.add_done_callback(lambda inner: self._handle_end(entry, inner, pool))
 
-    def _sent(self, entry: _PoolTask) -> tuple[Any, ...]:
+    def _call_arguments(self, entry: _PoolTask) -> tuple[Any, ...]:
         """What a worker gets of a task: inputs lie in a slot, which tasks with the same inputs share."""
         task = entry.task
-        if not available():
+        if not has_shared_memory():
             return task.encode()
         # what a client kept lies in a file, or else travels with the inputs
         given = task.inputs if task.kept is None or isinstance(task.kept, StoredTensors) else task.tensors()
@@ -279,7 +279,7 @@ class ProcessExecutor:
             (slot.number if slot.reused else None, slot.path),
         )
 
-    def _done(self, entry: _PoolTask, inner: Future[Answer], pool: ProcessPoolExecutor | Pools) -> None:
+    def _handle_end(self, entry: _PoolTask, inner: Future[Answer], pool: ProcessPoolExecutor | Pools) -> None:
         """Pass a task's report on, or its error; recover where the host failed it."""
         if inner.cancelled():
             if inner is entry.inner:
@@ -389,11 +389,11 @@ class ProcessExecutor:
 def _tensors(entry: _PoolTask, slots: Slots, body: bytes | TensorLayout | None) -> Mapping[str, Tensor] | Tensor:
     """The tensors of a worker's answer, whose slot is one of ``slots``."""
     if isinstance(body, bytes):
-        return deserialised(body)
+        return deserialise(body)
     assert entry.shared is not None
     if body is None:
-        return slots.bytes(entry.shared[1], space(entry.task.form.up) or 0)
-    return entry.shared[1].read(body)
+        return slots.bytes(entry.shared[1], buffer_bytes(entry.task.form.up) or 0)
+    return entry.shared[1].read_tensors(body)
 
 
 def _text_slot(text: str) -> Slot:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from edgefl.work import Description, TensorSpec
 from edgefl.work.description import DTYPES
-from edgefl.work.packed import Packed, finite
+from edgefl.work.packed import Packed, is_finite
 from edgefl.work.update import Update
 
 REPLAYED, TRUNCATED, OVERSIZED = "replayed", "truncated", "oversized"
@@ -36,7 +36,7 @@ def why_refused(work: Description, report: Update, seed: int, *, keep_non_finite
             continue  # made for this payload
         if (reason := _payload_problem(tensors, payload.specs)) is not None:
             return reason
-    return None if keep_non_finite or finite(payloads) else NOT_FINITE
+    return None if keep_non_finite or is_finite(payloads) else NOT_FINITE
 
 
 def _payload_problem(tensors: Mapping[str, Tensor], specs: Mapping[str, TensorSpec]) -> str | None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from edgefl.runs.kept import StoredTensors, TensorLayout, parts_of
-from edgefl.work.packed import lent
+from edgefl.work.packed import lend
 
 _NUMBERS = count()
 MOST_PARTS = 512
@@ -48,14 +48,14 @@ class Slot:
     def write(self, tensors: Mapping[str, Tensor]) -> StoredTensors:
         """Put tensors at the slot's beginning; returns where they are, as a worker reads them.  Raises OSError."""
         os.lseek(self.descriptor, 0, os.SEEK_SET)
-        return StoredTensors(self.path, 0, _written(self.descriptor, tensors), tuple(tensors))
+        return StoredTensors(self.path, 0, _write_parts(self.descriptor, tensors), tuple(tensors))
 
     def write_text(self, text: str) -> None:
         """Put a text into the slot.  Raises OSError."""
         with open(self.descriptor, "w", encoding="utf-8", closefd=False) as file:
             file.write(text)
 
-    def read(self, layout: TensorLayout) -> dict[str, Tensor]:
+    def read_tensors(self, layout: TensorLayout) -> dict[str, Tensor]:
         """The tensors that a worker put there, through a memory map that lasts as long as they do.
 
         It needs no open file, of which a process may have a thousand or so.
@@ -69,14 +69,14 @@ class Slot:
         }
 
     def bytes(self, size: int) -> Tensor:
-        """The first ``size`` bytes of the slot, through a memory map like that of ``read``."""
-        return _mapped(self.path, size, shared=False)
+        """The first ``size`` bytes of the slot, through a memory map like that of ``read_tensors``."""
+        return _map_bytes(self.path, size, shared=False)
 
-    def lent(self, size: int, back: Callable[[Slot], None]) -> Tensor:
+    def lend_bytes(self, size: int, back: Callable[[Slot], None]) -> Tensor:
         """The same through the slot's own memory map; ``back`` gets the slot when no tensor refers to it any more."""
         if self._map is None or len(self._map) != size:
-            self._map = _mapped(self.path, size, shared=True)
-        return lent(self._map, lambda: back(self))
+            self._map = _map_bytes(self.path, size, shared=True)
+        return lend(self._map, lambda: back(self))
 
 
 class Slots:
@@ -100,7 +100,7 @@ class Slots:
     def bytes(self, slot: Slot, size: int) -> Tensor:
         """The first ``size`` bytes of a slot, which is free again when no tensor refers to them any more."""
         if slot.reused and size:
-            return slot.lent(size, self.back)
+            return slot.lend_bytes(size, self.back)
         self.back(slot)
         return slot.bytes(size)
 
@@ -126,7 +126,7 @@ def _new_room(path: str, size: int) -> Tensor:
             os.posix_fallocate(descriptor, 0, size)
     finally:
         os.close(descriptor)
-    return _mapped(path, size, shared=True)
+    return _map_bytes(path, size, shared=True)
 
 
 @lru_cache(MOST_ROOMS)
@@ -134,23 +134,23 @@ def _room(number: int, path: str, size: int) -> Tensor:
     return _new_room(path, size)
 
 
-def _mapped(path: str, size: int, *, shared: bool) -> Tensor:
+def _map_bytes(path: str, size: int, *, shared: bool) -> Tensor:
     if not size:
         return torch.zeros(0, dtype=torch.uint8)
     storage = torch.UntypedStorage.from_file(path, shared, size)
     return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (size,))  # type: ignore[call-overload, no-any-return]
 
 
-def put(path: str, tensors: Mapping[str, Tensor]) -> TensorLayout:
+def write_to_slot(path: str, tensors: Mapping[str, Tensor]) -> TensorLayout:
     """Put tensors into the slot of another process; returns their layout.  Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC)
     try:
-        return _written(descriptor, tensors)
+        return _write_parts(descriptor, tensors)
     finally:
         os.close(descriptor)
 
 
-def _written(descriptor: int, tensors: Mapping[str, Tensor]) -> TensorLayout:
+def _write_parts(descriptor: int, tensors: Mapping[str, Tensor]) -> TensorLayout:
     parts = [part for tensor in tensors.values() for part in parts_of(tensor) if len(part)]
     for begin in range(0, len(parts), MOST_PARTS):
         left: list[memoryview | bytes] = parts[begin : begin + MOST_PARTS]
@@ -160,15 +160,15 @@ def _written(descriptor: int, tensors: Mapping[str, Tensor]) -> TensorLayout:
                 written -= len(left.pop(0))
             if written:  # one call may write less
                 left[0] = memoryview(left[0])[written:]
-    return TensorLayout.of(tensors)
+    return TensorLayout.from_tensors(tensors)
 
 
 @cache
-def available() -> bool:
+def has_shared_memory() -> bool:
     """Whether this system has such memory, and lets a process open another's by path (Linux with /proc)."""
     try:
         slot = Slot()
-        put(slot.path, {})
+        write_to_slot(slot.path, {})
     except (AttributeError, OSError):
         return False
     return True

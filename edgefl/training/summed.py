@@ -23,8 +23,8 @@ class Adder:
         self._starts: Starts = {}
         self._began: tuple[Mapping[str, Tensor], object, dict[Address, Tensor], dict[str, Tensor]] | None = None
 
-    def run(self, task: TrainingTask, run: Callable[[TrainingTask], Update]) -> Update:
-        """Run a task and its ``others`` by ``run``, and add up what they change, as ``task.sum`` says.
+    def run_and_add(self, task: TrainingTask, run: Callable[[TrainingTask], Update]) -> Update:
+        """Run a task and its ``others`` by ``run_and_add``, and add up what they change, as ``task.sum`` says.
 
         The report has the sums; those of clients have no payloads, and say why an update isn't in the sums.
         """
@@ -46,7 +46,7 @@ class Adder:
         """What clients of a task began with, by address, and as codecs need it; tasks with the same inputs share it."""
         began, work = self._began, task.form
         if began is None or began[0] is not task.inputs or began[1] is not work.down:
-            inputs = work.received(task.inputs)
+            inputs = work.starting_tensors(task.inputs)
             base = {i.source: inputs[i.name] for p in work.down for i in p.items if i.like is None}
             self._starts.clear()
             self._began = began = task.inputs, work.down, base, work.bases(inputs)
@@ -60,4 +60,4 @@ def decode_payloads(
     if all(isinstance(sent, Packed) for sent in payloads.values()):
         return payloads  # without a codec
     values = bases()
-    return {p.name: p.decoded(payloads[p.name], values) for p in work.up}
+    return {p.name: p.decode_tensors(payloads[p.name], values) for p in work.up}

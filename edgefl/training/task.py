@@ -63,7 +63,7 @@ class TrainingTask:
     @cached_property
     def work(self) -> Work:
         """The work that is run: the form bound to the scalars."""
-        return self.form.bound(self.scalars)
+        return self.form.bind(self.scalars)
 
     def tensors(self) -> Mapping[str, Tensor]:
         """The inputs with what the client kept.  Raises RunError if its file can't be read."""
@@ -72,13 +72,13 @@ class TrainingTask:
     def encode(self) -> tuple[str, bytes]:
         """The task as JSON text and safetensors bytes, to be sent to another process."""
         head = {"form": self.form.encode(), **self.to_data()}
-        return json.dumps(head), serialised(self.inputs if isinstance(self.kept, StoredTensors) else self.tensors())
+        return json.dumps(head), serialise(self.inputs if isinstance(self.kept, StoredTensors) else self.tensors())
 
     @classmethod
     def decode(cls, head: str, body: bytes) -> TrainingTask:
         """Restore a task from the output of ``encode``."""
         raw = json.loads(head)
-        return cls.from_data(raw, Form.decode(raw.pop("form")), deserialised(body))
+        return cls.from_data(raw, Form.decode(raw.pop("form")), deserialise(body))
 
     def to_data(self) -> dict[str, Any]:
         """All but the form and the inputs, as plain data."""
@@ -97,10 +97,10 @@ class TrainingTask:
 
 def encode(update: Update) -> tuple[str, bytes]:
     """An update as JSON text and safetensors bytes, to be sent to another process."""
-    return json.dumps(update.to_data()), serialised(update.tensors())
+    return json.dumps(update.to_data()), serialise(update.tensors())
 
 
-def serialised(tensors: Mapping[str, Tensor]) -> bytes:
+def serialise(tensors: Mapping[str, Tensor]) -> bytes:
     """Tensors as safetensors bytes."""
     # safetensors refuses tensors that share storage: those of a packed payload get a storage each on the same memory
     seen: set[int] = set()
@@ -119,7 +119,7 @@ def serialised(tensors: Mapping[str, Tensor]) -> bytes:
     return safetensors.torch.save(separate)
 
 
-def deserialised(body: bytes) -> dict[str, Tensor]:
+def deserialise(body: bytes) -> dict[str, Tensor]:
     """The tensors of safetensors bytes."""
     # the tensors may share read-only buffers with ``body``; works copy tensors before they change them
     return dict(safetensors.torch.load(body))

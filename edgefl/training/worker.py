@@ -21,10 +21,10 @@ from edgefl.errors import OutOfHostMemory, TrainingError, text_of
 from edgefl.plain_data import from_data
 from edgefl.runs.kept import StoredTensors, TensorLayout
 from edgefl.training.node import Node
-from edgefl.training.shared import put, room
+from edgefl.training.shared import room, write_to_slot
 from edgefl.training.task import TrainingTask, encode
 from edgefl.work import Form
-from edgefl.work.packed import space
+from edgefl.work.packed import buffer_bytes
 from edgefl.work.torch_device import device_of, keep_freed_memory
 
 MOST_FORMS = 64
@@ -95,7 +95,7 @@ def open_node(
     if chosen.type == "cuda" and fraction is not None:
         torch.cuda.set_device(chosen)  # what names no GPU takes memory on this one
         torch.cuda.set_per_process_memory_fraction(fraction, chosen)
-    node = Node(federation.holding_out(held_out, seed), chosen, one_module=fraction is not None)
+    node = Node(federation.with_held_out(held_out, seed), chosen, one_module=fraction is not None)
     gc.freeze()  # what was imported stays, and collecting over it takes long
     return node
 
@@ -105,7 +105,7 @@ def do_nothing() -> None:
     return None
 
 
-def run_task(
+def run_assignment(
     form: str | tuple[str, str],
     body: Any,
     inputs: tuple[int, str] | None = None,
@@ -117,7 +117,7 @@ def run_task(
         raise TrainingError(f"a worker process couldn't open the data or load plug-ins: {_why_not}")
     if inputs is None:
         assert isinstance(form, str)
-        return encode(_node.run(TrainingTask.decode(form, body)))
+        return encode(_node.run_assignment(TrainingTask.decode(form, body)))
     assert not isinstance(form, str)
     task = TrainingTask.from_data(body, _form(*form), _inputs(*inputs))
     size = in_one_piece(task)
@@ -125,9 +125,9 @@ def run_task(
         buffer = None if size is None else room(*slot, size)
     except OSError as error:
         raise _no_room(task) from error
-    report = _node.run(task, buffer)
+    report = _node.run_assignment(task, buffer)
     try:
-        layout = None if buffer is not None else put(slot[1], report.tensors())
+        layout = None if buffer is not None else write_to_slot(slot[1], report.tensors())
     except OSError as error:
         raise _no_room(task) from error
     return json.dumps(report.to_data()), layout
@@ -135,7 +135,7 @@ def run_task(
 
 def in_one_piece(task: TrainingTask) -> int | None:
     """Bytes of the slot for a task's report if nothing but its payloads lies there, as its work says; else None."""
-    return None if task.form.keep or task.attack or task.others else space(task.form.up)
+    return None if task.form.keep or task.attack or task.others else buffer_bytes(task.form.up)
 
 
 def _no_room(task: TrainingTask) -> OutOfHostMemory:

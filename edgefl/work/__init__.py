@@ -14,7 +14,7 @@ from edgefl.work.description import (
     TensorSpec,
     Work,
     digest,
-    interned,
+    intern_form,
     serialised_bytes,
 )
 from edgefl.work.interpreter import distinct, execute, metered_steps, run
@@ -41,6 +41,6 @@ __all__ = [
     "CUDA_ROUNDING", "FINISH", "METERED", "PARTS", "START", "UPDATE", "Address", "AllocatorPeak", "Call", "Codec",
     "CodecKind", "Context", "Description", "Edit", "Form", "LiveCall", "Inside", "Item", "LiveMoment", "Meter",
     "NO_METER", "NoMeter", "Pass", "Payload", "SERVER", "Scalars", "Source", "Step", "StepCost", "TensorSpec",
-    "Timeline", "StepTrace", "Update", "Work", "Wrapper", "digest", "distinct", "execute", "interned",
+    "Timeline", "StepTrace", "Update", "Work", "Wrapper", "digest", "distinct", "execute", "intern_form",
     "metered_steps", "run", "serialised_bytes",
 ]  # fmt: skip

@@ -118,7 +118,7 @@ class _CudaKernels(TorchFunctionMode):
             return out[..., :width]  # type: ignore[no-any-return]
         grads = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
         if kernel == "efficient":
-            call, mask = torch.ops.aten._scaled_dot_product_efficient_attention, _aligned(asked)
+            call, mask = torch.ops.aten._scaled_dot_product_efficient_attention, _align_mask(asked)
         else:
             call, mask = torch.ops.aten._scaled_dot_product_cudnn_attention, attn_mask
         return call(query, key, value, mask, grads, dropout_p, is_causal, scale=scale)[0]  # type: ignore[no-any-return]
@@ -212,7 +212,7 @@ def _refusal(kernel: str, asked: AttentionCall) -> str:
     return ""
 
 
-def _aligned(asked: AttentionCall) -> Tensor | None:
+def _align_mask(asked: AttentionCall) -> Tensor | None:
     """The mask as torch gives it to the memory-efficient kernel: added to the scores, its rows in steps of 8."""
     mask = asked.mask
     if mask is None:

@@ -30,11 +30,11 @@ def summed_cross_entropy(
         return total
     total = torch.zeros((), dtype=floating, device=hidden.device)
     for rows, after in zip(hidden.split(chunk), target.split(chunk), strict=True):
-        total += _lost(scores(rows), after, floating)
+        total += _sum_loss(scores(rows), after, floating)
     return total
 
 
-def _lost(scores: Tensor, target: Tensor, floating: torch.dtype) -> Tensor:
+def _sum_loss(scores: Tensor, target: Tensor, floating: torch.dtype) -> Tensor:
     return F.cross_entropy(scores.to(floating), target, ignore_index=-1, reduction="sum")
 
 
@@ -58,7 +58,7 @@ class _Summed(torch.autograd.Function):
             here = slice(start, start + chunk)
             rows = hidden[here].detach().requires_grad_(of_hidden is not None)
             with torch.enable_grad(), sums:
-                lost = _lost(scores(rows), target[here], floating)
+                lost = _sum_loss(scores(rows), target[here], floating)
             inputs = [*([rows] if of_hidden is not None else ()), *trained]
             with torch.autocast(hidden.device.type, enabled=False):
                 gradients = dict(zip(inputs, torch.autograd.grad(lost, inputs, allow_unused=True), strict=True))

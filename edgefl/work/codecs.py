@@ -34,7 +34,7 @@ from torch import Tensor
 
 from edgefl import registry
 from edgefl.errors import MethodError
-from edgefl.registry.answers import told
+from edgefl.registry.answers import describe_answer
 from edgefl.registry.part_fields import Fields, build_part
 from edgefl.units import Share
 
@@ -131,7 +131,7 @@ class CompressedCodec(CodecKind):
         """Whether it travels in a narrower dtype, or in part."""
         return self.top_k is not None or self.narrows(dtype)
 
-    def kept(self, elements: int) -> int:
+    def sent_elements(self, elements: int) -> int:
         """Number of elements that travel, out of ``elements``."""
         # as a decimal fraction: 7 % of 100 is 7, but the binary 0.07 is slightly more
         return elements if self.top_k is None else ceil(Fraction(repr(self.top_k)) * elements)
@@ -141,7 +141,7 @@ class CompressedCodec(CodecKind):
         travels = self.dtype if self.narrows(dtype) else dtype
         if self.top_k is None and travels != "int8":
             return {"": (shape, travels)}
-        count = (self.kept(prod(shape)),)
+        count = (self.sent_elements(prod(shape)),)
         tensors: dict[str, tuple[Shape, str]] = {VALUES: (shape if self.top_k is None else count, travels)}
         if self.top_k is not None:
             tensors[INDICES] = (count, "int32")
@@ -156,12 +156,12 @@ class CompressedCodec(CodecKind):
             change = value - base.to(value.dtype)
             entries = change if narrow else value
             if self.top_k is not None:
-                indices = _largest(change.reshape(-1), self.kept(change.numel()))
+                indices = _largest(change.reshape(-1), self.sent_elements(change.numel()))
                 entries = entries.reshape(-1)[indices]
         if not narrow:
             wire = {VALUES: entries}
         elif self.dtype == "int8":
-            values, scale = _quantised(entries)
+            values, scale = _quantise(entries)
             wire = {VALUES: values, SCALE: scale}
         else:
             wire = {VALUES if indices is not None else "": _cast(entries, getattr(torch, self.dtype))}
@@ -222,7 +222,7 @@ class Codec:
     exact: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, options: BaseModel) -> Codec:
+    def from_options(cls, options: BaseModel) -> Codec:
         """The codec that a scenario's options name under ``dtype``."""
         fields = options.model_dump(mode="json", exclude_none=True)
         return cls(fields.pop("dtype"), fields)
@@ -249,7 +249,7 @@ class Codec:
         specs: object = self.kind.wire(shape, dtype)
         if not isinstance(specs, Mapping):
             raise MethodError(
-                f"{registry.described('codec', self.name)}: wire() returned {told(specs)}, not a mapping of names to "
+                f"{registry.describe_part('codec', self.name)}: wire() returned {describe_answer(specs)}, not a mapping of names to "
                 "shapes and dtypes"
             )
         return {name + added: spec for added, spec in specs.items()}
@@ -270,8 +270,8 @@ class Codec:
         made = {added: (tuple(tensor.shape), _name(tensor.dtype)) for added, tensor in wire.items()}
         if made != said:
             raise MethodError(
-                f"{registry.described('codec', self.name)} encodes {name!r} as {_told(made)}, where its wire() says "
-                f"{_told(said)}"
+                f"{registry.describe_part('codec', self.name)} encodes {name!r} as {_format_specs(made)}, where its wire() says "
+                f"{_format_specs(said)}"
             )
         return {name + added: tensor for added, tensor in wire.items()}
 
@@ -286,13 +286,13 @@ class Codec:
         found = kind.decode(own, shape, dtype, base)
         if tuple(found.shape) != shape or found.dtype != dtype:
             raise MethodError(
-                f"{registry.described('codec', self.name)} decodes {name!r} as {_name(found.dtype)} "
+                f"{registry.describe_part('codec', self.name)} decodes {name!r} as {_name(found.dtype)} "
                 f"{list(found.shape)}, not {_name(dtype)} {list(shape)}"
             )
         return found
 
 
-def _told(specs: Specs) -> str:
+def _format_specs(specs: Specs) -> str:
     return ", ".join(f"{added or 'itself'}: {dtype} {list(shape)}" for added, (shape, dtype) in sorted(specs.items()))
 
 
@@ -309,7 +309,7 @@ def _cast(values: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.where(values.isinf(), values, values.clamp(-largest, largest)).to(dtype)
 
 
-def _quantised(values: Tensor) -> tuple[Tensor, Tensor]:
+def _quantise(values: Tensor) -> tuple[Tensor, Tensor]:
     """Integers -127..127 and the scale, a scalar tensor; the scale is NaN if not all values are finite."""
     values = values.float()
     low, high = values.aminmax()  # NaN if any value is NaN

@@ -49,7 +49,7 @@ class TensorSpec:
         return prod(self.shape) * DTYPES[self.dtype].itemsize
 
     @classmethod
-    def of(cls, tensor: Tensor) -> TensorSpec:
+    def from_tensor(cls, tensor: Tensor) -> TensorSpec:
         """The spec of an existing tensor."""
         return cls(tuple(tensor.shape), DTYPE_NAMES[tensor.dtype])
 
@@ -96,7 +96,7 @@ class Item:
         return self.like is None and self.source.startswith("table/")
 
     @property
-    def beside(self) -> bool:
+    def is_beside_model(self) -> bool:
         """Whether the node holds it beside the model: a table, or a tensor like a parameter."""
         return self.like is not None or self.source.startswith("table/")
 
@@ -157,7 +157,7 @@ class Payload:
         tensors = self.codec.wire(item.name, item.shape, item.dtype)
         return {name: TensorSpec(*spec) for name, spec in tensors.items()}
 
-    def encoded(
+    def encode_tensors(
         self, tensors: Mapping[str, Tensor], base: Mapping[str, Tensor], held: Container[str] = ()
     ) -> dict[str, Tensor]:
         """Wire tensors of the items' ``tensors``; ``base`` are the receiver's values, ``held`` items aren't encoded."""
@@ -171,14 +171,14 @@ class Payload:
                 wire |= self.codec.encode(item.name, value, base.get(item.name))
         return wire
 
-    def decoded(self, wire: Mapping[str, Tensor], base: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def decode_tensors(self, wire: Mapping[str, Tensor], base: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The items' tensors, decoded from the wire tensors and the same ``base``."""
         if self.codec is None:
             return {item.name: wire[item.name] for item in self.items}
         decode = self.codec.decode
         return {i.name: decode(i.name, i.shape, DTYPES[i.dtype], wire, base.get(i.name)) for i in self.items}
 
-    def at(self, sources: Mapping[str, Address]) -> Payload:
+    def with_sources(self, sources: Mapping[str, Address]) -> Payload:
         """This payload with the items that are named in ``sources`` at these addresses."""
         items = (
             i if sources.get(i.name, i.source) == i.source else replace(i, source=sources[i.name]) for i in self.items
@@ -369,7 +369,7 @@ class Description:
         """What ``encode`` wrote."""
         return from_data(cls, json.loads(text))
 
-    def fitted(self, size: Callable[[Pass], int]) -> Self:
+    def limit_batches(self, size: Callable[[Pass], int]) -> Self:
         """This for a node with ``size(pass)`` samples: batches of the node's own samples are limited to that size.
 
         A smaller batch lowers the peak memory.  The cost follows, because the batch is part of the cost key.  One
@@ -384,17 +384,19 @@ class Description:
         same = all(new is old for new, old in zip(passes, self.passes, strict=True))
         return self if same else replace(self, passes=passes)
 
-    def received(self, wire: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def starting_tensors(self, wire: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Tensors that the node starts from, by item name; ``wire`` holds wire tensors and kept items."""
         if not any(p.codec for p in self.down):
             return wire
-        tensors = {name: value for p in self.down for name, value in p.decoded(wire, {}).items()}
+        tensors = {name: value for p in self.down for name, value in p.decode_tensors(wire, {}).items()}
         return tensors | {name: wire[name] for name in self.keep if name in wire}
 
     def bases(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The inputs to which uploads are differences: neither tables nor kept items."""
         keep = set(self.keep)
-        return {i.name: inputs[i.name] for p in self.down for i in p.items if not i.beside and i.name not in keep}
+        return {
+            i.name: inputs[i.name] for p in self.down for i in p.items if not i.is_beside_model and i.name not in keep
+        }
 
 
 @dataclass(frozen=True)
@@ -418,7 +420,7 @@ class Work(Description):
     @cached_property
     def form(self) -> Form:
         """This work without the values of its scalars: its other fields, and which scalars are zero."""
-        return Form(**_shared(self), zeros=Scalars(self.scalars).zeros())
+        return Form(**_shared_fields(self), zeros=Scalars(self.scalars).zeros())
 
     @property
     def loss_weights(self) -> dict[str, Scalar]:
@@ -446,8 +448,8 @@ class Work(Description):
 class Form(Description):
     """A Work without the values of its scalars: what rounds with other learning rates have in common.
 
-    ``zeros`` says of each scalar whether it is nonzero (``Scalars.zeros``).  A form is no Work: only ``bound`` to
-    scalars it can be trained.  Forms of equal content are equal, and ``interned`` gives one object for all of them.
+    ``zeros`` says of each scalar whether it is nonzero (``Scalars.zeros``).  A form is no Work: only ``bind`` to
+    scalars it can be trained.  Forms of equal content are equal, and ``intern_form`` gives one object for all of them.
     """
 
     zeros: Mapping[str, object] = field(default_factory=dict)
@@ -457,7 +459,13 @@ class Form(Description):
         """Content hash, which takes milliseconds where hundreds of tensors travel."""
         passes = [(p.step, p.data, p.patterns, p.batch, p.train, p.args, p.around) for p in self.passes]
         edits = [(edit.name, edit.args) for edit in self.edits]
-        content = {**_shared(self), "passes": passes, "edits": edits, "down": _rows(self.down), "up": self.upload}
+        content = {
+            **_shared_fields(self),
+            "passes": passes,
+            "edits": edits,
+            "down": _rows(self.down),
+            "up": self.upload,
+        }
         return digest([content, self.zeros])
 
     @cached_property
@@ -473,12 +481,12 @@ class Form(Description):
     def __hash__(self) -> int:
         return hash(self.key)
 
-    def bound(self, scalars: Mapping[str, Scalar]) -> Work:
+    def bind(self, scalars: Mapping[str, Scalar]) -> Work:
         """The work of this form with these scalars.
 
         Raises ValueError if they have other names than this form's, or others of them are zero.
         """
-        work = Work(**_shared(self), scalars=scalars)
+        work = Work(**_shared_fields(self), scalars=scalars)
         if Scalars(work.scalars).zeros() != self.zeros:
             raise ValueError(
                 f"scalars {dict(scalars)} don't belong to this form of kind {self.kind!r}: the nonzero ones must be "
@@ -492,7 +500,7 @@ class Form(Description):
 _FORMS: WeakValueDictionary[str, Form] = WeakValueDictionary()
 
 
-def interned(form: Form) -> Form:
+def intern_form(form: Form) -> Form:
     """One form for all that are equal to it, as long as somebody holds it: caches compare forms by identity."""
     return _FORMS.setdefault(form.key, form)
 
@@ -508,7 +516,7 @@ def _rows(payloads: tuple[Payload, ...]) -> list[Any]:
 _SHARED = tuple(each.name for each in fields(Description))
 
 
-def _shared(description: Description) -> dict[str, Any]:
+def _shared_fields(description: Description) -> dict[str, Any]:
     return {name: getattr(description, name) for name in _SHARED}
 
 

@@ -64,7 +64,7 @@ class UploadingEdit(EditKind, Protocol):
 
 
 @contextmanager
-def edited(work: Work, module: nn.Module, received: Mapping[str, Tensor]) -> Iterator[None]:
+def applying_edits(work: Work, module: nn.Module, received: Mapping[str, Tensor]) -> Iterator[None]:
     """Apply the edits, and fold them in the end.  Raises MethodError if that leaves another module than before."""
     applied, before = [], structure(module) if work.edits else {}
     try:
@@ -77,7 +77,7 @@ def edited(work: Work, module: nn.Module, received: Mapping[str, Tensor]) -> Ite
             registry.get("edit", edit.name).fold(edit, module)
     if work.edits and (left := structure(module)) != before:
         name = min(name for name in before.keys() | left.keys() if before.get(name) != left.get(name))
-        edits = ", ".join(registry.described("edit", name) for name in dict.fromkeys(e.name for e in applied))
+        edits = ", ".join(registry.describe_part("edit", name) for name in dict.fromkeys(e.name for e in applied))
         raise MethodError(
             f"after fold() of {edits}, module {name!r} isn't as it was: {left.get(name, 'gone')}, before "
             f"{before.get(name, 'not there')}; modules are used again for other works"
@@ -93,7 +93,7 @@ def structure(module: nn.Module) -> dict[str, str]:
     }
 
 
-def uploaded(work: Work, module: nn.Module) -> dict[str, Tensor]:
+def edit_uploads(work: Work, module: nn.Module) -> dict[str, Tensor]:
     """Copies of what the edits own of the upload, by item name."""
     found: dict[str, Tensor] = {}
     for edit in work.edits:

@@ -18,19 +18,19 @@ from torch import Tensor, nn
 
 from edgefl import registry, seeds
 from edgefl.errors import MethodError
-from edgefl.registry.answers import told
+from edgefl.registry.answers import describe_answer
 from edgefl.work.attention import attention
 from edgefl.work.description import DTYPES, Description, Pass, Payload, Source, Work
-from edgefl.work.edits import edited, uploaded
+from edgefl.work.edits import applying_edits, edit_uploads
 from edgefl.work.meter.meter import NO_METER, Meter, NoMeter
 from edgefl.work.meter.trace import FINISH, METERED, START
 from edgefl.work.optimizer.gradient_trainer import GradientTrainer
 from edgefl.work.optimizer.zeroth_order import ZerothOrderTrainer, without_gradients
-from edgefl.work.packed import Parts, PayloadLayout, split
+from edgefl.work.packed import Parts, PayloadLayout, split_buffer
 from edgefl.work.paired_batches import batches
-from edgefl.work.step_faults import described, step_faults
+from edgefl.work.step_faults import describe_step, step_faults
 from edgefl.work.steps import Context, Step
-from edgefl.work.torch_device import seeded
+from edgefl.work.torch_device import seeding_torch
 from edgefl.work.update import SERVER, Update
 
 
@@ -62,12 +62,12 @@ def execute(
     state, the order of samples uses ``seed``.  ``kernels`` is the device type whose kernels are simulated, if not
     ``device``'s (a prediction's "cuda").  Raises MethodError if the work trains a parameter that its model lacks.
     """
-    tables = {i.name for p in work.down for i in p.items if i.beside}
+    tables = {i.name for p in work.down for i in p.items if i.is_beside_model}
     parameters, buffers = named_tensors(module)
     tensors = parameters | buffers
     _load(tensors, inputs)
     extra = {n: v.to(device) for n, v in inputs.items() if n not in tensors}
-    with edited(work, module, extra):
+    with applying_edits(work, module, extra):
         if work.edits:
             parameters = dict(module.named_parameters())
         trainable = set(work.trainable)
@@ -93,7 +93,7 @@ def execute(
         try:
             with attention(work.attention, device, kernels or device.type), meter.watching(module):
                 total, steps = _run_passes(ctx, seed, meter)
-            ctx.outputs.update(uploaded(work, module))
+            ctx.outputs.update(edit_uploads(work, module))
         finally:
             # Payloads are copied next: gradients, the optimizer's state and the copies would lie beside theirs.  The
             # module lives on, and with it its gradients would.
@@ -133,14 +133,14 @@ MOST_PARTS = 16
 each, and where every round has another payload, all would stay."""
 
 
-def _lined_up(module: nn.Module, places: PayloadLayout) -> Parts | None:
+def _module_parts(module: nn.Module, places: PayloadLayout) -> Parts | None:
     """The tensors of a module that a payload sends, lined up once; None if it sends others, or if they can't be."""
     known = _PARTS.setdefault(module, {})
     if places not in known:
         parameters, buffers = named_tensors(module)
         sent = {item.name: parameters.get(item.name, buffers.get(item.name)) for item in places.payload.items}
         tensors = {name: tensor for name, tensor in sent.items() if tensor is not None}
-        if len(tensors) < len(sent) or (parts := places.lined_up(tensors)) is None:
+        if len(tensors) < len(sent) or (parts := places.flat_parts(tensors)) is None:
             return None
         if len(known) >= MOST_PARTS:
             known.clear()
@@ -168,7 +168,7 @@ def _check_sent(ctx: Context) -> None:
 def listed_steps(work: Work) -> str:
     """The steps of a work as messages name them, each with its plug-in and its file."""
     return ", ".join(
-        registry.described("step", name) for name in dict.fromkeys(n for p in work.passes for n in p.steps)
+        registry.describe_part("step", name) for name in dict.fromkeys(n for p in work.passes for n in p.steps)
     )
 
 
@@ -296,9 +296,9 @@ def _loss(ctx: Context, step: Step, batch: Mapping[str, Tensor], pattern: str, p
         raise
     if (loss is None and not pass_.train) or (isinstance(loss, Tensor) and not loss.dim()):
         return loss
-    given = f"a tensor {tuple(loss.shape)}" if isinstance(loss, Tensor) else told(loss)
+    given = f"a tensor {tuple(loss.shape)}" if isinstance(loss, Tensor) else describe_answer(loss)
     rest = ", or None in a pass that doesn't train" if loss is None else ""
-    raise MethodError(f"the loss of {described(pass_)} is {given}; it must be a scalar tensor{rest}")
+    raise MethodError(f"the loss of {describe_step(pass_)} is {given}; it must be a scalar tensor{rest}")
 
 
 def metered_steps(work: Description) -> int:
@@ -334,7 +334,7 @@ def run(
     ``[packed.space(work.up)]``, if it is given.
     Raises MethodError if a payload names a tensor that neither the model nor the outputs hold.
     """
-    with seeded(seed, device), watch or nullcontext():
+    with seeding_torch(seed, device), watch or nullcontext():
         ctx, total, steps = execute(work, inputs, source, module=module, device=device, seed=seed, meter=meter)
     parameters, buffers = named_tensors(module)
     held = {**ctx.outputs, **buffers, **parameters}
@@ -343,20 +343,20 @@ def run(
             f"a work of kind {work.kind!r} keeps {missing[0]!r}, which neither model, outputs nor tables hold"
         )
     payloads: dict[str, Mapping[str, Tensor]] = {}
-    buffers = {} if buffer is None else {payload.name: part for payload, part in split(buffer, work.up)}
+    buffers = {} if buffer is None else {payload.name: part for payload, part in split_buffer(buffer, work.up)}
     for payload in work.up:
         if missing := [item.name for item in payload.items if item.name not in held]:
             raise MethodError(f"payload {payload.name!r} sends {missing[0]!r}, which neither model nor outputs hold")
         places = payload.places
         if places is not None and sent is None:
-            payloads[payload.name] = places.copy(held, buffers.get(payload.name), _lined_up(module, places))
+            payloads[payload.name] = places.copy(held, buffers.get(payload.name), _module_parts(module, places))
             continue
         tensors = {i.name: held[i.name].detach().to("cpu", DTYPES[i.dtype], copy=True) for i in payload.items}
         if sent is not None:
             tensors = sent(payload, tensors, work.bases(inputs))
         # gradients, optimizer and activations are freed by now, so that encoding tensor by tensor is never the peak;
         # what was sent down is read again from the node's storage
-        payloads[payload.name] = payload.encoded(tensors, work.bases(inputs)) if payload.codec else tensors
+        payloads[payload.name] = payload.encode_tensors(tensors, work.bases(inputs)) if payload.codec else tensors
     return Update(
         SERVER, work.kind, {}, work, payloads, {},
         loss=float(total) / steps if steps else None,

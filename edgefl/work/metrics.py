@@ -46,7 +46,7 @@ class Confusion:
 class Metric:
     """A number of an evaluation.  Override ``value``; and ``adds`` with ``add`` for what confusions don't say.
 
-    ``task`` is what it is a metric of: ``classify``, or ``retrieve`` (then override ``ranked``).
+    ``task`` is what it is a metric of: ``classify``, or ``retrieve`` (then override ``ranking_value``).
     """
 
     class Options(NamedFields):
@@ -67,7 +67,7 @@ class Metric:
         return ()
 
     def _lacks(self, function: str) -> MethodError:
-        return MethodError(f"{registry.described('metric', self.options.name)} doesn't define {function}()")
+        return MethodError(f"{registry.describe_part('metric', self.options.name)} doesn't define {function}()")
 
     def applies(self, classes: int, fields: Sequence[str]) -> bool:
         """Whether it is written for so many classes and data with these further fields."""
@@ -81,7 +81,7 @@ class Metric:
         """The metric, a scalar, or several by name; ``total`` is the sum of ``add`` over all samples ``[*sums]``."""
         raise self._lacks("value")
 
-    def ranked(self, first: Tensor, second: Tensor, group: Tensor) -> Tensor | Mapping[str, Tensor]:
+    def ranking_value(self, first: Tensor, second: Tensor, group: Tensor) -> Tensor | Mapping[str, Tensor]:
         """The metric of pairs: unit vectors ``[pairs, dim]``; pairs with the same ``group`` [pairs] belong together."""
         raise self._lacks("ranked")
 

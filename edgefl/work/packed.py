@@ -38,7 +38,7 @@ class PayloadLayout:
     payload: Payload
 
     @cached_property
-    def _found(self) -> tuple[dict[torch.dtype, tuple[int, int]], dict[str, tuple[torch.dtype, int]], int]:
+    def _layout(self) -> tuple[dict[torch.dtype, tuple[int, int]], dict[str, tuple[torch.dtype, int]], int]:
         parts, offsets, end = {}, {}, 0
         for dtype in dict.fromkeys(DTYPES[item.dtype] for item in self.payload.items):
             begin, step = end, ALIGNMENT // dtype.itemsize
@@ -52,14 +52,14 @@ class PayloadLayout:
     @property
     def parts(self) -> dict[torch.dtype, tuple[int, int]]:
         """Where the tensors of each dtype begin and end, in bytes."""
-        return self._found[0]
+        return self._layout[0]
 
     @property
     def size(self) -> int:
         """Bytes of the buffer."""
-        return self._found[2]
+        return self._layout[2]
 
-    def packed(self, buffer: Tensor) -> Packed:
+    def view_buffer(self, buffer: Tensor) -> Packed:
         """The tensors that lie in a buffer ``[size]`` of bytes."""
         whole = {dtype: buffer[begin:end].view(dtype) for dtype, (begin, end) in self.parts.items()}
         return Packed(buffer, whole, self)
@@ -68,7 +68,7 @@ class PayloadLayout:
         """The tensors by name, which lie in ``whole``."""
         tensors = {}
         for item in self.payload.items:
-            dtype, at = self._found[1][item.name]
+            dtype, at = self._layout[1][item.name]
             tensors[item.name] = whole[dtype][at : at + prod(item.shape)].view(item.shape)
         return tensors
 
@@ -81,7 +81,7 @@ class PayloadLayout:
             pieces[dtype] += [item.name, -size % (ALIGNMENT // dtype.itemsize)]
         return pieces
 
-    def lined_up(self, tensors: Mapping[str, Tensor]) -> Parts | None:
+    def flat_parts(self, tensors: Mapping[str, Tensor]) -> Parts | None:
         """These tensors as ``[n]`` with the gaps between them, in which they can be copied at once, by dtype.
 
         None if one has another dtype, isn't contiguous, or isn't on the CPU.
@@ -101,11 +101,11 @@ class PayloadLayout:
     def copy(self, tensors: Mapping[str, Tensor], buffer: Tensor | None = None, parts: Parts | None = None) -> Packed:
         """These tensors, of any device and dtype, in this buffer ``[size]`` of the CPU, or in a new one.
 
-        ``parts`` are they as ``lined_up`` returned them, if that is known.
+        ``parts`` are they as ``flat_parts`` returned them, if that is known.
         """
-        new = self.packed(torch.empty(self.size, dtype=torch.uint8) if buffer is None else buffer)
+        new = self.view_buffer(torch.empty(self.size, dtype=torch.uint8) if buffer is None else buffer)
         if parts is None:
-            parts = self.lined_up(tensors)
+            parts = self.flat_parts(tensors)
         for dtype, pieces in self._pieces.items():
             if not len(new.whole[dtype]):
                 continue
@@ -141,7 +141,7 @@ class Packed(Mapping[str, Tensor]):
         return len(self._tensors)
 
 
-def lent(memory: Tensor, back: Callable[[], None]) -> Tensor:
+def lend(memory: Tensor, back: Callable[[], None]) -> Tensor:
     """A tensor in the same memory, bytes of the CPU; ``back`` is called when nothing refers to it any more."""
     # every view of the tensor keeps the memoryview alive, but not the tensor itself
     view = memoryview(memory.numpy())  # type: ignore[arg-type]
@@ -162,39 +162,39 @@ class Buffers:
             memory = torch.empty(size, dtype=torch.uint8)
         else:
             self._free = deque((free for free in self._free if free is not memory), maxlen=MOST_FREE)
-        return lent(memory, partial(self._back, memory)) if size else memory
+        return lend(memory, partial(self._back, memory)) if size else memory
 
     def _back(self, memory: Tensor) -> None:
         self._free.append(memory)
 
 
-def placed(payload: Payload) -> PayloadLayout:
+def payload_layout(payload: Payload) -> PayloadLayout:
     """Where the tensors of a payload without a codec lie together."""
     places = payload.places
     assert places is not None
     return places
 
 
-def space(payloads: Iterable[Payload]) -> int | None:
+def buffer_bytes(payloads: Iterable[Payload]) -> int | None:
     """Bytes of a buffer for the tensors of these payloads; None if a codec encodes some."""
     found = [payload.places for payload in payloads]
     return None if None in found else sum(places.size for places in found if places is not None)
 
 
-def split(buffer: Tensor, payloads: Iterable[Payload]) -> Iterator[tuple[Payload, Tensor]]:
-    """The part of a buffer of ``space(payloads)`` bytes for each payload."""
+def split_buffer(buffer: Tensor, payloads: Iterable[Payload]) -> Iterator[tuple[Payload, Tensor]]:
+    """The part of a buffer of ``buffer_bytes(payloads)`` bytes for each payload."""
     end = 0
     for payload in payloads:
-        begin, end = end, end + placed(payload).size
+        begin, end = end, end + payload_layout(payload).size
         yield payload, buffer[begin:end]
 
 
-def finite(payloads: Mapping[str, Mapping[str, Tensor]]) -> bool:
+def is_finite(payloads: Mapping[str, Mapping[str, Tensor]]) -> bool:
     """Whether a client's payloads have neither NaN nor infinity, tables included."""
-    return all(_finite(n.whole.values() if isinstance(n, Packed) else n.values()) for n in payloads.values())
+    return all(_has_finite_values(n.whole.values() if isinstance(n, Packed) else n.values()) for n in payloads.values())
 
 
-def _finite(tensors: Iterable[Tensor]) -> bool:
+def _has_finite_values(tensors: Iterable[Tensor]) -> bool:
     floating = [tensor for tensor in tensors if tensor.is_floating_point()]
     sums: dict[torch.dtype, list[Tensor]] = {}
     for tensor in floating:

@@ -35,12 +35,12 @@ def batches(source: Source, pass_: Pass, seed: int) -> Iterator[tuple[str, dict[
         raise MethodError(
             f"the {other.data} data have no batch of {other.batch} samples to pair with the private batches"
         )
-    companions = _repeated(source, other, seed)
+    companions = _repeat_batches(source, other, seed)
     for pattern, batch in source.batches(pass_, seed):
         yield pattern, {**batch, **{f"{BESIDE}{name}": value for name, value in next(companions).items()}}
 
 
-def _repeated(source: Source, pass_: Pass, seed: int) -> Iterator[dict[str, Tensor]]:
+def _repeat_batches(source: Source, pass_: Pass, seed: int) -> Iterator[dict[str, Tensor]]:
     for epoch in count():
         for _, batch in source.batches(pass_, seeds.key(seed, "beside", epoch)):
             yield batch

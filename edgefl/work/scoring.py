@@ -17,7 +17,7 @@ from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.models.client import ClientModel
 from edgefl.work.description import Pass
-from edgefl.work.meter.meter import unmetered
+from edgefl.work.meter.meter import pausing_meter
 from edgefl.work.metrics import USUAL, Confusion, Metric, metric
 from edgefl.work.steps import Context, Step, following
 
@@ -30,14 +30,14 @@ def note_finite(ctx: Context, scores: Tensor) -> None:
 
     The best is NaN in a row with a NaN.  A class that can't be chosen may have the score -inf.
     """
-    with unmetered():
+    with pausing_meter():
         finite = scores.amax(-1).isfinite().all()
         ctx.notes[FINITE] = ctx.notes[FINITE] & finite if FINITE in ctx.notes else finite
 
 
 def spoil_metrics(ctx: Context) -> None:
     """Make every metric NaN if any noted value wasn't finite; not a part of the work's cost."""
-    with unmetered():
+    with pausing_meter():
         finite = ctx.notes.pop(FINITE, None)
         if finite is None:  # a pass without samples
             return
@@ -61,7 +61,7 @@ def write_metric(ctx: Context, name: str, value: Tensor | Mapping[str, Tensor], 
     for each, number in value.items() if isinstance(value, Mapping) else ((name, value),):
         if not isinstance(number, Tensor) or number.numel() != 1:
             found = f"a tensor of shape {list(number.shape)}" if isinstance(number, Tensor) else f"{number!r:.60}"
-            raise MethodError(f"{registry.described('metric', name)} must give a scalar tensor, not {found}")
+            raise MethodError(f"{registry.describe_part('metric', name)} must give a scalar tensor, not {found}")
         ctx.metrics[f"{each}{suffix}"] = number.reshape(())
 
 
@@ -71,7 +71,7 @@ def _sum(name: str, metric: Metric, numbers: Tensor, real: Tensor) -> Tensor:
         found = f"a tensor {list(numbers.shape)}" if isinstance(numbers, Tensor) else f"{numbers!r:.60}"
         wanted = ["batch", *metric.sums]
         raise MethodError(
-            f"{registry.described('metric', name)}: add() gave {found} for {len(real)} samples, not "
+            f"{registry.describe_part('metric', name)}: add() gave {found} for {len(real)} samples, not "
             f"[{', '.join(map(str, wanted))}], which its sums say"
         )
     if not metric.sums:
@@ -208,7 +208,7 @@ BLOCK = 256
 """
 
 
-def recalled(above: Tensor, own: Tensor, tied: Tensor) -> Tensor:
+def recall_chances(above: Tensor, own: Tensor, tied: Tensor) -> Tensor:
     """``[recalls, rows]``: the chance that one of ``own`` items is among the first 1, 5, 10, 50.
 
     ``above`` items rank higher, ``tied`` others have the same score.  Ties are in random order, so that a constant
@@ -274,7 +274,7 @@ class Groups:
             for scope in range(len(chances)):
                 others = ~same if scope == 0 else (self.fold[block, None] == self.fold) & ~same
                 above, tied = ((scores > NEAR) * times * others).sum(1).round(), (near * others).sum(1).round()
-                chances[scope, :, block] = recalled(above, own, tied)
+                chances[scope, :, block] = recall_chances(above, own, tied)
         over_all = (chances[0] * weight).sum(1) / weight.sum()
         if not self.folds:
             return over_all, None
@@ -341,7 +341,7 @@ class ScoreRetrieve(Step):
         if forward[1] is not None and backward[1] is not None:
             ctx.metrics["r@1_sum_folds"] = ctx.metrics["r@1_sum"] + forward[1][0] + backward[1][0]
         for name, each in own_metrics(pass_).items():
-            write_metric(ctx, name, each.ranked(a, b, groups.group))
+            write_metric(ctx, name, each.ranking_value(a, b, groups.group))
         for embeddings in (a, b):
             note_finite(ctx, embeddings)
         spoil_metrics(ctx)

@@ -55,14 +55,14 @@ def take(tensor: Tensor, cut: Cut | None) -> Tensor:
     return tensor if cut is None else tensor.contiguous()
 
 
-def put(tensor: Tensor, cut: Cut | None, value: Tensor) -> None:
+def write_slice(tensor: Tensor, cut: Cut | None, value: Tensor) -> None:
     """Write ``value``, of the cut's shape, into the part of the tensor that the cut keeps."""
     _put(tensor, cut if cut is not None else tuple(((0, size),) for size in tensor.shape), value, 0)
 
 
 def add(tensor: Tensor, cut: Cut | None, value: Tensor) -> None:
     """Add ``value``, of the cut's shape, to the part of the tensor that the cut keeps."""
-    put(tensor, cut, take(tensor, cut) + value)
+    write_slice(tensor, cut, take(tensor, cut) + value)
 
 
 def _put(tensor: Tensor, cut: Cut, value: Tensor, dimension: int) -> None:

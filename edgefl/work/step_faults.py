@@ -56,15 +56,15 @@ def step_faults(pass_: Pass, fields: Collection[str] = ()) -> Iterator[None]:
 
 def _where(pass_: Pass, error: BaseException) -> str:
     line = line_of(error)
-    return f"{described(pass_)}, {line}" if line else described(pass_)
+    return f"{describe_step(pass_)}, {line}" if line else describe_step(pass_)
 
 
-def described(pass_: Pass) -> str:
+def describe_step(pass_: Pass) -> str:
     """The step of a pass as messages name it, with those around it: each may be at fault."""
-    return " around ".join(registry.described("step", name) for name in reversed(pass_.steps))
+    return " around ".join(registry.describe_part("step", name) for name in reversed(pass_.steps))
 
 
 def missing_gradients(pass_: Pass, cause: str, remedy: str) -> MethodError:
     """What to raise for a pass whose outermost step changes gradients, of which ``cause`` leaves none."""
-    step = registry.described("step", pass_.steps[-1])
+    step = registry.describe_part("step", pass_.steps[-1])
     return MethodError(f"{cause} gradients, which {step} would change; set training.{remedy}")

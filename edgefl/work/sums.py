@@ -36,7 +36,7 @@ def exact(value: Tensor) -> Tensor:
     return value.to(torch.promote_types(value.dtype, torch.float32))
 
 
-def averaged(address: Address) -> bool:
+def is_averaged(address: Address) -> bool:
     """Whether the tensor at an address is averaged; tables are aggregated by methods."""
     return not address.startswith("table/")
 
@@ -48,7 +48,7 @@ def changing(
     for payload in upload:
         for item in payload.items:
             start = base.get(item.source)
-            if start is not None and start.is_floating_point() and averaged(item.source):
+            if start is not None and start.is_floating_point() and is_averaged(item.source):
                 yield item.source, item.cut, payloads[payload.name][item.name], start
 
 
@@ -125,7 +125,7 @@ class WeightedMeans:
         for alpha, (means, values, bases) in plain.items():
             torch._foreach_add_(means, torch._foreach_sub(values, bases), alpha=alpha)
 
-    def shared(
+    def shared_sum(
         self, upload: Upload, weights: Sequence[tuple[float, float]], *, keep_non_finite: bool = False
     ) -> SharedSum:
         """How clients with this upload add their changes up, of these weights and factors; see ``merge``."""
@@ -176,12 +176,12 @@ class WeightedMeans:
             start, key = base.get(item.source), (item.source, None)
             floating = start is not None and start.is_floating_point() and start.dtype == DTYPES[item.dtype]
             floating = floating and start is exact(start)  # type: ignore[arg-type]
-            if not (floating and item.source in self.alone and averaged(item.source)) or key in self.means:
+            if not (floating and item.source in self.alone and is_averaged(item.source)) or key in self.means:
                 return None
             totals.add(self.totals.get(key))
         if len(totals) != 1 or not totals.pop():
             return None
-        return places.packed(self._memory(places.size).zero_())
+        return places.view_buffer(self._memory(places.size).zero_())
 
     def _base_of(self, payload: Payload, places: PayloadLayout, base: Mapping[Address, Tensor]) -> Packed:
         """What the tensors of a payload started from, which many clients share."""

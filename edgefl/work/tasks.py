@@ -54,7 +54,7 @@ def task_named(name: str) -> type[Task]:
     part: type[Task] = registry.get("task", name)
     if part.like not in get_args(Like):
         allowed = ", ".join(get_args(Like))
-        raise PluginError(f"{registry.described('task', name)} is like {part.like!r:.60}; allowed: {allowed}")
+        raise PluginError(f"{registry.describe_part('task', name)} is like {part.like!r:.60}; allowed: {allowed}")
     return part
 
 

@@ -38,7 +38,7 @@ def device_of(name: str) -> torch.device:
 
 
 @contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
+def seeding_torch(seed: int, device: torch.device) -> Iterator[None]:
     """torch's generators of the CPU and of ``device``, seeded; afterwards they are as before.
 
     ``torch.manual_seed`` draws the same numbers, but seeds all devices and takes a stack trace without CUDA.
@@ -72,7 +72,7 @@ def threads(count: int = 1) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def ran_out(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory couldn't be allocated."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True

@@ -22,7 +22,7 @@ from edgefl import registry
 from edgefl.registry.part_fields import Fields
 from edgefl.work.description import OptimizerSettings, Scalar
 from edgefl.work.optimizer.kinds import Optimizer, parse_optimizer
-from edgefl.work.optimizer.learning_rates import Rate, check_key, scaled, stated
+from edgefl.work.optimizer.learning_rates import Rate, check_key, rate_settings, scale_rate
 from edgefl.work.optimizer.rate_schedules import Constant, RateSchedule, parse_rate_schedule
 
 _OPTIMIZER = WithJsonSchema(
@@ -146,7 +146,7 @@ class TrainingOptions(Fields):
     def _keys(cls, value: dict[str, Rate]) -> dict[str, Rate]:
         for key, rate in value.items():
             check_key(key)
-            if stated(rate).get("lr") == []:
+            if rate_settings(rate).get("lr") == []:
                 raise ValueError(f"{key}: an empty list has no rate for any stage")
         return value
 
@@ -254,9 +254,9 @@ class TrainingOptions(Fields):
             factor *= self.batch_of(pattern) * self.accumulation / self.scale_with_batch
         scalars: dict[str, Scalar] = {"lr": self.lr * factor, **self._other_scalars()}
         if self.rates:
-            rates = {key: stated(rate) for key, rate in self.rates.items()}
+            rates = {key: rate_settings(rate) for key, rate in self.rates.items()}
             scalars["rates"] = {
-                key: {**rate, **({"lr": scaled(rate["lr"], factor)} if "lr" in rate else {})}
+                key: {**rate, **({"lr": scale_rate(rate["lr"], factor)} if "lr" in rate else {})}
                 for key, rate in rates.items()
             }
         return scalars

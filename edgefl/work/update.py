@@ -12,7 +12,7 @@ from torch import Tensor
 from edgefl.plain_data import from_data, to_data
 from edgefl.work.description import Address, Work
 from edgefl.work.meter.trace import StepTrace
-from edgefl.work.packed import placed, split
+from edgefl.work.packed import payload_layout, split_buffer
 from edgefl.work.slices import Cut
 from edgefl.work.sums import Key, Means, changing, exact
 
@@ -95,7 +95,7 @@ class Update:
         """Weight before normalising in a mean of parameters: the number of samples, or 1 if ``equal``."""
         return 1.0 if self.equal else sum(self.samples.values())
 
-    def sent(self) -> Iterable[tuple[Address, Tensor]]:
+    def uploaded_tensors(self) -> Iterable[tuple[Address, Tensor]]:
         """Address and value of every tensor sent up; slices for a narrower model (``cuts``)."""
         for payload in self.work.up:
             for item in payload.items:
@@ -167,7 +167,7 @@ class Update:
         payloads: dict[str, Mapping[str, Tensor]]
         found: dict[str, dict[str, Tensor]] = {}
         if isinstance(tensors, Tensor):
-            payloads = {p.name: placed(p).packed(part) for p, part in split(tensors, work.up)}
+            payloads = {p.name: payload_layout(p).view_buffer(part) for p, part in split_buffer(tensors, work.up)}
         else:
             for key, tensor in tensors.items():
                 side, name = key.split("/", 1)

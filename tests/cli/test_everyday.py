@@ -22,7 +22,7 @@ from jsonschema import Draft202012Validator
 import edgefl
 from edgefl import registry
 from edgefl.cli import app, main
-from edgefl.commands.parts import LISTED, described, parts
+from edgefl.commands.parts import LISTED, describe_part, parts
 from edgefl.runs.folders import TABLES
 from edgefl.scenario import library_folder, load, scenario_names
 from edgefl.scenario.document import read_file
@@ -263,7 +263,7 @@ def test_the_kept_lists_are_what_the_parts_say() -> None:
     listed = parts(LISTED)
     for section, noun in LISTED.items():
         own = [name for name in registry.names(noun) if registry.origin(noun, name).package == "edgefl"]
-        live = [described(noun, name) for name in own]
+        live = [describe_part(noun, name) for name in own]
         assert [entry for entry in listed[section] if entry["name"] in own] == live, "run python tools/pages.py"
         assert all(entry["summary"] for entry in live)
 
@@ -312,7 +312,7 @@ def test_a_new_scenario_is_the_other_under_another_name(
     comments = [line for line in shipped.splitlines() if line.startswith("# ") and "yaml-language-server" not in line]
     assert all(line in text.splitlines() for line in comments)
     made, original = load("my study.yaml"), load(like)
-    assert made.name == "my study" and {**made.resolved(), "name": ""} == {**original.resolved(), "name": ""}
+    assert made.name == "my study" and {**made.to_data(), "name": ""} == {**original.to_data(), "name": ""}
     Draft202012Validator(json.loads(Path("edgefl.schema.json").read_text())).validate(
         read_file(Path("my study.yaml"), "").data  # 1e-3 is a number in YAML 1.2, which editors read
     )

@@ -41,9 +41,9 @@ def test_runs_side_by_side_have_the_bytes_of_runs_one_after_the_other(serial, tm
 def test_shards_share_a_folder_and_the_last_one_finishes_it(serial, tmp_path):
     folder = tmp_path / "run"
     first = edgefl.run(GRID, output=folder, shard="2/3")
-    assert not first.finished
+    assert not first.is_finished
     edgefl.run(GRID, output=folder, shard="3/3")
-    assert edgefl.run(GRID, output=folder, shard="1/3").finished
+    assert edgefl.run(GRID, output=folder, shard="1/3").is_finished
     assert contents(folder) == contents(serial)
     with pytest.raises(RunError, match="the comparison of another scenario"):
         edgefl.run(GRID, output=folder, shard="1/3", overrides=["training.batch=4"])
@@ -172,8 +172,8 @@ def test_a_killed_parent_takes_its_workers_along_and_can_be_resumed(serial, tmp_
         parent.communicate(timeout=300)
     _, alive = psutil.wait_procs(workers, timeout=300)
     assert workers and not alive
-    assert not read_run(folder).finished
-    assert edgefl.run(resume=folder, jobs=2).finished
+    assert not read_run(folder).is_finished
+    assert edgefl.run(resume=folder, jobs=2).is_finished
     same = ("rounds.jsonl", "clients.jsonl", "eligibility.jsonl", "weights.safetensors")
     for label, path in comparison(serial).items():
         for name in same:
@@ -218,4 +218,4 @@ def test_a_failed_run_is_told_at_the_end_and_the_others_are_finished(tmp_path):
     with pytest.raises(RunError, match=r"1 of 4 failed: fedavg,seed=1: .*go on with: edgefl run --resume ") as failure:
         edgefl.run(resume=folder, jobs=2)
     assert failure.value.exit_code == 2
-    assert read_run(second).finished and sum(run.finished for run in read_run(folder).runs.values()) == 4
+    assert read_run(second).is_finished and sum(run.is_finished for run in read_run(folder).runs.values()) == 4

@@ -125,7 +125,7 @@ def test_what_the_cluster_cant_do_is_refused(head, tmp_path):
     ],
 )
 def test_a_job_takes_what_its_cells_use(executor, share, places):
-    found = on_ray._Share.of(Nodes("auto", [load(GRID), load({**GRID, "executor": executor})], []))
+    found = on_ray._Share.from_nodes(Nodes("auto", [load(GRID), load({**GRID, "executor": executor})], []))
     assert str(found) == share
     assert found.places({"Resources": {"CPU": 8.0, "GPU": 3.0}}) == places
     assert found.places({"Resources": {}}) == 0
@@ -183,7 +183,7 @@ def test_cells_of_a_lost_job_or_node_are_begun_once_more(three, tmp_path, what):
     jobs = 3 if what == "a node" else 2  # of three, one is on each node at least
     with pytest.warns(RuntimeWarning, match="was lost .* it is begun once more"):
         edgefl.run(LONG, output=tmp_path / "run", jobs=jobs, address=three.address, on_progress=observe)
-    assert lost and read_run(tmp_path / "run").finished
+    assert lost and read_run(tmp_path / "run").is_finished
     assert_same_runs(tmp_path / "run", tmp_path / "serial")
 
 
@@ -202,7 +202,7 @@ def test_a_run_without_nodes_ends_and_can_be_continued(three, tmp_path, monkeypa
     with pytest.warns(RuntimeWarning, match="was lost"), ended as error:
         edgefl.run(LONG, output=tmp_path / "run", jobs=2, address=three.address, on_progress=observe)
     assert error.value.exit_code == 1
-    assert edgefl.run(resume=tmp_path / "run").finished
+    assert edgefl.run(resume=tmp_path / "run").is_finished
     edgefl.run(LONG, output=tmp_path / "serial")
     assert_same_runs(tmp_path / "run", tmp_path / "serial")
 
@@ -223,8 +223,8 @@ def test_a_killed_command_leaves_no_job_and_can_be_continued(three, tmp_path):
         command.communicate(timeout=3000)
     _, alive = psutil.wait_procs(jobs, timeout=300)
     assert len(jobs) == 2 and not alive
-    assert not read_run(folder).finished
-    assert edgefl.run(resume=folder, jobs=2, address=three.address).finished
+    assert not read_run(folder).is_finished
+    assert edgefl.run(resume=folder, jobs=2, address=three.address).is_finished
     edgefl.run(LONG, output=tmp_path / "serial")
     assert_same_runs(folder, tmp_path / "serial")
     assert not list(tmp_path.rglob(".edgefl-*"))

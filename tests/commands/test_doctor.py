@@ -106,7 +106,7 @@ def test_supported_versions_of_python_are_those_of_the_project() -> None:
 
 def test_free_space_is_graded(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free
-    grade = command._graded
+    grade = command._grade_free_bytes
     assert [grade("disk", free, limits, "", "").status for limits in ((0, 0), (free + 1, 0), (free + 1, free + 1))] == [
         "ok",
         "warning",

@@ -206,7 +206,7 @@ def test_a_comparison_has_one_store(tiny: Tiny, tmp_path: Path) -> None:
     run = edgefl.run(
         tiny(training={"mode": "none"}, tracker="mlflow", compare={"seed": [1, 2]}), output=tmp_path / "run"
     )
-    assert run.finished and set(stored(tmp_path / "run" / "mlflow.db")) == {"seed=1", "seed=2"}
+    assert run.is_finished and set(stored(tmp_path / "run" / "mlflow.db")) == {"seed=1", "seed=2"}
 
 
 def test_a_log_that_ends_early_doesnt_end_the_run(tiny: Tiny, tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_log_that_ends_early_doesnt_end_the_run(tiny: Tiny, tmp_path: Path) ->
     scenario = tiny(training={"mode": "none"}, tracker="mlflow", schedule={"name": "end-to-end", "rounds": 3})
     with pytest.warns(RuntimeWarning, match="the tracker's log ends here, and the run goes on"):
         run = edgefl.run(scenario, output=tmp_path / "run", on_progress=spoil)
-    assert run.finished and len(run.records("rounds")) == 3
+    assert run.is_finished and len(run.records("rounds")) == 3
 
 
 def test_a_missing_package_is_told_before_anything_is_written(

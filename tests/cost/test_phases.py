@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.cost.phases import NUMBERS, Phases, carried, joules_of, numbers_of
+from edgefl.cost.phases import NUMBERS, Phases, carried_bits, joules_of, numbers_of
 from edgefl.devices import Device, Link
 
 DEVICE = Device(
@@ -50,8 +50,8 @@ def test_without_a_link_only_computing_takes_time() -> None:
 
 def test_a_cut_transfer_has_carried_what_fits_after_its_latency() -> None:
     spent = np.array([0.0, 0.5, 1.0, 1.5, 9.0])
-    assert carried(spent, np.full(5, 0.5), np.full(5, 8.0), np.full(5, 12.0)).tolist() == [0, 0, 4, 8, 12]
-    assert float(carried(1.0, 0.5, 8.0, 12.0)) == 4
+    assert carried_bits(spent, np.full(5, 0.5), np.full(5, 8.0), np.full(5, 12.0)).tolist() == [0, 0, 4, 8, 12]
+    assert float(carried_bits(1.0, 0.5, 8.0, 12.0)) == 4
 
 
 AMOUNTS = st.tuples(

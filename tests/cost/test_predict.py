@@ -16,9 +16,9 @@ from torch import nn
 
 import edgefl
 from edgefl import registry
-from edgefl.cost import Predictor, cost_key, predict, shortened
-from edgefl.cost.predict import ROOMS, replaced
-from edgefl.memo import remembered
+from edgefl.cost import Predictor, cost_key, predict, shorten_passes
+from edgefl.cost.predict import ROOMS, replace_tensors
+from edgefl.memo import recall
 from edgefl.plain_data import from_data
 from edgefl.work import Item, Payload, StepTrace, Work
 
@@ -97,7 +97,7 @@ def test_equal_keys_mean_equal_traces() -> None:
 
 def test_a_work_is_shortened_to_two_places_of_each_pass() -> None:
     a, b = training_pass(), scoring_pass()
-    assert shortened(make_work(passes=(a, b, a, b, a, a, b))).passes == (a, b, a, b)
+    assert shorten_passes(make_work(passes=(a, b, a, b, a, a, b))).passes == (a, b, a, b)
 
 
 def test_a_prediction_is_made_once() -> None:
@@ -122,7 +122,7 @@ def test_a_damaged_file_is_predicted_anew_with_a_warning(tmp_path: Path, damage:
     with pytest.warns(UserWarning, match=path.name):
         assert predictor.trace(BASE, Toy()) == expected
     assert predictor.predicted == 1
-    assert remembered(tmp_path, path.stem, partial(from_data, StepTrace), "costs") == expected
+    assert recall(tmp_path, path.stem, partial(from_data, StepTrace), "costs") == expected
 
 
 def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_tensor_at_two_places_stays_one() -> None:
     with torch.device("meta"):
         first, second = nn.Linear(3, 3), nn.Linear(3, 3)
     second.weight = first.weight
-    module = replaced(nn.Sequential(first, second), lambda old: torch.zeros_like(old, device="cpu"))
+    module = replace_tensors(nn.Sequential(first, second), lambda old: torch.zeros_like(old, device="cpu"))
     assert first.weight is second.weight
     assert [p.device.type for p in module.parameters()] == ["cpu"] * 3
 

@@ -39,7 +39,7 @@ def test_the_peak_is_that_of_all_calls_measured(
     # scratch from nothing to all that the bound allows, of a convolution ten times what it touches
     taken = {
         each.call.key: Inside(
-            each.outputs + round(share * min(each.most - each.before - each.outputs, 10 * each.touched))
+            each.outputs + round(share * min(each.most - each.before - each.outputs, 10 * each.touched_bytes))
         )
         for each, (*_, share, _) in zip(calls, drawn, strict=True)
     }
@@ -51,16 +51,16 @@ def test_the_peak_is_that_of_all_calls_measured(
         return [taken[each.call.key] for each in some]
 
     table = ScratchTable("here", probe)
-    found = table.of(calls, trace.live_memory_bytes)
+    found = table.scratch_by_call(calls, trace.live_memory_bytes)
     assert trace.with_scratch(found) == trace.with_scratch([taken[each.call.key] for each in calls])
     assert [each.call.key for each, inside in zip(calls, found, strict=True) if inside] == [
         each.call.key for each in calls if each.call.key in table.rows
     ]
     assert len(asked) == len(set(asked)) == len(table.rows)
-    assert {each.call.key for each in calls if each.touched < LARGE or "conv" in each.call.operator} <= set(asked)
+    assert {each.call.key for each in calls if each.touched_bytes < LARGE or "conv" in each.call.operator} <= set(asked)
     again = ScratchTable("here", probe)
     again.take_over(table.rows.values())
-    assert again.of(calls, trace.live_memory_bytes) == found and len(asked) == len(table.rows)
+    assert again.scratch_by_call(calls, trace.live_memory_bytes) == found and len(asked) == len(table.rows)
 
 
 def test_large_calls_below_the_peak_of_another_are_not_run() -> None:
@@ -72,7 +72,8 @@ def test_large_calls_below_the_peak_of_another_are_not_run() -> None:
         return [Inside(each.outputs + 400 * MIB * (each is calls[0])) for each in some]
 
     assert (
-        trace_of(calls).with_scratch(ScratchTable("here", probe).of(calls, 1300 * MIB)).peak_memory_bytes == 1700 * MIB
+        trace_of(calls).with_scratch(ScratchTable("here", probe).scratch_by_call(calls, 1300 * MIB)).peak_memory_bytes
+        == 1700 * MIB
     )
     # the small one, the one with the most live memory, and the one that might take 800 MiB beside its 1,100
     assert asked == [calls[3], calls[0], calls[1]]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgefl import registry
-from edgefl.data.audio import FLOOR, SILENCE, fitted, log_mel, mel, mel_filters, read_wav, resampled
+from edgefl.data.audio import FLOOR, SILENCE, log_mel, mel, mel_filters, pad_or_cut, read_wav, resample
 from edgefl.data.collection import FolderRequest
 from edgefl.data.packages.advance import ADVANCE, build
 from edgefl.errors import DataError
@@ -82,9 +82,9 @@ def test_silence_and_clips_that_are_too_short():
     assert (log_mel(np.zeros(16_000, np.float32)) == np.float32(SILENCE)).all()
     assert log_mel(noise(1.0)).shape == (98, 128), "an AST's second"
     assert log_mel(noise(0.02), bins=8).shape == (0, 8)
-    padded = fitted(log_mel(noise(0.1), bins=8), 12)
+    padded = pad_or_cut(log_mel(noise(0.1), bins=8), 12)
     assert padded.shape == (12, 8) and (padded[8:] == np.float32(SILENCE)).all() and padded[7].max() > SILENCE
-    assert (fitted(padded, 3, 0.0) == padded[:3]).all()
+    assert (pad_or_cut(padded, 3, 0.0) == padded[:3]).all()
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "float32"])
@@ -115,11 +115,11 @@ def test_resampling_keeps_tones_and_removes_what_does_not_fit():
     from scipy.signal import resample_poly
 
     wave = noise(0.2, 22_050)
-    np.testing.assert_allclose(resampled(wave, 22_050), resample_poly(wave, 320, 441), atol=1e-6)
-    assert resampled(wave, 16_000) is wave
+    np.testing.assert_allclose(resample(wave, 22_050), resample_poly(wave, 320, 441), atol=1e-6)
+    assert resample(wave, 16_000) is wave
     seconds = np.arange(44_100) / 44_100
     for frequency, there in ((1_000, True), (12_000, False)):
-        found = resampled(np.sin(2 * np.pi * frequency * seconds).astype(np.float32), 44_100)
+        found = resample(np.sin(2 * np.pi * frequency * seconds).astype(np.float32), 44_100)
         expected = np.sin(2 * np.pi * frequency * np.arange(16_000) / 16_000)
         np.testing.assert_allclose(found[200:-200], (expected if there else 0 * expected)[200:-200], atol=5e-3)
 

@@ -398,7 +398,7 @@ def test_a_mark_of_another_boot_or_of_yesterday_does_not_count(tmp_path: Path) -
     old: store.Mark = {**now, "at": now["at"] - store.MARK_SECONDS - 1}
     future: store.Mark = {**now, "at": now["at"] + 3600}
     store._mark(tmp_path, {"now": now, "ended": ended, "old": old, "future": future})
-    assert store._marked(tmp_path) == {"now": now}
+    assert store._read_marks(tmp_path) == {"now": now}
 
 
 # --- other caches ----------------------------------------------------------------------------------------------------
@@ -410,7 +410,7 @@ def test_a_damaged_answer_is_no_answer(tmp_path_factory: pytest.TempPathFactory,
     folder = tmp_path_factory.mktemp("memo")
     answer = data.draw(st.lists(st.integers(0, 10**6), min_size=1))
     memo.remember(folder, "key", answer)
-    assert memo.remembered(folder, "key", list, "numbers") == answer
+    assert memo.recall(folder, "key", list, "numbers") == answer
     path = folder / "key.sealed"
     bytes_ = bytearray(path.read_bytes())
     if data.draw(st.booleans(), "cut"):
@@ -420,9 +420,9 @@ def test_a_damaged_answer_is_no_answer(tmp_path_factory: pytest.TempPathFactory,
         bytes_[bit // 8] ^= 1 << bit % 8
     path.write_bytes(bytes_)
     with told(str(path), "numbers are computed again"):
-        assert memo.remembered(folder, "key", list, "numbers") is None
+        assert memo.recall(folder, "key", list, "numbers") is None
     memo.remember(folder, "key", answer)
-    assert memo.remembered(folder, "key", list, "numbers") == answer
+    assert memo.recall(folder, "key", list, "numbers") == answer
 
 
 @pytest.mark.skipif(os.name != "posix", reason="there are no pipes")
@@ -433,12 +433,12 @@ def test_an_answer_that_is_something_else_gives_way(tmp_path: Path, damage: str)
     path = folder / "key.sealed"
     DAMAGES[damage](path)
     if damage == "a link to nothing":
-        assert memo.remembered(folder, "key", list, "numbers") is None
+        assert memo.recall(folder, "key", list, "numbers") is None
     else:
         with told(str(path), "numbers are computed again"):
-            assert memo.remembered(folder, "key", list, "numbers") is None
+            assert memo.recall(folder, "key", list, "numbers") is None
     memo.remember(folder, "key", [1, 2])
-    assert memo.remembered(folder, "key", list, "numbers") == [1, 2]
+    assert memo.recall(folder, "key", list, "numbers") == [1, 2]
     assert [each.name for each in folder.iterdir()] == ["key.sealed"]
 
 
@@ -446,4 +446,4 @@ def test_an_answer_under_another_name_is_no_answer(tmp_path: Path) -> None:
     memo.remember(tmp_path, "one", 1)
     (tmp_path / "one.sealed").rename(tmp_path / "two.sealed")
     with told("two.sealed"):
-        assert memo.remembered(tmp_path, "two", int, "numbers") is None
+        assert memo.recall(tmp_path, "two", int, "numbers") is None

@@ -74,7 +74,7 @@ def test_batches_are_as_the_spec_says(glyph_federation, pattern):
         assert len(found) == source.counts(pass_)[pattern] > 0
         for name, batch in found:
             assert name == pattern
-            assert {field: TensorSpec.of(tensor) for field, tensor in batch.items()} == spec
+            assert {field: TensorSpec.from_tensor(tensor) for field, tensor in batch.items()} == spec
 
 
 def test_training_drops_the_rest_and_evaluation_fills_it(glyph_federation):

@@ -24,7 +24,7 @@ def whole(glyph_federation: Federation) -> Federation:
 
 @pytest.fixture(scope="module")
 def divided(whole: Federation) -> Federation:
-    return whole.holding_out(SHARE, seed=1)
+    return whole.with_held_out(SHARE, seed=1)
 
 
 def test_held_out_and_training_samples_are_all_samples_and_share_none(whole: Federation, divided: Federation) -> None:
@@ -64,12 +64,12 @@ def test_no_batch_of_training_has_a_sample_that_is_held_out(whole: Federation, d
 
 
 def test_which_samples_are_held_out_is_a_function_of_the_seed(whole: Federation, divided: Federation) -> None:
-    again, other = whole.holding_out(SHARE, seed=1).held_out, whole.holding_out(SHARE, seed=2).held_out
+    again, other = whole.with_held_out(SHARE, seed=1).held_out, whole.with_held_out(SHARE, seed=2).held_out
     assert again is not None and other is not None and divided.held_out is not None
     clients = range(len(whole.client_kind))
     assert all(np.array_equal(again.rows(c), divided.held_out.rows(c)) for c in clients)
     assert any(not np.array_equal(other.rows(c), divided.held_out.rows(c)) for c in clients)
-    assert whole.holding_out(0.0, seed=1) is whole
+    assert whole.with_held_out(0.0, seed=1) is whole
 
 
 def test_a_client_with_few_samples_holds_none_out() -> None:
@@ -97,7 +97,7 @@ def test_missing_modalities_are_held_out_too(data_cache: Path) -> None:
         source="glyphs", clients={"image-text": 3}, samples=40, missing={"image-text": {"image": 0.3, "text": 0.3}}
     )
     whole = open_federation(options, seed=1, tokens=8, cache=data_cache)
-    divided = whole.holding_out(0.5, seed=1)
+    divided = whole.with_held_out(0.5, seed=1)
     held = divided.held_out
     assert held is not None and held.client_patterns is not None and divided.client_patterns is not None
     assert np.array_equal(held.client_patterns + divided.client_patterns, whole.client_patterns)
@@ -115,7 +115,7 @@ def test_without_a_share_a_client_has_no_held_out_samples(whole: Federation) -> 
 
 def test_a_declared_federation_divides_its_counts() -> None:
     options = DataOptions.model_validate({"source": "declared", "clients": {"image": 4}, "samples": 23})
-    divided = open_federation(options, seed=1, tokens=8).holding_out(0.2, seed=1)
+    divided = open_federation(options, seed=1, tokens=8).with_held_out(0.2, seed=1)
     assert divided.held_out is not None
     assert divided.held_out.client_samples.tolist() == [4] * 4 and divided.client_samples.tolist() == [19] * 4
     source = divided.client(2)

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from edgefl import seeds
 from edgefl.data import Collection, DataOptions, DataSet, FolderRequest, FolderSet, open_federation
 from edgefl.data.missing import DROPPED, draw, parse_missing, patterns_of
-from edgefl.data.opening import _open, together
+from edgefl.data.opening import _open, order_by_group
 from edgefl.data.options import KINDS
 from edgefl.data.partition import natural
 from edgefl.errors import DataError
@@ -244,7 +244,7 @@ def test_soft_targets_and_captions_of_one_image_are_fields_that_a_pass_asks_for(
 
 def test_the_first_pairs_have_whole_images() -> None:
     rows = np.array([5, 1, 4, 0, 3, 2])
-    assert together(rows, np.array([7, 9, 9, 7, 8, 9])).tolist() == [5, 0, 1, 4, 2, 3]
+    assert order_by_group(rows, np.array([7, 9, 9, 7, 8, 9])).tolist() == [5, 0, 1, 4, 2, 3]
 
 
 def test_audio_is_normalised_over_the_training_samples(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edgefl.data import partition
 from edgefl.data.collection import Collection
-from edgefl.data.split import SPLITS, by_kind, hold_out
+from edgefl.data.split import SPLITS, assign_kinds, hold_out
 from edgefl.errors import DataError
 
 DATA_SETS = Path(__file__).parents[2] / "docs" / "reference" / "data-sets.md"
@@ -40,16 +40,16 @@ def test_every_sample_is_held_once_and_every_client_holds_ten(seed, clients, spa
 
 
 def test_clients_may_share_samples_and_be_more_than_there_are():
-    parts = partition.shared(np.zeros(40, int), 3000, 10, np.random.default_rng(0))
+    parts = partition.overlapping_split(np.zeros(40, int), 3000, 10, np.random.default_rng(0))
     assert len(parts) == 3000
     assert all(len(set(part.tolist())) == 10 for part in parts)  # a client holds a sample once
     held = np.bincount(np.concatenate(parts), minlength=40)
     assert held.sum() == 30_000 and abs(held - 750).max() < 5 * (3000 * 0.25 * 0.75) ** 0.5  # as likely each
-    again = partition.shared(np.zeros(40, int), 3000, 10, np.random.default_rng(0))
+    again = partition.overlapping_split(np.zeros(40, int), 3000, 10, np.random.default_rng(0))
     assert all(np.array_equal(*both) for both in zip(parts, again))
     for argument in (None, 9, 41, 12.0, True, "12"):
         with pytest.raises(DataError, match="from 10 to the 40 that there are"):
-            partition.shared(np.zeros(40, int), 3, argument, np.random.default_rng(0))
+            partition.overlapping_split(np.zeros(40, int), 3, argument, np.random.default_rng(0))
 
 
 def test_groups_stay_together_and_each_client_keeps_its_share():
@@ -219,7 +219,7 @@ def pairs(names: int, pictures: int, classes: int = 3) -> Collection:
 )
 def test_kinds_share_no_sample_and_texts_are_not_repeated(seed, pictures, clients):
     made = pairs(120, pictures)
-    dealt = by_kind(made, np.arange(len(made.label)), clients, np.random.default_rng(seed))
+    dealt = assign_kinds(made, np.arange(len(made.label)), clients, np.random.default_rng(seed))
     held = np.concatenate(list(dealt.values()))
     assert len(held) == len(np.unique(held)) == len(made.label)
     for kind in ("image", "text"):
@@ -231,7 +231,7 @@ def test_kinds_share_no_sample_and_texts_are_not_repeated(seed, pictures, client
 
 def test_kinds_get_samples_in_proportion_to_their_clients():
     made = pairs(4000, 1)
-    dealt = by_kind(made, np.arange(4000), {"image": 3, "text": 2, "image-text": 1}, np.random.default_rng(0))
+    dealt = assign_kinds(made, np.arange(4000), {"image": 3, "text": 2, "image-text": 1}, np.random.default_rng(0))
     assert [len(dealt[kind]) for kind in ("image", "text")] == pytest.approx([1500, 1000], abs=5)
     assert len(dealt["image-text"]) == pytest.approx(500 + 1000, abs=5)  # and all that have no class
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import edgefl
-from edgefl.data.vocabulary import SPECIAL, encoded, ready_tokenizer, tokenizer_file, train_wordpiece
+from edgefl.data.vocabulary import SPECIAL, encode_texts, ready_tokenizer, tokenizer_file, train_wordpiece
 from edgefl.errors import DataError
 
 CORPUS = [unicodedata.name(chr(code), "") or "space" for code in range(0x20, 0x600)]
@@ -31,7 +31,7 @@ def test_special_pieces_come_first_and_texts_are_cut_and_padded():
     tokenizer = train_wordpiece(CORPUS, 400, 6)
     assert [tokenizer.token_to_id(piece) for piece in SPECIAL] == [0, 1, 2]
     assert tokenizer.get_vocab_size() == 400
-    rows = encoded(tokenizer, ["", "LATIN", "latin small letter a with diaeresis and macron and more"], 6)
+    rows = encode_texts(tokenizer, ["", "LATIN", "latin small letter a with diaeresis and macron and more"], 6)
     assert rows.shape == (3, 6)
     assert rows[0].tolist() == [2, 0, 0, 0, 0, 0]
     assert rows[1].tolist() == [2, tokenizer.token_to_id("latin"), 0, 0, 0, 0]
@@ -50,7 +50,7 @@ def test_a_ready_tokenizer_is_padded_and_cut_anew(tmp_path: Path) -> None:
     train_wordpiece(["one two three", "four five"], 60, 8).save(str(tmp_path / "tokenizer.json"))
     for named in (tmp_path, tmp_path / "tokenizer.json"):
         tokenizer = ready_tokenizer(tokenizer_file(str(named)), 3)
-        rows = encoded(tokenizer, ["one", "one two three four"], 3)
+        rows = encode_texts(tokenizer, ["one", "one two three four"], 3)
         assert rows.shape == (2, 3) and rows[0, 2] == 0 and rows[1].all()
 
 

@@ -22,7 +22,7 @@ from edgefl.errors import DeviceError, PluginError, ScenarioError
 from edgefl.operator_classes import OperatorClass
 from edgefl.records.fit import BudgetLimit
 from edgefl.registry.registered import PARTS
-from edgefl.report.page.told import asked
+from edgefl.report.page.told import scenario_lines
 from edgefl.scenario import json_schema, load
 from edgefl.simulation import Selection
 from edgefl.simulation.selection import Chosen
@@ -93,7 +93,7 @@ def test_a_scenario_without_power_has_none_in_its_records(six: Callable[..., Any
         run = edgefl.run(six(budgets), output=tmp_path / name)
         assert {tuple(v["costs"]) for v in run.records("eligibility")} == {BUDGETS}
         assert "power" not in (run.path / "scenario.yaml").read_text(encoding="utf-8")
-    resolved = load(six({"power": "5..10 W"})).resolved()["fleet"]["budgets"]
+    resolved = load(six({"power": "5..10 W"})).to_data()["fleet"]["budgets"]
     assert resolved["power"] == [5.0, 10.0]
     assert BudgetOptions.model_validate(resolved).limits()["power"] == (5, 10)
 
@@ -130,7 +130,7 @@ def test_a_mixture_is_judged_shown_and_fitted(six: Callable[..., Any], tmp_path:
     assert sum(v["margins"]["bytes"] is None for v in verdicts) == 4
     assert {flight["client"] for flight in run.records("clients")} == set(range(6)) - small
     assert verify(run.path)["valid"]
-    words = dict(asked(edgefl.read_run(run.path), "edgefl"))["budgets"]
+    words = dict(scenario_lines(edgefl.read_run(run.path), "edgefl"))["budgets"]
     assert words.startswith(
         "memory (1 KiB 50 %, 50% of device 50 %), bytes per round (954 MiB to 1.86 GiB 2, unlimited 4)"
     )
@@ -157,7 +157,7 @@ class Charge(Budget):
     noun, quantity = "charge", units.SHARE
     summary = "Most of its battery that a round takes."
 
-    def of(self, price: Price) -> Any:
+    def round_amounts(self, price: Price) -> Any:
         return price.energy_joules / (price.device.battery_joules or np.inf)
 
     def show(self, amount: float) -> str:

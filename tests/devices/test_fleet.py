@@ -292,7 +292,7 @@ def test_numbers_of_some_clients():
 def test_what_a_fleet_has_beside_its_clients():
     plain = Fleet.draw(FleetOptions(), 3, seed=1)
     assert (plain.battery, plain.throttling, plain.server_link) == (None, False, None)
-    assert plain.failures.never
+    assert plain.failures.is_inactive
     assert plain.availability.available([0, 1, 2], 0).all()
     written = {
         "server_link": {"download": "1 Gbit/s", "upload": "unlimited", "sharing": "fifo"},

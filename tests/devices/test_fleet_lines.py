@@ -66,4 +66,4 @@ def test_a_whole_fleet_resolves_to_itself(tmp_path):
     scenario = load(_written(tmp_path, fleet))
     assert scenario.fleet.availability.diurnal.start == (18, 23)
     assert len(scenario.fleet.devices) > 1
-    assert load(json.loads(json.dumps(scenario.resolved()))).fleet == scenario.fleet
+    assert load(json.loads(json.dumps(scenario.to_data()))).fleet == scenario.fleet

@@ -8,7 +8,7 @@ import pytest
 
 from edgefl.devices import load_device, with_runtime
 from edgefl.devices.browsing import residual_factor
-from edgefl.devices.processors import classes, efficiency_of, fitted, same_runtime
+from edgefl.devices.processors import classes, efficiency_of, load_fitted_rates, same_runtime
 from edgefl.devices.profile import in_runtime
 from edgefl.errors import UnknownName
 
@@ -72,15 +72,15 @@ overhead_bytes: {value: 20 MB, range: 10..30 MB, confidence: estimated, source: 
 
 
 def test_residuals_are_those_of_the_entry_and_rows_of_others_stand_in_for_few() -> None:
-    rows = {(entry.of, entry.runtime): entry for entry in fitted().entries}
+    rows = {(entry.of, entry.runtime): entry for entry in load_fitted_rates().entries}
     assert residual_factor(load_device("raspberry-pi-4-2gb")) == rows["cortex-a72", "pytorch 1.13"].error
     assert residual_factor(load_device("server-h200")) == rows["server-h200", "pytorch 2.13"].error
     assert residual_factor(load_device("phone-mid")) == rows["cpu", None].error
-    single = [entry.error for entry in fitted().entries if entry.rows == 1]
+    single = [entry.error for entry in load_fitted_rates().entries if entry.rows == 1]
     assert len(single) > 5 and min(single) > 1.1  # a row that agrees by chance
 
 
 def test_every_class_that_was_fitted_is_one_of_the_library() -> None:
-    for entry in fitted().entries:
+    for entry in load_fitted_rates().entries:
         if entry.devices > 1 and entry.of not in ("cpu", "gpu"):
             assert entry.of in classes()

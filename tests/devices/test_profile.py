@@ -248,7 +248,7 @@ def test_a_hot_device_slows_down(seconds, after, share):
     cool = np.sort(np.array(seconds))
     hot = dataclasses.replace(
         devices.load_device("raspberry-pi-4-4gb"), throttle_after_seconds=after, throttled_share=share
-    ).throttled(cool)
+    ).with_throttling(cool)
     assert np.all(hot[cool <= after] == cool[cool <= after])
     assert np.all(np.diff(hot) >= 0) and np.all(hot >= cool * (1 - 1e-12)) and np.all(hot <= cool / share * (1 + 1e-12))
     late = cool > after
@@ -258,7 +258,7 @@ def test_a_hot_device_slows_down(seconds, after, share):
 def test_a_device_that_never_gets_hot_takes_what_it_takes():
     seconds = np.array([0.0, 1.0, np.inf])
     never = dataclasses.replace(devices.load_device("raspberry-pi-4-4gb"), throttle_after_seconds=np.inf)
-    assert np.array_equal(never.throttled(seconds), seconds)
+    assert np.array_equal(never.with_throttling(seconds), seconds)
 
 
 def test_derived_figures(tmp_path, profile):

@@ -47,14 +47,14 @@ def test_a_bare_number_is_the_count_and_the_line_is_fibre() -> None:
 def test_who_is_lost_depends_on_the_relay_and_the_dispatch_alone() -> None:
     relays = drawn({"count": 1000, "failures": "20%"}, 1000)
     everyone = np.arange(1000)
-    lost = np.array([relays.lost(7, number, everyone) for number in range(1, 21)])
+    lost = np.array([relays.lost_mask(7, number, everyone) for number in range(1, 21)])
     assert abs(lost.mean() - 0.2) < 0.01 and lost.mean(1).std() > 0
     some = everyone[::7]
-    assert np.array_equal(relays.lost(7, 3, some), lost[2][some])
+    assert np.array_equal(relays.lost_mask(7, 3, some), lost[2][some])
     factors = relays.jitter(7, 3, everyone)
     assert np.array_equal(relays.jitter(7, 3, some), factors[:, some])
     assert abs(np.log(factors).std() - relays.link.jitter) < 0.01 and abs(np.log(factors).mean()) < 0.01
-    assert not drawn(1000).lost(7, 3, everyone).any()
+    assert not drawn(1000).lost_mask(7, 3, everyone).any()
 
 
 def test_relays_change_no_other_draw() -> None:
@@ -127,5 +127,5 @@ def test_fields_beside_a_bare_number() -> None:
     document = yaml.safe_load(TEXT.replace("RELAYS", "2").replace("MORE", ""))
     scenario = load(document, ["fleet.relays.failures=5%"])
     assert scenario.fleet.relays == RelayOptions(count=2, failures=0.05)
-    assert load(scenario.resolved()) == scenario
+    assert load(scenario.to_data()) == scenario
     assert load(document, ["fleet.relays=null"]).fleet.relays is None

@@ -171,6 +171,6 @@ def test_the_pages_scaffold_is_the_packages(mylab, tmp_path):
     theirs = {address.replace("table/control/", "table/c/"): value for address, value in package.weights().items()}
     assert page.weights().keys() == theirs.keys() and any(name.startswith("table/c/") for name in theirs)
     assert all(torch.equal(value, theirs[name]) for name, value in page.weights().items())
-    kept, others = page.kept(), package.kept()
+    kept, others = page.client_tensors(), package.client_tensors()
     assert kept.keys() == others.keys() and len({float(own["own.image.head.bias"].norm()) for own in kept.values()}) > 3
     assert all(torch.equal(value, others[client][name]) for client, own in kept.items() for name, value in own.items())

@@ -105,7 +105,7 @@ def test_a_server_optimizer_of_ones_own_steps_and_keeps(mylab: Path, tmp_path: P
     steps = {float(x) for a, t in after.items() if a.startswith("image/") for x in (t - first[a]).unique()}
     assert all(min(abs(step), abs(abs(step) - 0.25)) < 1e-6 for step in steps) and len(steps) > 1
     assert {a for a in after if a.startswith("table/server-optimizer.mean/image/")}
-    assert load(scenario).resolved()["aggregation"]["optimizer"] == {"name": "sign-step", "decay": 0.9}
+    assert load(scenario).to_data()["aggregation"]["optimizer"] == {"name": "sign-step", "decay": 0.9}
 
 
 METHODS = registry.names("method")
@@ -129,7 +129,7 @@ def test_a_rule_of_ones_own_goes_with_every_method(method: str, tmp_path: Path) 
     averaged = {"clients": "averaged"} if method == "creamfl" else {}
     needs = {**part.needs, "method": {"name": method, **averaged}}
     scenario = tiny_scenario(("image", "image-text"), {**needs, "schedule": {"name": "end-to-end", "rounds": 1}})
-    data = {k: v for k, v in scenario.resolved().items() if k != "compare"}
+    data = {k: v for k, v in scenario.to_data().items() if k != "compare"}
     data = {**data, "round": {"cohort": 1.0}, "aggregation": {"rule": "last"}}
     if method in OWN_MODELS:
         with pytest.raises(EdgeflError, match="has no models to average"):
@@ -194,22 +194,22 @@ def test_what_an_optimizer_keeps_must_be_named() -> None:
             return value + change, {"more": change}
 
     from edgefl.methods.aggregation.combine import MixTerm
-    from edgefl.methods.aggregation.server_optimizers import stepped
+    from edgefl.methods.aggregation.server_optimizers import server_step
 
     options = AggregationOptions(optimizer="hoarder")
     with pytest.raises(
         MethodError, match=r"the server optimizer 'hoarder' .* kept \['more'\]; allowed: .*nothing \(keeps\)"
     ):
-        stepped({"k/a": torch.ones(2)}, {"k/a": [MixTerm(1.0, torch.ones(2))]}, (), options)
+        server_step({"k/a": torch.ones(2)}, {"k/a": [MixTerm(1.0, torch.ones(2))]}, (), options)
 
 
 def test_fields_stand_beside_the_name_and_are_checked(mylab: Path) -> None:
     base = mylab / "robust.yaml"
-    assert load(base, ["aggregation=geometric-median"]).resolved()["aggregation"]["rule"] == {**RULE, "steps": 50}
-    assert load(base, ["aggregation=median"]).resolved()["aggregation"]["rule"] == "median"
-    assert load(base, ["aggregation.rule={name: krum}"]).resolved()["aggregation"]["rule"] == "krum"
-    resolved = load(base).resolved()
-    assert load({k: v for k, v in resolved.items() if k != "compare"}).resolved() == resolved
+    assert load(base, ["aggregation=geometric-median"]).to_data()["aggregation"]["rule"] == {**RULE, "steps": 50}
+    assert load(base, ["aggregation=median"]).to_data()["aggregation"]["rule"] == "median"
+    assert load(base, ["aggregation.rule={name: krum}"]).to_data()["aggregation"]["rule"] == "krum"
+    resolved = load(base).to_data()
+    assert load({k: v for k, v in resolved.items() if k != "compare"}).to_data() == resolved
     for override, said in (
         ("aggregation.rule.step=3", "unknown key 'step'; did you mean 'steps'"),
         (

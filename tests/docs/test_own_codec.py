@@ -48,10 +48,10 @@ def test_signs_and_scale_are_those_of_a_loop_and_so_are_the_bytes(shape: list[in
     payload = Payload("model", items, codec=Codec("signs"))
     tensors = {"w": torch.randn(shape, generator=draw), "n": torch.arange(3)}
     base = {"w": torch.randn(shape, generator=draw)} if update else {}
-    wire = payload.encoded(tensors, base)
+    wire = payload.encode_tensors(tensors, base)
     assert len(safetensors.torch.save(wire)) == payload.serialised_bytes
     assert sum(t.nbytes for t in wire.values()) == payload.tensor_bytes
-    arrived = payload.decoded(wire, base)
+    arrived = payload.decode_tensors(wire, base)
     assert_equal_tensors(arrived["n"], tensors["n"])
     count = int(np.prod(shape))
     if count == 1:  # a single number travels as it is
@@ -138,8 +138,8 @@ def test_its_fields_are_checked_and_it_stays_out_of_what_it_cannot_do(mylab: Pat
     ):
         with pytest.raises(EdgeflError, match=said):
             load(base, [override])
-    assert load(base).resolved()["payload"] == {"down": "float32", "up": {"dtype": "signs", "scale": "mean"}}
-    assert load(base, ["payload={up: signs, down: signs}"]).resolved()["payload"] == {"down": "signs", "up": "signs"}
+    assert load(base).to_data()["payload"] == {"down": "float32", "up": {"dtype": "signs", "scale": "mean"}}
+    assert load(base, ["payload={up: signs, down: signs}"]).to_data()["payload"] == {"down": "signs", "up": "signs"}
     part = registry.get("codec", "signs")
     edgefl.register("codec", "changes")(type("Changes", (part,), {"needs_base": True, "Options": CodecKind.Options}))
     with pytest.raises(EdgeflError, match="payload.down: codec changes is only for up"):

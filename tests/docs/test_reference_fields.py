@@ -244,7 +244,7 @@ def test_every_event_of_a_run_is_on_the_page(played: Run, heard: dict[str, set[s
         event: set(re.findall(r"`(\w+)`", facts))
         for event, facts in re.findall(r"^\| `(\w+)` \| ([^|]*) \|", text.partition("## Progress")[2], re.MULTILINE)
     }
-    assert played.finished and set(told) == set(heard)
+    assert played.is_finished and set(told) == set(heard)
     assert {event: facts for event, facts in told.items() if event != "record"} == {
         event: facts for event, facts in heard.items() if event != "record"
     }

@@ -117,5 +117,5 @@ def test_the_example_counts_and_clients_keep_their_counts(
     assert {client["kind"] for client in run.records("clients")} == {"image", "text"}
     # the kept counts never travel: what goes down beside the model is nothing
     assert all("kept" not in client["download_bytes_by_payload"] for client in image)
-    kept = [t for named in run.kept().values() for t in named.values()]
+    kept = [t for named in run.client_tensors().values() for t in named.values()]
     assert sorted(float(t.sum()) for t in kept) == [80.0] * 5  # 40 samples in each of two rounds

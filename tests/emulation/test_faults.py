@@ -38,7 +38,7 @@ class One:
         given = load(scenario)
         setup = compose(given)
         planner = Planner(setup, predictor_of(given))
-        self.plan: Plan = planner.plan(*setup.place(0), 1, setup.schedule.stage(1), ())
+        self.plan: Plan = planner.plan(*setup.cell_indices(0), 1, setup.schedule.stage(1), ())
         inputs = setup.method.at_start(given.seed).wire(self.plan.form)
         self.task = TrainingTask(
             self.plan.form, planner.scalars(self.plan.kind, 1, self.plan.stage), inputs, 0, given.seed

@@ -55,5 +55,5 @@ def test_the_kernel_kills_what_takes_more_memory_than_allowed(journal: MachineJo
         limits.adopt(process.pid)
         limits.memory(64 << 20)
         told, _ = process.communicate("x", timeout=300)
-        ended[name] = told.strip(), limits.killed
+        ended[name] = told.strip(), limits.oom_kills
     assert ended == {"fits": ("filled", 0), "too large": ("", 1)}

@@ -157,10 +157,10 @@ def test_the_kernel_counts_the_payload_and_its_headers(journal: MachineJournal, 
     network = EmulatedNetwork(journal, [Rates(40e6, 40e6)])
     ((server, own),) = joined(network, 1, opened)
     size = 1_000_000
-    before = network.counted(0)
+    before = network.link_counters(0)
     seconds(server, own, size)
     time.sleep(0.1)
-    down, up = network.counted(0)
+    down, up = network.link_counters(0)
     sent, frames_sent = down.bytes - before[0].bytes, down.frames - before[0].frames
     payload = size + frames.HEADER_BYTES
     assert frames_sent == pytest.approx(payload / (MTU - IP_AND_TCP), abs=15)

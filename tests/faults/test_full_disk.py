@@ -21,7 +21,7 @@ from tensors import assert_equal_tensors
 import edgefl
 from edgefl.errors import EdgeflError, RunError
 from edgefl.files import output
-from edgefl.runs import Run, begun, unfinished
+from edgefl.runs import Run, is_run, unfinished
 from edgefl.runs.durable import append_file
 from edgefl.runs.tensor_file import TensorFile
 from edgefl.runs.unfinished import UnfinishedWorks
@@ -101,7 +101,7 @@ def filled_and_resumed(scenario: dict[str, Any], folder: Path, disk: Callable[[]
         assert ignored == []
     finally:
         sys.unraisablehook = before
-    if begun(folder):
+    if is_run(folder):
         edgefl.run(resume=folder)
     else:
         edgefl.run(scenario, output=folder)

@@ -78,7 +78,7 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(
     executor = layerwise_run.scenario["executor"]
     killed_at(tiny(method="fedcola", schedule=LAYERWISE, executor=executor), output, event, number)
     broken = read_run(output)
-    assert not broken.finished
+    assert not broken.is_finished
     with (output / "clients.jsonl").open("a") as file:
         file.write('{"round": 3, "clie')  # as a write that was cut off leaves it
     heard: list[int] = []
@@ -111,13 +111,13 @@ def test_a_killed_comparison_goes_on_where_it_was(tiny: Tiny, layerwise_run: Run
     output = tmp_path / "comparison"
     killed_at(scenario, output, "round", 4)
     broken = read_run(output)
-    assert not broken.finished
+    assert not broken.is_finished
     first = next(iter(broken.runs.values()))
-    assert first.finished and len(broken.runs) == 2
+    assert first.is_finished and len(broken.runs) == 2
     before = content(first.path)
     resumed = edgefl.run(resume=output)
     assert content(first.path) == before
-    assert resumed.finished and len(resumed.runs) == 3
+    assert resumed.is_finished and len(resumed.runs) == 3
     layerwise = next(r for r in resumed.runs.values() if r.scenario["schedule"]["rounds"] == 4)
     for table in ("rounds", "clients", "eligibility"):
         assert layerwise.records(table) == layerwise_run.records(table)  # type: ignore[arg-type]

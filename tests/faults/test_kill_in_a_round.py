@@ -212,4 +212,4 @@ def test_a_work_that_is_damaged_trains_again(small: Small, tmp_path: Path, train
 
 def test_a_short_round_is_not_written(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unfinished.UnfinishedWorks, "write", None)
-    assert edgefl.run(small(method="fedavg"), output=tmp_path / "run").finished
+    assert edgefl.run(small(method="fedavg"), output=tmp_path / "run").is_finished

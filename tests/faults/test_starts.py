@@ -170,11 +170,11 @@ def test_a_folder_that_was_made_by_a_user_stays(tmp_path: Path, monkeypatch: pyt
         Path("mine.txt").unlink()
     with pytest.raises(RunError, match="a link that leads to no folder"):
         edgefl.run(scenario, output=tmp_path / "nowhere")
-    assert edgefl.run(scenario, output=".").finished
+    assert edgefl.run(scenario, output=".").is_finished
     first = (tmp_path / "here" / "rounds.jsonl").read_bytes()
     for each in (tmp_path / "here").iterdir():
         shutil.rmtree(each) if each.is_dir() else each.unlink()
-    assert edgefl.run(scenario, output=tmp_path / "link").finished
+    assert edgefl.run(scenario, output=tmp_path / "link").is_finished
     assert (tmp_path / "link").is_symlink() and (tmp_path / "here" / "rounds.jsonl").read_bytes() == first
 
 
@@ -266,7 +266,7 @@ def test_a_file_that_another_program_changes_meanwhile_ends_the_run(
         (folder / name).write_bytes(kept[0])
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert edgefl.run(resume=folder).finished
+            assert edgefl.run(resume=folder).is_finished
 
 
 def test_what_a_killed_process_left_half_written_goes_with_the_next(predicted: dict[str, Any], tmp_path: Path) -> None:
@@ -289,10 +289,10 @@ def test_what_a_killed_process_left_half_written_goes_with_the_next(predicted: d
 
     for _ in range(2):
         litter()
-        assert edgefl.run(resume=folder).finished
+        assert edgefl.run(resume=folder).is_finished
         assert [each.name for each in folder.rglob(".*-*")] == [f".partial-{'0b' * 16}-report.html"]
         assert not list(folder.rglob(".tmp*"))
-    assert read_run(folder).finished
+    assert read_run(folder).is_finished
 
 
 def test_the_start_of_a_comparison_is_taken_over_and_begun(predicted: dict[str, Any], tmp_path: Path) -> None:

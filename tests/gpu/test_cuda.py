@@ -137,7 +137,7 @@ def test_training_on_the_gpu_learns_what_the_cpu_learns(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_whole_quickstart_on_the_gpu(tmp_path: Path) -> None:
     run = edgefl.run("quickstart", output=tmp_path / "run", overrides=["executor.device=cuda"])
-    assert run.finished
+    assert run.is_finished
     assert run.clients.memory_error.abs().max() < TOLERANCE
 
 

@@ -150,5 +150,8 @@ def test_only_slow_products_run_with_fewer_terms(monkeypatch: pytest.MonkeyPatch
         ((apart, factors(torch.bfloat16, "rr")[1]), False),
     ):
         call = call_of(aten.mm.default, args, {})
-        assert kernel_scratch._probed(call, "cpu", PROBED_BYTES) == (call.with_fewer_terms(64) if fewer else call, 1.0)
-        assert kernel_scratch._probed(call, "cuda", PROBED_BYTES) == (call, 1.0)
+        assert kernel_scratch._choose_probe(call, "cpu", PROBED_BYTES) == (
+            call.with_fewer_terms(64) if fewer else call,
+            1.0,
+        )
+        assert kernel_scratch._choose_probe(call, "cuda", PROBED_BYTES) == (call, 1.0)

@@ -34,7 +34,7 @@ from edgefl.machine.microbenchmarks import (
     scale_for,
 )
 from edgefl.machine.observed_work import RandomBatches, run_observed, step_seconds
-from edgefl.machine.throughput import autocast_trains, sustained, throttling
+from edgefl.machine.throughput import autocast_trains, measure_sustained, throttling
 from edgefl.operator_classes import OPERATOR_CLASSES, OperatorClass
 from edgefl.work import distinct
 
@@ -113,7 +113,7 @@ def calibrated(bandwidth: float) -> Hardware:
 
 def test_probes_measure_what_they_say() -> None:
     """FLOPs and bytes are counted by hand: one product forward and two backward, no gradient to data."""
-    table = {name: microbenchmarks._probe(name, microbenchmarks._stepped(layers, ProbeBench(0.25))).operators
+    table = {name: microbenchmarks._probe(name, microbenchmarks._make_layer_step(layers, ProbeBench(0.25))).operators
              for name, layers in {**PRODUCTS, **OTHERS}.items()
              if name in ("layers of 64", "first 3x3", "depthwise 3x3 960", "1x1 16", "GELU")}  # fmt: skip
     flops = {name: rows[:, 0] @ rows[:, 2] for name, rows in table.items()}
@@ -184,7 +184,7 @@ def test_throttling_is_found_where_it_sets_in() -> None:
 def test_what_is_sustained_has_a_spread_and_a_small_machine_small_batches() -> None:
     before = torch.get_num_threads(), torch.is_grad_enabled()
     said: list[str] = []
-    found = sustained(0.2, 1, CPU, 60e6, said.append)
+    found = measure_sustained(0.2, 1, CPU, 60e6, said.append)
     assert found.scale == LEAST_SCALE and said
     for each in (found.flops_per_second, found.memory_bytes_per_second, found.seconds_per_operator, found.jitter):
         assert 0 < each.low <= each.value <= each.high and each.times >= 3
@@ -196,7 +196,7 @@ def test_what_is_sustained_has_a_spread_and_a_small_machine_small_batches() -> N
 
 @pytest.mark.gpu
 def test_a_gpu_has_rates_by_class_and_launches() -> None:
-    found = sustained(2.0, 1, torch.device("cuda"), float(torch.cuda.mem_get_info()[0]), str)
+    found = measure_sustained(2.0, 1, torch.device("cuda"), float(torch.cuda.mem_get_info()[0]), str)
     processor = found.rates.processor
     assert processor.type == "gpu" and 0 < processor.kernel_seconds < 1e-4
     assert 1e-7 < found.seconds_per_operator.value < 1e-3

@@ -59,7 +59,7 @@ def test_rounds_are_those_of_a_loop_by_hand(tiny: Tiny, tmp_path: Path, name: st
         for client in range(3):
             own = {n: state[n].clone().requires_grad_(n in trained) for n in state}
             source: Any = setup.clients.client(client)
-            work = setup.method.client_work("image", round).fitted(source.size)
+            work = setup.method.client_work("image", round).limit_batches(source.size)
             seed = seeds.key(setup.seed, "training", client, round)
             for _, batch in source.batches(work.passes[0], seeds.key(seed, "shuffle", 0, 0)):
                 scores = _logits(plain, weights_by_hand(own, 2.0), batch["image"])

@@ -24,7 +24,7 @@ class Told(FedAvg):
         name: Literal["told"] = "told"  # type: ignore[assignment]
         form: Literal["set", "tuple", "list", "text", "None", "numbers"] = "set"
 
-    def changed_by(self, work: Work) -> Any:
+    def changed_addresses(self, work: Work) -> Any:
         addresses = [item.source for payload in work.up for item in payload.items]
         forms = {"set": set(addresses), "tuple": tuple(addresses), "list": addresses, "text": addresses[0]}
         return {**forms, "None": None, "numbers": [3]}[self.options.form]
@@ -49,5 +49,7 @@ def test_the_addresses_that_change_may_be_any_collection(tiny: Tiny, form: str) 
     [("text", "an object of type str"), ("None", "None"), ("numbers", "a collection with an object of type int")],
 )
 def test_what_holds_no_addresses_is_refused_with_the_function(tiny: Tiny, form: str, said: str) -> None:
-    with pytest.raises(MethodError, match=rf"Told\.changed_by\(\) \(.*test_answers\.py:\d+\) returned {said}, not"):
+    with pytest.raises(
+        MethodError, match=rf"Told\.changed_addresses\(\) \(.*test_answers\.py:\d+\) returned {said}, not"
+    ):
         edgefl.profile(tiny(method={"name": "told", "form": form}))

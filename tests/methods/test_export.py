@@ -86,7 +86,7 @@ class Lora(Method):
             i.source: torch.zeros(i.shape) if i.name.endswith("b") else torch.randn(i.shape, generator=generator) / 4
             for i in items
         }
-        return ServerState.first({**state.tensors, **values})
+        return ServerState.from_tensors({**state.tensors, **values})
 
     def work(self, kind: str, round: int) -> Work:
         work, adapters, edit = (

@@ -94,7 +94,7 @@ def test_the_papers_rates_by_stage(name: str) -> None:
     setup = compose(load(f"papers/{name}"))
     (kind,) = setup.clients.kinds
     full = setup.method.work(kind, 1)
-    found = [stage.cut(full).scalars["rates"] for stage in setup.schedule.stages]
+    found = [stage.restrict_work(full).scalars["rates"] for stage in setup.schedule.stages]
     coco = name.endswith("coco")
     scale = 1 if coco else 16 / 256
     image = [1e-7, 1e-7, 1e-7, *([5e-6, 3e-5, 5e-5] if coco else [5e-7, 1e-6, 5e-6])]

@@ -114,8 +114,8 @@ def test_equal_updates_have_one_weight_each_and_keep_their_factors() -> None:
 
 def test_states_are_never_changed_in_place() -> None:
     base = {"k/a": torch.zeros(SHAPE)}
-    state = ServerState.first(base)
-    after = state.changed(combine(state.tensors, [update(0, "k", 1, {"k/a": torch.ones(SHAPE)}, base)], own))
+    state = ServerState.from_tensors(base)
+    after = state.with_tensors(combine(state.tensors, [update(0, "k", 1, {"k/a": torch.ones(SHAPE)}, base)], own))
     assert not state.tensors["k/a"].any() and after.tensors["k/a"].all()
     assert (state.versions, after.versions) == ({"k/a": 0}, {"k/a": 1})
 

@@ -52,7 +52,7 @@ def loss_of(model: Any, tokens: torch.Tensor, reduction: str = "mean") -> torch.
 def test_a_client_trains_as_a_loop_by_hand_does(tiny: Tiny) -> None:
     scenario = load(predicting(tiny, training={"optimizer": "sgd", "lr": 0.1, "batch": 8}))
     setup = compose(scenario)
-    work = setup.method.work("text", 1).fitted(setup.clients.client(0).size)
+    work = setup.method.work("text", 1).limit_batches(setup.clients.client(0).size)
     tensors = setup.method.initial(setup.seed).tensors
     inputs = {i.name: tensors[i.source] for p in work.down for i in p.items}
     seed = seeds.key(setup.seed, "training", 0, 1)
@@ -101,7 +101,7 @@ def test_it_trains_under_every_schedule_it_fits(tiny: Tiny, tmp_path: Path, sche
         return
     run = edgefl.run(scenario, output=tmp_path / "run")
     errors = [row["memory_error"] for row in run.records("clients") if row.get("memory_error") is not None]
-    assert run.finished and errors and max(map(abs, errors)) < 1e-3
+    assert run.is_finished and errors and max(map(abs, errors)) < 1e-3
 
 
 def test_what_can_not_predict_is_refused(tiny: Tiny) -> None:

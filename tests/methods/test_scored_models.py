@@ -74,7 +74,7 @@ def play(tiny: Tiny, tmp_path: Path) -> Callable[..., Played]:
 
 def test_under_ditto_a_client_scores_its_own_model(play: Callable[[Any], Played]) -> None:
     played = play("ditto")
-    kept = played.run.kept()
+    kept = played.run.client_tensors()
     assert 0 < len(kept) < CLIENTS
     own = {
         client: {name.removeprefix("own."): value for name, value in values.items()} for client, values in kept.items()

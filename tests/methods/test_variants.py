@@ -75,10 +75,10 @@ class Mirror(Method):
             assert all(i.source.startswith(f"table/mine/{update.client}/") for i in payload.items)
             own = {i.source: update.payloads["mine"][i.name] for i in payload.items}
             cloud |= {a.replace("/mine/", "/cloud/"): t * 2 for a, t in own.items()} | own
-        return super().aggregate(state, updates).changed(cloud)
+        return super().aggregate(state, updates).with_tensors(cloud)
 
-    def changed_by(self, work: Work) -> set[str]:
-        sent = set(super().changed_by(work))
+    def changed_addresses(self, work: Work) -> set[str]:
+        sent = set(super().changed_addresses(work))
         return sent | {a.replace("/mine/", "/cloud/") for a in sent}
 
 
@@ -257,7 +257,7 @@ def test_each_cluster_is_fedavg_of_its_clients(tiny: Tiny, tmp_path: Path) -> No
 def _trained_alone(setup: Any, work: Work, client: int) -> dict[str, Tensor]:
     """What a client sends up in the first round, computed outside a simulation."""
     state = setup.method.initial(setup.seed)
-    fitted = work.fitted(setup.clients.client(client).size)
+    fitted = work.limit_batches(setup.clients.client(client).size)
     seed = seeds.key(setup.seed, "training", client, 1)
     with Inline(setup.clients, "cpu") as inline:
         result = inline.submit(TrainingTask(fitted.form, fitted.scalars, state.wire(fitted), client, seed)).result()
@@ -353,7 +353,7 @@ def test_a_work_is_planned_once_for_each_variant(tiny: Tiny) -> None:
     whole = type(setup.method).work
     type(setup.method).work = lambda self, *args: asked.append(args) or whole(self, *args)  # type: ignore[method-assign]
     try:
-        found = [planner.plan(*setup.place(client), 1, stage, ()) for client in range(12)]
+        found = [planner.plan(*setup.cell_indices(client), 1, stage, ()) for client in range(12)]
     finally:
         type(setup.method).work = whole  # type: ignore[method-assign]
     assert sorted(asked) == [("image", 1, 0), ("image", 1, 1)]

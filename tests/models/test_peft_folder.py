@@ -336,7 +336,7 @@ def test_another_adapter_is_refused(edit: Edit, message: str, tmp_path: Path) ->
     edit(config)
     file.write_text(json.dumps(config))
     with pytest.raises(MethodError, match=f": {message}$"):
-        peft_folder.read(model, model.description, "text", str(tmp_path))
+        peft_folder.read_peft_folder(model, model.description, "text", str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ def test_an_adapter_of_another_base_is_refused(
     peft_folder.write_adapter(made(LLAMA, "next-token", ()), "text", tmp_path, None)
     other = made(tower, task, also)
     with pytest.raises(MethodError, match=message):
-        peft_folder.read(other, other.description, "text", str(tmp_path))
+        peft_folder.read_peft_folder(other, other.description, "text", str(tmp_path))
 
 
 def test_an_embedding_apart_from_the_scores_that_read_it_is_refused(tmp_path: Path) -> None:
@@ -367,7 +367,7 @@ def test_an_embedding_apart_from_the_scores_that_read_it_is_refused(tmp_path: Pa
     del tensors["base_model.model.lm_head.weight"]
     save_file(tensors, tmp_path / "adapter_model.safetensors")
     with pytest.raises(MethodError, match="its embed_tokens.weight isn't its lm_head.weight, and is here"):
-        peft_folder.read(model, model.description, "text", str(tmp_path))
+        peft_folder.read_peft_folder(model, model.description, "text", str(tmp_path))
 
 
 @pytest.mark.parametrize("content", [b"[1]", b"{", b"[" * 100_000, b"\xff"])
@@ -377,4 +377,4 @@ def test_files_that_hold_something_else_are_refused(content: bytes, tmp_path: Pa
     for name in ("read_out.safetensors", "adapter_model.safetensors", "adapter_config.json"):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(MethodError, match=f"{name} (isn't JSON|is no file)|peft_type is None"):
-            peft_folder.read(model, model.description, "text", str(tmp_path))
+            peft_folder.read_peft_folder(model, model.description, "text", str(tmp_path))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import edgefl
 from edgefl import models, registry
 from edgefl.errors import EdgeflError, PluginError
-from edgefl.models.plain import PlainTower, arranged
+from edgefl.models.plain import PlainTower, arrange_parts
 from edgefl.registry.registered import PARTS
 
 Tiny = Callable[..., dict[str, Any]]
@@ -73,7 +73,7 @@ def test_a_module_with_blocks_is_cut_and_computes_as_before(mynet: Path) -> None
     torch.manual_seed(1)
     own = made(3, 16).eval()
     torch.manual_seed(1)
-    tower: Any = arranged(made(3, 16), "layers", 3).eval()
+    tower: Any = arrange_parts(made(3, 16), "layers", 3).eval()
     x = torch.randn(2, 3, 16, 16)
     assert torch.equal(own(x), tower(x))
     parts = {name.split(".")[0] for name, _ in tower.named_parameters()}
@@ -82,7 +82,7 @@ def test_a_module_with_blocks_is_cut_and_computes_as_before(mynet: Path) -> None
     for name, value in tower.named_parameters():
         assert torch.equal(stored[tower.own_name(name)], value)
     torch.manual_seed(1)
-    short: Any = arranged(made(3, 16), "layers", 1)
+    short: Any = arrange_parts(made(3, 16), "layers", 1)
     assert len(short.layers) == 1 and set(short.state_dict()) < set(tower.state_dict())
 
 
@@ -200,7 +200,7 @@ def test_a_module_without_blocks_trains_whole_or_not_at_all(tiny: Tiny, tmp_path
 
     edgefl.register("tower", "whole")(Whole)
     scenario = tiny(data=DATA, model={"image": {"tower": "whole"}})
-    assert edgefl.run(scenario, output=tmp_path / "run").finished
+    assert edgefl.run(scenario, output=tmp_path / "run").is_finished
     with pytest.raises(EdgeflError, match="1 block"):
         edgefl.profile(scenario | {"schedule": {"name": "layerwise", "stages": 2, "rounds": 2}})
 

@@ -259,8 +259,8 @@ def test_without_the_package_it_is_told_how_to_install_it(tiny: Make, monkeypatc
 
 
 def test_a_scenario_that_quantises_nothing_is_what_it_was(tiny: Make) -> None:
-    assert load(llama(tiny, None)).resolved()["model"]["text"]["quantize"] is None
+    assert load(llama(tiny, None)).to_data()["model"]["text"]["quantize"] is None
     (plain,) = compose(load(llama(tiny, None))).method.setting.kinds.values()
     assert "quantize" not in json.dumps(plain.model)
-    again = load(llama(tiny, "nf4")).resolved()
-    assert again["model"]["text"]["quantize"] == "nf4" and load(again).resolved() == again
+    again = load(llama(tiny, "nf4")).to_data()
+    assert again["model"]["text"]["quantize"] == "nf4" and load(again).to_data() == again

@@ -48,7 +48,7 @@ def _follow(name: str, overrides: list[str]) -> Travelled:
     found = Travelled()
     for kind in kinds:
         works = [(stage, *planner.work(kind, 1, stage)) for stage in schedule.stages]
-        moved = [planner.moved(work, base, stage, ())[1] for stage, work, base in works]
+        moved = [planner.downloads_and_traffic(work, base, stage, ())[1] for stage, work, base in works]
         found.active[kind] = [(m.download_bytes, m.upload_bytes) for m in moved]
     ledgers = {kind: ClientVersions() for kind in kinds}
     versions: Counter[str] = Counter()
@@ -60,8 +60,10 @@ def _follow(name: str, overrides: list[str]) -> Travelled:
             changed = set[str]()
             for kind in kinds:
                 work, base = planner.work(kind, round, stage)
-                down, moved = planner.moved(work, base, stage, stale(work, stage, ledgers[kind].held(0), versions))
-                ledgers[kind].sent(0, down, versions)
+                down, moved = planner.downloads_and_traffic(
+                    work, base, stage, stale(work, stage, ledgers[kind].versions_of(0), versions)
+                )
+                ledgers[kind].record_download(0, down, versions)
                 found.down[kind] += times * moved.download_bytes
                 found.up[kind] += times * moved.upload_bytes
                 changed |= {item.source for payload in work.up for item in payload.items}
@@ -70,5 +72,5 @@ def _follow(name: str, overrides: list[str]) -> Travelled:
             for kind in kinds:
                 last = final_blocks(planner.work(kind, round, stage)[0], stage)
                 found.delivered[kind] += last.tensor_bytes
-                ledgers[kind].sent(0, (last,), versions)
+                ledgers[kind].record_download(0, (last,), versions)
     return found

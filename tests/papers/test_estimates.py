@@ -27,7 +27,7 @@ def committed(name: str) -> list[dict[str, str]]:
 def test_parameters_and_bytes_of_files_are_the_published_ones() -> None:
     made = estimates.exact()
     for run in PEFT_RUNS:
-        assert estimates.trained(run) == (run.parameters, run.file_bytes)
+        assert estimates.trainable_size(run) == (run.parameters, run.file_bytes)
     old = committed_tables((pages_folder() / "estimates.md").read_text(encoding="utf-8"))[0]
     assert list(differences(made, old)) == []
     # LoRA by hand: rank (in + out) of each layer
@@ -95,6 +95,6 @@ def test_phi_is_in_bfloat16_and_takes_up_to_an_eighth_less_than_litgpts() -> Non
     """Nothing was fitted to the published peaks."""
     profiles = Profiles()
     for run in LITGPT_RUNS[:3]:
-        (row,) = profiles.of(estimates.PHI, f"training.batch={run.batch}").rows
+        (row,) = profiles.profile_of(estimates.PHI, f"training.batch={run.batch}").rows
         assert 7 / 8 < row.live_memory_bytes / 1e9 / run.peak < 1
         assert row.upload_bytes == 2 * 1_572_864

@@ -25,7 +25,7 @@ PROFILES = Profiles()
 @pytest.mark.parametrize("option", PUBLISHED)
 def test_the_published_download_of_each_option(option: str) -> None:
     name = f"fedcola-colayer-{option}"
-    found = PROFILES.of(name)
+    found = PROFILES.profile_of(name)
     assert round(download(PROFILES, name) / 2**20, 2) == PUBLISHED[option]
     assert download(PROFILES, name) == 4 * (EMBEDDINGS + REST + 2 * 12 * (BLOCK + PARTNER[option]))
     both_ways = {t["kind"]: t["traffic_bytes"] for t in found["totals"]}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import edgefl
-from edgefl.paper_tables.fedcola_layerwise import OPTIONS, SCHEDULES, profiled
+from edgefl.paper_tables.fedcola_layerwise import OPTIONS, SCHEDULES, profiles_by_schedule
 from edgefl.paper_tables.profiles import Profiles
 
 MIB = 2**20
@@ -99,7 +99,7 @@ PROFILES = Profiles()
 
 def schedules(option: str) -> dict[str, Any]:
     """Profiles by schedule."""
-    return profiled(PROFILES, option)
+    return profiles_by_schedule(PROFILES, option)
 
 
 def test_one_row_as_the_profile_has_it() -> None:

@@ -148,7 +148,7 @@ def test_macs_on_advance_by_hand() -> None:
 @pytest.mark.parametrize("data", ["coco", "advance"])
 @pytest.mark.parametrize("run", RUNS)
 def test_the_profile_has_these_macs_and_bytes(run: str, data: str, travelled: Any) -> None:
-    found = PROFILES.of(f"{run}-{data}")
+    found = PROFILES.profile_of(f"{run}-{data}")
     stages = range(1, len(found["rows"]) + 1)
     assert [r["fvcore_macs_per_sample"] for r in found["rows"]] == [macs(run, s, data) for s in stages]
     assert [r["download_bytes"] for r in found["rows"]] == [one_way(run, data, s) for s in stages]

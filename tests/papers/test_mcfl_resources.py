@@ -63,7 +63,7 @@ def test_macs_of_a_client_have_their_closed_form() -> None:
     """Three forwards a private sample; four a public one, with the old model's; one to represent it."""
     own = {"image": 5 * 3072 * 3, "text": 5 * 7488 * 3}
     macs = {
-        name: {row["kind"]: row["fvcore_macs"] for row in PROFILES.of(f"mcfl-resources-{name}")["rows"]}
+        name: {row["kind"]: row["fvcore_macs"] for row in PROFILES.profile_of(f"mcfl-resources-{name}")["rows"]}
         for name in ("fedavg", "creamfl")
     }
     heads = {"image": 384 * 100, "text": 384 * 4}  # not used for public samples, nor by the server's model
@@ -75,7 +75,7 @@ def test_macs_of_a_client_have_their_closed_form() -> None:
         assert macs["creamfl"][kind] / macs["fedavg"][kind] == pytest.approx(
             {"image": 1.2056, "text": 1.0843}[kind], abs=5e-5
         )
-    (totals,) = PROFILES.of("mcfl-resources-creamfl")["round_totals"]
+    (totals,) = PROFILES.profile_of("mcfl-resources-creamfl")["round_totals"]
     # the server's model normalises what is read, two tokens; a classifier all 197 or 40
     norms = 5 * 384 * (197 + 40 - 2)
     server = 3200 * (sum(forward[kind] - heads[kind] for kind in own) - norms)

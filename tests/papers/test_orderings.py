@@ -55,7 +55,7 @@ def test_only_seeds_that_have_every_variant_are_compared() -> None:
     table.values["a"]["m.x"].update({1: 0.1, 2: 0.2, 3: 0.9})
     table.values["b"]["m.x"].update({2: 0.5, 1: 0.3})
     assert table.seeds == [1, 2]
-    assert table.of("b - a", "m.x") == pytest.approx([0.2, 0.3])
+    assert table.seed_values("b - a", "m.x") == pytest.approx([0.2, 0.3])
     # gaps .2 and .3: error .05; with one degree of freedom quantiles are tan(.475 pi) and tan(.3 pi), and with three
     # seeds (4.303 + 1.061) .0707 / sqrt(3) = .219 can be shown
     assert (
@@ -73,7 +73,7 @@ def test_a_claim_is_about_variants_that_its_scenario_runs(name: str) -> None:
     scenario = load(name)
     study = study_of(scenario.name)
     assert study is not None
-    cells = [cell.resolved() for _, cell in scenario.combinations()]
+    cells = [cell.to_data() for _, cell in scenario.combinations()]
     found = {variant for cell in cells for variant in study.variants if orderings.is_variant(study, variant, cell)}
     assert found <= set(study.variants)
     assert all(sum(orderings.is_variant(study, v, cell) for v in study.variants) == 1 for cell in cells)
@@ -104,12 +104,12 @@ QUICK = {"papers/orderings-fedcola", "papers/orderings-eligibility-30"}
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SCENARIOS]
 )
 def test_a_round_of_every_scenario(name: str, tmp_path: Path) -> None:
-    whole = load(name).resolved()
+    whole = load(name).to_data()
     parts = {"data": True, "public": whole["data"]["public"], "pretrain": any((whole["pretrain"] or {}).values())}
     there = {part for part, value in {**parts, **whole["model"]}.items() if value}
     tiny = [*TINY, *(override for part, overrides in MORE.items() if part in there for override in overrides)]
     tiny += [f"data.clients.{kind}={min(count, 3)}" for kind, count in whole["data"]["clients"].items()]
     run = edgefl.run(name, output=tmp_path / "run", overrides=tiny)
     study = study_of(str(run.scenario["name"]))
-    assert run.finished and study is not None
-    assert all(0 <= orderings.measured(run, metric) <= 2 for metric in study.metrics)
+    assert run.is_finished and study is not None
+    assert all(0 <= orderings.last_metric(run, metric) <= 2 for metric in study.metrics)

@@ -84,7 +84,7 @@ def test_a_cell_that_changed_is_named_by_row_and_column() -> None:
     assert [each.to_data() for each in differences(now, OLD)] == [
         {"row": "text", "column": "MiB", "committed": "427.0", "now": "427.1", "within_tolerance": False}
     ]
-    assert papers.compared(now, OLD, "")["status"] == "differs"
+    assert papers.compare_table(now, OLD, "")["status"] == "differs"
 
 
 def test_a_row_or_a_column_of_one_side_only_is_a_difference() -> None:
@@ -121,17 +121,17 @@ def test_a_table_within_its_tolerance_says_so() -> None:
     now = PageTable(
         "", "peaks", OLD.header, (OLD.rows[0], ("text", "427.1")), tolerance=Tolerance("why", relative=0.01)
     )
-    found = papers.compared(now, OLD, "")
+    found = papers.compare_table(now, OLD, "")
     assert (found["status"], found["tolerance"]) == ("within tolerance", "within 1 % (why)")
-    assert papers.compared(PageTable("", "peaks", OLD.header, OLD.rows), OLD, "")["status"] == "equal"
+    assert papers.compare_table(PageTable("", "peaks", OLD.header, OLD.rows), OLD, "")["status"] == "equal"
 
 
 def test_tables_of_one_title_are_paired_in_their_order() -> None:
     other = Committed("", 9, ("kind", "GB"), (("image", "1"),))
     first, second = PageTable("", "a", OLD.header, OLD.rows), PageTable("", "b", other.header, other.rows)
-    assert list(papers.paired([first, second], [OLD, other])) == [(first, OLD), (second, other)]
-    assert list(papers.paired([second], [OLD, other])) == [(None, OLD), (second, other)]
-    assert list(papers.paired([first], [])) == [(first, None)]
+    assert list(papers.pair_tables([first, second], [OLD, other])) == [(first, OLD), (second, other)]
+    assert list(papers.pair_tables([second], [OLD, other])) == [(None, OLD), (second, other)]
+    assert list(papers.pair_tables([first], [])) == [(first, None)]
 
 
 def test_rows_that_a_page_joins_show_every_value_where_they_differ() -> None:
@@ -143,10 +143,10 @@ def test_what_is_copied_is_said() -> None:
     table = PageTable(
         "", "t", ("option", "published", "edgefl"), (("a", CopiedCell(1.5), "1.5"), ("b", CopiedCell(2), "2"))
     )
-    assert papers.copied(table) == 'Published figures, copied: column "published".'
+    assert papers.copied_cells_note(table) == 'Published figures, copied: column "published".'
     rows = PageTable("", "t", ("", "x", "y"), (("published", CopiedCell(1), CopiedCell(2)), ("ours", "1", "2")))
-    assert papers.copied(rows) == 'Published figures, copied: row "published".'
-    assert papers.compared(rows, None, "")["published"][0].to_data() == {"row": "published", "column": "x"}
+    assert papers.copied_cells_note(rows) == 'Published figures, copied: row "published".'
+    assert papers.compare_table(rows, None, "")["published"][0].to_data() == {"row": "published", "column": "x"}
 
 
 # --- tables that need no prediction ----------------------------------------------------------------------------------

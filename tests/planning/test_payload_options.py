@@ -21,7 +21,7 @@ from edgefl.commands.compose import compose
 from edgefl.cost import Predictor, ScratchTable
 from edgefl.errors import ScenarioError
 from edgefl.machine.kernel_scratch import kernels, probe
-from edgefl.planning.payload_options import PayloadOptions, encoded
+from edgefl.planning.payload_options import PayloadOptions, with_codecs
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import final_blocks
 from edgefl.scenario import load
@@ -157,8 +157,8 @@ def test_a_frozen_part_is_what_was_decoded_when_it_came(narrow: Any) -> None:
     simulation, journal, done = narrow
     starts: dict[tuple[int, int], Mapping[str, Tensor]] = {}
     for record, task, _ in by_client(journal, done):
-        starts[record["client"], record["round"]] = task.work.received(task.inputs)
-        assert task.work.received(task.inputs).keys() == {i.name for p in task.work.down for i in p.items}
+        starts[record["client"], record["round"]] = task.work.starting_tensors(task.inputs)
+        assert task.work.starting_tensors(task.inputs).keys() == {i.name for p in task.work.down for i in p.items}
     for client in range(5):
         kind = simulation.run.parts.setup.kind_of(client)
         for name, value in starts[client, 4].items():
@@ -177,7 +177,7 @@ def test_what_was_never_changed_is_exact_where_it_is_frozen(small: Tiny) -> None
     _, journal, done = play(setup)
     first = setup.method.initial(setup.seed).tensors
     for record, task, _ in by_client(journal, done):
-        for name, value in task.work.received(task.inputs).items():
+        for name, value in task.work.starting_tensors(task.inputs).items():
             exact = torch.equal(value, first[f"{record['kind']}/{name}"])
             if record["round"] == 2 and (".blocks.0." in name or ".embedding." in name):
                 assert exact and name in task.inputs
@@ -259,12 +259,12 @@ def test_buffers_travel_as_they_are(small: Tiny) -> None:
     """A running variance of 0 would be no variance any more."""
     setup = compose(load(small(payload=BOTH)))
     work = setup.method.work("image", 1)
-    coded = encoded(work, setup.payload, {"image/image.norm.weight"}, setup.method)
+    coded = with_codecs(work, setup.payload, {"image/image.norm.weight"}, setup.method)
     assert coded.down[0].codec == Codec("int8", exact=("image.norm.weight",))
     assert coded.up[0].codec == Codec("int8", {"top_k": 0.1}, exact=("image.norm.weight",))
     specs = {n: s for i in coded.up[0].items for n, s in coded.up[0].wire(i).items()}
     assert specs["image.norm.weight"].dtype == "float32" and specs["image.norm.bias:values"].dtype == "int8"
-    assert encoded(work, PayloadOptions.model_validate({}), (), setup.method) is work
+    assert with_codecs(work, PayloadOptions.model_validate({}), (), setup.method) is work
 
 
 @pytest.fixture(scope="module")
@@ -323,7 +323,7 @@ def test_a_wrong_option_is_said_in_a_line(tiny: Tiny, payload: Any, said: str) -
 @pytest.mark.parametrize("payload", [{}, BOTH, {"up": {"dtype": "int8"}}, {"up": "bfloat16"}])
 def test_a_resolved_scenario_is_the_same(tiny: Tiny, payload: Any) -> None:
     scenario = load(tiny(payload=payload))
-    assert load(scenario.resolved()) == scenario
+    assert load(scenario.to_data()) == scenario
     compared = load(tiny(compare={"payload.up": ["float32", "int8", {"dtype": "int8", "top_k": 0.1}]}))
     assert [each.payload.codecs()[1] for _, each in compared.combinations()] == [
         None,

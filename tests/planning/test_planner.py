@@ -107,6 +107,6 @@ def test_each_round_is_charged_for_what_it_sends(tiny: Callable[..., dict[str, A
     stage = setup.schedule.stage(1)
     works = [planner.work("image", round, stage) for round in (1, 2)]
     # the works of several rounds are priced after all of them are known
-    sent = [planner.moved(work, base, stage, ())[1].upload_bytes for work, base in works]
+    sent = [planner.downloads_and_traffic(work, base, stage, ())[1].upload_bytes for work, base in works]
     assert sent == [sum(p.tensor_bytes for p in method.work("image", round).up) for round in (1, 2)]
     assert works[0][1] == works[1][1] and sent[1] < sent[0]

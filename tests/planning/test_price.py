@@ -124,7 +124,7 @@ def test_a_plan_is_a_demand_on_the_clients_own_device(planner: Planner) -> None:
             work, _ = planner.work(setup.kind_of(client), round, stage)
             # everything frozen is old to a client that was never sent any of it
             for old in {(), stale(work, stage, {}, dict.fromkeys((i.source for p in work.down for i in p.items), 1))}:
-                plan = planner.plan(*setup.place(client), round, stage, old)
+                plan = planner.plan(*setup.cell_indices(client), round, stage, old)
                 representative = int(setup.representative[setup.clients.client_group[client]])
                 demand = planner.demand(representative, round, stage, old)
                 at = setup.fleet.device(client), setup.fleet.link(client)
@@ -140,7 +140,7 @@ def test_a_demand_has_what_its_payloads_weigh_and_batches_no_larger_than_the_sam
         samples = int(setup.clients.client_samples[client])
         fresh = planner.demand(client, 3, stage)
         assert [p.batch for p in fresh.form.passes] == [min(p.batch, samples) for p in work.passes]
-        bytes_of = {i.source: (p.bytes_of(i), stage.active(i.name)) for p in work.down for i in p.items}
+        bytes_of = {i.source: (p.bytes_of(i), stage.is_active(i.name)) for p in work.down for i in p.items}
         frozen = tuple(source for source, (_, active) in bytes_of.items() if not active)
         assert fresh.traffic.download_bytes == sum(n for n, active in bytes_of.values() if active)
         late = planner.demand(client, 3, stage, frozen)

@@ -91,6 +91,6 @@ def test_works_that_break_a_rule_are_refused(
 
 def test_a_stage_that_is_as_short_as_the_model_is_fine(careless: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     staged = {"name": "layerwise", "stages": 2, "rounds": 2}
-    assert edgefl.run(careless("none", schedule=staged), output=tmp_path / "run").finished
+    assert edgefl.run(careless("none", schedule=staged), output=tmp_path / "run").is_finished
     with pytest.raises(ScenarioError, match=r"image clients at stage 2 breaks a rule: 'image\.blocks\.1\."):
         edgefl.validate(careless("shorter", schedule=staged))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from edgefl.planning.staleness import StalenessOptions, mixed, parse_staleness
+from edgefl.planning.staleness import StalenessOptions, mixing_share, parse_staleness
 
 
 def test_fedasyncs_three_functions() -> None:
@@ -44,11 +44,11 @@ def test_what_is_current_counts_in_full_and_older_never_more(name: str, a: float
 def test_alpha_is_multiplied() -> None:
     """Mixing k current updates of value 1 into 0 leaves 1 - (1 - alpha)^k."""
     x = 0.0
-    for share in mixed(0.6, StalenessOptions(name="constant").discount(np.zeros(5))):
+    for share in mixing_share(0.6, StalenessOptions(name="constant").discount(np.zeros(5))):
         x = (1 - share) * x + share
     assert x == pytest.approx(1 - 0.4**5)
     with pytest.raises(ValueError, match=r"alpha must be in \(0, 1\], not 1.5"):
-        mixed(1.5, 1.0)
+        mixing_share(1.5, 1.0)
 
 
 def test_wrong_options() -> None:

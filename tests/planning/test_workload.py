@@ -15,7 +15,7 @@ from edgefl.devices import Device, Link, load_device, load_link
 from edgefl.devices.budgets import BUDGETS, amounts
 from edgefl.planning.offers import Prices
 from edgefl.planning.planner import Demand
-from edgefl.planning.workload import LEFT_OUT, Workload, evaluated, workload_of
+from edgefl.planning.workload import LEFT_OUT, Workload, stage_eligibility, workload_of
 from edgefl.scenario import load
 
 DECLARED = {"source": "declared", "clients": {"image": 30, "text": 20}, "samples": {"image": "8..60", "text": 20},
@@ -59,7 +59,7 @@ def test_every_client_does_the_first_way_that_fits_or_the_nearest(workload: Work
     budgets = {n: draw.uniform(0.8, 1.2, 50) * draw.choice([c[n] for c in costs], 50) for n in BUDGETS}
     fleet = replace(setup.fleet, budgets=budgets)
     assert any(len(ways) > 1 for ways in workload.candidates)
-    found, fast = (evaluated(workload, fleet, why=why) for why in (True, False))
+    found, fast = (stage_eligibility(workload, fleet, why=why) for why in (True, False))
     for judged, again, ways in zip(found, fast, workload.candidates, strict=True):
         assert judged.eligible.tolist() == again.eligible.tolist()
         assert judged.work[judged.eligible].tolist() == again.work[judged.eligible].tolist()

@@ -89,7 +89,7 @@ def ones(counts: Mapping[str, list[int]], name: str) -> tuple[ServerState, list[
         work = Work(kind, {}, (), (), (payload,), (payload,))
         sent = {"model": {a: t + 1 for a, t in own.items()}}
         updates += [Update(len(updates) + i, kind, {kind: n}, work, sent, own) for i, n in enumerate(each)]
-    return ServerState.first(base), updates
+    return ServerState.from_tensors(base), updates
 
 
 cohorts = st.fixed_dictionaries({kind: st.lists(samples, max_size=3) for kind in KINDS})
@@ -142,17 +142,17 @@ def test_frozen_blocks_stay_as_they_are_to_the_bit(
     stage = schedule.stage(data.draw(st.integers(1, 3)))
     state, updates = first(method), list[Update]()
     for client, kind in enumerate(kinds):
-        work, source = stage.cut(made(method).work(kind, 1)), Toy(8)
+        work, source = stage.restrict_work(made(method).work(kind, 1)), Toy(8)
         inputs = state.inputs(work)
         result = run(work, inputs, source, module=models.build(work.model), device=CPU, seed=client)
         updates.append(Update(client, kind, {kind: 8}, work, result.payloads, state.base(work)))
     after = made(method).aggregate(state, updates)
-    frozen = [a for a in state.tensors if ".blocks." in a and not stage.active(a.split("/", 1)[1])]
+    frozen = [a for a in state.tensors if ".blocks." in a and not stage.is_active(a.split("/", 1)[1])]
     assert bool(frozen) == (len(schedule.stages) > 1)
     assert_equal_tensors({a: after.tensors[a] for a in frozen}, {a: state.tensors[a] for a in frozen})
     for address in frozen:
         assert after.versions[address] == state.versions[address]
-    trained = [a for u in updates for a, _ in u.sent() if ".mlp.fc1.weight" in a]
+    trained = [a for u in updates for a, _ in u.uploaded_tensors() if ".mlp.fc1.weight" in a]
     assert trained and not any(torch.equal(after.tensors[a], state.tensors[a]) for a in trained)
 
 
@@ -171,10 +171,10 @@ def test_whom_nothing_limits_does_what_end_to_end_asks(
     """The first part that elastic and HeteroFL offer, which whoever can takes, is the whole work, every round."""
     work = made(method).work(kind, round)
     options = Elastic.Options(stages=stages, depth=depth, parts=parts, rounds=10)
-    whole = EndToEnd(EndToEnd.Options(rounds=10), EVERY).stage(round).cut(work)
+    whole = EndToEnd(EndToEnd.Options(rounds=10), EVERY).stage(round).restrict_work(work)
     for schedule in (Elastic(options, EVERY), HeteroFL(HeteroFL.Options(rounds=10), EVERY)):
         part = schedule.candidates(round)[0]
-        assert part.cut(work) == whole
+        assert part.restrict_work(work) == whole
         assert part.rounds == schedule.rounds == 10 and schedule.stage(round) == part
 
 
@@ -190,7 +190,7 @@ def test_the_average_of_equal_clients_is_any_one_of_them(
     schedule = Elastic(Elastic.Options(stages=BLOCKS, rounds=3), EVERY)
     updates = []
     for client, n in enumerate(counts):
-        work = data.draw(st.sampled_from(schedule.candidates(1))).cut(method.work(kind, 1))
+        work = data.draw(st.sampled_from(schedule.candidates(1))).restrict_work(method.work(kind, 1))
         sent: dict[str, dict[str, Tensor]] = {p.name: {i.name: goal[i.source] for i in p.items} for p in work.up}
         updates.append(Update(client, kind, {kind: n}, work, sent, state.base(work)))
     after = method.aggregate(state, updates).tensors

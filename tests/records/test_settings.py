@@ -19,7 +19,7 @@ SCENARIOS = SHIPPED + sorted((ROOT / "tests/recorded/scenarios").glob("*.yaml"))
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_a_resolved_scenario_is_read_back(path: Path) -> None:
     scenario = load(path)
-    resolved = scenario.resolved()
+    resolved = scenario.to_data()
     found = decode(Settings, json.dumps(resolved).encode(), path)
     assert (found.name, found.seed) == (scenario.name, scenario.seed)
     assert found.method.name == scenario.method_name and found.schedule.name == scenario.schedule_name

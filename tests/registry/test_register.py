@@ -164,7 +164,7 @@ class Mine(Method):
     with pytest.raises(ScenarioError, match=r"executor\.name.*import the step 'smooth'.*--plugin.*executor: inline"):
         edgefl.run(small(method="mine", executor=workers), output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    assert edgefl.run(small(method="mine"), output=tmp_path / "run").finished
+    assert edgefl.run(small(method="mine"), output=tmp_path / "run").is_finished
 
 
 def test_a_name_that_is_no_longer_registered_is_unknown() -> None:

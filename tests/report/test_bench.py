@@ -21,7 +21,7 @@ from hostile_names import TEXT, harmful
 
 from edgefl.records.bench import BenchAnswer, BenchCost
 from edgefl.report.bench import answer, bench_csv, interval, median_cost, print_bench, sections
-from edgefl.report.charts.bench import charts_of_bench, staircase, stepped, times_lowest
+from edgefl.report.charts.bench import charts_of_bench, staircase, step_corners, times_lowest
 from edgefl.report.charts.chart import Chart, Panel, Series
 from edgefl.report.charts.palette import RUNS
 from edgefl.report.console import Screen
@@ -206,7 +206,7 @@ def test_small_and_large_budgets_are_drawn_over_a_logarithm() -> None:
 
 
 def test_level_pieces_that_dont_touch_have_a_gap() -> None:
-    assert stepped([(1.0, 2.0, 5.0), (2.0, 3.0, 6.0), (4.0, 5.0, 7.0)]) == (
+    assert step_corners([(1.0, 2.0, 5.0), (2.0, 3.0, 6.0), (4.0, 5.0, 7.0)]) == (
         [1.0, 2.0, 2.0, 3.0, None, 4.0, 5.0], [5.0, 5.0, 6.0, 6.0, None, 7.0, 7.0],
     )  # fmt: skip
 

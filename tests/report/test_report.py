@@ -18,7 +18,7 @@ from edgefl.errors import RunError
 from edgefl.methods.fedavg import FedAvg
 from edgefl.registry.registered import PARTS
 from edgefl.report import Lines, print_comparison, print_summary, summary
-from edgefl.report.facts import compared, evaluation_of, facts_of, facts_to_compare
+from edgefl.report.facts import compare_runs, evaluation_of, facts_of, facts_to_compare
 from edgefl.runs import Run
 from edgefl.runs.digests import file_digest
 from edgefl.work import Context, Pass, Work
@@ -184,9 +184,9 @@ def test_whom_the_other_schedule_lets_in(comparison: Any) -> None:
 
 def test_clients_are_compared_only_where_they_are_the_same(comparison: Any) -> None:
     runs = {label: facts_to_compare(run, label) for label, run in comparison.runs.items()}
-    assert compared(runs).gained
+    assert compare_runs(runs).gained
     runs["layerwise"] = replace(runs["layerwise"], same_clients=[4, *runs["layerwise"].same_clients[1:]])
-    assert compared(runs).gained == {}
+    assert compare_runs(runs).gained == {}
 
 
 def test_a_run_that_was_cut_off_is_shown_as_far_as_it_came(layerwise_run: Any, tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_a_long_round_tells_how_many_clients_have_trained(monkeypatch: pytest.Mo
     for done, at in ((1, 5.0), (3, 15.0), (4, 20.0), (9, 31.0)):
         now[0] = at
         progress("trained", {"round": 1, "done": done, "of": 9})
-    assert progress.share == pytest.approx(0.45) and progress.elapsed == "0:31"
+    assert progress.share == pytest.approx(0.45) and progress.elapsed_text == "0:31"
     assert file.getvalue().splitlines() == [
         "a: round 1/2: 3 of 9 clients trained, ETA --",  # too few clients to tell
         "a: round 1/2: all 9 clients trained, the server is at work, ETA 37.9 s",  # 31 s for 0.9 / 2 of the rounds

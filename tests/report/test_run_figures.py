@@ -299,7 +299,7 @@ def test_a_comparison_interrupted_after_its_last_run_gets_its_curves(evaluated: 
     (again / "curves.png").unlink()
     with pytest.raises(SystemExit) as ended:
         main(["run", "--resume", str(again), "--json"])
-    assert not ended.value.code and (again / "curves.png").is_file() and edgefl.read_run(again).finished
+    assert not ended.value.code and (again / "curves.png").is_file() and edgefl.read_run(again).is_finished
 
 
 def test_what_cannot_be_drawn_is_told_in_a_line(
@@ -345,7 +345,7 @@ def test_more_bars_than_stand_beside_each_other_lie_with_their_names(tmp_path: P
     assert [trace["y"] for trace in many["data"]] == [[f"run {i}"] for i in range(MOST_UPRIGHT + 1)]
     assert [trace["x"] for trace in many["data"]] == [[1.0 + i] for i in range(MOST_UPRIGHT + 1)]
     assert all(trace["orientation"] == "h" and "error_x" in trace for trace in many["data"])
-    assert [shape["x0"] for shape in many["layout"]["shapes"]] == [2.0] and not bars(MOST_UPRIGHT).flat
+    assert [shape["x0"] for shape in many["layout"]["shapes"]] == [2.0] and not bars(MOST_UPRIGHT).is_horizontal
     go.Figure(many)
     chart = Chart("c", "c", "c", [bars(9), bars(9)], ["run"], [])
     draw(chart, tmp_path / "c.svg")

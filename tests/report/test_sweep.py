@@ -7,15 +7,15 @@ from PIL import Image
 
 from edgefl.report import draw_figure
 from edgefl.report.charts.sweep import sweep_chart
-from edgefl.report.console import shown
+from edgefl.report.console import field_formatter
 
 
 def test_a_field_is_shown_by_its_unit() -> None:
-    assert shown("schedule_bytes")(3 * 2**20) == "3 MiB"
-    assert shown("round_seconds")(1.5) == "1.5 s"
-    assert shown("stage2.kinds.image.energy_joules")(2000.0) == "2 kJ"
-    assert shown("metrics.image.accuracy")(0.25) == shown("eligible_share")(0.25) == "25 %"
-    assert shown("excluded_samples")(1234.0) == "1,234"
+    assert field_formatter("schedule_bytes")(3 * 2**20) == "3 MiB"
+    assert field_formatter("round_seconds")(1.5) == "1.5 s"
+    assert field_formatter("stage2.kinds.image.energy_joules")(2000.0) == "2 kJ"
+    assert field_formatter("metrics.image.accuracy")(0.25) == field_formatter("eligible_share")(0.25) == "25 %"
+    assert field_formatter("excluded_samples")(1234.0) == "1,234"
 
 
 AXES = (["method", "training.batch"], [["fedavg", "fedcola"], ["batch=8", "batch=16", "batch=32"]])

@@ -31,7 +31,7 @@ def written(folder: Path, clients: dict[int, dict[str, Tensor]], round: int = 1)
     """Write these clients to a file."""
     with new_file(folder, round) as writer:
         begin = {client: writer.add(tensors.values()) for client, tensors in clients.items()}
-    layouts = {client: TensorLayout.of(tensors) for client, tensors in clients.items()}
+    layouts = {client: TensorLayout.from_tensors(tensors) for client, tensors in clients.items()}
     return {c: StoredTensors(str(writer.path), begin[c], layouts[c], layouts[c].names) for c in clients}
 
 
@@ -105,7 +105,7 @@ def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 
 def of(store: KeptValues, client: int, names: list[str]) -> dict[str, Tensor]:
-    found = store.of(client, names)
+    found = store.client_values(client, names)
     held = dict(found.tensors()) if found else {}
     assert set(found.names if found else ()) == held.keys()
     return held
@@ -124,7 +124,7 @@ def test_any_order_of_events_gives_what_a_dictionary_gives(tmp_path: Path, seed:
         event = random.choice(("train", "train", "train", "lose", "checkpoint", "resume"))
         if event in ("train", "lose"):
             wanted = names[: random.randint(1, 3)]  # a shallower stage has fewer blocks
-            left = store.put(new := {name: torch.randn(random.choice((0, 3, 200))) for name in wanted})
+            left = store.write(new := {name: torch.randn(random.choice((0, 3, 200))) for name in wanted})
             if event == "train":
                 store.settle(client, left)
                 truth[client] = truth.get(client, {}) | new
@@ -135,8 +135,10 @@ def test_any_order_of_events_gives_what_a_dictionary_gives(tmp_path: Path, seed:
             kept.sweep(folder, {name for c, _ in saved[-2:] if c is not None for name in c[1]["files"]})
             if found is not None:
                 disk = sum(path.stat().st_size for path in folder.iterdir())
-                live = sum(TensorLayout.of(held).size for held in truth.values())
-                assert disk <= 2 * live + 2 * sum(TensorLayout.of(h).size for _, t in saved[-2:-1] for h in t.values())
+                live = sum(TensorLayout.from_tensors(held).size for held in truth.values())
+                assert disk <= 2 * live + 2 * sum(
+                    TensorLayout.from_tensors(h).size for _, t in saved[-2:-1] for h in t.values()
+                )
         elif saved:
             saved = saved[: random.choice((-1, len(saved)))] or saved[:1]
             found, truth = saved[-1][0], {client: dict(held) for client, held in saved[-1][1].items()}
@@ -163,7 +165,7 @@ def test_the_files_are_those_of_any_order_in_which_trainings_end(tmp_path: Path)
         lefts = {}
         for client in order:
             values = {name: torch.full((10,), float(client)) for name in ("w", "b")}
-            lefts[client] = store.put(values if order[0] == 0 else dict(reversed(values.items())))
+            lefts[client] = store.write(values if order[0] == 0 else dict(reversed(values.items())))
         for client in sorted(lefts):
             store.settle(client, lefts[client])
         rows, facts = store.commit(1, ()) or (None, None)
@@ -175,12 +177,12 @@ def test_the_files_are_those_of_any_order_in_which_trainings_end(tmp_path: Path)
 def test_values_of_busy_clients_stay_where_a_training_may_be_reading_them(tmp_path: Path) -> None:
     store = KeptValues(tmp_path / "kept")
     for client in range(10):
-        store.settle(client, store.put({"w": torch.full((100,), float(client))}))
+        store.settle(client, store.write({"w": torch.full((100,), float(client))}))
     store.commit(1, ())
-    reading = store.of(3, ["w"])
+    reading = store.client_values(3, ["w"])
     assert reading is not None
     for client in range(4, 10):
-        store.settle(client, store.put({"w": torch.full((100,), -float(client))}))
+        store.settle(client, store.write({"w": torch.full((100,), -float(client))}))
     _, facts = store.commit(2, {3}) or (None, {})
     assert len(facts["files"]) == 2
     kept.sweep(tmp_path / "kept", facts["files"])
@@ -194,17 +196,17 @@ def test_a_disk_that_fills_up_is_an_error_that_loses_nothing(tmp_path: Path) -> 
     """The system refuses to write more than so many bytes to a file, as a full disk does."""
     folder = tmp_path / "kept"
     store = KeptValues(folder)
-    store.settle(0, store.put({"w": torch.ones(10)}))
+    store.settle(0, store.write({"w": torch.ones(10)}))
     saved = store.commit(1, ())
     large = {"w": torch.ones(100_000)}
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limits[1]))
         with pytest.raises(RunError, match="can't write .*kept: File too large"):
-            store.put(large)
+            store.write(large)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    store.settle(1, store.put(large))
+    store.settle(1, store.write(large))
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limits[1]))
         with pytest.raises(RunError, match="can't write .*kept: File too large"):

@@ -17,7 +17,7 @@ from PIL import Image
 
 import edgefl
 from edgefl import registry
-from edgefl.data.collection import Collection, DataSet, resized
+from edgefl.data.collection import Collection, DataSet, resize_images
 from edgefl.errors import DataError, RunError, UnknownName
 from edgefl.registry.registered import PARTS
 from edgefl.runs import Run
@@ -42,7 +42,7 @@ class Blots:
     def collection(self, size: int | None) -> Collection:
         """What edgefl is given."""
         rows = np.arange(SAMPLES)
-        images = resized(self.pictures.transpose(0, 3, 1, 2), size)
+        images = resize_images(self.pictures.transpose(0, 3, 1, 2), size)
         masked = self.texts
         return Collection(
             tuple(COLOURS), self.label, rows, images, rows, self.texts, masked, audio=self.audio, official=self.split

@@ -82,7 +82,7 @@ def test_a_run_comes_back_as_written(tmp_path):
     (again,) = back.read(VerdictRecord)
     assert again == replace(verdict, margins={"memory": None, "flops": -1.0})
     assert back.clients.empty and back.host.empty
-    assert back.finished and back.result["metrics"] == {"image": {"accuracy": 0.25}}
+    assert back.is_finished and back.result["metrics"] == {"image": {"accuracy": 0.25}}
     assert_equal_tensors(back.weights()["image/a.weight"], torch.ones(2, 3))
     assert back.tokenizer_path is None
 
@@ -281,9 +281,9 @@ def test_finish_is_undone_by_rewind(tmp_path):
     run = new(tmp_path / "run")
     shared = torch.ones(2)
     run.finish({"image/a": shared, "text/a": shared}, blank(FinalSummary, rounds=3))
-    assert run.finished and set(read_run(run.path).weights()) == {"image/a", "text/a"}
+    assert run.is_finished and set(read_run(run.path).weights()) == {"image/a", "text/a"}
     run.rewind(1)
-    assert not run.finished
+    assert not run.is_finished
     for asked in (Run.weights, lambda run: run.result, lambda run: run.best, lambda run: run.stopped):
         with pytest.raises(RunError, match="isn't finished; continue it with --resume"):
             asked(read_run(run.path))
@@ -419,7 +419,7 @@ def test_a_comparison_shows_its_runs_side_by_side(tmp_path):
         run.finish({"image/w": torch.ones(1)}, blank(FinalSummary, rounds=number))
     both = read_run(tmp_path / "both")
     assert list(both.runs) == ["schedule=end-to-end", "a/b", "a b"]
-    assert not both.finished
+    assert not both.is_finished
     assert both.rounds["run"].tolist() == list(both.runs)
     assert both.rounds["metrics.image.accuracy"].tolist() == [0.0, 0.1, 0.2]
     assert both.runs["a b"].result.rounds == 2

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edgefl.errors import LONGEST_LINE, EdgeflError, ScenarioError, UnknownName, shortened
+from edgefl.errors import LONGEST_LINE, EdgeflError, ScenarioError, UnknownName, shorten_text
 from edgefl.scenario import load
 
 BASE: dict[str, Any] = {"model": {"image": {}, "text": {}}}
@@ -82,10 +82,10 @@ def test_long_keys_and_values_are_not_echoed_whole(override: str) -> None:
 
 
 def test_messages_keep_both_ends_of_what_they_shorten() -> None:
-    text = shortened(f"begin {'x' * 5000} end")
+    text = shorten_text(f"begin {'x' * 5000} end")
     assert text.startswith("begin xxx") and text.endswith("xxx end") and len(text) < 400
-    assert shortened("a message of " * 20) == "a message of " * 20
-    assert shortened(str(EdgeflError(LONG))) == str(EdgeflError(LONG))
+    assert shorten_text("a message of " * 20) == "a message of " * 20
+    assert shorten_text(str(EdgeflError(LONG))) == str(EdgeflError(LONG))
     assert len(str(UnknownName("device", LONG, ["a", "b"]))) < 400
 
 

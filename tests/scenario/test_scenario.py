@@ -105,11 +105,11 @@ def test_a_resolved_scenario_reloads_equal(file: Path, tmp_path: Path) -> None:
     scenario = load(file)
     again = tmp_path / "again.yaml"
     again.write_text(scenario.to_yaml())
-    for reloaded in (load(again), load(scenario.resolved())):
+    for reloaded in (load(again), load(scenario.to_data())):
         assert reloaded == scenario
-        assert reloaded.resolved() == scenario.resolved()
+        assert reloaded.to_data() == scenario.to_data()
         assert reloaded.combinations() == scenario.combinations()
-    assert scenario.resolved()["training"]["precision"] == "float32"
+    assert scenario.to_data()["training"]["precision"] == "float32"
 
 
 shares = st.sampled_from([{"raspberry-pi-4-4gb": "100%"}, {"raspberry-pi-4-4gb": 0.3, "raspberry-pi-zero-2w": 0.7},
@@ -160,14 +160,14 @@ sections = st.fixed_dictionaries(
 @given(sections)
 def test_every_scenario_reloads_equal_from_what_it_resolves_to(data: dict[str, Any]) -> None:
     scenario = load(data)
-    assert load(scenario.resolved()) == scenario
-    assert load(scenario.resolved()).resolved() == scenario.resolved()
+    assert load(scenario.to_data()) == scenario
+    assert load(scenario.to_data()).to_data() == scenario.to_data()
     labels = [label for label, _ in scenario.combinations()]
     assert len({label.lower() for label in labels}) == len(labels)
     for label, combination in scenario.combinations():
         assert not set(label) & set('/\\ :*?"<>|\n')
         assert combination.compare == {}
-        assert load(combination.resolved()) == combination
+        assert load(combination.to_data()) == combination
 
 
 @pytest.mark.parametrize(
@@ -408,7 +408,7 @@ def test_a_combination_that_is_not_valid_is_found_when_the_file_is_loaded(file: 
 
 def test_scenarios_compare_by_what_they_mean(file: Path) -> None:
     scenario = load(file)
-    assert scenario == load(scenario.resolved())  # written otherwise, in other places
+    assert scenario == load(scenario.to_data())  # written otherwise, in other places
     assert scenario != load(file, ["seed=8"])
     assert "_document" not in repr(scenario)
 
@@ -434,7 +434,7 @@ WRONG = st.recursive(
 )  # fmt: skip
 PATHS = [
     (section, *rest)
-    for section, value in load({**BASE, "compare": {"seed": [1, 2]}}).resolved().items()
+    for section, value in load({**BASE, "compare": {"seed": [1, 2]}}).to_data().items()
     for rest in [(), *([(key,) for key in value] if isinstance(value, dict) else [])]
 ] + [("fleet", "budgets", "memory"), ("data", "clients", "image"), ("model", "image", "blocks"), ("training", "new")]
 
@@ -442,7 +442,7 @@ PATHS = [
 @settings(max_examples=120, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(PATHS), WRONG), min_size=1, max_size=3))
 def test_whatever_is_written_is_a_scenario_or_a_scenario_error(changes: list[tuple[tuple[str, ...], Any]]) -> None:
-    data: dict[str, Any] = load({**BASE, "compare": {"seed": [1, 2]}}).resolved()
+    data: dict[str, Any] = load({**BASE, "compare": {"seed": [1, 2]}}).to_data()
     for path, value in changes:
         holder: Any = data
         for part in path[:-1]:
@@ -455,7 +455,7 @@ def test_whatever_is_written_is_a_scenario_or_a_scenario_error(changes: list[tup
     except ScenarioError as error:
         said = str(error)
     else:
-        assert load(scenario.resolved()) == scenario
+        assert load(scenario.to_data()) == scenario
     assert not any(jargon in said for jargon in ("pydantic", "Input", "validation error", "https://"))
 
 

@@ -16,7 +16,7 @@ from edgefl.scenario import Scenario, load
 from edgefl.scenario.search_space import (
     NumberRange,
     ValueList,
-    searched_of,
+    parse_search_space,
     settings_sets,
     settings_yaml,
     with_settings,
@@ -47,7 +47,7 @@ def scenario(tiny: Tiny) -> Scenario:
     ],
 )
 def test_a_range(scenario: Scenario, text: str, ends: tuple[float, float], by_log: bool, whole: bool) -> None:
-    (span,) = searched_of(scenario, [text])
+    (span,) = parse_search_space(scenario, [text])
     assert isinstance(span, NumberRange)
     assert (span.low, span.high) == ends and (span.by_log, span.whole) == (by_log, whole)
     assert span.size == (ends[1] - ends[0] + 1 if whole else None)
@@ -63,7 +63,7 @@ def test_a_range(scenario: Scenario, text: str, ends: tuple[float, float], by_lo
     ],
 )
 def test_a_list(scenario: Scenario, text: str, values: list[Any]) -> None:
-    (choices,) = searched_of(scenario, [text])
+    (choices,) = parse_search_space(scenario, [text])
     assert isinstance(choices, ValueList)
     assert [choices.setting(label) for label in choices.all_drawn()] == values and choices.size == len(values)
 
@@ -96,12 +96,12 @@ def test_a_list(scenario: Scenario, text: str, values: list[Any]) -> None:
 )
 def test_what_is_refused(scenario: Scenario, texts: Any, message: str) -> None:
     with pytest.raises(ScenarioError) as error:
-        searched_of(scenario, texts)
+        parse_search_space(scenario, texts)
     assert message in str(error.value) and len(str(error.value).splitlines()) == 1
 
 
 def test_settings_as_yaml_and_as_overrides_give_the_trial(tiny: Tiny, scenario: Scenario) -> None:
-    space = searched_of(
+    space = parse_search_space(
         scenario,
         ["training.lr=1e-4..1e-1", "schedule={name: layerwise, stages: 2},end-to-end", "schedule.rounds=2..4",
          "method=fedavg,fedprox", "model.image.blocks=1..2"],
@@ -118,8 +118,8 @@ def test_settings_as_yaml_and_as_overrides_give_the_trial(tiny: Tiny, scenario: 
         old = merged.get(section)
         merged[section] = {**old, **fields} if isinstance(old, dict) and section == "training" else fields
     merged["model"] = {**tiny()["model"], "image": {**tiny()["model"]["image"], "blocks": 2}}
-    assert load(merged).resolved() == trial.resolved()
-    assert load(tiny(), settings_sets(space, settings)).resolved() == trial.resolved()
+    assert load(merged).to_data() == trial.to_data()
+    assert load(tiny(), settings_sets(space, settings)).to_data() == trial.to_data()
 
 
 @given(st.floats(1e-9, 1e3), st.floats(10, 1e6), st.floats(0, 1))
@@ -129,19 +129,19 @@ def test_the_edge_is_the_last_tenth_of_the_logarithm(low: float, ratio: float, s
     expected = "lower" if share < 0.0999 else "upper" if share > 0.9001 else None if 0.1001 < share < 0.8999 else "any"
     assert expected == "any" or span.edge(value) == expected
     for side in ("lower", "upper"):
-        wider = span.widened(side)  # type: ignore[arg-type]
+        wider = span.widen(side)  # type: ignore[arg-type]
         assert math.isclose(wider.high / wider.low, ratio * 10, rel_tol=1e-9)
-        added = sorted(span.added(wider))
+        added = sorted(span.added_interval(wider))
         assert math.isclose(added[1] / added[0], 10, rel_tol=1e-9) and wider.holds(added[0]) and wider.holds(added[1])
 
 
 def test_whole_numbers_stay_positive_and_lists_only_know_their_ends() -> None:
-    assert NumberRange(("training", "batch"), 4, 64, True, True, "").widened("lower").low == 1
-    assert NumberRange(("training", "lr"), 1e-4, 1e-1, True, False, "").widened("lower").low == 1e-5
+    assert NumberRange(("training", "batch"), 4, 64, True, True, "").widen("lower").low == 1
+    assert NumberRange(("training", "lr"), 1e-4, 1e-1, True, False, "").widen("lower").low == 1e-5
 
 
 def test_the_ends_of_a_list_of_ordered_numbers(scenario: Scenario) -> None:
-    ordered, mixed, words = searched_of(
+    ordered, mixed, words = parse_search_space(
         scenario, ["training.lr=1e-3,1e-2,1e-1", "training.batch=8,2,4", "method=fedavg,fedprox,scaffold"]
     )
     assert [ordered.edge(value) for value in (1e-3, 1e-2, 1e-1)] == ["lower", None, "upper"]

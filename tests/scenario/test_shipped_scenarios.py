@@ -26,9 +26,9 @@ def test_every_shipped_scenario_loads_by_its_name_and_fits_the_schema(name: str,
     scenario = load(name)
     assert load(f"{name}.yaml") == scenario
     assert load(library_folder() / f"{name}.yaml") == scenario
-    assert load(scenario.resolved()) == scenario
+    assert load(scenario.to_data()) == scenario
     schema.validate(read_file(library_folder() / f"{name}.yaml", name).data)
-    schema.validate(scenario.resolved())
+    schema.validate(scenario.to_data())
     assert scenario.name == name.split("/")[-1]
 
 

@@ -25,7 +25,7 @@ from edgefl.methods.fedavg import FedAvg
 from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import ClientVersions
-from edgefl.planning.workload import evaluated, workload_of
+from edgefl.planning.workload import stage_eligibility, workload_of
 from edgefl.schedules import Elastic, Schedule
 from edgefl.simulation import Roster
 
@@ -82,13 +82,13 @@ def test_each_part_trains_less_and_every_block_has_its_turn(data: st.DataObject,
     first = set[str]()
     for round in range(1, schedule.rounds + 1):
         whole, *parts = schedule.candidates(round)
-        assert all(whole.active(name) and whole.attached(name) for name in names)
-        trained = [{name for name in names if part.active(name)} for part in parts]
+        assert all(whole.is_active(name) and whole.is_attached(name) for name in names)
+        trained = [{name for name in names if part.is_active(name)} for part in parts]
         prefixes = [one for part, one in zip(parts, trained, strict=True) if "-" in part.label]
         assert all(later < earlier for earlier, later in pairwise(prefixes))
         for part, one in zip(parts, trained, strict=True):
-            assert all(part.attached(name) for name in one)
-            assert all(part.attached(name) for name in names) or depth == "part"
+            assert all(part.is_attached(name) for name in one)
+            assert all(part.is_attached(name) for name in names) or depth == "part"
         singles = trained[len(prefixes) :]
         assert set().union(*singles) == set(names) if singles else stages == 1
         first |= singles[0] if singles else set(names)
@@ -111,7 +111,7 @@ def made(games: Games, clients: int = 5, schedule: dict[str, Any] = STAGES, **se
 def needs(games: Games, setup: Setup) -> dict[str, int]:
     """Peak memory of each part."""
     planner = Planner(setup, games.predictor)
-    plans = {str(part): planner.plan(*setup.place(0), 1, part, ()) for part in setup.schedule.offered}
+    plans = {str(part): planner.plan(*setup.cell_indices(0), 1, part, ()) for part in setup.schedule.offered}
     return {label: plan.compute.peak_memory_bytes for label, plan in plans.items()}
 
 
@@ -151,7 +151,7 @@ def test_a_client_takes_the_first_part_that_fits_and_is_refused_by_the_nearest(g
     assert (refusal["client"], refusal["round"], refusal["part"]) == (4, 1, f"stage {smallest}")
     assert refusal["margins"]["memory"] == -1 and refusal["binding"] == "memory"
     # a sweep judges as the run does
-    turns = evaluated(workload_of(setup, games.predictor))
+    turns = stage_eligibility(workload_of(setup, games.predictor))
     for round, turn in enumerate(turns, 1):
         simulation.run.parts.roster.judge(round, simulation.state.versions)
         plans = [simulation.run.parts.roster.plans([client])[0] for client in range(5)]
@@ -172,14 +172,14 @@ def test_turns_are_judged_as_from_the_start(games: Games) -> None:
     for round in (1, 2, 3):
         roster.judge(round, state.versions)
         plan = roster.plans([2])[0]
-        client_versions.sent(np.array([0, 2]), plan.down, state.versions)
+        client_versions.record_download(np.array([0, 2]), plan.down, state.versions)
         anew = Roster(Planner(setup, games.predictor), client_versions)
         roster.judge(round, state.versions)
         anew.judge(round, state.versions)
         for name in ("stage", "eligible", "binding"):
             assert getattr(roster, name).tolist() == getattr(anew, name).tolist()
         assert [str(roster.plans([c])[0].stage) for c in range(6)] == [str(anew.plans([c])[0].stage) for c in range(6)]
-        state = state.changed({a: t for a, t in state.tensors.items() if f"blocks.{round - 1}." in a})
+        state = state.with_tensors({a: t for a, t in state.tensors.items() if f"blocks.{round - 1}." in a})
 
 
 class Watched(FedAvg):
@@ -203,10 +203,14 @@ def test_each_parameter_is_averaged_over_those_who_trained_it(games: Games) -> N
     peak = needs(games, setup)
     simulation, _, rounds = watched(games, allowed(setup, [np.inf, peak["stages 1-2"], peak["stage 3"]]))
     state, updates = rounds[-1]
-    assert [len(dict(update.sent())) for update in updates] != [len(state.tensors)] * 3
+    assert [len(dict(update.uploaded_tensors())) for update in updates] != [len(state.tensors)] * 3
     seen = set[int]()
     for address, old in state.tensors.items():
-        sent = [(u.total, dict(u.sent())[address], u.base[address]) for u in updates if address in dict(u.sent())]
+        sent = [
+            (u.total, dict(u.uploaded_tensors())[address], u.base[address])
+            for u in updates
+            if address in dict(u.uploaded_tensors())
+        ]
         seen.add(len(sent))
         total = sum(n for n, _, _ in sent)
         mean = old + sum((n / total * (value - base) for n, value, base in sent), torch.zeros_like(old))

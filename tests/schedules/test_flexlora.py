@@ -18,7 +18,7 @@ from edgefl.arrays import Floats
 from edgefl.commands.compose import compose
 from edgefl.errors import EdgeflError
 from edgefl.methods import Method, ServerState, Update
-from edgefl.methods.aggregation.products import factored
+from edgefl.methods.aggregation.products import factor_product
 from edgefl.models import adapters
 from edgefl.scenario import load
 from edgefl.schedules.flexlora import Ranked
@@ -48,7 +48,7 @@ def works(tiny: Tiny, **more: Any) -> tuple[Method, ServerState, dict[int, Any]]
     return (
         setup.method,
         state,
-        {stage.rank: stage.cut(full) for stage in setup.schedule.offered if isinstance(stage, Ranked)},
+        {stage.rank: stage.restrict_work(full) for stage in setup.schedule.offered if isinstance(stage, Ranked)},
     )
 
 
@@ -75,7 +75,7 @@ def test_products_are_averaged_and_cut_as_numpy_does(tiny: Tiny) -> None:
     updates = [update(state, by_rank[rank], client, n) for client, (rank, n) in enumerate(SENT)]
     after = method.aggregate(state, updates).tensors
     total = sum(n for _, n in SENT)
-    own = [products(dict(u.sent())) for u in updates]
+    own = [products(dict(u.uploaded_tensors())) for u in updates]
     assert len(own[0]) == 4
     for name, found in products(after).items():
         mean = sum(n / total * p[name] for (_, n), p in zip(SENT, own, strict=True))
@@ -87,7 +87,10 @@ def test_products_are_averaged_and_cut_as_numpy_does(tiny: Tiny) -> None:
         # a client of rank 2 then has the best product of rank 2
         first, second = (after[f"{name}.lora_{x}"].double().numpy() for x in "ab")
         np.testing.assert_allclose(second[:, :2] @ first[:2], (left[:, :2] * values[:2]) @ right[:2], atol=1e-6)
-    head = sum(n / total * dict(u.sent())["image/image.head.weight"] for (_, n), u in zip(SENT, updates, strict=True))
+    head = sum(
+        n / total * dict(u.uploaded_tensors())["image/image.head.weight"]
+        for (_, n), u in zip(SENT, updates, strict=True)
+    )
     torch.testing.assert_close(after["image/image.head.weight"], head)
 
 
@@ -108,9 +111,9 @@ def test_momentum_is_that_of_the_products(tiny: Tiny) -> None:
         np.testing.assert_allclose(products(once.tensors)[name], product, atol=1e-6)
     again = method.aggregate(once, [update(once, by_rank[4], 2, 30)])
     for name, before in products(state.tensors).items():
-        first = products(dict(sent[0].sent()))[name] - before
+        first = products(dict(sent[0].uploaded_tensors()))[name] - before
         middle = products(once.tensors)[name]
-        second = products(dict(update(once, by_rank[4], 2, 30).sent()))[name] - middle
+        second = products(dict(update(once, by_rank[4], 2, 30).uploaded_tensors()))[name] - middle
         left, values, right = np.linalg.svd(middle + 0.5 * first + second)
         np.testing.assert_allclose(
             products(again.tensors)[name], (left[:, :4] * values[:4]) @ right[:4], rtol=0, atol=1e-5
@@ -120,9 +123,9 @@ def test_momentum_is_that_of_the_products(tiny: Tiny) -> None:
 def test_clipping_takes_the_norm_of_products(tiny: Tiny) -> None:
     method, state, by_rank = works(tiny, aggregation={"clip": 0.5})
     sent = update(state, by_rank[2], 1, 30)
-    before, own = products(state.tensors), products(dict(sent.sent()))
+    before, own = products(state.tensors), products(dict(sent.uploaded_tensors()))
     changes = [own[n] - before[n] for n in before]
-    plain = [(v - sent.base[a]).double().numpy() for a, v in sent.sent() if ".lora_" not in a]
+    plain = [(v - sent.base[a]).double().numpy() for a, v in sent.uploaded_tensors() if ".lora_" not in a]
     norm = np.sqrt(sum((c**2).sum() for c in changes + plain))
     after = products(method.aggregate(state, [sent]).tensors)
     for name in before:
@@ -133,11 +136,11 @@ def test_clipping_takes_the_norm_of_products(tiny: Tiny) -> None:
 def test_factors_have_one_sign_and_zero_products_can_still_learn() -> None:
     torch.manual_seed(1)
     product = torch.randn(12, 3) @ torch.randn(3, 9)
-    first, second = factored(product, 5)
+    first, second = factor_product(product, 5)
     torch.testing.assert_close(second @ first, product)
     torch.testing.assert_close(first @ first.T, torch.eye(5))
     assert all(row[row.abs().argmax()] > 0 for row in first)
-    first, second = factored(torch.zeros(6, 8), 2)
+    first, second = factor_product(torch.zeros(6, 8), 2)
     assert not second.any() and bool(first.any(1).all())
 
 
@@ -254,4 +257,4 @@ def test_ranks_are_refused_outside(tiny: Tiny) -> None:
     _, _, by_rank = works(tiny)
     stage = Ranked(1, {"image": 2}, {"image": 0}, ("head",), 1, rank=9)
     with pytest.raises(EdgeflError, match="ranks: 9 is above adapter.rank, 4"):
-        stage.cut(by_rank[4])
+        stage.restrict_work(by_rank[4])

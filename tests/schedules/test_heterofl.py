@@ -29,7 +29,7 @@ from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
 from edgefl.schedules import HeteroFL, Stage
 from edgefl.work import Item, Payload, Work
-from edgefl.work.slices import Cut, covers, cut_between, fits, put, shape_of, take, within
+from edgefl.work.slices import Cut, covers, cut_between, fits, shape_of, take, within, write_slice
 
 # slices ---------------------------------------------------------------------------------------------------------------
 
@@ -65,7 +65,7 @@ def test_a_slice_is_the_leading_of_each_part_and_goes_back_to_its_place(
         assert_equal_tensors(found, brute(tensor, sizes, lengths))
         assert cut is None or shape_of(cut) == tuple(found.shape)
         back = torch.full(full, -1)
-        put(back, cut, found)
+        write_slice(back, cut, found)
         assert int((back >= 0).sum()) == found.numel()
         assert_equal_tensors(take(back, cut), found)
     assert covers(wide, narrow) and (covers(narrow, wide) == (wide == narrow))
@@ -114,7 +114,7 @@ def stage(width: float, scaler: bool = False) -> Stage:
 @pytest.mark.parametrize("name", MODELS)
 def test_what_travels_has_the_shapes_of_the_narrower_model(name: str, share: float) -> None:
     whole = models.on_meta(MODELS[name]).state_dict()
-    work = stage(share).cut(work_on(MODELS[name]))
+    work = stage(share).restrict_work(work_on(MODELS[name]))
     narrow = models.on_meta(work.model).state_dict()
     assert {i.name: i.shape for i in work.up[0].items} == {n: tuple(t.shape) for n, t in narrow.items()}
     assert all(fits(i.cut, whole[i.name].shape, i.shape) for i in (*work.up[0].items, *work.down[0].items))
@@ -126,7 +126,7 @@ def test_the_heads_that_stay_do_as_before() -> None:
     """Attention whose input and output have nothing beyond the slice is the narrow attention with the slices."""
     torch.manual_seed(0)
     description = MODELS["image"]
-    work = stage(0.5).cut(work_on(description))
+    work = stage(0.5).restrict_work(work_on(description))
     cuts = {i.name.removeprefix("image.blocks.0.attn."): i.cut for i in work.up[0].items}
     whole, narrow = Attention(16, 4), Attention(8, 2)
     narrow.load_state_dict({n: take(t, cuts[n]) for n, t in whole.state_dict().items()})
@@ -138,7 +138,7 @@ def test_the_heads_that_stay_do_as_before() -> None:
 
 
 def test_the_scaler_divides_while_training_alone() -> None:
-    work = stage(0.5, scaler=True).cut(work_on(MODELS["image"]))
+    work = stage(0.5, scaler=True).restrict_work(work_on(MODELS["image"]))
     (edit,) = work.edits
     assert edit.args["layers"] == {
         f"image.blocks.{i}.{layer}": 0.5 for i in range(2) for layer in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
@@ -170,10 +170,10 @@ def test_models_that_cannot_be_cut() -> None:
     work = work_on(MODELS["image"])
     table = Payload("features", (Item("features", (5, 16), "float32", "table/features"),))
     with pytest.raises(MethodError, match="'features' holds representations of the full model's width, 16"):
-        stage(0.5).cut(replace(work, down=(*work.down, table)))
+        stage(0.5).restrict_work(replace(work, down=(*work.down, table)))
     other = Payload("other", (Item("other", (5, 3), "float32", "kind/image.other"),))
     with pytest.raises(MethodError, match="'other' of shape"):
-        stage(0.5).cut(replace(work, down=(*work.down, other)))
+        stage(0.5).restrict_work(replace(work, down=(*work.down, other)))
 
 
 @pytest.mark.parametrize(
@@ -218,8 +218,8 @@ def test_an_element_is_averaged_over_those_who_have_it(
     sums, counts = torch.zeros_like(base), torch.zeros_like(base)
     for update in updates:
         change, here = torch.zeros_like(base), torch.zeros_like(base)
-        put(change, update.cuts().get("a/w"), dict(update.sent())["a/w"] - update.base["a/w"])
-        put(here, update.cuts().get("a/w"), torch.ones_like(update.base["a/w"]))
+        write_slice(change, update.cuts().get("a/w"), dict(update.uploaded_tensors())["a/w"] - update.base["a/w"])
+        write_slice(here, update.cuts().get("a/w"), torch.ones_like(update.base["a/w"]))
         sums, counts = sums + update.total * change, counts + update.total * here
     total = torch.full_like(counts, sum(samples)) if compensation else counts
     expected = base + torch.where(counts > 0, sums / total.clamp(min=1), 0)
@@ -231,8 +231,8 @@ def test_the_median_is_over_those_who_have_an_element() -> None:
     base = torch.zeros(2, dtype=torch.float64)
     updates = [sliced(c, 1, ((((0, 1)),),) if c else None, base, c) for c in range(3)]
     found = combine({"a/w": base}, updates, own, options=AggregationOptions(rule="median"))["a/w"]
-    values = [float(dict(u.sent())["a/w"][0]) for u in updates]
-    assert found.tolist() == pytest.approx([sorted(values)[1], float(dict(updates[0].sent())["a/w"][1])])
+    values = [float(dict(u.uploaded_tensors())["a/w"][0]) for u in updates]
+    assert found.tolist() == pytest.approx([sorted(values)[1], float(dict(updates[0].uploaded_tensors())["a/w"][1])])
 
 
 # runs -----------------------------------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ def test_an_asynchronous_run_mixes_a_slice_into_its_place(games: Games) -> None:
     assert any(cuts.values())
     for address, cut in cuts.items():
         expected = before[address].clone()
-        put(expected, cut, take(after[address], cut))
+        write_slice(expected, cut, take(after[address], cut))
         assert_equal_tensors({address: after[address]}, {address: expected})
         assert not torch.equal(after[address], before[address]), address
 
@@ -352,7 +352,7 @@ def test_clients_of_several_widths_and_a_run_that_goes_on(games: Games, method: 
     planner = Planner(setup, games.predictor)
     memory = np.full(6, np.inf)
     for client in (0, 2, 4):
-        half = planner.plan(*setup.place(client), 1, setup.schedule.offered[1], ())
+        half = planner.plan(*setup.cell_indices(client), 1, setup.schedule.offered[1], ())
         memory[client] = half.compute.peak_memory_bytes
     setup = replace(setup, fleet=granted(setup.fleet, memory=memory))
     whole, told = games.real(setup)

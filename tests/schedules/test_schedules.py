@@ -110,25 +110,25 @@ def test_the_parts_of_a_name() -> None:
 def test_end_to_end_trains_everything() -> None:
     (stage,) = EndToEnd(EndToEnd.Options(rounds=7), {"image": 4}).stages
     assert stage.rounds == 7 and stage.depth == {"image": 4}
-    assert all(stage.active(n) and stage.attached(n) for n in make_work().trainable)
+    assert all(stage.is_active(n) and stage.is_attached(n) for n in make_work().trainable)
 
 
 def test_layer_wise_trains_a_stages_blocks_and_embeddings_only_at_first() -> None:
     first, second = layerwise({"image": 4, "text": 4}, stages=2).stages
-    assert [first.active(f"image.blocks.{i}.x") for i in range(4)] == [True, True, False, False]
-    assert [second.active(f"text.blocks.{i}.x") for i in range(4)] == [False, False, True, True]
-    assert [first.attached(f"image.blocks.{i}.x") for i in range(4)] == [True, True, False, False]
-    assert first.active("image.embedding.pos") and not second.active("image.embedding.pos")
-    assert second.attached("image.embedding.pos")
+    assert [first.is_active(f"image.blocks.{i}.x") for i in range(4)] == [True, True, False, False]
+    assert [second.is_active(f"text.blocks.{i}.x") for i in range(4)] == [False, False, True, True]
+    assert [first.is_attached(f"image.blocks.{i}.x") for i in range(4)] == [True, True, False, False]
+    assert first.is_active("image.embedding.pos") and not second.is_active("image.embedding.pos")
+    assert second.is_attached("image.embedding.pos")
     for part in ("image.norm.weight", "image.rep.weight", "text.head.bias", "joint.norm.weight", "joint.fusion.w"):
-        assert first.active(part) and second.active(part)
+        assert first.is_active(part) and second.is_active(part)
 
 
 def test_progressive_trains_all_that_is_attached() -> None:
     first, second = progressive({"image": 4}, stages=[1, 3]).stages
-    assert [first.active(f"image.blocks.{i}.x") for i in range(4)] == [True, False, False, False]
-    assert [second.active(f"image.blocks.{i}.x") for i in range(4)] == [True] * 4
-    assert second.active("image.embedding.pos")
+    assert [first.is_active(f"image.blocks.{i}.x") for i in range(4)] == [True, False, False, False]
+    assert [second.is_active(f"image.blocks.{i}.x") for i in range(4)] == [True] * 4
+    assert second.is_active("image.embedding.pos")
 
 
 BLOCKS = st.dictionaries(st.sampled_from(["image", "text", "audio"]), st.integers(1, 16), min_size=1)
@@ -139,11 +139,11 @@ def test_every_block_is_active_in_exactly_one_layer_wise_stage(blocks: dict[str,
     stages = data.draw(st.integers(1, min(blocks.values())))
     schedule = layerwise(blocks, stages=stages, rounds=stages)
     names = [f"{tower}.blocks.{i}.attn.qkv.weight" for tower, n in blocks.items() for i in range(n)]
-    active = Counter(name for stage in schedule.stages for name in names if stage.active(name))
+    active = Counter(name for stage in schedule.stages for name in names if stage.is_active(name))
     assert active == Counter(names)
     for stage in schedule.stages:
-        assert all(stage.attached(name) for name in names if stage.active(name))
-        assert all(any(stage.active(n) for n in names if n.startswith(tower)) for tower in blocks)
+        assert all(stage.is_attached(name) for name in names if stage.is_active(name))
+        assert all(any(stage.is_active(n) for n in names if n.startswith(tower)) for tower in blocks)
     assert schedule.stages[-1].depth == blocks
 
 
@@ -151,7 +151,7 @@ def test_every_block_is_active_in_exactly_one_layer_wise_stage(blocks: dict[str,
 def test_a_progressive_model_only_grows(blocks: dict[str, int], data: st.DataObject) -> None:
     stages = progressive(blocks, stages=data.draw(st.integers(1, min(blocks.values()))), rounds=16).stages
     names = [f"{tower}.blocks.{i}.norm1.bias" for tower, n in blocks.items() for i in range(n)]
-    grown = [{n for n in names if stage.active(n)} for stage in stages]
+    grown = [{n for n in names if stage.is_active(n)} for stage in stages]
     assert all(a < b for a, b in itertools.pairwise(grown)) and grown[-1] == set(names)
 
 
@@ -214,7 +214,7 @@ def test_only_active_blocks_get_partners_and_gates_and_travel_up(schedule: Any) 
 
 
 def test_frozen_embeddings_stay_at_the_server() -> None:
-    work = layerwise({"image": 4, "text": 4}, stages=2).stages[1].cut(fedcola().work("image", 1))
+    work = layerwise({"image": 4, "text": 4}, stages=2).stages[1].restrict_work(fedcola().work("image", 1))
     assert any("embedding" in n for n in sent(work.down)["model"])
     assert not any("embedding" in n for n in sent(work.up)["model"])
     assert not any("embedding" in n for n in work.trainable)
@@ -223,41 +223,41 @@ def test_frozen_embeddings_stay_at_the_server() -> None:
 def test_a_partner_that_is_not_attached_yet_is_left_out_with_its_gate() -> None:
     """Four image blocks and two text blocks in two stages: image block 1 would need text block 1, of stage 2."""
     method, stages = fedcola(4, 2), layerwise({"image": 4, "text": 2}, stages=2).stages
-    first = stages[0].cut(method.work("image", 1))
+    first = stages[0].restrict_work(method.work("image", 1))
     check_consistent(first)
     assert {block(f"{layer}.x") for layer in first.edits[0].args["layers"]} == {0}
     assert {block(n) for n in first.trainable} - {None} == {0, 1}
     assert not any(n.endswith((".gate", ".partner")) for n in first.trainable if block(n) == 1)
-    second = stages[1].cut(method.work("image", 1))
+    second = stages[1].restrict_work(method.work("image", 1))
     check_consistent(second)
     assert not second.edits and not sent(second.down)["partner"]
-    text = stages[1].cut(method.work("text", 1))
+    text = stages[1].restrict_work(method.work("text", 1))
     assert {block(f"{layer}.x") for layer in text.edits[0].args["layers"]} == {1}
 
 
 def test_at_full_depth_nothing_is_lost() -> None:
     work = fedcola().work("image", 1)
     (stage,) = EndToEnd(EndToEnd.Options(), {"image": 4, "text": 4}).stages
-    assert stage.cut(work) == work
+    assert stage.restrict_work(work) == work
 
 
 def test_cutting_twice_is_cutting_once() -> None:
     for stage in layerwise({"image": 4, "text": 4}, stages=4, rounds=8).stages:
-        once = stage.cut(fedcola().work("text", 1))
-        assert stage.cut(once) == once
+        once = stage.restrict_work(fedcola().work("text", 1))
+        assert stage.restrict_work(once) == once
 
 
 def test_tables_are_untouched() -> None:
     table = Payload("prototypes", (Item("prototypes", (5, 16), "float32", "table/prototypes"),))
     work = make_work()
     work = Work(**{**work.__dict__, "down": (*work.down, table), "up": (*work.up, table), "keep": ("prototypes",)})
-    restricted = layerwise({"image": 2}, stages=2).stages[1].cut(work)
+    restricted = layerwise({"image": 2}, stages=2).stages[1].restrict_work(work)
     assert table in restricted.down and table in restricted.up and restricted.keep == ("prototypes",)
 
 
 def test_kept_names_follow_the_depth() -> None:
     work = Work(**{**make_work().__dict__, "keep": ("image.blocks.0.norm1.bias", "image.blocks.1.norm1.bias")})
-    assert layerwise({"image": 2}, stages=2).stages[0].cut(work).keep == ("image.blocks.0.norm1.bias",)
+    assert layerwise({"image": 2}, stages=2).stages[0].restrict_work(work).keep == ("image.blocks.0.norm1.bias",)
 
 
 @dataclass(frozen=True)
@@ -266,8 +266,8 @@ class SmallBatches(Stage):
 
     batch: int = 1
 
-    def cut(self, work: Work) -> Work:
-        work = super().cut(work)
+    def restrict_work(self, work: Work) -> Work:
+        work = super().restrict_work(work)
         return replace(work, passes=tuple(replace(p, batch=min(p.batch, self.batch)) for p in work.passes))
 
 
@@ -275,8 +275,8 @@ class SmallBatches(Stage):
 class Biases(Stage):
     """A stage of a plug-in's: biases and heads alone train and travel up."""
 
-    def active(self, name: str) -> bool:
-        return super().active(name) and (name.endswith(".bias") or part_of(name)[1] == "head")
+    def is_active(self, name: str) -> bool:
+        return super().is_active(name) and (name.endswith(".bias") or part_of(name)[1] == "head")
 
 
 def test_a_stage_of_ones_own_is_planned(tiny: Callable[..., dict[str, Any]]) -> None:

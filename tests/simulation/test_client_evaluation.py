@@ -20,7 +20,7 @@ from edgefl.commands.verify.conservation import CheckedRound, CheckedScore, Rule
 from edgefl.commands.verify.verify import verify
 from edgefl.errors import ScenarioError
 from edgefl.methods import Method
-from edgefl.planning.client_evaluation import asked
+from edgefl.planning.client_evaluation import scored_clients
 from edgefl.planning.setup import Setup
 from edgefl.records.reading import from_data
 from edgefl.simulation import Simulation
@@ -113,7 +113,7 @@ def test_a_client_downloads_what_neither_training_nor_an_evaluation_brought_it(
     stage = setup.schedule.stages[1]
     parameters = setup.method.setting.kinds["image"].parameters()
     size = {name: 4 * math.prod(spec.shape) for name, spec in parameters.items()}
-    active = sum(bytes_ for name, bytes_ in size.items() if stage.active(name))
+    active = sum(bytes_ for name, bytes_ in size.items() if stage.is_active(name))
     down = {r["round"]: r["download_bytes"] for r in split(journal)[1] if r["client"] == LEFT_OUT}
     # after round 1 it has the first stage's parts, which are frozen from then on
     assert down[2] == down[3] == active
@@ -256,7 +256,9 @@ def test_a_run_without_held_out_samples_has_no_such_records(games: Games) -> Non
 
 
 def test_a_sample_of_clients_is_drawn_once(games: Games) -> None:
-    whole, three, half = (asked(setup_of(games, **o)) for o in ({}, {"client_sample": 3}, {"client_sample": "50%"}))
+    whole, three, half = (
+        scored_clients(setup_of(games, **o)) for o in ({}, {"client_sample": 3}, {"client_sample": "50%"})
+    )
     assert whole.tolist() == list(range(8))
     assert len(set(three.tolist())) == 3
     assert np.bincount(np.repeat([0, 1, 2], [4, 2, 2])[half]).tolist() == [2, 1, 1]

@@ -40,7 +40,7 @@ def test_a_run_stops_after_the_round_and_can_be_resumed(stopped: tuple[str, Path
     way, folder = stopped
     run = read_run(folder)
     (record,) = run.records("rounds")
-    assert record["diverged"] and not run.finished
+    assert record["diverged"] and not run.is_finished
     with pytest.raises(DivergedError):
         edgefl.run(resume=folder)
     assert len(run.records("rounds")) == 1
@@ -49,7 +49,7 @@ def test_a_run_stops_after_the_round_and_can_be_resumed(stopped: tuple[str, Path
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         on = edgefl.run(resume=copy, overrides=["training.on_divergence=continue"])
-    assert on.finished and all(r["diverged"] for r in on.records("rounds"))
+    assert on.is_finished and all(r["diverged"] for r in on.records("rounds"))
     # the round before the resume had diverged: no second warning
     assert not [w for w in caught if "diverged" in str(w.message)]
     assert verify(copy)["valid"]
@@ -99,7 +99,7 @@ def test_other_combinations_go_on(tiny: Tiny, tmp_path: Path, capsys: pytest.Cap
     assert "lr=1e+30: the model diverged in round 1" in err
     assert f"edgefl run --resume {tmp_path / 'run'} --set training.on_divergence=continue" in err
     runs = read_run(tmp_path / "run").runs
-    assert [run.finished for run in runs.values()] == [False, True]
+    assert [run.is_finished for run in runs.values()] == [False, True]
     assert "lr=0.001" in out
 
 

@@ -72,10 +72,12 @@ def test_values_lie_in_files_to_which_checkpoints_refer(whole: Run) -> None:
         trained = [c for c in whole.records("clients") if c["round"] == round and c["outcome"] == "finished"]
         held |= {c["client"]: round for c in trained}
         (written,) = [name for name in files if name.startswith(checkpoints.name(round))]
-        assert sizes[written] >= sum(value.nbytes for c in trained for value in whole.kept()[c["client"]].values())
+        assert sizes[written] >= sum(
+            value.nbytes for c in trained for value in whole.client_tensors()[c["client"]].values()
+        )
     assert needed == sizes.keys()
-    assert whole.kept().keys() == held.keys()
-    parameters = {name for name in whole.kept()[0] if name.startswith("image.")}
+    assert whole.client_tensors().keys() == held.keys()
+    parameters = {name for name in whole.client_tensors()[0] if name.startswith("image.")}
     assert parameters and not parameters & set(checkpoints.latest(whole.path / "checkpoints")[1])  # type: ignore[index]
 
 
@@ -91,7 +93,7 @@ def test_a_run_goes_on_from_any_checkpoint_to_the_byte(whole: Run, tmp_path: Pat
     assert [name for name in expected if found.get(name) != expected[name]] == []
     assert found.keys() == expected.keys()
     assert verify(folder)["valid"]
-    assert_equal_tensors(dict(resumed.kept()), dict(whole.kept()))
+    assert_equal_tensors(dict(resumed.client_tensors()), dict(whole.client_tensors()))
 
 
 def test_a_finished_run_keeps_what_its_last_checkpoint_needs(tiny: Tiny, whole: Run, tmp_path: Path) -> None:
@@ -100,10 +102,10 @@ def test_a_finished_run_keeps_what_its_last_checkpoint_needs(tiny: Tiny, whole: 
     files = {f"kept/{path.name}" for path in (run.path / "kept").iterdir()}
     assert files == {f"kept/{name}" for name in state["kept"]["files"]}
     assert {n for n in json.loads((run.path / "files.json").read_text())["files"] if "/" in n} == files
-    assert_equal_tensors(dict(run.kept()), dict(whole.kept()))
+    assert_equal_tensors(dict(run.client_tensors()), dict(whole.client_tensors()))
     assert verify(run.path)["valid"]
     (run.path / "result.json").unlink()
-    assert_equal_tensors(dict(edgefl.run(resume=run.path).kept()), dict(whole.kept()))
+    assert_equal_tensors(dict(edgefl.run(resume=run.path).client_tensors()), dict(whole.client_tensors()))
 
 
 def test_a_changed_file_is_told_of_and_the_checkpoint_before_it_is_used(whole: Run, tmp_path: Path) -> None:
@@ -170,4 +172,4 @@ def test_a_value_that_a_work_does_not_keep_is_there_for_a_later_one(tiny: Tiny) 
 def test_a_run_without_a_checkpoint_has_nothing_to_show(tmp_path: Path) -> None:
     made = {"scenario_yaml": "name: a\nseed: 1\n", "environment": ENVIRONMENT, "models": {}}
     RunDirectory.create(tmp_path / "run", **made).close()  # type: ignore[arg-type]
-    assert dict(read_run(tmp_path / "run").kept()) == {}
+    assert dict(read_run(tmp_path / "run").client_tensors()) == {}

@@ -45,7 +45,7 @@ class Pairs(Policy):
     overlapping = True
     play = FedBuff.play
 
-    def wanted(self, cohort: int, asked: int) -> int | None:
+    def updates_needed(self, cohort: int, asked: int) -> int | None:
         return 2
 
 
@@ -80,9 +80,9 @@ def test_what_a_scenario_says_of_a_policy(games: Games) -> None:
     assert load(games.tiny(**plain)).round.policy == Tide.Options(hours=1.0)
     scenario = load(games.tiny(**mapping), ["round.policy.hours=3"])
     assert scenario.round.policy_name == "tide"
-    assert scenario.resolved()["round"]["policy"] == {"name": "tide", "hours": 3.0}
-    assert load(scenario.resolved()) == scenario
-    assert load(games.tiny(**plain), ["round.policy=buffered"]).resolved()["round"]["policy"] == "buffered"
+    assert scenario.to_data()["round"]["policy"] == {"name": "tide", "hours": 3.0}
+    assert load(scenario.to_data()) == scenario
+    assert load(games.tiny(**plain), ["round.policy=buffered"]).to_data()["round"]["policy"] == "buffered"
     assert load(games.tiny(**plain), ["round.policy.hours=4"]).round.policy == Tide.Options(hours=4.0)
     with pytest.raises(ScenarioError, match=r"round\.policy\.hour: unknown key.*hours"):
         load(games.tiny(**SECTIONS, round={"policy": {"name": "tide", "hour": 2}}))

@@ -266,7 +266,7 @@ class Waits(Policy):
 
     overlapping = True
 
-    def wanted(self, cohort: int, asked: int) -> int | None:
+    def updates_needed(self, cohort: int, asked: int) -> int | None:
         return None
 
     def over(self, started: float) -> float:

@@ -73,7 +73,7 @@ def by_hand(
         nearest = None
         for stage in setup.schedule.candidates(round):
             work, _ = planner.work(kind, round, stage)
-            old = stale(work, stage, client_versions.held(client), current)
+            old = stale(work, stage, client_versions.versions_of(client), current)
             group, fleet = int(setup.clients.client_group[client]), setup.fleet
             device, link = int(fleet.device_index[client]), int(fleet.link_index[client])
             costs = planner.plan(group, device, link, round, stage, old).amounts
@@ -142,9 +142,9 @@ def test_verdicts_are_those_of_a_roster_that_begins_anew(
             changes: dict[str, Any] = {}
             for client in sorted(chosen):
                 plan = roster.plans([client])[0]
-                client_versions.sent(client, plan.down, state.versions)
+                client_versions.record_download(client, plan.down, state.versions)
                 changes |= {i.source: state.tensors[i.source] for p in plan.form.up for i in p.items}
-            state = state.changed(changes)
+            state = state.with_tensors(changes)
             if data.draw(st.booleans()):
                 roster.judge(round, state.versions)
                 before = told(roster)
@@ -159,7 +159,7 @@ def test_only_who_may_have_changed_is_judged_again(games: Games, setup: Setup, m
     assert len(roster.judge(5, state.versions)) == 9 and seen.pop() == list(range(9))
     assert len(roster.judge(6, state.versions)) == 0 and seen == []
     able = roster.able("image")
-    client_versions.sent(np.array([2, 7]), roster.plans([2])[0].down, dict.fromkeys(state.versions, 1))
+    client_versions.record_download(np.array([2, 7]), roster.plans([2])[0].down, dict.fromkeys(state.versions, 1))
     assert len(roster.judge(7, state.versions)) == 0 and seen.pop() == [2, 7]
     assert roster.able("image") is able  # nobody's verdict is new: what selections made of it stays
 
@@ -179,6 +179,6 @@ def test_a_fleet_of_one_holds_what_it_was_sent(games: Games) -> None:
     state = state.changed({i.source: state.tensors[i.source] for p in sent.form.up for i in p.items})
     roster.judge(5, state.versions)
     assert roster.plans([0])[0].old
-    client_versions.sent(0, sent.down, state.versions)
+    client_versions.record_download(0, sent.down, state.versions)
     roster.judge(5, state.versions)
     assert roster.plans([0])[0].old == () and told(roster) == by_hand(planner, client_versions, 5, state.versions)

@@ -35,7 +35,7 @@ class AtOnce(Method):
     """FedAvg that gets all updates at once."""
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
-        return state.changed(self.combine(state, updates, lambda address, cohort: {address: 1.0}))
+        return state.with_tensors(self.combine(state, updates, lambda address, cohort: {address: 1.0}))
 
 
 @pytest.fixture(autouse=True)
@@ -140,7 +140,7 @@ class Spoiling(Inline):
         future: Future[Update] = Future()
         self.sizes.append(1 + len(task.others))
         adder = Adder(lambda size: torch.empty(size, dtype=torch.uint8))
-        future.set_result(adder.run(task, self._run) if task.sum else self._run(task))
+        future.set_result(adder.run_and_add(task, self._run) if task.sum else self._run(task))
         return future
 
     def _run(self, task: TrainingTask) -> Update:

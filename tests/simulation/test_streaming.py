@@ -28,8 +28,10 @@ class AtOnce(Method):
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         assert isinstance(updates, Updates) and updates.mean is None
-        assert all(value.device.type == "cpu" or value.is_meta for update in updates for _, value in update.sent())
-        return state.changed(self.combine(state, updates, lambda address, cohort: {address: 1.0}))
+        assert all(
+            value.device.type == "cpu" or value.is_meta for update in updates for _, value in update.uploaded_tensors()
+        )
+        return state.with_tensors(self.combine(state, updates, lambda address, cohort: {address: 1.0}))
 
 
 class Reading(Method):
@@ -38,7 +40,9 @@ class Reading(Method):
     streams = True
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
-        return state.changed({address: value for address, value in updates[0].sent() if address in state.tensors})
+        return state.with_tensors(
+            {address: value for address, value in updates[0].uploaded_tensors() if address in state.tensors}
+        )
 
 
 @pytest.fixture(autouse=True)

@@ -30,11 +30,13 @@ Tiny = Callable[..., dict[str, Any]]
 
 def played(values: Sequence[float | None], kept: str | None = None, **stop: Any) -> MetricWatch:
     """A watch after these values of image.x, one a round, up to the one that ends the run."""
-    watch = MetricWatch.of(StopOptions(metric="image.x", **stop), kept)
+    watch = MetricWatch.from_options(StopOptions(metric="image.x", **stop), kept)
     assert watch is not None
     for round, value in enumerate(values, 1):
         watch.sees(
-            {"image": {"x": value, "y": -(value or 0.0)}}, round, ServerState.first({"w": torch.tensor(float(round))})
+            {"image": {"x": value, "y": -(value or 0.0)}},
+            round,
+            ServerState.from_tensors({"w": torch.tensor(float(round))}),
         )
         if watch.stopped:
             break
@@ -63,7 +65,7 @@ def test_when_a_run_ends(values: list[float | None], stop: dict[str, Any], ended
     else:
         assert watch.stopped is not None and watch.stopped.round == ended
         assert watch.stopped.text.startswith(f"stopped after round {ended}: {text}")
-    again = MetricWatch.of(watch.stop, None)
+    again = MetricWatch.from_options(watch.stop, None)
     assert again is not None
     again.load_data(json.loads(json.dumps(watch.to_data())))
     assert again.to_data() == watch.to_data()
@@ -75,7 +77,7 @@ def test_the_best_is_the_first_of_equal_values_whatever_min_delta() -> None:
     assert watch.unwritten.tensors["w"] == 2
     other = played([0.1, 0.3, 0.05], kept="image.y", patience=9)
     assert other.best == BestRecord(metric="image.y", value=-0.05, round=3)
-    assert MetricWatch.of(StopOptions(), None) is None
+    assert MetricWatch.from_options(StopOptions(), None) is None
     with pytest.raises(MethodError, match=r"no image\.z, .*; it has image\.x, image\.y"):
         played([0.1], kept="image.z", patience=1)
 
@@ -148,20 +150,20 @@ def stopped(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_a_run_ends_after_the_evaluation_and_says_why(stopped: Run, tiny: Tiny, tmp_path: Path) -> None:
     rounds = stopped.records("rounds")
     values = [record["watched"]["image.accuracy"] for record in rounds]
-    assert 2 <= len(rounds) < 8 and stopped.finished and stopped.result["rounds"] == len(rounds)
+    assert 2 <= len(rounds) < 8 and stopped.is_finished and stopped.result["rounds"] == len(rounds)
     assert values[-1] <= max(values[:-1]) and sorted(set(values[:-1])) == values[:-1]
-    assert stopped.stopped is not None
-    assert [record["stopped"] for record in rounds] == [None] * (len(rounds) - 1) + [stopped.stopped.to_data()]
-    assert stopped.stopped["round"] == len(rounds) and stopped.stopped["reason"] == "patience"
+    assert stopped.early_stop is not None
+    assert [record["stopped"] for record in rounds] == [None] * (len(rounds) - 1) + [stopped.early_stop.to_data()]
+    assert stopped.early_stop["round"] == len(rounds) and stopped.early_stop["reason"] == "patience"
     # the last round is evaluated on both splits, and its metrics are those of the final one
     whens = [[work["when"] for work in record["server_works"]] for record in rounds]
     assert whens == [["evaluate validation"]] * (len(rounds) - 1) + [["evaluate validation", "evaluate test"]]
     assert rounds[-1]["metrics"] == stopped.result["metrics"]
     (facts,) = summary(stopped)["runs"].values()
-    assert facts["metrics_split"] == "test" and facts["stopped"] == stopped.stopped["text"]
+    assert facts["metrics_split"] == "test" and facts["stopped"] == stopped.early_stop["text"]
     assert verify(stopped.path)["valid"]
     compared = edgefl.compare([stopped.path])
-    assert compared["stopped"] == [f"{compared['rows'][0]['label']}: {stopped.stopped['text']}"]
+    assert compared["stopped"] == [f"{compared['rows'][0]['label']}: {stopped.early_stop['text']}"]
     # a run of as many rounds that follows nothing has the same weights, and ends there
     plain = edgefl.run(scenario(tiny, rounds=len(rounds)), output=tmp_path / "plain")
     assert_equal_tensors(plain.weights(), stopped.weights())
@@ -226,20 +228,20 @@ def test_runs_of_a_comparison_end_each_by_itself(
     run = edgefl.run(both, output=tmp_path / "run")
     lengths = {label: len(member.rounds) for label, member in run.runs.items()}
     slow, fast = lengths
-    assert lengths[slow] == 3 > lengths[fast] and run.runs[slow].stopped is None
-    assert "reached 0.2" in run.runs[fast].stopped["text"]
+    assert lengths[slow] == 3 > lengths[fast] and run.runs[slow].early_stop is None
+    assert "reached 0.2" in run.runs[fast].early_stop["text"]
     print_summary(summary(run))
     told = " ".join(capsys.readouterr().out.split())
-    assert run.runs[fast].stopped["text"] in told and "best weights: round" in told
+    assert run.runs[fast].early_stop["text"] in told and "best weights: round" in told
     compared = edgefl.compare([tmp_path / "run"])
     assert [row["rounds"] for part in compared["equal"] for row in part["rows"]]
     assert len(compared["stopped"]) == 1 and verify(run.path)["valid"]
     page = tmp_path / "page.html"
     edgefl.write_report(run.runs[fast].path, output=page)
-    assert f"This run {run.runs[fast].stopped['text']}." in page.read_text(encoding="utf-8")
+    assert f"This run {run.runs[fast].early_stop['text']}." in page.read_text(encoding="utf-8")
     edgefl.write_report(run.path, output=page)
 
 
 def test_a_scenario_with_a_stop_is_read_back(tiny: Tiny) -> None:
     given = load(scenario(tiny, stop={"metric": "image.accuracy", "patience": 3, "after": 2}))
-    assert load(given.resolved()).stop == given.stop == StopOptions(metric="image.accuracy", patience=3, after=2)
+    assert load(given.to_data()).stop == given.stop == StopOptions(metric="image.accuracy", patience=3, after=2)

@@ -9,10 +9,10 @@ from math import exp, log
 import numpy as np
 import pytest
 
-from edgefl.commands.devices.published import MeasuredQuantity, held
+from edgefl.commands.devices.published import MeasuredQuantity, measured_quantities
 from edgefl.cost import ComputeCost
 from edgefl.devices.measurements import Measurement, measurements
-from edgefl.devices.processors import OPERATOR_NAMES, ProcessorType, efficiency_of, fitted, processor_of
+from edgefl.devices.processors import OPERATOR_NAMES, ProcessorType, efficiency_of, load_fitted_rates, processor_of
 from edgefl.devices.profile import Hardware
 from edgefl.devices.written_facts import library_folder
 from tools import fit_rates
@@ -131,7 +131,7 @@ STATED = ("mb1-ssd", "yolo11m", "yolo11x", "yolov8n", "mlp-784-128-10", "fer-cnn
 
 
 def test_the_command_predicts_by_the_formula_that_was_fitted() -> None:
-    rows = held(row for row in measurements() if row.model in STATED)
+    rows = measured_quantities(row for row in measurements() if row.model in STATED)
     for type in ("cpu", "gpu"):
         table = Table.of(type, [one for one in rows if one.quantity == "seconds"])
         for index, one in enumerate(table.rows):
@@ -144,11 +144,11 @@ def test_the_command_predicts_by_the_formula_that_was_fitted() -> None:
             names |= {name: getattr(known, name) for name in ("kernel", "launch", "loading", "sample")}
             numbers = np.array([log(names[name]) for name in START[type]])
             expected = exp(table.log_seconds(np.tile(numbers, (len(table.rows), 1)))[0][index])
-            assert one.predicted() == pytest.approx(expected, rel=1e-9)
+            assert one.predicted_value() == pytest.approx(expected, rel=1e-9)
 
 
 def test_every_type_and_every_measured_device_has_an_entry_with_an_error() -> None:
-    entries = fitted().entries
+    entries = load_fitted_rates().entries
     assert {"cpu", "gpu"} <= {entry.of for entry in entries if entry.runtime is None}
     timed = {row.device for row in measurements() if row.seconds_per_step is not None}
     assert timed <= {entry.of for entry in entries}

@@ -126,4 +126,4 @@ def broken_rules(setup: Setup, journal: Memory) -> list[tuple[str, Any]]:
         clients = [(from_data(CheckedFlight, flight, "clients"), "clients") for flight in mine]
         rules.round(from_data(CheckedRound, record, "rounds"), "rounds", clients)
     rules.result(journal.result, "result")  # type: ignore[attr-defined]
-    return [(check.name, check.first) for check in rules.closed() if check.broken]
+    return [(check.name, check.first) for check in rules.finish_checks() if check.broken]

@@ -82,7 +82,7 @@ def played(flights: Flights, over: float = inf, wanted: int | None = None, wires
 
     def cohort() -> Iterator[Any]:
         air.launch(flights_from(flights))
-        done = air.landed(len(flights), inf if wanted is None else wanted)
+        done = air.landing_event(len(flights), inf if wanted is None else wanted)
         yield done if over == inf else done | clock.at(over, LAST)
         if air.flying:
             yield from air.cut()

@@ -13,7 +13,7 @@ from edgefl import registry, start_method
 from edgefl.data import DataOptions
 from edgefl.training import TrainingTask, worker
 from edgefl.training.packing import DeviceMemory
-from edgefl.training.task import deserialised
+from edgefl.training.task import deserialise
 from edgefl.work.update import Update
 
 Data = tuple[str, int, int, str | None, str, float]
@@ -66,7 +66,7 @@ class ResidentExecutor:
         def finished(inner: Future[tuple[str, bytes]]) -> None:
             try:
                 head, body = inner.result()
-                tensors = deserialised(body)
+                tensors = deserialise(body)
                 report.set_result(Update.from_data(json.loads(head), task.work, task.client, tensors))
             except Exception as error:
                 report.set_exception(error)
@@ -102,4 +102,4 @@ def work(data: Data, path: list[str], head: str, body: bytes) -> tuple[str, byte
     if data != _opened:
         worker.start(*data[:4], path, data[5], registry.for_workers(), data[4])
         _opened = data
-    return worker.run_task(head, body)
+    return worker.run_assignment(head, body)

@@ -65,9 +65,9 @@ def test_a_task_with_an_attack_travels() -> None:
 
 
 def test_flipped_labels_are_really_trained_on() -> None:
-    flipped = Node(Toys(), CPU).run(task(FLIP))
-    stored = Node(Dishonest(), CPU).run(task(None))
-    honest = Node(Toys(), CPU).run(task(None))
+    flipped = Node(Toys(), CPU).run_assignment(task(FLIP))
+    stored = Node(Dishonest(), CPU).run_assignment(task(None))
+    honest = Node(Toys(), CPU).run_assignment(task(None))
     assert flipped.loss == stored.loss != honest.loss
     assert_equal_tensors(flipped.payloads, stored.payloads)
     assert flipped.trace is not None
@@ -95,7 +95,7 @@ def test_labels_are_flipped_where_they_are_private_and_are_classes() -> None:
 @pytest.mark.parametrize("strength", [-1.0, -4.0, 10.0])
 def test_a_changed_update_leaves_and_costs_what_an_honest_one_does(strength: float) -> None:
     node = Node(Toys(), CPU)
-    honest, bad = node.run(task(None)), node.run(task(scaled(strength)))
+    honest, bad = node.run_assignment(task(None)), node.run_assignment(task(scaled(strength)))
     base = inputs_of(make_work())
     assert honest.loss == bad.loss and honest.trace == bad.trace
     moved = 0
@@ -112,19 +112,19 @@ def test_tables_integers_and_what_has_no_base_stay_as_they_are() -> None:
     tensors = {name: torch.tensor([3.0, 5.0]) for name in sources}
     tensors |= {"n": torch.tensor([3, 5]), "half": torch.tensor([3.0, 5.0], dtype=torch.float16)}
     base = {name: torch.ones(2) for name in ("w", "t", "half")} | {"n": torch.tensor([1, 1])}
-    found = scaled(-2.0).sent(payload, tensors, base)
+    found = scaled(-2.0).attacked_upload(payload, tensors, base)
     assert {n: t.tolist() for n, t in found.items()} == {
         "w": [-3, -7], "n": [3, 5], "t": [3, 5], "own": [3, 5], "half": [-3, -7]
     }  # fmt: skip
     assert {n: t.dtype for n, t in found.items()} == {n: t.dtype for n, t in tensors.items()}
-    assert_equal_tensors(FLIP.sent(payload, tensors, base), tensors)
+    assert_equal_tensors(FLIP.attacked_upload(payload, tensors, base), tensors)
 
 
 def test_a_changed_update_is_encoded_like_any_other() -> None:
     work = make_work()
     coded = tuple(replace(p, codec=Codec("int8")) for p in work.up)
     node = Node(Toys(), CPU)
-    plain, bad = node.run(task(scaled(-10.0))), node.run(task(scaled(-10.0), up=coded))
+    plain, bad = node.run_assignment(task(scaled(-10.0))), node.run_assignment(task(scaled(-10.0), up=coded))
     bases = work.bases(inputs_of(work))
     decoded = coded[0].decoded(bad.payloads["model"], bases)
     for name, value in plain.payloads["model"].items():

@@ -48,7 +48,7 @@ def processes(scenario: Scenario, setup: Setup) -> Iterator[ProcessExecutor]:
 
 def task_of(setup: Setup, client: int, change: Callable[[Work], Work] = lambda work: work, **more: Any) -> TrainingTask:
     source = setup.clients.client(client)
-    work = change(setup.method.work(setup.kind_of(client), 1).fitted(source.size))
+    work = change(setup.method.work(setup.kind_of(client), 1).limit_batches(source.size))
     tensors = setup.method.initial(setup.seed).tensors
     return TrainingTask(
         work.form,
@@ -316,7 +316,7 @@ def test_one_process_trains_on_one_device(tiny: Callable[..., dict[str, Any]]) -
     assert load(tiny(executor={"name": "inline", "device": ["cuda:1"]})).executor.devices == ("cuda:1",)
     several = load(tiny(executor={"name": "processes", "device": ["cuda:0", "cuda:1"]}))
     assert several.executor.devices == ("cuda:0", "cuda:1") and several.executor.device_type == "cuda"
-    assert load(several.resolved()).executor == several.executor
+    assert load(several.to_data()).executor == several.executor
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what a machine without a GPU says")

@@ -13,11 +13,11 @@ from edgefl.training.packing import (
     RESERVE,
     DeviceMemory,
     DeviceShare,
+    choose_share,
     fits_nowhere,
     largest_peak,
     limit_of,
     pack,
-    routed,
 )
 
 GIB = 2**30
@@ -68,13 +68,13 @@ def test_more_memory_more_workers_and_smaller_works_never_mean_fewer_places(
 def test_a_work_goes_only_where_it_is_held(drawn: list[tuple[int, int]], peak: int) -> None:
     places = [DeviceShare("cuda:0", size, 0.1) for size, _ in drawn]
     busy = [count for _, count in drawn]
-    chosen = routed(places, busy, peak)
+    chosen = choose_share(places, busy, peak)
     able = [index for index, place in enumerate(places) if limit_of(peak) <= place.bytes]
     if chosen is None:
         assert not able
     else:
         assert chosen in able and busy[chosen] == min(busy[index] for index in able)
-    unknown = routed(places, busy, None)
+    unknown = choose_share(places, busy, None)
     assert unknown is not None and places[unknown].bytes == max(place.bytes for place in places)
 
 

@@ -171,7 +171,7 @@ def by_hand(given: Pretraining, epochs: int, seed: int) -> tuple[list[dict[str, 
         rows = np.asarray(part.arrays["public.text"])
         held = np.zeros(len(rows), bool)
         if given.options.stop is not None:
-            taken = given._divided("text", given.options.stop)[1].public_part("text").arrays["public.text"]
+            taken = given._split_public("text", given.options.stop)[1].public_part("text").arrays["public.text"]
             held = np.isin(rows, taken)
         tokens = torch.from_numpy(part.arrays["tokens_masked"][part.arrays["text"][rows]].astype(np.int64))
         label = torch.from_numpy(part.arrays["label"][rows].astype(np.int64))
@@ -242,7 +242,7 @@ def test_after_and_min_delta_of_stop_count_as_in_a_run(few: Make) -> None:
 def test_what_is_held_out_to_stop_are_whole_groups_of_public_samples(few: Make) -> None:
     given = pretraining(few(pretrain={"text": {"epochs": 1, "batch": 16}, "stop": {"patience": 1, "validation": 0.4}}))
     assert given.options.stop is not None
-    parts = [each.public_part("text") for each in given._divided("text", given.options.stop)]
+    parts = [each.public_part("text") for each in given._split_public("text", given.options.stop)]
     rows = [set(part.arrays["public.text"].tolist()) for part in parts]
     public = set(given.federation.public_part("text").arrays["public.text"].tolist())
     assert not rows[0] & rows[1] and rows[0] | rows[1] == public and rows[1]

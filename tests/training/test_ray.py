@@ -268,7 +268,7 @@ def test_a_run_whose_process_was_killed_goes_on(tiny: Tiny, cluster: Any, tmp_pa
 
 def task_of(setup: Setup, client: int, step: str = "", **args: Any) -> TrainingTask:
     """A client's task, with another step if one is named."""
-    work = setup.method.work(setup.kind_of(client), 1).fitted(setup.clients.client(client).size)
+    work = setup.method.work(setup.kind_of(client), 1).limit_batches(setup.clients.client(client).size)
     if step:
         work = replace(work, passes=tuple(replace(p, step=step, args={**p.args, **args}) for p in work.passes))
     tensors = setup.method.initial(setup.seed).tensors
@@ -288,7 +288,7 @@ def test_data_that_a_node_lacks_are_told_or_shipped(tiny: Tiny, tmp_path: Path) 
     scenario = load(tiny(data=data, model={"text": {"blocks": 1, "width": 16, "heads": 2}}))
     setup = compose(scenario)
     federation = open_federation(scenario.data, seed=scenario.seed, tokens=scenario.model.tokens, cache=cache)
-    federation = federation.holding_out(0.2, scenario.seed)
+    federation = federation.with_held_out(0.2, scenario.seed)
     task = task_of(setup, 0)
     expected = Inline(federation, "cpu").submit(task).result().tensors()
     cargo = pack_federation(federation, scenario.data)
@@ -354,7 +354,7 @@ def test_the_three_nodes_of_the_page(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     for way in ("end-to-end", "layerwise", "progressive"):
         run = edgefl.read_run(tmp_path / "runs" / "quickstart" / way)
-        assert run.finished and len({row["process"] for row in run.records("host")}) == 3
+        assert run.is_finished and len({row["process"] for row in run.records("host")}) == 3
 
 
 # what a run on a Ray of its own, as a command, says where one of Ray's own processes is killed

@@ -165,7 +165,7 @@ def test_short_rounds_write_nothing_and_long_ones_a_small_part_of_the_time(tmp_p
     assert not works.is_due()
     clock[0] += 1.0
     assert works.is_due()
-    works.drop(works.superseded({}))  # a checkpoint, from which the time counts
+    works.drop(works.list_superseded({}))  # a checkpoint, from which the time counts
     assert not works.is_due() and not (tmp_path / "unfinished").exists()
 
 
@@ -176,7 +176,7 @@ def test_what_finds_no_room_is_left_out_and_the_others_stay(tmp_path: Path, monk
         works.write(client, 100, lambda client=client: (f"{client:032}", bytes(100)))  # type: ignore[misc]
     assert sorted(path.name[:13] for path in (tmp_path / "unfinished").iterdir()) == ["client-000000", "client-000001"]
     monkeypatch.setattr(unfinished, "MOST_SHARE", 0.0)
-    works.drop(works.superseded({}))
+    works.drop(works.list_superseded({}))
     works.write(5, 100, lambda: pytest.fail("the disk has no free space"))
     assert not (tmp_path / "unfinished").exists()
 
@@ -190,7 +190,7 @@ def test_works_go_with_a_checkpoint_but_for_clients_under_way_and_works_nobody_a
     for client in (3, None):
         works.write(client, 1, lambda: ("0" * 32, b"x"))
     assert works.find(f"{1:032}") is not None and works.find("9" * 32) is None
-    works.drop(works.superseded({"flights": {"rows": [{"flight": {"client": 3}}]}}))
+    works.drop(works.list_superseded({"flights": {"rows": [{"flight": {"client": 3}}]}}))
     left = sorted(path.name.split("-0000000000")[0] for path in (tmp_path / "unfinished").iterdir())
     assert left == ["client-000002", "client-000003"]
     works.close()

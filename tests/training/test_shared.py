@@ -21,9 +21,11 @@ from edgefl.plain_data import from_data, to_data
 from edgefl.runs.kept import TensorLayout
 from edgefl.scenario import load
 from edgefl.training import Inline, ProcessExecutor, TrainingTask
-from edgefl.training.shared import MOST_LENT, Slot, Slots, available, put, room
+from edgefl.training.shared import MOST_LENT, Slot, Slots, has_shared_memory, room, write_to_slot
 
-pytestmark = pytest.mark.skipif(not available(), reason="this system has no memory that processes share by path")
+pytestmark = pytest.mark.skipif(
+    not has_shared_memory(), reason="this system has no memory that processes share by path"
+)
 
 Tiny = Callable[..., dict[str, Any]]
 
@@ -49,7 +51,7 @@ def open_files() -> int:
 
 def test_tensors_come_back_as_they_were_and_outlive_the_slot() -> None:
     slot = Slot()
-    path, back = slot.path, slot.read(put(slot.path, values()))
+    path, back = slot.path, slot.read_tensors(write_to_slot(slot.path, values()))
     assert Path(path).exists()
     del slot
     gc.collect()
@@ -73,7 +75,7 @@ def test_another_process_reads_and_writes_a_slot() -> None:
     text = json.dumps([to_data(stored), answer.path])
     out = subprocess.run([sys.executable, "-c", code, text], check=True, capture_output=True, text=True).stdout
     assert_equal_tensors(
-        answer.read(from_data(TensorLayout, json.loads(out))), {name: t + t for name, t in given.items()}
+        answer.read_tensors(from_data(TensorLayout, json.loads(out))), {name: t + t for name, t in given.items()}
     )
 
 
@@ -126,7 +128,7 @@ def test_workers_share_inputs_and_leave_nothing_open(tiny: Tiny) -> None:
     scenario = load(tiny())
     setup = compose(scenario)
     state = setup.method.initial(setup.seed)
-    work = setup.method.client_work("image", 1).fitted(setup.clients.client(0).size)
+    work = setup.method.client_work("image", 1).limit_batches(setup.clients.client(0).size)
     inputs = state.wire(work)
     tasks = [
         TrainingTask(work.form, work.scalars, inputs, client, client) for client in setup.of_kind("image").tolist()
@@ -163,7 +165,7 @@ def test_without_such_memory_everything_goes_through_pipes(
 ) -> None:
     scenario = tiny(executor={"name": "processes", "workers": 2, "device": "cpu"})
     shared = edgefl.run(scenario, output=tmp_path / "shared")
-    monkeypatch.setattr("edgefl.training.processes.available", lambda: False)
+    monkeypatch.setattr("edgefl.training.processes.has_shared_memory", lambda: False)
     piped = edgefl.run(scenario, output=tmp_path / "piped")
     for name in ("weights.safetensors", "rounds.jsonl", "clients.jsonl"):
         assert (shared.path / name).read_bytes() == (piped.path / name).read_bytes()

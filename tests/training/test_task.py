@@ -13,7 +13,7 @@ from tensors import assert_equal_tensors
 
 from edgefl.errors import TrainingError
 from edgefl.training import Node, TrainingTask
-from edgefl.training.task import deserialised, encode
+from edgefl.training.task import deserialise, encode
 from edgefl.work import Item, Pass, Payload, Work
 from edgefl.work.torch_device import device_of
 from edgefl.work.update import Update
@@ -22,7 +22,7 @@ from edgefl.work.update import Update
 def travelled(update: Update, task: TrainingTask) -> Update:
     """An update as it comes out of another process."""
     head, body = encode(update)
-    return Update.from_data(json.loads(head), task.work, task.client, deserialised(body))
+    return Update.from_data(json.loads(head), task.work, task.client, deserialise(body))
 
 
 class Toys:
@@ -56,7 +56,7 @@ def test_tensors_that_share_storage_travel_one_by_one() -> None:
 
 
 def test_a_report_comes_back_as_it_was() -> None:
-    report = Node(Toys(), CPU).run(task(metered=True))
+    report = Node(Toys(), CPU).run_assignment(task(metered=True))
     report = kept = replace(report, kept={"image.blocks.0/odd": torch.ones(2, dtype=torch.bfloat16)})
     back = travelled(report, task(metered=True))
     assert back.loss == report.loss and back.metrics == report.metrics
@@ -78,9 +78,9 @@ def test_payloads_of_any_name_even_empty_ones() -> None:
 
 def test_a_nodes_history_changes_nothing() -> None:
     fresh, used = Node(Toys(), CPU), Node(Toys(), CPU)
-    used.run(task(seed=9, client=1))
-    used.run(task(make_work(), seed=8))
-    a, b = fresh.run(task()), used.run(task())
+    used.run_assignment(task(seed=9, client=1))
+    used.run_assignment(task(make_work(), seed=8))
+    a, b = fresh.run_assignment(task()), used.run_assignment(task())
     assert_equal_tensors(b.payloads["model"], a.payloads["model"])
     assert a.loss == b.loss
 
@@ -90,8 +90,8 @@ def test_a_client_gets_nothing_of_the_one_before_it() -> None:
     work = make_work()
     part = replace(work, down=tuple(payload.only(lambda item: ".blocks.0." not in item.name) for payload in work.down))
     fresh, used = Node(Toys(), CPU), Node(Toys(), CPU)
-    used.run(task(work, client=1))
-    a, b = fresh.run(task(part)), used.run(task(part))
+    used.run_assignment(task(work, client=1))
+    a, b = fresh.run_assignment(task(part)), used.run_assignment(task(part))
     assert a.loss == b.loss
     assert_equal_tensors(b.payloads["model"], a.payloads["model"])
 
@@ -100,7 +100,7 @@ def test_a_node_restores_the_number_of_threads() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        Node(Toys(), CPU).run(task())
+        Node(Toys(), CPU).run_assignment(task())
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -111,16 +111,16 @@ def test_a_failing_work_names_its_node(client: int | None, name: str) -> None:
     node = Node(Toys(), CPU)
     broken = make_work(passes=(Pass("toy-broken", "private", ("image",), 8),), gate="frozen")
     with pytest.raises(TrainingError, match=rf"kind 'own' failed on {name}.*the toy is broken") as caught:
-        node.run(task(broken, client=client))
+        node.run_assignment(task(broken, client=client))
     assert caught.value.exit_code == 1
-    after, fresh = node.run(task()), Node(Toys(), CPU).run(task())
+    after, fresh = node.run_assignment(task()), Node(Toys(), CPU).run_assignment(task())
     assert_equal_tensors(after.payloads["model"], fresh.payloads["model"])
 
 
 def test_only_metered_tasks_are_measured() -> None:
     node = Node(Toys(), CPU)
-    assert node.run(task()).trace is None
-    measured = node.run(task(metered=True))
+    assert node.run_assignment(task()).trace is None
+    measured = node.run_assignment(task(metered=True))
     assert measured is not None and measured.trace is not None
     assert measured.peak_memory_bytes == measured.trace.peak_memory_bytes > 0
 
@@ -129,14 +129,14 @@ def test_outputs_travel_too() -> None:
     table = Payload("confusion", (Item("confusion", (5, 5), "float32", "table/confusion"),))
     work = replace(make_work(passes=(Pass("score-classify", "validation", ("image",), 16, False),)), up=(table,))
     one = task(work, client=None)
-    report = Node(Toys(), CPU).run(one)
+    report = Node(Toys(), CPU).run_assignment(one)
     assert float(travelled(report, one).payloads["confusion"]["confusion"].sum()) == 60
 
 
 def test_a_work_without_a_full_batch_sends_what_it_received() -> None:
     work = make_work(passes=(training_pass(batch=64),))
     one = task(work)
-    result = Node(Toys(), CPU).run(one)
+    result = Node(Toys(), CPU).run_assignment(one)
     assert result.loss is None
     assert_equal_tensors(result.payloads["model"], one.inputs)
 

@@ -309,7 +309,7 @@ def test_a_llama_of_transformers_reaches_flash_with_its_own_heads(keys: int, pre
     )  # fmt: skip
     setup = compose(scenario)
     source = setup.clients.client(0)
-    work = setup.staged(setup.method.work("text", 1), setup.schedule.offered[0]).fitted(source.size)
+    work = setup.restrict_to_stage(setup.method.work("text", 1), setup.schedule.offered[0]).limit_batches(source.size)
     found = [
         call.call for call in predict(work, source, "cuda").calls if "flash_attention.default" in call.call.operator
     ]

@@ -168,7 +168,7 @@ def test_memory_falls_by_the_scores_of_the_tokens_that_wait(tiny: Make) -> None:
         planner = planner_of(load(scenario))
         work, _ = planner.work("text", 1, planner.setup.schedule.offered[0])
         source = planner.setup.clients.client(0)
-        peaks[chunk] = planner.predictor.trace(work.fitted(source.size), source).live_memory_bytes
+        peaks[chunk] = planner.predictor.trace(work.limit_batches(source.size), source).live_memory_bytes
     token = 3 * 4 * 500
     assert peaks[32] - peaks[24] == pytest.approx(8 * token, rel=0.01) and peaks[None] - peaks[32] > 24 * token
 

@@ -50,10 +50,10 @@ def test_bytes_are_those_of_a_real_file(parts: Any, codec: Any, updates: bool, s
     sent = Payload("model", items, codec=Codec(codec[0], {"top_k": codec[1]} if updates else {}, exact=("t.1",)))
     tensors = {i.name: torch.randn(i.shape, generator=draw).mul(9).to(DTYPES[i.dtype]) for i in items}
     base = {i.name: torch.zeros(i.shape, dtype=DTYPES[i.dtype]) for i in items} if updates else {}
-    wire = sent.encoded(tensors, base)
+    wire = sent.encode_tensors(tensors, base)
     assert len(safetensors.torch.save(wire)) == sent.serialised_bytes
     assert sum(t.nbytes for t in wire.values()) == sent.tensor_bytes == sum(map(sent.bytes_of, items))
-    arrived = sent.decoded(wire, base)
+    arrived = sent.decode_tensors(wire, base)
     for item in items:
         value = tensors[item.name]
         assert (tuple(arrived[item.name].shape), arrived[item.name].dtype) == (item.shape, value.dtype)
@@ -96,7 +96,7 @@ def test_bytes_of_a_vit_small_by_hand(codec: Codec | None, bytes_: int) -> None:
 
 def test_a_share_of_places_is_rounded_up_and_never_by_a_binary_fraction() -> None:
     def kept(share: float, elements: int) -> int:
-        return Float32(Float32.Options(top_k=share)).kept(elements)
+        return Float32(Float32.Options(top_k=share)).sent_elements(elements)
 
     assert [kept(0.07, n) for n in (2, 14, 100, 101)] == [1, 1, 7, 8]
     assert [kept(share, 1000) for share in (0.001, 0.3, 0.29, 1.0)] == [1, 300, 290, 1000]

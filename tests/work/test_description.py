@@ -15,7 +15,7 @@ from edgefl_toys import Toy, make_work, training_pass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgefl.work import Codec, Edit, Form, Item, Pass, Payload, TensorSpec, Work, interned, serialised_bytes
+from edgefl.work import Codec, Edit, Form, Item, Pass, Payload, TensorSpec, Work, intern_form, serialised_bytes
 from edgefl.work.description import DTYPES
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=12).filter(
@@ -105,7 +105,7 @@ def test_a_payload_counts_its_tensors() -> None:
 
 
 def test_a_spec_of_a_tensor() -> None:
-    assert TensorSpec.of(torch.zeros(2, 3, dtype=torch.int16)) == TensorSpec((2, 3), "int16")
+    assert TensorSpec.from_tensor(torch.zeros(2, 3, dtype=torch.int16)) == TensorSpec((2, 3), "int16")
 
 
 @pytest.mark.parametrize(("samples", "batch"), [(100, 8), (5, 5), (1, 1)])
@@ -158,9 +158,9 @@ def test_every_field_is_in_the_key_of_a_form() -> None:
 
 def test_equal_forms_are_one_object_while_somebody_holds_it() -> None:
     name = "interned only here"
-    form = interned(replace(make_work(scalars={"lr": 0.1}), kind=name).form)
-    assert interned(replace(make_work(scalars={"lr": 0.2}), kind=name).form) is form
-    assert interned(form.bound({"lr": 0.3}).form) is form
+    form = intern_form(replace(make_work(scalars={"lr": 0.1}), kind=name).form)
+    assert intern_form(replace(make_work(scalars={"lr": 0.2}), kind=name).form) is form
+    assert intern_form(form.bind({"lr": 0.3}).form) is form
     gone = weakref.ref(form)
     del form
     gc.collect()

@@ -55,7 +55,7 @@ def received_table() -> Work:
 
 def second_stage(gate: str = "") -> Work:
     schedule = Layerwise(Layerwise.Options(stages=2, rounds=2), {"image": 2})
-    return schedule.stages[1].cut(make_work(gate=gate))
+    return schedule.stages[1].restrict_work(make_work(gate=gate))
 
 
 PAIR = ("image", "text")

@@ -83,7 +83,7 @@ class Nearest(Metric):
     def value(self, confusion: Confusion, total: Tensor | None) -> Tensor:
         raise AssertionError("not of classes")
 
-    def ranked(self, first: Tensor, second: Tensor, group: Tensor) -> Tensor:
+    def ranking_value(self, first: Tensor, second: Tensor, group: Tensor) -> Tensor:
         return (first * second).sum(-1).mean()
 
 

@@ -20,7 +20,7 @@ from edgefl.cost import predict
 from edgefl.models.client import ClientModel
 from edgefl.work import Context, Meter, Pass, TensorSpec, Work, run
 from edgefl.work.metrics import top_k_hits
-from edgefl.work.scoring import BLOCK, RECALLS, ScoreClassify, ScoreRetrieve, recalled
+from edgefl.work.scoring import BLOCK, RECALLS, ScoreClassify, ScoreRetrieve, recall_chances
 
 Array = np.ndarray[Any, Any]
 
@@ -76,7 +76,7 @@ class Told:
     samples: Mapping[str, Mapping[str, Tensor]]
 
     def spec(self, pass_: Pass, pattern: str) -> dict[str, TensorSpec]:
-        return {name: TensorSpec.of(x[: pass_.batch]) for name, x in self.samples[pattern].items()}
+        return {name: TensorSpec.from_tensor(x[: pass_.batch]) for name, x in self.samples[pattern].items()}
 
     def counts(self, pass_: Pass) -> dict[str, int]:
         return {p: -(-len(self.samples[p]["label"]) // pass_.batch) for p in pass_.patterns}
@@ -261,7 +261,7 @@ def test_retrieval_leaves_padding_out_and_embeds_with_the_model() -> None:
 def test_the_chance_of_being_found_is_the_hypergeometric_one() -> None:
     above, own, tied = (x.flatten().float() for x in torch.meshgrid(*map(torch.arange, (12, 7, 60)), indexing="ij"))
     own += 1
-    found = recalled(above, own, tied)
+    found = recall_chances(above, own, tied)
     for place, k in enumerate(RECALLS):
         for a, m, t, chance in zip(above.tolist(), own.tolist(), tied.tolist(), found[place].tolist(), strict=True):
             free = max(k - int(a), 0)

@@ -32,7 +32,7 @@ def transfer(line: SharedLine, number: int, bits: float, rate: float) -> Iterato
         client=number, phase=AT_DOWNLOAD, bits=(bits, 0.0), rates=(rate, 0.0), flowing=-inf, served=-inf
     )
     yield from line.carry(flight, inf)
-    line.left(flight)
+    line.withdraw(flight)
 
 
 def steady(line: SharedLine, number: int, times: int, caps: np.ndarray) -> Iterator[Any]:

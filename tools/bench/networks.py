@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from edgefl.cost.client_cost import operator_table
 from edgefl.cost.fake_tensors import PredictionMode
-from edgefl.cost.predict import replaced
+from edgefl.cost.predict import replace_tensors
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.work import METERED, NO_METER, Meter, NoMeter
 
@@ -115,7 +115,7 @@ def operators_of(name: str) -> NDArray[np.float64]:
     with torch.device("meta"):
         module = network.module()
     with torch.random.fork_rng([]), mode:
-        module = replaced(module, lambda old: torch.empty(old.shape, dtype=old.dtype)).train()
+        module = replace_tensors(module, lambda old: torch.empty(old.shape, dtype=old.dtype)).train()
         optimizer = network.optimizer(module.parameters())
         for _ in range(METERED):
             batch = network.batch()

@@ -27,7 +27,7 @@ def measured(steps: int, repeat: int) -> tuple[str, dict[str, list[float]]]:
     scenario = load("quickstart", ["compare=null", "schedule=end-to-end", "method=fedavg", "training.epochs=8"])
     setup = compose(scenario)
     source = setup.clients.client(setup.of_kind("image")[0])
-    work = setup.schedule.stage(1).cut(setup.method.work("image", 1)).fitted(source.size)
+    work = setup.schedule.stage(1).restrict_work(setup.method.work("image", 1)).limit_batches(source.size)
     each = source.counts(work.passes[0])["image"]
     work = replace(work, passes=work.passes[: max(1, steps // each)])
     inputs = setup.method.initial(scenario.seed).inputs(work)

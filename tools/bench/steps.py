@@ -106,7 +106,7 @@ def prepared(name: str, machine: Device) -> Case:
     setup = compose(load(document))
     if mode == "train":
         source: Source = setup.clients.client(setup.of_kind(kind)[0])
-        work = setup.schedule.stages[stage - 1].cut(setup.method.work(kind, 1)).fitted(source.size)
+        work = setup.schedule.stages[stage - 1].restrict_work(setup.method.work(kind, 1)).limit_batches(source.size)
     else:
         source, work = setup.clients.server(), setup.method.evaluate(kind, "test")
     work = replace(work, passes=work.passes[:1])

@@ -110,7 +110,7 @@ def verdicts_of(model: Model) -> list[Json]:
     setup = planner.setup
     stage = setup.schedule.offered[model.stage - 1]
     source = setup.clients.client(int(setup.of_kind(model.kind)[0]))
-    work = planner.work(model.kind, setup.schedule.rounds_of(stage)[0], stage)[0].fitted(source.size)
+    work = planner.work(model.kind, setup.schedule.rounds_of(stage)[0], stage)[0].limit_batches(source.size)
     trace = planner.predictor.trace(work, source)
     predicted = trace.peak_memory_bytes
     tries = []
@@ -191,7 +191,7 @@ def compared(scenario: Any, kind: str, device: Any) -> Iterator[Json]:
 
     setup = compose(scenario)
     data = setup.clients.client(setup.of_kind(kind)[0])
-    work = setup.schedule.stage(1).cut(setup.method.work(kind, 1)).fitted(data.size)
+    work = setup.schedule.stage(1).restrict_work(setup.method.work(kind, 1)).limit_batches(data.size)
     work = replace(work, passes=work.passes[:1])
     batches = RandomBatches(data, work.model, BATCHES, short=True)
     source = FixedBatches(batches, list(batches.batches(work.passes[0], 0)))

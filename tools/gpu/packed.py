@@ -35,10 +35,10 @@ def clients(device: str) -> Iterator[tuple[str, Any, str]]:
     small = [*plain, "schedule=end-to-end", "method=fedavg", "data.clients={image: 12}"]
     yield next(iter(CLIENTS)), load("quickstart", small), "image"
     if device == "cuda":
-        paper = load("papers/lw-fedmml-coco").resolved()
+        paper = load("papers/lw-fedmml-coco").to_data()
         changes = [*plain, "schedule=end-to-end", "data.clients={image-text: 4}", "data.samples=512", "data.size=224"]
         changes.append("round={cohort: 100%, quorum: 1}")
-        raw = load("quickstart", [*changes, "method=fedmml"]).resolved()
+        raw = load("quickstart", [*changes, "method=fedmml"]).to_data()
         raw["model"], raw["training"]["batch"] = paper["model"], 128
         yield list(CLIENTS)[1], load(raw), "image-text"
 

@@ -115,8 +115,8 @@ def do_quickstart(check: Check) -> Json:
     for label, run in runs.items():
         errors = [c["memory_error"] for c in run.records("clients") if c["memory_error"] is not None]
         schedules[label] = {
-            "finished": run.finished,
-            "metrics": run.result.metrics if run.finished else {},
+            "finished": run.is_finished,
+            "metrics": run.result.metrics if run.is_finished else {},
             "measured_works": len(errors),
             "worst_memory_error": max(errors, key=abs, default=None),
         }

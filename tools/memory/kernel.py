@@ -66,7 +66,7 @@ def validate() -> None:
         given = scenario(**options)
         setup = compose(given)
         planner = Planner(setup, predictor_of(given))
-        plan = planner.plan(*setup.place(0), 1, setup.schedule.stage(1), ())
+        plan = planner.plan(*setup.cell_indices(0), 1, setup.schedule.stage(1), ())
         wire = setup.method.at_start(given.seed).wire(plan.form)
         task = TrainingTask(plan.form, planner.scalars(plan.kind, 1, plan.stage), wire, 0, given.seed)
         federation = federation_of(given, lambda _: None)

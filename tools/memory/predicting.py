@@ -29,10 +29,10 @@ def predicted(configuration: Json) -> Json:
     setup, kind = planner.setup, configuration["kind"]
     stage = setup.schedule.offered[configuration["stage"] - 1]
     if configuration["work"] == "evaluate":
-        work, source = setup.staged(setup.method.evaluate(kind, "test"), stage), setup.clients.server()
+        work, source = setup.restrict_to_stage(setup.method.evaluate(kind, "test"), stage), setup.clients.server()
     else:
         source = setup.clients.client(int(setup.of_kind(kind)[0]))
-        work = planner.work(kind, configuration["round"], stage)[0].fitted(source.size)
+        work = planner.work(kind, configuration["round"], stage)[0].limit_batches(source.size)
     trace = planner.predictor.trace(work, source)
     parts = {name: size for name, size in trace.memory_bytes.items() if size}
     return {"bytes": trace.peak_memory_bytes, "parts": parts, "seconds": time.process_time() - started}

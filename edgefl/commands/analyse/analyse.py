@@ -38,7 +38,7 @@ from edgefl.records.record import UNSET, Maybe
 from edgefl.report import FIGURE_FORMS, check_figure, draw_figure
 from edgefl.report.analyse import ANALYSES
 from edgefl.report.charts.analyse import analysis_chart
-from edgefl.runs import Run, begun, comparison, is_comparison, read_run
+from edgefl.runs import Run, comparison, is_comparison, is_run, read_run
 from edgefl.runs.durable import replace_file
 from edgefl.scenario import Scenario, load
 
@@ -107,11 +107,11 @@ def analyse(
 
     on_message = messages(on_progress)
 
-    run, scenario = _opened(given, overrides)
+    run, scenario = _run_and_scenario(given, overrides)
     if scenario.training.mode == "none":
         raise RunError(f"{scenario.name} has training: none, so there is no trained model to analyse")
     players = _players(scenario)
-    selected = _selected(only, players)
+    selected = _select_analyses(only, players)
     setup = check(scenario, on_message)
     if "matching" in only and (reason := matches_nothing(setup.method, scenario.method_name)):
         raise RunError(reason)
@@ -125,7 +125,7 @@ def analyse(
     runs: dict[int, dict[str, Run]] = {}
     left = 0
     for seed, name, (_, path, _) in parts:
-        if begun(path) and (each := read_run(path)).finished:
+        if is_run(path) and (each := read_run(path)).is_finished:
             runs.setdefault(seed, {})[name] = each
         else:  # another shard makes it
             left += 1
@@ -139,7 +139,7 @@ def analyse(
     wanted = [name for name in selected if name not in skipped]
     trained: Trained | None = None
     if set(wanted) - {"shapley"}:
-        trained = Trained.of(done, scenario, on_message)
+        trained = Trained.from_run(done, scenario, on_message)
         reason = matches_nothing(trained.setup.method, scenario.method_name) or no_prototypes(trained)
         if "matching" in selected and reason:
             if only:
@@ -147,7 +147,7 @@ def analyse(
             skipped["matching"] = reason
             wanted.remove("matching")
 
-    def made(name: str, make: Callable[[Trained], Made]) -> Made | Maybe:
+    def run_analysis(name: str, make: Callable[[Trained], Made]) -> Made | Maybe:
         return make(trained) if trained is not None and name in wanted else UNSET
 
     result = Analysis(
@@ -155,9 +155,11 @@ def analyse(
         method=scenario.method_name,
         run=str(run_folder),
         folder=str(folder),
-        gradients=made("gradients", lambda trained: gradients(trained, players, clients, on_message)),
-        drift=made("drift", lambda trained: drift(trained, players, clients, on_message)),
-        matching=made("matching", lambda trained: matching(trained, players, scenario.evaluation.final, on_message)),
+        gradients=run_analysis("gradients", lambda trained: gradients(trained, players, clients, on_message)),
+        drift=run_analysis("drift", lambda trained: drift(trained, players, clients, on_message)),
+        matching=run_analysis(
+            "matching", lambda trained: matching(trained, players, scenario.evaluation.final, on_message)
+        ),
         shapley=values_of(runs, players, metric, alike) if "shapley" in wanted else UNSET,
         skipped=skipped,
     )
@@ -168,7 +170,7 @@ def analyse(
     return result
 
 
-def _opened(given: Any, overrides: Sequence[str]) -> tuple[Run | None, Scenario]:
+def _run_and_scenario(given: Any, overrides: Sequence[str]) -> tuple[Run | None, Scenario]:
     """The finished run, None if a scenario is given, and the scenario without its ``compare`` section."""
     run: Run | None = None
     if isinstance(given, Run):
@@ -182,7 +184,7 @@ def _opened(given: Any, overrides: Sequence[str]) -> tuple[Run | None, Scenario]
     if is_comparison(run.path):
         labels = ", ".join(str(path) for path in comparison(run.path).values())
         raise RunError(f"{run.path} holds several runs; name one of them: {labels}")
-    if not run.finished:
+    if not run.is_finished:
         raise RunError(f"the run at {run.path} isn't finished: continue it with edgefl run --resume {run.path}")
     check_plug_in_files(run.path)
     return run, load(run.path / "scenario.yaml")
@@ -193,7 +195,7 @@ def _players(scenario: Scenario) -> list[str]:
     return [kind for kind, n in scenario.data.clients.items() if n and kind not in scenario.round.leave_out]
 
 
-def _selected(only: Sequence[str], players: Sequence[str]) -> dict[str, str]:
+def _select_analyses(only: Sequence[str], players: Sequence[str]) -> dict[str, str]:
     """The selected analyses, each with the reason why it doesn't apply, empty if it does.
 
     Raises RunError if an analysis in ``only`` doesn't apply.

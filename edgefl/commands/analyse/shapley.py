@@ -8,13 +8,13 @@ from math import factorial, nan
 from pathlib import Path
 from statistics import fmean, stdev
 
-from edgefl.commands.compose import same_results
+from edgefl.commands.compose import has_same_results
 from edgefl.commands.progress import OnProgress
 from edgefl.commands.run.run import run_parts
 from edgefl.errors import EdgeflError, RunError, UnknownName
 from edgefl.records.analyse import Shapley, ValuedMetric, Worth
 from edgefl.report.facts import shown_metrics
-from edgefl.runs import Run, begun, read_run
+from edgefl.runs import Run, is_run, read_run
 from edgefl.scenario import Scenario, load
 
 EVERYBODY, NOBODY = "everybody", "nobody"
@@ -53,7 +53,7 @@ def shapley(value: Mapping[Coalition, float], players: Sequence[str]) -> dict[st
 
 def without(scenario: Scenario, left_out: Sequence[str], seed: int, *, empty: bool = False) -> Scenario:
     """The scenario with another seed, without clients of these kinds and without its ``compare`` section."""
-    data = {key: part for key, part in scenario.resolved().items() if key != "compare"}
+    data = {key: part for key, part in scenario.to_data().items() if key != "compare"}
     rounds = {**data["round"], "leave_out": [*data["round"]["leave_out"], *left_out]}
     if empty:  # rounds without clients are allowed, whatever the scenario says
         rounds |= {"below_quorum": "skip"}
@@ -63,7 +63,7 @@ def without(scenario: Scenario, left_out: Sequence[str], seed: int, *, empty: bo
 def check_folders(parts: Sequence[tuple[str, Path, Scenario]]) -> None:
     """Raise RunError if the folder of one of these ``(label, folder, scenario)`` holds another scenario's run."""
     for _, folder, scenario in parts:
-        if begun(folder) and not same_results(read_run(folder).scenario, scenario.resolved()):
+        if is_run(folder) and not has_same_results(read_run(folder).scenario, scenario.to_data()):
             raise RunError(f"{folder} holds the run of another scenario; choose another --output")
 
 

@@ -63,7 +63,7 @@ class Trained:
     scored: Stage
 
     @classmethod
-    def of(cls, run: Run, scenario: Scenario, on_message: Callable[[str], None]) -> Trained:
+    def from_run(cls, run: Run, scenario: Scenario, on_message: Callable[[str], None]) -> Trained:
         """From the run's folder.  Raises RunError if its weights can't be read."""
         setup = compose(scenario, on_message)
         kept: Mapping[int, Mapping[str, Tensor]] = {}
@@ -73,14 +73,14 @@ class Trained:
                 raise RunError(
                     f"{run.path} has no checkpoint, and the parameters that clients keep are saved only there"
                 )
-            kept = Values.of(run.path, *checkpoint[1:])
+            kept = Values.from_checkpoint(run.path, *checkpoint[1:])
         node = Inline(federation_of(scenario, on_message), scenario.executor.devices[0])
         (last,) = deque(run.read(Round), maxlen=1)
         part, schedule = last.scored_part, setup.schedule
         scored = schedule.stage(schedule.rounds) if part is UNSET else schedule.offered[part - 1]
-        return cls(scenario, setup, ServerState.first(run.weights()), kept, node, scored)
+        return cls(scenario, setup, ServerState.from_tensors(run.weights()), kept, node, scored)
 
-    def chosen(self, kind: str, count: int) -> list[int]:
+    def largest_clients(self, kind: str, count: int) -> list[int]:
         """The ``count`` clients of a kind with the most samples; of equal ones the first."""
         clients, samples = self.setup.of_kind(kind).tolist(), self.setup.clients.client_samples
         return sorted(clients, key=lambda client: (-int(samples[client]), client))[:count]
@@ -163,7 +163,7 @@ def gradient(trained: Trained, kind: str, client: int, round: int) -> tuple[Tens
     sums: dict[str, Tensor] = {}
     weights: dict[str, Tensor] = {}
     total = 0
-    for work, batches in gradient_works(full.fitted(source.size), own, method.model_payload(kind), source):
+    for work, batches in gradient_works(full.limit_batches(source.size), own, method.model_payload(kind), source):
         inputs = trained.inputs(work, client, full.keep)
         (uploaded,) = trained.do(work, inputs, client, "gradient").payloads.values()
         total += batches
@@ -181,7 +181,7 @@ def gradients(trained: Trained, kinds: Sequence[str], count: int, on_message: Ca
     """
     rows = []
     for kind in kinds:
-        round, clients = trained.last_round(kind), trained.chosen(kind, count)
+        round, clients = trained.last_round(kind), trained.largest_clients(kind, count)
         norms: dict[Group, list[tuple[float, float]]] = {}
         for client in clients if round is not None else ():
             on_message(f"gradients of {kind} clients, client {client}")
@@ -225,14 +225,14 @@ def update(trained: Trained, planner: Planner, kind: str, client: int, round: in
     stage = trained.setup.schedule.candidates(round)[0]
     source = trained.setup.clients.client(client)
     work, _ = planner.work(kind, round, stage, trained.setup.variant_of(client))
-    work = work.fitted(source.size)
+    work = work.limit_batches(source.size)
     wire = trained.inputs(work, client, work.keep)
     result = trained.do(work, wire, client, "drift")
-    inputs = dict(work.received(wire))
+    inputs = dict(work.starting_tensors(wire))
     bases, after = work.bases(inputs), dict(result.kept)
     for payload in work.up:
-        models = {i.name for i in payload.items if not i.beside}
-        decoded = payload.decoded(result.payloads[payload.name], bases)
+        models = {i.name for i in payload.items if not i.is_beside_model}
+        decoded = payload.decode_tensors(result.payloads[payload.name], bases)
         after |= {name: value for name, value in decoded.items() if name in models}
     before = {name: inputs[name].double() for name in work.trainable if name in after and name in inputs}
     return {name: after[name].double() - value for name, value in before.items()}, before
@@ -242,7 +242,7 @@ def pull(
     trained: Trained, planner: Planner, kind: str, count: int, round: int, on_message: Callable[[str], None]
 ) -> Pull:
     """Mean update and norms over ``count`` clients of a kind, weighted by samples as in the server's average."""
-    clients = trained.chosen(kind, count)
+    clients = trained.largest_clients(kind, count)
     total = sum(max(trained.samples(client), 1) for client in clients)
     mean: dict[str, Tensor] = {}
     norms: dict[Group, float] = {}
@@ -294,7 +294,7 @@ def drift(trained: Trained, kinds: Sequence[str], count: int, on_message: Callab
             )
     between = []
     for a, b in combinations(pulls, 2):
-        for group, names in _groups(_shared(trained, a, b)).items():
+        for group, names in _groups(_shared_parameters(trained, a, b)).items():
             common = [n for n in names if n in pulls[a].mean and n in pulls[b].mean]
             common = [n for n in common if pulls[a].mean[n].shape == pulls[b].mean[n].shape]
             between.append(
@@ -309,7 +309,7 @@ def drift(trained: Trained, kinds: Sequence[str], count: int, on_message: Callab
     return Drift(within=within, between=between)
 
 
-def _shared(trained: Trained, a: str, b: str) -> list[str]:
+def _shared_parameters(trained: Trained, a: str, b: str) -> list[str]:
     """Trainable parameters of the same name and shape in two kinds' models."""
     model_a, model_b = (trained.setup.method.setting.kinds[kind] for kind in (a, b))
     specs, trainable_b = model_b.parameters(), set(model_b.trainable())
@@ -318,19 +318,19 @@ def _shared(trained: Trained, a: str, b: str) -> list[str]:
 
 def _distance(trained: Trained, a: str, b: str, names: Sequence[str]) -> float | None:
     """Norm of the difference of two kinds' global models, over the mean of their norms."""
-    if not all(_sent(trained, kind) for kind in (a, b)):
+    if not all(_is_model_sent(trained, kind) for kind in (a, b)):
         return None
     tensors_a, tensors_b = ({n: trained.state.tensors[f"{kind}/{n}"].double() for n in names} for kind in (a, b))
     lengths = (_norm(tensors_a, names) + _norm(tensors_b, names)) / 2
     return _norm({n: tensors_a[n] - tensors_b[n] for n in names}, names) / lengths if lengths else None
 
 
-def _sent(trained: Trained, kind: str) -> bool:
+def _is_model_sent(trained: Trained, kind: str) -> bool:
     """Whether the models of clients of this kind reach the server."""
     round = trained.last_round(kind)
     method = trained.setup.method
     works = [] if round is None else [method.client_work(kind, round, variant) for variant in method.variants[kind]]
-    return any(not i.beside for work in works for p in work.up for i in p.items)
+    return any(not i.is_beside_model for work in works for p in work.up for i in p.items)
 
 
 def matches_nothing(method: Method, name: str) -> str | None:
@@ -366,7 +366,7 @@ def matching(trained: Trained, kinds: Sequence[str], split: str, on_message: Cal
         completed = type(method)(method.options.model_copy(update=change), method.setting)
         evaluated: list[tuple[Any, dict[str, float]]] = []
         for kind in kinds:
-            work = setup.staged(completed.evaluate(kind, split), stage)
+            work = setup.restrict_to_stage(completed.evaluate(kind, split), stage)
             metrics = next((known_metrics for known, known_metrics in evaluated if known == work), None)
             if metrics is None:
                 metrics = dict(trained.do(work, trained.state.wire(work), None, f"matching {inference}").metrics)

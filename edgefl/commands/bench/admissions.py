@@ -17,7 +17,7 @@ from edgefl.devices import Fleet
 from edgefl.devices.budgets import FIELDS, budget_named
 from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
-from edgefl.planning.workload import LEFT_OUT, Workload, evaluated, workload_of
+from edgefl.planning.workload import LEFT_OUT, Workload, stage_eligibility, workload_of
 from edgefl.scenario import Scenario
 from edgefl.work.description import digest
 
@@ -80,7 +80,7 @@ class Works:
     def eligible(self, fleet: Fleet) -> float:
         """The share of the clients that can do some work on this fleet."""
         able = np.zeros(len(fleet), bool)
-        for judged in evaluated(self.workload, fleet, why=False):
+        for judged in stage_eligibility(self.workload, fleet, why=False):
             able |= judged.eligible
         return float(able.mean()) if len(able) else 0.0
 

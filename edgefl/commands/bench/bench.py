@@ -22,8 +22,8 @@ from edgefl.commands.run.needs import check
 from edgefl.commands.run.run import Executors, run_undrawn
 from edgefl.commands.tune.batches import Run
 from edgefl.commands.tune.draws import optuna
-from edgefl.commands.tune.trial_run import Advance, advanced
-from edgefl.commands.tune.tune import metric_of, tuned
+from edgefl.commands.tune.trial_run import Advance, advance_run
+from edgefl.commands.tune.tune import metric_of, tune_scenario
 from edgefl.devices import Fleet
 from edgefl.devices.budgets import budget_named
 from edgefl.errors import DivergedError, EdgeflError, RunError, ScenarioError, text_of
@@ -32,13 +32,13 @@ from edgefl.records.bench import BenchAnswer
 from edgefl.records.tune import Tuning
 from edgefl.report.bench import bench_csv
 from edgefl.report.page.page import write_bench_page
-from edgefl.runs import begun, read_run
-from edgefl.runs.durable import locked, replace_file, writing
+from edgefl.runs import is_run, read_run
+from edgefl.runs.durable import lock_folder, replace_file, writing
 from edgefl.runs.folders import check_finished, free_folder, json_text
 from edgefl.scenario import Scenario
 from edgefl.scenario.document import write
 from edgefl.scenario.problems import reason
-from edgefl.scenario.search_space import searched_of, with_settings
+from edgefl.scenario.search_space import parse_search_space, with_settings
 from edgefl.scenario.suite import Suite, Variant, read_suite
 from edgefl.units import show_share
 
@@ -85,26 +85,26 @@ def bench(
     if asked.options.tune is not None:
         optuna()  # before data are read
     began = time.monotonic()
-    variants, metric = _checked(asked, on_progress)
+    variants, metric = _check_variants(asked, on_progress)
     with ExitStack() as held:
         if output is None:
             folder = held.enter_context(closing(free_folder(asked.name))).path
         else:
             folder = Path(output)
             _begin(folder, held)
-        replace_file(folder / SUITE, write(asked.resolved()).encode())
+        replace_file(folder / SUITE, write(asked.to_data()).encode())
         on_progress("cells", {"folder": str(folder), "of": len(variants) * len(asked.seeds)})
         executors = Executors(held)
 
         def here(argument: Advance | _Training, on_event: OnProgress) -> Any:
-            return _played(argument, executors, on_event)
+            return _play_cell(argument, executors, on_event)
 
         run = held.enter_context(kept_workers(here if jobs == 1 else _in_worker, jobs, on_progress))
         tunings: dict[str, Tuning] = {}
         if asked.options.tune is not None:
-            variants, tunings = _tuned(asked, variants, metric, folder / TRIALS, run, on_progress)
-        fleets, needs = _priced(asked, variants, on_progress)
-        failed = _trained(fleets, folder / RUNS, run, on_progress)
+            variants, tunings = _tune_variants(asked, variants, metric, folder / TRIALS, run, on_progress)
+        fleets, needs = _price_fleets(asked, variants, on_progress)
+        failed = _train_runs(fleets, folder / RUNS, run, on_progress)
         result = answer_of(asked, variants, needs, tunings, fleets, failed, folder, metric, time.monotonic() - began)
         replace_file(folder / ANSWER, json_text(result.to_data()))
         replace_file(folder / "bench.csv", bench_csv(result).encode())
@@ -129,14 +129,14 @@ def _begin(folder: Path, held: ExitStack) -> None:
         if others and SUITE not in others:
             raise RunError(f"{folder} already holds files ({others[0]}, ...); choose another folder")
         folder.mkdir(parents=True, exist_ok=True)
-    if (lock := locked(folder)) is not None:
+    if (lock := lock_folder(folder)) is not None:
         held.enter_context(closing(lock))
 
 
 # --- variants --------------------------------------------------------------------------------------------------------
 
 
-def _checked(suite: Suite, on_progress: OnProgress) -> tuple[list[Variant], str]:
+def _check_variants(suite: Suite, on_progress: OnProgress) -> tuple[list[Variant], str]:
     """The variants, those that can't be run with the reason, and the metric.  Raises ScenarioError if none can be."""
     variants, errors = list[Variant](), list[EdgeflError]()
     metric, on_message = suite.options.metric, messages(on_progress)
@@ -151,7 +151,7 @@ def _checked(suite: Suite, on_progress: OnProgress) -> tuple[list[Variant], str]
                 for fields in suite.options.conditions.values() or [{}]:
                     setup = check(suite.with_fields(scenario, "conditions", fields), on_message)
         except EdgeflError as error:
-            if not _of_scenario(error):
+            if not _is_scenario_error(error):
                 raise
             errors.append(error)
             variants.append(replace(variant, refused=reason(error)))
@@ -167,12 +167,12 @@ def _checked(suite: Suite, on_progress: OnProgress) -> tuple[list[Variant], str]
     return variants, metric
 
 
-def _of_scenario(error: EdgeflError) -> bool:
+def _is_scenario_error(error: EdgeflError) -> bool:
     """Whether an error is about the scenario of one variant, so that the others can go on."""
     return error.exit_code == EdgeflError.exit_code and not isinstance(error, RunError)
 
 
-def _tuned(
+def _tune_variants(
     suite: Suite, variants: Sequence[Variant], metric: str, folder: Path, run: Run, on_progress: OnProgress
 ) -> tuple[list[Variant], dict[str, Tuning]]:
     """The variants with the settings that scored best on validation, by equally many trials, and how each was found."""
@@ -184,12 +184,12 @@ def _tuned(
             found.append(variant)
             continue
         scenario = variant.scenario
-        space = searched_of(scenario, options.search)
+        space = parse_search_space(scenario, options.search)
         place = folder / run_folder(variant.name, content_of(scenario, None))
         place.mkdir(parents=True, exist_ok=True)
         on_progress("prepare", {"what": f"{variant.name}: {options.trials} trials"})
         try:
-            tuning = tuned(
+            tuning = tune_scenario(
                 scenario, space, options.trials, place, metric=metric, seeds=options.seeds, run=run,
                 on_progress=on_progress,
             )  # fmt: skip
@@ -206,7 +206,7 @@ def _tuned(
 # --- fleets ----------------------------------------------------------------------------------------------------------
 
 
-def _priced(
+def _price_fleets(
     suite: Suite, variants: Sequence[Variant], on_progress: OnProgress
 ) -> tuple[list[FleetCells], dict[str, list[float]]]:
     """The fleets with their cells, and by variant the amounts of the budget from which a client can do more."""
@@ -232,7 +232,12 @@ def _priced(
             label = fleet_label(budget, share, level)
             cells = _on_fleet(suite, runnable, works, share, level)
             before = fleets[-1] if fleets else None
-            if before is not None and before.small == share and not suite.options.at and _same(before.cells, cells):
+            if (
+                before is not None
+                and before.small == share
+                and not suite.options.at
+                and _has_same_cells(before.cells, cells)
+            ):
                 assert before.level is not None
                 wider = Level(before.level.low, level.high, before.level.amount)
                 fleets[-1] = replace(before, name=fleet_label(budget, share, wider), level=wider)
@@ -261,7 +266,7 @@ def fleet_label(budget: str, share: float, level: Level) -> str:
     return f"{show_share(share)} at {show(level.low)} to {show(level.high)}"
 
 
-def _same(first: Mapping[str, Sequence[BenchCell]], second: Mapping[str, Sequence[BenchCell]]) -> bool:
+def _has_same_cells(first: Mapping[str, Sequence[BenchCell]], second: Mapping[str, Sequence[BenchCell]]) -> bool:
     return all(a.key == b.key for name in first for a, b in zip(first[name], second[name], strict=True))
 
 
@@ -312,7 +317,7 @@ class _Training(NamedTuple):
     scenario: Scenario
 
 
-def _trained(fleets: Sequence[FleetCells], folder: Path, run: Run, on_progress: OnProgress) -> dict[str, str]:
+def _train_runs(fleets: Sequence[FleetCells], folder: Path, run: Run, on_progress: OnProgress) -> dict[str, str]:
     """Train each run that some cell needs and that isn't finished; returns why some failed, by folder.
 
     Raises RunError for a finished run whose files were changed.
@@ -320,7 +325,7 @@ def _trained(fleets: Sequence[FleetCells], folder: Path, run: Run, on_progress: 
     cells: dict[str, Cell] = {}
     for fleet in fleets:
         for each in (cell for of_variant in fleet.cells.values() for cell in of_variant):
-            if each.eligible_share and each.run not in cells and not _is_done(folder / each.run):
+            if each.eligible_share and each.run not in cells and not _has_finished_run(folder / each.run):
                 label = f"{each.variant}, {fleet.name}, seed {each.seed}"
                 cells[each.run] = Cell(label, _Training(folder / each.run, label, each.scenario), folder / each.run)
     on_progress("prepare", {"what": f"{len(cells)} runs"})
@@ -331,22 +336,22 @@ def _trained(fleets: Sequence[FleetCells], folder: Path, run: Run, on_progress: 
     return failed
 
 
-def _is_done(folder: Path) -> bool:
-    if not begun(folder) or not read_run(folder).finished:
+def _has_finished_run(folder: Path) -> bool:
+    if not is_run(folder) or not read_run(folder).is_finished:
         return False
     check_finished(folder)
     return True
 
 
 def _in_worker(argument: Advance | _Training, on_progress: OnProgress) -> Any:
-    """``_played`` in a worker process."""
+    """``_play_cell`` in a worker process."""
     with ExitStack() as stack:
-        return _played(argument, Executors(stack), on_progress)
+        return _play_cell(argument, Executors(stack), on_progress)
 
 
-def _played(argument: Advance | _Training, executors: Executors, on_progress: OnProgress) -> Any:
+def _play_cell(argument: Advance | _Training, executors: Executors, on_progress: OnProgress) -> Any:
     """Play a trial's rounds, or a whole run."""
     if isinstance(argument, Advance):
-        return advanced(argument, executors, on_progress)
+        return advance_run(argument, executors, on_progress)
     run_undrawn(argument.folder, argument.label, argument.scenario, executors, on_progress)
     return None

@@ -104,7 +104,7 @@ def answer_of(
         variants=[_variant(each, needs, tunings) for each in variants],
         fleets=shown,
         ranks=_ranks(shown, higher=not lower),
-        spent=_spent(suite, reference, played, metric, higher=not lower),
+        spent=_scores_within_totals(suite, reference, played, metric, higher=not lower),
         costs=UNSET if options.target is None else _costs(suite, fleets, played, metric, options.target, lower=lower),
         trained=len(played),
         cells=sum(bool(cell.eligible_share) for fleet in fleets for of in fleet.cells.values() for cell in of),
@@ -245,7 +245,7 @@ def _split(suite: Suite, curves: Sequence[Curve]) -> str:
     return options.split if during else options.final
 
 
-def _spent(
+def _scores_within_totals(
     suite: Suite, reference: FleetCells, played: Mapping[str, _Played], metric: str, *, higher: bool
 ) -> list[BenchSpent]:
     """The metric within totals of each axis, spaced evenly by their logarithm from the first evaluation to the end."""
@@ -265,7 +265,7 @@ def _spent(
             continue
         for total in np.geomspace(low, high, TOTALS).tolist():
             scores = {
-                name: [_reached(curve, axis, total, split, metric) for curve in of] for name, of in curves.items()
+                name: [_score_within(curve, axis, total, split, metric) for curve in of] for name, of in curves.items()
             }
             best: Winner = winner_of(scores, higher=higher)
             found.append(
@@ -281,7 +281,7 @@ def _spent(
     return found
 
 
-def _reached(curve: Curve, axis: str, total: float, split: str, metric: str) -> float | None:
+def _score_within(curve: Curve, axis: str, total: float, split: str, metric: str) -> float | None:
     last = curve.last(axis, total, split)
     return None if last is None else _metric(last.metrics, metric)
 

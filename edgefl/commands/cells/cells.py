@@ -125,7 +125,7 @@ class RequestedCells:
         while index not in self._ended:
             self._workers._feed(self._waiting, self._tries)
             for worker in self._workers.place.ready(self._workers.workers):
-                if (ended := self._workers._heard(worker, self._waiting, self._tries)) is not None:
+                if (ended := self._workers._take_message(worker, self._waiting, self._tries)) is not None:
                     self._ended[ended[0]] = ended[1]
             self._workers._feed(self._waiting, self._tries)
         return self._ended[index]
@@ -188,7 +188,7 @@ class _Workers(Generic[AnyWorker]):
                 while index not in ended:
                     self._feed(waiting, tries)
                     for worker in self.place.ready(self.workers):
-                        outcome = self._heard(worker, waiting, tries)
+                        outcome = self._take_message(worker, waiting, tries)
                         if outcome is not None:
                             position, ended[position] = outcome[0], outcome[1]
                 yield ended[index]
@@ -203,14 +203,14 @@ class _Workers(Generic[AnyWorker]):
             if worker is None:
                 if len(self.workers) >= self.jobs:
                     return
-                self.workers.append(self.place.started())
+                self.workers.append(self.place.start_worker())
                 continue
             index = waiting.popleft()
             tries[index] += 1
             worker.index = index
             worker.give(self.cells[index], again=tries[index] > 1)
 
-    def _heard(self, worker: AnyWorker, waiting: deque[int], tries: list[int]) -> tuple[int, Outcome] | None:
+    def _take_message(self, worker: AnyWorker, waiting: deque[int], tries: list[int]) -> tuple[int, Outcome] | None:
         """Take a worker's message; returns the cell's index and outcome if that is what it is."""
         index = worker.index
         try:
@@ -228,7 +228,7 @@ class _Workers(Generic[AnyWorker]):
                 return None
             failure = RunError(f"{how}, {TRIES} times")
             failure.exit_code = 1
-            return self._ended(index, Outcome(cell.label, error=failure))
+            return self._end_cell(index, Outcome(cell.label, error=failure))
         if what == "begun":
             return None
         assert index is not None
@@ -238,7 +238,7 @@ class _Workers(Generic[AnyWorker]):
             self._event(index, *facts)
         else:
             worker.index = None
-            return self._ended(index, facts[0])
+            return self._end_cell(index, facts[0])
         return None
 
     def _event(self, index: int, event: str, facts: Mapping[str, int]) -> None:
@@ -250,7 +250,7 @@ class _Workers(Generic[AnyWorker]):
             self.shares[index] = facts["round"] / facts["rounds"]
             self._tell(label, f"round {facts['round']}/{facts['rounds']}")
 
-    def _ended(self, index: int, outcome: Outcome) -> tuple[int, Outcome]:
+    def _end_cell(self, index: int, outcome: Outcome) -> tuple[int, Outcome]:
         self.shares[index] = 1.0
         self.over += 1
         self._tell(outcome.label, "failed" if outcome.error else "done")

@@ -18,10 +18,10 @@ import torch
 
 from edgefl import registry
 from edgefl.commands.cells.cells import Nodes
-from edgefl.commands.cells.workers import Cell, Work, WorkerEnded, served, tell_warnings
+from edgefl.commands.cells.workers import Cell, Work, WorkerEnded, serve_cell, tell_warnings
 from edgefl.commands.progress import OnProgress, messages
 from edgefl.commands.run.fingerprint import texts_of
-from edgefl.data import DataOptions, made_of
+from edgefl.data import DataOptions, data_fingerprint
 from edgefl.errors import EdgeflError, RunError, TrainingError, text_of
 from edgefl.machine.kernel_scratch import kernels
 from edgefl.runs.durable import wait_until_free, writing
@@ -35,7 +35,7 @@ from edgefl.training.on_ray.cluster import (
     disconnect,
     greeting,
     greetings,
-    imported,
+    import_ray,
 )
 
 OPTION = "--address"
@@ -58,7 +58,7 @@ def check_address(jobs: int, address: str) -> None:
     if not isinstance(address, str) or address.startswith("ray://"):
         raise RunError(f"{OPTION} {address!r:.60}: run edgefl on a node of the Ray cluster, with HOST:PORT or auto")
     with _refusing():
-        imported(OPTION)
+        import_ray(OPTION)
         check_reachable(address, OPTION)
 
 
@@ -70,7 +70,7 @@ class _Share:
     gpus: int
 
     @classmethod
-    def of(cls, nodes: Nodes) -> _Share:
+    def from_nodes(cls, nodes: Nodes) -> _Share:
         """What the most demanding scenario needs.  Raises RunError for one that asks for workers on Ray itself."""
         cpus, gpus = 1, 0
         for scenario in nodes.scenarios:
@@ -135,7 +135,7 @@ class NodeRequirements:
         try:
             registry.adopt(self.registered)
             for options, ours in self.data:
-                theirs = _without_folders(made_of(DataOptions.model_validate_json(options)))
+                theirs = _without_folders(data_fingerprint(DataOptions.model_validate_json(options)))
                 if theirs != ours:
                     return f"would make data of {theirs}, and this one of {ours}: install the same packages"
         except BaseException as error:  # a plug-in may raise anything
@@ -173,7 +173,7 @@ class Actor:
 
     def _run(self, work: Work, cell: Cell) -> None:
         try:
-            self._messages.put(("outcome", served(work, cell, self._messages.put)))
+            self._messages.put(("outcome", serve_cell(work, cell, self._messages.put)))
         except BaseException:  # what ends a worker process: here it would only end the thread
             os._exit(1)
 
@@ -233,9 +233,9 @@ class Actors:
 
     def first(self, number: int) -> list[_Job]:
         """That many jobs, after it was checked that cells can run on their nodes.  Raises RunError if not."""
-        self._share = _Share.of(self._nodes)
+        self._share = _Share.from_nodes(self._nodes)
         with _refusing():
-            self._ray = imported(OPTION)
+            self._ray = import_ray(OPTION)
             if not self._ray.is_initialized():
                 connect(self._ray, self._nodes.address)
                 self._ours = True
@@ -245,8 +245,8 @@ class Actors:
                     f"{number} jobs need {self._share} each, and the nodes of the Ray cluster have room for {room}"
                 )
             self._on_message(f"starting {number} jobs on Ray")
-            self._wanted = _wanted(self._nodes.scenarios)
-            jobs = [self.started() for _ in range(number)]
+            self._wanted = _node_requirements(self._nodes.scenarios)
+            jobs = [self.start_worker() for _ in range(number)]
             ours = kernels("cpu")
             for job, hello in zip(jobs, greetings(self._ray, [job.hello for job in jobs]), strict=True):
                 _check_node(hello)
@@ -261,7 +261,7 @@ class Actors:
         self._unmark()
         return jobs
 
-    def started(self) -> _Job:
+    def start_worker(self) -> _Job:
         """A job that hasn't begun; it begins when a node has room for it."""
         if not self._marks:
             self._mark()
@@ -321,10 +321,10 @@ class Actors:
         self._made.clear()
 
 
-def _wanted(scenarios: Sequence[Scenario]) -> NodeRequirements:
+def _node_requirements(scenarios: Sequence[Scenario]) -> NodeRequirements:
     variables = {name: value for name, value in os.environ.items() if name.startswith("EDGEFL_")}
     files: dict[str, int] = {}
-    for text in {text for scenario in scenarios for text in texts_of(scenario.resolved())}:
+    for text in {text for scenario in scenarios for text in texts_of(scenario.to_data())}:
         if ("/" in text or "." in text) and len(text) < LONGEST_PATH:
             with suppress(OSError, ValueError, RuntimeError):  # it is no path, or no home folder is known
                 path = Path(text).expanduser()
@@ -334,7 +334,7 @@ def _wanted(scenarios: Sequence[Scenario]) -> NodeRequirements:
     sections = {s.data.model_dump_json(include=DECIDE_DATA): s.data for s in scenarios}
     for options in sections.values():
         with suppress(EdgeflError):  # the cell says so
-            data.append((options.model_dump_json(), _without_folders(made_of(options))))
+            data.append((options.model_dump_json(), _without_folders(data_fingerprint(options))))
     return NodeRequirements(os.getcwd(), variables, registry.for_workers(), [], files, data)
 
 

@@ -37,7 +37,7 @@ class Pricing:
     """Worker processes that price works (``edgefl.cost.Ahead``); they start with the first work."""
 
     def __init__(self, jobs: int):
-        self._asked = RequestedCells(_priced, jobs)
+        self._asked = RequestedCells(_trace_work, jobs)
 
     @property
     def idle(self) -> int:
@@ -89,7 +89,7 @@ def beside(predictors: Sequence[Predictor], jobs: int | None) -> Iterator[Pricin
 
 
 @contextmanager
-def priced_beside(
+def parallel_pricing(
     wanted: Callable[[Planner], Iterator[PriceRequest]], planners: Sequence[Planner], jobs: int | None
 ) -> Iterator[None]:
     """Let worker processes price what is ``wanted`` of these planners, if more than ``ALONE`` works aren't known."""
@@ -112,6 +112,6 @@ def _predictor(device: str) -> Predictor:
     return predictor_for(device)
 
 
-def _priced(wanted: PriceRequest, on_progress: OnProgress) -> StepTrace:
+def _trace_work(wanted: PriceRequest, on_progress: OnProgress) -> StepTrace:
     """The trace of a work; in a worker process."""
     return _predictor(wanted.device).trace(wanted.work, wanted.shapes, wanted.key)

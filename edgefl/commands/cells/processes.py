@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from edgefl import registry, start_method, terminal
-from edgefl.commands.cells.workers import Cell, Outcome, Work, WorkerEnded, served, tell_warnings, told
+from edgefl.commands.cells.workers import Cell, Outcome, Work, WorkerEnded, sendable_outcome, serve_cell, tell_warnings
 
 PATIENCE = 10.0
 """Seconds that a worker without a cell has to end by itself, after which it is killed.
@@ -55,7 +55,7 @@ class ProcessCells:
         """None: each is started when a cell waits."""
         return []
 
-    def started(self) -> _Process:
+    def start_worker(self) -> _Process:
         """Start a worker process."""
         context = start_method.context(self._work.__module__)
         here, there = context.Pipe()
@@ -108,5 +108,10 @@ def _serve(pipe: Connection, work: Work, path: list[str], registered: registry.F
             except (EOFError, OSError):
                 return
             pipe.send(
-                ("outcome", told(Outcome(cell.label, error=refusal)) if refusal else served(work, cell, pipe.send))
+                (
+                    "outcome",
+                    sendable_outcome(Outcome(cell.label, error=refusal))
+                    if refusal
+                    else serve_cell(work, cell, pipe.send),
+                )
             )

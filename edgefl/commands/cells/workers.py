@@ -58,7 +58,7 @@ class WorkerHost(Protocol[AnyWorker]):
     def first(self, number: int) -> list[AnyWorker]:
         """Workers that are started before any cell; others are started when a cell waits."""
 
-    def started(self) -> AnyWorker:
+    def start_worker(self) -> AnyWorker:
         """One more worker."""
 
     def ready(self, workers: Sequence[AnyWorker]) -> list[AnyWorker]:
@@ -91,7 +91,7 @@ def tell_warnings(send: Send) -> None:
     warnings.showwarning = on_warning
 
 
-def served(work: Work, cell: Cell, send: Send) -> Outcome:
+def serve_cell(work: Work, cell: Cell, send: Send) -> Outcome:
     """Run a cell in a worker, and send its events; the outcome that it returns can be sent."""
     rounds = 0
 
@@ -102,19 +102,19 @@ def served(work: Work, cell: Cell, send: Send) -> Outcome:
         if event in ("start", "record"):
             send(("event", event, {"round": facts["round"], "rounds": rounds}))
 
-    return told(outcome_of(work, cell, on_progress))
+    return sendable_outcome(outcome_of(work, cell, on_progress))
 
 
-def told(outcome: Outcome) -> Outcome:
+def sendable_outcome(outcome: Outcome) -> Outcome:
     """The outcome, or where it can't be sent one that says the same in words."""
-    if _travels(outcome):
+    if _is_sendable(outcome):
         return outcome
-    failure = RunError(registry.said(outcome.error) if outcome.error is not None else "its result can't be sent")
+    failure = RunError(registry.error_text(outcome.error) if outcome.error is not None else "its result can't be sent")
     failure.exit_code = getattr(outcome.error, "exit_code", 1)
     return Outcome(outcome.label, error=failure)
 
 
-def _travels(outcome: Outcome) -> bool:
+def _is_sendable(outcome: Outcome) -> bool:
     """Whether an outcome survives the pipe; copying an exception makes it anew from its arguments, as the pipe does."""
     if outcome.error is None:
         return True

@@ -11,7 +11,15 @@ import torch
 from pydantic import ValidationError
 
 from edgefl import registry
-from edgefl.commands.check.findings import HANG_SECONDS, CheckReport, CheckRule, Findings, HangWatch, Hung, hung_in
+from edgefl.commands.check.findings import (
+    HANG_SECONDS,
+    CheckReport,
+    CheckRule,
+    Findings,
+    HangWatch,
+    Hung,
+    hang_location,
+)
 from edgefl.commands.check.one_task import check_in_worker
 from edgefl.commands.check.played import check_runs
 from edgefl.commands.check.rounds import check_schedule
@@ -110,7 +118,7 @@ def check_contract(
             scenario = tiny_scenario(kinds, {**owner.needs, **needs})
             setup = compose(scenario)
             setting = setup.method.setting
-            made = _made(name, kinds, lambda: owner(section, setting))
+            made = _make_method(name, kinds, lambda: owner(section, setting))
             node = Node(setup.clients, device_of("cpu"))
             federations[known] = TinyFederation(
                 made, lambda: owner(section, setting), scenario, setup, findings, node, predictor
@@ -139,7 +147,7 @@ def check_contract(
                     continue
                 check_schedule(its, where, kind(its_options, blocks_of(its.method.setting.kinds)))
     except Hung as error:
-        place = hung_in(error, getattr(sys.modules.get(owner.__module__), "__file__", None))
+        place = hang_location(error, getattr(sys.modules.get(owner.__module__), "__file__", None))
         fault = f"no check was finished for {watch.seconds:g} s; it hung in {place}"
         findings.expect(CheckRule.ANSWERS, where, False, fault)
         return
@@ -148,14 +156,16 @@ def check_contract(
             check_in_worker(its)
 
 
-def _made(name: str, kinds: Sequence[str], make: Callable[[], Method]) -> Method:
+def _make_method(name: str, kinds: Sequence[str], make: Callable[[], Method]) -> Method:
     """The method.  Raises MethodError, which names the plug-in and its file, if it can't be made."""
     try:
         return make()
     except registry.PASSED:
         raise
     except BaseException as error:
-        fault = error if isinstance(error, EdgeflError) else registry.plug_ins().fault(error) or registry.said(error)
+        fault = (
+            error if isinstance(error, EdgeflError) else registry.plug_ins().fault(error) or registry.error_text(error)
+        )
         raise MethodError(f"the method {name!r} can't be made for clients with {', '.join(kinds)}: {fault}") from error
 
 

@@ -14,7 +14,7 @@ from types import FrameType
 from edgefl import registry
 from edgefl.errors import EdgeflError
 from edgefl.planning import rules as planning_rules
-from edgefl.planning.rules import listed
+from edgefl.planning.rules import summarise_names
 from edgefl.schedules import Stage
 
 
@@ -95,7 +95,7 @@ class Findings:
 
     def expect_none(self, rule: str, where: str, names: Collection[str], fault: str) -> bool:
         """Record that the rule holds if there are no such names; ``fault`` says what is wrong with them (``{}``)."""
-        return self.expect(rule, where, not names, fault.format(listed(names)) if names else "")
+        return self.expect(rule, where, not names, fault.format(summarise_names(names)) if names else "")
 
     @contextmanager
     def attempt(self, rule: str, where: str) -> Iterator[None]:
@@ -106,7 +106,7 @@ class Findings:
             raise
         except BaseException as error:
             fault = str(error) if isinstance(error, EdgeflError) else registry.plug_ins().fault(error)
-            self.expect(rule, where, False, str(fault or registry.said(error)))
+            self.expect(rule, where, False, str(fault or registry.error_text(error)))
 
     def report(self, part: str) -> CheckReport:
         """The report on the part of this name."""
@@ -173,9 +173,9 @@ class HangWatch:
             signal.signal(signal.SIGALRM, before)
 
 
-def hung_in(error: Hung, file: str | None) -> str:
+def hang_location(error: Hung, file: str | None) -> str:
     """Where the code was: a plug-in's place, a line of ``file`` (the method's), or the line that ran."""
-    if (place := registry.plug_ins().place(error)) is not None:
+    if (place := registry.plug_ins().locate_fault(error)) is not None:
         return str(place[0])
     frames = [(f.f_code.co_filename, line, f.f_code.co_qualname) for f, line in walk_tb(error.__traceback__)]
     frames = [frame for frame in frames if frame[0] != __file__]  # the signal's handler

@@ -31,7 +31,7 @@ def run_task(federation: TinyFederation, task: TrainingTask, source: Source, rul
     key = cost_key(task.work, source)
     with findings.attempt(rule, where):
         before = kept_by_steps(task.work)
-        report = federation.node.run(task)
+        report = federation.node.run_assignment(task)
         after = kept_by_steps(task.work)
         changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
         fault = "{} changed while the work ran: what a step needs later belongs in ctx.notes or ctx.outputs"
@@ -59,7 +59,7 @@ def check_training(findings: Findings, task: TrainingTask, report: Update, where
     findings.expect(CheckRule.TRAINS, where, math.isfinite(loss), f"the mean loss is {loss}")
     after = {n: t for named in report.payloads.values() for n, t in named.items()} | dict(report.kept)
     names = set(work.trainable) & after.keys() & task.inputs.keys()
-    moved = any(not same(task.inputs[name].to(after[name].dtype), after[name]) for name in names)
+    moved = any(not has_same_bits(task.inputs[name].to(after[name].dtype), after[name]) for name in names)
     findings.expect(CheckRule.TRAINS, where, moved or not names, "no trainable parameter that is sent up has changed")
 
 
@@ -67,7 +67,7 @@ def check_repeated(federation: TinyFederation, task: TrainingTask, report: Updat
     """Repeat a task on this node, where other tasks ran since, and on a new one, and compare the reports."""
     with federation.findings.attempt(CheckRule.SEED, where):
         for node in (federation.node, Node(federation.setup.clients, device_of("cpu"))):
-            check_equal(federation.findings, CheckRule.SEED, report, node.run(task), where)
+            check_equal(federation.findings, CheckRule.SEED, report, node.run_assignment(task), where)
 
 
 def check_kept(federation: TinyFederation, task: TrainingTask, report: Update, source: Source, where: str) -> None:
@@ -132,10 +132,10 @@ def _values(names: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     for name, value in list(names.items()):
         code = callable(value) or hasattr(type(value), "__get__") or isinstance(value, ModuleType)
         if not (code or name.startswith("__") or name == "_abc_impl"):
-            yield name, _frozen(value)
+            yield name, _freeze_value(value)
 
 
-def _frozen(value: Any, depth: int = 0) -> object:
+def _freeze_value(value: Any, depth: int = 0) -> object:
     """The value as nested tuples; an object of an unknown type as its identity and its attributes.
 
     The identity is a bound method, since that holds its object: an id alone could be given to another one afterwards.
@@ -150,12 +150,12 @@ def _frozen(value: Any, depth: int = 0) -> object:
     if depth >= _DEEPEST:
         return MethodType(id, value)
     if isinstance(value, Mapping):
-        return tuple((_frozen(k, depth + 1), _frozen(v, depth + 1)) for k, v in value.items())
+        return tuple((_freeze_value(k, depth + 1), _freeze_value(v, depth + 1)) for k, v in value.items())
     if isinstance(value, list | tuple):
-        return tuple(_frozen(item, depth + 1) for item in value)
+        return tuple(_freeze_value(item, depth + 1) for item in value)
     if isinstance(value, set | frozenset):
-        return frozenset(_frozen(item, depth + 1) for item in value)
-    return MethodType(id, value), _frozen(getattr(value, "__dict__", {}), depth + 1)
+        return frozenset(_freeze_value(item, depth + 1) for item in value)
+    return MethodType(id, value), _freeze_value(getattr(value, "__dict__", {}), depth + 1)
 
 
 def check_cost(federation: TinyFederation, task: TrainingTask, source: Source, where: str) -> None:
@@ -197,7 +197,7 @@ def check_bytes(
             findings.expect(CheckRule.BYTES, where, len(body) == payload.serialised_bytes, fault)
 
 
-def same(a: Tensor, b: Tensor) -> bool:
+def has_same_bits(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors have the same shape, precision and bits."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
@@ -206,7 +206,9 @@ def same(a: Tensor, b: Tensor) -> bool:
 
 def differing(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> list[str]:
     """Names that only one of the two has, or whose tensors differ, sorted."""
-    return sorted(name for name in a.keys() | b.keys() if name not in a or name not in b or not same(a[name], b[name]))
+    return sorted(
+        name for name in a.keys() | b.keys() if name not in a or name not in b or not has_same_bits(a[name], b[name])
+    )
 
 
 def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from edgefl import registry
-from edgefl.commands.check.findings import CheckRule, Findings, HangWatch, Hung, hung_in
+from edgefl.commands.check.findings import CheckRule, Findings, HangWatch, Hung, hang_location
 from edgefl.commands.run.run import run
 from edgefl.commands.verify.verify import verify
 from edgefl.registry.code import is_main
@@ -52,7 +52,7 @@ def check_runs(findings: Findings, watch: HangWatch, scenario: Scenario) -> None
             _check_resumed(findings, scenario, whole, Path(folder) / "resumed", where)
             _check_repeated(findings, scenario, whole, Path(folder), where)
     except Hung as error:
-        fault = f"no round ended for {watch.seconds:g} s; it hung in {hung_in(error, None)}"
+        fault = f"no round ended for {watch.seconds:g} s; it hung in {hang_location(error, None)}"
         findings.expect(CheckRule.RUNS, where, False, fault)
 
 
@@ -136,7 +136,7 @@ def _elsewhere(scenario: Scenario, folder: Path, number: int) -> Run | None:
     given = {
         "files": [[path, source.decode("latin-1")] for path, source in known.files],
         "parts": [list(part) for part in known.parts],
-        "scenario": scenario.resolved(),
+        "scenario": scenario.to_data(),
         "output": str(folder),
         "seed": 10 + number,
     }

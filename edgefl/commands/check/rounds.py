@@ -15,8 +15,8 @@ from edgefl.commands.check.one_task import (
     check_training,
     copies,
     differing,
+    has_same_bits,
     run_task,
-    same,
 )
 from edgefl.commands.check.tiny_federation import TinyFederation
 from edgefl.commands.check.works import check_first_shapes, check_server_works, check_untrained_aggregation, check_work
@@ -40,7 +40,7 @@ def check_schedule(federation: TinyFederation, name: str, schedule: Schedule) ->
         return
     try:
         for stage, kind, round, variant in checked_rounds(method, schedule):
-            stage.cut(method.client_work(kind, round, variant))
+            stage.restrict_work(method.client_work(kind, round, variant))
     except MethodError as error:
         findings.refused[name] = str(error)
         return
@@ -100,7 +100,7 @@ def check_client(
         equal = full.encode() == again.client_work(kind, place.round, variant).encode()
         findings.expect(CheckRule.BLIND, where, equal, "two calls give different works")
         findings.expect(CheckRule.BLIND, where, full.kind == kind, f"its kind is {full.kind!r}")
-        work = place.stage.cut(full).fitted(source.size)
+        work = place.stage.restrict_work(full).limit_batches(source.size)
         if not check_work(findings, work, where, place.stage, state):
             return None
         task = TrainingTask(
@@ -141,7 +141,7 @@ def _check_server_work(
 ) -> ServerState:
     """The state after one work of the server; unchanged if the work can't be run."""
     findings = federation.findings
-    stage, work = _stage_of(federation, work, place), federation.setup.staged(work, place.stage)
+    stage, work = _stage_of(federation, work, place), federation.setup.restrict_to_stage(work, place.stage)
     if not check_work(findings, work, where, stage, state):
         return state
     task = TrainingTask(work.form, work.scalars, state.inputs(work), None, seed)
@@ -149,7 +149,7 @@ def _check_server_work(
     if report is None:
         return state
     with findings.attempt(CheckRule.SEED, where):
-        check_equal(findings, CheckRule.SEED, report, federation.node.run(task), where)
+        check_equal(findings, CheckRule.SEED, report, federation.node.run_assignment(task), where)
     check_training(findings, task, report, where)
     tensors = copies(state.tensors)
     new = federation.method.absorb(state, work, report)
@@ -164,7 +164,7 @@ def check_evaluation(federation: TinyFederation, kind: str, place: CheckScope, s
     findings, where = federation.findings, place.at(f"evaluate() of {kind}")
     with findings.attempt(CheckRule.METRICS, where):
         work = federation.method.evaluate(kind, "validation")
-        stage, work = _stage_of(federation, work, place), federation.setup.staged(work, place.stage)
+        stage, work = _stage_of(federation, work, place), federation.setup.restrict_to_stage(work, place.stage)
         if not check_work(findings, work, where, stage, state):
             return
         task = TrainingTask(work.form, work.scalars, state.inputs(work), None, 1)
@@ -187,12 +187,14 @@ def check_aggregation(
     """The aggregated state, compared with that of a second call, a new method, reversed and single updates."""
     expect_none, where = federation.findings.expect_none, place.at("aggregate()")
     tensors, versions = copies(state.tensors), dict(state.versions)
-    sent = [copies(dict(update.sent())) for update in updates]
+    sent = [copies(dict(update.uploaded_tensors())) for update in updates]
     new = federation.method.aggregate(state, updates)
     expect_none(CheckRule.PURE, where, differing(tensors, state.tensors), "{} was changed in place")
     fault = "the versions of the given state were changed"
     federation.findings.expect(CheckRule.PURE, where, versions == dict(state.versions), fault)
-    changed = [n for update, old in zip(updates, sent, strict=True) for n in differing(old, dict(update.sent()))]
+    changed = [
+        n for update, old in zip(updates, sent, strict=True) for n in differing(old, dict(update.uploaded_tensors()))
+    ]
     expect_none(CheckRule.PURE, where, changed, "{} of an update was changed")
     repeated = federation.method.aggregate(state, updates).tensors
     expect_none(CheckRule.PURE, where, differing(new.tensors, repeated), "{} differs in a second call")
@@ -235,7 +237,7 @@ def check_next_state(
             continue
         if (before.shape, before.dtype) != (value.shape, value.dtype):
             reshaped.add(f"{address} ({value.dtype} {tuple(value.shape)} for {before.dtype} {tuple(before.shape)})")
-        if not same(before, value):
+        if not has_same_bits(before, value):
             changed.add(address)
     expect_none(rule, where, reshaped, "{} has another shape or precision than before")
     stale = {address for address in changed if new.versions.get(address, 0) <= old.versions.get(address, 0)}
@@ -250,11 +252,11 @@ def check_next_state(
     idle = {
         address
         for address in changed
-        if _scheduled(address, kinds) and not place.stage.active(address.split("/", 1)[1])
+        if _is_client_parameter(address, kinds) and not place.stage.is_active(address.split("/", 1)[1])
     }
     expect_none(CheckRule.INACTIVE, where, idle, "{} changed")
 
 
-def _scheduled(address: str, kinds: tuple[str, ...]) -> bool:
+def _is_client_parameter(address: str, kinds: tuple[str, ...]) -> bool:
     """Whether an address is a parameter of a client kind's model, which the schedule restricts."""
     return not address.startswith("table/") and address.split("/", 1)[0] in kinds

@@ -13,7 +13,7 @@ from edgefl.commands.check.findings import CheckRule, CheckScope, Findings
 from edgefl.commands.check.tiny_federation import TinyFederation
 from edgefl.methods import ServerState, Update
 from edgefl.planning.meta_state import shapes, shapes_alone
-from edgefl.planning.rules import broken
+from edgefl.planning.rules import broken_rules
 from edgefl.schedules import Stage
 from edgefl.work import Work
 from edgefl.work.slices import fits
@@ -32,7 +32,7 @@ def check_work(findings: Findings, work: Work, where: str, stage: Stage | None, 
         findings.expect(CheckRule.BUILT, where, True)
         runs = _check_addresses(findings, work, where, state)
         _check_waste(findings, work, where, state)
-        for rule, names, fault in broken(work, stage):
+        for rule, names, fault in broken_rules(work, stage):
             runs &= findings.expect_none(rule, where, names, fault)
         return runs
     return False
@@ -59,7 +59,7 @@ def _check_addresses(findings: Findings, work: Work, where: str, state: ServerSt
 
 def _check_waste(findings: Findings, work: Work, where: str, state: ServerState) -> None:
     """Check that tables named as parameters, which no stage cuts, are described as like them."""
-    items = [item for payload in (*work.down, *work.up) for item in payload.items if item.beside]
+    items = [item for payload in (*work.down, *work.up) for item in payload.items if item.is_beside_model]
     shapes = {a.split("/", 1)[1]: tuple(t.shape) for a, t in state.tensors.items() if a.startswith(f"{work.kind}/")}
     wasteful = {}
     for item in items:
@@ -117,12 +117,12 @@ def check_untrained_aggregation(
         ]
         with shapes_alone(federation.method, "aggregate()"), torch.device("meta"):
             alone = federation.new_method().aggregate(_on_meta(state), sent)
-        different = _changed(state, alone) ^ _changed(state, new)
+        different = _changed_addresses(state, alone) ^ _changed_addresses(state, new)
         fault = "{} changes either with training or without it, not both"
         federation.findings.expect_none(CheckRule.UNTRAINED, where, different, fault)
 
 
-def _changed(old: ServerState, new: ServerState) -> set[str]:
+def _changed_addresses(old: ServerState, new: ServerState) -> set[str]:
     return {address for address, version in new.versions.items() if version != old.versions.get(address)}
 
 

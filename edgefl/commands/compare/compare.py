@@ -122,20 +122,20 @@ def _metrics(all_facts: Sequence[Facts]) -> list[str]:
 
 def _scores(metrics: Sequence[Metrics | None], metric: str) -> SeedSpread:
     """A metric over the seeds; None stands for a run that wasn't evaluated."""
-    values = tuple(None if each is None else _of(each, metric) for each in metrics)
+    values = tuple(None if each is None else _metric_value(each, metric) for each in metrics)
     kind, name = metric.split(".", 1)
     lacking = sum(each is None or name not in each.get(kind, {}) for each in metrics)
     return SeedSpread(values, values.count(None) - lacking)
 
 
-def _of(metrics: Metrics, metric: str) -> float | None:
+def _metric_value(metrics: Metrics, metric: str) -> float | None:
     kind, name = metric.split(".", 1)
     return metrics.get(kind, {}).get(name)
 
 
 def _chances(all_facts: Sequence[Facts], metrics: Sequence[str]) -> dict[str, float]:
     """The chance level of each metric for which all runs have the same one."""
-    levels = {metric: {_of(facts.chance, metric) for facts in all_facts} for metric in metrics}
+    levels = {metric: {_metric_value(facts.chance, metric) for facts in all_facts} for metric in metrics}
     return {metric: value for metric, found in levels.items() if len(found) == 1 and (value := found.pop()) is not None}
 
 

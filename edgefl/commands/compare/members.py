@@ -72,13 +72,13 @@ def members_of(paths: Sequence[str | os.PathLike[str]]) -> Members:
             if run.path.resolve() in known:
                 continue
             known.add(run.path.resolve())
-            if run.finished:
+            if run.is_finished:
                 members.append(FinishedRun(run, given, flat(run.scenario)))
             else:
                 left_out.append(f"{run.path} isn't finished; continue it with edgefl run --resume {given}")
     if not members:
         raise RunError(left_out[0] if left_out else "give the folder of a run or of a comparison")
-    grouped = _grouped(members, left_out)
+    grouped = _group_runs(members, left_out)
     labels, also = labels_of([group[0].fields for group in grouped])
     differing = _differing([group[0].fields for group in grouped])
     groups = [
@@ -100,7 +100,7 @@ def _runs_of(path: Path, left_out: list[str]) -> Iterator[Run]:
             left_out.append(f"{folder} isn't begun; continue it with edgefl run --resume {path}")
 
 
-def _grouped(members: Sequence[FinishedRun], left_out: list[str]) -> list[list[FinishedRun]]:
+def _group_runs(members: Sequence[FinishedRun], left_out: list[str]) -> list[list[FinishedRun]]:
     """Members by their fields; where two have the same fields and seed, the given folder is a field too."""
     groups = _by_fields(members)
     if any(len({m.seed for m in group}) < len(group) for group in groups):

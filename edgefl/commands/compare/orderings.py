@@ -38,7 +38,7 @@ class PairVerdict:
         """Whether the ordering holds beyond chance."""
         if self.gap.seeds < 2:
             return "one seed: no ordering"
-        if not self.gap.shown:
+        if not self.gap.is_significant:
             return "no ordering"
         return "holds" if self.gap.mean > 0 else "reversed"
 
@@ -71,11 +71,13 @@ class SeedScores:
         seeds = [set(next(iter(self.values[v].values()))) for v in self.variants]
         return sorted(set.intersection(*seeds)) if seeds else []
 
-    def of(self, term: str, metric: str) -> list[float]:
+    def seed_values(self, term: str, metric: str) -> list[float]:
         """Values by seed of a variant, or of the difference of two variants."""
         first, *second = term.split(" - ")
         values = [self.values[first][metric][seed] for seed in self.seeds]
-        return values if not second else [a - b for a, b in zip(values, self.of(second[0], metric), strict=True)]
+        return (
+            values if not second else [a - b for a, b in zip(values, self.seed_values(second[0], metric), strict=True)]
+        )
 
 
 @part_of(VerdictRecord)
@@ -100,7 +102,7 @@ def tables_of(runs: Iterable[Run]) -> list[SeedScores]:
         for variant in study.variants:
             if is_variant(study, variant, run.scenario):
                 try:
-                    values = {metric: measured(run, metric) for metric in study.metrics}
+                    values = {metric: last_metric(run, metric) for metric in study.metrics}
                 except RunError:
                     continue
                 for metric, value in values.items():
@@ -110,10 +112,10 @@ def tables_of(runs: Iterable[Run]) -> list[SeedScores]:
 
 def is_variant(study: Study, variant: str, scenario: Mapping[str, object]) -> bool:
     """Whether a resolved scenario is this variant."""
-    return all(looked_up(scenario, path) == value for path, value in study.variants[variant].items())
+    return all(value_at_path(scenario, path) == value for path, value in study.variants[variant].items())
 
 
-def looked_up(scenario: Mapping[str, object], path: str) -> object:
+def value_at_path(scenario: Mapping[str, object], path: str) -> object:
     """The value at a dotted path of a resolved scenario; None if there is none."""
     value: object = scenario
     for key in path.split("."):
@@ -121,7 +123,7 @@ def looked_up(scenario: Mapping[str, object], path: str) -> object:
     return value
 
 
-def measured(run: Run, metric: str) -> float:
+def last_metric(run: Run, metric: str) -> float:
     """A metric of the last evaluation; ``eligible`` is the share of clients that were eligible at least once.
 
     Raises RunError if the run has no such metric.
@@ -149,7 +151,7 @@ def ordering_of_study(table: SeedScores) -> Ordering:
     for claim in study.claims if table.seeds else ():
         for worse, better in zip(claim.order, claim.order[1:], strict=False):
             if {part for term in (worse, better) for part in term.split(" - ")} <= there:
-                verdict = judge(table.of(worse, claim.metric), table.of(better, claim.metric))
+                verdict = judge(table.seed_values(worse, claim.metric), table.seed_values(better, claim.metric))
                 claims.append(_claim(worse, better, claim.metric, verdict))
     not_run = [variant for variant in study.variants if variant not in there]
     return _ordering(study.title, table.values, table.variants, study.metrics, table.seeds, claims, not_run)

@@ -11,10 +11,10 @@ from typing import Any, Literal
 import numpy as np
 
 from edgefl.commands.cells.cells import check_jobs
-from edgefl.commands.cells.pricing import priced_beside
+from edgefl.commands.cells.pricing import parallel_pricing
 from edgefl.commands.compose import Given, commonest_link, labels_of, planner_of, scenario_of
 from edgefl.commands.profile.profile import ProfileOptions, check_wanted
-from edgefl.commands.profile.profile_clients import at_hardest, judged
+from edgefl.commands.profile.profile_clients import at_hardest, round_verdict
 from edgefl.commands.profile.subjects import Subject, subjects, works_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.devices import (
@@ -87,7 +87,7 @@ def check_devices(
         check_jobs(jobs)
     whole = scenario_of(scenario, overrides)
     runtime = whole.fleet.runtime
-    library = [with_runtime(device, runtime) for device in _loaded(devices or device_names())]
+    library = [with_runtime(device, runtime) for device in _load_devices(devices or device_names())]
     given_link = load_link(link) if link else None
     planner = planner_of(whole, on_progress)
     setup = planner.setup
@@ -97,7 +97,7 @@ def check_devices(
     kinds = [name for name in setup.clients.kinds if kind in (None, name)]
     messages(on_progress)(f"predicting {', '.join(kinds)}")
     shown = subjects(planner, setup.clients.kinds, setup.schedule.offered)
-    with priced_beside(partial(works_of, kinds=setup.clients.kinds, stages=setup.schedule.offered), [planner], jobs):
+    with parallel_pricing(partial(works_of, kinds=setup.clients.kinds, stages=setup.schedule.offered), [planner], jobs):
         workload = largest_workload(planner, shown)
     granted = BudgetOptions.model_validate({}).model_copy(update={"memory": whole.fleet.budgets.memory})
     rows = [
@@ -147,7 +147,7 @@ def check_scenarios(
     return DeviceChecks(checks=checks)
 
 
-def _loaded(names: Sequence[str]) -> list[Device]:
+def _load_devices(names: Sequence[str]) -> list[Device]:
     """The devices of these names, each once.  Raises UnknownNames with all that are unknown, or DeviceError."""
     found, unknown = list[Device](), list[UnknownName]()
     for name in dict.fromkeys(names):
@@ -196,7 +196,7 @@ def _rows(
         return []
     priced = workload.prices.on([(device, over) for device in library], setup.fleet.throttling)
     # owners' memory is drawn for each device, since it may be a share of the device's
-    budgets, of_job = setup.budgets(members), setup.of_job(members)
+    budgets, of_job = setup.budgets(members), setup.job_budget_mask(members)
     everywhere = np.zeros(len(setup.client_group), np.uint8)
     trained = stage_of_works(workload)
     rows = []
@@ -233,11 +233,11 @@ def _rows(
                 most_available_bytes=free_memory_range(device)[1],
                 least_memory_bytes=int(memory.min()),
                 most_memory_bytes=int(memory.max()),
-                throttling_seconds=float(device.throttled(np.asarray(unthrottled))) - unthrottled,
+                throttling_seconds=float(device.with_throttling(np.asarray(unthrottled))) - unthrottled,
                 stages=int(found.turns[worst]),
                 eligible_stages=int(found.able[worst]),
                 **vars(at_hardest(setup, demand, trained[work])),
-                **vars(judged(verdict)),
+                **vars(round_verdict(verdict)),
             )
         )
     return rows

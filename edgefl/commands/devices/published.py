@@ -33,7 +33,7 @@ from edgefl.records.published import (
 )
 from edgefl.records.record import UNSET
 from edgefl.report import FIGURE_FORMS, check_figure, draw_figure
-from edgefl.report.charts.devices import predicted_over_published
+from edgefl.report.charts.devices import agreement_chart
 
 
 def validate_devices(
@@ -75,10 +75,10 @@ def validate_devices(
     rows = []
     for index, row in enumerate(wanted):
         on_progress("combination", {"label": f"{row.device}, {row.model}", "index": index, "of": len(wanted)})
-        rows += [published_row(one) for one in held([row])]
-    result = judged(rows)
+        rows += [published_row(one) for one in measured_quantities([row])]
+    result = published_agreement(rows)
     if plot is not None:
-        draw_figure(predicted_over_published(result), Path(plot))
+        draw_figure(agreement_chart(result), Path(plot))
     return result
 
 
@@ -97,7 +97,7 @@ class MeasuredQuantity:
     reason: str | None = None
 
     @property
-    def measured(self) -> float:
+    def measured_value(self) -> float:
         """The measured value."""
         row = self.row
         if self.quantity == "power":
@@ -114,7 +114,7 @@ class MeasuredQuantity:
         """Values of these samples."""
         return self.samples_loaded * prod(self.row.input)
 
-    def predicted(self) -> float | None:
+    def predicted_value(self) -> float | None:
         """The predicted value; None if the step has no cost."""
         if self.cost is None:
             return None
@@ -137,7 +137,7 @@ class MeasuredQuantity:
         return seconds, device.idle_watts + (device.compute_watts - device.idle_watts) * busy
 
 
-def held(rows: Iterable[Measurement]) -> list[MeasuredQuantity]:
+def measured_quantities(rows: Iterable[Measurement]) -> list[MeasuredQuantity]:
     """The quantities of the measurements with the costs of their steps."""
     result = []
     for row in rows:
@@ -192,21 +192,21 @@ def foretold() -> Mapping[tuple[str, ...], Foretold]:
 
 def published_row(one: MeasuredQuantity) -> PublishedRow:
     """A row of ``edgefl devices validate``."""
-    row, predicted = one.row, one.predicted()
+    row, predicted = one.row, one.predicted_value()
     seen = foretold().get(key_of(row)) if one.quantity in ("seconds", "joules") else None
     if seen is not None and one.cost is not None and one.quantity == "joules":
         _, watts = one.seconds_and_watts(one.cost)
         seen = Foretold(**{name: watts * seconds for name, seconds in vars(seen).items()})
     return PublishedRow(
         device=row.device, processor=one.device.processor_class, model=row.model, trained=row.trained, batch=row.batch,
-        precision=row.precision, runtime=row.framework, quantity=one.quantity, measured=one.measured,
-        predicted=predicted, ratio=None if predicted is None else predicted / one.measured, half=row.half,
+        precision=row.precision, runtime=row.framework, quantity=one.quantity, measured=one.measured_value,
+        predicted=predicted, ratio=None if predicted is None else predicted / one.measured_value, half=row.half,
         includes=row.includes, reason=one.reason,
         foretold=seen, source=Sourced(**row.source.model_dump(mode="json")),
     )  # fmt: skip
 
 
-def judged(rows: Sequence[PublishedRow]) -> PublishedAgreement:
+def published_agreement(rows: Sequence[PublishedRow]) -> PublishedAgreement:
     """These rows with what their seconds say: agreement by question, by device and by source."""
     seconds = [row for row in rows if row.quantity == "seconds" and row.ratio is not None]
     questions = []

@@ -17,11 +17,11 @@ from edgefl import models
 from edgefl.cost import ComputeCost
 from edgefl.cost.client_cost import operator_table
 from edgefl.cost.fake_tensors import PredictionMode
-from edgefl.cost.predict import ROOMS, replaced
+from edgefl.cost.predict import ROOMS, replace_tensors
 from edgefl.devices.measurements import Measurement
 from edgefl.devices.written_facts import library_folder
 from edgefl.errors import DeviceError, UnknownName
-from edgefl.memo import cache_folder, remember, remembered
+from edgefl.memo import cache_folder, recall, remember
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.plain_data import from_data, to_data
 from edgefl.registry import package_digest
@@ -54,7 +54,9 @@ def step_cost(row: Measurement, *, gpu: bool) -> ComputeCost:
     )  # fmt: skip
     if key not in _COSTS:
         stated = [step for step in stated_steps() if step.model == r.model]
-        _COSTS[key] = _stated(row, gpu, stated) if r.library == "other" and stated else _predicted(row, gpu, key)
+        _COSTS[key] = (
+            _stated_cost(row, gpu, stated) if r.library == "other" and stated else _predicted_cost(row, gpu, key)
+        )
     return _COSTS[key]
 
 
@@ -89,7 +91,7 @@ def stated_steps() -> tuple[StatedStep, ...]:
     return tuple(StatedStep(**step) for step in written["steps"])
 
 
-def _stated(row: Measurement, gpu: bool, steps: Sequence[StatedStep]) -> ComputeCost:
+def _stated_cost(row: Measurement, gpu: bool, steps: Sequence[StatedStep]) -> ComputeCost:
     asked = (row.batch, row.input, row.classes, row.precision, row.optimizer, gpu)
     for s in steps:
         if (s.batch, s.input, s.classes, s.precision, s.optimizer, s.gpu) == asked and row.trained == "all":
@@ -100,11 +102,11 @@ def _stated(row: Measurement, gpu: bool, steps: Sequence[StatedStep]) -> Compute
     raise DeviceError(f"the cost of {row.model} isn't stated for this batch, input, precision and optimizer")
 
 
-def _predicted(row: Measurement, gpu: bool, key: tuple[object, ...]) -> ComputeCost:
+def _predicted_cost(row: Measurement, gpu: bool, key: tuple[object, ...]) -> ComputeCost:
     """The cost of a network's step, whose trace is kept on disk as those of works are."""
     code = package_digest("edgefl", (*ROOMS, "commands/devices"))
     folder, name = cache_folder() / "costs", digest([*key, *models.versions(), code])
-    trace = remembered(folder, name, partial(from_data, StepTrace), "costs")
+    trace = recall(folder, name, partial(from_data, StepTrace), "costs")
     if trace is None:
         trace = _trace(row, gpu)
         remember(folder, name, to_data(trace))
@@ -120,8 +122,8 @@ def _trace(row: Measurement, gpu: bool) -> StepTrace:
         built = network(row)
     mode = PredictionMode()
     with mode:
-        module = replaced(built.module, lambda old: torch.empty(old.shape, dtype=old.dtype)).train()
-    trained = [p for n, p in module.named_parameters() if p.requires_grad and _is_trained(row, built, n)]
+        module = replace_tensors(built.module, lambda old: torch.empty(old.shape, dtype=old.dtype)).train()
+    trained = [p for n, p in module.named_parameters() if p.requires_grad and _is_trainable(row, built, n)]
     for parameter in module.parameters():
         parameter.requires_grad_(any(parameter is p for p in trained))
     meter = Meter(CUDA_ROUNDING if gpu else 1)
@@ -160,7 +162,7 @@ def _step(
     optimizer.zero_grad()
 
 
-def _is_trained(row: Measurement, built: PublishedNetwork, name: str) -> bool:
+def _is_trainable(row: Measurement, built: PublishedNetwork, name: str) -> bool:
     return row.trained == "all" or name.startswith(built.last)
 
 

@@ -26,9 +26,9 @@ from edgefl.commands.emulate.machines import (
     shares_of,
     with_measured_compute,
 )
-from edgefl.commands.emulate.rates import TimedWork, fitted, timed_works
+from edgefl.commands.emulate.rates import TimedWork, fit_device, timed_works
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
-from edgefl.commands.run.fingerprint import inputs_of, made_of
+from edgefl.commands.run.fingerprint import inputs_of, run_fingerprint
 from edgefl.commands.run.needs import check
 from edgefl.cost import joules_of
 from edgefl.data import Federation
@@ -146,7 +146,7 @@ def emulate(
         devices = {index: at_share(setup.fleet.devices[index], *rate) for index, rate in rates.items()}
         played = emulated_setup(setup, chosen, devices)
         on_message("simulating")
-        untrained = load(whole.resolved(), ["training.mode=none"])
+        untrained = load(whole.to_data(), ["training.mode=none"])
         simulated = _play(folder / "simulated", untrained, played, None, None, rounds, federation, silent)
         flown: list[tuple[int, EmulatedRound]] = []
         factors: dict[tuple[int, int], float] = {}
@@ -166,7 +166,7 @@ def emulate(
         devices={devices[index].name: _device_told(shares[index], had, core) for index, (core, had) in rates.items()},
         client_rounds=rows,
         errors=errors_of(rows),
-        flights=[_told(round, each) for round, each in flown],
+        flights=[_emulated_flight(round, each) for round, each in flown],
     )
     replace_file(folder / "emulation.json", json_text(answer.to_data()))
     new.close()
@@ -241,9 +241,9 @@ def _by_works(
         longest = max(timed.seconds / shares[device_of[client]] for client, timed in mine.items())
         on_message(f"timing the works of stage {stage} under the quotas, {units.show_seconds(longest)}")
         orders = {client: (" ".join(map(str, at_of[client])), timed.task) for client, timed in mine.items()}
-        for client, seconds in emulator.timed(orders).items():
+        for client, seconds in emulator.time_works(orders).items():
             remains[device_of[client]].append(mine[client].seconds / seconds)
-    core = fitted(here, list(works.values()))
+    core = fit_device(here, list(works.values()))
     return {index: (core, float(np.median(found))) for index, found in remains.items()}
 
 
@@ -304,7 +304,7 @@ def _device_told(quota: float, share: float, core: Device) -> EmulatedDevice:
     )
 
 
-def _told(round: int, row: EmulatedRound) -> EmulatedFlight:
+def _emulated_flight(round: int, row: EmulatedRound) -> EmulatedFlight:
     down, up = row.frame_bytes
     return EmulatedFlight(
         round=round,
@@ -343,12 +343,12 @@ def _play(
             setup, executor, predictor, directory, on_progress,
             on_divergence=scenario.training.on_divergence, flown=flown,
         )  # fmt: skip
-        directory.made_of = made_of(scenario, setup, predictor.device)
+        directory.made_of = run_fingerprint(scenario, setup, predictor.device)
         directory.inputs = inputs_of(federation, simulation.state.tensors)
         on_progress("start", {"rounds": rounds or setup.schedule.rounds, "round": 0, "clients": {}})
         with threads(1):
             result = simulation.play(rounds)
-        directory.finish(setup.method.exported(simulation.state) if executor is not None else {}, result)
+        directory.finish(setup.method.exported_tensors(simulation.state) if executor is not None else {}, result)
     return read_run(folder)
 
 

@@ -29,11 +29,11 @@ SELECTIONS = ("random", "round-robin")
 
 def check_scope(scenario: Scenario, setup: Setup) -> None:
     """Raise EmulationError for a scenario with something that only the simulation plays."""
-    if refused := next(_refused(scenario, setup), None):
+    if refused := next(_refusal_reasons(scenario, setup), None):
         raise EmulationError(f"{scenario.name}: {refused}")
 
 
-def _refused(scenario: Scenario, setup: Setup) -> Iterator[str]:
+def _refusal_reasons(scenario: Scenario, setup: Setup) -> Iterator[str]:
     fleet = scenario.fleet
     if scenario.compare:
         yield "an emulation plays one scenario, and this one compares several: --set compare=null"

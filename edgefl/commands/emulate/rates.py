@@ -58,7 +58,7 @@ def timed_works(
             if not setup.participates(kind, round):
                 continue
             on_message(f"timing the work of {kind} clients at stage {stage.index}")
-            plan: Plan = planner.plan(*setup.place(client), round, stage, ())
+            plan: Plan = planner.plan(*setup.cell_indices(client), round, stage, ())
             seed = seeds.key(setup.seed, "training", client, 0)
             task = TrainingTask(
                 plan.form, planner.scalars(kind, round, stage, variant),
@@ -73,13 +73,13 @@ def timed_works(
     return works
 
 
-def fitted(here: Device, works: Sequence[TimedStep]) -> Device:
+def fit_device(here: Device, works: Sequence[TimedStep]) -> Device:
     """The device with its rate, bandwidth and fixed times multiplied so that they make the seconds of these works.
 
     What works leave open stays as it is ``here``, and so do the shares of the classes of operators.
     """
 
-    def made(factors: Floats) -> Device:
+    def scale_device(factors: Floats) -> Device:
         rate, bandwidth, fixed = factors.tolist()
         return replace(
             here,
@@ -89,4 +89,4 @@ def fitted(here: Device, works: Sequence[TimedStep]) -> Device:
             seconds_per_operator=here.seconds_per_operator * fixed,
         )
 
-    return nearest(made, np.ones(3), works, hold=HOLD)
+    return nearest(scale_device, np.ones(3), works, hold=HOLD)

@@ -14,7 +14,7 @@ from edgefl.commands.cells.cells import check_jobs, run_cells
 from edgefl.commands.cells.pricing import most_jobs
 from edgefl.commands.cells.workers import Cell
 from edgefl.commands.compose import Given, at_most, scenario_of
-from edgefl.commands.explore.choices import MOST_CELLS, proposed
+from edgefl.commands.explore.choices import MOST_CELLS, propose_axes
 from edgefl.commands.progress import OnProgress, messages
 from edgefl.commands.sweep.sweep import refusing, value_at
 from edgefl.errors import RunError
@@ -61,7 +61,7 @@ class ExploreRequest(NamedTuple):
         choices = product(*(range(len(axis.choices)) for axis in self.axes))
         return [ExploredHead(label=label, at=list(at)) for (label, _), at in zip(self.grid.cells, choices, strict=True)]
 
-    def counted(self, rows: str) -> str:
+    def cell_count_text(self, rows: str) -> str:
         """How many cells of so many ``rows`` there are."""
         cells = len(self.grid.cells)
         return f"{cells:,} cell{'s' if cells > 1 else ''} of {rows}"
@@ -87,7 +87,7 @@ class ExploreRequest(NamedTuple):
                 yield refused[label] if label in refused else answer  # noqa: SIM401 - there may be none yet
 
 
-def asked_for(
+def prepare_request(
     scenario: Given,
     axes: Sequence[str],
     overrides: Sequence[str],
@@ -103,17 +103,17 @@ def asked_for(
     whole = scenario_of(scenario, overrides)
     given = scenario if isinstance(scenario, str) else os.fspath(scenario) if isinstance(scenario, os.PathLike) else ""
     messages(on_progress)(f"preparing {whole.name}")
-    grid = grid_of(whole, axes or proposed(whole), most=MOST_CELLS)
+    grid = grid_of(whole, axes or propose_axes(whole), most=MOST_CELLS)
     told = _axes(whole, grid)
     return ExploreRequest(given or whole.name, overrides, whole, grid, told, jobs or most_jobs(), on_progress)
 
 
 def _axes(whole: Scenario, grid: Grid) -> list[ExploredAxis]:
-    plain, axes = {k: v for k, v in whole.resolved().items() if k != "compare"}, list[ExploredAxis]()
+    plain, axes = {k: v for k, v in whole.to_data().items() if k != "compare"}, list[ExploredAxis]()
     step = len(grid.cells)
     for path, key, values, words in zip(grid.paths, grid.keys, grid.values, grid.words, strict=True):
         step //= len(values)
-        resolved = [value_at(grid.cells[i * step][1].resolved(), key) for i in range(len(values))]
+        resolved = [value_at(grid.cells[i * step][1].to_data(), key) for i in range(len(values))]
         own = value_at(plain, key)
         choices = [Choice(label=word, text=flow(value)) for word, value in zip(words, values, strict=True)]
         axes.append(ExploredAxis(path=path, choices=choices, own=resolved.index(own) if own in resolved else None))

@@ -26,9 +26,9 @@ MOST_STAGES = 4
 """Stages of the schedules that are proposed: each takes predictions. A choice, not measured."""
 
 
-def proposed(scenario: Scenario) -> list[str]:
+def propose_axes(scenario: Scenario) -> list[str]:
     """Axes such as ``training.batch=20,40,80``, as long as there are few cells; none for what the scenario compares."""
-    compared = [ScenarioAxis.of_compare(scenario._document, path) for path in scenario.compare]
+    compared = [ScenarioAxis.from_compare(scenario._document, path) for path in scenario.compare]
     cells, axes = prod(len(axis.values) for axis in compared), list[str]()
     for path, values in _axes(scenario):
         if any(_within(key_path(path), axis.path) for axis in compared):
@@ -42,7 +42,7 @@ def proposed(scenario: Scenario) -> list[str]:
 
 def _axes(scenario: Scenario) -> Iterator[tuple[str, list[Any]]]:
     """Fields with the values to try, the scenario's own first; what matters most first."""
-    training, resolved = scenario.training, scenario.resolved()
+    training, resolved = scenario.training, scenario.to_data()
     yield "schedule", [resolved["schedule"], *_schedules(scenario)]
     yield "training.batch", [training.batch, *(_times(training.batch, factor) for factor in (0.5, 2))]
     if scenario.adapter_name != "none":
@@ -56,7 +56,7 @@ def _axes(scenario: Scenario) -> Iterator[tuple[str, list[Any]]]:
 def _schedules(scenario: Scenario) -> list[dict[str, Any]]:
     """The first schedule of each name that ``edgefl fit`` would try, with as many stages as are proposed."""
     found: dict[str, dict[str, Any]] = {}
-    plain = load({key: value for key, value in scenario.resolved().items() if key != "compare"})
+    plain = load({key: value for key, value in scenario.to_data().items() if key != "compare"})
     try:
         setup = compose(plain, trains=False)
     except EdgeflError:  # the cell says why
@@ -84,7 +84,7 @@ def _within(one: KeyPath, other: KeyPath) -> bool:
 def _loads(scenario: Scenario, path: str, value: Any) -> bool:
     """Whether the scenario with this value can be read."""
     try:
-        load(scenario.resolved(), [f"{path}={flow(value)}"])
+        load(scenario.to_data(), [f"{path}={flow(value)}"])
     except EdgeflError:
         return False
     return True

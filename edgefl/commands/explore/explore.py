@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edgefl.commands.compose import Given
-from edgefl.commands.explore.asked import asked_for, write_page
+from edgefl.commands.explore.asked import prepare_request, write_page
 from edgefl.commands.explore.presets import PresetCandidate, presets_of
 from edgefl.commands.explore.priced_cell import BudgetRange, ExploreCellAnswer, priced_cell
 from edgefl.commands.explore.shared_rows import Needed, are_many, with_shared_rows
@@ -57,12 +57,12 @@ def explore(
         ScenarioError: The scenario or a value is invalid, or there are too many combinations; or none can be run.
         RunError: The page can't be written, or would be too large.
     """
-    asked = asked_for(scenario, axes, overrides, output, jobs, on_progress)
+    asked = prepare_request(scenario, axes, overrides, output, jobs, on_progress)
     columns, works = dict[Place, PackedColumn](), set[str]()
     fleets, spans = list[ExploredFleet](), dict[str, BudgetRange]()
     cells, candidates, needed = list[ExploredCell](), list[PresetCandidate](), list[Needed]()
-    _shared.cache_clear()  # an earlier call was told its columns
-    for head, outcome in zip(asked.cells(), asked.outcomes(_priced), strict=True):
+    _shared_workloads.cache_clear()  # an earlier call was told its columns
+    for head, outcome in zip(asked.cells(), asked.outcomes(_price_cell), strict=True):
         if isinstance(outcome, str):
             cells.append(ExploredCell(**vars(head), refused=outcome))
             continue
@@ -91,7 +91,7 @@ def explore(
     )
     if output is not None:
         most = max(fleet.clients for fleet in fleets)
-        write_page(page_of(result), Path(output), asked.counted(f"{most:,} clients"))
+        write_page(page_of(result), Path(output), asked.cell_count_text(f"{most:,} clients"))
         on_progress("done", {"folder": str(output)})
     return result
 
@@ -108,13 +108,13 @@ class _Priced(NamedTuple):
 
 
 @cache
-def _shared() -> tuple[Workloads, PageColumns]:
+def _shared_workloads() -> tuple[Workloads, PageColumns]:
     """The workloads and the columns of all cells of this process."""
     return Workloads(silent, keeping=False), PageColumns()
 
 
-def _priced(scenario: Scenario, on_progress: OnProgress) -> _Priced:
+def _price_cell(scenario: Scenario, on_progress: OnProgress) -> _Priced:
     """The cell of a scenario; in a worker process, or in this one."""
-    workloads, columns = _shared()
-    answer = priced_cell(scenario, workloads.of(scenario), columns)
+    workloads, columns = _shared_workloads()
+    answer = priced_cell(scenario, workloads.workload_for(scenario), columns)
     return _Priced(answer, columns.untold(), workloads.untold())

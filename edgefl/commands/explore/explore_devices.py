@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from edgefl.commands.compose import Given
 from edgefl.commands.devices.check_devices import check_devices
-from edgefl.commands.explore.asked import asked_for, write_page
+from edgefl.commands.explore.asked import prepare_request, write_page
 from edgefl.commands.explore.fleet_rows import named_devices
 from edgefl.commands.progress import OnProgress, public_command, silent
 from edgefl.devices import Device, available_memory_bytes, device_names, load_device, with_runtime
@@ -50,8 +50,8 @@ def explore_devices(
         DeviceError: A profile is invalid.
         RunError: The page can't be written, or would be too large.
     """
-    asked = asked_for(scenario, axes, overrides, output, jobs, on_progress)
-    found = list(asked.outcomes(_checked))
+    asked = prepare_request(scenario, axes, overrides, output, jobs, on_progress)
+    found = list(asked.outcomes(_check_cell))
     answers = [{} if isinstance(each, str) else each.answers for each in found]
     link = next(each.link for each in found if not isinstance(each, str))
     devices = {device.name: device for device in (with_runtime(load_device(name), asked.whole.fleet.runtime)
@@ -74,7 +74,7 @@ def explore_devices(
         ],
     )
     if output is not None:
-        write_page(page_of(result), Path(output), asked.counted(f"{len(lines):,} rows"))
+        write_page(page_of(result), Path(output), asked.cell_count_text(f"{len(lines):,} rows"))
         on_progress("done", {"folder": str(output)})
     return result
 
@@ -93,7 +93,7 @@ class _Checked(NamedTuple):
     link: str
 
 
-def _checked(scenario: Scenario, on_progress: OnProgress) -> _Checked:
+def _check_cell(scenario: Scenario, on_progress: OnProgress) -> _Checked:
     """The answers for a cell's scenario; in a worker process, or in this one."""
     check = check_devices(scenario, jobs=1)
     answers = {

@@ -20,7 +20,7 @@ def fleet_rows(scenario: Scenario, setup: Setup, columns: PageColumns) -> Explor
     fleet, clients, budgets = setup.fleet, setup.clients, scenario.fleet.budgets
     unlimited = budgets.model_copy(update={"within_device": False})
     granted, _ = draw_budgets(unlimited, fleet.devices, fleet.device_index, setup.seed)
-    data = DataCoverage.of(setup)
+    data = DataCoverage.from_setup(setup)
     held: HeldClasses | None = None
     if data.classes is not None and data.classes.shape[1]:
         bits = np.packbits(data.classes > 0, axis=1, bitorder="little")

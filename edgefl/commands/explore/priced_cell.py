@@ -11,7 +11,7 @@ from edgefl.arrays import Floats, Integers
 from edgefl.commands.explore.fleet_rows import fleet_rows
 from edgefl.commands.explore.shared_rows import Needed, are_many
 from edgefl.cost.phases import joules_of
-from edgefl.planning.workload import LEFT_OUT, Workload, evaluated
+from edgefl.planning.workload import LEFT_OUT, Workload, stage_eligibility
 from edgefl.records.explore import BudgetShare, ExploredFleet, Offer, PeakParts, Place, PricedCell, Turn
 from edgefl.records.record import UNSET
 from edgefl.report.explore.page_columns import PageColumns
@@ -66,7 +66,7 @@ def priced_cell(scenario: Scenario, workload: Workload, columns: PageColumns) ->
         turns.append(
             Turn(stage=stage.index, rounds=stage.rounds, offers=[offers[id(works)] for works in offered.values()])
         )
-    judged = evaluated(workload, why=False)
+    judged = stage_eligibility(workload, why=False)
     fits = [(int(turn.eligible.sum()), float(turn.seconds[turn.eligible].max(initial=0))) for turn in judged]
     hardest, seconds = min(fits, key=lambda each: each[0]), [seconds for count, seconds in fits if count]
     cell = PricedCell(
@@ -111,12 +111,12 @@ class _Costs:
 
     def by_group(self, works: Integers, values: Floats) -> Place:
         """A number of each work as one of each group."""
-        return self.columns.add(_of(works, values))
+        return self.columns.add(_take_works(works, values))
 
     def terms(self, works: Integers, name: str) -> list[BudgetShare]:
         """What the groups with these works take of a budget."""
         prices = self.prices[name]
-        if (alone := _of(works, prices)).shape[0] == 0 or (alone == alone[:1]).all():
+        if (alone := _take_works(works, prices)).shape[0] == 0 or (alone == alone[:1]).all():
             return [BudgetShare(by="group", values=self.columns.add(alone[:1]))]
         here = alone[self.pair, self.group]
         if name in self.phases:
@@ -129,7 +129,7 @@ class _Costs:
         """The terms of download, computing and upload, and their sum for each spot."""
         transfer, first = self.transfers(works)
         moved = [each[:, first].T for each in (down, up)]  # [transfers, pairs]
-        computed = _of(works, busy)[:: self.links].T  # [groups, devices]
+        computed = _take_works(works, busy)[:: self.links].T  # [groups, devices]
         there = transfer[self.group], self.pair
         total = (moved[0][there] + computed[self.group, self.pair // self.links]) + moved[1][there]
         total = np.where(works[self.group] != LEFT_OUT, total, 0)
@@ -142,7 +142,7 @@ class _Costs:
 
     def by_spot(self, works: Integers) -> dict[str, Floats]:
         """What each spot takes of each budget, 0 for groups that take no part: `[spots]`."""
-        return {name: _of(works, prices)[self.pair, self.group] for name, prices in self.prices.items()}
+        return {name: _take_works(works, prices)[self.pair, self.group] for name, prices in self.prices.items()}
 
     def spans(self, works: Integers) -> dict[str, BudgetRange]:
         """What spots take of each budget, but for groups that take no part; empty if all are."""
@@ -153,7 +153,7 @@ class _Costs:
         return {name: BudgetRange(float(values.min()), float(values.max())) for name, values in taken.items()}
 
 
-def _of(works: Integers, values: Floats) -> Floats:
+def _take_works(works: Integers, values: Floats) -> Floats:
     """Numbers of these works, of the last axis of ``values``; 0 where there is none."""
     found = np.zeros((*values.shape[:-1], len(works)))
     some = works != LEFT_OUT
@@ -164,7 +164,7 @@ def _of(works: Integers, values: Floats) -> Floats:
 def _offer(workload: Workload, index: int, works: Integers, costs: _Costs, columns: PageColumns) -> Offer:
     setup, peaks = workload.setup, list[PeakParts]()
     kinds = np.asarray(setup.clients.client_kind)[setup.representative]
-    memory = _of(works, workload.table["memory"])
+    memory = _take_works(works, workload.table["memory"])
     for kind in range(len(setup.clients.kinds)):
         members = np.flatnonzero((works != LEFT_OUT) & (kinds == kind))
         if not len(members):

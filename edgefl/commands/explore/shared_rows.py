@@ -75,14 +75,14 @@ class _FleetRows:
         self.given, self.known = fleet, known
         row: Integers = np.zeros(fleet.rows, np.int64)
         for place in dict.fromkeys((fleet.kind, fleet.device, fleet.link, fleet.samples, *spots)):
-            row = _together(row, self._of(place))
+            row = _together(row, self._column(place))
         if fleet.classes is not None:
-            row = _together(row, np.unique(self._held, axis=0, return_inverse=True)[1].ravel())
+            row = _together(row, np.unique(self._held_classes, axis=0, return_inverse=True)[1].ravel())
         granted = list(fleet.granted.items())
         if fleet.energy_total is not None:
             granted.append(("joules", fleet.energy_total))
         for name, place in granted:
-            if (amounts := self._of(place)).min() < amounts.max():
+            if (amounts := self._column(place)).min() < amounts.max():
                 row = _together(row, self._steps(name, amounts, [each for each in needed if each.spot in spots]))
         self.first, self.row, self.counts = np.unique(row, return_index=True, return_inverse=True, return_counts=True)[
             1:
@@ -93,10 +93,10 @@ class _FleetRows:
         costs = {(each.spot, each.costs.tobytes()): each for each in needed if each.budget == budget}
         steps = np.zeros(len(amounts), np.int64)
         for each in costs.values():
-            steps += amounts >= each.costs[self._of(each.spot)]
+            steps += amounts >= each.costs[self._column(each.spot)]
         if budget == "memory":  # whether it is the owner's word or the device's
             available = np.array([device.available_memory_bytes for device in self.given.devices], float)
-            steps = 2 * steps + (amounts > available[self._of(self.given.device)])
+            steps = 2 * steps + (amounts > available[self._column(self.given.device)])
         return 2 * steps + np.isinf(amounts)
 
     def fleet(self, columns: PageColumns) -> ExploredFleet:
@@ -112,25 +112,25 @@ class _FleetRows:
             samples=self.alike(given.samples, columns),
             granted={name: self._least(place, columns) for name, place in given.granted.items()},
             energy_total=None if given.energy_total is None else self._least(given.energy_total, columns),
-            classes=given.classes and replace(given.classes, held=columns.add(self._held[self.first])),
+            classes=given.classes and replace(given.classes, held=columns.add(self._held_classes[self.first])),
         )
 
     def alike(self, place: Place, columns: PageColumns) -> Place:
         """A column that clients of a row have in common, by row."""
-        return columns.add(self._of(place)[self.first])
+        return columns.add(self._column(place)[self.first])
 
     def _least(self, place: Place, columns: PageColumns) -> Place:
         found = np.full(len(self.first), np.inf)
-        np.minimum.at(found, self.row, self._of(place))
+        np.minimum.at(found, self.row, self._column(place))
         return columns.add(found)
 
-    def _of(self, place: Place) -> AnyArray:
+    def _column(self, place: Place) -> AnyArray:
         return numbers(self.known[place])
 
     @property
-    def _held(self) -> AnyArray:
+    def _held_classes(self) -> AnyArray:
         assert self.given.classes is not None
-        return self._of(self.given.classes.held).reshape(self.given.rows, -1)
+        return self._column(self.given.classes.held).reshape(self.given.rows, -1)
 
 
 def _together(row: Integers, values: AnyArray) -> Integers:

@@ -161,7 +161,7 @@ class Pricer:
 
     def spans(self, levels: Levels) -> list[EqualRounds]:
         """This kind's spans in a candidate's schedule.  Raises EdgeflError for a candidate that can't be composed."""
-        scheduled = self._scheduled(levels)
+        scheduled = self._training_levels(levels)
         if scheduled not in self._spans:
             self._spans[scheduled] = self._spans_of(self.setup(scheduled))
         return self._spans[scheduled]
@@ -182,7 +182,7 @@ class Pricer:
         """The candidate without the axes that change traffic only: candidates of one cell compute the same."""
         return tuple(level if axis.computes else 0 for axis, level in zip(self.axes, levels, strict=True))
 
-    def _scheduled(self, levels: Levels) -> Levels:
+    def _training_levels(self, levels: Levels) -> Levels:
         """The candidate without any change but those of what trains, and how: schedule, adapter, optimizer and step."""
         chosen = ("schedule", "adapter", "optimizer", "step")
         return tuple(level * (axis.name in chosen) for axis, level in zip(self.axes, levels, strict=True))
@@ -229,7 +229,7 @@ class Pricer:
             self._computed[cell_key] = computed
             self.keys.add(key)
             self._note_states(levels, stage, self._shapes[cell_key], computed)
-        moved = self.moved(levels, span, stage, late=late)
+        moved = self.round_traffic(levels, span, stage, late=late)
         return self._amounts(self._computed[cell_key], moved, self.question.allowed)
 
     def knows(self, levels: Levels, span: EqualRounds, stage: Stage) -> bool:
@@ -253,7 +253,7 @@ class Pricer:
     def _begin(self, pricing: Pricing, levels: Levels, span: EqualRounds, stage: Stage) -> None:
         planner = self.planner(levels)
         work, base = planner.work(self.kind, span.first, stage, planner.setup.variant_of(self.client))
-        wanted = planner.wanted(work, base, self.client)
+        wanted = planner.price_request(work, base, self.client)
         if not self.question.predictor.knows(wanted.work, wanted.key):
             pricing.begin(wanted)
 
@@ -266,14 +266,14 @@ class Pricer:
             at = self._stateful(levels, stage)
             self._states[at] = max(self._states.get(at, 0), computed.memory_bytes["optimizer"])
 
-    def moved(self, levels: Levels, span: EqualRounds, stage: Stage, *, late: bool = True) -> Traffic:
+    def round_traffic(self, levels: Levels, span: EqualRounds, stage: Stage, *, late: bool = True) -> Traffic:
         """The traffic of a round."""
         cell_key = (levels, span.first, stage.index, late)
         if cell_key not in self._moved:
             planner = self.planner(levels)
             work, base = planner.work(self.kind, span.first, stage, planner.setup.variant_of(self.client))
-            old = stale(work, stage, {}, _trained(work, stage, planner.setup)) if late else ()
-            self._moved[cell_key] = planner.moved(work, base, stage, old)[1]
+            old = stale(work, stage, {}, _trained_versions(work, stage, planner.setup)) if late else ()
+            self._moved[cell_key] = planner.downloads_and_traffic(work, base, stage, old)[1]
         return self._moved[cell_key]
 
     def _amounts(self, computed: ComputeCost, moved: Traffic, names: Iterable[str]) -> dict[str, float]:
@@ -286,7 +286,7 @@ class Pricer:
     def at_least(self, levels: Levels, span: EqualRounds, stage: Stage) -> dict[str, float]:
         """Lower bounds of a round's cost by budget; exact if the work was predicted."""
         cell_key = (self.cell(levels), span.first, stage.index)
-        moved = self.moved(levels, span, stage)
+        moved = self.round_traffic(levels, span, stage)
         if cell_key in self._computed:
             return self._amounts(self._computed[cell_key], moved, self.question.allowed)
         shape = self._shape(levels, span, stage)
@@ -333,7 +333,7 @@ class Pricer:
         if cell_key not in self._shapes:
             planner = self.planner(levels)
             work, _ = planner.work(self.kind, span.first, stage, planner.setup.variant_of(self.client))
-            work = work.fitted(self._source.size)
+            work = work.limit_batches(self._source.size)
             passes = distinct(work)
             counts = [tuple(self._source.counts(p).values()) for p in passes]
             self._shapes[cell_key] = _Shape(
@@ -365,16 +365,16 @@ class Pricer:
 
     def _values(self, levels: Levels, span: EqualRounds, stage: Stage) -> tuple[int, int]:
         """Bytes of parameters, and of the gradients that are there at a time."""
-        scheduled = self._scheduled(levels)
+        scheduled = self._training_levels(levels)
         cell_key = (scheduled, stage.index)
         if cell_key not in self._floors:
             setup = self.setup(scheduled)
             full = setup.method.client_work(self.kind, span.first, setup.variant_of(self.client))
-            work = setup.staged(full, stage)
+            work = setup.restrict_to_stage(full, stage)
             training = setup.method.setting.training
             gradients = any(p.train for p in work.passes) and training.optimizer != "mezo"
             specs = replace(setup.method.setting.kinds[self.kind], model=work.model).parameters()
-            attached = {name: spec.bytes for name, spec in specs.items() if stage.attached(name)}
+            attached = {name: spec.bytes for name, spec in specs.items() if stage.is_attached(name)}
             trained = [attached.get(name, 0) for name in work.trainable] if gradients else []
             together = max(trained, default=0) if training.step_in_backward else sum(trained)
             self._floors[cell_key] = sum(attached.values()), together
@@ -428,7 +428,7 @@ def _work_numbers(setup: Setup, kind: str, client: int) -> dict[int, int]:
     return numbers
 
 
-def _trained(work: Work, stage: Stage, setup: Setup) -> Mapping[str, int]:
+def _trained_versions(work: Work, stage: Stage, setup: Setup) -> Mapping[str, int]:
     """The version of each address of a work: 1 if it trained in an earlier stage, else 0.
 
     Blocks that a stage delivers when it ends count as 0: clients have the current copy.
@@ -436,7 +436,7 @@ def _trained(work: Work, stage: Stage, setup: Setup) -> Mapping[str, int]:
     earlier = [s for s in setup.schedule.stages if s.index < stage.index and s.rounds]
     delivered = ".blocks." if setup.schedule.deliver_final else "\0"
     return {
-        item.source: int(delivered not in item.name and not item.fixed and any(s.active(item.name) for s in earlier))
+        item.source: int(delivered not in item.name and not item.fixed and any(s.is_active(item.name) for s in earlier))
         for payload in work.down
         for item in payload.items
     }

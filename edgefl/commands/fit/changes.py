@@ -128,7 +128,7 @@ def axes_of(scenario: Scenario, setup: Setup, kind: str, samples: int, *, growin
 
 def plain(scenario: Scenario) -> dict[str, object]:
     """The scenario as a dictionary, without its ``compare`` section."""
-    return {key: value for key, value in scenario.resolved().items() if key != "compare"}
+    return {key: value for key, value in scenario.to_data().items() if key != "compare"}
 
 
 def _valid(data: dict[str, object], step: FitChange) -> bool:
@@ -189,7 +189,7 @@ def _adapters(scenario: Scenario) -> tuple[FitChange, ...]:
     nf4: dict[str, object] = {f"model.{modality}.quantize": "nf4" for modality in plain}
     if scenario.adapter_name != "none":
         return (FitChange("frozen layers in nf4", NUMERICS, 4, nf4, "nf4"),) if nf4 else ()
-    if not _pretrained(scenario):
+    if not _has_pretrained_weights(scenario):
         return ()
     lora = {"adapter": {"name": "lora", "rank": 8}}
     return (
@@ -204,12 +204,12 @@ def _optimizers(scenario: Scenario) -> tuple[FitChange, ...]:
     steps = []
     if scenario.training.optimizer == "adamw" and find_spec("bitsandbytes") is not None:
         steps.append(FitChange("8-bit AdamW", NUMERICS, 1, {"training.optimizer": "adamw-8bit"}))
-    if scenario.training.optimizer != "mezo" and _pretrained(scenario):
+    if scenario.training.optimizer != "mezo" and _has_pretrained_weights(scenario):
         steps.append(FitChange("zeroth order (MeZO)", GRADIENTS, 1, {"training.optimizer": "mezo"}, "mezo"))
     return tuple(steps)
 
 
-def _pretrained(scenario: Scenario) -> bool:
+def _has_pretrained_weights(scenario: Scenario) -> bool:
     """Whether a model has weights to begin with, or is one that nobody trains without."""
     towers = scenario.model.towers.values()
     return bool(

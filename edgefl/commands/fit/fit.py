@@ -190,7 +190,7 @@ def fit(
         for name in setup.clients.kinds if kind is None else [kind]:
             hunt = _OfKind(replace(question, pricing=pricing), name, on_progress)
             try:
-                finished[name] = hunt.found()
+                finished[name] = hunt.find_fit()
             except KeyboardInterrupt as error:
                 raise Unfinished(answer({**finished, name: hunt.so_far})) from error
     return answer(finished)
@@ -294,7 +294,7 @@ class _OfKind:
         sets = " ".join(f"--set {shlex.quote(text)}" for text in candidate.sets)
         self._on_progress("found", {"what": f"{self.kind}: solution {len(self.so_far.solutions)}: {sets}"})
 
-    def found(self) -> KindFit:
+    def find_fit(self) -> KindFit:
         """The answer."""
         as_it_stands: Levels = (0,) * len(self.axes)
         rounds = sum(span.rounds for span in self.pricer.spans(as_it_stands))

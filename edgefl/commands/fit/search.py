@@ -109,18 +109,18 @@ class FitSearch:
                 if cell in result.failed:
                     continue
                 try:
-                    if cell not in refused and (bound := self._bound(levels, self._floors)).excess > FITS:
+                    if cell not in refused and (bound := self._bound_levels(levels, self._floors)).excess > FITS:
                         refused[cell] = bound
                     if cell in refused:
                         bounds[levels] = refused[cell]
                         continue
-                    bound = self.bound(levels)
+                    bound = self.lower_bound(levels)
                     if bound.excess <= FITS and self._fits(levels):
                         result.solutions.append(levels)
                         on_solution(levels)
                         continue
-                    bounds[levels] = self.bound(levels)
-                    if (bound := self._bound(levels, self._compute_bounds)).excess > FITS:
+                    bounds[levels] = self.lower_bound(levels)
+                    if (bound := self._bound_levels(levels, self._compute_bounds)).excess > FITS:
                         refused[cell] = bound
                 except (EdgeflError, RuntimeError) as error:
                     # steps that are valid alone may fail together: a kernel rejects the output of another step
@@ -145,10 +145,10 @@ class FitSearch:
         stage = next(stage for stage in span.stages if stage.index == chosen.stage[0])
         return stage, gate(costs[stage.index], self.allowed, self.pricer.question.memory_of_device)[0]
 
-    def bound(self, levels: Levels) -> Bound:
+    def lower_bound(self, levels: Levels) -> Bound:
         """The bound of a candidate that is known without a prediction, infinite if its steps don't go together."""
         try:
-            return self._bound(levels, self.pricer.at_least)
+            return self._bound_levels(levels, self.pricer.at_least)
         except EdgeflError:
             return Bound(inf, frozenset(self.allowed))
 
@@ -160,7 +160,7 @@ class FitSearch:
         least = self.pricer.at_least(levels, span, stage)
         return {name: least[name] for name in ("memory", "flops")}
 
-    def _bound(self, levels: Levels, least: Callable[[Levels, EqualRounds, Stage], dict[str, float]]) -> Bound:
+    def _bound_levels(self, levels: Levels, least: Callable[[Levels, EqualRounds, Stage], dict[str, float]]) -> Bound:
         by_span = []
         for span in self.pricer.spans(levels):
             offers = [excess(least(levels, span, stage), self.allowed) for stage in span.stages]
@@ -180,7 +180,7 @@ class FitSearch:
     def _first_work(self, levels: Levels) -> Iterator[tuple[Levels, EqualRounds, Stage]]:
         """The work that is predicted first of a candidate, if any is."""
         try:
-            if self._bound(levels, self._floors).excess > FITS or self.bound(levels).excess > FITS:
+            if self._bound_levels(levels, self._floors).excess > FITS or self.lower_bound(levels).excess > FITS:
                 return
             span = self._order(levels)[0]
             stage = span.stages[0]
@@ -200,7 +200,7 @@ class FitSearch:
                     self._refused_at = span.first
                     return False
         for span in spans:
-            if self.any_stage and (self._excluded(levels, span) or self._too_large(levels, span)):
+            if self.any_stage and (self._is_over_budget(levels, span) or self._too_large(levels, span)):
                 continue
             stage, verdict = self.verdict(levels, span)
             if not verdict.eligible and verdict.margins["memory"] < 0:
@@ -230,7 +230,7 @@ class FitSearch:
     def _tries_smallest(self, span: EqualRounds) -> bool:
         return self.memory_binds and len(span.stages) == 1 and self._memory_refuses.get(span.first, True)
 
-    def _excluded(self, levels: Levels, span: EqualRounds) -> bool:
+    def _is_over_budget(self, levels: Levels, span: EqualRounds) -> bool:
         return all(excess(self.pricer.at_least(levels, span, stage), self.allowed) for stage in span.stages)
 
     def _bisect(self, levels: Levels, span: EqualRounds, stage: Stage) -> None:
@@ -260,7 +260,7 @@ class FitSearch:
         if result.complete:
             result.unmet = self._unmet(bounds)
         unchanged = next(iter(bounds), None)  # predicted before the search
-        exact = [(self.bound(unchanged).excess, 0, unchanged)] if unchanged else []
+        exact = [(self.lower_bound(unchanged).excess, 0, unchanged)] if unchanged else []
         # of equal bounds, the candidate that changes more may be nearer
         heap = [(bound.excess, -rank, levels) for rank, (levels, bound) in enumerate(bounds.items())]
         heapq.heapify(heap)
@@ -268,12 +268,12 @@ class FitSearch:
         try:
             while heap and isfinite(heap[0][0]) and heap[0][0] < min(exact)[0]:
                 least, rank, levels = heapq.heappop(heap)
-                current = self.bound(levels).excess
+                current = self.lower_bound(levels).excess
                 if current > least:  # its bound rose after it was queued
                     heapq.heappush(heap, (current, rank, levels))
                     continue
                 list(self.verdicts(levels))
-                exact.append((self.bound(levels).excess, -rank, levels))
+                exact.append((self.lower_bound(levels).excess, -rank, levels))
         except PredictionLimit:
             pass
         if exact and isfinite(min(exact)[0]):
@@ -284,9 +284,9 @@ class FitSearch:
         """The first candidate within this one whose excess is no larger."""
         try:
             for other in order:
-                if within(self.pricer.axes, other, levels) and self.bound(other).excess <= least:
+                if within(self.pricer.axes, other, levels) and self.lower_bound(other).excess <= least:
                     list(self.verdicts(other))
-                    if self.bound(other).excess <= least:
+                    if self.lower_bound(other).excess <= least:
                         return other
         except PredictionLimit:
             pass
@@ -297,7 +297,7 @@ class FitSearch:
         unmet = set(self.allowed)
         for levels, bound in bounds.items():
             if unmet - bound.over:  # a candidate that was refused early may exceed more
-                unmet &= self.bound(levels).over
+                unmet &= self.lower_bound(levels).over
         return tuple(name for name in self.allowed if name in unmet)
 
     def verdicts(self, levels: Levels, *, late: bool = True) -> Iterator[tuple[EqualRounds, Stage, Verdict]]:

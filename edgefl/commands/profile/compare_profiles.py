@@ -56,12 +56,12 @@ def compare_profiles(
     for label, scenario in zip(labels_of(scenarios, loaded), loaded, strict=True):
         result = profile(scenario, device=device, link=link, stage=stage, kind=kind, on_progress=on_progress)
 
-        def named(combination: str, label: str = label) -> str:
+        def full_label(combination: str, label: str = label) -> str:
             return combination if len(loaded) == 1 else ": ".join(filter(None, (label, combination)))
 
         for combination, part in (result.combinations or {"": result}).items():
-            profiles[_free_label(named(combination), profiles)] = part
-        refused |= {named(combination): why for combination, why in (result.refused or {}).items()}
+            profiles[_free_label(full_label(combination), profiles)] = part
+        refused |= {full_label(combination): why for combination, why in (result.refused or {}).items()}
     reference = next(iter(profiles))
     figures = {
         (label, whose): compared for label, part in profiles.items() for whose, compared in _figures(part, stage)

@@ -13,7 +13,7 @@ from edgefl.commands.compose import Given, planner_of, scenario_of
 from edgefl.commands.profile.profile import ProfileOptions, check_wanted
 from edgefl.commands.profile.subjects import Subject, shown_round, subjects
 from edgefl.commands.progress import OnProgress, messages, silent
-from edgefl.cost import shortened
+from edgefl.cost import shorten_passes
 from edgefl.cost.fvcore_count import count_twice
 from edgefl.devices import Device
 from edgefl.errors import ScenarioError
@@ -82,8 +82,8 @@ def measure(
         machine = calibrate_here(calibration_seconds)
     rows = []
     for case in cases:
-        rows.append(_row(case, _observed(case, device, on_message), machine))
-    return Measurements(device=_described(device), machine=_machine(machine), rows=rows)
+        rows.append(_row(case, _observe_case(case, device, on_message), machine))
+    return Measurements(device=_device_name(device), machine=_machine(machine), rows=rows)
 
 
 def count(
@@ -135,7 +135,7 @@ def _works(planner: Planner, kind: str | None, stage: int | None) -> Iterator[tu
             source = setup.clients.client(subject.largest(setup))
             round = shown_round(setup, offered, subject.kind)
             work, _ = planner.work(subject.kind, round, offered, subject.variant)
-            yield subject, offered, work.fitted(source.size), source
+            yield subject, offered, work.limit_batches(source.size), source
 
 
 def _cases(planner: Planner, kind: str | None, stage: int | None, on_message: Callable[[str], None]) -> Iterator[_Case]:
@@ -144,8 +144,10 @@ def _cases(planner: Planner, kind: str | None, stage: int | None, on_message: Ca
         yield _Case(subject, offered, work, source, planner.predictor.trace(work, source))
 
 
-def _observed(case: _Case, device: torch.device, on_message: Callable[[str], None]) -> Observed:
-    return run_observed(shortened(case.work), case.source, device, lambda what: on_message(f"{case.where}: {what}"))
+def _observe_case(case: _Case, device: torch.device, on_message: Callable[[str], None]) -> Observed:
+    return run_observed(
+        shorten_passes(case.work), case.source, device, lambda what: on_message(f"{case.where}: {what}")
+    )
 
 
 def _check(case: _Case, device: torch.device) -> None:
@@ -211,7 +213,7 @@ def _flops(trace: StepTrace) -> int:
     return sum(step.forward_flops + step.backward_flops for step in trace.steps.values())
 
 
-def _described(device: torch.device) -> str:
+def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 

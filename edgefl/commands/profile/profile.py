@@ -12,9 +12,15 @@ from typing import TypeVar
 import numpy as np
 
 from edgefl.commands.cells.cells import check_jobs
-from edgefl.commands.cells.pricing import priced_beside
+from edgefl.commands.cells.pricing import parallel_pricing
 from edgefl.commands.compose import Given, at_most, commonest_device, commonest_link, planner_of, scenario_of
-from edgefl.commands.profile.schedule_totals import evaluation_totals, followed, round_totals, server_rows, stretches
+from edgefl.commands.profile.schedule_totals import (
+    client_totals,
+    evaluation_totals,
+    round_totals,
+    server_rows,
+    stretches,
+)
 from edgefl.commands.profile.subjects import Subject, rounds_of, shown_round, subjects, works_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.cost import ComputeCost, PriceRequest, price_rounds, traffic
@@ -110,11 +116,11 @@ def profile(
     others, refused = runnable(combinations, lambda combination: planner_of(combination, on_progress))
     check_wanted(wanted, [planner.setup for planner in (*planners.values(), *others.values())])
     parts = dict[str, Tables]()
-    with priced_beside(partial(_works, wanted=wanted), [*planners.values(), *others.values()], jobs):
-        own = _profiled(planners[whole.name], wanted, on_progress, whole.name)
+    with parallel_pricing(partial(_works, wanted=wanted), [*planners.values(), *others.values()], jobs):
+        own = _profile_planner(planners[whole.name], wanted, on_progress, whole.name)
         for index, (label, planner) in enumerate(others.items()):
             on_progress("combination", {"label": label, "index": index, "of": len(others)})
-            parts[label] = _profiled(planner, wanted, on_progress, label)
+            parts[label] = _profile_planner(planner, wanted, on_progress, label)
     moment: PeakMoment | Maybe = UNSET
     if timeline is not None:
         traced, moment = _timeline(planners[whole.name], own.rows, wanted)
@@ -149,7 +155,7 @@ def _works(planner: Planner, wanted: ProfileOptions) -> Iterator[PriceRequest]:
     return works_of(planner, kinds, _stages(planner.setup, wanted))
 
 
-def _profiled(planner: Planner, wanted: ProfileOptions, on_progress: OnProgress, label: str) -> Tables:
+def _profile_planner(planner: Planner, wanted: ProfileOptions, on_progress: OnProgress, label: str) -> Tables:
     setup = planner.setup
     fleet = setup.fleet
     device = with_runtime(load_device(wanted.device), fleet.runtime) if wanted.device else commonest_device(fleet)
@@ -174,7 +180,7 @@ def _profiled(planner: Planner, wanted: ProfileOptions, on_progress: OnProgress,
     server = server_rows(planner, spans, wanted.kind)
     return Tables(
         rows=rows,
-        totals=followed(planner, spans, shown, device, link) if wanted.stage is None else [],
+        totals=client_totals(planner, spans, shown, device, link) if wanted.stage is None else [],
         server_rows=server,
         round_totals=round_totals(planner, spans, server) if wanted.kind is None else [],
         evaluation_totals=evaluation_totals(server) if wanted.kind is None else [],
@@ -267,7 +273,7 @@ def _timeline(planner: Planner, rows: Sequence[ProfileRow], wanted: ProfileOptio
     subject = next(each for each in shown if each.shown_variant == row.variant)
     source = setup.clients.client(subject.largest(setup))
     work, _ = planner.work(row.kind, shown_round(setup, stage, row.kind), stage, subject.variant)
-    drawn = trace_timeline(work.fitted(source.size), source, planner.predictor.device)
+    drawn = trace_timeline(work.limit_batches(source.size), source, planner.predictor.device)
     peak = drawn.moments[drawn.peak]
     moment = PeakMoment(
         kind=row.kind,

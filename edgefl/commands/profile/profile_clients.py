@@ -88,7 +88,7 @@ def _rows(workload: Workload, stage: int | None, kind: str | None) -> list[Clien
     priced = workload.prices.on(fleet.pairs, fleet.throttling)
     found = hardest(
         workload, priced, setup.client_group[clients], fleet.pair_index[clients],
-        setup.budgets(clients), np.asarray(fleet.memory_of_device)[clients], setup.of_job(clients), stage=stage,
+        setup.budgets(clients), np.asarray(fleet.memory_of_device)[clients], setup.job_budget_mask(clients), stage=stage,
     )  # fmt: skip
     trained, samples = stage_of_works(workload), np.asarray(setup.clients.client_samples)
     costs = {work: at_hardest(setup, workload.demands[work], trained[work])
@@ -109,7 +109,7 @@ def _rows(workload: Workload, stage: int | None, kind: str | None) -> list[Clien
             out = Eligible(eligible=False, binding=None, reason="the method leaves this kind out")
             rows.append(LeftOutClient(**vars(who), **vars(turns), **vars(out)))
         else:
-            verdict = judged(found.verdicts[index])
+            verdict = round_verdict(found.verdicts[index])
             rows.append(ClientRow(**vars(who), **vars(costs[work]), **vars(verdict), **vars(turns)))
     return rows
 
@@ -127,7 +127,7 @@ def at_hardest(setup: Setup, demand: Demand, stage: int) -> AtHardest:
     )
 
 
-def judged(verdict: Verdict) -> RoundVerdict:
+def round_verdict(verdict: Verdict) -> RoundVerdict:
     """Seconds, joules and the verdict with its binding budget."""
     binding = verdict.binding
     return RoundVerdict(

@@ -20,7 +20,7 @@ from edgefl.planning.cohort_places import places
 from edgefl.planning.meta_state import shapes, shapes_alone
 from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
-from edgefl.planning.versions import ClientVersions, computed_once, final_blocks, stale
+from edgefl.planning.versions import ClientVersions, activations_address, final_blocks, stale
 from edgefl.records.profile import EvaluationTotals, RoundCost, RoundTotals, ServerRow, TotalsRow
 from edgefl.records.record import UNSET
 from edgefl.schedules import Stage, keeps
@@ -46,7 +46,7 @@ class RoundStretch:
     works: Mapping[tuple[str, Hashable], tuple[Work, str]]
     server: tuple[tuple[str, Work], ...]
 
-    def alike(self, other: RoundStretch) -> bool:
+    def is_alike(self, other: RoundStretch) -> bool:
         """Whether the rounds of ``other`` cost the same."""
 
         def server_costs(stretch: RoundStretch) -> list[Any]:
@@ -74,7 +74,7 @@ def stretches(planner: Planner, stage: int | None = None) -> list[RoundStretch]:
             if setup.participates(kind, round)
         }
         span = RoundStretch(current, round, 1, works, _server_works(setup, state, round, current) if state else ())
-        if spans and spans[-1].alike(span):
+        if spans and spans[-1].is_alike(span):
             spans[-1] = replace(spans[-1], rounds=spans[-1].rounds + 1)
         else:
             spans.append(span)
@@ -95,7 +95,7 @@ def _server_works(setup: Setup, state: ServerState, round: int, stage: Stage) ->
     with shapes_alone(setup.method, "before() and after()"):
         works = [("before", w) for w in setup.method.before(state, round)]
         works += [("after", w) for w in setup.method.after(state, round)]
-    return tuple((when, setup.staged(w, stage)) for when, w in works)
+    return tuple((when, setup.restrict_to_stage(w, stage)) for when, w in works)
 
 
 def server_rows(planner: Planner, spans: Sequence[RoundStretch], kind: str | None = None) -> list[ServerRow]:
@@ -182,7 +182,7 @@ def round_totals(planner: Planner, spans: Sequence[RoundStretch], rows: Sequence
         selected = _expected_places(setup, dict.fromkeys(kind for kind, _ in span.works))
         by_kind = {kind: dict.fromkeys(ADDED_UP, Fraction(0)) for kind in selected}
         for (kind, variant), (work, base) in span.works.items():
-            _, moved = planner.moved(work, base, span.stage, ())
+            _, moved = planner.downloads_and_traffic(work, base, span.stage, ())
             clients = setup.of_variant(kind, variant)
             places_of = selected[kind] * Fraction(len(clients), max(len(setup.of_kind(kind)), 1))
             means = _mean(planner, clients, work, base)
@@ -270,7 +270,7 @@ class _Follower:
             self.moved[f"serialised_{direction}_bytes"] += times * getattr(moved, f"serialised_{direction}_bytes")
 
 
-def followed(
+def client_totals(
     planner: Planner,
     spans: Sequence[RoundStretch],
     shown: Sequence[Subject],
@@ -290,10 +290,10 @@ def followed(
             changed: set[str] = set()
             for whose, (work, base) in span.works.items():
                 follower = followers[whose]
-                old = stale(work, span.stage, follower.client_versions.held(0), versions)
-                down, moved = planner.moved(work, base, span.stage, old)
-                follower.client_versions.sent(0, down, versions, once := computed_once(work))
-                changed.update(setup.method.changed_by(work))
+                old = stale(work, span.stage, follower.client_versions.versions_of(0), versions)
+                down, moved = planner.downloads_and_traffic(work, base, span.stage, old)
+                follower.client_versions.record_download(0, down, versions, once := activations_address(work))
+                changed.update(setup.method.changed_addresses(work))
                 follower.moves(moved, times)
                 if whose in clients:
                     again = once is not None and once not in old
@@ -311,7 +311,7 @@ def followed(
                 phases = Phases(numbers_of(payload.serialised_bytes, 0, 0.0, device, link))
                 followers[whose].spent["virtual_seconds"] += phases.seconds[0]
                 followers[whose].spent["energy_joules"] += phases.energy_joules
-                followers[whose].client_versions.sent(0, (payload,), versions)
+                followers[whose].client_versions.record_download(0, (payload,), versions)
     return [_total(subject, followers[subject.kind, subject.variant]) for subject in shown]
 
 

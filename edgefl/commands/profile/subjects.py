@@ -67,7 +67,7 @@ def works_of(planner: Planner, kinds: Sequence[str], stages: Sequence[Stage]) ->
             client, kind = subject.largest(setup), subject.kind
             round = shown_round(setup, stage, kind)
             work, base = planner.work(kind, round, stage, setup.variant_of(client))
-            yield planner.wanted(work, base, client)
+            yield planner.price_request(work, base, client)
 
 
 def _cost_of(planner: Planner, kind: str, variant: Hashable, stages: Sequence[Stage]) -> str:
@@ -75,7 +75,7 @@ def _cost_of(planner: Planner, kind: str, variant: Hashable, stages: Sequence[St
     parts = []
     for stage in stages:
         work, base = planner.work(kind, shown_round(planner.setup, stage, kind), stage, variant)
-        parts.append((base, work.passes, planner.moved(work, base, stage, ())[1]))
+        parts.append((base, work.passes, planner.downloads_and_traffic(work, base, stage, ())[1]))
     return repr(parts)
 
 

@@ -27,7 +27,7 @@ IN_WORKERS = (
 """Kinds of parts that worker processes look up; the others work in the main process."""
 
 
-def made_of(scenario: Scenario, setup: Setup, device: str) -> dict[str, object]:
+def run_fingerprint(scenario: Scenario, setup: Setup, device: str) -> dict[str, object]:
     """Everything that the records of a run depend on, but for data and weights.
 
     ``device`` is the type of device that costs were predicted for.  A changed part stops a resume.
@@ -47,7 +47,7 @@ def made_of(scenario: Scenario, setup: Setup, device: str) -> dict[str, object]:
 
 def fixed_part(scenario: Scenario) -> dict[str, object]:
     """The resolved scenario without what a resumed run may set."""
-    resolved = scenario.resolved()
+    resolved = scenario.to_data()
     for path in MAY_CHANGE:
         section, _, name = path.partition(".")
         if name:
@@ -83,7 +83,7 @@ def check_importable(scenario: Scenario, setup: Setup) -> None:
 
 def parts_of_plug_ins(scenario: Scenario, setup: Setup) -> Iterator[tuple[str, str]]:
     """``(noun, name)`` of each part of a plug-in that the scenario names or its works use."""
-    named = set(texts_of(scenario.resolved()))
+    named = set(texts_of(scenario.to_data()))
     for kind in setup.method.setting.kinds:
         if setup.method.participates(kind, 1):
             for variant in setup.method.variants[kind]:
@@ -102,7 +102,7 @@ def inputs_of(federation: Federation, weights: Mapping[str, Tensor]) -> dict[str
         if not tensor.is_meta:
             hashed.update(name.encode())
             hashed.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return {"data": federation.made_of, "initial weights": hashed.hexdigest()}
+    return {"data": federation.part_keys, "initial weights": hashed.hexdigest()}
 
 
 def report_changed_inputs(

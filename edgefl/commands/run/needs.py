@@ -44,7 +44,7 @@ def check(scenario: Scenario, on_message: Callable[[str], None], folder: Path = 
     check_devices(scenario, setup)
     check_open_files(scenario)
     check_importable(scenario, setup)
-    if federation_of(scenario, on_message).declared_only:
+    if federation_of(scenario, on_message).is_declared_only:
         raise DataError(
             f"{scenario.name} declares the shapes of its data and has no samples to train on: "
             "edgefl profile and edgefl sweep predict its cost, and --set training.mode=none simulates it"
@@ -62,7 +62,7 @@ def check(scenario: Scenario, on_message: Callable[[str], None], folder: Path = 
         for tower, source in kind.adapter_weights.items():
             described = quantised.without(kind.model)
             with errors_at(scenario, "adapter", "weights"):
-                peft_folder.read(models.on_meta(described), described, tower, source)
+                peft_folder.read_peft_folder(models.on_meta(described), described, tower, source)
     return setup
 
 
@@ -161,7 +161,7 @@ def _upload_bytes(setup: Setup, kind: str) -> int:
         for variant in setup.method.variants[kind]:
             full = setup.method.client_work(kind, first, variant)
             for stage in (schedule.stage(first),) if staged else schedule.offered:
-                work = setup.staged(full, stage)
+                work = setup.restrict_to_stage(full, stage)
                 most = max(most, sum(item.spec.bytes for payload in work.up for item in payload.items))
     return most
 
@@ -189,11 +189,11 @@ def check_updates(scenario: Scenario, setup: Setup, folder: Path, on_message: Ca
     )
     if need.bytes - memory > disk:
         field: str = scenario.round.build_policy().size
-        raise scenario.error(tuple(field.split(".")), f"{facts}; allowed: {_allowed(scenario, setup, field)}")
+        raise scenario.error(tuple(field.split(".")), f"{facts}; allowed: {_list_remedies(scenario, setup, field)}")
     on_message(f"{facts}: those beyond the memory lie in a temporary file there")
 
 
-def _allowed(scenario: Scenario, setup: Setup, field: str) -> str:
+def _list_remedies(scenario: Scenario, setup: Setup, field: str) -> str:
     """What a scenario may change so that the server holds fewer updates."""
     smaller = f"a smaller {field}"
     if not setup.method.streams:

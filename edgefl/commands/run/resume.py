@@ -13,14 +13,14 @@ from edgefl.cost import Predictor, ScratchRow
 from edgefl.errors import RunError, ScenarioError
 from edgefl.planning.setup import Setup
 from edgefl.records.host import Scratch
-from edgefl.records.reading import numbered
+from edgefl.records.reading import located_records
 from edgefl.runs import RunDirectory, comparison, comparison_sets, create_comparison, is_comparison, read_run
 from edgefl.runs.contents import read_json
-from edgefl.runs.folders import check_formats, cut_short, json_text
+from edgefl.runs.folders import check_formats, is_cut_short, json_text
 from edgefl.scenario import Scenario, load
 
 
-def reopened(folder: Path, overrides: Sequence[str]) -> list[tuple[str, Path, Scenario]]:
+def reopen_runs(folder: Path, overrides: Sequence[str]) -> list[tuple[str, Path, Scenario]]:
     """The runs of a folder, with the changes that a resumed run may have.
 
     Raises RunError for another change, for a finished run whose files changed, and for a comparison of other runs
@@ -60,13 +60,13 @@ def reopened(folder: Path, overrides: Sequence[str]) -> list[tuple[str, Path, Sc
 
 def _can_begin(folder: Path) -> bool:
     """Whether a start was cut short in a folder after it had written the scenario."""
-    return folder.is_dir() and cut_short(folder) and (folder / "scenario.yaml").is_file()
+    return folder.is_dir() and is_cut_short(folder) and (folder / "scenario.yaml").is_file()
 
 
 def sets_of(scenario: Scenario, combinations: Sequence[tuple[str, Scenario]]) -> dict[str, dict[str, object]]:
     """The compared fields of each combination, ``{label: {path: value}}``."""
     return {
-        label: {path: _value_at(combination.resolved(), path) for path in scenario.compare}
+        label: {path: _value_at(combination.to_data(), path) for path in scenario.compare}
         for label, combination in combinations
     }
 
@@ -97,7 +97,7 @@ def keep_scratch(predictor: Predictor, directory: RunDirectory, round: int, on_m
         return
     path = directory.table("scratch")
     rows = []
-    for row, where in numbered(path, Scratch):
+    for row, where in located_records(path, Scratch):
         if row.bytes < 0:
             raise RunError(f"{path.parent / where}: a kernel's scratch can't be {row.bytes} bytes; restore the file")
         if row.round <= round:

@@ -18,11 +18,11 @@ from edgefl.commands.run.fingerprint import (
     check_importable,
     fixed_part,
     inputs_of,
-    made_of,
     report_changed_inputs,
+    run_fingerprint,
 )
 from edgefl.commands.run.needs import check, check_open_files, check_updates, expect_works, memory_for_updates
-from edgefl.commands.run.resume import check_models, check_plug_in_files, keep_scratch, reopened, sets_of
+from edgefl.commands.run.resume import check_models, check_plug_in_files, keep_scratch, reopen_runs, sets_of
 from edgefl.data import Federation
 from edgefl.errors import DataError, DivergedError, RunError
 from edgefl.records.rounds import Round
@@ -31,10 +31,10 @@ from edgefl.report.facts import evaluation_of
 from edgefl.runs import (
     Run,
     RunDirectory,
-    begun,
     create_comparison,
     environment,
     is_comparison,
+    is_run,
     read_run,
 )
 from edgefl.runs.digests import changed_parts
@@ -109,7 +109,7 @@ def run(
         if output is not None:
             raise RunError("a resumed run keeps its folder: leave out --output")
         folder = Path(resume)
-        parts = reopened(folder, overrides)
+        parts = reopen_runs(folder, overrides)
     else:
         assert scenario is not None
         whole = scenario_of(scenario, overrides)
@@ -130,13 +130,13 @@ def run(
             new.close()  # other processes write there
     with nothing_left(new if part is None else None, on_progress) as on_event:
         if resume is None:
-            parts = _created(folder, whole, combinations, shared=part is not None)
+            parts = _create_folders(folder, whole, combinations, shared=part is not None)
         elif part is not None and not is_comparison(folder):
             raise RunError(f"{folder} is a single run, so there are no combinations to share: leave out --shard")
         changes = overrides if resume is not None else ()
         run_parts(share_of(parts, part), on_event, changes, jobs, address, on_round)
     finished = read_run(folder)
-    if is_comparison(folder) and (part is None or finished.finished):
+    if is_comparison(folder) and (part is None or finished.is_finished):
         draw_curves(finished)
     on_progress("done", {"folder": str(folder)})
     return finished
@@ -215,7 +215,7 @@ def run_undrawn(folder: Path, label: str, scenario: Scenario, executors: Executo
     _run_one(folder, label, scenario, executors, on_progress, (), pictures=False)
 
 
-def _created(
+def _create_folders(
     folder: Path, scenario: Scenario, combinations: Sequence[tuple[str, Scenario]], *, shared: bool = False
 ) -> list[tuple[str, Path, Scenario]]:
     if not scenario.compare:
@@ -244,7 +244,7 @@ def _run_one(
     on_message = messages(on_progress)
 
     check_plug_in_files(folder)
-    if begun(folder) and read_run(folder).finished:
+    if is_run(folder) and read_run(folder).is_finished:
         check_finished(folder)
         tidy(folder)
         return
@@ -252,17 +252,17 @@ def _run_one(
     trains = scenario.training.mode == "real"
     if trains:
         check_open_files(scenario)
-    executor = executors.of(scenario, on_message) if trains else None
+    executor = executors.executor_for(scenario, on_message) if trains else None
     setup = compose(scenario, on_message)
     check_importable(scenario, setup)  # a resumed run may set workers
-    continued = begun(folder)
+    continued = is_run(folder)
     if continued and trains:
         check_updates(scenario, setup, folder, on_message)  # another machine may go on with it
     if continued:
         if differences := changed_parts(fixed_part(load(folder / "scenario.yaml")), fixed_part(scenario)):
             raise RunError(f"{folder / 'scenario.yaml'} isn't what its comparison says: {'; '.join(differences[:5])}")
         directory = RunDirectory.open(folder)
-        if directory.finished:  # by another process, since this one looked
+        if directory.is_finished:  # by another process, since this one looked
             directory.close()
             check_finished(folder)
             return
@@ -299,7 +299,7 @@ def _run_one(
             on_round=on_round,
         )
         expect_works(executor, scenario, setup, predictor)
-        directory.made_of = made_of(scenario, setup, predictor.device)
+        directory.made_of = run_fingerprint(scenario, setup, predictor.device)
         directory.inputs = inputs_of(federation, simulation.state.tensors)
         if continued:
             report_changed_inputs(directory.check_unchanged(latest[0] if latest else 0), directory.inputs, on_message)
@@ -317,7 +317,7 @@ def _run_one(
             simulation.load_data(*latest[1:])
         if continued:
             directory.record_resume(latest[0] if latest else 0, scenario.to_yaml(), overrides, environment())
-        tracked.open(lambda: log_of(scenario.tracker.name, folder, label, scenario.resolved()))
+        tracked.open(lambda: log_of(scenario.tracker.name, folder, label, scenario.to_data()))
         for record in read_run(folder).read(Round) if scenario.tracker.name != "none" else ():
             tracked.round(record)
         clients = {kind: len(setup.of_kind(kind)) for kind in setup.clients.kinds}
@@ -327,7 +327,7 @@ def _run_one(
             with threads(1):  # more would only wait: what the server adds up is small, or workers use the cores
                 result = simulation.play(until)
         finally:
-            tracked.close(finished=simulation.over and until is None)
+            tracked.close(finished=simulation.is_over and until is None)
             gc.unfreeze()  # the next combination of a comparison needs the memory of this one
         if until is not None:
             return
@@ -335,7 +335,7 @@ def _run_one(
             federation.partition_figure(directory.path / "partition.png")
         if pictures:
             draw_curves(read_run(folder))
-        directory.finish(setup.method.exported(simulation.state) if trains else {}, result)
+        directory.finish(setup.method.exported_tensors(simulation.state) if trains else {}, result)
 
 
 def _keep_preprocessing(directory: RunDirectory, federation: Federation) -> None:
@@ -353,7 +353,7 @@ class Executors:
         self._stack, self._key = stack, ""
         self._executor: Executor | None = None
 
-    def of(self, scenario: Scenario, on_message: Callable[[str], None]) -> Executor:
+    def executor_for(self, scenario: Scenario, on_message: Callable[[str], None]) -> Executor:
         """The open executor for a scenario; closes the previous one if that doesn't suit it."""
         data, options, tokens = scenario.data, scenario.executor, scenario.model.tokens
         key = f"{data!r} {options!r} {scenario.seed} {tokens} {scenario.evaluation.clients}"

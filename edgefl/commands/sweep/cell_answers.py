@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from edgefl.commands.cells.cells import Nodes, run_cells
 from edgefl.commands.cells.workers import Cell, Outcome
-from edgefl.commands.compose import compose, predictor_of, same_results
+from edgefl.commands.compose import compose, has_same_results, predictor_of
 from edgefl.commands.progress import OnProgress, messages, silent
 from edgefl.commands.run.run import run
 from edgefl.commands.sweep.cell_row import library, row_of
@@ -22,7 +22,7 @@ from edgefl.planning.workload import Workload, workload_of
 from edgefl.records.record import UNSET
 from edgefl.records.sweep import CellCosts, TrainedCell
 from edgefl.report import facts_of
-from edgefl.runs import begun, read_run
+from edgefl.runs import is_run, read_run
 from edgefl.scenario import Scenario
 from edgefl.work import digest
 
@@ -57,7 +57,7 @@ class Answers:
         if address is not None:
             scenarios = [cell.argument[1] for cell in wanted]
             nodes = Nodes(address, scenarios, [store.folder] if store and train else [], train)
-        self._outcomes = run_cells(_computed, wanted, jobs, on_progress, nodes) if self.beside else None
+        self._outcomes = run_cells(_compute_answer, wanted, jobs, on_progress, nodes) if self.beside else None
         self._latest: Outcome | None = None
         self._of_workers: set[str] = set()
 
@@ -66,26 +66,26 @@ class Answers:
         """The cost keys of the works that were priced, here and by workers."""
         return self._of_workers | self._workloads.works
 
-    def priced(self, label: str, scenario: Scenario) -> CellCosts:
+    def cell_costs(self, label: str, scenario: Scenario) -> CellCosts:
         """The costs of a cell's row; raises what refuses it."""
         if self._outcomes is None:
-            return row_of(self._workloads.of(scenario), self._devices)
-        answer = self._of(label)
+            return row_of(self._workloads.workload_for(scenario), self._devices)
+        answer = self._answer_for(label)
         assert answer.priced is not None
         return answer.priced
 
-    def trained(self, label: str, scenario: Scenario) -> CellRun:
+    def cell_run(self, label: str, scenario: Scenario) -> CellRun:
         """The fields that a cell's run adds; raises what ended it."""
         assert self._store is not None
         if self._outcomes is None:
-            return trained(label, scenario, self._store.folder / RUNS / label, self._on_progress)
-        answer = self._of(label)
+            return run_cell(label, scenario, self._store.folder / RUNS / label, self._on_progress)
+        answer = self._answer_for(label)
         if answer.error is not None:
             raise answer.error
         assert answer.trained is not None
         return answer.trained
 
-    def _of(self, label: str) -> SweepCellAnswer:
+    def _answer_for(self, label: str) -> SweepCellAnswer:
         """The answer for a cell; cells are asked for in their order."""
         assert self._outcomes is not None
         while self._latest is None or self._latest.label != label:
@@ -119,16 +119,16 @@ class SweepCellAnswer(NamedTuple):
     error: EdgeflError | None = None
 
 
-def _computed(argument: tuple[str, Scenario, Path | None, bool], on_progress: OnProgress) -> SweepCellAnswer:
+def _compute_answer(argument: tuple[str, Scenario, Path | None, bool], on_progress: OnProgress) -> SweepCellAnswer:
     """The answer for a cell; in a worker process."""
     label, scenario, folder, unpriced = argument
     workloads = _shared_workloads()
-    priced = row_of(workloads.of(scenario), library()) if unpriced else None
+    priced = row_of(workloads.workload_for(scenario), library()) if unpriced else None
     works = workloads.untold()
     if folder is None:
         return SweepCellAnswer(works, priced)
     try:
-        return SweepCellAnswer(works, priced, trained(label, scenario, folder, on_progress))
+        return SweepCellAnswer(works, priced, run_cell(label, scenario, folder, on_progress))
     except EdgeflError as error:
         return SweepCellAnswer(works, priced, error=error)
 
@@ -160,12 +160,12 @@ class Workloads:
         self._told |= works
         return works
 
-    def of(self, scenario: Scenario) -> Workload:
+    def workload_for(self, scenario: Scenario) -> Workload:
         """The workload of this scenario object."""
         if id(scenario) in self._known:
             return self._known[id(scenario)]
         # what works cost doesn't depend on budgets; one is held, since a cell may have a million clients
-        resolved = scenario.resolved()
+        resolved = scenario.to_data()
         fleet = {name: value for name, value in resolved["fleet"].items() if name != "budgets"}
         key = digest({**resolved, "fleet": fleet, "compare": None})
         if self._latest is not None and self._latest[0] == key:
@@ -185,7 +185,7 @@ class Workloads:
         return workload
 
 
-def trained(label: str, scenario: Scenario, folder: Path, on_progress: OnProgress) -> CellRun:
+def run_cell(label: str, scenario: Scenario, folder: Path, on_progress: OnProgress) -> CellRun:
     """Run a cell in ``folder``, or resume the run of an earlier sweep, and return the fields that its row gets.
 
     A run that diverged has the metrics up to then, and ``trained.diverged`` says where it stopped.  Raises RunError if
@@ -197,7 +197,7 @@ def trained(label: str, scenario: Scenario, folder: Path, on_progress: OnProgres
             on_progress(event, facts)
 
     diverged: str | None = None
-    if (resumed := begun(folder)) and not same_results(read_run(folder).scenario, scenario.resolved()):
+    if (resumed := is_run(folder)) and not has_same_results(read_run(folder).scenario, scenario.to_data()):
         raise RunError(f"{folder} holds the run of another scenario; choose another --output")
     try:
         if resumed:

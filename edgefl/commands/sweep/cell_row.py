@@ -29,8 +29,8 @@ from edgefl.planning.workload import (
     Workload,
     binding_counts,
     counts_of,
-    evaluated,
     memory_limit_counts,
+    stage_eligibility,
 )
 from edgefl.records.record import UNSET, Maybe
 from edgefl.records.sweep import (
@@ -52,8 +52,8 @@ def row_of(workload: Workload, library: Library) -> CellCosts:
     """What a cell costs."""
     setup = workload.setup
     library = with_runtimes(library, setup.fleet.runtime)
-    holdings = DataCoverage.of(setup)
-    judged = evaluated(workload)
+    holdings = DataCoverage.from_setup(setup)
+    judged = stage_eligibility(workload)
     stages = [
         _stage_row(workload, list(turns), holdings, library)
         for _, turns in groupby(judged, key=lambda turn: turn.stage.index)
@@ -62,7 +62,7 @@ def row_of(workload: Workload, library: Library) -> CellCosts:
     ever = np.logical_or.reduce([turn.eligible for turn in judged])
     clients, rounds = len(everyone), sum(stage.rounds for stage in stages)
     hardest = min(stages, key=lambda stage: stage.eligible)
-    excluded = holdings.left(everyone, ever)
+    excluded = holdings.measure_coverage(everyone, ever)
     counts: Integers = np.sum(
         [turn.stage.rounds * counts_of(turn.work[turn.eligible], workload) for turn in judged], axis=0
     )
@@ -93,7 +93,7 @@ def row_of(workload: Workload, library: Library) -> CellCosts:
         download_bytes=_mean(workload.table["download_bytes"], counts),
         upload_bytes=_mean(workload.table["upload_bytes"], counts),
         flops=_mean(workload.table["flops"], counts),
-        energy_joules=_weighted([(stage.energy_joules, stage.rounds * stage.eligible) for stage in stages]),
+        energy_joules=_weighted_mean([(stage.energy_joules, stage.rounds * stage.eligible) for stage in stages]),
         **vars(merits(workload, judged)),
         energy_total=_energy_total(workload.setup, judged),
         stages=stages,
@@ -120,7 +120,7 @@ def merits(workload: Workload, judged: Sequence[StageEligibility]) -> Merits:
                 totals[name] += count * seats * (_mean(workload.table[name], works) or 0.0)
     return Merits(
         eligible_share=sum(count * ratio for count, ratio in zip(rounds, shares, strict=True)) / sum(rounds),
-        round_seconds=_weighted(list(zip(slowest, rounds, strict=True))),
+        round_seconds=_weighted_mean(list(zip(slowest, rounds, strict=True))),
         schedule_seconds=sum(count * (seconds or 0.0) for count, seconds in zip(rounds, slowest, strict=True)),
         schedule_client_rounds=totals["cohort"],
         schedule_download_bytes=totals["download_bytes"],
@@ -222,15 +222,15 @@ def _group(
         clients=int(clients.sum()),
         eligible=int(eligible.sum()),
         eligible_share=share(int(eligible.sum()), int(clients.sum())),
-        **vars(holdings.left(clients, eligible)),
+        **vars(holdings.measure_coverage(clients, eligible)),
         refused_by=binding_counts(first.binding[refused], budgets),
         refused_memory_by=memory_limit_counts(workload.setup.fleet.memory_of_device[no_memory]),
         peak_memory_bytes=int(workload.table["memory"][offered > 0].max(initial=0)),
-        round_seconds=_weighted(list(zip(slowest, rounds, strict=True))),
+        round_seconds=_weighted_mean(list(zip(slowest, rounds, strict=True))),
         download_bytes=_mean(workload.table["download_bytes"], works),
         upload_bytes=_mean(workload.table["upload_bytes"], works),
         flops=_mean(workload.table["flops"], works),
-        energy_joules=_weighted(list(zip(joules, rounds, strict=True))),
+        energy_joules=_weighted_mean(list(zip(joules, rounds, strict=True))),
     )
 
 
@@ -239,7 +239,7 @@ def _mean(values: Floats, counts: Integers) -> float | None:
     return float(counts @ values / counts.sum()) if counts.any() else None
 
 
-def _weighted(values: Sequence[tuple[float | None, float]]) -> float | None:
+def _weighted_mean(values: Sequence[tuple[float | None, float]]) -> float | None:
     known = [(value, weight) for value, weight in values if value is not None]
     return sum(v * w for v, w in known) / sum(w for _, w in known) if known else None
 

@@ -51,7 +51,7 @@ def numbers_of(profile: Device | Link) -> list[str]:
     return [name for name, value in values.items() if value and value != float("inf")]
 
 
-def scaled(fleet: Fleet, factors: Mapping[tuple[str, str], float], options: FleetOptions, seed: int) -> Fleet:
+def scale_fleet(fleet: Fleet, factors: Mapping[tuple[str, str], float], options: FleetOptions, seed: int) -> Fleet:
     """The fleet with these numbers multiplied, by (profile, number); the same object if that changes nothing.
 
     Clients keep their devices and links.  Budgets follow the memory of the devices.

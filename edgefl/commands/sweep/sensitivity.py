@@ -17,11 +17,11 @@ from edgefl import seeds
 from edgefl.arrays import Booleans, Floats, Integers
 from edgefl.commands.progress import OnProgress, silent
 from edgefl.commands.sweep.cell_row import merits
-from edgefl.commands.sweep.perturbed_fleets import LARGER_IS_BETTER, numbers_of, profiles_of, scaled
+from edgefl.commands.sweep.perturbed_fleets import LARGER_IS_BETTER, numbers_of, profiles_of, scale_fleet
 from edgefl.devices import Device, FleetOptions, Link
 from edgefl.devices.browsing import residual_factor
 from edgefl.errors import UnitError
-from edgefl.planning.workload import Workload, evaluated
+from edgefl.planning.workload import Workload, stage_eligibility
 from edgefl.records.record import UNSET
 from edgefl.records.sweep import Change, ChangedOrder, FigureOrder, Flip, Merits, Sensitivity
 
@@ -81,13 +81,13 @@ class Errors:
     factor: float
     of_device: Mapping[str, float] = field(default_factory=dict)
 
-    def of(self, profile: str, number: str) -> float:
+    def factor_for(self, profile: str, number: str) -> float:
         """The factor of a number of a profile."""
         return self.of_device.get(profile, self.factor) if number in OF_SECONDS else self.factor
 
     def largest(self, keys: Iterable[tuple[str, str]]) -> float:
         """The largest factor of these numbers of profiles."""
-        return max((self.of(*key) for key in keys), default=self.factor)
+        return max((self.factor_for(*key) for key in keys), default=self.factor)
 
 
 def errors_of(text: str, profiles: Mapping[str, Device | Link]) -> Errors:
@@ -210,13 +210,13 @@ def _singles(profiles: Mapping[str, Device | Link], errors: Errors) -> list[Wron
 
 def _change(number: str, where: str, keys: Sequence[tuple[str, str]], power: int, errors: Errors) -> Wrong:
     change = Change(number=number, where=where, factor=errors.largest(keys) ** power)
-    return Wrong(change, {key: errors.of(*key) ** power for key in keys})
+    return Wrong(change, {key: errors.factor_for(*key) ** power for key in keys})
 
 
 def _together(profiles: Mapping[str, Device | Link], errors: Errors, better: bool) -> Wrong:
     keys = _keys(profiles)
     factors = {
-        (name, number): errors.of(name, number) ** (1 if LARGER_IS_BETTER[number] == better else -1)
+        (name, number): errors.factor_for(name, number) ** (1 if LARGER_IS_BETTER[number] == better else -1)
         for name, number in keys
     }
     change = Change(number=ALL_BETTER if better else ALL_WORSE, where=EVERYWHERE, factor=errors.largest(keys))
@@ -229,7 +229,7 @@ def _draws(profiles: Mapping[str, Device | Link], errors: Errors) -> list[Wrong]
     changes = []
     for index in range(DRAWS):
         powers = seeds.generator(0, "sensitivity", index).uniform(-1, 1, len(keys))
-        factors = {key: float(errors.of(*key) ** power) for key, power in zip(keys, powers, strict=True)}
+        factors = {key: float(errors.factor_for(*key) ** power) for key, power in zip(keys, powers, strict=True)}
         changes.append(Wrong(drawn, factors))
     return changes
 
@@ -242,12 +242,12 @@ def _figures(cell: SensitivityCell, changes: Sequence[Wrong]) -> Floats:
     """FIGURES without and with each change: `[1 + changes, figures]`, NaN where no client takes part."""
     workload, fleet = cell.workload, cell.workload.setup.fleet
     profiles = profiles_of(fleet)
-    base = _row(merits(workload, evaluated(workload, fleet, why=False)))
+    base = _row(merits(workload, stage_eligibility(workload, fleet, why=False)))
     figures = np.tile(base, (len(changes) + 1, 1))
     for number, change in enumerate(changes, start=1):
         factors = {key: factor for key, factor in change.factors.items() if key[0] in profiles}
-        if factors and (changed := scaled(fleet, factors, cell.fleet, workload.setup.seed)) is not fleet:
-            figures[number] = _row(merits(workload, evaluated(workload, changed, why=False)))
+        if factors and (changed := scale_fleet(fleet, factors, cell.fleet, workload.setup.seed)) is not fleet:
+            figures[number] = _row(merits(workload, stage_eligibility(workload, changed, why=False)))
     return figures
 
 

@@ -16,7 +16,7 @@ from edgefl.files import read_regular, replacing
 from edgefl.records.record import fields_of
 from edgefl.records.sweep import CellCosts, CellRow, RefusedCell, read_cell
 from edgefl.report.console import csv_text
-from edgefl.runs.durable import append_file, locked, writing
+from edgefl.runs.durable import append_file, lock_folder, writing
 from edgefl.runs.tables import mend
 from edgefl.scenario import Scenario
 from edgefl.work import digest
@@ -52,7 +52,7 @@ class SweepRows:
             # options, and those that were trained on the format of their runs
             label: digest(
                 {
-                    **s.resolved(),
+                    **s.to_data(),
                     **({"plug_ins": files} if files else {}),
                     "executor": s.executor.device_type,
                     "run_format": RUN_FORMAT,
@@ -72,7 +72,7 @@ class SweepRows:
             raise RunError(f"{folder} already holds files ({others[0]}, ...); choose another folder")
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        lock = locked(self.path.parent)
+        lock = lock_folder(self.path.parent)
         if lock is not None:
             weakref.finalize(self, lock.close)
         with writing(self.path):
@@ -133,7 +133,7 @@ class SweepRows:
             self._refused.pop(row.label, None)
             self.known[row.label] = row
 
-    def merged(self, labels: Sequence[str], *, trained: bool) -> list[Row] | None:
+    def merge_shards(self, labels: Sequence[str], *, trained: bool) -> list[Row] | None:
         """The rows of all ``labels`` if all shards have them, else None; they are then in ``sweep.jsonl``."""
         lines = self._read()
         rows = [self.known.get(label) or self._refused.get(label) for label in labels]
@@ -169,18 +169,18 @@ class SweepRows:
 
 def sweep_csv(rows: Iterable[Row]) -> str:
     """Rows as CSV; the names of nested fields are joined by dots."""
-    return csv_text([flattened(row.to_data()) for row in rows])
+    return csv_text([flatten_row(row.to_data()) for row in rows])
 
 
-def flattened(value: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+def flatten_row(value: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """A row without nesting: ``stage2.kinds.image.eligible_share``; lists are JSON."""
     flat: dict[str, object] = {}
     for name, item in value.items():
         if name == "stages" and not prefix and isinstance(item, list):
             for stage in item:
-                flat |= flattened(stage, f"stage{stage['stage']}.")
+                flat |= flatten_row(stage, f"stage{stage['stage']}.")
         elif isinstance(item, Mapping):
-            flat |= flattened(item, f"{prefix}{name}.")
+            flat |= flatten_row(item, f"{prefix}{name}.")
         else:
             flat[prefix + name] = json.dumps(item) if isinstance(item, list) else item
     return flat
@@ -208,7 +208,7 @@ def check_value(name: str, *, train: bool) -> None:
 
 def values_of(rows: Sequence[Row], name: str) -> list[float | None]:
     """The field of each row, None if a row lacks it.  Raises UnknownName if no row has it as a number."""
-    flat = [flattened(row.to_data()) for row in rows]
+    flat = [flatten_row(row.to_data()) for row in rows]
     if not any(_number(row.get(name)) is not None for row in flat):
         known = dict.fromkeys(key for row in flat for key, value in row.items() if _number(value) is not None)
         if name in NUMBERS:

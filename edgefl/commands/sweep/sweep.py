@@ -134,7 +134,7 @@ def sweep(
             row = store.known.get(label) if store and label not in refused else None
             with refusing(label, refused, expanded):
                 if row is None and label not in refused:
-                    row = CellRow(**vars(head), **vars(answers.priced(label, variant)))
+                    row = CellRow(**vars(head), **vars(answers.cell_costs(label, variant)))
                     if store:
                         store.add(row)
             if row is None:
@@ -144,7 +144,7 @@ def sweep(
                 continue
             if train and store and not row.trained:
                 try:
-                    row = replace(row, **answers.trained(label, variant)._asdict())
+                    row = replace(row, **answers.cell_run(label, variant)._asdict())
                     store.add(row)
                 except Exception as error:
                     if not answers.beside:
@@ -157,7 +157,7 @@ def sweep(
         failure.exit_code = max(getattr(error, "exit_code", 1) for error in failures.values())
         raise failure
     if store and part is not None:
-        whole_rows = store.merged([label for label, _ in expanded.cells], trained=train)
+        whole_rows = store.merge_shards([label for label, _ in expanded.cells], trained=train)
         if whole_rows is None:
             left = "the table of all rows: the same command without --shard, when all shards have ended"
             on_progress("prepare", {"what": f"shard {shard} has ended; {left}"})
@@ -171,7 +171,7 @@ def sweep(
     runnable = [(label, variant) for label, variant in expanded.cells if label not in refused]
     order: Sensitivity | Maybe = UNSET
     if sensitivity_to is not None:
-        cells = [SensitivityCell(label, variant.fleet, workloads.of(variant)) for label, variant in runnable]
+        cells = [SensitivityCell(label, variant.fleet, workloads.workload_for(variant)) for label, variant in runnable]
         order = sensitivity(cells, sensitivity_to, on_progress)
         if store:
             text = json.dumps(order.to_data(), indent=1, allow_nan=False)
@@ -223,7 +223,7 @@ def _check_trainable(grid: Grid, refused: dict[str, str], on_progress: OnProgres
         if label in refused:
             continue
         with refusing(label, refused, grid):
-            if federation_of(scenario, on_message).declared_only:
+            if federation_of(scenario, on_message).is_declared_only:
                 break
             check(scenario, on_message)
     else:
@@ -235,7 +235,7 @@ def _columns(grid: Grid) -> dict[str, dict[str, object]]:
     """The columns of each cell that tell what it sets: one for each axis, for one of mappings those that differ."""
     sets = {
         label: {path: value_at(data, key) for path, key in zip(grid.paths, grid.keys, strict=True)}
-        for label, data in ((label, variant.resolved()) for label, variant in grid.cells)
+        for label, data in ((label, variant.to_data()) for label, variant in grid.cells)
     }
     return columns_of(sets, own=("method", "schedule"), kept=grid.paths)
 

@@ -16,12 +16,12 @@ from edgefl.commands.cells.workers import Cell, Outcome
 from edgefl.commands.compose import predictor_of
 from edgefl.commands.progress import OnProgress, messages
 from edgefl.commands.run.needs import check
-from edgefl.commands.tune.draws import distributions, drawn, number_at
-from edgefl.commands.tune.halving import batches_of, fitted, going_on
+from edgefl.commands.tune.draws import distributions, draw_settings, number_at
+from edgefl.commands.tune.halving import batches_of, going_on, pad_rungs
 from edgefl.commands.tune.trial_run import Advance, Reached
 from edgefl.commands.tune.trial_store import TRIALS, Ended, StoredTrial, TrialStore, mean_of
 from edgefl.errors import EdgeflError, RunError, ScenarioError
-from edgefl.planning.workload import binding_counts, evaluated, workload_of
+from edgefl.planning.workload import binding_counts, stage_eligibility, workload_of
 from edgefl.records import UNSET
 from edgefl.records.tune import Widening
 from edgefl.runs.contents import CHECKPOINTS
@@ -105,14 +105,14 @@ class TuneSearch:
                 del fixed[: ceil(len(of_batch) / 3)]
                 return batch
             third, left = divmod(len(of_batch), 3)
-            found = drawn(
+            found = draw_settings(
                 self.space, self.store.trials, self.task.base.seed, lower=self.task.lower, first=self.first,
                 fixed=fixed[third] if not left and third < len(fixed) else None,
             )  # fmt: skip
             if found is None:
                 self.exhausted = True
                 continue
-            refused, rungs = self._admitted(self.settings(found))
+            refused, rungs = self._check_settings(self.settings(found))
             self.store.add(found, distributions(self.space), number, rungs, refused)
             if refused is not None:
                 self.on_progress("prepare", {"what": f"trial {len(self.store.trials) - 1} is refused: {refused}"})
@@ -137,7 +137,7 @@ class TuneSearch:
             for each in self.space
         }
 
-    def _admitted(self, settings: Mapping[str, Any]) -> tuple[str | None, tuple[int, ...]]:
+    def _check_settings(self, settings: Mapping[str, Any]) -> tuple[str | None, tuple[int, ...]]:
         """Why a trial is refused, None if it isn't, and its rungs."""
         on_message = messages(self.on_progress)
         try:
@@ -149,13 +149,13 @@ class TuneSearch:
             if error.exit_code != EdgeflError.exit_code or isinstance(error, RunError):
                 raise
             return reason(error), ()
-        judged = evaluated(workload)
+        judged = stage_eligibility(workload)
         if not any(turn.eligible.any() for turn in judged):
             counts = binding_counts(judged[0].binding, setup.fleet.budget_names)
             of = int(np.sum(judged[0].binding >= 0))
             refuse = " and ".join(f"{name} {count}" for name, count in counts.items())
             return f"no budget admits it: of {of} clients, by what refuses them, {refuse}", ()
-        return None, fitted(setup.schedule.rounds, scenario.evaluation.every, self.task.rungs)
+        return None, pad_rungs(setup.schedule.rounds, scenario.evaluation.every, self.task.rungs)
 
     def _halve(self, batch: Sequence[StoredTrial], run: Run) -> None:
         """Play the trials of a batch from rung to rung, and write what each gave."""
@@ -164,7 +164,7 @@ class TuneSearch:
         rounds, diverged = dict[int, tuple[int, ...]](), dict[int, str]()
         alive = [trial.number for trial in batch]
         for rung in range(self.task.rungs):
-            reached = self._reached(alive, rung, run)
+            reached = self._play_rung(alive, rung, run)
             for number, each in reached.items():
                 scores[number].append(tuple(one.score for one in each))
                 took[number] += sum(one.seconds for one in each)
@@ -185,7 +185,7 @@ class TuneSearch:
             for seed in self.task.seeds:  # no trial goes on later, and they take much of the disk
                 shutil.rmtree(self.folder(n, seed) / CHECKPOINTS, ignore_errors=True)
 
-    def _reached(self, numbers: Sequence[int], rung: int, run: Run) -> dict[int, list[Reached]]:
+    def _play_rung(self, numbers: Sequence[int], rung: int, run: Run) -> dict[int, list[Reached]]:
         """What the runs of these trials give at a rung, by seed.  Raises what ends a run other than divergence."""
         cells, several = [], len(self.task.seeds) > 1
         for number in numbers:
@@ -225,7 +225,7 @@ class TuneSearch:
             side = each.edge(value)
             if side is None:
                 continue
-            wider, after = each.widened(side), sum(trial.refused is None for trial in self.store.trials)
+            wider, after = each.widen(side), sum(trial.refused is None for trial in self.store.trials)
             old, new = (each.low, wider.low) if side == "lower" else (each.high, wider.high)
             errors = span_errors(self.task.base, wider, new)
             why_not = reason(errors[0]) if errors else "there is nothing beyond" if new == old else None
@@ -235,7 +235,7 @@ class TuneSearch:
             ))  # fmt: skip
             if why_not is None:
                 self.space[i] = wider
-                self.beyond.append((wider, each.added(wider)))
+                self.beyond.append((wider, each.added_interval(wider)))
 
     def best(self, trials: Sequence[StoredTrial]) -> StoredTrial | None:
         """The best trial: of those that got furthest without diverging the one with the best score."""

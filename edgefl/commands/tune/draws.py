@@ -57,7 +57,7 @@ def distributions(space: Sequence[Searched]) -> dict[str, Any]:
     return found
 
 
-def drawn(
+def draw_settings(
     space: Sequence[Searched],
     trials: Sequence[StoredTrial],
     seed: int,
@@ -79,7 +79,7 @@ def drawn(
             return found
     for again in range(TIMES):
         key = seeds.key(seed, "tune", number, again)
-        found = _rounded(space, _asked(space, trials, key, lower, first, fixed if not again else None))
+        found = _settings_from(space, _ask_sampler(space, trials, key, lower, first, fixed if not again else None))
         if found not in known:
             return found
     sizes = [each.size for each in space if each.size is not None]
@@ -107,14 +107,14 @@ def number_at(span: NumberRange, low: float, high: float, share: float) -> int |
     return span.setting(round(number) if span.whole else number)
 
 
-def _rounded(space: Sequence[Searched], params: Mapping[str, Any]) -> dict[str, Any]:
+def _settings_from(space: Sequence[Searched], params: Mapping[str, Any]) -> dict[str, Any]:
     return {
         each.name: each.setting(params[each.name]) if isinstance(each, NumberRange) else params[each.name]
         for each in space
     }
 
 
-def _asked(
+def _ask_sampler(
     space: Sequence[Searched],
     trials: Sequence[StoredTrial],
     key: int,
@@ -129,14 +129,14 @@ def _asked(
     )
     with quiet():
         study = library.create_study(direction="minimize" if lower else "maximize", sampler=sampler)
-        study.add_trials([_known(each, given) for each in trials])
+        study.add_trials([_optuna_trial(each, given) for each in trials])
         if fixed:
             study.enqueue_trial(dict(fixed))
         found: dict[str, Any] = study.ask(given).params
     return found
 
 
-def _known(trial: StoredTrial, given: Mapping[str, Any]) -> Any:
+def _optuna_trial(trial: StoredTrial, given: Mapping[str, Any]) -> Any:
     """A trial as the sampler sees it: refused and diverged ones without a score are the worst."""
     library = optuna()
     state, states = {}, library.trial.TrialState

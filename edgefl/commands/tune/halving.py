@@ -35,7 +35,7 @@ def rungs_of(rounds: int, every: int) -> tuple[int, ...]:
     return tuple(rungs)
 
 
-def fitted(rounds: int, every: int, count: int) -> tuple[int, ...]:
+def pad_rungs(rounds: int, every: int, count: int) -> tuple[int, ...]:
     """``rungs_of`` as ``count`` rungs, for a trial with another number of rounds: the first ones are repeated."""
     rungs = rungs_of(rounds, every)[-count:]
     return (rungs[0],) * (count - len(rungs)) + rungs

@@ -13,7 +13,7 @@ from edgefl.commands.run.run import Executors, run_until
 from edgefl.errors import DivergedError
 from edgefl.records import UNSET, Maybe, Record, part_of
 from edgefl.records.rounds import EarlyStop, Metrics, Round
-from edgefl.runs import begun, read_run
+from edgefl.runs import is_run, read_run
 from edgefl.scenario import Scenario
 
 
@@ -47,12 +47,12 @@ class ScoredRound(Record):
 
 
 def in_worker(argument: Advance, on_progress: OnProgress) -> Reached:
-    """``advanced`` in a worker process."""
+    """``advance_run`` in a worker process."""
     with ExitStack() as stack:
-        return advanced(argument, Executors(stack), on_progress)
+        return advance_run(argument, Executors(stack), on_progress)
 
 
-def advanced(argument: Advance, executors: Executors, on_progress: OnProgress) -> Reached:
+def advance_run(argument: Advance, executors: Executors, on_progress: OnProgress) -> Reached:
     """Play a run up to a round, unless it was played already, and read what it scored there."""
     folder, label, scenario, until, metric = argument
     began = time.monotonic()
@@ -60,13 +60,13 @@ def advanced(argument: Advance, executors: Executors, on_progress: OnProgress) -
     def on_event(event: str, facts: Mapping[str, Any]) -> None:
         on_progress(event, {**facts, "rounds": until} if event == "start" else facts)
 
-    played = _played(folder)
+    played = _played_rounds(folder)
     if not played or not (played[-1].round >= until or played[-1].stopped or played[-1].diverged is True):
         try:
             run_until(folder, label, scenario, until, executors, on_event)
         except DivergedError:
             pass  # its last round says so
-        played = _played(folder)
+        played = _played_rounds(folder)
     seconds = time.monotonic() - began
     rounds = [each for each in played if each.round <= until]
     last = rounds[-1]
@@ -77,5 +77,5 @@ def advanced(argument: Advance, executors: Executors, on_progress: OnProgress) -
     return Reached(metrics[kind][name], last.round, None, seconds)
 
 
-def _played(folder: Path) -> list[ScoredRound]:
-    return list(read_run(folder).read(ScoredRound)) if begun(folder) else []
+def _played_rounds(folder: Path) -> list[ScoredRound]:
+    return list(read_run(folder).read(ScoredRound)) if is_run(folder) else []

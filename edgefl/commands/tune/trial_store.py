@@ -13,7 +13,7 @@ from typing import Any
 from edgefl.errors import RunError
 from edgefl.files import read_regular
 from edgefl.runs.digests import changed_parts
-from edgefl.runs.durable import locked, writing
+from edgefl.runs.durable import lock_folder, writing
 from edgefl.runs.tables import mend
 
 JOURNAL = "optuna.journal"
@@ -85,7 +85,7 @@ class TrialStore:
             if others and not self.path.exists():
                 raise RunError(f"{folder} already holds files ({others[0]}, ...); choose another folder")
             folder.mkdir(parents=True, exist_ok=True)
-        self._lock = locked(folder)  # until this object goes
+        self._lock = lock_folder(folder)  # until this object goes
         with writing(self.path):
             self.path.touch()
             read_regular(self.path)  # a pipe or a device might never end
@@ -98,7 +98,7 @@ class TrialStore:
             )
             self._id = self._study(lower)
             self._check_same(made_of)
-            self.trials = [self._stored(each) for each in self._storage.get_all_trials(self._id)]
+            self.trials = [self._stored_trial(each) for each in self._storage.get_all_trials(self._id)]
         except (KeyError, IndexError, ValueError, TypeError, AttributeError, AssertionError) as error:
             raise RunError(
                 f"{self.path} isn't the journal of a search ({type(error).__name__}: {error}); choose another folder"
@@ -135,7 +135,7 @@ class TrialStore:
                 "undo that, or choose another folder"
             )
 
-    def _stored(self, trial: Any) -> StoredTrial:
+    def _stored_trial(self, trial: Any) -> StoredTrial:
         attributes = trial.user_attrs
         ended = attributes.get("ended") if trial.state.is_finished() else None
         return StoredTrial(

@@ -17,7 +17,7 @@ from edgefl.commands.run.run import Executors
 from edgefl.commands.tune.batches import Run, TrialTask, TuneSearch
 from edgefl.commands.tune.draws import optuna, quiet
 from edgefl.commands.tune.halving import rungs_of
-from edgefl.commands.tune.trial_run import Advance, Reached, advanced, in_worker
+from edgefl.commands.tune.trial_run import Advance, Reached, advance_run, in_worker
 from edgefl.commands.tune.trial_store import TrialStore
 from edgefl.commands.tune.tuning_answer import SPLIT, answer_of
 from edgefl.cost import metric_names
@@ -30,7 +30,7 @@ from edgefl.runs.folders import free_folder, json_text
 from edgefl.scenario import Scenario
 from edgefl.scenario.search_space import (
     Searched,
-    searched_of,
+    parse_search_space,
     with_fields,
 )
 
@@ -87,14 +87,14 @@ def tune(
     check_jobs(jobs)
     optuna()  # before data are read
     whole = scenario_of(scenario, overrides)
-    space = searched_of(whole, search)
+    space = parse_search_space(whole, search)
     folder = None if output is None else Path(output)
-    result = tuned(whole, space, trials, folder, metric=metric, seeds=seeds, jobs=jobs, on_progress=on_progress)
+    result = tune_scenario(whole, space, trials, folder, metric=metric, seeds=seeds, jobs=jobs, on_progress=on_progress)
     on_progress("done", {"folder": result.folder})
     return result
 
 
-def tuned(
+def tune_scenario(
     scenario: Scenario,
     space: Sequence[Searched],
     trials: int,
@@ -118,7 +118,7 @@ def tuned(
     on_progress("prepare", {"what": f"preparing {scenario.name}"})
     told = _task(scenario, metric, seeds, on_progress)
     made_of = {
-        "scenario": fixed_part(told.base), "search": {each.name: each.told for each in space}, "metric": told.metric,
+        "scenario": fixed_part(told.base), "search": {each.name: each.canonical_text for each in space}, "metric": told.metric,
         "trials": trials, "seeds": seeds, "plug-in files": registry.plug_in_files(), "run format": RUN_FORMAT,
     }  # fmt: skip
     with ExitStack() as held, quiet():
@@ -131,7 +131,7 @@ def tuned(
         executors = Executors(stack)
 
         def here(argument: Advance, on_event: OnProgress) -> Reached:
-            return advanced(argument, executors, on_event)
+            return advance_run(argument, executors, on_event)
 
         if run is None:
             run = stack.enter_context(kept_workers(here if jobs == 1 else in_worker, jobs, on_progress))

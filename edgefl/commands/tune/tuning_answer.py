@@ -105,7 +105,7 @@ def _at_edge(search: TuneSearch, best: StoredTrial) -> list[AtEdge]:
         side: Side | None = each.edge(value)
         if side is None:
             continue
-        where = f"the {side} edge of {each.told}" if isinstance(each, NumberRange) else "an end of its list"
+        where = f"the {side} edge of {each.canonical_text}" if isinstance(each, NumberRange) else "an end of its list"
         text = f"{each.name} = {value:g} is at {where}: what lies beyond wasn't tried"
         found.append(AtEdge(path=each.name, side=side, value=value, text=text))
     return found

@@ -139,7 +139,7 @@ class RuleCheck:
             if self.first is None:
                 self.first = BrokenRule(where=where, values=dict(offence))
 
-    def told(self) -> CheckedRule:
+    def checked_rule(self) -> CheckedRule:
         """The rule and what was found."""
         return CheckedRule(
             name=self.name, says=self.says, records=self.records, broken=self.broken, first=self.first, note=self.note
@@ -165,7 +165,7 @@ class LedgerFacts:
     """Rounds of the schedule, all of which a run plays unless a metric ends it early; None if they aren't known."""
 
 
-def close(a: float, b: float, scale: float = 0.0) -> bool:
+def is_close(a: float, b: float, scale: float = 0.0) -> bool:
     """Whether two figures are equal but for the order of sums; ``scale``: the size of the terms of a difference."""
     return isclose(a, b, rel_tol=CLOSE, abs_tol=CLOSE * abs(scale))
 
@@ -185,7 +185,7 @@ def _bytes(record: CheckedFlight) -> Values | None:
     return None
 
 
-def _delivered(record: CheckedFlight) -> Values | None:
+def _delivery_offence(record: CheckedFlight) -> Values | None:
     finished = record.outcome in ARRIVED
     for direction, arrived in zip(DIRECTIONS, (record.phase in ("compute", "upload", None), finished), strict=True):
         names = (f"carried_{direction}_bytes", f"lost_{direction}_bytes", f"serialised_{direction}_bytes")
@@ -200,7 +200,7 @@ def _phases(record: CheckedFlight) -> Values | None:
     ends = PHASES.index(phase) if phase in PHASES else -1
     later = any(s != 0 for s in seconds[max(ends, 0) :]) or (ends < 3 and record.carried_upload_bytes != 0)
     whole = ends >= 0 and (phase is None) == (record.outcome in ARRIVED)
-    if whole and not later and min(seconds) >= 0 and close(fsum(seconds), record.virtual_seconds):
+    if whole and not later and min(seconds) >= 0 and is_close(fsum(seconds), record.virtual_seconds):
         return None
     return _values(record, "outcome", "phase", *SECONDS, "virtual_seconds", "carried_upload_bytes")
 
@@ -256,7 +256,7 @@ class Ledger:
         self.location = where
         number, started = record.round, record.started_virtual_seconds
         ended = started + record.virtual_seconds
-        follows = number == len(self.spans) + 1 and close(started, self.now, self.now) and ended >= started
+        follows = number == len(self.spans) + 1 and is_close(started, self.now, self.now) and ended >= started
         follows = follows and self.stopped is None
         offence = None if follows else _values(record, "round", "started_virtual_seconds", "virtual_seconds")
         self.stopped = None if record.stopped is UNSET else record.stopped
@@ -335,7 +335,7 @@ class Ledger:
             found = getattr(result.totals, name)
             total = 0 if found is UNSET else found
             self.checks["totals"].count(None if _same(total, value) else {name: total, "sum of rounds": value}, where)
-        consistent = close(result.virtual_seconds, self.now) and result.rounds == len(self.spans)
+        consistent = is_close(result.virtual_seconds, self.now) and result.rounds == len(self.spans)
         seen = {**_values(result, "rounds", "virtual_seconds"), "rounds seen": len(self.spans), "ended": self.now}
         self.checks["totals"].count(None if consistent else seen, where)
         wanted = len(self.spans) if self.facts.rounds is None else self.facts.rounds
@@ -346,7 +346,7 @@ class Ledger:
         if not whole:
             self.checks["rounds"].count(ended, where)
 
-    def closed(self) -> list[RuleCheck]:
+    def finish_checks(self) -> list[RuleCheck]:
         """The checks of all records, with notes on the rules that don't apply."""
         if not self.facts.gated:
             self.checks["refused"].note = "the gate refuses no client"
@@ -366,7 +366,7 @@ class Ledger:
 
     def _client(self, record: CheckedFlight, where: str) -> None:
         checks = self.checks
-        for name, rule in (("bytes", _bytes), ("delivered", _delivered), ("phases", _phases)):
+        for name, rule in (("bytes", _bytes), ("delivered", _delivery_offence), ("phases", _phases)):
             self._count(checks[name], rule(record), record, where)
         self._count(checks["clock"], self._clock(record), record, where)
         began, ended, client = record.dispatched_virtual_seconds, record.ended_virtual_seconds, record.client
@@ -387,11 +387,11 @@ class Ledger:
             spent = [getattr(record, name) for name in SECONDS]
             least, most = (fsum(p * s for p, s in zip(powers, spent, strict=True)) for powers in watts)
             joules = record.energy_joules
-            within = least <= joules <= most or close(least, joules) or close(joules, most)
+            within = least <= joules <= most or is_close(least, joules) or is_close(joules, most)
             offence = None if within else {**_values(record, "energy_joules"), "power times time": most}
         self._count(checks["energy"], offence, record, where)
         if self.facts.gated and (verdicts := self.verdicts.get(client)) is not None:
-            self._count(checks["refused"], self._refused(verdicts, record.base_round), record, where)
+            self._count(checks["refused"], self._verdict_offence(verdicts, record.base_round), record, where)
 
     @staticmethod
     def _count(check: RuleCheck, offence: Values | None, record: CheckedFlight, where: str) -> None:
@@ -402,12 +402,12 @@ class Ledger:
         base = self.spans.get(record.base_round, (inf, -inf))
         slack = CLOSE * self.now
         dispatched = base[0] - slack <= began <= base[1] + slack and record.base_round <= record.round
-        if began <= ended <= self.now + slack and dispatched and close(began + record.virtual_seconds, ended):
+        if began <= ended <= self.now + slack and dispatched and is_close(began + record.virtual_seconds, ended):
             return None
         names = ("base_round", "dispatched_virtual_seconds", "ended_virtual_seconds", "virtual_seconds")
         return {**_values(record, *names), "round ended": self.now}
 
-    def _refused(self, verdicts: Sequence[tuple[int, bool]], dispatched: int) -> Values | None:
+    def _verdict_offence(self, verdicts: Sequence[tuple[int, bool]], dispatched: int) -> Values | None:
         """The offence if no verdict that was valid at dispatch made the client eligible."""
         valid = [eligible for round, eligible in verdicts if round <= dispatched][-1:]
         if self.facts.anew:
@@ -480,7 +480,7 @@ class Ledger:
 
 
 def _same(a: float, b: float) -> bool:
-    return a == b if isinstance(a, int) and isinstance(b, int) else close(a, b)
+    return a == b if isinstance(a, int) and isinstance(b, int) else is_close(a, b)
 
 
 OWN_SUMS = ("samples", "download_bytes", "serialised_download_bytes", "forward_flops", "energy_joules")
@@ -496,7 +496,7 @@ def check_scored(
         found: dict[str, float] = {"scored": len(own)}
         found |= {name: fsum(getattr(client, name) for client in own) for name in OWN_SUMS}
         sums = {name: getattr(row, name) for name in found}
-        wrong: dict[str, object] = {name: value for name, value in sums.items() if not close(value, found[name])}
+        wrong: dict[str, object] = {name: value for name, value in sums.items() if not is_close(value, found[name])}
         for name, given in row.metrics.items():
             scores = [(None if c.metrics is UNSET else c.metrics.get(name), c.samples) for c in own]
             for part, expected in _distribution(scores).items():
@@ -533,4 +533,4 @@ def _distribution(scores: Sequence[tuple[float | None, int]]) -> dict[str, float
 def _same_score(given: float | None, expected: float | None) -> bool:
     if given is None or expected is None:
         return given is expected
-    return close(given, expected, 1.0)  # scores are shares
+    return is_close(given, expected, 1.0)  # scores are shares

@@ -43,20 +43,20 @@ def verify(path: str | os.PathLike[str]) -> Verified:
     """
     run = read_run(path)
     parts = run.runs or {run.name: run}
-    runs = {label: _verified(part) for label, part in parts.items()}
+    runs = {label: _verify_run(part) for label, part in parts.items()}
     return Verified(folder=str(path), valid=all(report.valid for report in runs.values()), runs=runs)
 
 
-def _verified(run: Run) -> VerifiedRun:
+def _verify_run(run: Run) -> VerifiedRun:
     ledger = Ledger(_facts(scenario_of_run(run.path)))
     _check_records(run, ledger)
-    checks = [*ledger.closed(), *file_checks(run, ledger.last_diverged)]
+    checks = [*ledger.finish_checks(), *file_checks(run, ledger.last_diverged)]
     return VerifiedRun(
         folder=str(run.path),
-        finished=run.finished,
+        finished=run.is_finished,
         valid=not any(check.broken for check in checks),
         rounds=len(ledger.spans),
-        checks=[check.told() for check in checks],
+        checks=[check.checked_rule() for check in checks],
     )
 
 
@@ -80,7 +80,7 @@ def _check_lines(run: Run, ledger: Ledger) -> None:
         ledger.round(record, where, flights.before(record.round + 1))
         if record.client_metrics:
             check_scored(ledger.checks["scored"], record.round, record.client_metrics, where, scored)
-    if run.finished:
+    if run.is_finished:
         _strays(ledger, flights.before(None), scores.before(None))
         result = run.read_file(FinalSummary)
         assert result is not None
@@ -152,7 +152,7 @@ FILE_RULES = {
 def file_checks(run: Run, last_diverged: bool) -> list[RuleCheck]:
     """The checks of FILE_RULES on a run; ``last_diverged`` is the last round's mark."""
     checks = {name: RuleCheck(name, says) for name, says in FILE_RULES.items()}
-    _check_finished(run, checks["files"]) if run.finished else _check_unfinished(run, checks["files"])
+    _check_finished(run, checks["files"]) if run.is_finished else _check_unfinished(run, checks["files"])
     _check_weights(run, last_diverged, checks["weights"])
     return list(checks.values())
 
@@ -196,7 +196,7 @@ def _check_kept(run: Run, check: RuleCheck) -> None:
 
 
 def _check_weights(run: Run, last_diverged: bool, check: RuleCheck) -> None:
-    if not run.finished:
+    if not run.is_finished:
         check.note = "not finished"
         return
     try:

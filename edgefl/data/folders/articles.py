@@ -11,8 +11,8 @@ import numpy as np
 
 from edgefl.data.collection import Collection, FolderRequest, FolderSet
 from edgefl.data.folders.arrow import hub_tables
-from edgefl.data.folders.places import PublishedDataset, located, report_left_out
-from edgefl.data.folders.rows import class_number, lines, named_rows, numbered_in_order, rows
+from edgefl.data.folders.places import PublishedDataset, folder_with_all, report_left_out
+from edgefl.data.folders.rows import class_number, lines, named_rows, number_by_appearance, rows
 from edgefl.errors import DataError
 
 AG_NEWS = PublishedDataset(
@@ -52,17 +52,17 @@ LabelledTexts = list[tuple[str, int, int]]
 
 def ag_news(wanted: FolderRequest) -> Collection:
     """AG News: 120,000 training and 7,600 test texts in four classes; a text is the title and the description."""
-    folder = located(wanted.folder, "train.csv", "test.csv")
+    folder = folder_with_all(wanted.folder, "train.csv", "test.csv")
     labelled: LabelledTexts = []
     if folder is None:
         tables = hub_tables(wanted.folder, AG_NEWS.name)
         if not tables:
-            raise AG_NEWS.wrong(wanted.folder)
+            raise AG_NEWS.content_error(wanted.folder)
         for split, table in tables.items():
             for index, (text, label) in enumerate(zip(table.column("text"), table.column("label"), strict=True)):
                 where = f"{table.files[0]}: row {index}"
                 labelled.append((str(text or "").strip(), class_number(str(label), len(NEWS), where), split))
-        return _collected(AG_NEWS, NEWS, labelled, wanted)
+        return _text_collection(AG_NEWS, NEWS, labelled, wanted)
     classes = NEWS
     if (folder / "classes.txt").is_file():
         classes = tuple(name for line in lines(folder / "classes.txt") if (name := line.strip()))
@@ -76,15 +76,15 @@ def ag_news(wanted: FolderRequest) -> Collection:
                 raise DataError(f"{folder / name}:{line}: {len(row)} fields; expected class, title and description")
             label = class_number(row[0], len(classes), f"{folder / name}:{line}", first=1)
             labelled.append((" ".join(part.strip() for part in row[1:] if part.strip()), label, split))
-    return _collected(AG_NEWS, classes, labelled, wanted)
+    return _text_collection(AG_NEWS, classes, labelled, wanted)
 
 
 def medical_abstracts(wanted: FolderRequest) -> Collection:
     """Medical Abstracts: 11,550 training and 2,888 test texts in five classes of conditions."""
     files = ("medical_tc_train.csv", "medical_tc_test.csv")
-    folder = located(wanted.folder, *files)
+    folder = folder_with_all(wanted.folder, *files)
     if folder is None:
-        raise MEDICAL_ABSTRACTS.wrong(wanted.folder)
+        raise MEDICAL_ABSTRACTS.content_error(wanted.folder)
     classes = CONDITIONS
     if (names := folder / "medical_tc_labels.csv").is_file():
         labels = [(row["condition_label"], row["condition_name"])
@@ -97,7 +97,7 @@ def medical_abstracts(wanted: FolderRequest) -> Collection:
         for line, row in named_rows(folder / name, ("condition_label", "medical_abstract")):
             label = class_number(row["condition_label"], len(classes), f"{folder / name}:{line}", first=1)
             labelled.append((row["medical_abstract"].strip(), label, split))
-    return _collected(MEDICAL_ABSTRACTS, classes, labelled, wanted)
+    return _text_collection(MEDICAL_ABSTRACTS, classes, labelled, wanted)
 
 
 def mtsamples(wanted: FolderRequest) -> Collection:
@@ -105,9 +105,9 @@ def mtsamples(wanted: FolderRequest) -> Collection:
 
     Many texts are listed under two specialties: copies are held out together.
     """
-    folder = located(wanted.folder, "mtsamples.csv")
+    folder = folder_with_all(wanted.folder, "mtsamples.csv")
     if folder is None:
-        raise MTSAMPLES.wrong(wanted.folder)
+        raise MTSAMPLES.content_error(wanted.folder)
     path: Path = folder / "mtsamples.csv"
     samples = [
         (row["transcription"].strip(), row["medical_specialty"].strip())
@@ -118,10 +118,10 @@ def mtsamples(wanted: FolderRequest) -> Collection:
     unknown = sum(not specialty for _, specialty in samples)
     report_left_out(wanted.on_message, MTSAMPLES.name, {"without a specialty": unknown}, len(samples))
     labelled = [(text, number[specialty], -1) for text, specialty in samples if specialty]
-    return _collected(MTSAMPLES, classes, labelled, wanted)
+    return _text_collection(MTSAMPLES, classes, labelled, wanted)
 
 
-def _collected(
+def _text_collection(
     published: PublishedDataset, classes: tuple[str, ...], labelled: LabelledTexts, wanted: FolderRequest
 ) -> Collection:
     nonempty = [sample for sample in labelled if sample[0]]
@@ -131,7 +131,7 @@ def _collected(
     texts = tuple(text for text, _, _ in nonempty)
     label, split = (np.array(values, np.int64) for values in list(zip(*nonempty, strict=True))[1:])
     # equal texts are held out together, within their published split
-    group = numbered_in_order(list(zip(texts, split.tolist(), strict=True)))
+    group = number_by_appearance(list(zip(texts, split.tolist(), strict=True)))
     official = split if split.min() >= 0 else None
     return Collection(classes, label, group, None, np.arange(len(texts)), texts, texts, official=official)
 

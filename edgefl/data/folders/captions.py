@@ -19,8 +19,8 @@ import numpy as np
 
 from edgefl.data.collection import Collection, FolderRequest, FolderSet
 from edgefl.data.folders.pictures import read_pictures
-from edgefl.data.folders.places import PublishedDataset, holding, located, report_left_out
-from edgefl.data.folders.rows import lines, named_rows, numbered_in_order, read_json, rows
+from edgefl.data.folders.places import PublishedDataset, folder_with_all, folder_with_most, report_left_out
+from edgefl.data.folders.rows import lines, named_rows, number_by_appearance, read_json, rows
 from edgefl.errors import DataError
 
 FLICKR30K = PublishedDataset(
@@ -38,7 +38,7 @@ Caption = tuple[str, str, int]
 """Name of the picture, caption, official split (-1 for none)."""
 
 
-def captioned(captions: Iterable[tuple[Path, str, int]], wanted: FolderRequest, name: str) -> Collection:
+def caption_collection(captions: Iterable[tuple[Path, str, int]], wanted: FolderRequest, name: str) -> Collection:
     """A collection of captions; each picture is read once.  Empty, repeated and unreadable samples are left out."""
     counts = {"empty captions": 0, "repeated captions": 0, "captions without their picture": 0}
     split_by_caption: dict[tuple[Path, str], int] = {}
@@ -52,7 +52,7 @@ def captioned(captions: Iterable[tuple[Path, str, int]], wanted: FolderRequest, 
             split_by_caption.setdefault((path, caption), split)
     if not split_by_caption:
         raise DataError(f"{name}: there are no captions in {wanted.folder}")
-    picture_of = numbered_in_order([path for path, _ in split_by_caption])
+    picture_of = number_by_appearance([path for path, _ in split_by_caption])
     paths = list(dict.fromkeys(path for path, _ in split_by_caption))
     images, position = read_pictures(paths, wanted, name)
     image = position[picture_of]
@@ -81,23 +81,25 @@ def flickr30k(wanted: FolderRequest) -> Collection:
     """Flickr30k: 31,783 photographs of people with five captions each."""
     captions = _captions(wanted.folder)
     if not captions:
-        raise FLICKR30K.wrong(wanted.folder, "no captions")
+        raise FLICKR30K.content_error(wanted.folder, "no captions")
     names = list(dict.fromkeys(name for name, _, _ in captions))
-    folder = holding(wanted.folder, names[:: max(len(names) // 50, 1)])
+    folder = folder_with_most(wanted.folder, names[:: max(len(names) // 50, 1)])
     if folder is None:
-        raise FLICKR30K.wrong(wanted.folder, f"no folder has pictures such as {names[0]}")
-    return captioned(((folder / name, caption, split) for name, caption, split in captions), wanted, FLICKR30K.name)
+        raise FLICKR30K.content_error(wanted.folder, f"no folder has pictures such as {names[0]}")
+    return caption_collection(
+        ((folder / name, caption, split) for name, caption, split in captions), wanted, FLICKR30K.name
+    )
 
 
 def _captions(folder: Path) -> list[Caption]:
     """The captions of the first supported file; [] if there is none."""
-    split_folder = located(folder, "train.csv", "test.csv")
+    split_folder = folder_with_all(folder, "train.csv", "test.csv")
     if split_folder is not None:
         return [
             (*row, split) for split, name in ((0, "train.csv"), (2, "test.csv")) for row in _table(split_folder / name)
         ]
     for name, read in READERS.items():
-        subfolder = located(folder, name)
+        subfolder = folder_with_all(folder, name)
         if subfolder is not None:
             return list(read(subfolder / name))
     return []

@@ -14,8 +14,8 @@ import numpy as np
 from edgefl.arrays import Integers
 from edgefl.data.collection import Collection, FolderRequest, FolderSet
 from edgefl.data.folders.arrow import hub_tables
-from edgefl.data.folders.pictures import Pixels, read_pictures, scaled
-from edgefl.data.folders.places import PublishedDataset, located
+from edgefl.data.folders.pictures import Pixels, read_pictures, scale_pictures
+from edgefl.data.folders.places import PublishedDataset, folder_with_all
 from edgefl.data.folders.rows import lines
 from edgefl.errors import DataError
 
@@ -42,14 +42,16 @@ def build(published: PublishedDataset, wanted: FolderRequest) -> Collection:
     is_cifar100 = published is CIFAR100
     train = ["train.bin"] if is_cifar100 else [f"data_batch_{i}.bin" for i in range(1, 6)]
     test, names = ("test.bin", "fine_label_names.txt") if is_cifar100 else ("test_batch.bin", "batches.meta.txt")
-    folder = located(wanted.folder, *train, test)
+    folder = folder_with_all(wanted.folder, *train, test)
     if folder is None:
         return _from_hub(published, wanted)
     classes = _names(folder / names, 100 if is_cifar100 else 10)
     parts = [_records(folder / name, 1 + is_cifar100, len(classes)) for name in (*train, test)]
     label, images = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     official = np.repeat([0, 2], [len(label) - len(parts[-1][0]), len(parts[-1][0])])
-    return Collection(classes, label, np.arange(len(label)), scaled(images, wanted, published.name), official=official)
+    return Collection(
+        classes, label, np.arange(len(label)), scale_pictures(images, wanted, published.name), official=official
+    )
 
 
 def _names(path: Path, number: int) -> tuple[str, ...]:
@@ -77,8 +79,12 @@ def _from_hub(published: PublishedDataset, wanted: FolderRequest) -> Collection:
     tables = hub_tables(wanted.folder, published.name)
     if not tables:
         pickled = ("train", "test", "meta") if published is CIFAR100 else ("data_batch_1", "test_batch")
-        reason = "this is the python version, pickles, which are never read" if located(wanted.folder, *pickled) else ""
-        raise published.wrong(wanted.folder, reason)
+        reason = (
+            "this is the python version, pickles, which are never read"
+            if folder_with_all(wanted.folder, *pickled)
+            else ""
+        )
+        raise published.content_error(wanted.folder, reason)
     label: list[int] = []
     sources: list[bytes] = []
     official: list[int] = []

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from edgefl.data.collection import Collection, FolderRequest, FolderSet
-from edgefl.data.folders.captions import captioned, entries
-from edgefl.data.folders.places import PublishedDataset, folders, holding, located
+from edgefl.data.folders.captions import caption_collection, entries
+from edgefl.data.folders.places import PublishedDataset, folder_with_all, folder_with_most, folders
 from edgefl.data.folders.rows import read_json
 from edgefl.errors import DataError
 
@@ -52,23 +52,23 @@ def build(published: PublishedDataset, wanted: FolderRequest) -> Collection:
     is_small = published is COCO_50K
     for year in ("2014", "2017") if is_small else ("2017", "2014"):
         names = [f"captions_{annotations}{year}.json" for annotations in ("train", "val")]
-        folder = located(wanted.folder, *names)
+        folder = folder_with_all(wanted.folder, *names)
         if folder is not None:
             break
     else:
-        raise published.wrong(wanted.folder)
+        raise published.content_error(wanted.folder)
     train, test = (_read(folder / name, wanted.folder, published) for name in names)
     if is_small:
         train, test = (
-            _chosen(train, wanted.folder, "coco_train_ids.npy"),
-            _chosen(test, wanted.folder, "coco_test_ids.npy"),
+            _select_by_ids(train, wanted.folder, "coco_train_ids.npy"),
+            _select_by_ids(test, wanted.folder, "coco_test_ids.npy"),
         )
         train = train[:FEW]
         tested = list(dict.fromkeys(number for *_, number in test))[:TESTED]
         allowed = set(tested)
         test = [annotation for annotation in test if annotation[-1] in allowed]
     captions = ((path, text, split) for split, annotations in ((0, train), (2, test)) for path, text, *_ in annotations)
-    return captioned(captions, wanted, published.name)
+    return caption_collection(captions, wanted, published.name)
 
 
 def _read(path: Path, folder: Path, published: PublishedDataset) -> list[Annotation]:
@@ -84,16 +84,16 @@ def _read(path: Path, folder: Path, published: PublishedDataset) -> list[Annotat
     if not matched:
         raise DataError(f"{path}: no caption belongs to a picture in its list")
     names = [str(files[image_id]) for image_id, *_ in matched]
-    directory = holding(folder, names[:: max(len(names) // 50, 1)])
+    directory = folder_with_most(folder, names[:: max(len(names) // 50, 1)])
     if directory is None:
-        raise published.wrong(folder, f"no folder has pictures such as {names[0]}")
+        raise published.content_error(folder, f"no folder has pictures such as {names[0]}")
     return [
         (directory / name, str(text), int(caption_id), int(image_id))
         for name, (image_id, caption_id, text) in zip(names, matched, strict=True)
     ]
 
 
-def _chosen(annotations: list[Annotation], folder: Path, name: str) -> list[Annotation]:
+def _select_by_ids(annotations: list[Annotation], folder: Path, name: str) -> list[Annotation]:
     """The captions whose ids are in the file ``name``, in its order; all captions if there is no such file."""
     path = next((subfolder / name for subfolder in folders(folder) if (subfolder / name).is_file()), None)
     if path is None:

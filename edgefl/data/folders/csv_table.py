@@ -14,7 +14,7 @@ from edgefl.arrays import Integers
 from edgefl.data.collection import Collection, FolderRequest, FolderSet
 from edgefl.data.folders.pictures import read_pictures
 from edgefl.data.folders.places import SPLITS, PublishedDataset, report_left_out
-from edgefl.data.folders.rows import lines, named_rows, numbered_in_order
+from edgefl.data.folders.rows import lines, named_rows, number_by_appearance
 from edgefl.errors import DataError, suggestion
 
 TABLE = PublishedDataset(
@@ -49,7 +49,7 @@ def table(wanted: FolderRequest) -> Collection:
     complete = [sample for sample, is_empty in zip(samples, is_empty_at, strict=True) if not is_empty]
     pictures, image = None, None
     if "image" in roles and complete:
-        picture_of = numbered_in_order([values["image"] for _, values, _ in complete])
+        picture_of = number_by_appearance([values["image"] for _, values, _ in complete])
         pictures, position = read_pictures(
             [Path(path) for path in dict.fromkeys(values["image"] for _, values, _ in complete)], wanted, TABLE.name
         )
@@ -68,13 +68,13 @@ def table(wanted: FolderRequest) -> Collection:
     return Collection(
         classes=classes,
         label=label,
-        group=numbered_in_order(group_keys),
+        group=number_by_appearance(group_keys),
         images=pictures,
         image=image,
         text=np.arange(len(texts)) if texts else None,
         texts=texts,
         masked=texts,
-        owner=numbered_in_order(by_role["client"]) if "client" in roles else None,
+        owner=number_by_appearance(by_role["client"]) if "client" in roles else None,
         official=np.array(split_of) if min(split_of) >= 0 else None,
     )
 
@@ -98,7 +98,7 @@ def _tables(folder: Path) -> list[tuple[Path, int]]:
         return sorted(named, key=lambda item: item[1])
     if len(paths) != 1:
         several = f"{len(paths)} tables: name one of them with data.folders" if paths else ""
-        raise TABLE.wrong(folder, several)
+        raise TABLE.content_error(folder, several)
     return [(paths[0], -1)]
 
 

@@ -29,7 +29,7 @@ def images(wanted: FolderRequest) -> Collection:
     )
     classes = tuple(sorted({name for _, inner in class_folders for name in inner}))
     if len(classes) < 2:
-        raise IMAGES.wrong(
+        raise IMAGES.content_error(
             wanted.folder, f"{len(classes)} class folder{'s' * (len(classes) != 1)}; at least 2 are needed"
         )
     paths, label, official, skipped = [], [], [], 0
@@ -42,7 +42,7 @@ def images(wanted: FolderRequest) -> Collection:
             label += [classes.index(name)] * len(pictures)
             official += [split_index] * len(pictures)
     if not paths:
-        raise IMAGES.wrong(wanted.folder, f"no file in the class folders ends in {', '.join(sorted(SUFFIXES))}")
+        raise IMAGES.content_error(wanted.folder, f"no file in the class folders ends in {', '.join(sorted(SUFFIXES))}")
     report_left_out(wanted.on_message, IMAGES.name, {"files that are not pictures": skipped}, len(paths) + skipped)
     pixels, position = read_pictures(paths, wanted, IMAGES.name)
     readable = position >= 0

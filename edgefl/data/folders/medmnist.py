@@ -15,7 +15,7 @@ import numpy as np
 
 from edgefl.arrays import AnyArray, Integers
 from edgefl.data.collection import Collection, FolderRequest, FolderSet
-from edgefl.data.folders.pictures import Pixels, scaled
+from edgefl.data.folders.pictures import Pixels, scale_pictures
 from edgefl.data.folders.places import PublishedDataset, folders
 from edgefl.errors import DataError
 from edgefl.files import open_regular
@@ -25,7 +25,7 @@ ORGANS = ("bladder", "femur-left", "femur-right", "heart", "kidney-left", "kidne
 SPLITS = ("train", "val", "test")
 
 
-def _published(name: str) -> PublishedDataset:
+def _describe_set(name: str) -> PublishedDataset:
     file = f"{name}.npz" if name != "medmnist" else "one .npz of a MedMNIST set"
     command = (
         f"python -c \"from medmnist import {name[:5].title()}{name[5:6].upper()}MNIST as s; s('train', download=True)\""
@@ -48,21 +48,23 @@ def build(published: PublishedDataset, wanted: FolderRequest) -> Collection:
 
     Of several resolutions the smallest that has ``size`` pixels is read, else the largest.
     """
-    path = _chosen(published, wanted)
+    path = _find_archive(published, wanted)
     images, label, official = _arrays(path)
     classes = ORGANS if path.name.startswith("organ") else tuple(f"class {i}" for i in range(int(label.max()) + 1))
     if label.max() >= len(classes):
         raise DataError(f"{path}: a label is {label.max()}; classes are 0..{len(classes) - 1}")
-    return Collection(classes, label, np.arange(len(label)), scaled(images, wanted, published.name), official=official)
+    return Collection(
+        classes, label, np.arange(len(label)), scale_pictures(images, wanted, published.name), official=official
+    )
 
 
-def _chosen(published: PublishedDataset, wanted: FolderRequest) -> Path:
+def _find_archive(published: PublishedDataset, wanted: FolderRequest) -> Path:
     if wanted.folder.is_file():
         return wanted.folder
     pattern = "*.npz" if published.name == "medmnist" else f"{published.name}*.npz"
     archives = next((files for folder in folders(wanted.folder, 1) if (files := sorted(folder.glob(pattern)))), [])
     if not archives:
-        raise published.wrong(wanted.folder)
+        raise published.content_error(wanted.folder)
     stems = {path.stem.partition("_")[0] for path in archives}
     if len(stems) > 1:
         raise DataError(
@@ -125,7 +127,7 @@ def _arrays(path: Path) -> tuple[Pixels, Integers, Integers]:
 
 
 ORGANAMNIST, ORGANCMNIST, ORGANSMNIST, ANY = (
-    FolderSet(partial(build, published := _published(name)), published.find, summary=summary)
+    FolderSet(partial(build, published := _describe_set(name)), published.find, summary=summary)
     for name, summary in (
         ("organamnist", "axial CT slices, 11 organs (OrganAMNIST)"),
         ("organcmnist", "coronal CT slices, 11 organs (OrganCMNIST)"),

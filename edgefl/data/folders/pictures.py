@@ -37,10 +37,12 @@ def read_pictures(sources: Sequence[Source], wanted: FolderRequest, name: str) -
     """
     size = wanted.size or SIZE
     position = np.full(len(sources), -1, np.int64)
-    pixels = _allocated(wanted, (len(sources), 3, size, size), name)
+    pixels = _allocate_pixels(wanted, (len(sources), 3, size, size), name)
     failures: dict[str, list[str]] = {"missing": [], "unreadable": []}
     count = 0
-    for index, result in _mapped(lambda source: _decoded(source, size), sources, wanted, f"{name}: pictures"):
+    for index, result in _map_in_threads(
+        lambda source: _decode_picture(source, size), sources, wanted, f"{name}: pictures"
+    ):
         if isinstance(result, str):
             source = sources[index]
             failures[result].append(str(source) if isinstance(source, Path) else f"number {index}")
@@ -59,18 +61,20 @@ def read_pictures(sources: Sequence[Source], wanted: FolderRequest, name: str) -
     return pixels[:count], position
 
 
-def scaled(images: Pixels, wanted: FolderRequest, name: str) -> Pixels:
+def scale_pictures(images: Pixels, wanted: FolderRequest, name: str) -> Pixels:
     """``images`` [n, channels, height, width] at ``wanted.size`` (bilinear), in a memory map if that changes them."""
     size = wanted.size
     if size is None or images.shape[2:] == (size, size):
         return images
-    pixels = _allocated(wanted, (*images.shape[:2], size, size), name)
-    for index, result in _mapped(lambda picture: _resized(picture, size), images, wanted, f"{name}: pictures"):
+    pixels = _allocate_pixels(wanted, (*images.shape[:2], size, size), name)
+    for index, result in _map_in_threads(
+        lambda picture: _resize_picture(picture, size), images, wanted, f"{name}: pictures"
+    ):
         pixels[index] = result
     return pixels
 
 
-def _allocated(wanted: FolderRequest, shape: tuple[int, ...], name: str) -> Pixels:
+def _allocate_pixels(wanted: FolderRequest, shape: tuple[int, ...], name: str) -> Pixels:
     """A memory map on disk.  It is copied into the cache, so twice its size must be free."""
     need, free = int(np.prod(shape)), shutil.disk_usage(wanted.scratch).free
     if 2 * need > free:
@@ -85,7 +89,9 @@ def _allocated(wanted: FolderRequest, shape: tuple[int, ...], name: str) -> Pixe
     return np.lib.format.open_memmap(file, mode="w+", dtype=np.uint8, shape=shape)
 
 
-def _mapped(work: Callable[[Any], Any], items: Any, wanted: FolderRequest, what: str) -> Iterator[tuple[int, Any]]:
+def _map_in_threads(
+    work: Callable[[Any], Any], items: Any, wanted: FolderRequest, what: str
+) -> Iterator[tuple[int, Any]]:
     """Yield the index and ``work(item)`` of every item in order, from threads, ``CHUNK`` items at a time."""
     total = len(items)
     next_message = step = max(total // 20, 4 * CHUNK)
@@ -97,7 +103,7 @@ def _mapped(work: Callable[[Any], Any], items: Any, wanted: FolderRequest, what:
                 next_message += step
 
 
-def _decoded(source: Source, size: int) -> Pixels | str:
+def _decode_picture(source: Source, size: int) -> Pixels | str:
     from PIL import Image
 
     try:
@@ -111,7 +117,7 @@ def _decoded(source: Source, size: int) -> Pixels | str:
         return "unreadable"
 
 
-def _resized(picture: Pixels, size: int) -> Pixels:
+def _resize_picture(picture: Pixels, size: int) -> Pixels:
     from PIL import Image
 
     channels = [Image.fromarray(channel).resize((size, size), Image.Resampling.BILINEAR) for channel in picture]

@@ -64,7 +64,7 @@ class PublishedDataset:
     def _fits(self, path: Path) -> bool:
         return path.is_dir() or (self.file and path.is_file())
 
-    def wrong(self, folder: Path, reason: str = "") -> DataError:
+    def content_error(self, folder: Path, reason: str = "") -> DataError:
         """The error about a folder with other content."""
         detail = f": {reason}" if reason else ""
         return DataError(
@@ -96,7 +96,7 @@ def folders(folder: Path, depth: int = 2) -> Iterator[Path]:
             )
 
 
-def located(folder: Path, *names: str) -> Path | None:
+def folder_with_all(folder: Path, *names: str) -> Path | None:
     """The first of the folder and its subfolders with files of all these names; None if there is none."""
     return next(
         (subfolder for subfolder in folders(folder) if all(map(os.path.isfile, _inside(subfolder, names)))), None
@@ -108,7 +108,7 @@ def _inside(folder: Path, names: Iterable[str]) -> Iterator[str]:
     return (os.path.join(folder, name) for name in names)
 
 
-def holding(folder: Path, names: Iterable[str]) -> Path | None:
+def folder_with_most(folder: Path, names: Iterable[str]) -> Path | None:
     """The folder or subfolder with the most of these files (the first among equals); None if none has any."""
     wanted = list(names)
     counts = [(sum(map(os.path.isfile, _inside(subfolder, wanted))), subfolder) for subfolder in folders(folder, 3)]

@@ -20,7 +20,7 @@ Row = tuple[int, list[str]]
 
 def lines(path: Path) -> Iterator[str]:
     """The lines of a UTF-8 file.  Raises DataError with the number of the first line that isn't UTF-8."""
-    with _opened(path) as file:
+    with _open_file(path) as file:
         for number, line in enumerate(file, 1):
             try:
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -31,7 +31,7 @@ def lines(path: Path) -> Iterator[str]:
                 ) from None
 
 
-def _opened(path: Path) -> BinaryIO:
+def _open_file(path: Path) -> BinaryIO:
     """The file, open for reading.  Raises DataError if it can't be read or isn't a regular file."""
     try:
         return open_regular(path)
@@ -68,13 +68,13 @@ def named_rows(path: Path, wanted: Sequence[str], delimiter: str = ",") -> Itera
 def read_json(path: Path) -> Any:
     """Parse a JSON file.  Raises DataError with the number of the invalid line."""
     try:
-        with _opened(path) as file:
+        with _open_file(path) as file:
             return orjson.loads(file.read().removeprefix(b"\xef\xbb\xbf"))
     except orjson.JSONDecodeError as error:
         raise DataError(f"{path}:{error.lineno}: invalid JSON: {error.msg}") from error
 
 
-def numbered_in_order(keys: Sequence[Any]) -> Integers:
+def number_by_appearance(keys: Sequence[Any]) -> Integers:
     """Number the distinct keys in order of appearance."""
     numbers: dict[Any, int] = {}
     return np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), np.int64, len(keys))

@@ -18,7 +18,7 @@ from edgefl.data.collection import Collection, FolderRequest, FolderSet
 from edgefl.data.folders.captions import entries
 from edgefl.data.folders.pictures import read_pictures
 from edgefl.data.folders.places import PublishedDataset, folders, report_left_out
-from edgefl.data.folders.rows import numbered_in_order, read_json
+from edgefl.data.folders.rows import number_by_appearance, read_json
 from edgefl.errors import DataError
 
 PARTS = {"train2014": 0, "val2014": 2}
@@ -31,7 +31,7 @@ NUMBERS = dict(zip("none zero one two three four five six seven eight nine ten".
 PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation.replace("'", "").replace(":", ""), " "))
 
 
-def published(name: str) -> PublishedDataset:
+def vqa_dataset(name: str) -> PublishedDataset:
     """The description of VQAv2 under ``name``."""
     return PublishedDataset(
         name,
@@ -45,7 +45,7 @@ def published(name: str) -> PublishedDataset:
 
 
 @lru_cache(2**16)  # ten people answer each question, mostly alike
-def normalised(answer: str) -> str:
+def normalise_answer(answer: str) -> str:
     """Normalise an answer for comparison: lower case, no articles and punctuation, numbers as digits."""
     text = re.sub(r"(?<=\d),(?=\d)", "", answer.lower().strip())
     text = re.sub(r"(?<!\d)\.|\.(?!\d)", "", text)
@@ -64,7 +64,7 @@ def build(entry: PublishedDataset, answers: int, wanted: FolderRequest) -> Colle
     for part, split in PARTS.items():
         questions += _questions(entry, part, split, wanted.folder)
     if not questions:
-        raise entry.wrong(wanted.folder)
+        raise entry.content_error(wanted.folder)
     frequent = Counter(_best(given_answers) for *_, given_answers, _ in questions if given_answers)
     ordered = sorted(frequent, key=lambda answer: (-frequent[answer], answer))[:answers]
     if len(ordered) < 2:
@@ -79,7 +79,7 @@ def build(entry: PublishedDataset, answers: int, wanted: FolderRequest) -> Colle
     samples = [sample for sample in samples if sample[1] and sample[2]]
     paths = list(dict.fromkeys(path for path, *_ in samples))
     images, position = read_pictures(paths, wanted, entry.name)
-    image = position[numbered_in_order([path for path, *_ in samples])]
+    image = position[number_by_appearance([path for path, *_ in samples])]
     counts["without their picture"] = int((image < 0).sum())
     report_left_out(wanted.on_message, entry.name, counts, len(questions))
     samples = [sample for sample, picture in zip(samples, image.tolist(), strict=True) if picture >= 0]
@@ -123,15 +123,16 @@ def _questions(
         return []
     for path, name in zip(paths, names, strict=True):
         if path is None:
-            raise entry.wrong(folder, f"{name} is missing")
+            raise entry.content_error(folder, f"{name} is missing")
     pictures = _pictures(folder, part)
     if pictures is None:
-        raise entry.wrong(folder, f"the folder {part} is missing")
+        raise entry.content_error(folder, f"the folder {part} is missing")
     assert paths[0] is not None and paths[1] is not None
     answers_by_question = {}
     for number, answers in entries(read_json(paths[1]), "annotations", ("question_id", "answers"), paths[1]):
         answer_texts = [
-            normalised(str(answer)) for (answer,) in entries({"answers": answers}, "answers", ("answer",), paths[1])
+            normalise_answer(str(answer))
+            for (answer,) in entries({"answers": answers}, "answers", ("answer",), paths[1])
         ]
         answers_by_question[number] = Counter(answer for answer in answer_texts if answer)
     questions = []
@@ -150,7 +151,7 @@ def _pictures(folder: Path, part: str) -> Path | None:
 
 
 def _folder_set(name: str, answers: int) -> FolderSet:
-    entry = published(name)
+    entry = vqa_dataset(name)
     return FolderSet(
         partial(build, entry, answers),
         entry.find,

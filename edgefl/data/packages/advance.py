@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgefl.data.audio import Spectrogram, fitted, log_mel, read_wav, resampled
+from edgefl.data.audio import Spectrogram, log_mel, pad_or_cut, read_wav, resample
 from edgefl.data.collection import Collection, FolderRequest, FolderSet
 from edgefl.data.folders.pictures import SUFFIXES, read_pictures
 from edgefl.data.folders.places import PublishedDataset, folders, report_left_out
@@ -34,11 +34,11 @@ def build(wanted: FolderRequest) -> Collection:
     """
     root = next((folder for folder in folders(wanted.folder) if _has_both(folder)), None)
     if root is None:
-        raise ADVANCE.wrong(wanted.folder)
+        raise ADVANCE.content_error(wanted.folder)
     vision, sound = (_files(root / side, fits) for side, fits in (("vision", _is_picture), ("sound", _is_sound)))
     keys = sorted(vision.keys() & sound.keys())
     if not keys:
-        raise ADVANCE.wrong(wanted.folder, "no picture has a sound of its class and name")
+        raise ADVANCE.content_error(wanted.folder, "no picture has a sound of its class and name")
     images, position = read_pictures([vision[key] for key in keys], wanted, ADVANCE.name)
     readable = np.flatnonzero(position >= 0)
     audio, readable_sounds = _spectrograms([sound[keys[row]] for row in readable], wanted)
@@ -84,11 +84,11 @@ def _spectrograms(paths: list[Path], wanted: FolderRequest) -> tuple[Spectrogram
         if index % 500 == 0:
             wanted.on_message(f"{ADVANCE.name}: sounds: {index:,} of {len(paths):,}")
         try:
-            wave = resampled(*read_wav(path))
+            wave = resample(*read_wav(path))
         except DataError as error:
             errors.append(str(error))
             continue
-        energies[len(readable)] = fitted(log_mel(wave, bins=BINS), FRAMES, fill=0.0)
+        energies[len(readable)] = pad_or_cut(log_mel(wave, bins=BINS), FRAMES, fill=0.0)
         readable.append(index)
     if not readable:
         raise DataError(f"{ADVANCE.name}: none of {len(paths):,} sounds can be read: {errors[0]}")

@@ -14,7 +14,7 @@ SHEET = 256
 DejaVu Sans, 28 November 2026).  A larger sheet takes more memory."""
 
 
-def drawn(characters: Sequence[str], font_file: Path, points: int, size: int) -> npt.NDArray[np.uint8]:
+def draw_characters(characters: Sequence[str], font_file: Path, points: int, size: int) -> npt.NDArray[np.uint8]:
     """Pictures `[characters, size, size]`, white on black, each as Pillow's ``ImageDraw.text`` draws it on its own.
 
     They are centred by advance and line, not by ink, so that a dot keeps its position in a braille cell.  Of a canvas

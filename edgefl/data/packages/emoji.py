@@ -11,7 +11,7 @@ import re
 
 import numpy as np
 
-from edgefl.data.collection import Collection, DataSet, OnMessage, check_fits, numbered, package_folder, without
+from edgefl.data.collection import Collection, DataSet, OnMessage, check_fits, number_keys, package_folder, remove_words
 
 SIZE = 48
 """Height and width unless ``data.size`` says otherwise: a choice, not measured, below the package's 72."""
@@ -67,11 +67,11 @@ def build(size: int | None, on_message: OnMessage) -> Collection:
     return Collection(
         classes=CLASSES,
         label=np.array([class_index.get(category.get(key, ""), len(CLASSES)) for key in keys], np.int64),
-        group=numbered([without_tone(text) for text in texts]),
+        group=number_keys([without_tone(text) for text in texts]),
         images=images,
         text=np.arange(len(keys)),
         texts=texts,
-        masked=tuple(without(MASKED_WORDS, text) for text in texts),
+        masked=tuple(remove_words(MASKED_WORDS, text) for text in texts),
     )
 
 

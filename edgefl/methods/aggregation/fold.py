@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from edgefl.methods.aggregation.options import AggregationOptions
-from edgefl.methods.aggregation.senders import Cohort, Senders, counted
+from edgefl.methods.aggregation.senders import Cohort, Senders, cohort_counts
 from edgefl.work import Address
-from edgefl.work.slices import Cut, covers, put
+from edgefl.work.slices import Cut, covers, write_slice
 from edgefl.work.sums import Means, SharedSum, WeightedMeans, exact
 from edgefl.work.update import Update
 
@@ -46,7 +46,7 @@ class Fold:
         factor = update.weight_factor * update.clipping(self.options.clip)
         self._sums.add(update.work.up, update.payloads, update.base, float(self.weight(update)), factor)
 
-    def shared(self, updates: Sequence[Update]) -> SharedSum:
+    def shared_sum(self, updates: Sequence[Update]) -> SharedSum:
         """How updates with equal uploads are added up elsewhere.
 
         Their norms aren't known, so ``aggregation.clip`` must be unset.
@@ -54,7 +54,7 @@ class Fold:
         assert self.options.clip is None
         weights = [(float(self.weight(update)), float(update.weight_factor)) for update in updates]
         keep = self.options.non_finite == "keep"
-        return self._sums.shared(updates[0].work.up, weights, keep_non_finite=keep)
+        return self._sums.shared_sum(updates[0].work.up, weights, keep_non_finite=keep)
 
     def merge(self, update: Update, means: Means) -> None:
         """Add the means over several updates like ``update``, which were added up elsewhere."""
@@ -78,14 +78,14 @@ class Fold:
             if self._cuts[address] == [None]:
                 changes[address] = mean
             else:  # the largest first: smaller slices overwrite their part with the mean over more clients
-                put(changes[address], cut, mean)
+                write_slice(changes[address], cut, mean)
         return changes, cohort
 
     def _denominators(
         self, senders: Senders, weights: Sequence[float]
     ) -> tuple[dict[tuple[Address, Cut | None], float], Cohort]:
         """The denominator of each mean (of an address, or of a part of it that some clients send), and the counts."""
-        _, cohort = counted(senders, self.tensors, weights, self.options)
+        _, cohort = cohort_counts(senders, self.tensors, weights, self.options)
         total = senders.sums(weights)
         found: dict[tuple[Address, Cut | None], float] = {}
         for address, by in senders.cuts.items():

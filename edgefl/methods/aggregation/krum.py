@@ -19,14 +19,14 @@ class MultiKrum(ByUpdate):
 
     def withstands(self, updates: int) -> int:
         """f, with 2 f + 2 < m (proposition 2 of the paper); none of fewer than 3 updates."""
-        return 0 if updates < FEWEST else tolerated(updates, self.section.attackers)
+        return 0 if updates < FEWEST else tolerated_attackers(updates, self.section.attackers)
 
     def shares(self, group: ComparableUpdates) -> list[float]:
         """1 for an update that is kept, else 0."""
         if len(group) < FEWEST:
             return [1.0] * len(group)
-        attackers = tolerated(len(group), self.section.attackers)
-        best = ordered(group.squared_distances(), attackers)[: self.most(len(group), attackers)]
+        attackers = tolerated_attackers(len(group), self.section.attackers)
+        best = rank_updates(group.squared_distances(), attackers)[: self.most(len(group), attackers)]
         return [float(index in best) for index in range(len(group))]
 
     def most(self, updates: int, attackers: int) -> int:
@@ -42,7 +42,7 @@ class Krum(MultiKrum):
         return 1
 
 
-def tolerated(updates: int, attackers: int | None) -> int:
+def tolerated_attackers(updates: int, attackers: int | None) -> int:
     """Attackers f that are assumed among m >= 3 updates: those given, at most the largest with 2 f + 2 < m.
 
     That is the paper's bound.  More aren't refused, because a round's groups may be smaller than its cohort.
@@ -51,7 +51,7 @@ def tolerated(updates: int, attackers: int | None) -> int:
     return most if attackers is None else min(attackers, most)
 
 
-def ordered(distances: Tensor, attackers: int) -> list[int]:
+def rank_updates(distances: Tensor, attackers: int) -> list[int]:
     """Updates from the best on, by their squared ``distances`` ``[m, m]``.
 
     The score of an update is the sum of its squared distances to the m - f - 2 nearest others; the lowest is the best,

@@ -100,7 +100,7 @@ class AggregationOptions(Fields):
     )
 
     @model_validator(mode="after")
-    def _used(self) -> AggregationOptions:
+    def _reject_unused_fields(self) -> AggregationOptions:
         optimizers_of = {"momentum": ("momentum",), "beta1": ADAPTIVE, "beta2": ADAPTIVE[1:], "tau": ADAPTIVE}
         for name, optimizers in optimizers_of.items():
             if getattr(self, name) is not None and self.optimizer_name not in optimizers:

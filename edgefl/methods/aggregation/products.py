@@ -16,8 +16,8 @@ from torch import Tensor
 from edgefl.methods.aggregation.combine import Mix, address_of, parts_of
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.methods.aggregation.robust_deltas import with_values
-from edgefl.methods.aggregation.senders import Senders, counted
-from edgefl.methods.aggregation.server_optimizers import stepped
+from edgefl.methods.aggregation.senders import Senders, cohort_counts
+from edgefl.methods.aggregation.server_optimizers import server_step
 from edgefl.methods.aggregation.updates import Updates
 from edgefl.models.adapters import FACTORS
 from edgefl.work import Address, Item, Payload
@@ -26,7 +26,7 @@ from edgefl.work.update import Update
 FIRST, SECOND = (f".{factor}" for factor in FACTORS)
 
 
-def combined(
+def average_products(
     tensors: Mapping[Address, Tensor],
     parameters: Mapping[Address, Tensor],
     updates: Sequence[Update],
@@ -48,12 +48,12 @@ def combined(
             for u, norm in zip(updates, norms, strict=True)
         ]
         options = options.model_copy(update={"clip": None})
-    _, cohort = counted(Senders(updates), parameters, [weight(u) for u in updates], options)
+    _, cohort = cohort_counts(Senders(updates), parameters, [weight(u) for u in updates], options)
     rest = {address: tensor for address, tensor in parameters.items() if address not in factors}
     others = [_only(update, lambda item: item.source not in factors) for update in updates]
     deltas = Updates(others).deltas(rest, weight, options)
     parts = parts_of(rest, *deltas, lambda a, _: mix(a, cohort), buffers)
-    changed = stepped(tensors, parts, buffers, options)
+    changed = server_step(tensors, parts, buffers, options)
     for address in sorted(a for a in factors if a.endswith(SECOND)):
         mixed = mix(address, cohort)
         needed = {address, *(address_of(source) for source in mixed)}
@@ -62,16 +62,16 @@ def combined(
         own = {address: mixed}
         deltas = Updates(sent).deltas(products, weight, options)
         parts = parts_of(products, *deltas, lambda a, _, own=own: own.get(a, {}))  # type: ignore[misc]
-        new = stepped({**tensors, **products}, parts, buffers, options)
+        new = server_step({**tensors, **products}, parts, buffers, options)
         if address in new:
             second = parameters[address]
             first = _first(address)
-            changed[first], changed[address] = factored(new.pop(address), second.shape[1])
+            changed[first], changed[address] = factor_product(new.pop(address), second.shape[1])
             changed |= new  # moments of the server's optimizer
     return changed
 
 
-def factored(product: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+def factor_product(product: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     """A [rank, in] with orthonormal rows and B [out, rank], whose product is the best of this rank.
 
     Computed in float64, because a float32 SVD depends on the number of threads: A [16, 768] differed by 5e-6 with one
@@ -100,7 +100,7 @@ def _only(update: Update, keep: Callable[[Item], bool]) -> Update:
 
 def _products(update: Update, products: Mapping[Address, Tensor]) -> Update:
     """The update with these products alone, as changes to the server's."""
-    values = dict(update.sent())
+    values = dict(update.uploaded_tensors())
     own = [a for a in products if a in values]
     items = tuple(Item(a, tuple(products[a].shape), str(products[a].dtype).removeprefix("torch."), a) for a in own)
     sent = {a: _product(values, a).to(products[a].dtype) for a in own}
@@ -109,6 +109,6 @@ def _products(update: Update, products: Mapping[Address, Tensor]) -> Update:
 
 
 def _norm(update: Update, parameters: Mapping[Address, Tensor]) -> float:
-    products = {a: _product(parameters, a) for a, _ in update.sent() if a.endswith(SECOND)}
+    products = {a: _product(parameters, a) for a, _ in update.uploaded_tensors() if a.endswith(SECOND)}
     of_products = _products(update, products).norm()
     return float((of_products**2 + update.norm({a for a in parameters if a.endswith((FIRST, SECOND))}) ** 2) ** 0.5)

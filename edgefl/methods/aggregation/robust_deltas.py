@@ -12,9 +12,9 @@ from torch import Tensor
 
 from edgefl.methods.aggregation import rules
 from edgefl.methods.aggregation.rules import ByCoordinate, ByUpdate
-from edgefl.methods.aggregation.senders import Cohort, Senders, counted
+from edgefl.methods.aggregation.senders import Cohort, Senders, cohort_counts
 from edgefl.work import Address
-from edgefl.work.slices import Cut, covers, put, shape_of, take, within
+from edgefl.work.slices import Cut, covers, shape_of, take, within, write_slice
 from edgefl.work.sums import exact
 from edgefl.work.update import Update
 
@@ -60,7 +60,7 @@ def deltas(
     updates, options = [with_values(update) for update in updates], rule.section
     sent: dict[Address, list[Contribution]] = {}
     weights = [weight(update) for update in updates]
-    senders, cohort = counted(Senders(updates), tensors, weights, options)
+    senders, cohort = cohort_counts(Senders(updates), tensors, weights, options)
     by_address = cohort.by_address
     factors = [update.weight_factor * update.clipping(options.clip) for update in updates]
     shares = [1.0] * len(updates)
@@ -68,7 +68,7 @@ def deltas(
         shares = rules.shares(rule, updates, weights, factors)
     for update, counts, factor, share in zip(updates, weights, factors, shares, strict=True):
         cuts = update.cuts()
-        for address, value in update.sent():
+        for address, value in update.uploaded_tensors():
             base = update.base.get(address)
             if base is not None and base.is_floating_point():
                 one = Contribution(value, base, counts, factor, cuts.get(address), share)
@@ -131,5 +131,5 @@ def delta_by_element(
         part = [item.within(cut) for item in sent if covers(item.cut, cut)]
         senders = sum(item.weight for item in part)
         if senders:
-            put(mean, cut, delta(part, senders, senders if total is None else total, rule))
+            write_slice(mean, cut, delta(part, senders, senders if total is None else total, rule))
     return mean

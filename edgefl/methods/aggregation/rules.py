@@ -104,7 +104,7 @@ class ComparableUpdates:
         return len(self.updates)
 
     @property
-    def without_values(self) -> bool:
+    def has_no_values(self) -> bool:
         """Whether its tensors have no data (meta): costs are planned without."""
         return any(t.is_meta for update in self.updates for _, *both in update.changing() for t in both)
 
@@ -186,7 +186,7 @@ def centre(rule: ByCoordinate, changes: Tensor, weights: Tensor) -> Tensor:
     found = rule.centre(changes, weights)
     if not isinstance(found, Tensor) or found.shape != changes.shape[1:]:
         told = f"a tensor {list(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
-        raise MethodError(f"{_described(rule)}: centre() returned {told} for {list(changes.shape)}, not [n]")
+        raise MethodError(f"{_describe_rule(rule)}: centre() returned {told} for {list(changes.shape)}, not [n]")
     return found.to(changes.dtype)
 
 
@@ -209,11 +209,11 @@ def shares(
         group = ComparableUpdates(
             [updates[i] for i in members], [weights[i] for i in members], [factors[i] for i in members]
         )
-        told = [1.0] * len(group) if group.without_values else [float(share) for share in rule.shares(group)]
+        told = [1.0] * len(group) if group.has_no_values else [float(share) for share in rule.shares(group)]
         total = sum(told)
         if len(told) != len(group) or not all(share >= 0 and isfinite(share) for share in told) or not total:
             raise MethodError(
-                f"{_described(rule)}: shares() of {len(group)} updates returned {told!r:.60}, not a number for each, "
+                f"{_describe_rule(rule)}: shares() of {len(group)} updates returned {told!r:.60}, not a number for each, "
                 "none of them below 0 and one of them above"
             )
         for index, share in zip(members, told, strict=True):
@@ -221,5 +221,5 @@ def shares(
     return found
 
 
-def _described(rule: Rule) -> str:
-    return registry.described("aggregation", rule.options.name)
+def _describe_rule(rule: Rule) -> str:
+    return registry.describe_part("aggregation", rule.options.name)

@@ -76,7 +76,7 @@ class Senders:
         return total
 
 
-def counted(
+def cohort_counts(
     senders: Senders,
     tensors: Mapping[str, Tensor],
     weights: Sequence[float],

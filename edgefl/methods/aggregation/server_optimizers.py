@@ -15,9 +15,9 @@ from torch import Tensor
 
 from edgefl import registry
 from edgefl.errors import MethodError
-from edgefl.methods.aggregation.combine import MixTerm, Parts, moved
+from edgefl.methods.aggregation.combine import MixTerm, Parts, apply_terms
 from edgefl.methods.aggregation.options import AggregationOptions
-from edgefl.registry.answers import told
+from edgefl.registry.answers import describe_answer
 from edgefl.registry.part_fields import NamedFields, build_part
 from edgefl.work import Address
 from edgefl.work.sums import exact
@@ -61,13 +61,13 @@ class ServerOptimizer(ABC):
         self, value: Tensor, terms: Sequence[MixTerm], kept: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """``step`` along the sum of the terms of a mean update."""
-        found: object = self.step(value, moved(torch.zeros_like(value), terms), kept)
+        found: object = self.step(value, apply_terms(torch.zeros_like(value), terms), kept)
         match found:
             case (Tensor() as new, Mapping() as left):
                 return new, dict(left)
         raise MethodError(
-            f"{registry.described('server optimizer', self.options.name)}: step() returned "
-            f"{told(found)}, not the new value and a mapping of what is kept"
+            f"{registry.describe_part('server optimizer', self.options.name)}: step() returned "
+            f"{describe_answer(found)}, not the new value and a mapping of what is kept"
         )
 
 
@@ -82,7 +82,7 @@ class Average(ServerOptimizer):
         self, value: Tensor, terms: Sequence[MixTerm], kept: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The same term by term, without a sum of their own."""
-        return moved(value, terms, self.lr), {}
+        return apply_terms(value, terms, self.lr), {}
 
 
 class Momentum(ServerOptimizer):
@@ -107,19 +107,19 @@ class Adaptive(ServerOptimizer):
     beta1: ClassVar[float] = MOMENTUM
 
     def step(self, value: Tensor, change: Tensor, kept: Mapping[str, Tensor]) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """``m <- beta1 m + (1 - beta1) Delta;  w + lr m / (sqrt(u) + tau)``, u from ``squared``."""
+        """``m <- beta1 m + (1 - beta1) Delta;  w + lr m / (sqrt(u) + tau)``, u from ``second_moment``."""
         section = self.section
         tau = TAU if section.tau is None else section.tau
         beta1 = self.beta1 if section.beta1 is None else section.beta1
         square = kept.get("square")
         square = torch.full_like(value, tau**2) if square is None else square  # v_-1 >= tau^2
-        square = self.squared(square, change.square(), BETA2 if section.beta2 is None else section.beta2)
+        square = self.second_moment(square, change.square(), BETA2 if section.beta2 is None else section.beta2)
         mean = beta1 * kept.get("mean", torch.zeros_like(value)) + (1 - beta1) * change
         new = value + self.lr * mean / (square.sqrt() + tau)
         return new, {"square": square, **({"mean": mean} if beta1 else {})}
 
     @abstractmethod
-    def squared(self, square: Tensor, new: Tensor, beta2: float) -> Tensor:
+    def second_moment(self, square: Tensor, new: Tensor, beta2: float) -> Tensor:
         """The second moment after a mean update whose square is ``new``."""
 
 
@@ -128,7 +128,7 @@ class Adagrad(Adaptive):
 
     beta1 = 0.0
 
-    def squared(self, square: Tensor, new: Tensor, beta2: float) -> Tensor:
+    def second_moment(self, square: Tensor, new: Tensor, beta2: float) -> Tensor:
         """``u + Delta^2``."""
         return square + new
 
@@ -136,7 +136,7 @@ class Adagrad(Adaptive):
 class ServerAdam(Adaptive):
     """The running mean of squared updates (FedAdam)."""
 
-    def squared(self, square: Tensor, new: Tensor, beta2: float) -> Tensor:
+    def second_moment(self, square: Tensor, new: Tensor, beta2: float) -> Tensor:
         """``beta2 u + (1 - beta2) Delta^2``."""
         return beta2 * square + (1 - beta2) * new
 
@@ -144,17 +144,17 @@ class ServerAdam(Adaptive):
 class Yogi(Adaptive):
     """A second moment that changes by no more than the squared update (FedYogi)."""
 
-    def squared(self, square: Tensor, new: Tensor, beta2: float) -> Tensor:
+    def second_moment(self, square: Tensor, new: Tensor, beta2: float) -> Tensor:
         """``u - (1 - beta2) Delta^2 sign(u - Delta^2)``."""
         return square - (1 - beta2) * new * (square - new).sign()
 
 
-def kept_at(name: str, address: Address) -> Address:
+def moment_address(name: str, address: Address) -> Address:
     """The address of a tensor that an optimizer keeps for a parameter."""
     return f"table/server-optimizer.{name}/{address}"
 
 
-def stepped(
+def server_step(
     tensors: Mapping[Address, Tensor], parts: Parts, buffers: Container[Address], options: AggregationOptions
 ) -> dict[Address, Tensor]:
     """New values and moments of all addresses; buffers are statistics, which every optimizer averages.
@@ -166,14 +166,14 @@ def stepped(
     for address, terms in parts.items():
         value = tensors[address]
         if address in buffers:
-            changed[address] = moved(value, terms)
+            changed[address] = apply_terms(value, terms)
             continue
-        places = {name: kept_at(name, address) for name in optimizer.keeps}
+        places = {name: moment_address(name, address) for name in optimizer.keeps}
         kept = {name: tensors[place] for name, place in places.items() if place in tensors}
         new, left = optimizer.along(exact(value), terms, kept)
         if new.shape != value.shape or not left.keys() <= places.keys():
             raise MethodError(
-                f"{registry.described('server optimizer', options.optimizer_name)}: step() returned a value "
+                f"{registry.describe_part('server optimizer', options.optimizer_name)}: step() returned a value "
                 f"{list(new.shape)} for {list(value.shape)} and kept {sorted(left)}; allowed: the parameter's shape, "
                 f"and {sorted(places) or 'nothing'} (keeps)"
             )

@@ -17,7 +17,7 @@ from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.methods.aggregation.rules import ByCoordinate, ByUpdate, rule
 from edgefl.methods.aggregation.senders import Cohort
 from edgefl.work import Address, Payload
-from edgefl.work.sums import averaged
+from edgefl.work.sums import is_averaged
 from edgefl.work.update import Update
 
 _client = attrgetter("client")
@@ -36,7 +36,7 @@ class AddedUp(Mapping[str, Tensor]):
     def of(cls, work_up: Iterable[Payload], payloads: Mapping[str, Mapping[str, Tensor]]) -> dict[str, AddedUp]:
         """The payloads of an upload with copies of their tables, which don't hold what lies beside them in memory."""
         return {
-            p.name: cls(p, {i.name: payloads[p.name][i.name].clone() for i in p.items if not averaged(i.source)})
+            p.name: cls(p, {i.name: payloads[p.name][i.name].clone() for i in p.items if not is_averaged(i.source)})
             for p in work_up
         }
 

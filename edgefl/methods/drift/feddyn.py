@@ -58,7 +58,7 @@ class FedDyn(Method):
 
     def work(self, kind: str, round: int) -> Work:
         """FedAvg's work with the regulariser; the client keeps g_i."""
-        work = self.keeping(super().work(kind, round).around("dynamic", alpha=self.options.alpha), "own")
+        work = self.with_own_tensors(super().work(kind, round).around("dynamic", alpha=self.options.alpha), "own")
         return replace(work, reference=work.trainable)
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
@@ -68,4 +68,4 @@ class FedDyn(Method):
         drift = self.plus(state, {f"table/drift/{a}": c for a, c in change.items() if a not in self.setting.buffers})
         along = {a: drift[f"table/drift/{a}"] for a in mean if f"table/drift/{a}" in drift}
         moved = {a: (t + along[a]).to(t.dtype) if a in along else t for a, t in mean.items()}
-        return state.changed({**moved, **drift})
+        return state.with_tensors({**moved, **drift})

@@ -38,4 +38,4 @@ class FedNova(Method):
                 return {address: 1.0}
             return {address: cohort.by_address[address] * steps[address] / samples[address] ** 2}
 
-        return state.changed(self.combine(state, updates, mix))
+        return state.with_tensors(self.combine(state, updates, mix))

@@ -40,4 +40,4 @@ class QFedAvg(Method):
             share = cohort.by_address.get(address, 0.0) / (total[address.split("/")[0]] or 1.0)
             return {address: 1.0 if address in self.setting.buffers else share}
 
-        return state.changed(self.combine(state, updates, mix, weight=lambda update: weights[update.client]))
+        return state.with_tensors(self.combine(state, updates, mix, weight=lambda update: weights[update.client]))

@@ -49,11 +49,11 @@ class Scaffold(Method):
 
     def work(self, kind: str, round: int) -> Work:
         """FedAvg's work, with c down, c_i kept and the change of c_i up."""
-        work = self.keeping(super().work(kind, round).around("control"), "own")
+        work = self.with_own_tensors(super().work(kind, round).around("control"), "own")
         server, change = self.like_model(kind, "control"), self.like_model(kind, "change", source="table/control/")
         return replace(work, down=(*work.down, server), up=(*work.up, change), reference=work.trainable)
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """FedAvg's mean of the models, and c + sum_i (c_i+ - c_i) / N for N clients of the kind."""
         control = self.sums(state, updates, "change", lambda update: 1 / self.setting.clients[update.kind])
-        return super().aggregate(state, updates).changed(self.plus(state, control))
+        return super().aggregate(state, updates).with_tensors(self.plus(state, control))

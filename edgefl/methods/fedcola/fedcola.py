@@ -18,7 +18,7 @@ from edgefl import models
 from edgefl.errors import MethodError
 from edgefl.methods.aggregation import Cohort
 from edgefl.methods.aggregation.combine import Source, address_of
-from edgefl.methods.fedcola.stacks import PARTS, WORKING, Key, Stack, differing, shares, sources
+from edgefl.methods.fedcola.stacks import PARTS, WORKING, Key, Stack, shape_difference, shares, sources
 from edgefl.methods.protocol import Method
 from edgefl.methods.setting import Setting
 from edgefl.methods.state import ServerState
@@ -67,7 +67,7 @@ class FedCola(Method):
         )
 
         @model_validator(mode="after")
-        def _defined(self) -> FedCola.Options:
+        def _check_compensation(self) -> FedCola.Options:
             if self.compensation and self.range == "all" and self.collaborate != "none":
                 raise ValueError("compensation is not defined for range 'all'; set compensation: false")
             return self
@@ -98,7 +98,7 @@ class FedCola(Method):
         partner = self.partner_of(kind)
         if partner is None or self.options.complementary == "none":
             return work
-        if self.setting.kinds[kind].fixed():
+        if self.setting.kinds[kind].fixed_parameters():
             raise MethodError(
                 f"complementary: {self.options.complementary} trains whole layers, and an adapter leaves them as they "
                 "are: set complementary: none"
@@ -111,7 +111,7 @@ class FedCola(Method):
         items: list[Item] = []
         for index in range(blocks):
             for layer in own.linear(index, PARTS[self.options.complementary]):
-                if clause := differing(own, source, [f"{layer}.weight"]):
+                if clause := shape_difference(own, source, [f"{layer}.weight"]):
                     raise MethodError(
                         f"complementary training needs blocks of the same shape: {clause}; "
                         "give both towers the same width, or set complementary: none"
@@ -173,14 +173,14 @@ class FedCola(Method):
                     twins[name] = image.value(stack.keys[name], state.tensors)
                 if (twin := twins[name]) is not None and tuple(twin.shape) == shape:
                     tensors[f"{kind}/{name}"] = twin
-        return ServerState.first(tensors)
+        return ServerState.from_tensors(tensors)
 
     @cached_property
     def stacks(self) -> dict[tuple[str, str], Stack]:
         """The blocks of each tower of each kind, by kind and tower."""
         return {(k.name, tower): Stack(k, tower) for k in self.setting.kinds.values() for tower in k.model["towers"]}
 
-    def shared(self, name: str) -> bool:
+    def is_shared(self, name: str) -> bool:
         """Whether a parameter is averaged over client kinds."""
         tower, part = (*name.split("."), "")[:2]
         if self.options.collaborate == "none" or part != "blocks":
@@ -193,7 +193,7 @@ class FedCola(Method):
     def siblings(self, address: Address) -> list[Source]:
         """The addresses or rows whose deltas change this one, itself included: of one tower each in range."""
         kind, name = address.split("/", 1)
-        if not self.shared(name):
+        if not self.is_shared(name):
             return [address]
         own = self.stacks[kind, name.split(".", 1)[0]]
         everywhere = self.options.range == "all"
@@ -203,8 +203,8 @@ class FedCola(Method):
         """Raises MethodError unless blocks of all modalities have something of one shape to average."""
         first, *others = {stack.tower: stack for stack in self.stacks.values()}.values()
         for other in others:
-            names = [name for name in first.shapes if self.shared(name)]
-            if clause := differing(first, other, names):
+            names = [name for name in first.shapes if self.is_shared(name)]
+            if clause := shape_difference(first, other, names):
                 raise MethodError(
                     f"range: all averages the same layers of all modalities: {clause}; "
                     "give the towers the same width, or set range: in-modality"
@@ -234,7 +234,7 @@ class FedCola(Method):
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """Uni-modal and collaborative aggregation in one coefficient table."""
-        return state.changed(self.combine(state, updates, self.mix))
+        return state.with_tensors(self.combine(state, updates, self.mix))
 
 
 def _partner_items(name: str, source: Stack, keys: Sequence[Key]) -> list[Item]:

@@ -113,7 +113,7 @@ class FedColaMat(Method):
     def _shared_places(self, modality: str) -> dict[Key, KeyRows]:
         """Where the shared parameters of a modality's blocks are, by key."""
         stack = self.stacks[modality]
-        return {key: stack.places[key] for n, keys in stack.keys.items() if self.shared(n) for key in keys}
+        return {key: stack.places[key] for n, keys in stack.keys.items() if self.is_shared(n) for key in keys}
 
     @cached_property
     def stacks(self) -> dict[str, Stack]:
@@ -124,7 +124,7 @@ class FedColaMat(Method):
     def _of_tower(self) -> dict[str, Stack]:
         return {stack.tower: stack for stack in self.stacks.values()}
 
-    def shared(self, name: str) -> bool:
+    def is_shared(self, name: str) -> bool:
         """Whether a parameter is shared by all modalities; embeddings, final norms and heads never are.
 
         Nor are norms that not all towers have at the same place of their blocks.
@@ -146,11 +146,11 @@ class FedColaMat(Method):
         for modality, other in order[1:]:
             common = self.options.init == "common" and modality not in other.weights
             for name, shape in self.stacks[modality].shapes.items():
-                if common or self.shared(name):
+                if common or self.is_shared(name):
                     twin = self.stacks[model].value(self.stacks[modality].keys[name], tensors)
                     if twin is not None and tuple(twin.shape) == shape:
                         tensors[f"{other.name}/{name}"] = twin
-        return ServerState.first(tensors)
+        return ServerState.from_tensors(tensors)
 
     # client -----------------------------------------------------------------------------------------------------
 
@@ -171,7 +171,7 @@ class FedColaMat(Method):
             return work
         if self.setting.kinds[kind].modalities == (warmup.modality,):
             return work
-        return replace(work, trainable=tuple(n for n in work.trainable if not self.shared(n)))
+        return replace(work, trainable=tuple(n for n in work.trainable if not self.is_shared(n)))
 
     # server -----------------------------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class FedColaMat(Method):
         present = {m: n for m, k in self.single.items() if (n := cohort.by_kind.get(k.name, 0.0))}
         largest = max(present.values(), default=0.0)
         scale = {m: largest / n if options.balance == "scale" else 1.0 for m, n in present.items()}
-        shared = self.shared(name)
+        shared = self.is_shared(name)
         if shared and options.balance == "mean":
             scale = {m: largest / n for m, n in present.items()}
         found: list[Source] = [address]
@@ -211,7 +211,7 @@ class FedColaMat(Method):
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """Shared and private parameters in one coefficient table."""
-        return state.changed(self.combine(state, updates, self.mix))
+        return state.with_tensors(self.combine(state, updates, self.mix))
 
 
 def _shape(places: Mapping[Key, KeyRows], key: Key) -> tuple[int, ...] | None:

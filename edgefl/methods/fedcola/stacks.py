@@ -141,7 +141,7 @@ def _rows(place: KeyRows) -> tuple[int, int]:
     return place.rows or (0, place.shape[0])
 
 
-def differing(first: Stack, second: Stack, names: Iterable[str]) -> str:
+def shape_difference(first: Stack, second: Stack, names: Iterable[str]) -> str:
     """Where two stacks have parts of these parameters of ``first`` in other shapes, as a clause; "" if nowhere."""
     for key in (key for name in names for key in first.keys[name] if key in second.places):
         one, other = first.places[key], second.places[key]

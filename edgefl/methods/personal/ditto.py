@@ -50,8 +50,10 @@ class Ditto(Method):
         """FedAvg's work, and as many passes on the client's own model with FedProx's term."""
         work = super().work(kind, round)
         personal = work.around("proximal", proximal=self.options.strength).around("own-model").passes
-        return replace(self.keeping(work, "own", "/"), passes=(*work.passes, *personal), reference=work.trainable)
+        return replace(
+            self.with_own_tensors(work, "own", "/"), passes=(*work.passes, *personal), reference=work.trainable
+        )
 
     def evaluate_client(self, kind: str, round: int, variant: Hashable = None) -> Work:
         """The scores of the client's own model; the received one until it has trained."""
-        return self.keeping(super().evaluate_client(kind, round, variant).around("own-model"), "own", "/")
+        return self.with_own_tensors(super().evaluate_client(kind, round, variant).around("own-model"), "own", "/")

@@ -23,7 +23,7 @@ def keep_personal(work: Work, parts: Sequence[str]) -> Work:
 
     Raises MethodError if nothing of the model would be sent.
     """
-    names = [item.name for payload in work.down for item in payload.items if not item.beside]
+    names = [item.name for payload in work.down for item in payload.items if not item.is_beside_model]
     mine = [name for name in names if any(belongs(name, part) for part in parts)]
     if len(mine) == len(names):
         raise MethodError(f"personal: nothing of the model of kind {work.kind!r} would be sent; leave a part out")

@@ -89,12 +89,12 @@ def alignment(fused: Tensor, table: Tensor, label: Tensor) -> Tensor:
     A sample whose class has no prototype yet (a row of zeros) adds nothing.
     """
     near = table[label]
-    return ((fused - near).square() * present(near)[:, None]).mean()
+    return ((fused - near).square() * present_mask(near)[:, None]).mean()
 
 
 def prediction_distance(model: Fusing, table: Tensor, predicted: Tensor, temperature: float) -> Tensor:
     """FedHKD's first term: mean over classes of ``||softmax(G(H_j) / temperature) - Q_j||``; no gradient goes to H."""
-    covered = present(table)
+    covered = present_mask(table)
     scores = model.scores(table).float()
     distances = torch.linalg.vector_norm((scores / temperature).softmax(1) - predicted, dim=1)
     mean: Tensor = (distances * covered).sum() / covered.sum().clamp_min(1)
@@ -104,11 +104,11 @@ def prediction_distance(model: Fusing, table: Tensor, predicted: Tensor, tempera
 def representation_distance(fused: Tensor, table: Tensor, label: Tensor) -> Tensor:
     """FedHKD's second term: mean over the batch of ``||h - H_y||``; 0 for a class that has no row yet."""
     near = table[label]
-    mean: Tensor = (torch.linalg.vector_norm(fused - near, dim=1) * present(near)).mean()
+    mean: Tensor = (torch.linalg.vector_norm(fused - near, dim=1) * present_mask(near)).mean()
     return mean
 
 
-def present(rows: Tensor) -> Tensor:
+def present_mask(rows: Tensor) -> Tensor:
     """``[rows]`` of 1 and 0: whether a client had the class; a row of zeros means that none did."""
     return (rows != 0).any(1).to(rows.dtype)
 
@@ -135,7 +135,7 @@ def _replacement(ctx: Context, modality: str, like: Tensor, label: Tensor, args:
     return torch.randn_like(empty) if args["mask"] == "random" else empty
 
 
-def joined(ctx: Context, by_modality: Mapping[str, Tensor], args: PrototypeArgs) -> Tensor:
+def fuse_features(ctx: Context, by_modality: Mapping[str, Tensor], args: PrototypeArgs) -> Tensor:
     """The joint feature of both modalities."""
     first, second = (by_modality[m] for m in args.get("modalities", MODALITIES))
     return cast(Fusing, ctx.model).fuse(first, second)
@@ -154,7 +154,7 @@ class ClassifyCompleted(Step):
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """Mean over the batch."""
         model, args, label = cast(Fusing, ctx.model), cast(PrototypeArgs, pass_.args), batch["label"]
-        fused = joined(ctx, features(ctx, batch, pattern, args), args)
+        fused = fuse_features(ctx, features(ctx, batch, pattern, args), args)
         loss = answer_loss(model.scores(fused).float(), label, batch.get("target"))
         table = ctx.received.get("prototypes.fused")
         if table is None:
@@ -200,7 +200,7 @@ class ClassMeans(Step):
             return
         by_modality = features(ctx, batch, pattern, args)
         if "fused" in of or "predicted" in of:
-            by_modality["fused"] = joined(ctx, by_modality, args)
+            by_modality["fused"] = fuse_features(ctx, by_modality, args)
         if "predicted" in of:
             scores = cast(Fusing, ctx.model).scores(by_modality["fused"]).float()
             by_modality["predicted"] = (scores / args["softening"]).softmax(1)

@@ -187,7 +187,7 @@ def model_scores(
     return total.clamp_min(1e-30).log() if kind == "classifier" else total
 
 
-def mixed(scores: Tensor, prototypes: Tensor, k: int) -> Tensor:
+def mix_prototypes(scores: Tensor, prototypes: Tensor, k: int) -> Tensor:
     """ProtoMix: the prototypes ``[classes, dim]`` of the ``k`` best classes, weighted by the softmax of their scores.
 
     A classifier's scores are log-probabilities, so that its weights are the probabilities of the k best, normalised.
@@ -257,7 +257,7 @@ class ScoreCompleted(ScoreClassify):
         real = (label >= 0).to(torch.float32)
         matches = [(top_k_hits(scores, label.clamp_min(0), k) * real).sum() for k in MATCHED]
         ctx.outputs[f"matched[{pattern}]"].add_(torch.stack([*matches, real.sum()]))
-        completion = mixed(scores, table, args["mix"])
+        completion = mix_prototypes(scores, table, args["mix"])
         return completion if trained is None else completion * trained
 
     def finish(self, ctx: Context, pass_: Pass) -> None:

@@ -189,7 +189,7 @@ class PmcmFL(LibraryMethod):
         matching = {}
         with torch.random.fork_rng([]):
             torch.manual_seed(seeds.key(seed, "matching"))
-            for modality in self.matched():
+            for modality in self.matching_modalities():
                 for name, shape in self.parameters(modality).items():
                     # as torch initialises linear layers: uniform within 1 / sqrt(inputs)
                     bound = self.widths_of(modality)[int(name.split(".")[2]) // 2] ** -0.5
@@ -198,9 +198,9 @@ class PmcmFL(LibraryMethod):
                         matching[f"table/ensemble.{name}"] = torch.zeros(self.options.members, *shape)
                 members = self.options.members if self.options.combine == "ensemble" else 1
                 matching[f"table/matched.{modality}"] = torch.zeros(members)
-        return ServerState.first({**state.tensors, **matching})
+        return ServerState.from_tensors({**state.tensors, **matching})
 
-    def matched(self, kind: str | None = None) -> tuple[str, ...]:
+    def matching_modalities(self, kind: str | None = None) -> tuple[str, ...]:
         """The modalities that have matching models, of all kinds or of one."""
         if self.options.inference not in MODELS:
             return ()
@@ -230,7 +230,7 @@ class PmcmFL(LibraryMethod):
         work, matching = super().work(kind, round), self.options.matching
         if matching is None or round < matching.round:
             return work
-        described, modalities = self.setting.kinds[kind], self.matched(kind)
+        described, modalities = self.setting.kinds[kind], self.matching_modalities(kind)
         batch = matching.batch or self.setting.training.batch_of(described.pattern)
         patterns_with = {m: [p for p in described.patterns if m in p.split("-")] for m in modalities}
         feature_passes = [
@@ -269,7 +269,7 @@ class PmcmFL(LibraryMethod):
         """The model, the library and the matching models."""
         state = super().aggregate(state, updates)
         changed: dict[str, Tensor] = {}
-        for modality in self.matched():
+        for modality in self.matching_modalities():
             sent = [
                 (float(sum(n for pattern, n in update.samples.items() if modality in pattern.split("-"))), update)
                 for update in updates
@@ -279,7 +279,7 @@ class PmcmFL(LibraryMethod):
             sent = sorted(((n, update) for n, update in sent if n), key=lambda item: (-item[0], item[1].client))
             if sent:
                 changed |= self._combined_matching(state, modality, sent)
-        return state.changed(changed) if changed else state
+        return state.with_tensors(changed) if changed else state
 
     def _combined_matching(
         self, state: ServerState, modality: str, sent: Sequence[tuple[float, Update]]
@@ -332,9 +332,12 @@ class PmcmFL(LibraryMethod):
             stacked = "ensemble." if options.combine == "ensemble" else ""
             items = [
                 Item(name, (*(members if stacked else ()), *shape), "float32", f"table/{stacked}{name}")
-                for m in self.matched(kind)
+                for m in self.matching_modalities(kind)
                 for name, shape in self.parameters(m).items()
             ]
-            flags = [Item(f"matched.{m}", tuple(members), "float32", f"table/matched.{m}") for m in self.matched(kind)]
+            flags = [
+                Item(f"matched.{m}", tuple(members), "float32", f"table/matched.{m}")
+                for m in self.matching_modalities(kind)
+            ]
             down.append(Payload("matching", (*items, *flags)))
         return replace(work, passes=tuple(passes), down=tuple(down))

@@ -137,7 +137,7 @@ class LibraryMethod(Method, ABC):
             torch.manual_seed(seeds.key(seed, "prototypes"))
             for table in self.tables:
                 tensors[f"table/prototypes.{table}"] = self.first(table)
-        return ServerState.first(tensors)
+        return ServerState.from_tensors(tensors)
 
     # client -----------------------------------------------------------------------------------------------------
 
@@ -194,12 +194,12 @@ class LibraryMethod(Method, ABC):
 
     def fields(self, pattern: str, args: PrototypeArgs) -> PrototypeArgs:
         """Arguments of a pass, with the field ``target`` requested if targets are scores."""
-        if not self.scored:
+        if not self.has_score_targets:
             return args
         return {**args, "fields": [*pattern.split("-"), "label", "target"]}
 
     @property
-    def scored(self) -> bool:
+    def has_score_targets(self) -> bool:
         """Whether targets are scores of classes, not labels."""
         answers = self.options.answers
         return answers == "scores" or (
@@ -217,7 +217,7 @@ class LibraryMethod(Method, ABC):
     def evaluate(self, kind: str, split: str) -> Work:
         """FedAvg's evaluation, with the score of the predicted class if targets are scores."""
         work = super().evaluate(kind, split)
-        if not self.scored:
+        if not self.has_score_targets:
             return work
         fields: StepArgs = {"fields": [*self.setting.kinds[kind].modalities, "label", "target"]}
         return replace(work, passes=tuple(replace(p, args={**p.args, **fields}) for p in work.passes))
@@ -241,7 +241,7 @@ class LibraryMethod(Method, ABC):
         contributions = [update for update in updates if "prototypes" in update.payloads]
         if contributions:
             changed |= {f"table/prototypes.{table}": self.rows(state, contributions, table) for table in self.tables}
-        return state.changed(changed)
+        return state.with_tensors(changed)
 
     def rows(self, state: ServerState, updates: Sequence[Update], table: str) -> Tensor:
         """A table ``[classes, dim]``: for each class the weighted mean of clients' rows, else the old row.

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from edgefl.errors import MethodError
 from edgefl.methods.protocol import Method
-from edgefl.methods.representations.representation_method import Exchange, Sent, mixed
+from edgefl.methods.representations.representation_method import Exchange, Sent, mix_tables
 from edgefl.methods.representations.steps import PublicArgs
 from edgefl.methods.setting import Kind, Setting
 from edgefl.methods.state import ServerState
@@ -105,19 +105,19 @@ class CreamFL(Exchange):
         )
 
         @model_validator(mode="after")
-        def _defined(self) -> CreamFL.Options:
+        def _check_server_fields(self) -> CreamFL.Options:
             if self.server == "federated":
                 if self.clients == "private":
                     raise ValueError("server: federated averages the clients' models, so clients can't be private")
                 for field in ("model", "order", "server_epochs"):
                     if getattr(self, field) != type(self).model_fields[field].default:
                         raise ValueError(f"{field} applies to server: own only, but server is federated")
-            if not self.averaged and not self.pairs_contribute:
+            if not self.has_averaged_models and not self.pairs_contribute:
                 raise ValueError("pair_clients: plain needs clients: averaged, or clients with pairs send nothing")
             return self
 
         @property
-        def averaged(self) -> bool:
+        def has_averaged_models(self) -> bool:
             """Whether clients' models travel and are averaged by kind."""
             return (self.clients or ("private" if self.server == "own" else "averaged")) == "averaged"
 
@@ -142,7 +142,7 @@ class CreamFL(Exchange):
         return self.setting.kinds[self.pattern]
 
     def __init__(self, options: Any, setting: Setting):
-        super().__init__(options, probabilistic(setting) if options.pcme is not None else setting)
+        super().__init__(options, with_probabilistic_models(setting) if options.pcme is not None else setting)
 
     @property
     def contributors(self) -> list[str]:
@@ -162,7 +162,7 @@ class CreamFL(Exchange):
         if options.pcme is not None and kind == self.pattern:
             step, args = "contrast-probabilistic", cast(StepArgs, options.pcme.model_dump())
             work = replace(work, passes=tuple(replace(p, step=step, args={**p.args, **args}) for p in work.passes))
-        if not options.averaged:
+        if not options.has_averaged_models:
             work = replace(work, keep=tuple(i.name for i in work.down[0].items), up=())
         if kind not in self.contributors:
             return work
@@ -179,7 +179,7 @@ class CreamFL(Exchange):
             needed = [m for m in self.modalities if (options.intra and m in own) or (options.inter and m in others)]
             if options.intra and options.old == "table":
                 passes.insert(0, self.public_pass("represent", own, train=False, name="before"))
-        passes.append(self.represent(own))
+        passes.append(self.representation_pass(own))
         return replace(
             work,
             passes=tuple(passes),
@@ -204,19 +204,25 @@ class CreamFL(Exchange):
     def before(self, state: ServerState, round: int) -> Sequence[Work]:
         """The server trains on the pairs (server-first), and represents them for the clients."""
         first = self.options.server == "own" and self.options.order == "server-first"
-        work = self.on_pairs(round, [*(self.supervised() if first else []), self.represent(self.modalities)])
+        work = self.on_pairs(
+            round, [*(self.supervised_passes() if first else []), self.representation_pass(self.modalities)]
+        )
         return (replace(work, up=(*work.up, self.table("represented", "public", self.modalities))),)
 
     streams = True
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """A target for each modality that a client sent; models by kind where they travel."""
-        changed = self.combine(state, updates, lambda address, cohort: {address: 1.0}) if self.options.averaged else {}
+        changed = (
+            self.combine(state, updates, lambda address, cohort: {address: 1.0})
+            if self.options.has_averaged_models
+            else {}
+        )
         for modality in self.modalities:
-            if sent := self.sent(updates, modality):
+            if sent := self.received_tables(updates, modality):
                 old = state.tensors[f"table/public.{modality}"]
-                changed[f"table/target.{modality}"] = mixed(sent, self._shares(state, modality, sent), old)
-        return state.changed({**changed, **self.contributed(updates)})
+                changed[f"table/target.{modality}"] = mix_tables(sent, self._shares(state, modality, sent), old)
+        return state.with_tensors({**changed, **self.contribution_flags(updates)})
 
     def _shares(self, state: ServerState, modality: str, sent: Sent) -> Tensor:
         """Shares of the clients in the target of a modality: ``[clients, pairs]`` or ``[clients, 1]``."""
@@ -236,16 +242,18 @@ class CreamFL(Exchange):
     def after(self, state: ServerState, round: int) -> Sequence[Work]:
         """The server trains on the pairs (server-last), and is distilled from this round's targets."""
         last = self.options.server == "own" and self.options.order == "server-last"
-        return self.distilling(round, self.reached(state), {"target": 1.0}, first=self.supervised() if last else ())
+        return self.distillation_works(
+            round, self.received_modalities(state), {"target": 1.0}, first=self.supervised_passes() if last else ()
+        )
 
     def evaluate(self, kind: str, split: str) -> Work:
         """Evaluates an averaged model of clients, or the server's own by retrieval for pairs and private clients."""
-        if self.options.server == "federated" or (self.options.averaged and kind != self.pattern):
+        if self.options.server == "federated" or (self.options.has_averaged_models and kind != self.pattern):
             return Method.evaluate(self, kind, split)
         return super().evaluate(kind, split)
 
 
-def probabilistic(setting: Setting) -> Setting:
+def with_probabilistic_models(setting: Setting) -> Setting:
     """The setting with probabilistic models, which have deviations of embeddings, for clients with pairs.
 
     Raises MethodError if there are no such clients, or if they don't retrieve by two towers.

@@ -15,7 +15,7 @@ import torch
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
-from edgefl.methods.representations.representation_method import Digesting, Sent, best_match, mixed
+from edgefl.methods.representations.representation_method import Digesting, Sent, best_match, mix_tables
 from edgefl.methods.state import ServerState
 from edgefl.work import Address, Work
 from edgefl.work.update import Update
@@ -44,22 +44,22 @@ class FedET(Digesting):
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """For each modality that was sent: the consensus, and the mean of clients that disagree with it."""
-        changed = self.contributed(updates)
+        changed = self.contribution_flags(updates)
         for modality in self.modalities:
-            if sent := self.sent(updates, modality):
+            if sent := self.received_tables(updates, modality):
                 changed |= self._targets(state, modality, sent)
-        return state.changed(changed)
+        return state.with_tensors(changed)
 
     def _targets(self, state: ServerState, modality: str, sent: Sent) -> dict[Address, Tensor]:
         old, other = (state.tensors[f"table/public.{m}"] for m in (modality, self.other(modality)))
         shares = confidences([table for _, table in sent])
-        consensus = mixed(sent, shares, old)
+        consensus = mix_tables(sent, shares, old)
         matches = best_match(consensus, other)
         disagrees = torch.stack([best_match(table, other) != matches for _, table in sent]).float()
         weights = shares * disagrees
         return {
             f"table/target.{modality}": consensus,
-            f"table/diverse.{modality}": mixed(sent, weights / weights.sum(0).clamp_min(1e-12), old),
+            f"table/diverse.{modality}": mix_tables(sent, weights / weights.sum(0).clamp_min(1e-12), old),
             f"table/diverse-share.{modality}": disagrees.amax(0),
         }
 
@@ -69,7 +69,7 @@ class FedET(Digesting):
         if self.options.diversity:
             targets["diverse"] = self.options.diversity
             tables += ["diverse", "diverse-share"]
-        return self.distilling(round, self.reached(state), targets, tables)
+        return self.distillation_works(round, self.received_modalities(state), targets, tables)
 
 
 def confidences(tables: Sequence[Tensor]) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from edgefl.methods.representations.representation_method import Digesting, best_match, mixed
+from edgefl.methods.representations.representation_method import Digesting, best_match, mix_tables
 from edgefl.methods.state import ServerState
 from edgefl.work import Work
 from edgefl.work.update import Update
@@ -41,23 +41,23 @@ class FedGEMS(Digesting):
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """Store the server's correct representations, and combine those of clients."""
-        changed = self.contributed(updates)
+        changed = self.contribution_flags(updates)
         for modality in self.modalities:
             own, other = (state.tensors[f"table/public.{m}"] for m in (modality, self.other(modality)))
             correct = (best_match(own, other) == torch.arange(self.pairs)).float()
             memory = state.tensors[f"table/memory.{modality}"]
             changed[f"table/memory.{modality}"] = torch.where(correct[:, None] > 0, own, memory)
             changed[f"table/memory-share.{modality}"] = correct
-            sent = self.sent(updates, modality)
+            sent = self.received_tables(updates, modality)
             changed[f"table/ensemble-share.{modality}"] = (1 - correct) * float(bool(sent))
             if sent:
                 shares = torch.stack([-entropy(table) for _, table in sent]).softmax(0)
-                changed[f"table/ensemble.{modality}"] = mixed(sent, shares, own)
-        return state.changed(changed)
+                changed[f"table/ensemble.{modality}"] = mix_tables(sent, shares, own)
+        return state.with_tensors(changed)
 
     def after(self, state: ServerState, round: int) -> Sequence[Work]:
         """The server is distilled from its memory where it is correct, and from its clients elsewhere."""
-        return self.distilling(round, self.modalities, {"memory": 1.0, "ensemble": 1.0}, TABLES)
+        return self.distillation_works(round, self.modalities, {"memory": 1.0, "ensemble": 1.0}, TABLES)
 
 
 def entropy(table: Tensor) -> Tensor:

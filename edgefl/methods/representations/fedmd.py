@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from pydantic import Field, NonNegativeFloat
 
-from edgefl.methods.representations.representation_method import Digesting, mixed
+from edgefl.methods.representations.representation_method import Digesting, mix_tables
 from edgefl.methods.state import ServerState
 from edgefl.work import Work
 from edgefl.work.update import Update
@@ -41,7 +41,7 @@ class FedMD(Digesting):
     def before(self, state: ServerState, round: int) -> Sequence[Work]:
         """The server trains on the pairs; its representations of them in round 1 are the first consensus."""
         first = round == 1
-        passes = self.supervised() + ([self.represent(self.modalities)] if first else [])
+        passes = self.supervised_passes() + ([self.representation_pass(self.modalities)] if first else [])
         if not passes:
             return ()
         work = self.on_pairs(round, passes)
@@ -51,13 +51,13 @@ class FedMD(Digesting):
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """The consensus of a modality is the mean over the clients that sent it; without any it is unchanged."""
-        changed = self.contributed(updates)
+        changed = self.contribution_flags(updates)
         for modality in self.modalities:
-            if sent := self.sent(updates, modality):
+            if sent := self.received_tables(updates, modality):
                 address = f"table/consensus.{modality}"
-                changed[address] = mixed(sent, torch.full((len(sent), 1), 1 / len(sent)), state.tensors[address])
-        return state.changed(changed)
+                changed[address] = mix_tables(sent, torch.full((len(sent), 1), 1 / len(sent)), state.tensors[address])
+        return state.with_tensors(changed)
 
     def after(self, state: ServerState, round: int) -> Sequence[Work]:
         """The server is distilled from the new consensus."""
-        return self.distilling(round, self.reached(state), {"consensus": 1.0})
+        return self.distillation_works(round, self.received_modalities(state), {"consensus": 1.0})

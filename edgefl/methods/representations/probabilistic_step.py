@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from edgefl.models.probabilistic import ProbabilisticModel
 
 
-def drawn(mean: Tensor, log_deviation: Tensor, samples: int) -> Tensor:
+def sample_gaussian(mean: Tensor, log_deviation: Tensor, samples: int) -> Tensor:
     """``[batch, samples, dim]``: mean plus deviation times standard normal noise."""
     noise = torch.randn((mean.shape[0], samples, mean.shape[1]), device=mean.device)
     return mean[:, None] + log_deviation.exp()[:, None] * noise
@@ -57,7 +57,7 @@ class ContrastProbabilistic(Step):
         model, args = cast("ProbabilisticModel", ctx.model), cast(PublicArgs, pass_.args)
         gaussians = [model.gaussian(m, batch[m]) for m in pattern.split("-")]
         with torch.autocast(ctx.device.type, enabled=False):
-            a, b = (drawn(mean, spread, args["samples"]) for mean, spread in gaussians)
+            a, b = (sample_gaussian(mean, spread, args["samples"]) for mean, spread in gaussians)
             loss = soft_contrast(a, b, model.deviations.scale, model.deviations.shift)
             if args["kl"]:
                 loss = loss + args["kl"] * torch.stack([divergence(*gaussian) for gaussian in gaussians]).sum()

@@ -27,7 +27,7 @@ class ReamFL(CreamFL):
 
         @model_validator(mode="before")
         @classmethod
-        def _named(cls, given: Any) -> Any:
+        def _reject_fixed_fields(cls, given: Any) -> Any:
             for field in cls.fixed:
                 if field in given and given[field] != (default := cls.model_fields[field].default):
                     name = cls.model_fields["name"].default

@@ -139,7 +139,7 @@ class Exchange(Method):
         for modality in self.modalities:
             for name in tables:
                 tensors[f"table/{name}.{modality}"] = torch.zeros(self.shape(name))
-        return ServerState.first({**tensors, CONTRIBUTED: torch.ones(len(self.modalities))})
+        return ServerState.from_tensors({**tensors, CONTRIBUTED: torch.ones(len(self.modalities))})
 
     def shape(self, name: str) -> tuple[int, ...]:
         """``[pairs, dim]`` of a table, ``[pairs]`` of weights of samples (``...-share``)."""
@@ -156,11 +156,11 @@ class Exchange(Method):
         args = {"samples": self.pairs, "fields": fields, "modalities": list(modalities), **args}
         return Pass(step, "public", (self.pattern,), min(batch, self.pairs), train, cast(PublicArgs, args))
 
-    def represent(self, modalities: Sequence[str]) -> Pass:
+    def representation_pass(self, modalities: Sequence[str]) -> Pass:
         """A pass that writes the outputs ``represented.<modality>``."""
         return self.public_pass("represent", modalities, train=False, name="represented")
 
-    def distil(self, modalities: Sequence[str], targets: Mapping[str, float]) -> Pass:
+    def distillation_pass(self, modalities: Sequence[str], targets: Mapping[str, float]) -> Pass:
         """A pass that trains representations towards tables ``<target>.<modality>``, each with its weight."""
         distance = self.options.distance
         return self.public_pass("distill", modalities, index=True, targets=dict(targets), distance=distance)
@@ -186,11 +186,11 @@ class Exchange(Method):
             work = replace(work, trainable=(), up=())
         return replace(work, passes=tuple(passes))
 
-    def supervised(self) -> list[Pass]:
+    def supervised_passes(self) -> list[Pass]:
         """The server's training epochs on the pairs."""
         return [self.public_pass("contrast", self.modalities)] * self.options.server_epochs
 
-    def distilling(
+    def distillation_works(
         self,
         round: int,
         modalities: Sequence[str],
@@ -207,12 +207,12 @@ class Exchange(Method):
         if not modalities or not weight:
             return (self.on_pairs(round, first),) if first else ()
         weights = {name: weight * factor for name, factor in targets.items()}
-        work = self.on_pairs(round, [*first, self.distil(modalities, weights)])
+        work = self.on_pairs(round, [*first, self.distillation_pass(modalities, weights)])
         return (replace(work, down=(*work.down, self.tables(tables or tuple(targets), modalities))),)
 
     def before(self, state: ServerState, round: int) -> Sequence[Work]:
         """The server trains on the pairs and represents them at ``table/public.<modality>``."""
-        work = self.on_pairs(round, [*self.supervised(), self.represent(self.modalities)])
+        work = self.on_pairs(round, [*self.supervised_passes(), self.representation_pass(self.modalities)])
         return (replace(work, up=(*work.up, self.table("represented", "public", self.modalities))),)
 
     def evaluate(self, kind: str, split: str) -> Work:
@@ -221,19 +221,19 @@ class Exchange(Method):
 
     # updates ----------------------------------------------------------------------------------------------------
 
-    def sent(self, updates: Sequence[Update], modality: str) -> Sent:
+    def received_tables(self, updates: Sequence[Update], modality: str) -> Sent:
         """The updates with a table of this modality, and their tables."""
         name = f"represented.{modality}"
         ordered = sorted(updates, key=lambda update: update.client)
         payloads = ((update, update.payloads.get("representations", {})) for update in ordered)
         return [(update, tables[name]) for update, tables in payloads if name in tables]
 
-    def contributed(self, updates: Sequence[Update]) -> dict[str, Tensor]:
+    def contribution_flags(self, updates: Sequence[Update]) -> dict[str, Tensor]:
         """The flags of this round, which decide the server's next work: on the CPU even if all else is on meta."""
-        flags = [float(bool(self.sent(updates, m))) for m in self.modalities]
+        flags = [float(bool(self.received_tables(updates, m))) for m in self.modalities]
         return {CONTRIBUTED: torch.tensor(flags, device="cpu")}
 
-    def reached(self, state: ServerState) -> list[str]:
+    def received_modalities(self, state: ServerState) -> list[str]:
         """The modalities that a client sent in the last round."""
         flags = state.tensors[CONTRIBUTED]
         # a profile's state has only shapes: its round has contributions of every modality
@@ -258,18 +258,18 @@ class Digesting(Exchange):
         The model stays with its client; the tables of its own modalities travel, down only if ``digest`` isn't 0.
         """
         work, own, weight = super().work(kind, round), list(self.setting.kinds[kind].modalities), self.options.digest
-        first = [self.distil(own, {"target": weight})] if weight else []
+        first = [self.distillation_pass(own, {"target": weight})] if weight else []
         down = [self.table("target", self.digested, own)] if weight else []
         return replace(
             work,
-            passes=(*first, *work.passes, self.represent(own)),
+            passes=(*first, *work.passes, self.representation_pass(own)),
             down=(*work.down, *down),
             up=(self.table("represented", "represented", own),),
             keep=tuple(item.name for item in work.down[0].items),
         )
 
 
-def mixed(sent: Sent, shares: Tensor, old: Tensor) -> Tensor:
+def mix_tables(sent: Sent, shares: Tensor, old: Tensor) -> Tensor:
     """``sum_c shares[c] factor_c R_c``, shares ``[clients, samples]`` or ``[clients, 1]``.
 
     A round policy's weight factor reduces a client's share without normalising; the remainder is taken from ``old``.
@@ -277,12 +277,12 @@ def mixed(sent: Sent, shares: Tensor, old: Tensor) -> Tensor:
     tables = [table for _, table in sent]
     factors = [update.weight_factor for update, _ in sent]
     if all(factor == 1 for factor in factors):
-        return weighed(tables, shares)
+        return weighted_sum(tables, shares)
     shares = shares * torch.tensor(factors)[:, None]
-    return weighed([*tables, old], torch.cat([shares, 1 - shares.sum(0, keepdim=True)]))
+    return weighted_sum([*tables, old], torch.cat([shares, 1 - shares.sum(0, keepdim=True)]))
 
 
-def weighed(tables: Sequence[Tensor], shares: Tensor) -> Tensor:
+def weighted_sum(tables: Sequence[Tensor], shares: Tensor) -> Tensor:
     """``sum_c shares[c] tables[c]``, shares ``[clients, samples]`` or ``[clients, 1]``."""
     total = torch.zeros(tables[0].shape)
     for table, share in zip(tables, shares, strict=True):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgefl.models.model import TowerDescription
-from edgefl.models.tower import Tower, TowerFields, chosen
+from edgefl.models.tower import Tower, TowerFields, options_from
 
 
 class GruOptions(TowerFields):
@@ -55,7 +55,7 @@ class GruTower(Tower):
             else:
                 nn.init.zeros_(parameter)
 
-    def read(self, tokens: Tensor) -> Tensor:
+    def pool_tokens(self, tokens: Tensor) -> Tensor:
         """Pool tokens, including padding, into a feature: ``[batch, tokens, dim] -> [batch, width]``."""
         if self.pooling == "mean":
             pooled = tokens.mean(1)
@@ -82,7 +82,7 @@ class Gru:
     @staticmethod
     def build(description: TowerDescription, norm: bool) -> GruTower:
         """Build a tower from ``{vocabulary, depth, ...options}``; ``norm`` is ignored, because it has no final norm."""
-        options = chosen(GruOptions, description)
+        options = options_from(GruOptions, description)
         return GruTower(
             options, description["vocabulary"], description["depth"], bool(description.get("checkpointing"))
         )

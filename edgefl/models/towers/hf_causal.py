@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from edgefl.errors import MethodError, suggestion
 from edgefl.models.model import Dtype, TowerDescription
-from edgefl.models.tower import Tower, TowerFields, chosen, initialise, through
+from edgefl.models.tower import Tower, TowerFields, initialise, options_from, through
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.models.weights import PARTS, PRETRAINED, Spelling, fill, locate
 
@@ -215,7 +215,7 @@ class CausalTower(Tower):
             hidden = through(block, hidden, self.checkpointing, **more)
         return hidden
 
-    def read(self, tokens: Tensor) -> Tensor:
+    def pool_tokens(self, tokens: Tensor) -> Tensor:
         """The mean of all tokens, ``[batch, width]``: the first one sees itself alone."""
         return tokens.mean(1)
 
@@ -257,7 +257,7 @@ class HFCausal:
         Raises MethodError if the library refuses a value only now, such as a rope_theta that is a list.
         """
         config = configuration(
-            chosen(CausalOptions, description).config,
+            options_from(CausalOptions, description).config,
             vocab_size=description["vocabulary"],
             num_hidden_layers=description["depth"],
             attn_implementation="sdpa",

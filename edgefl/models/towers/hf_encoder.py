@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from edgefl.errors import MethodError, suggestion
 from edgefl.models.layers import BlockLayers
 from edgefl.models.model import TowerDescription
-from edgefl.models.tower import TowerFields, chosen
+from edgefl.models.tower import TowerFields, options_from
 from edgefl.models.towers.hf_causal import (
     IRRELEVANT,
     configuration,
@@ -160,7 +160,7 @@ class Encoder(nn.Module):
         tokens: Tensor = self.embedding(**given, return_dict=True).last_hidden_state
         return tokens
 
-    def read(self, tokens: Tensor) -> Tensor:
+    def pool_tokens(self, tokens: Tensor) -> Tensor:
         """The first token, or the mean of all: ``[batch, width]``."""
         return tokens.mean(1) if self.mean else tokens[:, 0]
 
@@ -246,7 +246,7 @@ class HFEncoder:
 
     ``config`` is transformers' configuration, written out or a folder's ``config.json`` (RoBERTa: 108,893,184
     parameters).  Poolers and heads are left out; what comes before the blocks is the embedding, with MPNet's table of
-    relative positions.  ``read`` says what is read of a sample: the first token, or the mean of all, which fits SigLIP
+    relative positions.  ``pool_tokens`` says what is read of a sample: the first token, or the mean of all, which fits SigLIP
     and Whisper.  ``weights`` is a folder that the library itself reads.  Outputs equal the library's (to 1e-6).  It has
     no gradient checkpointing, and ``frozen-prefix`` needs ``keep: false`` with it.  Whisper's table of positions is
     trained, unlike the library's.
@@ -268,18 +268,18 @@ class HFEncoder:
     @staticmethod
     def library(description: TowerDescription) -> nn.Module:
         """transformers' own model; of Whisper the encoder."""
-        return _model(chosen(HFEncoderOptions, description), description)
+        return _model(options_from(HFEncoderOptions, description), description)
 
     @staticmethod
     def of_library(model: nn.Module, description: TowerDescription, norm: bool) -> Encoder:
         """The tower of transformers' model, which it takes apart."""
-        options = chosen(HFEncoderOptions, description)
+        options = options_from(HFEncoderOptions, description)
         return Encoder(model, options.kind, options.width, options.read == "mean")
 
     @staticmethod
     def load(module: nn.Module, weights: str, description: TowerDescription) -> None:
         """Copy the weights of a folder, read by the library itself.  Raises MethodError."""
-        options = chosen(HFEncoderOptions, description)
+        options = options_from(HFEncoderOptions, description)
         folder = Path(weights).expanduser()
         if not (folder / "config.json").is_file():
             raise MethodError(f"weights {weights!r}: a folder with config.json and model.safetensors is needed")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from edgefl.errors import MethodError
 from edgefl.models.layers import BlockLayers
 from edgefl.models.model import TowerDescription
-from edgefl.models.tower import EncoderOptions, Tower, chosen
+from edgefl.models.tower import EncoderOptions, Tower, options_from
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.models.towers.vit import VIT_SIZES, check_patch
 from edgefl.models.weights import PARTS, Spelling, fill, locate, minilm_folder
@@ -117,7 +117,7 @@ class _OfLibrary:
     @classmethod
     def of_library(cls, model: Any, description: TowerDescription, norm: bool) -> Tower:
         """The tower of transformers' model."""
-        options: Any = chosen(cls.Options, description)
+        options: Any = options_from(cls.Options, description)
         stack: Any = getattr(model, "encoder", None) or getattr(model, "transformer", None)
         # the attribute of a ViT's and an AST's blocks depends on the version of transformers
         blocks: nn.ModuleList = model.layers if hasattr(model, "layers") else stack.layer
@@ -125,7 +125,7 @@ class _OfLibrary:
         return cls.tower(model.embeddings, blocks, final, options.width, description.get("checkpointing", False))
 
     @classmethod
-    def published(cls, description: TowerDescription) -> str:
+    def hub_repository(cls, description: TowerDescription) -> str:
         """The repository of the hub whose weights ``pretrained`` are."""
         raise NotImplementedError
 
@@ -137,7 +137,7 @@ class _OfLibrary:
         """
         # the norm only with ``load_norm``
         parts = [part for part in PARTS if part != "norm" or description.get("load_norm", True)]
-        fill(module, locate(weights, cls.published(description)), cls.spelling, parts=parts, optional=["pooler"])
+        fill(module, locate(weights, cls.hub_repository(description)), cls.spelling, parts=parts, optional=["pooler"])
 
 
 class _BertTower(Tower):
@@ -152,9 +152,9 @@ class _BertTower(Tower):
         tokens: Tensor = self.embedding(x, token_type_ids=types, position_ids=positions)
         return tokens
 
-    def read(self, tokens: Tensor) -> Tensor:
+    def pool_tokens(self, tokens: Tensor) -> Tensor:
         """The first token, or the mean of all tokens including padding: ``[batch, width]``."""
-        return tokens.mean(1) if self.mean else super().read(tokens)
+        return tokens.mean(1) if self.mean else super().pool_tokens(tokens)
 
 
 class Bert(_OfLibrary):
@@ -205,7 +205,7 @@ class Bert(_OfLibrary):
         import_torchvision()
         from transformers import BertConfig, BertModel
 
-        options = chosen(cls.Options, description)
+        options = options_from(cls.Options, description)
         config = BertConfig(
             **settings(options, description["depth"]),
             vocab_size=description["vocabulary"],
@@ -222,11 +222,11 @@ class Bert(_OfLibrary):
                 delattr(model.embeddings, name)
         tower = super().of_library(model, description, norm)
         assert isinstance(tower, _BertTower)
-        tower.mean = chosen(cls.Options, description).read == "mean"
+        tower.mean = options_from(cls.Options, description).read == "mean"
         return tower
 
     @classmethod
-    def published(cls, description: TowerDescription) -> str:
+    def hub_repository(cls, description: TowerDescription) -> str:
         """all-MiniLM-L6-v2."""
         return "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -286,7 +286,7 @@ class DistilBert(_OfLibrary):
         import_torchvision()
         from transformers import DistilBertConfig, DistilBertModel
 
-        options = chosen(cls.Options, description)
+        options = options_from(cls.Options, description)
         settings: dict[str, Any] = {
             "vocab_size": description["vocabulary"],
             "max_position_embeddings": options.positions,
@@ -303,7 +303,7 @@ class DistilBert(_OfLibrary):
     @classmethod
     def of_library(cls, model: Any, description: TowerDescription, norm: bool) -> Tower:
         """The tower of transformers' model, with its position numbers only if they are asked for."""
-        options, embedding = chosen(cls.Options, description), model.embeddings
+        options, embedding = options_from(cls.Options, description), model.embeddings
         if hasattr(embedding, "position_ids"):
             del embedding.position_ids
         if options.position_ids:
@@ -311,7 +311,7 @@ class DistilBert(_OfLibrary):
         return super().of_library(model, description, norm)
 
     @classmethod
-    def published(cls, description: TowerDescription) -> str:
+    def hub_repository(cls, description: TowerDescription) -> str:
         """DistilBERT."""
         return "distilbert/distilbert-base-uncased"
 
@@ -362,7 +362,7 @@ class HFViT(_OfLibrary):
         import_torchvision()
         from transformers import ViTConfig, ViTModel
 
-        options, size = chosen(cls.Options, description), description["size"]
+        options, size = options_from(cls.Options, description), description["size"]
         check_patch(options.patch, size)
         config = ViTConfig(
             **settings(options, description["depth"]),
@@ -376,12 +376,12 @@ class HFViT(_OfLibrary):
     def of_library(cls, model: Any, description: TowerDescription, norm: bool) -> Tower:
         """The tower of transformers' model, with its pooler as part of the state but unused."""
         tower = super().of_library(model, description, norm)
-        if chosen(cls.Options, description).pooler:
+        if options_from(cls.Options, description).pooler:
             tower.pooler = model.pooler
         return tower
 
     @classmethod
-    def published(cls, description: TowerDescription) -> str:
+    def hub_repository(cls, description: TowerDescription) -> str:
         """The variant's."""
         return _REPOSITORIES[description["variant"]]
 
@@ -416,7 +416,7 @@ class Ast(_OfLibrary):
         import_torchvision()
         from transformers import ASTConfig, ASTModel
 
-        options = chosen(cls.Options, description)
+        options = options_from(cls.Options, description)
         bins, frames = description["bins"], description["frames"]
         if min(bins, frames) < options.patch:
             raise MethodError(f"a patch of {options.patch} doesn't fit a spectrogram of {bins} bins, {frames} frames")
@@ -432,6 +432,6 @@ class Ast(_OfLibrary):
         )
 
     @classmethod
-    def published(cls, description: TowerDescription) -> str:
+    def hub_repository(cls, description: TowerDescription) -> str:
         """DistilAST."""
         return "bookbot/distil-ast-audioset"

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgefl.models.model import TowerDescription
-from edgefl.models.tower import Tower, TowerFields, chosen
+from edgefl.models.tower import Tower, TowerFields, options_from
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.models.weights import Spelling, fill, locate
 
@@ -78,7 +78,7 @@ class ResNetTower(Tower):
         """
         return super().forward(image).flatten(2).transpose(1, 2)
 
-    def read(self, tokens: Tensor) -> Tensor:
+    def pool_tokens(self, tokens: Tensor) -> Tensor:
         """The mean over positions, ``[batch, width]``, padded with zeros if the last stages are missing."""
         pooled = tokens.mean(1)
         return F.pad(pooled, (0, self.width - pooled.shape[1])) if pooled.shape[1] < self.width else pooled
@@ -98,7 +98,7 @@ class ResNet:
     def build(description: TowerDescription, norm: bool) -> ResNetTower:
         """Build a tower from ``{channels, depth, ...options}``; ``norm`` is ignored, because it has no final norm."""
         return ResNetTower(
-            chosen(ResNetOptions, description),
+            options_from(ResNetOptions, description),
             description["channels"],
             description["depth"],
             bool(description.get("checkpointing")),
@@ -107,4 +107,8 @@ class ResNet:
     @staticmethod
     def load(module: nn.Module, weights: str, description: TowerDescription) -> None:
         """Load weights and running statistics from a file with torchvision's tensor names, or from the hub."""
-        fill(module, locate(weights, f"timm/resnet{chosen(ResNetOptions, description).layers}.tv_in1k"), TORCHVISION)
+        fill(
+            module,
+            locate(weights, f"timm/resnet{options_from(ResNetOptions, description).layers}.tv_in1k"),
+            TORCHVISION,
+        )

@@ -8,7 +8,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from edgefl.models.model import TowerDescription
-from edgefl.models.tower import Tower, TransformerOptions, assemble, chosen
+from edgefl.models.tower import Tower, TransformerOptions, assemble, options_from
 from edgefl.models.towers.vit import published_vit
 from edgefl.models.weights import fill, locate
 
@@ -47,7 +47,7 @@ class TextTransformer:
     @staticmethod
     def build(description: TowerDescription, norm: bool) -> Tower:
         """Build a tower from ``{vocabulary, tokens, depth, ...options}``; ``norm`` adds the final norm."""
-        options = chosen(TextTransformer.Options, description)
+        options = options_from(TextTransformer.Options, description)
         embedding = TextEmbedding(description["vocabulary"], options.tokens, options.width)
         return assemble(embedding, options, description, norm)
 

@@ -47,7 +47,7 @@ class TimmModel(nn.Module):
         variant: Annotated[str, Field(description="name of a model of timm")] = "mobilenetv3_small_100",
     ):
         super().__init__()
-        self.model = _created(variant, channels, size)
+        self.model = _create_model(variant, channels, size)
         model: Any = self.model
         self.width = _width(model)
         self.sequence, self.count = _stages(variant)
@@ -55,7 +55,7 @@ class TimmModel(nn.Module):
         if self.sequence is None:
             self.stages = nn.ModuleList([self._modules.pop("model")])  # type: ignore[list-item]
             return
-        stages, tail = _taken_apart(model, self.sequence)
+        stages, tail = _take_apart(model, self.sequence)
         self.kind = type(stages)
         self.tail = tuple(tail)
         self.stages = nn.ModuleList([*stages[:-1], LastStage(stages[-1], tail)])
@@ -63,7 +63,7 @@ class TimmModel(nn.Module):
     @staticmethod
     def library(description: TowerDescription, classes: int = 0) -> nn.Module:
         """timm's own model, with a classifier of so many classes."""
-        return _created(description["variant"], description["channels"], description["size"], classes)
+        return _create_model(description["variant"], description["channels"], description["size"], classes)
 
     @staticmethod
     def classifier(model: Any) -> Any:
@@ -106,7 +106,7 @@ class TimmModel(nn.Module):
         return F.pad(pooled, (0, self.width - pooled.shape[1]))
 
 
-def _taken_apart(model: nn.Module, sequence: str) -> tuple[Any, dict[str, nn.Module]]:
+def _take_apart(model: nn.Module, sequence: str) -> tuple[Any, dict[str, nn.Module]]:
     """The stages, and what the model makes after them, which the model has no longer."""
     names = list(model._modules)
     tail = {name: model._modules.pop(name) for name in names[names.index(sequence) + 1 :]}
@@ -118,7 +118,7 @@ def _stages(variant: str) -> tuple[str | None, int]:
     """The attribute that holds a model's stages, and their number; None and 1 where it can't be cut by them."""
     for sequence in SEQUENCES:
         with torch.device("meta"):
-            model: Any = _created(variant, 3, None)
+            model: Any = _create_model(variant, 3, None)
             held = model._modules.get(sequence)
             if not isinstance(held, nn.Sequential | nn.ModuleList) or len(held) < 2:
                 continue
@@ -131,7 +131,7 @@ def _can_be_cut(model: Any, sequence: str) -> bool:
     """Whether the model runs with each number of stages, and gives maps no wider than its features."""
     width = _width(model)
     channels = {stage["module"]: stage["num_chs"] for stage in getattr(model, "feature_info", [])}
-    stages, tail = _taken_apart(model, sequence)
+    stages, tail = _take_apart(model, sequence)
     for name in tail:
         object.__setattr__(model, name, nn.Identity())
     for depth in range(1, len(stages)):
@@ -153,7 +153,7 @@ def _width(model: Any) -> int:
     return int(getattr(model, "head_hidden_size", None) or model.num_features)
 
 
-def _created(variant: str, channels: int, size: int | None, classes: int = 0) -> nn.Module:
+def _create_model(variant: str, channels: int, size: int | None, classes: int = 0) -> nn.Module:
     """timm's model with a classifier of so many classes; of its published size without ``size``.
 
     Raises MethodError for an unknown one, or one that can't be built.
@@ -171,17 +171,17 @@ def _created(variant: str, channels: int, size: int | None, classes: int = 0) ->
         model: nn.Module = made() if size is None else made(img_size=size)
     except TypeError as error:
         if "img_size" not in str(error):
-            raise _refused(variant, channels, size, error) from error
+            raise _build_error(variant, channels, size, error) from error
         try:
             model = made()  # of any size
         except Exception as other:  # each model refuses in its own way
-            raise _refused(variant, channels, size, other) from other
+            raise _build_error(variant, channels, size, other) from other
     except Exception as error:  # each model refuses in its own way
-        raise _refused(variant, channels, size, error) from error
+        raise _build_error(variant, channels, size, error) from error
     return model
 
 
-def _refused(variant: str, channels: int, size: int | None, error: Exception) -> MethodError:
+def _build_error(variant: str, channels: int, size: int | None, error: Exception) -> MethodError:
     said = " ".join(str(error).split())
     pictures = "" if size is None else f" for {channels} x {size} x {size} pictures"
     return MethodError(f"{variant} can't be built{pictures}: {said}")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from edgefl.errors import suggestion
 from edgefl.models.model import TowerDescription
-from edgefl.models.tower import Tower, TransformerOptions, chosen, drop_path_rates
+from edgefl.models.tower import Tower, TransformerOptions, drop_path_rates, options_from
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.models.towers.vit import VIT_SIZES, check_patch
 from edgefl.models.weights import Spelling, fill, locate, timm_repository
@@ -52,7 +52,7 @@ class TimmEmbedding(nn.Module):
 
 
 @cache
-def _published(name: str) -> dict[str, int | float]:
+def _timm_sizes(name: str) -> dict[str, int | float]:
     """The sizes of a timm model.  Raises ValueError if timm has no such model or it isn't a plain ViT."""
     import_torchvision()
     import timm
@@ -108,7 +108,7 @@ class TimmViT:
         def _fill_sizes(cls, value: Any) -> Any:
             if not isinstance(value, dict) or not isinstance(variant := value.get("variant", "small"), str):
                 return value
-            return {**(VIT_SIZES.get(variant) or _published(variant)), **value}
+            return {**(VIT_SIZES.get(variant) or _timm_sizes(variant)), **value}
 
     @staticmethod
     def build(description: TowerDescription, norm: bool) -> Tower:
@@ -124,10 +124,10 @@ class TimmViT:
         import_torchvision()
         import timm
 
-        options, size = chosen(TimmViT.Options, description), description["size"]
+        options, size = options_from(TimmViT.Options, description), description["size"]
         check_patch(options.patch, size)
         arguments = {"width": "embed_dim", "heads": "num_heads", "mlp_ratio": "mlp_ratio", "patch": "patch_size"}
-        published = {} if options.variant in VIT_SIZES else _published(options.variant)
+        published = {} if options.variant in VIT_SIZES else _timm_sizes(options.variant)
         # Only sizes that differ from the published ones are passed, because some timm models reject these arguments.
         changed = {arg: v for field, arg in arguments.items() if (v := getattr(options, field)) != published.get(field)}
         return timm.create_model(
@@ -149,7 +149,7 @@ class TimmViT:
         """The tower of timm's model."""
         from timm.layers.drop import DropPath
 
-        options = chosen(TimmViT.Options, description)
+        options = options_from(TimmViT.Options, description)
         for block, rate in zip(model.blocks, drop_path_rates(options.drop_path, options.blocks, description["depth"])):
             if rate:
                 block.drop_path1, block.drop_path2 = DropPath(rate), DropPath(rate)

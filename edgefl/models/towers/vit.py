@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from edgefl.errors import MethodError
 from edgefl.models.model import TowerDescription
-from edgefl.models.tower import Tower, TransformerOptions, assemble, chosen
+from edgefl.models.tower import Tower, TransformerOptions, assemble, options_from
 from edgefl.models.weights import Spelling, fill, locate, timm_repository
 
 VIT_SIZES = {
@@ -66,7 +66,7 @@ class ViT:
 
         Raises MethodError if the patch doesn't divide the image size.
         """
-        options, size = chosen(ViT.Options, description), description["size"]
+        options, size = options_from(ViT.Options, description), description["size"]
         check_patch(options.patch, size)
         embedding = PatchEmbedding(description["channels"], size, options.patch, options.width)
         return assemble(embedding, options, description, norm)

@@ -9,12 +9,12 @@ from edgefl.report.charts.chart import Chart
 from edgefl.report.charts.compared import groups_of, side_by_side
 from edgefl.report.charts.costs import costs, memory
 from edgefl.report.charts.curves import compared_metrics, metrics, overview
-from edgefl.report.charts.fleet import eligible, excluded, fleet
+from edgefl.report.charts.fleet import eligible, excluded_data_chart, fleet
 from edgefl.report.charts.flights import MOST_FLIGHTS, stragglers, who_did_what
 from edgefl.report.charts.records import Curves, Records
-from edgefl.report.charts.served import served
+from edgefl.report.charts.served import served_clients_chart
 from edgefl.runs import Run, is_comparison
-from edgefl.runs.changed import guarded
+from edgefl.runs.changed import raise_run_errors
 
 __all__ = [
     "Chart",
@@ -28,13 +28,13 @@ __all__ = [
 ]
 
 
-@guarded
+@raise_run_errors
 def records_of(run: Run, label: str = "") -> Records:
     """A run's records.  Raises RunError for records that lack a field or hold another kind of value."""
-    return Records.of(run, label)
+    return Records.from_run(run, label)
 
 
-@guarded
+@raise_run_errors
 def charts_of(run: Run, records: Records, most_flights: int = MOST_FLIGHTS) -> list[Chart]:
     """The figures of one run, finished or not; those of which it has no numbers are left out.
 
@@ -43,7 +43,7 @@ def charts_of(run: Run, records: Records, most_flights: int = MOST_FLIGHTS) -> l
     if not records.rounds:
         return []
     charts = [eligible(records), fleet(records), memory(records), costs(records), *metrics(records),
-              who_did_what(records, most_flights), stragglers(records), excluded(records), served(records)]  # fmt: skip
+              who_did_what(records, most_flights), stragglers(records), excluded_data_chart(records), served_clients_chart(records)]  # fmt: skip
     return [chart for chart in charts if chart is not None]
 
 
@@ -56,7 +56,7 @@ def draw_curves(run: Run, *, finished: bool = True) -> Path | None:
     from edgefl.report.charts.picture import draw
 
     if is_comparison(run.path):
-        light = [Curves.of_rounds(each, label, finished=each.finished) for label, each in run.runs.items()]
+        light = [Curves.of_rounds(each, label, finished=each.is_finished) for label, each in run.runs.items()]
     else:
         light = [Curves.of_rounds(run, run.name, finished=finished)]
     chart = overview(groups_of(run, light) if len(light) > 1 else {each.label: [each] for each in light})

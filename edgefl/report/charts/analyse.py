@@ -26,7 +26,7 @@ def analysis_chart(result: Analysis) -> Chart:
         panels += _over_parts("consistency", within, lambda row: row.consistency, lambda row: str(row.kind), least=0)
         panels += _over_parts("cosine", between, lambda row: row.cosine, lambda row: " and ".join(row.kinds), least=-1)
     if result.matching:
-        panels.append(_matched(result.matching))
+        panels.append(_matching_panel(result.matching))
     table = [
         [panel.title, series.name, str(x).replace("\n", " "), y]
         for panel in panels
@@ -95,7 +95,7 @@ def _over_parts(
     return panels
 
 
-def _matched(result: CompletionRecord) -> Panel:
+def _matching_panel(result: CompletionRecord) -> Panel:
     rows = [row for row in result.rows if row.pattern != complete_pattern(row)]
     series = []
     for index, method in enumerate(dict.fromkeys(row.inference for row in rows)):

@@ -27,9 +27,15 @@ UNITS = {"memory": "bytes", "flops": "flops", "virtual_seconds": "seconds", "byt
 
 def charts_of_bench(result: BenchAnswer) -> list[Chart]:
     """The figures of a bench, the answer first; those of which it has no numbers are left out."""
-    totals, fleets = spent(result), staircase(result) or scores(result)
+    totals, fleets = spend_chart(result), staircase(result) or scores(result)
     first = [totals, fleets] if len(result.fleets) == 1 else [fleets]
-    charts = [*first, ranks(result), profile_of_costs(result), kept(result), *([] if len(first) > 1 else [totals])]
+    charts = [
+        *first,
+        ranks(result),
+        profile_of_costs(result),
+        retention_chart(result),
+        *([] if len(first) > 1 else [totals]),
+    ]
     return [chart for chart in charts if chart is not None]
 
 
@@ -66,7 +72,7 @@ def staircase(result: BenchAnswer) -> Chart | None:
         series = []
         for index, name in enumerate(_names(result)):
             steps = _level(fleets, name, ends)
-            series += _drawn(result, steps, index, ends, wide)
+            series += _variant_series(result, steps, index, ends, wide)
         title = f"{words[:1].upper()}{words[1:]}" if len(result.fleets) > len(fleets) else ""
         panels.append(
             Panel(title, "lines", ChartAxis(f"{noun} of small devices", unit, wide, ends[1], ends[0]), y, series,
@@ -114,12 +120,12 @@ def _level(fleets: Sequence[BenchFleet], name: str, ends: tuple[float, float]) -
     return steps
 
 
-def _drawn(
+def _variant_series(
     result: BenchAnswer, steps: Sequence[_Step], index: int, ends: tuple[float, float], wide: bool
 ) -> list[Series]:
     """A variant's line, over it a thick one where it is best, and on each step a mark with its interval."""
     name, shade = _names(result)[index], of_run(index)
-    x, y = stepped([(step.low, step.high, step.row.mean) for step in steps])
+    x, y = step_corners([(step.low, step.high, step.row.mean) for step in steps])
     won = [
         (max(fleet.low, ends[0]), ends[1] if fleet.high is None else fleet.high, step.row.mean)
         for step in steps
@@ -128,7 +134,7 @@ def _drawn(
     ]
     lines = [Series(name, x, y, shade, symbols=[index] * len(x))]
     if won:
-        lines.append(Series(name, *stepped(won), shade, heavy=True))
+        lines.append(Series(name, *step_corners(won), shade, heavy=True))
     if not steps:
         return lines
     places = _places(index, len(_names(result)), ends, wide)
@@ -162,7 +168,7 @@ def _mark(low: float, high: float, places: Sequence[float]) -> float:
     return nearest if low < nearest < high else middle
 
 
-def stepped(steps: Iterable[tuple[float, float, Number]]) -> tuple[list[Number], list[Number]]:
+def step_corners(steps: Iterable[tuple[float, float, Number]]) -> tuple[list[Number], list[Number]]:
     """The corners of level pieces ``(from, to, height)``; None between two that don't touch."""
     x: list[Number] = []
     y: list[Number] = []
@@ -179,7 +185,7 @@ def _with_marks(
     name: str, pieces: Sequence[tuple[float, float, Number]], index: int, places: Sequence[float]
 ) -> list[Series]:
     """A stepped line, and its marks at these places."""
-    x, y = stepped(pieces)
+    x, y = step_corners(pieces)
     heights = [next((height for low, high, height in pieces if low <= place < high), None) for place in places]
     known = [(place, height) for place, height in zip(places, heights, strict=True) if height is not None]
     return [
@@ -290,7 +296,7 @@ def profile_of_costs(result: BenchAnswer) -> Chart | None:
     )  # fmt: skip
 
 
-def kept(result: BenchAnswer) -> Chart | None:
+def retention_chart(result: BenchAnswer) -> Chart | None:
     """What each variant keeps of its score under each condition."""
     if not any(row.kept_share is not UNSET for fleet in result.fleets for row in fleet.rows):
         return None
@@ -306,7 +312,7 @@ def kept(result: BenchAnswer) -> Chart | None:
     )  # fmt: skip
 
 
-def spent(result: BenchAnswer) -> Chart | None:
+def spend_chart(result: BenchAnswer) -> Chart | None:
     """The score that each variant reaches within a total of time, bytes and energy."""
     panels, rows = [], []
     for axis, each in groupby(result.spent, key=lambda spent: spent.axis):

@@ -31,14 +31,14 @@ class _DrawnText:
     def __post_init__(self) -> None:
         for each in fields(self):  # type: ignore[arg-type]  # every class below is a dataclass
             if each.name not in ("rows", "columns"):  # a CSV file has these too
-                object.__setattr__(self, each.name, _drawn(getattr(self, each.name)))
+                object.__setattr__(self, each.name, _make_visible(getattr(self, each.name)))
 
 
-def _drawn(value: Any) -> Any:
+def _make_visible(value: Any) -> Any:
     if isinstance(value, str):
         return visible(value)
     if isinstance(value, list | tuple) and any(isinstance(part, str | tuple) for part in value):
-        return type(value)(_drawn(part) for part in value)
+        return type(value)(_make_visible(part) for part in value)
     return value
 
 
@@ -69,7 +69,7 @@ class ChartAxis(_DrawnText):
         factor, name = (fits or steps)[-1 if fits else 0]
         return factor, f"{self.title}, {name}" if self.title else name
 
-    def titled(self, factor: float) -> str:
+    def title_with_unit(self, factor: float) -> str:
         """The title with the unit of numbers that are divided by ``factor``."""
         return self.scale([1.0 if self.unit in ("", "share") else factor * 2.5])[1]
 
@@ -143,7 +143,7 @@ class Panel(_DrawnText):
         return self.x.scale(across)[0], self.y.scale([*up, *sums.values()])[0]
 
     @property
-    def alone(self) -> bool:
+    def has_single_bars(self) -> bool:
         """Whether each series is one bar of its own, named below it: such a panel needs no legend."""
         series = [each for each in self.series if each.form is None]
         return (
@@ -153,9 +153,9 @@ class Panel(_DrawnText):
         )
 
     @property
-    def flat(self) -> bool:
+    def is_horizontal(self) -> bool:
         """Whether bars lie, with their names beside them, since they are too many for names below."""
-        return self.alone and len(self.series) > MOST_UPRIGHT
+        return self.has_single_bars and len(self.series) > MOST_UPRIGHT
 
 
 @dataclass(frozen=True)

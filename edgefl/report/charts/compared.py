@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgefl.records.summary import RunSummary
 from edgefl.report.charts.chart import Chart, ChartAxis, Panel, Series
-from edgefl.report.charts.curves import REACH, evaluated
+from edgefl.report.charts.curves import REACH, evaluated_metrics
 from edgefl.report.charts.palette import of_run
 from edgefl.report.charts.records import Curves, Records
 from edgefl.report.console import NOTHING, SHOWN, title_of, without_seed
@@ -59,7 +59,7 @@ def side_by_side(groups: Mapping[str, Sequence[Records]]) -> list[Chart]:
     ]
     charts = [_chart("runs-costs", "Participation and costs of the runs", groups, costs)]
     metrics = []
-    for kind, name in evaluated([run for runs in groups.values() for run in runs]):
+    for kind, name in evaluated_metrics([run for runs in groups.values() for run in runs]):
         spreads = [
             SeedSpread(tuple(run.facts.metrics.get(kind, {}).get(name) for run in runs)) for runs in groups.values()
         ]
@@ -83,7 +83,7 @@ class _Column:
     """Chance levels."""
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether there is nothing to draw: no group has a value, or no run spent anything."""
         return not any(
             spread.mean or (spread.mean is not None and self.unit in ("", "share")) for spread in self.spreads
@@ -104,7 +104,7 @@ def _chart(slug: str, title: str, groups: Mapping[str, Sequence[Records]], colum
             series.append(Series(label, [label], [centre], of_run(index), low, high, notes=[told],
                                  written=len(groups) <= MOST_WRITTEN))  # fmt: skip
             rows[index] += [centre, reach] if seeds > 1 else [centre]
-        if not column.empty:
+        if not column.is_empty:
             lines = [(level, "chance") for level in column.across]
             panels.append(
                 Panel(column.title, "bars", ChartAxis(""), ChartAxis("", column.unit, bottom=0.0), series, lines)

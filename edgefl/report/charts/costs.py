@@ -84,7 +84,7 @@ def costs(records: Records) -> Chart | None:
         return None
     verdicts = {(v.client, v.stage): v.costs for v in records.verdicts if v.clients == 1}
 
-    def told(name: str) -> Callable[[ShownFlight], float | None]:
+    def verdict_getter(name: str) -> Callable[[ShownFlight], float | None]:
         return lambda f: verdicts.get((f.client, f.stage), {}).get(name)
 
     wanted: tuple[tuple[str, str, str, str, Any, Any, Any], ...] = (
@@ -94,8 +94,8 @@ def costs(records: Records) -> Chart | None:
         ("traffic", "traffic_bytes", "bytes", "in the run",
          lambda f: f.serialised_download_bytes + f.serialised_upload_bytes,
          lambda f: f.carried_download_bytes + f.carried_upload_bytes, None),
-        ("time", "seconds", "seconds", "in the run", told("seconds"), lambda f: f.virtual_seconds, None),
-        ("energy", "joules", "joules", "in the run", told("joules"), lambda f: f.energy_joules, None),
+        ("time", "seconds", "seconds", "in the run", verdict_getter("seconds"), lambda f: f.virtual_seconds, None),
+        ("energy", "joules", "joules", "in the run", verdict_getter("joules"), lambda f: f.energy_joules, None),
     )  # fmt: skip
     stages = {stage for stage, _ in groups}
     places = [f"{stage}, {kind}" if len(stages) > 1 else kind for stage, kind in groups]
@@ -105,8 +105,8 @@ def costs(records: Records) -> Chart | None:
         pairs = [[(predicted(flight), measured(flight)) for flight in flights] for flights in groups.values()]
         # what was measured of some works stands beside the prediction for the same works
         alike = [[pair for pair in found if pair[1] is not None] or found for found in pairs]
-        first = [_of((one for one, _ in found), how) for found in alike]
-        other = [_of((two for _, two in found), how) for found in alike]
+        first = [_summarise((one for one, _ in found), how) for found in alike]
+        other = [_summarise((two for _, two in found), how) for found in alike]
         series = [Series("predicted", places, first, PREDICTED)]
         if any(value is not None for value in other):
             series.append(Series(second, places, other, MEASURED))
@@ -127,7 +127,7 @@ def costs(records: Records) -> Chart | None:
     )  # fmt: skip
 
 
-def _of(values: Any, how: Callable[[Sequence[float]], float] | None) -> float | None:
+def _summarise(values: Any, how: Callable[[Sequence[float]], float] | None) -> float | None:
     known = [value for value in values if value is not None]
     if not known:
         return None

@@ -28,7 +28,7 @@ REACH = {False: "deviation", True: "half_width"}
 """What the column of a spread is called, without and with enough seeds for a confidence interval."""
 
 
-def evaluated(runs: Iterable[Curves]) -> list[tuple[str, str]]:
+def evaluated_metrics(runs: Iterable[Curves]) -> list[tuple[str, str]]:
     """``(kind, metric)`` that these runs evaluated, of the metrics that tables show."""
     found: dict[str, dict[str, None]] = {kind: {} for run in runs for kind in run.kinds}
     for run in runs:
@@ -41,7 +41,7 @@ def evaluated(runs: Iterable[Curves]) -> list[tuple[str, str]]:
 
 def main_metrics(runs: Iterable[Curves]) -> dict[str, str]:
     """The metric of each kind that tells most, ``{kind: metric}``."""
-    pairs = evaluated(runs)
+    pairs = evaluated_metrics(runs)
     kinds = dict.fromkeys(kind for kind, _ in pairs)
     return {
         kind: next(name for name in (*MAIN, *(name for of, name in pairs if of == kind)) if (kind, name) in pairs)
@@ -71,7 +71,7 @@ def overview(groups: Mapping[str, Sequence[Curves]]) -> Chart | None:
 
 def metrics(records: Curves) -> list[Chart]:
     """For each metric a figure with a line for each kind; empty if nothing was evaluated."""
-    pairs = evaluated([records])
+    pairs = evaluated_metrics([records])
     return [
         _of_kinds(records, name, [kind for kind, metric in pairs if metric == name])
         for name in dict.fromkeys(metric for _, metric in pairs)
@@ -80,7 +80,7 @@ def metrics(records: Curves) -> list[Chart]:
 
 def compared_metrics(groups: Mapping[str, Sequence[Curves]]) -> list[Chart]:
     """For each kind and metric a figure with a line for each group of runs that differ in their seeds only."""
-    pairs = evaluated([run for runs in groups.values() for run in runs])
+    pairs = evaluated_metrics([run for runs in groups.values() for run in runs])
     return [_of_groups(groups, kind, name) for kind, name in pairs]
 
 

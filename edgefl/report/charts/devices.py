@@ -43,7 +43,7 @@ def devices_that_fit(result: DeviceCheck) -> Chart:
     )  # fmt: skip
 
 
-def predicted_over_published(result: PublishedAgreement) -> Chart:
+def agreement_chart(result: PublishedAgreement) -> Chart:
     """Predicted over measured seconds of a step on logarithmic axes, by fits that haven't seen the row.
 
     Each class of processors has a colour and a mark.

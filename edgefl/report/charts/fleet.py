@@ -75,7 +75,7 @@ def fleet(records: Records) -> Chart | None:
         sent = Counter(f.client for f in records.flights if f.round in numbers and f.outcome == "finished")
         points = [_point(v, sent.get(v.client, 0)) for v in verdicts]
         if len(points) > MOST_POINTS or any(p.clients > 1 for p in points):
-            points, grouped = _grouped(points), True
+            points, grouped = _group_points(points), True
         limited |= any(p.memory_limit_bytes is not None for p in points)
         panels.append(_panel(f"stage {stage}" if len(records.stages) > 1 else "", points, records.kinds))
         rows += [[stage, *(getattr(p, name) for name in COLUMNS)] for p in points]
@@ -124,7 +124,7 @@ def _point(v: ShownVerdict, updates: int) -> Point:
     )  # fmt: skip
 
 
-def _grouped(points: Sequence[Point]) -> list[Point]:
+def _group_points(points: Sequence[Point]) -> list[Point]:
     """One point for all of a kind, device, link and verdict: the first client's, with the number of all."""
     groups: dict[object, Point] = {}
     for point in points:
@@ -162,14 +162,14 @@ def _panel(title: str, points: Sequence[Point], kinds: Sequence[str]) -> Panel:
     lines = [(float(n), f"{kind} needs {units.show_bytes(n)}") for kind, n in need.items() if n] if limited else []
     present = {p.kind for p in points}
     return Panel(
-        title, "points", ChartAxis("time of a round", "seconds", log=_wide(p.virtual_seconds for p in points)),
-        ChartAxis("memory granted" if limited else "memory needed", "bytes", log=_wide(map(height, points))),
+        title, "points", ChartAxis("time of a round", "seconds", log=_is_wide(p.virtual_seconds for p in points)),
+        ChartAxis("memory granted" if limited else "memory needed", "bytes", log=_is_wide(map(height, points))),
         series, lines,
         symbols=[kind if kind in present else "" for kind in kinds],
     )  # fmt: skip
 
 
-def _wide(of_points: Iterable[float | None]) -> bool:
+def _is_wide(of_points: Iterable[float | None]) -> bool:
     values = [value for value in of_points if value]
     return bool(values) and max(values) > 8 * min(values)
 
@@ -184,7 +184,7 @@ def _words(p: Point) -> str:
     )
 
 
-def excluded(records: Records) -> Chart | None:
+def excluded_data_chart(records: Records) -> Chart | None:
     """The samples, classes and modalities that refused clients take with them; None if no sample is excluded."""
     stages = records.facts.stages
     worst: dict[int, RoundFacts] = {}
@@ -196,7 +196,8 @@ def excluded(records: Records) -> Chart | None:
     places = [f"stage {number}" for number in worst] if len(worst) > 1 else ["all rounds"]
     kinds = records.kinds
     lost = [
-        Series(kind, places, [_left_out(r, kind) for r in worst.values()], of_kind(i)) for i, kind in enumerate(kinds)
+        Series(kind, places, [_refused_samples(r, kind) for r in worst.values()], of_kind(i))
+        for i, kind in enumerate(kinds)
     ]
     shares = {number: r.excluded.modality_samples_share for number, r in worst.items()}
     modalities = list(dict.fromkeys(name for share in shares.values() for name in share))
@@ -205,9 +206,9 @@ def excluded(records: Records) -> Chart | None:
         for name in modalities
     ]
     rows = [
-        [number, r.excluded.samples, sum(r.samples.values()), *(_left_out(r, kind) for kind in kinds),
+        [number, r.excluded.samples, sum(r.samples.values()), *(_refused_samples(r, kind) for kind in kinds),
          *(_rest(shares[number].get(name)) for name in modalities),
-         _listed(r.excluded.lost_classes), _listed(r.excluded.lost_modalities)]
+         _join_names(r.excluded.lost_classes), _join_names(r.excluded.lost_modalities)]
         for number, r in worst.items()
     ]  # fmt: skip
     notes = []
@@ -215,7 +216,7 @@ def excluded(records: Records) -> Chart | None:
         for noun, names in (("class", r.excluded.lost_classes), ("modality", r.excluded.lost_modalities)):
             if names:
                 plural = noun if len(names) == 1 else {"class": "classes", "modality": "modalities"}[noun]
-                notes.append(f"Stage {number}: only refused clients have the {plural} {_listed(names[:12])}"
+                notes.append(f"Stage {number}: only refused clients have the {plural} {_join_names(names[:12])}"
                              f"{f' and {len(names) - 12} more' if len(names) > 12 else ''}.")  # fmt: skip
     if not notes:
         notes.append("No class and no modality is lost as a whole.")
@@ -241,9 +242,9 @@ def _rest(share: float | None) -> float | None:
     return None if share is None else 1 - share
 
 
-def _left_out(r: RoundFacts, kind: str) -> int:
+def _refused_samples(r: RoundFacts, kind: str) -> int:
     return int(r.samples.get(kind, 0) - r.eligible_samples.get(kind, 0))
 
 
-def _listed(names: Sequence[Any] | None) -> str:
+def _join_names(names: Sequence[Any] | None) -> str:
     return "" if not names else ", ".join(map(str, names))

@@ -47,7 +47,7 @@ def draw(chart: Chart, path: Path, *, dpi: int = 200, title: str = "", measured:
         if chart.size is not None:
             wide, tall = chart.size[0] * columns, chart.size[1] * lines
         else:
-            wide = WIDTH if columns > 1 or _wide(chart.panels) else WIDTH / 2
+            wide = WIDTH if columns > 1 or _is_wide(chart.panels) else WIDTH / 2
             heights = [_height(panel) for panel in chart.panels]
             tall = sum(max(heights[i * columns : (i + 1) * columns]) for i in range(lines)) + 0.3
         figure = Figure(figsize=(wide, tall), layout="constrained" if measured else None)
@@ -65,7 +65,7 @@ def draw(chart: Chart, path: Path, *, dpi: int = 200, title: str = "", measured:
             _draw_panel(axes, panel)
             if chart.aligned:
                 axes.label_outer()
-            if panel.flat and index % columns:  # the names are those of the panel to the left
+            if panel.is_horizontal and index % columns:  # the names are those of the panel to the left
                 axes.tick_params(labelleft=False)
         for index in range(len(chart.panels), lines * columns):
             grid[index // columns][index % columns].set_axis_off()
@@ -73,7 +73,7 @@ def draw(chart: Chart, path: Path, *, dpi: int = 200, title: str = "", measured:
             figure.suptitle(title, fontsize=9, y=None if measured else 1 - 0.06 / tall)
         if chart.spread:
             figure.supxlabel(chart.spread, fontsize=6, color=QUIET, **({} if measured else {"y": 0.05 / tall}))
-        if not any(panel.legend for panel in chart.panels) and not all(panel.alone for panel in chart.panels):
+        if not any(panel.legend for panel in chart.panels) and not all(panel.has_single_bars for panel in chart.panels):
             _legend(figure, grid, "outside right upper" if measured else "center right", 1 if chart.aligned else 2)
         form = path.suffix.removeprefix(".").lower()
         metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(form, {"Software": None})
@@ -88,7 +88,7 @@ def draw(chart: Chart, path: Path, *, dpi: int = 200, title: str = "", measured:
 
 def _height(panel: Panel) -> float:
     """Inches: a panel of spans or of bars that lie needs room for each name."""
-    if panel.flat:
+    if panel.is_horizontal:
         return 0.6 + 0.17 * len(panel.series)
     return max(HEIGHT, 0.6 + 0.13 * len(_names(panel))) if panel.form == "spans" else HEIGHT
 
@@ -112,7 +112,7 @@ def make_folder(folder: Path) -> None:
         raise RunError(f"can't write figures to {folder}: {error.strerror or error}") from error
 
 
-def _wide(panels: Sequence[Panel]) -> bool:
+def _is_wide(panels: Sequence[Panel]) -> bool:
     """Whether one panel needs the whole width: many bars, or spans."""
     (panel, *_) = panels
     return panel.form == "spans" or (panel.form in ("bars", "stacks") and len(_names(panel)) > 4)
@@ -125,28 +125,28 @@ def _names(panel: Panel) -> list[str]:
     return list(dict.fromkeys(x for series in panel.series for x in series.x))
 
 
-def _scaled(values: Sequence[Any], factor: float) -> list[float]:
+def _scale_values(values: Sequence[Any], factor: float) -> list[float]:
     return [float("nan") if value is None else value / factor for value in values]
 
 
 def _draw_panel(axes: Any, panel: Panel) -> None:
     draw = {"lines": _lines, "points": _points, "bars": _bars, "stacks": _bars, "areas": _areas, "spans": _spans,
             "map": _map}[panel.form]  # fmt: skip
-    (_flat_bars if panel.flat else draw)(axes, panel)
+    (_flat_bars if panel.is_horizontal else draw)(axes, panel)
     axes.set_title(panel.title)
     if panel.legend:
         axes.legend()
     if panel.form != "map":
         axes.set_axisbelow(True)
-        axes.grid(axis="x" if panel.form == "spans" or panel.flat else "y", alpha=0.25, linewidth=0.5)
+        axes.grid(axis="x" if panel.form == "spans" or panel.is_horizontal else "y", alpha=0.25, linewidth=0.5)
 
 
 def _label(axes: Any, panel: Panel, x: float, y: float) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    axes.set_xlabel(panel.x.titled(x))
+    axes.set_xlabel(panel.x.title_with_unit(x))
     if panel.form != "spans":
-        axes.set_ylabel(panel.y.titled(y))
+        axes.set_ylabel(panel.y.title_with_unit(y))
     for axis, scale, ticks in ((panel.x, axes.set_xscale, axes.xaxis), (panel.y, axes.set_yscale, axes.yaxis)):
         if axis.log:
             scale("log")
@@ -166,7 +166,7 @@ def _lines(axes: Any, panel: Panel) -> None:
     fx, fy = panel.factors()
     place = {name: i for i, name in enumerate(panel.x.names)}
     for series in panel.series:
-        x, y = _scaled([place.get(x, x) for x in series.x], fx), _scaled(series.y, fy)
+        x, y = _scale_values([place.get(x, x) for x in series.x], fx), _scale_values(series.y, fy)
         marks = set(series.symbols) or {0}
         sign = MARKS[min(marks) % len(MARKS)]
         if series.form == "points":
@@ -183,7 +183,7 @@ def _lines(axes: Any, panel: Panel) -> None:
                 axes.plot([x[i] for i in chosen], [y[i] for i in chosen], color=series.colour, linestyle="",
                           marker=MARKS[mark % len(MARKS)])  # fmt: skip
         if any(value is not None for value in series.low):
-            axes.fill_between(x, _scaled(series.low, fy), _scaled(series.high, fy), color=series.colour, alpha=0.18,
+            axes.fill_between(x, _scale_values(series.low, fy), _scale_values(series.high, fy), color=series.colour, alpha=0.18,
                               linewidth=0)  # fmt: skip
     _across(axes, panel, fy)
     axes.margins(y=0.08)
@@ -198,7 +198,7 @@ def _points(axes: Any, panel: Panel) -> None:
     fx, fy = panel.factors()
     for series in panel.series:
         if series.form == "lines":
-            axes.plot(_scaled(series.x, fx), _scaled(series.y, fy), color=series.colour, label=series.name,
+            axes.plot(_scale_values(series.x, fx), _scale_values(series.y, fy), color=series.colour, label=series.name,
                       linestyle=":" if series.dashed else "-", linewidth=0.9, zorder=1)  # fmt: skip
             continue
         marks = set(series.symbols) or {0}
@@ -225,11 +225,11 @@ def _bars(axes: Any, panel: Panel) -> None:
     names = _names(panel)
     place = {name: i for i, name in enumerate(names)}
     drawn = [series for series in panel.series if series.form is None]
-    width = 0.7 if panel.form == "stacks" or panel.alone else 0.8 / max(len(drawn), 1)
+    width = 0.7 if panel.form == "stacks" or panel.has_single_bars else 0.8 / max(len(drawn), 1)
     floor = [0.0] * len(names)
     for index, series in enumerate(drawn):
         y = [0.0 if value is None else value / fy for value in series.y]
-        shift = 0.0 if panel.form == "stacks" or panel.alone else (index - (len(drawn) - 1) / 2) * width
+        shift = 0.0 if panel.form == "stacks" or panel.has_single_bars else (index - (len(drawn) - 1) / 2) * width
         at = [place[x] for x in series.x]
         bottom = [floor[i] for i in at] if panel.form == "stacks" else [0.0] * len(at)
         axes.bar([i + shift for i in at], y, width, bottom=bottom, color=series.colour, label=series.name)
@@ -242,7 +242,7 @@ def _bars(axes: Any, panel: Panel) -> None:
                           elinewidth=0.8, capsize=2)  # fmt: skip
     for series in panel.series:
         if series.form == "points":
-            axes.errorbar([place[x] for x in series.x], _scaled(series.y, fy), yerr=_errors(series, fy), fmt="_",
+            axes.errorbar([place[x] for x in series.x], _scale_values(series.y, fy), yerr=_errors(series, fy), fmt="_",
                           color=series.colour, elinewidth=0.9, capsize=3, label=series.name)  # fmt: skip
     _across(axes, panel, fy)
     _name_places(axes, names)
@@ -255,12 +255,12 @@ def _flat_bars(axes: Any, panel: Panel) -> None:
     """A line for each bar, its name to the left and its value to the right of it and of its whisker."""
     _, fy = panel.factors()
     for place, series in enumerate(panel.series):
-        (value,) = _scaled(series.y, fy)
+        (value,) = _scale_values(series.y, fy)
         axes.barh(place, value, 0.7, color=series.colour, label=series.name)
         end = value
         if any(reach is not None for reach in series.low):
             axes.errorbar([value], [place], xerr=_errors(series, fy), fmt="none", ecolor=INK, elinewidth=0.8, capsize=2)
-            end = max(_scaled(series.high, fy))
+            end = max(_scale_values(series.high, fy))
         if series.y[0] is not None:
             _write(axes, series, [end], [place], va="center", xytext=(3, 0), fontsize=7)
     for level, name in panel.across:
@@ -271,7 +271,7 @@ def _flat_bars(axes: Any, panel: Panel) -> None:
     axes.invert_yaxis()
     axes.margins(x=0.25)
     axes.set_xlim(left=panel.y.bottom)
-    axes.set_xlabel(panel.y.titled(fy))
+    axes.set_xlabel(panel.y.title_with_unit(fy))
 
 
 def _name_places(axes: Any, names: Sequence[str]) -> None:
@@ -284,10 +284,10 @@ def _name_places(axes: Any, names: Sequence[str]) -> None:
 def _areas(axes: Any, panel: Panel) -> None:
     fx, fy = panel.factors()
     stacked = [series for series in panel.series if series.form is None]
-    axes.stackplot(_scaled(stacked[0].x, fx), *(_scaled(series.y, fy) for series in stacked), step="post", linewidth=0,
+    axes.stackplot(_scale_values(stacked[0].x, fx), *(_scale_values(series.y, fy) for series in stacked), step="post", linewidth=0,
                    labels=[s.name for s in stacked], colors=[s.colour for s in stacked])  # fmt: skip
     for series in panel.series:
-        x, y = _scaled(series.x, fx), _scaled(series.y, fy)
+        x, y = _scale_values(series.x, fx), _scale_values(series.y, fy)
         if series.form == "lines":
             axes.step(x, y, where="post", color=series.colour, label=series.name, linewidth=0.6)
         elif series.form == "points":
@@ -306,7 +306,7 @@ def _map(axes: Any, panel: Panel) -> None:
     value = panel.value or ChartAxis("")
     known = [number for series in panel.series for number in series.y]
     factor, title = value.scale(known)
-    cells = np.ma.masked_invalid([_scaled(series.y, factor) for series in panel.series])
+    cells = np.ma.masked_invalid([_scale_values(series.y, factor) for series in panel.series])
     axes.set_facecolor(UNKNOWN)
     image = axes.imshow(cells, aspect="auto", cmap="viridis")
     axes.figure.colorbar(image, ax=axes, label=title)
@@ -342,7 +342,7 @@ def _across(axes: Any, panel: Panel, factor: float) -> None:
 
 
 def _errors(series: Series, factor: float) -> list[list[float]]:
-    centre, low, high = (_scaled(values, factor) for values in (series.y, series.low, series.high))
+    centre, low, high = (_scale_values(values, factor) for values in (series.y, series.low, series.high))
     return [[c - a for c, a in zip(centre, low, strict=True)], [b - c for c, b in zip(centre, high, strict=True)]]
 
 
@@ -352,16 +352,16 @@ def _spans(axes: Any, panel: Panel) -> None:
     for series in panel.series:
         at = [place[y] for y in series.y]
         if series.form == "points":
-            axes.plot(_scaled(series.x, fx), at, linestyle="", marker=MARKS[series.symbols[0] % len(MARKS)],
+            axes.plot(_scale_values(series.x, fx), at, linestyle="", marker=MARKS[series.symbols[0] % len(MARKS)],
                       color=series.colour, label=series.name)  # fmt: skip
         else:
-            axes.barh(at, _scaled(series.x, fx), left=_scaled(series.base, fx), height=0.7, color=series.colour,
+            axes.barh(at, _scale_values(series.x, fx), left=_scale_values(series.base, fx), height=0.7, color=series.colour,
                       label=series.name)  # fmt: skip
     for begun, _ in panel.down:
         axes.axvline(begun / fx, color=QUIET, linestyle=":", linewidth=0.6)
     axes.set_yticks(range(len(place)), list(place))
     axes.invert_yaxis()
-    axes.set_xlabel(panel.x.titled(fx))
+    axes.set_xlabel(panel.x.title_with_unit(fx))
 
 
 def _legend(figure: Any, grid: Any, place: str, least: int) -> None:

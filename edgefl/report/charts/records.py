@@ -83,7 +83,7 @@ class Records(Curves):
     facts: RunSummary
 
     @classmethod
-    def of(cls, run: Run, label: str = "") -> Records:
+    def from_run(cls, run: Run, label: str = "") -> Records:
         """Read them.  Raises RunError for records that lack a field or hold another kind of value."""
         label = label or run.name
         facts = facts_of(run, label)

@@ -12,7 +12,7 @@ METRICS = ("accuracy", "r@1")
 PARTS = ("mean", "weighted_mean", "deviation", "worst_decile")
 
 
-def served(records: Records) -> Chart | None:
+def served_clients_chart(records: Records) -> Chart | None:
     """Mean and worst tenth of each group of clients after the last evaluation on their own samples."""
     facts = records.facts
     if facts.client_metrics is UNSET or not facts.client_metrics:

@@ -7,7 +7,7 @@ from itertools import product
 from math import prod
 
 from edgefl.report.charts.chart import Chart, ChartAxis, Panel, Series
-from edgefl.report.console import shown, unit_of
+from edgefl.report.console import field_formatter, unit_of
 
 MOST_WRITTEN = 400
 """Up to this many cells the map shows each cell's value as text, which has no room in more, smaller ones."""
@@ -24,7 +24,7 @@ def sweep_chart(
     columns = [_short(word) for word in words[-1]] if words else [title]
     lines = [", ".join(map(_short, line)) for line in product(*words[:-1])]
     assert prod(map(len, words)) == len(values)
-    show = shown(name)
+    show = field_formatter(name)
     notes = ["no client" if value is None else show(value) for value in values]
     cells = range(0, len(values), len(columns))
     bars = len(lines) == 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from edgefl import units
 from edgefl.records.explore import CheckedCell, DeviceAnswer, ExploredDevices
-from edgefl.report.explore.words import titled
+from edgefl.report.explore.words import title_axes
 
 SIGNS = {"yes": "✓", "no": "✗", "depends on scratch": "?", "depends on free memory": "?"}
 LEFT_OUT = "the method leaves this kind out"
@@ -72,7 +72,7 @@ def devices_shown(record: ExploredDevices) -> DevicesShown:
     rows = [_row(record, i, several=len(kinds) > 1) for i in range(len(record.lines))]
     refused = [(cell.label, cell.refused) for cell in record.cells if cell.refused]
     return DevicesShown(
-        _sentence(record, kinds, own), _heads(record), own, [_counted(record, kind) for kind in kinds],
+        _sentence(record, kinds, own), _heads(record), own, [_count_yes(record, kind) for kind in kinds],
         len(record.devices), rows, refused,
     )  # fmt: skip
 
@@ -82,7 +82,7 @@ def _answers(record: ExploredDevices, kind: str, cell: CheckedCell) -> list[Devi
     return [answer for line, answer in pairs if line.kind == kind and answer is not None]
 
 
-def _counted(record: ExploredDevices, kind: str) -> KindCount:
+def _count_yes(record: ExploredDevices, kind: str) -> KindCount:
     found = [_answers(record, kind, cell) for cell in record.cells]
     return KindCount(kind, [sum(each.answer == "yes" for each in answers) if answers else None for answers in found])
 
@@ -91,7 +91,7 @@ def _sentence(record: ExploredDevices, kinds: Sequence[str], own: int | None) ->
     """How many devices can train as each kind: as the scenario is, and with the best of the choices."""
     told: list[str] = []
     for kind in kinds:
-        yes = _counted(record, kind).yes
+        yes = _count_yes(record, kind).yes
         best = max((n for n in yes if n is not None), default=0)
         now = best if own is None or yes[own] is None else yes[own]
         who = f"as {kind}" if len(kinds) > 1 else ""
@@ -102,7 +102,7 @@ def _sentence(record: ExploredDevices, kinds: Sequence[str], own: int | None) ->
 
 def _heads(record: ExploredDevices) -> list[Heads]:
     heads, below, above = [], len(record.cells), 1
-    for axis in titled(record.axes):
+    for axis in title_axes(record.axes):
         below //= len(axis.choices)
         heads.append(Heads(axis.title, [(words, below) for words in axis.choices] * above))
         above *= len(axis.choices)
@@ -113,10 +113,10 @@ def _row(record: ExploredDevices, line: int, *, several: bool) -> DeviceKindRow:
     device = record.devices[record.lines[line].device]
     free = f"{units.show_bytes(device.available_memory_bytes)} for training"
     about = f"{record.lines[line].kind}, {free}" if several else free
-    return DeviceKindRow(device.title, device.name, about, [_shown(cell, line) for cell in record.cells])
+    return DeviceKindRow(device.title, device.name, about, [_verdict_cell(cell, line) for cell in record.cells])
 
 
-def _shown(cell: CheckedCell, line: int) -> VerdictCell:
+def _verdict_cell(cell: CheckedCell, line: int) -> VerdictCell:
     if cell.refused:
         return VerdictCell("refused", "–", "", f"can't run: {cell.refused}")
     answer = cell.answers[line]

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgefl.html import HERE as SHELL
-from edgefl.html import data, templates, written
+from edgefl.html import data, read_texts, templates
 from edgefl.records.explore import Explored, ExploredDevices
 from edgefl.report.charts.palette import BUDGETS, FITS, KINDS, OTHER_BUDGET, PARTS
 from edgefl.report.explore.devices import devices_shown
-from edgefl.report.explore.words import titled
+from edgefl.report.explore.words import title_axes
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -38,19 +38,19 @@ class View:
 def page_of(record: Explored | ExploredDevices) -> str:
     """The page of a fleet, or of the library's devices."""
     template, given = ("explore.html", view_of(record)) if isinstance(record, Explored) else ("devices.html", None)
-    js = written(SHELL / "theme.js", *([] if given else [HERE / "devices.js"]))
+    js = read_texts(SHELL / "theme.js", *([] if given else [HERE / "devices.js"]))
     shown = devices_shown(record) if isinstance(record, ExploredDevices) else None
     return (
         templates(HERE)
         .get_template(template)
-        .render(about=record, given=given, shown=shown, css=written(SHELL / "shell.css") + css_of_view(), js=js)
+        .render(about=record, given=given, shown=shown, css=read_texts(SHELL / "shell.css") + css_of_view(), js=js)
     )
 
 
 def view_of(record: Explored) -> View:
     """The view of a fleet, for a page of its own or as a section of another."""
-    axes = [{"title": axis.title, "choices": list(axis.choices)} for axis in titled(record.axes)]
-    return View(data(record.to_data()), data({**PALETTE, "axes": axes}), written(*SCRIPTS))
+    axes = [{"title": axis.title, "choices": list(axis.choices)} for axis in title_axes(record.axes)]
+    return View(data(record.to_data()), data({**PALETTE, "axes": axes}), read_texts(*SCRIPTS))
 
 
 def css_of_view() -> Markup:
@@ -58,4 +58,4 @@ def css_of_view() -> Markup:
     from markupsafe import Markup
 
     colours = f":root {{ --fits: {FITS}; --refused: {BUDGETS['memory']}; }}\n"
-    return Markup(colours) + written(HERE / "explore.css")
+    return Markup(colours) + read_texts(HERE / "explore.css")

@@ -55,7 +55,7 @@ class ExploredRun(NamedTuple):
     columns: Mapping[Place, PackedColumn]
 
 
-def explored_of(run: Run, records: Mapping[str, Records], version: str) -> Explored | None:
+def explore_run(run: Run, records: Mapping[str, Records], version: str) -> Explored | None:
     """The clients of a run, or of a comparison's runs by label, as they were judged.
 
     None where records can't say what other budgets would have done: where one stands for several clients, where the
@@ -117,7 +117,7 @@ def _labels(values: Sequence[object]) -> list[str]:
 
 
 def _part(run: Run, records: Records) -> ExploredRun | None:
-    """A run as a cell; None as ``explored_of`` says."""
+    """A run as a cell; None as ``explore_run`` says."""
     stages = {stage: {v.client: v for v in records.verdicts_of(stage)} for stage in records.stages}
     clients = sorted({client for judged in stages.values() for client in judged})
     if not clients or clients != list(range(sum(records.rounds[0].clients.values()))):
@@ -126,7 +126,7 @@ def _part(run: Run, records: Records) -> ExploredRun | None:
     if any(v.clients > 1 or v.joules_limit is not UNSET for v in every) or len(every) < len(stages) * len(clients):
         return None
     first = next(iter(stages.values()))
-    allowed = {name: _allowed(stages, name, len(clients)) for name in first[0].costs}
+    allowed = {name: _client_budgets(stages, name, len(clients)) for name in first[0].costs}
     library = _library(run, first)
     if library is None or any(values is None for values in allowed.values()):
         return None
@@ -136,7 +136,7 @@ def _part(run: Run, records: Records) -> ExploredRun | None:
     return _Made(records, stages, {n: v for n, v in allowed.items() if v is not None}, library).part()
 
 
-def _allowed(stages: Mapping[int, Judged], name: str, clients: int) -> list[float] | None:
+def _client_budgets(stages: Mapping[int, Judged], name: str, clients: int) -> list[float] | None:
     """What each client may use of a budget; None if it isn't the same in all stages."""
     found: list[float] = []
     for client in range(clients):
@@ -234,12 +234,12 @@ class _Made:
             links=self.named_links,
             link=indices(self.links, [v.link for v in self.clients]),
             samples=self.columns.add(np.array([int(v.samples) for v in self.clients])),
-            granted={name: self.columns.add(np.array(self._granted(name))) for name in self.allowed},
+            granted={name: self.columns.add(np.array(self._owner_budgets(name))) for name in self.allowed},
             energy_total=None, within_device=bool((self.records.settings.fleet.budgets or {}).get("within_device")),
             classes=None,
         )  # fmt: skip
 
-    def _granted(self, name: str) -> list[float]:
+    def _owner_budgets(self, name: str) -> list[float]:
         """What owners grant: no limit where the device or the deadline is the limit, which the page knows itself."""
         theirs = [False] * len(self.clients)
         if name == "memory":

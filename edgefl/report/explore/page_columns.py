@@ -28,7 +28,7 @@ class PageColumns:
     def add(self, values: AnyArray) -> Place:
         """Keep these numbers, which are not negative, in the narrowest type that has them exactly."""
         values = np.asarray(values).ravel()
-        narrow = np.ascontiguousarray(_narrowed(values))
+        narrow = np.ascontiguousarray(_narrow_type(values))
         shown = narrow[:1] if len(narrow) and (narrow == narrow[0]).all() else narrow
         data = shown.astype(shown.dtype.newbyteorder("<")).tobytes()
         column = PackedColumn(type=TYPES[shown.dtype], length=len(values), data=base64.b64encode(data).decode())
@@ -44,7 +44,7 @@ class PageColumns:
         return new
 
 
-def _narrowed(values: AnyArray) -> AnyArray:
+def _narrow_type(values: AnyArray) -> AnyArray:
     """The values as the narrowest unsigned integers, or as 64-bit floating point numbers."""
     if values.dtype.kind == "f" and not (np.isfinite(values) & (values == np.floor(values))).all():
         return values.astype(np.float64)

@@ -19,7 +19,7 @@ class Titled:
     choices: Sequence[str]
 
 
-def titled(axes: Sequence[ExploredAxis]) -> list[Titled]:
+def title_axes(axes: Sequence[ExploredAxis]) -> list[Titled]:
     """An axis is called by the last part of its path, or by the whole where two end alike."""
     lasts = [_last(axis.path) for axis in axes]
     titles = [

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from edgefl.report.charts import Chart
 from edgefl.report.charts.curves import REACH
-from edgefl.report.console import NOTHING, shown
+from edgefl.report.console import NOTHING, field_formatter
 from edgefl.report.page.traces import MARKS, Plot, PlotlyTrace, traces
 
 SIGNS = dict(zip(MARKS, "●■◆▲▼✖✚★", strict=True))
@@ -128,7 +128,7 @@ class PageCharts:
                     keys.setdefault(trace["name"], _key(trace))
             label = f"{chart.title}{f': {panel.title}' if panel.title else ''}. {chart.caption}"
             panels.append((panel.title, label, len(self.plots) - 1))
-        flat = any(panel.flat for panel in chart.panels)
+        flat = any(panel.is_horizontal for panel in chart.panels)
         width: Literal["", "small", "flat"] = "flat" if flat else "small" if alone and len(panels) > 2 else ""
         return PageChart(name, chart, panels, [] if alone else list(keys.values()), width, self._table(chart))
 
@@ -185,7 +185,9 @@ def _heading(column: str) -> str:
 def _shows(column: str) -> Callable[[Any], str]:
     """How the cells of a column are shown: with their unit, if the column's name ends with one."""
     name, last = column, column.rpartition("_")[2]
-    with_unit = shown(name) if last in ("bytes", "seconds", "joules", "flops", "share") or "_share_" in name else None
+    with_unit = (
+        field_formatter(name) if last in ("bytes", "seconds", "joules", "flops", "share") or "_share_" in name else None
+    )
 
     def show(cell: Any) -> str:
         if cell is None:

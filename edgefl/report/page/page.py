@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgefl.html import HERE as SHELL
-from edgefl.html import data, templates, written
+from edgefl.html import data, read_texts, templates
 from edgefl.records import Record, part_of
 from edgefl.records.run import Environment
 from edgefl.report.bench import BenchSection, answer, heading, sections, told_runs
@@ -19,10 +19,10 @@ from edgefl.report.charts import MOST_FLIGHTS, Chart, Records, charts_of, charts
 from edgefl.report.charts.bench import charts_of_bench
 from edgefl.report.explore.explore_page import HERE as VIEW
 from edgefl.report.explore.explore_page import View, css_of_view, view_of
-from edgefl.report.explore.of_run import explored_of
+from edgefl.report.explore.of_run import explore_run
 from edgefl.report.page.charts_shown import ChartGroup, ChartTable, PageChart, PageCharts
 from edgefl.report.page.matrix import Groups, Matrix, matrix_of
-from edgefl.report.page.told import asked, besides, notices
+from edgefl.report.page.told import besides, notices, scenario_lines
 from edgefl.report.page.verdict import verdict_of
 from edgefl.runs.durable import write_output
 
@@ -100,10 +100,10 @@ def write_page(run: Run, path: Path) -> None:
     members = run.runs if several else {"": run}
     records = {label: records_of(member, label) for label, member in members.items()}
     groups = groups_of(run, [each for each in records.values() if each.rounds])
-    told = _told(run, members, records, groups, several)
+    told = _summarise_run(run, members, records, groups, several)
     most = max(60, min(MOST_FLIGHTS, 1500 // max(len(members), 1)))
     rows = max(15, min(MOST_ROWS, 1500 // max(len(members), 1)))
-    explored = explored_of(run, records, _version(members.values()))
+    explored = explore_run(run, records, _version(members.values()))
     view = None if explored is None else view_of(explored)
 
     def charts(one: Run, of: Records) -> list[Chart]:
@@ -171,8 +171,8 @@ def _page(
         *((group.id, group.title) for group in (*filter(None, [compared]), *run)),
     ]
     sections += [("single", "Each run")] if members else []
-    css = written(SHELL / "shell.css", here / "page.css") + (css_of_view() if explored else "")
-    js = written(SHELL / "theme.js", here / "page.js")
+    css = read_texts(SHELL / "shell.css", here / "page.css") + (css_of_view() if explored else "")
+    js = read_texts(SHELL / "theme.js", here / "page.js")
     page = templates(here, VIEW).get_template("page.html").render(
         title=title, told=told, sections=sections, compared=compared, members=members, run=run, alone=alone,
         bench=bench, explored=explored, plotly=Markup(get_plotlyjs()), plots=data(figures.plots), css=css, js=js,
@@ -184,14 +184,14 @@ def _version(runs: Iterable[Run]) -> str:
     return next((each.edgefl for run in runs if (each := run.read_file(RunVersion))), "")
 
 
-def _told(
+def _summarise_run(
     run: Run, members: Mapping[str, Run], records: Mapping[str, Records], groups: Groups, several: bool
 ) -> Told:  # fmt: skip
     from edgefl.runs import comparison
 
     lines = [] if several else notices(records[""], run.path)
     waiting = [label for label in comparison(run.path) if label not in members] if several else []
-    unfinished = [label for label, member in members.items() if several and not member.finished]
+    unfinished = [label for label, member in members.items() if several and not member.is_finished]
     if waiting or unfinished:
         of = len(waiting) + len(members)
         lines.append(f"This comparison isn't finished: {of - len(waiting) - len(unfinished)} of {of} runs are. "
@@ -200,6 +200,6 @@ def _told(
     return Told(
         f"comparison of {len(members)} runs" if several else "run", run.path, lines,
         verdict_of(groups, matrix) if matrix else [], matrix, [] if several else besides(records[""]),
-        asked(run, _version(members.values()), list(members) if several else []),
+        scenario_lines(run, _version(members.values()), list(members) if several else []),
         (run.path / "scenario.yaml").read_text(encoding="utf-8", errors="replace"),
     )  # fmt: skip

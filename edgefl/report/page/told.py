@@ -14,7 +14,7 @@ from edgefl.report.charts import Records
 from edgefl.runs import Run
 
 
-def asked(run: Run, edgefl: str, labels: Sequence[str] = ()) -> list[tuple[str, str]]:
+def scenario_lines(run: Run, edgefl: str, labels: Sequence[str] = ()) -> list[tuple[str, str]]:
     """The scenario of a run in a few lines, ``(name, words)``; ``labels`` are the runs of a comparison."""
     settings = run.settings
     fleet, rounds, training, data = settings.fleet, settings.round, settings.training, settings.data

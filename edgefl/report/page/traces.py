@@ -172,9 +172,9 @@ def traces(panel: Panel) -> Plot:
     )
     _rule(panel, layout, factor_x, factor_y)
     if panel.form in ("bars", "stacks"):
-        layout["barmode"] = "stack" if panel.form == "stacks" or panel.alone else "group"
+        layout["barmode"] = "stack" if panel.form == "stacks" or panel.has_single_bars else "group"
         layout["xaxis"] |= {"type": "category", "showgrid": False}
-    if panel.flat:
+    if panel.is_horizontal:
         layout["height"] = 70 + 22 * len(panel.series)
         layout["xaxis"], layout["yaxis"] = (
             layout["yaxis"],
@@ -205,15 +205,15 @@ def traces(panel: Panel) -> Plot:
             if name:  # an entry of the legend for each mark
                 data.append(PlotlyTrace(type="scatter", mode="markers", x=[None], y=[None], name=safe(name),
                                   marker=Marker(symbol=MARKS[index % len(MARKS)], color=QUIET)))  # fmt: skip
-    layout["showlegend"] = len(data) > 1 and not panel.alone
+    layout["showlegend"] = len(data) > 1 and not panel.has_single_bars
     return {"data": data, "layout": layout}
 
 
 def _rule(panel: Panel, layout: PanelLayout, fx: float, fy: float) -> None:
     """Dotted lines across and down, and their names; those down spans begin rounds, and have none."""
     dotted = PlotlyLine(width=1, dash="dot", color=QUIET)
-    upright = panel.across if panel.flat else panel.down
-    for index, (height, name) in enumerate(() if panel.flat else sorted(panel.across)):
+    upright = panel.across if panel.is_horizontal else panel.down
+    for index, (height, name) in enumerate(() if panel.is_horizontal else sorted(panel.across)):
         place = _number(height / fy)
         layout["shapes"].append(PanelLine(type="line", xref="paper", x0=0, x1=1, y0=place, y1=place, line=dotted))
         layout["annotations"].append(
@@ -221,7 +221,7 @@ def _rule(panel: Panel, layout: PanelLayout, fx: float, fy: float) -> None:
                        showarrow=False, xanchor="left" if index % 2 else "right", yanchor="bottom", font={"size": 10})
         )  # fmt: skip
     for begin, name in upright:
-        at = _number(begin / (fy if panel.flat else fx))
+        at = _number(begin / (fy if panel.is_horizontal else fx))
         layout["shapes"].append(PanelLine(type="line", yref="paper", y0=0, y1=1, x0=at, x1=at, line=dotted))
         if panel.form != "spans":
             layout["annotations"].append(
@@ -242,7 +242,7 @@ def safe(text: object) -> str:
 
 
 def _axis(axis: ChartAxis, factor: float, values: Values) -> PlotAxis:
-    made = PlotAxis(title={"text": safe(axis.titled(factor))}, automargin=True)
+    made = PlotAxis(title={"text": safe(axis.title_with_unit(factor))}, automargin=True)
     if axis.log:
         made |= {"type": "log"}
         made |= _ticks([value / factor for value in values if isinstance(value, int | float) and value])
@@ -278,7 +278,7 @@ def _number(value: Place) -> Place:
     return int(short) if short.is_integer() and abs(short) < 1e15 else short
 
 
-def _scaled(values: Iterable[Place], factor: float) -> list[Place]:
+def _scale_values(values: Iterable[Place], factor: float) -> list[Place]:
     """Numbers divided by the factor of their axis; names are escaped."""
     return [
         safe(value) if isinstance(value, str) else None if value is None else _number(value / factor)
@@ -295,11 +295,11 @@ def _hover(series: Series) -> PlotlyTrace:
 def _lines(panel: Panel, fx: float, fy: float) -> list[PlotlyTrace]:
     data: list[PlotlyTrace] = []
     for series in panel.series:
-        x, name = _scaled(series.x, fx), safe(series.name)
+        x, name = _scale_values(series.x, fx), safe(series.name)
         symbols = [MARKS[i % len(MARKS)] for i in series.symbols] or "circle"
         marker = Marker(size=6, color=series.colour, symbol=symbols)
         if series.form == "points":
-            data.append({"type": "scatter", "mode": "markers", "x": x, "y": _scaled(series.y, fy), "name": name,
+            data.append({"type": "scatter", "mode": "markers", "x": x, "y": _scale_values(series.y, fy), "name": name,
                          "marker": marker, **_hover(series)})  # fmt: skip
             if series.low:
                 data[-1]["error_y"] = _spread(series, fy)
@@ -307,14 +307,16 @@ def _lines(panel: Panel, fx: float, fy: float) -> list[PlotlyTrace]:
         if any(value is not None for value in series.low):
             edge = PlotlyTrace(type="scatter", mode="lines", x=x, line={"width": 0}, hoverinfo="skip", showlegend=False,
                          legendgroup=name)  # fmt: skip
-            data.append({**edge, "y": _scaled(series.low, fy)})
-            data.append({**edge, "y": _scaled(series.high, fy), "fill": "tonexty", "fillcolor": f"{series.colour}30"})
+            data.append({**edge, "y": _scale_values(series.low, fy)})
+            data.append(
+                {**edge, "y": _scale_values(series.high, fy), "fill": "tonexty", "fillcolor": f"{series.colour}30"}
+            )
         line = PlotlyLine(color=series.colour, width=5 if series.heavy else 2)
         if series.dashed:
             line["dash"] = "dash"
         data.append(
             {"type": "scatter", "mode": "lines+markers" if panel.marked and len(x) <= 60 else "lines", "x": x,
-             "legendgroup": name, "y": _scaled(series.y, fy), "name": name, "line": line, "marker": marker,
+             "legendgroup": name, "y": _scale_values(series.y, fy), "name": name, "line": line, "marker": marker,
              **_hover(series)}
         )  # fmt: skip
     return data
@@ -323,7 +325,7 @@ def _lines(panel: Panel, fx: float, fy: float) -> list[PlotlyTrace]:
 def _areas(panel: Panel, fx: float, fy: float) -> list[PlotlyTrace]:
     data: list[PlotlyTrace] = []
     for series in panel.series:
-        made = PlotlyTrace(type="scatter", x=_scaled(series.x, fx), y=_scaled(series.y, fy), name=safe(series.name),
+        made = PlotlyTrace(type="scatter", x=_scale_values(series.x, fx), y=_scale_values(series.y, fy), name=safe(series.name),
                      marker={"color": series.colour, "symbol": "square"})  # fmt: skip
         if series.form == "points":
             made |= {"mode": "markers", "hoverinfo": "skip"}
@@ -341,7 +343,7 @@ def _areas(panel: Panel, fx: float, fy: float) -> list[PlotlyTrace]:
 def _points(panel: Panel, fx: float, fy: float) -> list[PlotlyTrace]:
     opened = ("", "-open")
     return [
-        {"type": "scatter", "mode": "markers", "x": _scaled(series.x, fx), "y": _scaled(series.y, fy),
+        {"type": "scatter", "mode": "markers", "x": _scale_values(series.x, fx), "y": _scale_values(series.y, fy),
          "name": safe(series.name),
          "marker": {"color": series.colour, "opacity": 0.85,
                     "size": [7 + 2 * len(str(n)) for n in series.sizes] or 9,
@@ -356,13 +358,13 @@ def _bars(panel: Panel, _: float, fy: float) -> list[PlotlyTrace]:
     for series in panel.series:
         made = PlotlyTrace(type="bar", name=safe(series.name), marker={"color": series.colour})
         names: list[Place] = [safe(name) for name in series.x]
-        values = _scaled(series.y, fy)
-        made |= {"orientation": "h", "x": values, "y": names} if panel.flat else {"x": names, "y": values}
+        values = _scale_values(series.y, fy)
+        made |= {"orientation": "h", "x": values, "y": names} if panel.is_horizontal else {"x": names, "y": values}
         if series.form == "points":
             made |= {"type": "scatter", "mode": "markers"}
             made["marker"] |= {"symbol": "line-ew-open", "size": 12, "line": {"width": 2}}
         if any(value is not None for value in series.low):
-            made["error_x" if panel.flat else "error_y"] = {**_spread(series, fy), "color": INK}
+            made["error_x" if panel.is_horizontal else "error_y"] = {**_spread(series, fy), "color": INK}
         if series.written:  # within the bar where a whisker begins at its end
             inside = any(value is not None for value in series.low)
             made |= {"text": list(map(safe, series.notes)), "textposition": "inside" if inside else "outside"}
@@ -388,14 +390,14 @@ def _differences(one: Sequence[float | None], other: Sequence[float | None], fac
 def _spans(panel: Panel, fx: float, _: float) -> list[PlotlyTrace]:
     data: list[PlotlyTrace] = []
     for series in panel.series:
-        made = PlotlyTrace(y=list(map(safe, series.y)), x=_scaled(series.x, fx), name=safe(series.name),
+        made = PlotlyTrace(y=list(map(safe, series.y)), x=_scale_values(series.x, fx), name=safe(series.name),
                      marker={"color": series.colour})  # fmt: skip
         made.update(_hover(series))
         if series.form == "points":
             made |= {"type": "scatter", "mode": "markers"}
             made["marker"] |= {"size": 8, "symbol": MARKS[series.symbols[0] % len(MARKS)]}
         else:
-            made |= {"type": "bar", "orientation": "h", "base": _scaled(series.base, fx)}
+            made |= {"type": "bar", "orientation": "h", "base": _scale_values(series.base, fx)}
         data.append(made)
     return data
 
@@ -406,7 +408,7 @@ def _map(panel: Panel, *_: float) -> list[PlotlyTrace]:
     words = [list(map(safe, series.notes)) for series in panel.series]
     made = PlotlyTrace(
         type="heatmap", x=list(map(safe, panel.x.names)), y=[safe(series.name) for series in panel.series],
-        z=[_scaled(series.y, factor) for series in panel.series], hovertext=words, colorscale="Viridis",
+        z=[_scale_values(series.y, factor) for series in panel.series], hovertext=words, colorscale="Viridis",
         hovertemplate="%{y}<br>%{x}<br>%{hovertext}<extra></extra>", colorbar={"title": {"text": safe(title)}},
     )  # fmt: skip
     if any(series.written for series in panel.series):

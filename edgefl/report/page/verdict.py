@@ -25,7 +25,7 @@ def verdict_of(groups: Groups, matrix: Matrix) -> list[str]:
     everyone = [run for runs in groups.values() for run in runs]
     if len(everyone) == 1:
         facts = everyone[0].facts
-        return [_who_fits_one(facts), *_who_is_lost(facts), *_learned(facts, main_metrics(everyone))]
+        return [_who_fits_one(facts), *_who_is_lost(facts), *_score_sentence(facts, main_metrics(everyone))]
     return [_who_fits(groups), *_who_learned(groups, matrix), *_who_is_cheap(matrix)]
 
 
@@ -35,12 +35,12 @@ def _sentence(*clauses: str) -> list[str]:
     return [f"{words[0].upper()}{words[1:]}."] if words else []
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 def _some(names: Sequence[str]) -> str:
-    return _listed(names) if len(names) <= MOST_NAMED else f"{', '.join(names[:2])} and {len(names) - 2} others"
+    return _join_names(names) if len(names) <= MOST_NAMED else f"{', '.join(names[:2])} and {len(names) - 2} others"
 
 
 # --- one run ---------------------------------------------------------------------------------------------------------
@@ -62,17 +62,17 @@ def _who_is_lost(facts: RunSummary) -> list[str]:
         return []
     worst = max(facts.stages, key=lambda each: each.excluded.samples).excluded
     lost = f", and {units.show_share(share(worst.samples, worst.of_samples))} of the samples" if worst.samples else ""
-    return _sentence(_listed([f"{budget} leaves {n:,} out" for budget, n in refused.most_common()]) + lost)
+    return _sentence(_join_names([f"{budget} leaves {n:,} out" for budget, n in refused.most_common()]) + lost)
 
 
-def _learned(facts: RunSummary, metrics: dict[str, str]) -> list[str]:
+def _score_sentence(facts: RunSummary, metrics: dict[str, str]) -> list[str]:
     scores = [
         f"{kind} {title_of(name)} {value:.3f}"
         for kind, name in metrics.items()
         if (value := facts.metrics.get(kind, {}).get(name)) is not None
     ]
     after = f"after {facts.rounds:,} rounds and {units.show_seconds(facts.virtual_seconds)} of virtual time"
-    return _sentence(f"{_listed(scores)} {after} ({facts.metrics_split} split)") if scores else []
+    return _sentence(f"{_join_names(scores)} {after} ({facts.metrics_split} split)") if scores else []
 
 
 # --- several ---------------------------------------------------------------------------------------------------------
@@ -104,8 +104,8 @@ def _who_learned(groups: Groups, matrix: Matrix) -> list[str]:
             words = f"{part.kind} {title_of(metrics[part.kind])}"
             best = next((name for name, each in zip(matrix.labels, part.figures[1], strict=True) if each.best), None)
             (tied if best is None else ahead.setdefault(best, [])).append(words)
-    clauses = [f"{label} is ahead in {_listed(words)}" for label, words in ahead.items()]
-    return _sentence(*clauses, *([f"no run is ahead beyond chance in {_listed(tied)}"] if tied else []))
+    clauses = [f"{label} is ahead in {_join_names(words)}" for label, words in ahead.items()]
+    return _sentence(*clauses, *([f"no run is ahead beyond chance in {_join_names(tied)}"] if tied else []))
 
 
 def _who_is_cheap(matrix: Matrix) -> list[str]:
@@ -117,4 +117,4 @@ def _who_is_cheap(matrix: Matrix) -> list[str]:
         if column.unit in SHOWS and len(means) == len(figures) > 1 and means.count(min(means)) == 1:
             label = matrix.labels[means.index(min(means))]
             least.setdefault(label, []).append(f"{column.title} ({SHOWS[column.unit](min(means))})")
-    return _sentence(*(f"{label} takes the least {_listed(words)}" for label, words in least.items()))
+    return _sentence(*(f"{label} takes the least {_join_names(words)}" for label, words in least.items()))

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from edgefl.methods import ServerState
 from edgefl.planning.planner import Plan
-from edgefl.planning.versions import always
+from edgefl.planning.versions import is_always_sent
 from edgefl.schedules import Stage
 from edgefl.simulation.closed_form import Dispatch
 from edgefl.work import Description, Work
@@ -82,5 +82,5 @@ Described = TypeVar("Described", bound=Description)
 
 def part_of_stage(work: Described, stage: Stage) -> Described:
     """The work with uploads of what trains at ``stage`` only: an update may have begun at an earlier stage."""
-    up = tuple(p.only(lambda item: always(item, stage)) for p in work.up)
+    up = tuple(p.only(lambda item: is_always_sent(item, stage)) for p in work.up)
     return work if all(a.items == b.items for a, b in zip(up, work.up, strict=True)) else replace(work, up=up)

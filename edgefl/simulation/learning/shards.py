@@ -14,11 +14,11 @@ from edgefl.methods.aggregation.fold import Fold
 from edgefl.planning.planner import Start
 from edgefl.planning.setup import Setup
 from edgefl.schedules import Stage
-from edgefl.simulation.attackers import attacks
+from edgefl.simulation.attackers import is_attacker
 from edgefl.simulation.learning.interface import part_of_stage
 from edgefl.work import Form
 from edgefl.work.description import DTYPES
-from edgefl.work.sums import Means, SharedSum, averaged
+from edgefl.work.sums import Means, SharedSum, is_averaged
 
 if TYPE_CHECKING:
     from edgefl.simulation.learning.training import Started
@@ -73,7 +73,7 @@ def share(setup: Setup, state: ServerState, clients: Sequence[Started], stage: S
         form = started.plan.form
         if form not in suits:
             suits[form] = _suits(form, state, stage)
-        if suits[form] and not attacks(setup, started.client):
+        if suits[form] and not is_attacker(setup, started.client):
             classes.setdefault((form, started.plan.start), []).append(started)
     for alike in classes.values():
         size = largest_shard(len(alike))
@@ -81,7 +81,7 @@ def share(setup: Setup, state: ServerState, clients: Sequence[Started], stage: S
             members = alike[first : first + size]
             expected = [each.expected for each in members if each.expected is not None]
             if len(members) > 1:
-                shard = Shard(mean.shared(expected), members, len(members))
+                shard = Shard(mean.shared_sum(expected), members, len(members))
                 for started in members:
                     started.shard = shard
 
@@ -93,6 +93,6 @@ def _suits(work: Form, state: ServerState, stage: Stage) -> bool:
         bool(items)
         and not work.keep
         and part_of_stage(work, stage) is work
-        and all(averaged(i.source) and state.tensors[i.source].dtype == DTYPES[i.dtype] for i in items)
+        and all(is_averaged(i.source) and state.tensors[i.source].dtype == DTYPES[i.dtype] for i in items)
         and all(i.like is None for payload in work.down for i in payload.items)
     )

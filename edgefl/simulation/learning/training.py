@@ -19,10 +19,10 @@ from edgefl.methods.aggregation.fold import Fold
 from edgefl.methods.aggregation.updates import AddedUp, Updates
 from edgefl.planning.planner import Plan, Planner, Start
 from edgefl.planning.setup import Setup
-from edgefl.planning.versions import preinstalled
+from edgefl.planning.versions import preinstalled_items
 from edgefl.runs.tensor_file import Spilled, TensorFile
 from edgefl.schedules import Stage
-from edgefl.simulation.attackers import attack_of, overrun
+from edgefl.simulation.attackers import attack_of, excess_attackers
 from edgefl.simulation.closed_form import Dispatch
 from edgefl.simulation.kept import Deposited, KeptValues
 from edgefl.simulation.learning.interface import Arrival, Learning, Sent, part_of_stage
@@ -32,8 +32,8 @@ from edgefl.training.refusal import why_refused
 from edgefl.training.summed import decode_payloads
 from edgefl.training.together import submit_together
 from edgefl.work import Address, Form, Work
-from edgefl.work.packed import finite
-from edgefl.work.sums import averaged
+from edgefl.work.packed import is_finite
+from edgefl.work.sums import is_averaged
 from edgefl.work.update import Update
 
 Payloads = Mapping[str, Mapping[str, Tensor]]
@@ -73,7 +73,7 @@ class FiniteCheck:
         """The addresses whose tensors have a NaN or an infinity, in the state's order."""
         versions = {address: state.versions.get(address, 0) for address in state.tensors}
         new = {a: state.tensors[a] for a, version in versions.items() if self._checked.get(a) != version}
-        if not self._bad and finite({"": new}):
+        if not self._bad and is_finite({"": new}):
             self._checked |= {address: versions[address] for address in new}
             return []
         for address, tensor in new.items():
@@ -169,10 +169,10 @@ class Training(Learning):
         task = None
         if trains:
             if plan.start not in wires:
-                wires[plan.start] = state.wire(plan.form, preinstalled(plan.form, plan.down, state.versions))
+                wires[plan.start] = state.wire(plan.form, preinstalled_items(plan.form, plan.down, state.versions))
             scalars = self.planner.scalars(plan.kind, dispatch.round, plan.stage, plan.variant)
             keep = plan.form.keep
-            inputs, kept = wires[plan.start], self.kept.of(client, keep) if keep else None
+            inputs, kept = wires[plan.start], self.kept.client_values(client, keep) if keep else None
             seed = seeds.key(self.setup.seed, "training", client, dispatch.number)
             attack = attack_of(self.setup, client, seed)
             peak = plan.compute.peak_memory_bytes
@@ -240,7 +240,7 @@ class Training(Learning):
             reason = why_refused(task.form, update, task.seed, keep_non_finite=keep)
             update = replace(update, refused=reason)
         if started.shard is not None or update.refused is None:
-            self._accept(started, started.expected or self._expected(started, arrival, stage), update)
+            self._accept(started, started.expected or self._expected_update(started, arrival, stage), update)
         started.task = None
         return replace(update, payloads={}, means=None)
 
@@ -294,9 +294,9 @@ class Training(Learning):
         if method.adds_up:
             coming = [self.under_way[arrival.client] for arrival in arrivals]
             for started, arrival in zip(coming, arrivals, strict=True):
-                started.expected = self._expected(started, arrival, stage)
+                started.expected = self._expected_update(started, arrival, stage)
             expected = [each.expected for each in coming if each.expected is not None]
-            parameters = {a: t for a, t in self.state.tensors.items() if averaged(a)}
+            parameters = {a: t for a, t in self.state.tensors.items() if is_averaged(a)}
             rebuilt = list(map(method.rebuild, expected))
             mean = Fold(parameters, rebuilt, method.update_weight, method.setting.aggregation)
             self._updates = Updates(mean=mean, rebuild=method.rebuild)
@@ -305,14 +305,14 @@ class Training(Learning):
         if shares:
             self._feed()
 
-    def _expected(self, started: Started, arrival: Arrival, stage: Stage) -> Update:
+    def _expected_update(self, started: Started, arrival: Arrival, stage: Stage) -> Update:
         """What is known of an update before it lands: all that isn't the node's."""
         plan, task, parts = started.plan, started.task, self._parts.setdefault(started.plan.form, {})
         assert task is not None
         if stage.index not in parts:
             part = part_of_stage(plan.form, stage)
             parts[stage.index] = None if part is plan.form else part
-        work, source = (parts[stage.index] or plan.form).bound(task.scalars), self.setup.clients.client(arrival.client)
+        work, source = (parts[stage.index] or plan.form).bind(task.scalars), self.setup.clients.client(arrival.client)
         samples = {
             pattern: source.size(replace(each, patterns=(pattern,)))
             for each in plan.form.passes
@@ -321,7 +321,7 @@ class Training(Learning):
         }
         return Update(
             arrival.client, plan.kind, samples, work, {payload.name: AddedUp(payload, {}) for payload in work.up},
-            self._start(started)[1], arrival.round, arrival.staleness, arrival.weight_factor, self.setup.round.equal,
+            self._start(started)[1], arrival.round, arrival.staleness, arrival.weight_factor, self.setup.round.has_equal_weights,
             variant=plan.variant, dispatch=arrival.number,
         )  # fmt: skip
 
@@ -330,7 +330,7 @@ class Training(Learning):
         plan, state = started.plan, started.state
         key = id(state), plan.start  # the state is held beside the values
         if key not in self._starts:
-            inputs = state.inputs(plan.form, preinstalled(plan.form, plan.down, state.versions))
+            inputs = state.inputs(plan.form, preinstalled_items(plan.form, plan.down, state.versions))
             self._starts[key] = state, inputs, state.base(plan.form, inputs)
         return self._starts[key][1:]
 
@@ -350,7 +350,11 @@ class Training(Learning):
         self._free()
         if at_once:
             updates = Updates(replace(each, base=state.base(each.work, state.items(each.work))) for each in updates)
-        if self.setup.fleet.attackers is not None and not self._overrun and (many := overrun(self.setup, updates)):
+        if (
+            self.setup.fleet.attackers is not None
+            and not self._overrun
+            and (many := excess_attackers(self.setup, updates))
+        ):
             self._overrun = True
             warnings.warn(
                 f"{many}: they may move the model as they like; more updates a round (round.cohort, round.buffer, "

@@ -51,7 +51,7 @@ class NoTraining(Learning):
         if key not in self._changes:
             if len(self._changes) >= MOST_CHANGES:
                 self._changes, self._alike = {}, {}
-            self._changes[key] = self._changed(list(alike.values()), stage)
+            self._changes[key] = self._changed_tensors(list(alike.values()), stage)
         changed = self._changes[key]
         if changed:
             self.state = self._with(changed)
@@ -65,19 +65,21 @@ class NoTraining(Learning):
             # others may have been compared with what this one replaces
             self._alike = {**self._alike, id(changed): True} if alike else {}
         if not alike:
-            return before.changed(changed)
+            return before.with_tensors(changed)
         versions = before.versions
-        raised = versions.raised(changed) if isinstance(versions, Raised) else Raised(versions, {}).raised(changed)
+        raised = (
+            versions.with_step(changed) if isinstance(versions, Raised) else Raised(versions, {}).with_step(changed)
+        )
         return ServerState(before.tensors, raised)
 
-    def _changed(self, arrivals: Sequence[Arrival], stage: Stage) -> dict[Address, Tensor]:
+    def _changed_tensors(self, arrivals: Sequence[Arrival], stage: Stage) -> dict[Address, Tensor]:
         updates = []
         for number, arrival in enumerate(arrivals):
             plan = arrival.plan
             form = part_of_stage(plan.form, stage)
             if not any(p.items for p in form.up):
                 continue
-            work = form.bound(self.planner.scalars(plan.kind, arrival.round, plan.stage, plan.variant))
+            work = form.bind(self.planner.scalars(plan.kind, arrival.round, plan.stage, plan.variant))
             with torch.device("meta"):
                 payloads = {p.name: {i.name: i.spec.empty() for i in p.items} for p in plan.form.up}
             base = self.state.base(work, self.state.items(work))
@@ -96,4 +98,4 @@ class NoTraining(Learning):
         with torch.device("meta"):
             uploads = {i.source: i.spec.empty() for p in work.up for i in p.items}
         if uploads:
-            self.state = self.state.changed(uploads)
+            self.state = self.state.with_tensors(uploads)

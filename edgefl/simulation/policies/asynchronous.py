@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edgefl.planning.staleness import mixed
+from edgefl.planning.staleness import mixing_share
 from edgefl.simulation.policies.base import Policy
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ class FedAsync(Policy):
 
     def weight(self, staleness: int) -> float:
         """The weight of an update, ``round.mixing`` times the discount of its staleness."""
-        return float(mixed(self.section.mixing, super().weight(staleness)))
+        return float(mixing_share(self.section.mixing, super().weight(staleness)))
 
-    def wanted(self, cohort: int, asked: int) -> int | None:
+    def updates_needed(self, cohort: int, asked: int) -> int | None:
         """The size of the cohort."""
         return cohort

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _no_number(policy: Policy, arguments: tuple[int, int], answer: object) -> str:
-    """What is wrong with an answer of ``wanted``."""
+    """What is wrong with an answer of ``updates_needed``."""
     if answer is None or (isinstance(answer, Integral) and int(answer) >= min(1, max(arguments))):
         return ""
     return f"returned {answer!r:.60}, not a whole number of updates, 1 or more, or None"
@@ -57,7 +57,7 @@ class Policy(ABC):
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
-        check_answers(cls, {"wanted": _no_number, "over": _no_time})
+        check_answers(cls, {"updates_needed": _no_number, "over": _no_time})
 
     def __init__(self, options: Any, section: RoundOptions):
         self.options, self.section = options, section
@@ -65,12 +65,12 @@ class Policy(ABC):
     @property
     def waits_for_all(self) -> bool:
         """Whether a round ends with the last of its clients, or at the deadline."""
-        return not self.overlapping and self.wanted(1, 1) is None
+        return not self.overlapping and self.updates_needed(1, 1) is None
 
     @property
-    def by_time(self) -> bool:
+    def is_time_bound(self) -> bool:
         """Whether rounds end by time alone; overlapping rounds may have a ``quorum`` only then."""
-        return self.overlapping and self.wanted(1, 1) is None
+        return self.overlapping and self.updates_needed(1, 1) is None
 
     @abstractmethod
     def play(self, server: RoundServer) -> Steps:
@@ -80,7 +80,7 @@ class Policy(ABC):
         """Factor on the weight of an update that so many aggregations have overtaken."""
         return float(self.section.staleness.discount(staleness))
 
-    def wanted(self, cohort: int, asked: int) -> int | None:
+    def updates_needed(self, cohort: int, asked: int) -> int | None:
         """Number of updates that ends a round with this cohort and ``asked`` selected clients; None: no number."""
         return cohort if asked > cohort else None
 
@@ -96,4 +96,6 @@ class Policy(ABC):
         """
         if self.at_once:
             return 0
-        return (self.wanted(cohort, cohort) or self.section.concurrency or cohort) if self.overlapping else cohort
+        return (
+            (self.updates_needed(cohort, cohort) or self.section.concurrency or cohort) if self.overlapping else cohort
+        )

@@ -35,6 +35,6 @@ class FedBuff(Policy):
                 server.fill()
         return (yield from server.finish(buffer))
 
-    def wanted(self, cohort: int, asked: int) -> int | None:
+    def updates_needed(self, cohort: int, asked: int) -> int | None:
         """The size of the buffer."""
         return self.section.buffer

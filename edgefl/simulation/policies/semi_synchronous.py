@@ -30,7 +30,7 @@ class SemiSynchronous(Policy):
             server.landed = 0
             server.fill()
 
-    def wanted(self, cohort: int, asked: int) -> int | None:
+    def updates_needed(self, cohort: int, asked: int) -> int | None:
         """No number: the window alone ends the round."""
         return None
 

@@ -21,7 +21,7 @@ from edgefl.arrays import AnyArray, Booleans, Integers
 from edgefl.devices import Device
 from edgefl.planning.cohort_places import places
 from edgefl.planning.round_options import RoundOptions
-from edgefl.registry.answers import check_answers, told
+from edgefl.registry.answers import check_answers, describe_answer
 from edgefl.registry.part_fields import NamedFields
 from edgefl.simulation.selection.orders import NO_CLIENTS, Circle, RandomOrder, SelectionOrder
 
@@ -86,7 +86,7 @@ def _misfit(selection: Selection, arguments: tuple[GroupDraw], answer: object) -
     """What is wrong with an answer of ``pick``."""
     (share,) = arguments
     if not isinstance(answer, Chosen):
-        return f"returned {told(answer)}, not a Chosen"
+        return f"returned {describe_answer(answer)}, not a Chosen"
     clients = np.asarray(answer.clients)
     if not len(clients):
         return ""
@@ -134,7 +134,7 @@ class Selection(ABC):
         self._merged: tuple[tuple[Integers, ...], Integers] = ((), NO_CLIENTS)
 
     @classmethod
-    def blind(cls, options: BaseModel) -> bool:
+    def is_blind(cls, options: BaseModel) -> bool:
         """Whether it works without losses: it never needs them, or its options have a ``proxy``."""
         return not cls.needs_loss or getattr(options, "proxy", None) is not None
 
@@ -150,7 +150,7 @@ class Selection(ABC):
         groups, population = dict(candidates.groups), dict(candidates.population)
         if not self.section.stratify:
             groups, population = {"": self._union(groups)}, {"": sum(population.values())}
-        seats = self._cohort(population) if count is None else self._apportioned(count, groups, population, 0)
+        seats = self._cohort(population) if count is None else self._apportion(count, groups, population, 0)
         chosen: dict[str, Chosen] = {}
         open_places, turn = seats, 0
         while open_places:
@@ -167,7 +167,7 @@ class Selection(ABC):
                 break
             open_groups = {n: g for n, g in groups.items() if n in chosen and seats[n] < len(g)}
             open_groups = {n: g for n, g in open_groups.items() if len(chosen[n].clients) == seats[n]}
-            open_places = self._apportioned(left, open_groups, population, turn)
+            open_places = self._apportion(left, open_groups, population, turn)
             seats.update({name: seats[name] + more for name, more in open_places.items()})
             open_places = {name: more for name, more in open_places.items() if more}
         for name, choice in chosen.items():
@@ -212,7 +212,7 @@ class Selection(ABC):
             return places(ceil(round(cohort * more, 6)), population)
         return {group: ceil(round(n * more, 6)) for group, n in places(cohort, population).items()}
 
-    def _apportioned(
+    def _apportion(
         self, count: int, groups: Mapping[str, Integers], population: Mapping[str, int], turn: int
     ) -> dict[str, int]:
         """Apportion ``count`` places by group size: on average the exact share, and never more than one place off.

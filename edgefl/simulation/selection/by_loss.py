@@ -158,21 +158,21 @@ class Oort(LossSelection):
         least = min(options.exploration_least, options.exploration)
         exploration = max(options.exploration * options.exploration_decay ** max(share.round - 1, 0), least)
         places = int(exploration * share.count + _stream(share, 0).random())
-        new = self._explored(share, places)
-        old = self._exploited(share, share.count - len(new.clients))
+        new = self._explore(share, places)
+        old = self._exploit(share, share.count - len(new.clients))
         if len(new.clients) + len(old.clients) < share.count and len(new.clients) == places:
-            new = self._explored(share, share.count - len(old.clients))
+            new = self._explore(share, share.count - len(old.clients))
         clients = np.concatenate([new.clients, old.clients])
         return Chosen(clients, new.asked + old.asked, new.unready + old.unready)
 
-    def _explored(self, share: GroupDraw, count: int) -> Chosen:
+    def _explore(self, share: GroupDraw, count: int) -> Chosen:
         order = RandomOrder(_stream(share, 1), len(share.clients))
         pool = first_ready(order, share, POOL * count, known=self.clients)
         seconds = np.asarray(share.candidates.seconds(pool.clients), dtype=float)
         drawn = by_weight(_stream(share, 2), 1 / np.maximum(seconds, np.finfo(float).tiny))[:count]
         return Chosen(pool.clients[drawn], pool.asked, pool.unready)
 
-    def _exploited(self, share: GroupDraw, count: int) -> Chosen:
+    def _exploit(self, share: GroupDraw, count: int) -> Chosen:
         reported = contains(share.clients, self.clients).nonzero()[0]
         if not len(reported) or not count:
             return Chosen(NO_CLIENTS, 0, 0)

@@ -39,16 +39,16 @@ class RandomOrder:
         """The next positions, about ``wanted`` of them; empty when all are taken."""
         if self._remaining is None and self._sums is None and not len(self._taken):
             if wanted == 1:  # without a size the draw is the same, and takes half as long
-                return self._marked_taken(np.array([self._draw.choice(self._size, replace=False)]))
-            return self._marked_taken(self._draw.choice(self._size, min(wanted, self._size), replace=False))
+                return self._mark_taken(np.array([self._draw.choice(self._size, replace=False)]))
+            return self._mark_taken(self._draw.choice(self._size, min(wanted, self._size), replace=False))
         while self._remaining is None and self._sparse(wanted):
-            positions = self._new(self._drawn(wanted))
+            positions = self._new(self._draw_positions(wanted))
             if len(positions):
-                return self._marked_taken(positions)
+                return self._mark_taken(positions)
         if self._remaining is None:
             free = np.ones(self._size, dtype=bool)
             free[self._taken] = False
-            self._remaining = self._shuffled(free.nonzero()[0])
+            self._remaining = self._shuffle(free.nonzero()[0])
         positions, self._remaining = self._remaining[:wanted], self._remaining[wanted:]
         return positions
 
@@ -66,14 +66,14 @@ class RandomOrder:
             return False
         return self._sums is None or 2 * self._weight < self._sums[-1]
 
-    def _drawn(self, wanted: int) -> Integers:
+    def _draw_positions(self, wanted: int) -> Integers:
         if self._sums is None:
             return self._draw.integers(self._size, size=wanted)
         positions: Integers = np.searchsorted(self._sums, self._draw.random(wanted) * self._sums[-1], side="right")
         positions = np.minimum(positions, self._size - 1)  # a product may round up to the last sum
         return positions
 
-    def _shuffled(self, positions: Integers) -> Integers:
+    def _shuffle(self, positions: Integers) -> Integers:
         if self._sums is None:
             return self._draw.permutation(positions)
         return positions[by_weight(self._draw, self._weights(positions))]
@@ -82,7 +82,7 @@ class RandomOrder:
         assert self._sums is not None
         return self._sums[positions] - np.where(positions > 0, self._sums[positions - 1], 0.0)
 
-    def _marked_taken(self, positions: Integers) -> Integers:
+    def _mark_taken(self, positions: Integers) -> Integers:
         self._taken = np.concatenate([self._taken, positions])
         if self._sums is not None:
             self._weight += float(self._weights(positions).sum())

@@ -30,13 +30,13 @@ CONNECT_SECONDS = 5.0
 """Seconds that an address has to answer: a choice, many times the way around the world."""
 
 
-def imported(asked_by: str) -> Any:
+def import_ray(asked_by: str) -> Any:
     """The module ``ray``.  Raises TrainingError if it isn't installed; ``asked_by`` is the option that needs it."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
     except ImportError as error:
-        raise refused(f"{asked_by} needs the extra ray: {install_hint('ray')}") from error
+        raise user_error(f"{asked_by} needs the extra ray: {install_hint('ray')}") from error
     return ray
 
 
@@ -46,11 +46,11 @@ def check_reachable(address: str, asked_by: str) -> None:
         return
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise refused(f"{asked_by} is {address!r:.60}: write it as HOST:PORT, such as 10.0.0.5:6379, or auto")
+        raise user_error(f"{asked_by} is {address!r:.60}: write it as HOST:PORT, such as 10.0.0.5:6379, or auto")
     try:
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
     except OSError as error:
-        raise refused(f"no Ray at {address}: {error.strerror or error}") from error
+        raise user_error(f"no Ray at {address}: {error.strerror or error}") from error
 
 
 def connect(ray: Any, address: str | None, **more: Any) -> None:
@@ -62,7 +62,7 @@ def connect(ray: Any, address: str | None, **more: Any) -> None:
         with _own_sigterm():
             ray.init(address or "local", log_to_driver=False, logging_level="ERROR", **more)
     except Exception as error:
-        raise refused(f"no Ray at {address or 'this machine'}: {first_line(error)}") from error
+        raise user_error(f"no Ray at {address or 'this machine'}: {first_line(error)}") from error
     _print_messages(ray, False)
 
 
@@ -130,7 +130,7 @@ class Services:
                 start_new_session=True,
             )
 
-    def ended(self, seconds: float = 0.0) -> list[str]:
+    def ended_services(self, seconds: float = 0.0) -> list[str]:
         """The names of those that have ended, none of them if all are there; waits so long for one to end."""
         files = dict(self._files)
         if files:
@@ -218,7 +218,7 @@ def greetings(ray: Any, hellos: Sequence[Any]) -> list[Greeting]:
     """What all workers said first.  Raises TrainingError if one doesn't start, or if its versions differ."""
     _, missing = ray.wait(list(hellos), num_returns=len(hellos), timeout=START_SECONDS)
     if missing:
-        raise refused(f"{len(missing)} of {len(hellos)} workers on Ray haven't started in {START_SECONDS:g} s")
+        raise user_error(f"{len(missing)} of {len(hellos)} workers on Ray haven't started in {START_SECONDS:g} s")
     said = []
     for hello in hellos:
         try:
@@ -228,7 +228,7 @@ def greetings(ray: Any, hellos: Sequence[Any]) -> list[Greeting]:
             raise
         except Exception as error:
             last = (str(error).strip().splitlines() or [repr(error)])[-1].strip()
-            raise refused(f"a worker on Ray can't start; is edgefl installed on every node? {last}") from error
+            raise user_error(f"a worker on Ray can't start; is edgefl installed on every node? {last}") from error
     return said
 
 
@@ -237,10 +237,10 @@ def check_versions(hello: Greeting) -> None:
     ours, host = versions(), hello["host"]
     for what, theirs in hello["versions"].items():
         if theirs != ours[what]:
-            raise refused(f"node {host} has {what} {theirs}, and this one has {ours[what]}: install the same")
+            raise user_error(f"node {host} has {what} {theirs}, and this one has {ours[what]}: install the same")
 
 
-def refused(text: str) -> TrainingError:
+def user_error(text: str) -> TrainingError:
     """An error that the user can correct."""
     error = TrainingError(text)
     error.exit_code = 2

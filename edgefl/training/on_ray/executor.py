@@ -40,10 +40,10 @@ from edgefl.training.on_ray.cluster import (
     disconnect_ended,
     first_line,
     greetings,
-    imported,
-    refused,
+    import_ray,
+    user_error,
 )
-from edgefl.training.on_ray.worker import RayWorker, received, sent
+from edgefl.training.on_ray.worker import RayWorker, from_ray, to_ray
 from edgefl.training.options import ExecutorOptions
 from edgefl.training.task import TrainingTask
 from edgefl.work import Form
@@ -107,7 +107,7 @@ class OnRay:
         held_out: float,
         cargo: Cargo | None = None,
     ):
-        self._ray = imported("executor.name: ray")
+        self._ray = import_ray("executor.name: ray")
         self._options, self._folder = options, ""
         self._arguments = (
             data.model_dump_json(), seed, tokens, str(cache) if cache else None, held_out, registry.for_workers(),
@@ -143,7 +143,7 @@ class OnRay:
         """
         entry = _RayTask(task, Future())
         with self._lock:
-            if self._is_gone():
+            if self._has_lost_ray():
                 entry.future.set_exception(TrainingError(self._gone))
                 return entry.future
             if not self._waiting and not any(slot.entries for slot in self._slots):
@@ -161,7 +161,7 @@ class OnRay:
                 entry.future.cancel()
             self._waiting.clear()
             slots, self._slots = self._slots, []
-            gone = self._is_gone()
+            gone = self._has_lost_ray()
             if not gone:  # else Ray's library would end this process
                 self._inputs = {}
                 self._forms.clear()
@@ -206,7 +206,7 @@ class OnRay:
         wanted = {"CPU": float(options.workers), "GPU": options.workers * (options.gpus_per_worker or 0.0)}
         for what, number in wanted.items():
             if number > has.get(what, 0.0):
-                raise refused(
+                raise user_error(
                     f"executor.workers: {options.workers} workers need {number:g} {what}s, and the Ray cluster has "
                     f"{has.get(what, 0.0):g}"
                 )
@@ -227,7 +227,7 @@ class OnRay:
     def _check_data(self, hello: Greeting) -> None:
         if hello["why_not"]:
             advice = "" if self._cargo is not None else "; executor.ship_data: true sends it the data"
-            raise refused(f"node {hello['host']} can't open the data or load plug-ins: {hello['why_not']}{advice}")
+            raise user_error(f"node {hello['host']} can't open the data or load plug-ins: {hello['why_not']}{advice}")
 
     def _kill(self, slot: _Slot) -> None:
         with suppress(Exception):  # its process has ended, or Ray has
@@ -237,7 +237,7 @@ class OnRay:
 
     def _feed(self) -> None:
         """Give waiting tasks to workers; called under the lock."""
-        while self._waiting and not self._closing and not self._is_gone():
+        while self._waiting and not self._closing and not self._has_lost_ray():
             entry = self._waiting[0]
             slot = min((s for s in self._slots if s.ready), key=lambda s: len(s.entries), default=None)
             if slot is None or len(slot.entries) >= AT_HAND or any(e.failures for e in slot.entries):
@@ -252,18 +252,18 @@ class OnRay:
         """Give a task to a worker; called under the lock."""
         task = entry.task
         form, (number, inputs) = self._put_form(task.form), self._put_inputs(task.inputs)
-        kept = sent(task.kept.tensors()) if task.kept is not None else None
+        kept = to_ray(task.kept.tensors()) if task.kept is not None else None
         facts = json.dumps(replace(task, kept=None).to_data())
         slot.entries.append(entry)
-        ref = slot.actor.run.remote(task.form.key, form, number, inputs, facts, kept)
-        ref.future().add_done_callback(lambda done: self._done(slot, entry, done))
+        ref = slot.actor.run_assignment.remote(task.form.key, form, number, inputs, facts, kept)
+        ref.future().add_done_callback(lambda done: self._handle_end(slot, entry, done))
 
     def _put_inputs(self, inputs: Mapping[str, Tensor]) -> tuple[int, Any]:
         if id(inputs) not in self._inputs:  # the entry holds the inputs, so that their id stays theirs
             used = {id(entry.task.inputs) for slot in self._slots for entry in slot.entries}
             self._inputs = {key: known for key, known in self._inputs.items() if key in used}
             self._number += 1
-            self._inputs[id(inputs)] = inputs, self._number, self._ray.put(sent(inputs))
+            self._inputs[id(inputs)] = inputs, self._number, self._ray.put(to_ray(inputs))
         return self._inputs[id(inputs)][1:]
 
     def _put_form(self, form: Form) -> Any:
@@ -271,14 +271,14 @@ class OnRay:
             self._forms[form] = self._ray.put(form.encode())
         return self._forms[form]
 
-    def _done(self, slot: _Slot, entry: _RayTask, done: Future[Any]) -> None:
+    def _handle_end(self, slot: _Slot, entry: _RayTask, done: Future[Any]) -> None:
         """Pass a task's report on, or its error; run it again if its worker was lost."""
         error = None if done.cancelled() else done.exception()
         error = getattr(error, "cause", None) or error  # what was raised there, without Ray's account of where
         lost = isinstance(error, self._ray.exceptions.RayError)
         with self._lock:
             self._ended = time.monotonic()
-            if self._is_gone():  # the entry's future has its error
+            if self._has_lost_ray():  # the entry's future has its error
                 return
             if self._closing:
                 lost = False
@@ -308,7 +308,7 @@ class OnRay:
                 return
             facts, rows = done.result()
             task = entry.task
-            entry.future.set_result(Update.from_data(json.loads(facts), task.work, task.client, received(rows)))
+            entry.future.set_result(Update.from_data(json.loads(facts), task.work, task.client, from_ray(rows)))
 
     def _replace(self, slot: _Slot, reason: str) -> None:
         """Put a new worker in the place of one that is lost; called under the lock."""
@@ -324,7 +324,7 @@ class OnRay:
     def _began(self, slot: _Slot, hello: Future[Any]) -> None:
         """Use a new worker, unless it can't work."""
         with self._lock:
-            if slot not in self._slots or self._is_gone():
+            if slot not in self._slots or self._has_lost_ray():
                 return
             try:
                 check_versions(hello.result())
@@ -339,9 +339,9 @@ class OnRay:
     def _watch(self, timeout: float) -> None:
         """End the workers if no task has ended for ``timeout`` seconds, and tasks if no worker can be started again."""
         since = time.monotonic()
-        while not self._waits(min(timeout, START_SECONDS) / LOOKS_PER_TIMEOUT):
+        while not self._wait_until_closed(min(timeout, START_SECONDS) / LOOKS_PER_TIMEOUT):
             with self._lock:
-                if self._is_gone():
+                if self._has_lost_ray():
                     return
                 now = time.monotonic()
                 busy = [slot for slot in self._slots if slot.entries]
@@ -354,12 +354,12 @@ class OnRay:
                 elif now - since > START_SECONDS:
                     self._strand(f"none could be started again within {START_SECONDS:g} s")
 
-    def _waits(self, seconds: float) -> bool:
+    def _wait_until_closed(self, seconds: float) -> bool:
         """Wait so long, less if one of Ray's own processes ends; whether this is closed."""
         assert self._services is not None
         until = time.monotonic() + seconds
         while not self._over.is_set() and (left := until - time.monotonic()) > 0:
-            if self._services.ended(min(left, CLOSES_SECONDS)):
+            if self._services.ended_services(min(left, CLOSES_SECONDS)):
                 break
         return self._over.is_set()
 
@@ -370,12 +370,12 @@ class OnRay:
                 entry.future.set_exception(TrainingError(f"no worker on Ray is left: {first_line(reason)}. {GO_ON}"))
         self._waiting.clear()
 
-    def _is_gone(self) -> bool:
+    def _has_lost_ray(self) -> bool:
         """Whether one of Ray's own processes has ended, so that nothing may be asked of Ray; called under the lock.
 
         At the first time all tasks are told.
         """
-        if self._gone or self._services is None or not (ended := self._services.ended()):
+        if self._gone or self._services is None or not (ended := self._services.ended_services()):
             return bool(self._gone)
         self._gone = ENDED.format(names=" and ".join(ended), verb="has" if len(ended) == 1 else "have")
         if self._folder:  # a GCS server that is left would tell Ray's library, which would end this process

@@ -26,14 +26,14 @@ Sent = list[tuple[str, str, list[int], Any]]
 """Names, dtypes, shapes and bytes of tensors: Ray moves NumPy's arrays without a copy."""
 
 
-def sent(tensors: Mapping[str, Tensor]) -> Sent:
+def to_ray(tensors: Mapping[str, Tensor]) -> Sent:
     """Tensors as Ray sends them."""
     rows = ((name, tensor.detach().cpu().contiguous()) for name, tensor in tensors.items())
     return [(n, DTYPE_NAMES[t.dtype], list(t.shape), t.view(-1).view(torch.uint8).numpy()) for n, t in rows]
 
 
-def received(rows: Iterable[tuple[str, str, list[int], Any]]) -> dict[str, Tensor]:
-    """Tensors that ``sent`` made ready.  They lie in memory that others read, and nobody may write into them."""
+def from_ray(rows: Iterable[tuple[str, str, list[int], Any]]) -> dict[str, Tensor]:
+    """Tensors that ``to_ray`` made ready.  They lie in memory that others read, and nobody may write into them."""
     tensors = {}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
@@ -62,7 +62,9 @@ class RayWorker:
         """Where this is, the versions there, and why it can't begin, if so."""
         return greeting(self._why_not)
 
-    def run(self, key: str, form: str, number: int, inputs: Sent, facts: str, kept: Sent | None) -> tuple[str, Sent]:
+    def run_assignment(
+        self, key: str, form: str, number: int, inputs: Sent, facts: str, kept: Sent | None
+    ) -> tuple[str, Sent]:
         """Run a task: the key of its form and the form, the number of its inputs and these, its facts as JSON text, and
         what the client kept."""
         assert self._node is not None
@@ -71,7 +73,7 @@ class RayWorker:
                 self._forms.clear()
             self._forms[key] = Form.decode(form)
         if self._inputs[0] != number:
-            self._inputs = number, received(inputs)
-        given = self._inputs[1] if kept is None else {**self._inputs[1], **received(kept)}
-        report = self._node.run(TrainingTask.from_data(json.loads(facts), self._forms[key], given))
-        return json.dumps(report.to_data()), sent(report.tensors())
+            self._inputs = number, from_ray(inputs)
+        given = self._inputs[1] if kept is None else {**self._inputs[1], **from_ray(kept)}
+        report = self._node.run_assignment(TrainingTask.from_data(json.loads(facts), self._forms[key], given))
+        return json.dumps(report.to_data()), to_ray(report.tensors())

@@ -26,7 +26,7 @@ CUDA_ROUNDING = 512
 _RUNNING = "a profiler of torch is running in this process; stop it to measure memory (executor.measure, --measure)"
 
 
-def profiling() -> bool:
+def is_profiling() -> bool:
     """Whether a profiler of torch is running in this process: its events can't be told from those of another."""
     return bool(_autograd._profiler_enabled())
 
@@ -47,7 +47,7 @@ class MemoryEvents:
 
     def start(self) -> None:
         """Begin to record.  Raises RuntimeError if another profiler is running."""
-        if profiling():
+        if is_profiling():
             raise RuntimeError(_RUNNING)
         config = ProfilerConfig(ProfilerState.KINETO, False, True, False, False, False, _ExperimentalConfig())
         _autograd._prepare_profiler(config, {_autograd.ProfilerActivity.CPU})
@@ -62,7 +62,7 @@ class MemoryEvents:
         """End, and return the events in order, divided at the marks."""
         result = _autograd._disable_profiler()
         events = sorted(_allocations(result.experimental_event_tree()), key=lambda event: event.start_time_ns)
-        return _divided([MemoryEvent(event.extra_fields.ptr, event.extra_fields.alloc_size) for event in events])
+        return _divide_events([MemoryEvent(event.extra_fields.ptr, event.extra_fields.alloc_size) for event in events])
 
 
 def _allocations(nodes: Iterable[Any]) -> Iterator[Any]:
@@ -73,7 +73,7 @@ def _allocations(nodes: Iterable[Any]) -> Iterator[Any]:
         yield from _allocations(node.children)
 
 
-def _divided(events: list[MemoryEvent]) -> list[list[MemoryEvent]]:
+def _divide_events(events: list[MemoryEvent]) -> list[list[MemoryEvent]]:
     parts: list[list[MemoryEvent]] = [[]]
     for event in events:
         if event.size == _MARK:

@@ -27,20 +27,20 @@ def _attention_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor,
     return 2 * samples * heads * queries * key.shape[2] * (3 * width + 2 * value.shape[3])
 
 
-def _convolved(positions: Tensor, weight: Tensor) -> int:
+def _convolution_flops(positions: Tensor, weight: Tensor) -> int:
     # the whole kernel is applied once at every position, whatever the number of groups
     return int(2 * (positions.numel() // max(positions.shape[1], 1)) * weight.numel())
 
 
 def _convolution(x: Tensor, weight: Tensor, *args: Any, out_val: Tensor, **kwargs: Any) -> int:
     transposed = kwargs.get("transposed", args[4] if len(args) > 4 else False)
-    return _convolved(x if transposed else out_val, weight)
+    return _convolution_flops(x if transposed else out_val, weight)
 
 
 def _convolution_backward(gradient: Tensor, x: Tensor, weight: Tensor, *args: Any, **_: Any) -> int:
     # gradients of the input and of the weight, as the output mask requires
     transposed, output_mask = args[4], args[7]
-    return int(sum(output_mask[:2])) * _convolved(x if transposed else gradient, weight)
+    return int(sum(output_mask[:2])) * _convolution_flops(x if transposed else gradient, weight)
 
 
 def _cudnn_rnn(input: Tensor, weight: list[Tensor], *_: Any, **__: Any) -> int:

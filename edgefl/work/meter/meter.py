@@ -101,7 +101,7 @@ _unmetered: ContextVar[bool] = ContextVar("unmetered", default=False)
 
 
 @contextmanager
-def unmetered() -> Iterator[None]:
+def pausing_meter() -> Iterator[None]:
     """Run operators that are no part of a work's cost: checks of the simulator, which a device would not make."""
     token = _unmetered.set(True)
     try:
@@ -183,7 +183,7 @@ class Meter(_Mode):
             size = -(-storage.nbytes() // self.rounding) * self.rounding
             if not size:
                 continue
-            self._live[key] = (size, part, weakref.ref(storage, partial(self._released, key)))
+            self._live[key] = (size, part, weakref.ref(storage, partial(self._release_storage, key)))
             self._totals[part] += size
             self._current += size
             if self.events is not None:
@@ -196,7 +196,7 @@ class Meter(_Mode):
         """Count these tensors, all that now lie in the memory of a GPU's host, beside the peak."""
         self.host = max(self.host, sum(tensor.nbytes for tensor in tensors))
 
-    def _released(self, key: int, _: Any) -> None:
+    def _release_storage(self, key: int, _: Any) -> None:
         size, part, _ = self._live.pop(key)
         self._totals[part] -= size
         self._current -= size

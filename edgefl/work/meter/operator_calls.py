@@ -64,7 +64,7 @@ class Call:
         size = {i: sum(_extent(listed[i]["t"]) for listed in lists if i < len(listed)) for i in entries}
         largest = max(entries, key=lambda i: (size[i], -i), default=0)
         kwargs = {name: _cut(value, largest) for name, value in kwargs.items()}
-        return Call(self.operator, _dumped([_cut(value, largest) for value in args], kwargs))
+        return Call(self.operator, _dump_arguments([_cut(value, largest) for value in args], kwargs))
 
     def shorter(self, most: int) -> tuple[Call, float]:
         """The call on fewer elements, its arguments of ``most`` bytes, and how many times as many this one has.
@@ -78,7 +78,7 @@ class Call:
         for tensor in tensors:
             if prod(tensor[2]) == elements:
                 tensor[2:] = [fewer], [1], 0
-        return Call(self.operator, _dumped(args, kwargs)), elements / fewer
+        return Call(self.operator, _dump_arguments(args, kwargs)), elements / fewer
 
     @property
     def product(self) -> tuple[list[Any], list[Any]] | None:
@@ -97,7 +97,7 @@ class Call:
         _, args, kwargs = json.loads(self.arguments)
         left, right = (value["t"] for value in args[-2:])
         left[2][1] = right[2][0] = min(left[2][1], most)
-        return Call(self.operator, _dumped(args, kwargs))
+        return Call(self.operator, _dump_arguments(args, kwargs))
 
     def overload(self) -> Any:
         """The operator (``OpOverload``).  Raises LookupError if this torch doesn't have it."""
@@ -117,8 +117,8 @@ class Call:
         """
         storages, args, kwargs = json.loads(self.arguments)
         memory = [torch.zeros(size, dtype=torch.uint8, device=device).untyped_storage() for size in storages]
-        named = {name: _made(value, memory, device) for name, value in kwargs.items()}
-        operator, made = self.overload(), _made(args, memory, device)
+        named = {name: _build_argument(value, memory, device) for name, value in kwargs.items()}
+        operator, made = self.overload(), _build_argument(args, memory, device)
         if "efficient_attention_backward" in self.operator:  # it reads these on the host: elsewhere the process ends
             for index, argument in enumerate(operator._schema.arguments[: len(made)]):
                 if argument.name in ("philox_seed", "philox_offset"):
@@ -127,10 +127,10 @@ class Call:
 
 
 # not within ``make``: a function that calls itself there would hold the memory until Python collects garbage
-def _made(value: Any, memory: Sequence[Any], device: torch.device | str) -> Any:
+def _build_argument(value: Any, memory: Sequence[Any], device: torch.device | str) -> Any:
     """The argument that is described; tensors lie in the storages ``memory``."""
     if isinstance(value, list):
-        return [_made(item, memory, device) for item in value]
+        return [_build_argument(item, memory, device) for item in value]
     if not isinstance(value, dict):
         return value
     if "t" in value:
@@ -145,17 +145,21 @@ def _made(value: Any, memory: Sequence[Any], device: torch.device | str) -> Any:
 def call_of(operator: Any, args: Any, kwargs: Any) -> Call:
     """The call of a torch operator (``OpOverload``) with these arguments, which may be fake tensors."""
     storages: dict[int, int] = {}
-    described = tuple([_described(value, storages) for value in args])
-    return _call(operator, described, tuple([(name, _described(value, storages)) for name, value in kwargs.items()]))
+    described = tuple([_describe_argument(value, storages) for value in args])
+    return _call(
+        operator, described, tuple([(name, _describe_argument(value, storages)) for name, value in kwargs.items()])
+    )
 
 
 @lru_cache(maxsize=8192)
 def _call(operator: Any, args: Any, kwargs: Any) -> Call:
-    """The call with arguments as ``_described`` has them: writing its text takes longer than finding it here."""
-    return Call(str(operator), _dumped([_plain(value) for value in args], {n: _plain(value) for n, value in kwargs}))
+    """The call with arguments as ``_describe_argument`` has them: writing its text takes longer than finding it here."""
+    return Call(
+        str(operator), _dump_arguments([_plain(value) for value in args], {n: _plain(value) for n, value in kwargs})
+    )
 
 
-def _described(value: Any, storages: dict[int, int]) -> Any:
+def _describe_argument(value: Any, storages: dict[int, int]) -> Any:
     """The argument as something that can be hashed, equal for equal texts; ``storages`` (their places by identity)
     gets those of new tensors.
 
@@ -166,7 +170,7 @@ def _described(value: Any, storages: dict[int, int]) -> Any:
         index = storages.setdefault(value.untyped_storage()._cdata, len(storages))
         return index, value.dtype, value.shape, value.stride(), value.storage_offset()
     if isinstance(value, list | tuple):
-        return (list, *[_described(item, storages) for item in value])
+        return (list, *[_describe_argument(item, storages) for item in value])
     if isinstance(value, float):
         return float, value if value in _EXACT else (0.5 if abs(value) < 1 else 3.0) * (-1 if value < 0 else 1)
     if isinstance(value, bool):
@@ -225,7 +229,7 @@ def _tensors(value: Any) -> Iterator[list[Any]]:
             yield from _tensors(item)
 
 
-def _dumped(args: list[Any], kwargs: Mapping[str, object]) -> str:
+def _dump_arguments(args: list[Any], kwargs: Mapping[str, object]) -> str:
     """The text of described arguments, with only what they use of storages, from a multiple of ``ALIGNED`` bytes on.
 
     So equal parts of one large tensor, at whatever offset, are equal calls.

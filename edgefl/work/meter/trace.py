@@ -77,7 +77,7 @@ class LiveCall:
     after: tuple[int, ...]
 
     @property
-    def touched(self) -> int:
+    def touched_bytes(self) -> int:
         """The bytes that the call reads and writes."""
         return self.call.argument_bytes + self.outputs
 
@@ -86,7 +86,7 @@ class LiveCall:
         """The most bytes that may live during the call, with its kernel's scratch; infinite if nothing bounds it."""
         if "conv" in self.call.operator or self.call.operator.startswith(LIBRARY):
             return inf
-        return self.before + self.outputs + COPIES * self.touched + LEAST_SCRATCH
+        return self.before + self.outputs + COPIES * self.touched_bytes + LEAST_SCRATCH
 
 
 @dataclass(frozen=True)

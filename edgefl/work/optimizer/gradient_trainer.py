@@ -15,10 +15,10 @@ from torch.autograd.graph import increment_version
 from edgefl.errors import MethodError
 from edgefl.registry.part_fields import build_part
 from edgefl.work.description import OptimizerSettings, Pass, Work
-from edgefl.work.meter.meter import Meter, NoMeter, unmetered
+from edgefl.work.meter.meter import Meter, NoMeter, pausing_meter
 from edgefl.work.meter.trace import UPDATE
 from edgefl.work.optimizer.kinds import Optimizer
-from edgefl.work.optimizer.learning_rates import grouped
+from edgefl.work.optimizer.learning_rates import parameter_groups
 from edgefl.work.step_faults import missing_gradients
 from edgefl.work.steps import Context, Step
 
@@ -31,7 +31,9 @@ def make_optimizer(work: Work, named: Mapping[str, Tensor]) -> torch.optim.Optim
     settings = cast(OptimizerSettings, {**work.optimizer, **work.scalars})
     parameters: list[Any] = list(named.values())
     if settings.get("rates"):
-        parameters = [{**group, "params": [named[n] for n in names]} for group, names in grouped(settings, named)]
+        parameters = [
+            {**group, "params": [named[n] for n in names]} for group, names in parameter_groups(settings, named)
+        ]
     kind: Optimizer = build_part("optimizer", {**settings.pop("options", {}), "name": settings["name"]})
     return kind.build(parameters, settings, settings.get("implementation", "fused"))
 
@@ -164,22 +166,22 @@ class GradientTrainer:
             self._send(parameter)
             meter.adopt_on_host(self._hosts.values())
 
-    def _offloaded(self, parameter: Tensor) -> list[tuple[str, Tensor]]:
+    def _offloaded_states(self, parameter: Tensor) -> list[tuple[str, Tensor]]:
         """The states of a parameter that are as large as it, by name."""
         state = self.optimizer.state[parameter].items()
         return [(name, v) for name, v in state if isinstance(v, Tensor) and v.shape == parameter.shape]
 
     def _bring(self, parameter: Tensor) -> None:
         """Copy the states of a parameter from the host."""
-        for name, host in self._offloaded(parameter):
+        for name, host in self._offloaded_states(parameter):
             value = self.optimizer.state[parameter][name] = torch.empty_like(host, device=parameter.device)
-            with unmetered():
+            with pausing_meter():
                 value.copy_(host, non_blocking=True)
 
     def _send(self, parameter: Tensor) -> None:
         """Copy the states of a parameter to the host, into pinned memory, so that the device needn't be waited for."""
-        for name, value in self._offloaded(parameter):
-            with unmetered():
+        for name, value in self._offloaded_states(parameter):
+            with pausing_meter():
                 if (parameter, name) not in self._hosts:
                     pinned = value.is_cuda and not isinstance(value, FakeTensor)
                     host = torch.empty(value.shape, dtype=value.dtype, device="cpu", pin_memory=pinned)
@@ -204,7 +206,7 @@ class GradientTrainer:
         try:
             if self.scaler is not None:
                 self.scaler.step(self.optimizer)
-                skipped = self._overflowed(self.scaler)
+                skipped = self._has_overflowed(self.scaler)
                 self.scaler.update()
             elif self.offloads:
                 with torch.no_grad():
@@ -226,7 +228,7 @@ class GradientTrainer:
         self.pending = 0
         self.ctx.updates += not skipped
 
-    def _overflowed(self, scaler: torch.amp.GradScaler) -> bool:
+    def _has_overflowed(self, scaler: torch.amp.GradScaler) -> bool:
         """Whether the gradients had an infinity or a NaN, so that the scaler skipped the update."""
         found = scaler._found_inf_per_device(self.optimizer).values()
         # a prediction has no values

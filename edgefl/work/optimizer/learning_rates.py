@@ -39,12 +39,12 @@ def check_key(key: str) -> None:
     raise ValueError(f"unknown tower or part {wrong!r}{suggestion(wrong, allowed)}")
 
 
-def stated(rate: Rate) -> PartRates:
+def rate_settings(rate: Rate) -> PartRates:
     """A value of ``rates`` with its settings by name."""
     return cast(PartRates, rate.model_dump(exclude_none=True)) if isinstance(rate, PartRate) else {"lr": rate}
 
 
-def scaled(lr: float | list[float], factor: float) -> float | list[float]:
+def scale_rate(lr: float | list[float], factor: float) -> float | list[float]:
     """A rate, or every rate of a list, times ``factor``."""
     return [rate * factor for rate in lr] if isinstance(lr, list) else lr * factor
 
@@ -54,10 +54,10 @@ def at_stage(scalars: Mapping[str, Scalar], stage: int) -> Mapping[str, Scalar]:
     rates = cast(Mapping[str, PartRates], scalars.get("rates", {}))
     if not any(isinstance(rate.get("lr"), list) for rate in rates.values()):
         return scalars
-    return {**scalars, "rates": {key: _chosen(rate, stage) for key, rate in rates.items()}}
+    return {**scalars, "rates": {key: _stage_rate(rate, stage) for key, rate in rates.items()}}
 
 
-def _chosen(rate: PartRates, stage: int) -> PartRates:
+def _stage_rate(rate: PartRates, stage: int) -> PartRates:
     lr = rate.get("lr")
     return {**rate, "lr": lr[min(stage, len(lr)) - 1]} if isinstance(lr, list) else rate
 
@@ -70,7 +70,7 @@ def keys_of(name: str) -> tuple[str, str, str]:
     return f"{tower}.{part}", part, tower
 
 
-def grouped(settings: OptimizerSettings, names: Iterable[str]) -> list[tuple[dict[str, float], list[str]]]:
+def parameter_groups(settings: OptimizerSettings, names: Iterable[str]) -> list[tuple[dict[str, float], list[str]]]:
     """Parameters in groups with their learning rate and weight decay.
 
     Parameters that take both from the same keys form a group, so that groups don't depend on the values.  A list of

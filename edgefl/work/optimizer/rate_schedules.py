@@ -62,7 +62,7 @@ class RateSchedule(Fields):
         factor = float(self.shape(passed - self.warm_up, rounds - self.warm_up))
         if not 0 < factor < inf:
             raise MethodError(
-                f"{registry.described('rate schedule', self.name)} gives the factor {factor:g} after {passed} of "
+                f"{registry.describe_part('rate schedule', self.name)} gives the factor {factor:g} after {passed} of "
                 f"{rounds} rounds: it must be above 0"
             )
         return factor
@@ -78,7 +78,10 @@ class RateSchedule(Fields):
         shortest, longest = min(spans, default=0), max(spans, default=0)
         where = "the run" if self.restart == "never" else "a stage"
         if self.warm_up and self.warm_up >= shortest:
-            return "warm_up", f"a warm-up of {_counted(self.warm_up)} never ends: {where} has {_counted(shortest)}"
+            return (
+                "warm_up",
+                f"a warm-up of {_rounds_text(self.warm_up)} never ends: {where} has {_rounds_text(shortest)}",
+            )
         return self.never_comes(longest)
 
 
@@ -118,7 +121,7 @@ class StepDecay(RateSchedule):
         if self.warm_up + first < longest:
             return None
         after = f" after a warm-up of {self.warm_up}" if self.warm_up else ""
-        return "every", f"a step after {_counted(first)}{after} never comes: {where} has {_counted(longest)}"
+        return "every", f"a step after {_rounds_text(first)}{after} never comes: {where} has {_rounds_text(longest)}"
 
 
 class Cosine(RateSchedule):
@@ -138,7 +141,7 @@ class Cosine(RateSchedule):
         return floor + (1 - floor) * (1 + cos(pi * passed / rounds)) / 2
 
 
-def _counted(rounds: int) -> str:
+def _rounds_text(rounds: int) -> str:
     return f"{rounds} round{'' if rounds == 1 else 's'}"
 
 

@@ -42,7 +42,7 @@ def direction(seed: int, name: str, tensor: Tensor) -> Iterator[tuple[Tensor, Te
         yield part, torch.randn(part.shape, generator=generator, device="cpu")
 
 
-def pooled(round: int, index: int) -> int:
+def pooled_seed(round: int, index: int) -> int:
     """The seed of a direction of a round's pool, which all clients and the server know."""
     return seeds.key(round, "pool of directions", index)
 
@@ -71,7 +71,7 @@ class ZerothOrderTrainer:
         """Update by one batch; returns the mean of both losses."""
         drawn = seeds.key(self.seed, "direction", self.ctx.updates)
         index = drawn % self.pool if self.pool else 0
-        z = pooled(self.round, index) if self.pool else drawn
+        z = pooled_seed(self.round, index) if self.pool else drawn
         losses = []
         for distance in (self.epsilon, -2 * self.epsilon):
             self._move(z, distance, meter)

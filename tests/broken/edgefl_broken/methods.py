@@ -74,7 +74,7 @@ class NoState(Method):
 class WrongShape(Method):
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         new = super().aggregate(state, updates)
-        return new.changed({a: t[:1] for a, t in new.tensors.items() if a.endswith("head.bias")})
+        return new.with_tensors({a: t[:1] for a, t in new.tensors.items() if a.endswith("head.bias")})
 
 
 class Stop(BaseException):
@@ -169,7 +169,7 @@ class Looking(Method):
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         new = super().aggregate(state, updates)
-        sum(float(value.abs().sum()) for update in updates for _, value in update.sent())
+        sum(float(value.abs().sum()) for update in updates for _, value in update.uploaded_tensors())
         return new
 
 

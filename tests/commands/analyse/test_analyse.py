@@ -170,11 +170,11 @@ def test_the_gradient_is_autograds_own(analysed: Any) -> None:
     folder, found = analysed
     run = edgefl.read_run(folder / "everybody")
     scenario = load(run.path / "scenario.yaml")
-    trained = Trained.of(run, scenario, lambda _: None)
+    trained = Trained.from_run(run, scenario, lambda _: None)
     mine, weights = gradient(trained, "image", 0, 1)
     model: Any = run.model("image").train()
     source = trained.setup.clients.client(0)
-    (pass_,) = (p for p in trained.setup.method.work("image", 1).fitted(source.size).passes)
+    (pass_,) = (p for p in trained.setup.method.work("image", 1).limit_batches(source.size).passes)
     assert isinstance(pass_, Pass)
     shuffle = seeds.key(seeds.key(scenario.seed, "analysis gradient", 0), "shuffle", 0, 0)
     batches = list(source.batches(pass_, shuffle))
@@ -198,7 +198,7 @@ def test_the_gradient_is_of_the_whole_loss_where_exits_teach_each_other(tiny: Ca
     setup = compose(load(tiny(method="depthfl")))
     work, source = setup.method.work("image", 1), setup.clients.client(0)
     up = setup.method.model_payload("image")
-    (found, _), *_ = gradient_works(work.fitted(source.size), work.trainable, up, source)
+    (found, _), *_ = gradient_works(work.limit_batches(source.size), work.trainable, up, source)
     assert found.scalars["distillation"] == work.scalars["distillation"] > 0
 
 
@@ -376,7 +376,7 @@ def test_clients_that_keep_their_models_are_looked_at_with_them(tiny: Tiny, tmp_
     found = edgefl.analyse(scenario, only=["gradients", "drift"], output=tmp_path / "all")
     assert all(row["distance"] is None and row["cosine"] is not None for row in found["drift"]["between"])
     run = edgefl.read_run(tmp_path / "all" / "everybody")
-    trained = Trained.of(run, load(run.path / "scenario.yaml"), lambda _: None)
+    trained = Trained.from_run(run, load(run.path / "scenario.yaml"), lambda _: None)
     _, weights = gradient(trained, "image", 0, 2)
     weights = {name: weight.float() for name, weight in weights.items()}
     assert_equal_tensors(weights, {name: trained.kept[0][name] for name in weights})

@@ -13,7 +13,7 @@ import pytest
 
 import edgefl
 from edgefl import registry
-from edgefl.commands.check.findings import CheckRule, Findings, HangWatch, Hung, hung_in
+from edgefl.commands.check.findings import CheckRule, Findings, HangWatch, Hung, hang_location
 from edgefl.commands.check.played import _check_priced
 from edgefl.errors import ScenarioError, UnknownName
 
@@ -180,4 +180,4 @@ def test_a_hang_is_where_the_code_ran_and_not_in_the_watch() -> None:
     with pytest.raises(Hung) as caught, HangWatch(0.05).watching():
         while True:
             pass
-    assert hung_in(caught.value, None).startswith(f"{__file__}:")
+    assert hang_location(caught.value, None).startswith(f"{__file__}:")

@@ -122,7 +122,7 @@ class Forgetful(Method):
 class InPlace(Method):
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         for update in updates:
-            for address, value in update.sent():
+            for address, value in update.uploaded_tensors():
                 state.tensors[address].copy_(value)
         return state
 
@@ -135,7 +135,7 @@ class Momentum(Method):
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         self.memory += 1
         new = super().aggregate(state, updates)
-        return new.changed({a: t * self.memory for a, t in new.tensors.items()})
+        return new.with_tensors({a: t * self.memory for a, t in new.tensors.items()})
 
 
 class Marking(Method):
@@ -149,12 +149,12 @@ class Marking(Method):
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         new = super().aggregate(state, updates)
-        return new.changed({a: t + self.asked for a, t in new.tensors.items()})
+        return new.with_tensors({a: t + self.asked for a, t in new.tensors.items()})
 
 
 class LastWins(Method):
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
-        return state.changed(dict(updates[-1].sent()))
+        return state.with_tensors(dict(updates[-1].uploaded_tensors()))
 
 
 class Partial(Method):
@@ -172,7 +172,7 @@ class Silent(Method):
 class Restless(Method):
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         new = super().aggregate(state, updates)
-        return new.changed({a: t * 0.9 for a, t in new.tensors.items()})
+        return new.with_tensors({a: t * 0.9 for a, t in new.tensors.items()})
 
 
 class Pairwise(Method):
@@ -193,7 +193,7 @@ class Wasteful(Method):
 
     def initial(self, seed: int) -> ServerState:
         state = super().initial(seed)
-        return ServerState.first(
+        return ServerState.from_tensors(
             {**state.tensors, **{f"table/momentum/{a}": torch.zeros_like(t) for a, t in state.tensors.items()}}
         )
 
@@ -257,7 +257,7 @@ class Scaled(Method):
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         new = super().aggregate(state, updates)
         moved = {a for a in new.tensors if new.tensors[a] is not state.tensors[a]}
-        return state.changed({a: torch.lerp(state.tensors[a], new.tensors[a], self.options.scale) for a in moved})
+        return state.with_tensors({a: torch.lerp(state.tensors[a], new.tensors[a], self.options.scale) for a in moved})
 
 
 def test_a_class_needs_no_entry_point_and_takes_its_options():

@@ -95,7 +95,7 @@ def test_no_number_of_seeds_shows_no_gap() -> None:
 def test_a_gap_is_shown_as_the_winner_of_two_is(pair: tuple[list[float], list[float]]) -> None:
     gap = paired_gap(*pair)
     best = winner_of({"a": pair[0], "b": pair[1]}, higher=True).name
-    assert best == (("a" if gap.mean > 0 else "b") if gap.shown else None)
+    assert best == (("a" if gap.mean > 0 else "b") if gap.is_significant else None)
 
 
 def test_one_seed_has_no_interval_and_equal_differences_have_no_width() -> None:

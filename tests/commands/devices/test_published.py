@@ -14,7 +14,14 @@ import torch
 from PIL import Image
 
 from edgefl.cli import main
-from edgefl.commands.devices.published import foretold, held, judged, key_of, published_row, repository_of
+from edgefl.commands.devices.published import (
+    foretold,
+    key_of,
+    measured_quantities,
+    published_agreement,
+    published_row,
+    repository_of,
+)
 from edgefl.commands.devices.published_step import network, stated_steps, step_cost
 from edgefl.devices.measurements import Measurement, measurements
 from edgefl.records.devices import Sourced
@@ -99,7 +106,7 @@ def test_models_are_judged_on_the_held_out_half_and_devices_and_sources_on_all_r
         a_published("held-out", "two", 4.0, 1.25, 2.0),
         a_published("held-out", "two", 4.0, 9.0, 4.0, quantity="power", foretold=None),
     ]
-    found = judged(rows)
+    found = published_agreement(rows)
     known = {question.unseen: question for question in found.questions}
     assert [known[unseen].rows for unseen in ("model", "device", "source", "class")] == [2, 3, 3, 3]
     assert known["model"].median_error.value == pytest.approx(0.35)  # of 0.2 and 0.5
@@ -117,7 +124,7 @@ def test_models_are_judged_on_the_held_out_half_and_devices_and_sources_on_all_r
 
 
 def test_rows_that_are_newer_than_the_fit_are_shown_but_judge_no_fit() -> None:
-    found = judged([a_published("held-out", "one", 1.0, 1.5, 1.0, foretold=None)])
+    found = published_agreement([a_published("held-out", "one", 1.0, 1.5, 1.0, foretold=None)])
     assert found.questions == [] and found.shipped is not UNSET
     assert found.by_device[0].unseen_model_error is None
 
@@ -131,11 +138,11 @@ def test_files_of_one_repository_are_one_source() -> None:
 def test_joules_are_seconds_times_watts_between_idle_and_computing() -> None:
     row = next(row for row in measurements() if row.model == "yolov8n" and row.precision == "float32")
     watched = replace(row, watts=50.0)
-    seconds, power, joules = held([watched])
+    seconds, power, joules = measured_quantities([watched])
     assert [one.quantity for one in (seconds, power, joules)] == ["seconds", "power", "joules"]
-    assert joules.measured == pytest.approx(50.0 * seconds.measured)
-    assert power.predicted() == pytest.approx(seconds.device.compute_watts)  # a processor without waiting
-    assert joules.predicted() == pytest.approx((seconds.predicted() or 0.0) * seconds.device.compute_watts)
+    assert joules.measured_value == pytest.approx(50.0 * seconds.measured_value)
+    assert power.predicted_value() == pytest.approx(seconds.device.compute_watts)  # a processor without waiting
+    assert joules.predicted_value() == pytest.approx((seconds.predicted_value() or 0.0) * seconds.device.compute_watts)
 
 
 def test_a_stated_step_adds_up_and_another_batch_has_no_cost() -> None:
@@ -145,13 +152,13 @@ def test_a_stated_step_adds_up_and_another_batch_has_no_cost() -> None:
         assert 4 * step.parameters <= step.memory_bytes["parameters"] < 4 * step.parameters + 512 * 1000
         # no part is larger than the sum of all at the peak
         assert max(step.memory_bytes.values()) <= step.peak_memory_bytes <= sum(step.memory_bytes.values())
-    row = published_row(held([replace(a_row("mb1-ssd"), batch=129)])[0])
+    row = published_row(measured_quantities([replace(a_row("mb1-ssd"), batch=129)])[0])
     assert row.predicted is None and "the cost of mb1-ssd isn't stated for this batch" in (row.reason or "")
 
 
 def test_a_network_that_nobody_described_is_listed_with_the_reason() -> None:
     unknown = replace(a_row("lenet5"), model="lenet7")
-    row = published_row(held([unknown])[0])
+    row = published_row(measured_quantities([unknown])[0])
     assert row.predicted is None and row.ratio is None
     assert row.reason is not None and "lenet7" in row.reason and "lenet5" in row.reason
 
@@ -189,7 +196,7 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path: Path, capsys: pytest.Ca
 def test_the_page_has_the_figures_of_the_file() -> None:
     """Those that need no step's cost: of predictions by fits that lack the row."""
     rows = [row for row in measurements() if row.seconds_per_step is not None]
-    known = judged(
+    known = published_agreement(
         [
             a_published(
                 row.half, row.device, row.seconds_per_step or 0.0, 1.0, 1.0, foretold=foretold().get(key_of(row)),

@@ -16,7 +16,7 @@ import edgefl
 from edgefl.commands.compose import compose
 from edgefl.commands.emulate.emulate import PhasesOfFlight, errors_of, rows_of
 from edgefl.commands.emulate.machines import at_share, check_scope, cores_of, machines_of, shares_of
-from edgefl.commands.emulate.rates import fitted
+from edgefl.commands.emulate.rates import fit_device
 from edgefl.commands.verify.verify import verify
 from edgefl.cost.step_seconds import step_seconds
 from edgefl.devices import load_device
@@ -107,7 +107,7 @@ def test_fitted_rates_are_those_that_the_works_were_made_of() -> None:
         times, of_class = draw.integers(1, 50, 30), draw.integers(0, 10, 30)
         each = flops / (5e9 * arithmetic[of_class]) + moved / (3e9 * memory[of_class]) + 4e-5
         works.append(TimedStep(np.stack([flops, moved, times, of_class], axis=1), float(each @ times)))
-    found = fitted(here, works)
+    found = fit_device(here, works)
     assert found.processor == here.processor
     for name, value in true.items():
         assert getattr(found, name) == pytest.approx(value, rel=0.02)

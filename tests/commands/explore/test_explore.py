@@ -71,12 +71,12 @@ def test_a_column_takes_few_bytes() -> None:
 
 
 def test_without_axes_it_proposes_schedules_batches_and_what_an_adapter_has(tiny: Tiny) -> None:
-    plain = choices.proposed(load(tiny()))
+    plain = choices.propose_axes(load(tiny()))
     assert [axis.partition("=")[0] for axis in plain] == ["schedule", "training.batch", "training.checkpointing"]
     assert "training.batch=8,4,16" in plain
-    adapted = choices.proposed(load(tiny(adapter={"name": "lora", "rank": 4})))
+    adapted = choices.propose_axes(load(tiny(adapter={"name": "lora", "rank": 4})))
     assert "adapter.rank=4,2,8" in adapted and "training.precision=float32,bfloat16" in adapted
-    compared = choices.proposed(
+    compared = choices.propose_axes(
         load(tiny(compare={"schedule.rounds": [2, 3], "training": [{"batch": 8}, {"batch": 4}]}))
     )
     assert compared == []  # what the scenario compares is left alone

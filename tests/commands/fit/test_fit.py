@@ -92,9 +92,9 @@ def costs_of(scenario: dict[str, Any], sets: list[str], kind: str = "text") -> T
 
     def costs(first: int, stage: Stage) -> Costs:
         work, base = planner.work(kind, first, stage)
-        frozen = tuple(i.source for p in work.down for i in p.items if not stage.active(i.name) and not i.fixed)
+        frozen = tuple(i.source for p in work.down for i in p.items if not stage.is_active(i.name) and not i.fixed)
         _, _, computed = planner.compute(work.form, work.scalars, base, client)
-        _, moved = planner.moved(work, base, stage, frozen)
+        _, moved = planner.downloads_and_traffic(work, base, stage, frozen)
         price = price_rounds([(computed, moved)], load_device(PI), load_link(WIFI))
         return {name: values.item() for name, values in amounts(BUDGETS, price).items()}
 

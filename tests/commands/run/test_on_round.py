@@ -55,7 +55,7 @@ def test_a_stopped_run_is_finished_with_the_model_of_a_schedule_that_ends_there(
 
     run = edgefl.run(scenario, output=tmp_path / "stopped", on_round=on_round)
     short = edgefl.run({**scenario, "schedule": {"name": "end-to-end", "rounds": 2}}, output=tmp_path / "short")
-    assert run.finished and run.stopped == REASON and not short.stopped
+    assert run.is_finished and run.early_stop == REASON and not short.early_stop
     assert (run.path / "weights.safetensors").read_bytes() == (short.path / "weights.safetensors").read_bytes()
     mine, its = run.records("rounds"), short.records("rounds")
     assert len(mine) == 2 and mine[0] == its[0] == seen[0]  # a round that ends nothing is as without on_round
@@ -92,7 +92,7 @@ def test_an_interrupted_run_is_stopped_where_the_whole_one_is(scenario: dict[str
     with pytest.raises(Stopped):
         edgefl.run(scenario, output=tmp_path / "cut", on_progress=interrupt, on_round=stop_after(3))
     rest = edgefl.run(resume=tmp_path / "cut", on_round=stop_after(3))
-    assert rest.stopped["round"] == 3 and rest.result == whole.result and records(rest) == records(whole)
+    assert rest.early_stop["round"] == 3 and rest.result == whole.result and records(rest) == records(whole)
 
 
 @pytest.mark.usefixtures("with_pictures")
@@ -106,29 +106,29 @@ def test_a_stop_is_in_the_checkpoint(scenario: dict[str, Any], tmp_path: Path, m
         patch.setattr("edgefl.commands.run.run.draw_curves", interrupt)
         with pytest.raises(Stopped):
             edgefl.run(scenario, output=tmp_path / "run", on_round=stop_after(2))
-    assert not edgefl.read_run(tmp_path / "run").finished
+    assert not edgefl.read_run(tmp_path / "run").is_finished
     heard: list[str] = []
     run = edgefl.run(resume=tmp_path / "run", on_progress=lambda event, facts: heard.append(event))
-    assert run.finished and run.stopped == REASON and "round" not in heard and len(run.records("rounds")) == 2
+    assert run.is_finished and run.early_stop == REASON and "round" not in heard and len(run.records("rounds")) == 2
 
 
 def test_clients_may_be_under_way(scenario: dict[str, Any], tmp_path: Path) -> None:
     buffered = {"policy": "buffered", "buffer": 2, "cohort": 1.0}
     untrained = {**scenario, "round": buffered, "training": {"mode": "none", "batch": 8}}
     run = edgefl.run(untrained, output=tmp_path / "run", on_round=stop_after(2))
-    assert run.stopped == REASON and run.records("rounds")[-1]["under_way"] > 0 and verify(run.path)["valid"]
+    assert run.early_stop == REASON and run.records("rounds")[-1]["under_way"] > 0 and verify(run.path)["valid"]
 
 
 def test_each_run_of_a_comparison_ends_by_itself(scenario: dict[str, Any], tmp_path: Path) -> None:
     compared = {**scenario, "compare": {"training.lr": [0.01, 0.001]}}
     answers = iter([None, "stop", "stop"])
     run = edgefl.run(compared, output=tmp_path / "run", on_round=lambda record: next(answers))
-    assert [member.stopped["round"] for member in run.runs.values()] == [2, 1] and run.finished
+    assert [member.early_stop["round"] for member in run.runs.values()] == [2, 1] and run.is_finished
 
 
 def test_a_run_that_has_played_all_its_rounds_isnt_stopped(scenario: dict[str, Any], tmp_path: Path) -> None:
     run = edgefl.run(scenario, output=tmp_path / "run", on_round=stop_after(4))
-    assert run.finished and run.stopped is None and "stopped" not in run.records("rounds")[-1]
+    assert run.is_finished and run.early_stop is None and "stopped" not in run.records("rounds")[-1]
 
 
 @pytest.mark.parametrize("answer", [True, "halt", ["stop"]])

@@ -199,4 +199,4 @@ def test_a_comparison_of_other_runs_is_not_continued(tiny: Tiny, tmp_path: Path)
     with pytest.raises(RunError, match="its scenario has changed"):
         edgefl.run(resume=folder)
     path.write_text(yaml.safe_dump(written))
-    assert read_run(folder).finished and edgefl.run(resume=folder).finished
+    assert read_run(folder).is_finished and edgefl.run(resume=folder).is_finished

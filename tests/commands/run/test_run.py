@@ -28,7 +28,7 @@ def test_the_folder_holds_the_whole_run(layerwise_run: Run) -> None:
         "curves.png", "rounds.jsonl", "clients.jsonl", "eligibility.jsonl", "host.jsonl", "checkpoints",
         "weights.safetensors", "result.json",
     }  # fmt: skip
-    assert layerwise_run.finished and layerwise_run.result["rounds"] == 4
+    assert layerwise_run.is_finished and layerwise_run.result["rounds"] == 4
     assert list(layerwise_run.rounds["round"]) == [1, 2, 3, 4]
     assert list(layerwise_run.rounds["stage"]) == [1, 1, 2, 2]
     assert len(layerwise_run.clients) == 28
@@ -77,7 +77,7 @@ def test_a_comparison_holds_a_run_for_each_combination(tiny: Tiny, tmp_path: Pat
     run = edgefl.run(
         scenario, output=tmp_path / "c", on_progress=lambda event, facts: heard.append((event, dict(facts)))
     )
-    assert list(run.runs) == ["fedavg", "fedprox"] and run.finished
+    assert list(run.runs) == ["fedavg", "fedprox"] and run.is_finished
     assert list(run.rounds["run"]) == ["fedavg", "fedprox"]
     avg, prox = (load_file(r.path / "weights.safetensors") for r in run.runs.values())
     assert_equal_tensors(avg, prox)  # mu is 0

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgefl
-from edgefl.commands.sweep.perturbed_fleets import LARGER_IS_BETTER, numbers_of, scaled
+from edgefl.commands.sweep.perturbed_fleets import LARGER_IS_BETTER, numbers_of, scale_fleet
 from edgefl.commands.sweep.sensitivity import FIGURES, _signs, factor_of, tau_of_signs
 from edgefl.devices import Fleet, FleetOptions, load_device, load_link
 from edgefl.devices.processors import efficiency_of
@@ -76,7 +76,7 @@ def test_a_scaled_fleet_keeps_who_has_what_and_draws_budgets_of_its_memory() -> 
         }
     )
     fleet = Fleet.draw(options, 40, 7)
-    other = scaled(fleet, {("raspberry-pi-4-4gb", "ram_bytes"): 2.0}, options, 7)
+    other = scale_fleet(fleet, {("raspberry-pi-4-4gb", "ram_bytes"): 2.0}, options, 7)
     assert (other.device_index == fleet.device_index).all()
     pi = np.array([fleet.device(c).name == "raspberry-pi-4-4gb" for c in range(40)])
     assert (other.budgets["memory"][~pi] == fleet.budgets["memory"][~pi]).all()
@@ -88,8 +88,8 @@ def test_a_scaled_fleet_keeps_who_has_what_and_draws_budgets_of_its_memory() -> 
     # where no budget asks a device for its memory, its memory decides nothing
     free = FleetOptions.model_validate({"devices": "raspberry-pi-4-4gb"})
     fleet = Fleet.draw(free, 3, 7)
-    assert scaled(fleet, {("raspberry-pi-4-4gb", "ram_bytes"): 2.0}, free, 7) is fleet
-    assert scaled(fleet, {("raspberry-pi-4-4gb", "compute_watts"): 2.0}, free, 7) is not fleet
+    assert scale_fleet(fleet, {("raspberry-pi-4-4gb", "ram_bytes"): 2.0}, free, 7) is fleet
+    assert scale_fleet(fleet, {("raspberry-pi-4-4gb", "compute_watts"): 2.0}, free, 7) is not fleet
 
 
 @pytest.fixture(scope="module")

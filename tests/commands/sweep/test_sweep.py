@@ -23,7 +23,7 @@ from edgefl.devices.budgets import BUDGETS
 from edgefl.errors import EdgeflError, RunError, ScenarioError
 from edgefl.planning.eligibility import gate
 from edgefl.planning.planner import Planner
-from edgefl.planning.workload import evaluated, workload_of
+from edgefl.planning.workload import stage_eligibility, workload_of
 from edgefl.report import print_sweep
 from edgefl.scenario import load
 
@@ -231,8 +231,8 @@ def test_judged_on_arrays_is_judged_one_by_one(declared: dict[str, Any]) -> None
                           "links": {"wifi-5": "50%", "lte": "50%"}}, "round": {"deadline": "400 ms"}}  # fmt: skip
     setup = compose(load(scenario, axes))
     predictor = predictor_of(load(scenario))
-    found = evaluated(workload_of(setup, predictor))
-    fast = evaluated(workload_of(setup, predictor), why=False)
+    found = stage_eligibility(workload_of(setup, predictor))
+    fast = stage_eligibility(workload_of(setup, predictor), why=False)
     planner, federation = Planner(setup, predictor), setup.clients
     assert {int(b) for one in found for b in one.binding} > {0}
     for one, again, first in zip(found, fast, (1, 3), strict=True):

@@ -40,7 +40,7 @@ def test_cells_are_trained_once_and_gone_on_with(tiny: Tiny, tmp_path: Path) -> 
     assert (folder / "runs" / "end-to-end" / "rounds.jsonl").stat().st_mtime_ns == first
     for row in rows:
         done = edgefl.read_run(folder / "runs" / row["label"])
-        assert done.finished and row["metrics"]["image"] == done.records("rounds")[-1]["metrics"]["image"]
+        assert done.is_finished and row["metrics"]["image"] == done.records("rounds")[-1]["metrics"]["image"]
         assert row["trained"]["rounds"] == row["rounds"] == 2
         assert plain.to_data().keys() <= row.to_data().keys()
     assert rows[0]["trained"]["updates"] == 6

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.commands.tune.halving import ETA, LARGEST_BATCH, batches_of, fitted, going_on, rungs_of
+from edgefl.commands.tune.halving import ETA, LARGEST_BATCH, batches_of, going_on, pad_rungs, rungs_of
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_every_rung_is_a_round_with_an_evaluation(rounds: int, every: int) -> No
     assert all(rung % every == 0 for rung in rungs[:-1])
     assert all(rung >= rounds / ETA ** (len(rungs) - 1 - i) for i, rung in enumerate(rungs[:-1]))
     for count in (1, 2, 3):
-        other = fitted(rounds, every, count)
+        other = pad_rungs(rounds, every, count)
         assert len(other) == count and other[-1] == rounds and list(other) == sorted(other)
 
 

@@ -28,7 +28,7 @@ from edgefl.commands.tune.tuning_answer import answer_of
 from edgefl.errors import DivergedError, EdgeflError, RunError, ScenarioError
 from edgefl.records.tune import Tuning
 from edgefl.scenario import load
-from edgefl.scenario.search_space import searched_of
+from edgefl.scenario.search_space import parse_search_space
 
 SMALL: dict[str, Any] = {
     "edgefl": 1,
@@ -290,7 +290,7 @@ def searched(
     """A search whose scores are those of a known function of the settings instead of a run's."""
     scenario = load({**SMALL, "schedule": {"name": "end-to-end", "rounds": 1}})
     task = command._task(scenario, None, 1, lambda event, facts: None)
-    space = searched_of(scenario, search)
+    space = parse_search_space(scenario, search)
 
     def run(cells: Sequence[Cell]) -> list[Outcome]:
         outcomes = []

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from miniatures import coco, flickr, picture, table, vqa, write
 
-from edgefl.data.folders.vqa import normalised
+from edgefl.data.folders.vqa import normalise_answer
 from edgefl.errors import DataError
 
 # --- Flickr30k -------------------------------------------------------------------------------------------------------
@@ -158,12 +158,12 @@ def test_vqa_scores_answers_by_the_people_who_gave_them(read, tmp_path, monkeypa
 
 def test_vqa_leaves_out_what_no_answer_fits(read, tmp_path):
     from edgefl.data.collection import FolderRequest
-    from edgefl.data.folders.vqa import build, published
+    from edgefl.data.folders.vqa import build, vqa_dataset
 
     vqa(tmp_path)
     (tmp_path / "scratch").mkdir()
     said: list[str] = []
-    made = build(published("vqa"), 2, FolderRequest(8, tmp_path, said.append, tmp_path / "scratch"))
+    made = build(vqa_dataset("vqa"), 2, FolderRequest(8, tmp_path, said.append, tmp_path / "scratch"))
     assert made.classes == ("no", "yes") and len(made.label) == 10
     assert said[-1] == "vqa: of 18 samples, left out: 8 with none of the 2 answers"
 
@@ -185,7 +185,7 @@ def test_vqa_without_a_part_says_so(read, tmp_path):
      ("  A  red-brown  ", "red brown"), ("man's", "man's"), ("none", "0")],
 )  # fmt: skip
 def test_answers_are_compared_in_one_form(answer, same):
-    assert normalised(answer) == same == normalised(same)
+    assert normalise_answer(answer) == same == normalise_answer(same)
 
 
 # --- a user's own table ----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 
 from edgefl.data.collection import Collection, FolderRequest, check_fits
 from edgefl.data.folders.csv_table import TABLE_SET
-from edgefl.data.folders.places import holding
+from edgefl.data.folders.places import folder_with_most
 from edgefl.data.folders.rows import read_json
 from edgefl.errors import DataError
 
@@ -67,5 +67,5 @@ def test_an_array_larger_than_the_machine_is_refused_with_both_numbers() -> None
 
 def test_a_name_that_no_file_can_have_is_that_of_a_missing_file(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
-    assert holding(tmp_path, ["[" * 5000, "a\0", "a"]) == tmp_path
-    assert holding(tmp_path, ["[" * 5000, "a\0"]) is None
+    assert folder_with_most(tmp_path, ["[" * 5000, "a\0", "a"]) == tmp_path
+    assert folder_with_most(tmp_path, ["[" * 5000, "a\0"]) is None

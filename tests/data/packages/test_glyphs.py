@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from edgefl.data.packages.drawing import SHEET, drawn
-from edgefl.data.packages.glyphs import CLASSES, class_of, collected, fonts
+from edgefl.data.packages.drawing import SHEET, draw_characters
+from edgefl.data.packages.glyphs import CLASSES, class_of, fonts, glyph_collection
 
 
 def test_sixteen_fonts():
@@ -48,8 +48,8 @@ def test_classified_texts_spell_no_class(glyph_federation):
 
 def test_a_dot_keeps_its_place_in_a_braille_cell(glyph_federation):
     # Dot 1 is at the top left and dot 6 at the bottom right: centred by ink, both pictures would be the same.
-    pictures = drawn([chr(0x2801), chr(0x2820)], fonts()[3], 22, 32)
-    made = collected(pictures[:, None], [chr(0x2801), chr(0x2820)])
+    pictures = draw_characters([chr(0x2801), chr(0x2820)], fonts()[3], 22, 32)
+    made = glyph_collection(pictures[:, None], [chr(0x2801), chr(0x2820)])
     assert made.texts == tuple(unicodedata.name(chr(code)).lower() for code in (0x2801, 0x2820))
     assert made.masked == ("pattern dots-1", "pattern dots-6")
     assert not np.array_equal(made.images[0], made.images[1])
@@ -72,4 +72,4 @@ def test_a_sheet_has_what_pillow_draws_on_a_canvas_of_its_own(size: int) -> None
         canvas = Image.new("L", (size, size))
         ImageDraw.Draw(canvas).text((size / 2, size / 2), character, fill=255, font=font, anchor="mm")
         expected.append(np.asarray(canvas))
-    assert np.array_equal(drawn(characters, fonts()[3], 22, size), expected)
+    assert np.array_equal(draw_characters(characters, fonts()[3], 22, size), expected)

@@ -180,7 +180,7 @@ def test_values_that_were_added_up_raise_where_they_are_read() -> None:
     light = without_values(update)
     assert not list(light.payloads["model"]) and list(light.payloads["tables"]) == ["t"]
     assert torch.equal(light.payloads["tables"]["t"], torch.ones(2))
-    for read in (lambda: light.payloads["model"]["image/w"], lambda: list(light.sent()), light.norm):
+    for read in (lambda: light.payloads["model"]["image/w"], lambda: list(light.uploaded_tensors()), light.norm):
         with pytest.raises(MethodError, match="'image/w' in the payload 'model' were added up as they arrived"):
             read()
     assert "other" not in light.payloads["model"]

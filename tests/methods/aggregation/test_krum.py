@@ -17,7 +17,7 @@ from tensors import assert_equal_tensors
 from torch import Tensor
 
 from edgefl.methods import Update, combine
-from edgefl.methods.aggregation.krum import ordered
+from edgefl.methods.aggregation.krum import rank_updates
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.work import Item, Payload, Work
 from edgefl.work.slices import cut_between
@@ -130,7 +130,7 @@ def test_krum_keeps_within_the_papers_angle(attack: str) -> None:
             "close": honest[:1].expand(f, d) - 0.5 * sigma,
         }[attack]
         vectors = torch.cat([bad, honest])
-        best = ordered(torch.cdist(vectors, vectors).square(), f)[0]
+        best = rank_updates(torch.cdist(vectors, vectors).square(), f)[0]
         kept_attackers += best < f
         outputs.append(vectors[best])
     inner = float(torch.stack(outputs).mean(0) @ g)

@@ -18,7 +18,7 @@ from edgefl.methods import Update, combine
 from edgefl.methods.aggregation import robust_deltas, rules
 from edgefl.methods.aggregation.options import MEAN, AggregationOptions
 from edgefl.work import Item, Payload, Work
-from edgefl.work.packed import finite
+from edgefl.work.packed import is_finite
 
 SHAPE = (3,)
 BASE = {"k/a": torch.tensor([1.0, -2.0, 0.5]), "k/b": torch.zeros(SHAPE), "table/t": torch.zeros(SHAPE)}
@@ -219,5 +219,5 @@ def test_compensation_counts_kinds_that_meet_in_a_parameter_and_send_nothing_of_
 def test_one_number_that_is_none_spoils_an_update_or_table(value: float) -> None:
     bad = torch.tensor([0.0, value])
     good = {"model": {"a": torch.ones(2), "steps": torch.tensor(3)}}
-    assert finite(good) and finite({}) and not finite({**good, "prototypes": {"p": bad}})
-    assert not finite({"model": {**good["model"], "b": bad.half()}})
+    assert is_finite(good) and is_finite({}) and not is_finite({**good, "prototypes": {"p": bad}})
+    assert not is_finite({"model": {**good["model"], "b": bad.half()}})

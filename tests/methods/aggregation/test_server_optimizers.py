@@ -10,7 +10,7 @@ from torch import Tensor
 
 from edgefl.methods.aggregation.combine import MixTerm
 from edgefl.methods.aggregation.options import AggregationOptions
-from edgefl.methods.aggregation.server_optimizers import kept_at, stepped
+from edgefl.methods.aggregation.server_optimizers import moment_address, server_step
 
 CHANGES = (0.3, -0.2, 0.05, 0.0)
 
@@ -25,7 +25,7 @@ def walk(told: AggregationOptions, buffers: tuple[str, ...] = ()) -> tuple[list[
     path = []
     for change in CHANGES:
         delta = torch.full((2,), change, dtype=torch.float64)
-        tensors |= stepped(tensors, {"k/a": [MixTerm(0.5, delta), MixTerm(0.5, delta)]}, buffers, told)
+        tensors |= server_step(tensors, {"k/a": [MixTerm(0.5, delta), MixTerm(0.5, delta)]}, buffers, told)
         path.append(float(tensors["k/a"][0]))
         assert tensors["k/a"][0] == tensors["k/a"][1]
     return path, tensors
@@ -71,7 +71,7 @@ def test_an_average_with_a_rate_goes_that_share_of_the_way() -> None:
 
 def test_moments_are_tables_of_the_parameters_shape_and_buffers_have_none() -> None:
     _, tensors = walk(options(optimizer="yogi"))
-    assert set(tensors) == {"k/a", kept_at("mean", "k/a"), kept_at("square", "k/a")}
+    assert set(tensors) == {"k/a", moment_address("mean", "k/a"), moment_address("square", "k/a")}
     assert {tuple(t.shape) for t in tensors.values()} == {(2,)} and all(
         a.startswith("table/") for a in tensors if a != "k/a"
     )

@@ -101,7 +101,7 @@ def update_of(method: Method, client: int, kind: str, samples: int, base: Tensor
 
 def column(address: str, updates: list[Update], index: int) -> list[float]:
     """What clients sent at an element of an address."""
-    return [float(value[index]) for update in updates for a, value in update.sent() if a == address]
+    return [float(value[index]) for update in updates for a, value in update.uploaded_tensors() if a == address]
 
 
 # made updates ---------------------------------------------------------------------------------------------------------
@@ -130,13 +130,13 @@ def test_a_statistic_stays_between_the_old_value_and_the_clients(
     options = RoundOptions.model_validate({"policy": policy})
     plays = options.build_policy()
     old_models = plays.overlapping and not plays.at_once
-    state = ServerState.first(drawn(["image"], draw))
+    state = ServerState.from_tensors(drawn(["image"], draw))
     updates = []
     for client, (samples, staleness) in enumerate(clients[:1] if plays.at_once else clients):
         base = drawn(["image"], draw) if old_models else dict(state.tensors)
         update = update_of(method, client, "image", samples, base, draw)
         factor = plays.weight(staleness) if plays.overlapping else 1.0
-        updates.append(replace(update, weight_factor=factor, equal=options.equal))
+        updates.append(replace(update, weight_factor=factor, equal=options.has_equal_weights))
 
     after = method.aggregate(state, updates).tensors
     assert set(after) >= set(state.tensors)
@@ -173,7 +173,7 @@ def test_another_kinds_statistic_is_mixed_as_a_value(
     draw = torch.Generator().manual_seed(seed)
     options = {"complementary": "none", "collaborate": "blocks", "compensation": compensation}
     method = made("fedcola", options, *counts)
-    state = ServerState.first(drawn(counts, draw))
+    state = ServerState.from_tensors(drawn(counts, draw))
     updates: list[Update] = []
     for kind, samples in counts.items():
         for n in samples:

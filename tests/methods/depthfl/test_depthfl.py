@@ -129,9 +129,9 @@ def test_an_exit_comes_trains_and_goes_with_its_block() -> None:
     exits = {n for n in full.trainable if ".exit." in n}
     assert {n.split(".exit.")[0] for n in exits} == {f"{m}.blocks.{i}" for m in ("image", "text") for i in (0, 1)}
     assert not [n for n in full.trainable if n.split(".")[1] in ("norm", "rep", "head")]
-    below = PREFIX.cut(full)
+    below = PREFIX.restrict_work(full)
     assert {n for n in below.trainable if ".exit." in n} == {n for n in exits if ".blocks.0." in n}
-    top = TOP.cut(full)
+    top = TOP.restrict_work(full)
     assert {n for n in top.trainable if ".exit." in n} == {n for n in exits if ".blocks.1." in n}
     module = models.build(top.model)
     assert isinstance(module, ExitModel) and len(module.places) == 2
@@ -146,7 +146,7 @@ def test_each_part_is_averaged_over_those_who_have_it() -> None:
     state = method.initial(1)
     updates = []
     for client, (samples, stage) in enumerate(((10, PREFIX), (30, WHOLE))):
-        work = stage.cut(method.work("image", 1))
+        work = stage.restrict_work(method.work("image", 1))
         base = state.base(work)
         payloads = {"model": {i.name: base[i.source] + client + 1 for i in work.up[0].items}}
         updates.append(Update(client, "image", {"image": samples}, work, payloads, base))
@@ -209,7 +209,9 @@ def test_towers_of_libraries_have_exits(tower: str, more: dict[str, Any]) -> Non
 
 
 def test_narrow_clients_have_the_leading_part_of_what_each_modality_tells_an_exit() -> None:
-    work = NarrowStage(2, {}, {}, PARTS, 1, width=0.5, scaler=True).cut(made(setting("classify")).work("image-text", 1))
+    work = NarrowStage(2, {}, {}, PARTS, 1, width=0.5, scaler=True).restrict_work(
+        made(setting("classify")).work("image-text", 1)
+    )
     head = next(i for i in work.up[0].items if i.name == "image.blocks.0.exit.head.0.weight")
     assert head.shape == (5, 16) and head.cut == (((0, 5),), ((0, 8), (16, 24)))
     (scale,) = work.edits

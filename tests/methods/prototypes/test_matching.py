@@ -23,7 +23,7 @@ from edgefl.methods.prototypes.matching import (
     ScoreCompleted,
     TrainMatching,
     layers,
-    mixed,
+    mix_prototypes,
     model_scores,
     nearness,
     shapes,
@@ -56,13 +56,13 @@ def test_nearness_is_minus_the_distance(batch: int, classes: int, dim: int, seed
 @given(classes=st.integers(1, 6), k=st.integers(1, 8), seed=st.integers(0, 99))
 def test_prototypes_of_the_best_classes_are_mixed(classes: int, k: int, seed: int) -> None:
     scores, prototypes = draw(3, classes, seed=seed), draw(classes, 4, seed=seed + 1)
-    found = mixed(scores, prototypes, k)
+    found = mix_prototypes(scores, prototypes, k)
     for b in range(3):
         best = sorted(range(classes), key=lambda c: -float(scores[b, c]))[:k]
         weights = torch.stack([scores[b, c].exp() for c in best])
         expected = sum(w * prototypes[c] for w, c in zip(weights / weights.sum(), best, strict=True))
         torch.testing.assert_close(found[b], expected)
-    assert_equal_tensors(mixed(scores, prototypes, 1), prototypes[scores.argmax(1)])  # plain
+    assert_equal_tensors(mix_prototypes(scores, prototypes, 1), prototypes[scores.argmax(1)])  # plain
 
 
 def sequence(widths: Sequence[int], seed: int) -> tuple[nn.Sequential, dict[str, Tensor]]:
@@ -93,7 +93,9 @@ def test_a_classifiers_shares_are_probabilities_and_an_ensemble_weighs_them_by_s
     torch.testing.assert_close(scores.exp(), probabilities)
     best = probabilities.topk(2, 1)  # what is mixed: the best probabilities, made to add up to 1
     shares = best.values / best.values.sum(1, keepdim=True)
-    torch.testing.assert_close(mixed(scores, prototypes, 2), (shares[..., None] * prototypes[best.indices]).sum(1))
+    torch.testing.assert_close(
+        mix_prototypes(scores, prototypes, 2), (shares[..., None] * prototypes[best.indices]).sum(1)
+    )
 
     made = [sequence((4, 6, 4), seed=i) for i in (3, 4)]
     several = [layers(named, "matching.image.") for _, named in made]

@@ -27,7 +27,7 @@ from edgefl.models.multiway import MultiwayOptions, describe_multiway
 from edgefl.scenario import load
 from edgefl.training import Node, TrainingTask
 from edgefl.work import Context, Pass, Work
-from edgefl.work.optimizer.learning_rates import grouped
+from edgefl.work.optimizer.learning_rates import parameter_groups
 from edgefl.work.training_options import TrainingOptions
 
 KINDS, CLASSES, DIM = ("image", "text", "image-text"), 5, 16
@@ -205,7 +205,7 @@ def test_initial_state_depends_on_the_seed_alone() -> None:
 def test_every_kind_has_the_one_model() -> None:
     """FedAvg over all clients: 10 image samples at 1, 30 of pairs at 3."""
     sent = [update(PLAIN, "image", 1, 10, [False] * CLASSES), update(PLAIN, "image-text", 3, 30, [True] * CLASSES)]
-    zero = ServerState.first({a: t if a.startswith("table/") else 0 * t for a, t in FIRST.tensors.items()})
+    zero = ServerState.from_tensors({a: t if a.startswith("table/") else 0 * t for a, t in FIRST.tensors.items()})
     state = PLAIN.aggregate(zero, sent)
     assert all((state.tensors[a] == 2.5).all() for a in state.tensors if not a.startswith("table/"))
     assert set(state.versions.values()) == {1}
@@ -359,7 +359,7 @@ def test_rates_of_the_models_parts_arent_those_of_matching_models() -> None:
     for lr, expected in ((None, 1e-3), (1e-2, 1e-2)):
         pmcmfl = matching(matching={"round": 3, "lr": lr})
         work = PmcmFL(pmcmfl.options, replace(pmcmfl.setting, training=training)).work("image", 3)
-        assert {own["lr"] for own, _ in grouped(work.scalars, work.trainable)} == {expected}
+        assert {own["lr"] for own, _ in parameter_groups(work.scalars, work.trainable)} == {expected}
 
 
 def matched(pmcmfl: PmcmFL, client: int, samples: int, value: float, factor: float = 1.0) -> Update:
@@ -550,14 +550,14 @@ def test_prototypes_help_where_a_modality_is_missing(tmp_path: Path) -> None:
         "method": {"name": "pmcmfl", "inference": "classifier", "matching": {"round": 13, "epochs": 60}},
     }  # fmt: skip
     found = edgefl.run(given, output=tmp_path / "run")
-    setup, state = compose(load(given)), ServerState.first(found.weights())
+    setup, state = compose(load(given)), ServerState.from_tensors(found.weights())
     node = Node(setup.clients, CPU)
     accuracy = {}
     for inference in ("random", "l2", "classifier", "oracle"):
         options = {"matching": {"round": 13}} if inference == "classifier" else {}
         pmcmfl = PmcmFL(PmcmFL.Options(inference=inference, **options), setup.method.setting)
         work = pmcmfl.evaluate("image-text", "test")
-        metrics = node.run(TrainingTask(work.form, work.scalars, state.inputs(work), None, 1)).metrics
+        metrics = node.run_assignment(TrainingTask(work.form, work.scalars, state.inputs(work), None, 1)).metrics
         accuracy[inference] = metrics["accuracy[text]"]
     for matched in ("l2", "classifier"):
         assert accuracy["random"] < accuracy[matched] < accuracy["oracle"]

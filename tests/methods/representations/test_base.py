@@ -23,7 +23,7 @@ from edgefl.errors import EdgeflError
 from edgefl.methods import ServerState, Update
 from edgefl.methods.representations.fedet import confidences
 from edgefl.methods.representations.fedgems import entropy
-from edgefl.methods.representations.representation_method import best_match, mixed, weighed
+from edgefl.methods.representations.representation_method import best_match, mix_tables, weighted_sum
 from edgefl.methods.representations.steps import Distill
 from edgefl.scenario import load
 from edgefl.work import Context, Pass, Work, run
@@ -86,14 +86,14 @@ def test_what_a_weight_factor_takes_from_a_client_stays_as_it_was(factors: list[
     expected = old.clone()
     for share, factor, table in zip(shares, factors, tables, strict=True):
         expected += factor * share[:, None] * (table - old)
-    torch.testing.assert_close(mixed(sent, shares, old), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(mix_tables(sent, shares, old), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_without_weight_factors_a_mixture_is_the_weighted_sum() -> None:
     tables, shares = [units(5, 0), units(5, 1)], torch.rand(2, 5)
     work = Work("image", {}, (), ())
     sent = [(Update(i, "image", {}, work, {}, {}), table) for i, table in enumerate(tables)]
-    assert_equal_tensors(mixed(sent, shares, units(5, 2)), weighed(tables, shares))
+    assert_equal_tensors(mix_tables(sent, shares, units(5, 2)), weighted_sum(tables, shares))
 
 
 def test_a_sample_counts_by_its_share_of_each_target() -> None:
@@ -305,7 +305,7 @@ def test_an_option_that_contradicts_the_name_is_refused(tiny: Tiny, name: str, o
 
 
 def test_what_is_written_out_whole_can_be_read_again(tiny: Tiny) -> None:
-    resolved = load(scenario(tiny, "reamfl-iot")).resolved()
+    resolved = load(scenario(tiny, "reamfl-iot")).to_data()
     assert load(resolved).method_options.aggregation == "iot"
 
 

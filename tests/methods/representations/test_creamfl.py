@@ -22,7 +22,7 @@ from edgefl.commands.compose import compose
 from edgefl.errors import EdgeflError, MethodError
 from edgefl.methods import ServerState, Update
 from edgefl.methods.representations.creamfl import gca_scores
-from edgefl.methods.representations.representation_method import weighed
+from edgefl.methods.representations.representation_method import weighted_sum
 from edgefl.methods.representations.steps import ContrastPublic, Distill, Joint, embed_as_before, inter_loss, intra_loss
 from edgefl.scenario import load
 from edgefl.work import Context, Pass, Work
@@ -148,7 +148,7 @@ def test_a_modality_that_nobody_sent_is_not_distilled(method: Any) -> None:
 def test_weighed_is_a_sum_over_clients() -> None:
     tables = [units(5, 0), units(5, 1)]
     shares = torch.rand(2, 5)
-    torch.testing.assert_close(weighed(tables, shares), torch.einsum("cs,csd->sd", shares, torch.stack(tables)))
+    torch.testing.assert_close(weighted_sum(tables, shares), torch.einsum("cs,csd->sd", shares, torch.stack(tables)))
 
 
 # steps --------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from edgefl import models
 from edgefl.methods.representations.probabilistic_step import (
     ContrastProbabilistic,
     divergence,
-    drawn,
+    sample_gaussian,
     soft_contrast,
 )
 from edgefl.work import Context, Pass, Work
@@ -54,7 +54,7 @@ def test_the_divergence_is_that_of_normal_distributions() -> None:
 def test_samples_have_the_deviations_they_are_drawn_with() -> None:
     torch.manual_seed(0)
     mean, spread = torch.tensor([[1.0, -2.0]]), torch.tensor([[0.5, -3.0]])
-    points = drawn(mean, spread, 20_000)[0]
+    points = sample_gaussian(mean, spread, 20_000)[0]
     torch.testing.assert_close(points.mean(0), mean[0], atol=0.05, rtol=0)
     torch.testing.assert_close(points.std(0), spread[0].exp(), rtol=0.03, atol=0)
 

@@ -43,7 +43,7 @@ def test_layers_are_what_torch_stacks() -> None:
     text = torch.randint(0, 40, (3, 6))
     out, last = stacked(tower.embedding(text))
     torch.testing.assert_close(tower(text), out)
-    read = {pooling: Gru.build({**described()["towers"]["text"], "pooling": pooling}, True).read(out)
+    read = {pooling: Gru.build({**described()["towers"]["text"], "pooling": pooling}, True).pool_tokens(out)
             for pooling in ("last", "max", "mean")}  # fmt: skip
     torch.testing.assert_close(read["last"], torch.cat([last[2], last[3]], 1))
     torch.testing.assert_close(read["max"], out.max(1).values)

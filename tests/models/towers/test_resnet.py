@@ -59,7 +59,7 @@ def test_a_tower_computes_what_torchvisions_resnet_does(tmp_path: Path) -> None:
         for depth, expected in ((4, whole(x)), (2, stages(x).mean((2, 3)))):
             tower = ResNet.build({**description, "depth": depth}, True).eval()
             ResNet.load(tower, str(tmp_path), description)
-            read = tower.read(tower(x))
+            read = tower.pool_tokens(tower(x))
             assert read.shape == (4, 512)
             torch.testing.assert_close(read[:, : expected.shape[1]], expected)
             assert not read[:, expected.shape[1] :].any()

@@ -47,7 +47,7 @@ class Prototypes(Method):
         for kind in filter(lambda kind: self.participates(kind, 1), self.setting.kinds):
             tables[f"table/prototypes.{kind}"] = torch.zeros(self.shape(kind))
             tables[f"table/seen.{kind}"] = torch.zeros(self.shape(kind)[0])
-        return ServerState.first({**super().initial(seed).tensors, **tables})
+        return ServerState.from_tensors({**super().initial(seed).tensors, **tables})
 
     def work(self, kind: str, round: int) -> Work:
         """Train towards the prototypes, then look at every sample once to make new ones."""
@@ -92,7 +92,7 @@ class Prototypes(Method):
             new = sums / seen.clamp_min(1)[:, None]
             changed[f"table/prototypes.{kind}"] = torch.where(seen[:, None] > 0, new, old)
             changed[f"table/seen.{kind}"] = seen
-        return state.changed(changed)
+        return state.with_tensors(changed)
 
     def after(self, state: ServerState, round: int) -> Sequence[Work]:
         """The server trains each classifier on its public samples."""

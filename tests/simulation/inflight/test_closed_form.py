@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from edgefl.devices.failures import BEFORE, CORRUPTED, DOWNLOAD, NONE, TRAINING, TRUNCATED, UPLOAD
 from edgefl.simulation.clock import Clock
-from edgefl.simulation.closed_form import OUTCOMES, PHASES, Flights, Landings, closed
+from edgefl.simulation.closed_form import OUTCOMES, PHASES, Flights, Landings, land_flights
 from edgefl.simulation.lines import FairShare
 
 QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -64,7 +64,7 @@ def cases(draw: st.DrawFn) -> Case:
     if draw(st.booleans()):
         waits = draw(st.lists(st.sampled_from([0.0, 1.0, 30.0]), min_size=len(flights), max_size=len(flights)))
         flights = replace(flights, begins=at + np.array(waits))
-    alone = closed(flights)
+    alone = land_flights(flights)
     fetched = alone.began + alone.download_seconds
     computed = fetched + alone.compute_seconds
     moments = st.sampled_from([at, *alone.began, *fetched, *computed, *alone.ended]).map(float) | st.floats(
@@ -96,7 +96,7 @@ def _needs(flights: Flights, alone: Landings) -> tuple[Any, Any, Any]:
 
 def both_clocks_tell_the_same(case: Case) -> None:
     flights, over, wanted = case
-    at_once = closed(flights, over, wanted)
+    at_once = land_flights(flights, over, wanted)
     assert_same(at_once, played(flights, over, wanted))
     conserved(flights, at_once, over)
 
@@ -110,11 +110,11 @@ def conserved(flights: Flights, landed: Landings, over: float = inf) -> None:
     ):
         assert np.all((lost >= 0) & (lost <= carried) & (carried <= whole))
         assert np.all((carried - lost == 0) | (carried - lost == whole))
-    assert np.all(landed.carried_download_bytes[landed.downloaded] == bits[0][landed.downloaded] // 8)
-    assert np.all(landed.carried_upload_bytes[landed.finished] == bits[1][landed.finished] // 8)
+    assert np.all(landed.carried_download_bytes[landed.downloaded_mask] == bits[0][landed.downloaded_mask] // 8)
+    assert np.all(landed.carried_upload_bytes[landed.finished_mask] == bits[1][landed.finished_mask] // 8)
     seconds = np.stack([landed.download_seconds, landed.compute_seconds, landed.upload_seconds])
     assert np.all(seconds >= 0) and np.all(landed.ended >= at) and np.all(landed.ended <= max(over, at))
-    assert np.all((landed.phase == PHASES.index(None)) == landed.finished)
+    assert np.all((landed.phase == PHASES.index(None)) == landed.finished_mask)
     for place in range(3):  # nothing passes after the phase in which a flight ended
         assert np.all(seconds[place:].sum(0)[landed.phase <= place] == 0)
     assert np.all(landed.began >= at) and np.all(landed.began <= np.minimum(flights.start, max(over, at)))
@@ -145,7 +145,7 @@ def test_both_clocks_tell_the_same_of_many_more_flights(case: Case) -> None:
 def alone(one: One, over: float = inf, wanted: int | None = None, at: float = 0.0) -> dict[str, Any]:
     """What became of one flight, by both clocks."""
     flights = made([one], at)
-    landed = closed(flights, over, wanted)
+    landed = land_flights(flights, over, wanted)
     assert_same(landed, played(flights, over, wanted))
     return told(landed, 0)
 
@@ -180,7 +180,7 @@ def test_one_client_alone() -> None:
 def test_a_hot_device_goes_on_at_what_its_cooling_allows() -> None:
     hot = One(throttle_after=4.0, throttled_share=0.5)
     assert alone(hot)["seconds"] == (1, 4 + 6 / 0.5, 100)
-    assert closed(made([hot], throttling=False)).compute_seconds == 10
+    assert land_flights(made([hot], throttling=False)).compute_seconds == 10
     # a slow client is longer busy and so hotter
     assert alone(replace(hot, slow=2.0))["seconds"] == (1, 4 + 16 / 0.5, 100)
 
@@ -274,21 +274,21 @@ def test_a_link_that_takes_years_ends_as_any_other() -> None:
 
 def test_over_selection_ends_with_the_updates_that_are_wanted() -> None:
     flights = made([One(cool_seconds=s) for s in (40.0, 10.0, 30.0, 20.0)] + [One(phase=BEFORE)])
-    landed = closed(flights, wanted=2)
+    landed = land_flights(flights, wanted=2)
     assert_same(landed, played(flights, wanted=2))
     assert [OUTCOMES[o] for o in landed.outcome] == ["late", "finished", "late", "finished", "dropped"]
     assert landed.ended.tolist() == [121, 111, 121, 121, 0]
     # of two at one time both are in; where too few arrive, everyone is waited for
     twins = made([One(), One(), One(cool_seconds=11.0)])
-    assert [OUTCOMES[o] for o in closed(twins, wanted=1).outcome] == ["finished", "finished", "late"]
-    assert_same(closed(twins, wanted=1), played(twins, wanted=1))
+    assert [OUTCOMES[o] for o in land_flights(twins, wanted=1).outcome] == ["finished", "finished", "late"]
+    assert_same(land_flights(twins, wanted=1), played(twins, wanted=1))
     failing = made([One(phase=UPLOAD), One()])
-    assert_same(closed(failing, wanted=2), played(failing, wanted=2))
-    assert closed(failing, wanted=2).ended.tolist() == [111, 111]
+    assert_same(land_flights(failing, wanted=2), played(failing, wanted=2))
+    assert land_flights(failing, wanted=2).ended.tolist() == [111, 111]
 
 
 def test_a_battery_gives_what_it_holds() -> None:
-    landed = closed(made([One(joules=483.0 - 1e-9), One()]))
+    landed = land_flights(made([One(joules=483.0 - 1e-9), One()]))
     assert [OUTCOMES[o] for o in landed.outcome] == ["battery empty", "finished"]
     assert landed.energy_joules[0] == pytest.approx(483.0 - 1e-9, rel=1e-14)
 
@@ -310,14 +310,14 @@ def test_the_formula_in_numpy() -> None:
         ],
         at,
     )
-    landed = closed(flights)
+    landed = land_flights(flights)
     expected = (
         at
         + jitter[0] * (latency + 8 * down / (fast * 1e6))
         + jitter[1] * busy
         + jitter[2] * (latency + 8 * up / (slow * 1e5))
     )
-    assert landed.finished.all()
+    assert landed.finished_mask.all()
     np.testing.assert_allclose(landed.ended, expected, rtol=1e-9, atol=0)
     np.testing.assert_allclose(landed.virtual_seconds, expected - at, rtol=1e-9, atol=0)
 
@@ -331,7 +331,9 @@ def test_no_order_of_clients_matters(case: Case, random: Any) -> None:
     flights, over, wanted = case
     order = list(range(len(flights)))
     random.shuffle(order)
-    assert_same(permuted(closed(flights, over, wanted), order), closed(reordered(flights, order), over, wanted))
+    assert_same(
+        permuted(land_flights(flights, over, wanted), order), land_flights(reordered(flights, order), over, wanted)
+    )
 
 
 def reordered(flights: Flights, order: list[int]) -> Flights:

@@ -20,7 +20,7 @@ from edgefl.devices.options import BackgroundOptions, ServerLinkOptions
 from edgefl.simulation import lines
 from edgefl.simulation.client import Flight, flights_from, landings
 from edgefl.simulation.clock import LAST, SPARE, Clock
-from edgefl.simulation.closed_form import AT_DOWNLOAD, AT_UPLOAD, OUTCOMES, Flights, Landings, closed
+from edgefl.simulation.closed_form import AT_DOWNLOAD, AT_UPLOAD, OUTCOMES, Flights, Landings, land_flights
 
 QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 LONG = settings(QUICK, max_examples=3000)
@@ -103,7 +103,7 @@ def test_who_leaves_makes_room(make: Make) -> None:
 def test_a_battery_pays_for_waiting(make: Make) -> None:
     """The radio is on while others are served: what lasts alone doesn't last in a crowd."""
     flights = made([One(joules=483.0), One(joules=483.0)])
-    assert closed(flights).finished.all()
+    assert land_flights(flights).finished_mask.all()
     landed = played(flights, wires=(None, make(80)))
     assert OUTCOMES[landed.outcome[1]] == "battery empty" and landed.energy_joules[1] == pytest.approx(483)
 
@@ -142,7 +142,10 @@ wanteds = st.none() | st.integers(1, 4)
 @given(crowds, st.sampled_from([0.0, 7e8]), wanteds)
 def test_a_link_with_room_for_all_is_as_none(crowd: list[One], at: float, wanted: int | None) -> None:
     flights = made([replace(one, leaves=inf, joules=inf) for one in crowd], at)
-    one, other = closed(flights, wanted=wanted), played(flights, wanted=wanted, wires=(FairShare(1e9), FairShare(1e9)))
+    one, other = (
+        land_flights(flights, wanted=wanted),
+        played(flights, wanted=wanted, wires=(FairShare(1e9), FairShare(1e9))),
+    )
     slack = 8 * np.spacing(max(at, 1.0))
     for field in ("ended", "download_seconds", "compute_seconds", "upload_seconds", "energy_joules"):
         np.testing.assert_allclose(getattr(one, field), getattr(other, field), rtol=1e-12, atol=20 * slack)
@@ -244,7 +247,7 @@ def test_conservation(make: Make, crowd: list[One], down: float, up: float, over
     assert np.all(landed.energy_joules <= flights.joules * (1 + 1e-12))
     if over == inf and wanted is None and np.isinf(flights.joules).all() and np.isinf(flights.leaves).all():
         # nobody gains by company
-        assert np.all(landed.virtual_seconds >= closed(flights).virtual_seconds * (1 - 1e-12))
+        assert np.all(landed.virtual_seconds >= land_flights(flights).virtual_seconds * (1 - 1e-12))
 
 
 # orders -----------------------------------------------------------------------------------------------------------

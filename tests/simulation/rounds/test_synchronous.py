@@ -301,9 +301,9 @@ def test_under_layer_wise_only_active_blocks_change(staged: dict[str, tuple[Simu
                 continue
             name = address.split("/", 1)[1]
             changed = not torch.equal(value, states[round - 1][address])
-            assert changed <= stage.active(name), (round, address)
+            assert changed <= stage.is_active(name), (round, address)
             if part_of(name)[1] == "blocks" and name.endswith("attn.qkv.weight"):
-                assert changed == stage.active(name)
+                assert changed == stage.is_active(name)
 
 
 def test_versions_count_the_changes(staged: dict[str, tuple[Simulation, Memory]]) -> None:
@@ -324,7 +324,7 @@ def test_frozen_blocks_travel_once_to_an_older_copy(staged: dict[str, tuple[Simu
     simulation, journal = staged["False"]
     for client in journal.tables["clients"]:
         kind, round = client["kind"], client["round"]
-        active = floats(simulation.run.parts.setup, kind, simulation.run.parts.setup.schedule.stage(round).active)
+        active = floats(simulation.run.parts.setup, kind, simulation.run.parts.setup.schedule.stage(round).is_active)
         # the last aggregation of stage 1 has made every copy old; from round 4 on it is held
         extra = floats(simulation.run.parts.setup, kind, frozen) if round == 3 else 0
         assert client["download_bytes_by_payload"]["model"] == active + extra
@@ -348,7 +348,7 @@ def test_blocks_that_were_delivered_do_not_travel_again(staged: dict[str, tuple[
         assert record["download_bytes"] == sum(c["download_bytes"] for c in mine) + expected
     for client in journal.tables["clients"]:
         if client["round"] == 3:  # the embeddings are still old: only blocks are delivered
-            active = floats(setup, client["kind"], setup.schedule.stage(3).active)
+            active = floats(setup, client["kind"], setup.schedule.stage(3).is_active)
             embedding = floats(setup, client["kind"], lambda n: ".embedding." in n)
             assert client["download_bytes_by_payload"]["model"] == active + embedding
 
@@ -365,7 +365,7 @@ def test_a_client_that_missed_a_stage_gets_it_when_it_comes(tiny: Tiny) -> None:
     for client in journal.tables["clients"]:
         if client["stage"] == 2:
             kind = client["kind"]
-            active = floats(simulation.run.parts.setup, kind, simulation.run.parts.setup.schedule.stages[1].active)
+            active = floats(simulation.run.parts.setup, kind, simulation.run.parts.setup.schedule.stages[1].is_active)
             extra = 0 if client["client"] in seen else floats(simulation.run.parts.setup, kind, frozen)
             assert client["download_bytes_by_payload"]["model"] == active + extra
             seen.add(client["client"])

@@ -323,7 +323,7 @@ def test_a_name_stands_for_its_options() -> None:
     assert parse_selection({"name": "oort", "exploration": "10%"}).exploration == 0.1  # type: ignore[attr-defined]
     assert RoundOptions.model_validate({"selection": "power-of-choice"}).selection.choices == 2  # type: ignore[attr-defined]
     assert parse_selection(options := Random.Options()) is options
-    assert Random.blind(options)
+    assert Random.is_blind(options)
     with pytest.raises(UnknownName, match="did you mean 'random'"):
         parse_selection("randon")
     with pytest.raises(ValueError, match="a name or a mapping"):

@@ -197,7 +197,7 @@ def test_a_proxy_stands_for_power_of_choices_loss_and_for_oorts_utility() -> Non
     samples = np.array([10, 30])
     for proxy, expected in ((None, []), ("samples", [10.0, 30.0]), ("uniform", [1.0, 1.0])):
         for kind in (PowerOfChoice, Oort):
-            assert kind.needs_loss and kind.blind(kind.Options(proxy=proxy)) == (proxy is not None)
+            assert kind.needs_loss and kind.is_blind(kind.Options(proxy=proxy)) == (proxy is not None)
             learner = selection(kind, proxy=proxy)
             learner.learn(np.array([4, 2]), np.full(2, np.nan), np.ones(2), samples, 1)
             found = learner.losses if kind is PowerOfChoice else learner.samples * learner.losses

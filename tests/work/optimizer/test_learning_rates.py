@@ -18,7 +18,7 @@ from edgefl.errors import ScenarioError
 from edgefl.scenario import load
 from edgefl.schedules import Stage
 from edgefl.work import Meter, Work
-from edgefl.work.optimizer.learning_rates import at_stage, grouped
+from edgefl.work.optimizer.learning_rates import at_stage, parameter_groups
 from edgefl.work.training_options import TrainingOptions
 
 RATES: dict[str, Any] = {
@@ -42,13 +42,13 @@ def test_the_most_specific_key_wins_for_each_setting_by_itself() -> None:
         "image.head.bias": (0.375, 0.0),  # the last of a list where no stage has chosen
         "text.embedding.word.weight": (1.0, 0.0625),
     }
-    groups = grouped(settings(), expected)
+    groups = parameter_groups(settings(), expected)
     assert {n: (own["lr"], own["weight_decay"]) for own, names in groups for n in names} == expected
     assert len(groups) == len(set(expected.values()))
 
 
 def test_an_exit_within_the_blocks_is_a_part_of_its_own() -> None:
-    found = grouped(
+    found = parameter_groups(
         {"lr": 1.0, "rates": {"exit": {"lr": 0.5}}}, ["image.blocks.1.exit.head.weight", "image.blocks.1.w"]
     )
     assert [own["lr"] for own, _ in found] == [0.5, 1.0]
@@ -60,7 +60,7 @@ def test_a_stage_takes_its_value_of_each_list() -> None:
     plain = make_work(optimizer=settings(rates={"image": {"lr": 0.5}})).scalars
     assert at_stage(plain, 2) is plain and at_stage({"lr": 1.0}, 2) == {"lr": 1.0}
     stage = Stage(2, {"image": 2}, {"image": 1}, ("norm", "rep", "head"), 1)
-    assert stage.cut(work).scalars["rates"]["image.head"] == {"lr": 0.375}
+    assert stage.restrict_work(work).scalars["rates"]["image.head"] == {"lr": 0.375}
 
 
 def test_decay_and_the_batch_scale_every_rate() -> None:
@@ -155,4 +155,4 @@ def test_a_scenarios_list_has_a_rate_for_every_stage(tiny: Any) -> None:
             load({"edgefl": 1, **tiny(schedule=staged, training={"rates": rates})})
     rates = {"image": [1e-3, 1e-4], "head": {"lr": 1e-3, "weight_decay": 1e-6}}
     scenario = load({"edgefl": 1, **tiny(schedule=staged, training={"rates": rates})})
-    assert load(scenario.resolved()).training == scenario.training
+    assert load(scenario.to_data()).training == scenario.training

@@ -108,10 +108,10 @@ BY_TORCH: dict[str, tuple[dict[str, Any], Callable[[Any], torch.optim.Optimizer]
 def test_a_client_trains_as_torchs_class_does_by_hand(tiny: Tiny, name: str) -> None:
     training, make = BY_TORCH[name]
     setup = compose(load(one_client(tiny, **training)))
-    work = setup.method.client_work("image", 1).fitted(setup.clients.client(0).size)
+    work = setup.method.client_work("image", 1).limit_batches(setup.clients.client(0).size)
     state = setup.method.initial(setup.seed)
     seed = 5
-    report = Node(setup.clients, torch.device("cpu")).run(
+    report = Node(setup.clients, torch.device("cpu")).run_assignment(
         TrainingTask(work.form, work.scalars, state.inputs(work), 0, seed)
     )
     model: Any = models.build(work.model).train()

@@ -127,7 +127,7 @@ def test_rates_that_never_come_are_refused_with_their_field(tiny: Tiny) -> None:
         with pytest.raises(ScenarioError, match=told):
             load(tiny(**sections, training={"lr_schedule": rates}))
     kept = load(tiny(schedule=staged, training={"lr_schedule": {"warm_up": 3}}))
-    assert load(kept.resolved()).training == kept.training and kept.training.lr_schedule.warm_up == 3
+    assert load(kept.to_data()).training == kept.training and kept.training.lr_schedule.warm_up == 3
 
 
 IMAGES = {"source": "glyphs", "clients": {"image": 3}, "samples": 16, "validation": 20, "test": 20}

@@ -96,7 +96,7 @@ def test_scaffold_divides_by_the_updates_that_there_were(
     training = {"batch": 8, "precision": "float16", "optimizer": "sgd", "lr": lr}
     scenario = tiny(data=data, training=training, method="scaffold", schedule={"name": "end-to-end", "rounds": 1})
     run = edgefl.run(scenario | {"round": {"cohort": 1.0}}, output=tmp_path / "run")
-    (kept,) = run.kept().values()
+    (kept,) = run.client_tensors().values()
     setup = compose(load({"edgefl": 1, **scenario}))
     before, after = setup.method.initial(setup.seed).tensors, run.weights()
     controls = {name.removeprefix("own."): value for name, value in kept.items()}
@@ -135,7 +135,7 @@ def test_a_client_of_fednova_without_updates_changes_nothing() -> None:
         return Update(client, "image", {"image": samples}, work, values, base, updates=updates)
 
     rows = [(10, 4, 0.5), (30, 0, 0.0), (20, 2, -0.2)]
-    after = method.aggregate(ServerState.first(base), [sent(i, *row) for i, row in enumerate(rows)])
+    after = method.aggregate(ServerState.from_tensors(base), [sent(i, *row) for i, row in enumerate(rows)])
     samples = sum(n for n, _, _ in rows)
     effective = sum(n * tau for n, tau, _ in rows) / samples
     expected = 1 + effective * sum(n * d / tau for n, tau, d in rows if tau) / samples

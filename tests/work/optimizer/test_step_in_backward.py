@@ -54,7 +54,7 @@ def weights(work: Work) -> dict[str, Tensor]:
 
 
 def second_stage() -> Work:
-    return Layerwise(Layerwise.Options(stages=2, rounds=2), {"image": 2}).stages[1].cut(make_work())
+    return Layerwise(Layerwise.Options(stages=2, rounds=2), {"image": 2}).stages[1].restrict_work(make_work())
 
 
 WORKS = {
@@ -113,7 +113,7 @@ def test_a_client_trains_a_language_model_as_by_the_ordinary_step(tiny: Tiny, ca
 def sent(scenario: dict[str, Any]) -> dict[str, Tensor]:
     """What a client sends after its first round, and what it keeps."""
     setup = compose(load(scenario))
-    work = setup.method.client_work("text", 1).fitted(setup.clients.client(0).size)
+    work = setup.method.client_work("text", 1).limit_batches(setup.clients.client(0).size)
     tensors = setup.method.initial(setup.seed).tensors
     inputs = {i.name: tensors[i.source] for p in work.down for i in p.items if i.source in tensors}
     result = Inline(setup.clients, "cpu").submit(TrainingTask(work.form, work.scalars, inputs, 0, 1)).result()
