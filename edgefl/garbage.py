@@ -17,7 +17,7 @@ _left_alone = False
 
 @contextmanager
 def pausing_collection() -> Iterator[None]:
-    """Within it nothing is collected, until ``resume_collection`` is called; nor does this change what a caller has disabled."""
+    """Within it nothing is collected until ``resume_collection`` is called; what a caller has disabled stays so."""
     global _left_alone
     if not gc.isenabled():
         yield

@@ -327,8 +327,8 @@ def _check_chunks(scenario: Scenario, setting: Setting, works: Sequence[Work]) -
     for kind, step in wrong:
         raise scenario.error(
             ("training", "loss_chunk"),
-            f"{kind} clients train by {registry.describe_part('step', step)}, whose loss is computed as a whole: chunks of "
-            "tokens are for the task next-token and its step; leave loss_chunk out",
+            f"{kind} clients train by {registry.describe_part('step', step)}, whose loss is computed as a whole: "
+            "chunks of tokens are for the task next-token and its step; leave loss_chunk out",
         )
 
 

@@ -55,7 +55,8 @@ class AdapterOptions(_Named):
 class Adapter:
     """What trains of a model, ``adapter: {name: NAME, ...}``.  Subclass, give ``Options``, and override what differs.
 
-    ``adapter`` is what a model's description says of it: ``name``, ``also``, and what ``description_fields`` adds.  Plain data.
+    ``adapter`` is what a model's description says of it: ``name``, ``also``, and what
+    ``description_fields`` adds.  Plain data.
     """
 
     Options: ClassVar[type[AdapterOptions]] = AdapterOptions

@@ -149,8 +149,8 @@ class TransformerBlock(nn.Module):
 class Tower(nn.Module):
     """An embedding, blocks and an optional final norm; models add a projection (``rep``) or a ``head`` to it.
 
-    ``width`` is the width of the features that ``pool_tokens`` returns.  A library's block may return a tuple that begins
-    with its tokens.  ``divisible`` says that it can begin with the tokens of any block (``begin``).
+    ``width`` is the width of the features that ``pool_tokens`` returns.  A library's block may return a tuple that
+    begins with its tokens.  ``divisible`` says that it can begin with the tokens of any block (``begin``).
     """
 
     divisible = True

@@ -29,7 +29,8 @@ from edgefl.registry.signatures import unfit
 Part = TypeVar("Part")
 
 __all__ = [
-    "GROUPS", "PASSED", "ForWorkers", "Origin", "adopt", "broken_parts", "changes", "describe_part", "fingerprint", "for_workers",
+    "GROUPS", "PASSED", "ForWorkers", "Origin", "adopt", "broken_parts", "changes", "describe_part", "fingerprint",
+    "for_workers",
     "forget", "get", "load_plug_in", "named_faults", "names", "origin", "package_digest", "plug_in_files", "plug_ins",
     "register", "error_text", "unimportable", "unload_plug_ins",
 ]  # fmt: skip

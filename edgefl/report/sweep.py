@@ -332,7 +332,8 @@ def _print_frontier(console: Console, rows: Sequence[CellRow], frontier: Mapping
                 dominated = [label for label, by in result.dominated.items() if by in labels]
                 equal = f"\nand {len(labels) - 1} equal to it" if len(labels) > 1 else ""
                 table.add_row(
-                    name, _label(row_of[labels[0]]) + equal, percent(share), field_formatter(cost)(amount), _shorten_labels(dominated),
+                    name, _label(row_of[labels[0]]) + equal, percent(share), field_formatter(cost)(amount),
+                    _shorten_labels(dominated),
                 )  # fmt: skip
                 name = ""
         note = f"No client is eligible:\n{_shorten_labels(costs.nobody)}" if costs.nobody else ""

@@ -47,9 +47,9 @@ def part_of(name: str) -> tuple[str, str, int | None]:
 class Stage:
     """One stage of a schedule, or one of several parts that a round offers.
 
-    A schedule that cuts works in a way of its own derives a stage with further fields and overrides ``restrict_work``, which
-    calls ``super().cut(work)`` first.  So do ``Narrow`` of ``heterofl``, ``Ranked`` of ``flexlora`` and ``Keeping`` of
-    ``frozen-prefix``, each in the file of its schedule.
+    A schedule that cuts works in a way of its own derives a stage with further fields and overrides ``restrict_work``,
+    which calls ``super().restrict_work(work)`` first.  So do ``NarrowStage`` of ``heterofl``, ``Ranked`` of ``flexlora``
+    and ``Keeping`` of ``frozen-prefix``, each in the file of its schedule.
     """
 
     index: int

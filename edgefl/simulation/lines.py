@@ -192,8 +192,8 @@ SharedLine = Fifo | FairShare
 """A line that clients share.
 
 ``carry`` is the transfer of a flight's phase, a part of its client's process; at the time ``stop`` it is broken off.
-The client comes in the order ``comes`` of the events of one time.  ``withdraw`` are the bits that are left of a transfer,
-which leaves the line.
+The client comes in the order ``comes`` of the events of one time.  ``withdraw`` takes a transfer off the
+line and returns the bits that are left of it.
 """
 Lines = Mapping[int, SharedLine | None]
 """The line of each phase: None where a client has its own link alone."""

@@ -113,8 +113,8 @@ class PolicyRules:
         """Note that a client is received."""
         if flight not in self._handed:
             raise self.fault(
-                f"received {'a client twice' if isinstance(flight, Flight) else safe_repr(flight)}: server.receive() takes "
-                "each client that server.next_landed() returned once; None is no client: the round gives up"
+                f"received {'a client twice' if isinstance(flight, Flight) else safe_repr(flight)}: server.receive() "
+                "takes each client that server.next_landed() returned once; None is no client: the round gives up"
             )
         self._handed.remove(flight)
 

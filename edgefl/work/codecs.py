@@ -249,8 +249,8 @@ class Codec:
         specs: object = self.kind.wire(shape, dtype)
         if not isinstance(specs, Mapping):
             raise MethodError(
-                f"{registry.describe_part('codec', self.name)}: wire() returned {describe_answer(specs)}, not a mapping of names to "
-                "shapes and dtypes"
+                f"{registry.describe_part('codec', self.name)}: wire() returned {describe_answer(specs)}, not a "
+                "mapping of names to shapes and dtypes"
             )
         return {name + added: spec for added, spec in specs.items()}
 
@@ -270,8 +270,8 @@ class Codec:
         made = {added: (tuple(tensor.shape), _name(tensor.dtype)) for added, tensor in wire.items()}
         if made != said:
             raise MethodError(
-                f"{registry.describe_part('codec', self.name)} encodes {name!r} as {_format_specs(made)}, where its wire() says "
-                f"{_format_specs(said)}"
+                f"{registry.describe_part('codec', self.name)} encodes {name!r} as {_format_specs(made)}, where its "
+                f"wire() says {_format_specs(said)}"
             )
         return {name + added: tensor for added, tensor in wire.items()}
 

@@ -122,7 +122,7 @@ def change_by_hand(setup: Any, client: int) -> dict[str, torch.Tensor]:
     state = {a.removeprefix("image/"): t for a, t in setup.method.initial(setup.seed).tensors.items()}
     module.load_state_dict(state, strict=False)
     source = setup.clients.client(client)
-    ((_, batch),) = source.batches(setup.method.client_work("image", 1).fitted(source.size).passes[0], 1)
+    ((_, batch),) = source.batches(setup.method.client_work("image", 1).limit_batches(source.size).passes[0], 1)
     loss = F.cross_entropy(module.classify("image", batch), batch["label"], ignore_index=-1)
     named = dict(module.named_parameters())
     return {

@@ -79,7 +79,7 @@ def by_hand(setup: Any, pool: int | None, rows: bool = False) -> tuple[Weights, 
         total = 0
         for client in range(3):
             source: Any = setup.clients.client(client)
-            work = setup.staged(setup.method.client_work("image", round), stage).fitted(source.size)
+            work = setup.restrict_to_stage(setup.method.client_work("image", round), stage).limit_batches(source.size)
             names, weights, step = list(work.trainable), dict(state), 0
             module = models.build(work.model).eval()
             held = {n for n, _ in (*module.named_parameters(), *module.named_buffers())}

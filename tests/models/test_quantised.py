@@ -74,7 +74,7 @@ def by_hand(weight: Tensor, block: int) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize("shape", [(96, 128), (10, 30), (7, 9), (3, 6)])
 def test_nf4_is_the_papers_values_block_by_block(shape: tuple[int, int]) -> None:
     weight = torch.randn(shape, generator=torch.Generator().manual_seed(1))
-    found = layer_of(weight, "nf4").dequantised(torch.float32)
+    found = layer_of(weight, "nf4").dequantise(torch.float32)
     np.testing.assert_allclose(found.numpy(), by_hand(weight, 64), rtol=1e-6)
     levels = found.reshape(-1)[:64] / found.reshape(-1)[:64].abs().max()
     assert {round(value, 6) for value in levels.tolist()} <= {round(value, 6) for value in CODES}
@@ -92,7 +92,7 @@ def test_double_quantisation_holds_the_magnitudes_in_8_bits() -> None:
     # 8 bits for each block of weights, 32 for 256 blocks, and a mean
     assert bits[double] == pytest.approx(4 + 8 / 64 + 32 * (-(-600 // 256) + 1) / weight.numel())
     largest = weight.reshape(-1, 64).abs().amax(1)
-    packed = double.dequantised(torch.float32).reshape(-1, 64).abs().amax(1)
+    packed = double.dequantise(torch.float32).reshape(-1, 64).abs().amax(1)
     assert 0 < float((packed / largest - 1).abs().max()) < 0.02
 
 
@@ -101,7 +101,7 @@ def test_int8_is_rounded_by_row() -> None:
     rows = weight.numpy().astype(np.float64)
     largest = np.abs(rows).max(1, keepdims=True)
     expected = np.round(rows * 127 / largest) * largest / 127
-    np.testing.assert_allclose(layer_of(weight, "int8").dequantised(torch.float32).numpy(), expected, rtol=1e-5)
+    np.testing.assert_allclose(layer_of(weight, "int8").dequantise(torch.float32).numpy(), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("to", KINDS)

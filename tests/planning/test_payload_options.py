@@ -102,7 +102,7 @@ def test_what_travels_has_the_bytes_of_the_records(narrow: Any) -> None:
         received = 0
         for payload in task.work.down:
             # the last aggregation of stage 1 has made every copy of a frozen part old
-            items = [i for i in payload.items if stage.active(i.name) or record["round"] == 3]
+            items = [i for i in payload.items if stage.is_active(i.name) or record["round"] == 3]
             wire = {n: task.inputs[n] for i in items for n in payload.wire(i)}
             received += len(safetensors.torch.save(wire)) if wire else 0
         assert received == record["serialised_download_bytes"]

@@ -39,7 +39,7 @@ def test_a_sweep_has_a_row_for_each_cell(name: str) -> None:
     sweep = recorded_sweep(name)
     found = [row for row in cells(str(html(sweep))) if row]
     assert [row[0] for row in found] == [row.label for row in sweep.rows]
-    assert [row[1] for row in found] == [f"{100 * row.eligible_share:.0f} %" for row in sweep.costed]
+    assert [row[1] for row in found] == [f"{100 * row.eligible_share:.0f} %" for row in sweep.costed_cells]
 
 
 def test_a_fit_has_a_row_for_each_answer() -> None:

@@ -200,7 +200,7 @@ def test_only_active_blocks_get_partners_and_gates_and_travel_up(schedule: Any) 
         for kind in ("image", "text", "image-text"):
             work = stage.cut(method.work(kind, 1))
             check_consistent(work)
-            active = {i for i in range(4) if stage.active(f"{next(iter(work.model['towers']))}.blocks.{i}.x")}
+            active = {i for i in range(4) if stage.is_active(f"{next(iter(work.model['towers']))}.blocks.{i}.x")}
             down, up = sent(work.down), sent(work.up)
             assert {block(n) for n in up["model"]} - {None} == active
             assert {block(n) for n in work.trainable} - {None} == active

@@ -126,7 +126,7 @@ def test_a_changed_update_is_encoded_like_any_other() -> None:
     node = Node(Toys(), CPU)
     plain, bad = node.run_assignment(task(scaled(-10.0))), node.run_assignment(task(scaled(-10.0), up=coded))
     bases = work.bases(inputs_of(work))
-    decoded = coded[0].decoded(bad.payloads["model"], bases)
+    decoded = coded[0].decode_tensors(bad.payloads["model"], bases)
     for name, value in plain.payloads["model"].items():
         change = (value - bases[name]).abs().max()
         assert float((decoded[name] - value).abs().max()) <= float(change) / 100 + 1e-6

@@ -231,7 +231,7 @@ def test_a_work_receives_what_is_encoded_beside_what_is_there() -> None:
     work = replace(work, down=tuple(replace(p, codec=Codec("int8")) for p in work.down), keep=("image.head.bias",))
     tensors = {i.name: torch.randn(i.shape) for p in work.down for i in p.items}
     held = ("image.head.bias", "image.norm.weight")
-    wire = work.down[0].encoded(tensors, {}, held)
+    wire = work.down[0].encode_tensors(tensors, {}, held)
     inputs = work.received(wire)
     assert inputs.keys() == tensors.keys()
     assert all(torch.equal(inputs[name], tensors[name]) == (name in held) for name in tensors)

@@ -110,13 +110,13 @@ def test_a_spec_of_a_tensor() -> None:
 
 @pytest.mark.parametrize(("samples", "batch"), [(100, 8), (5, 5), (1, 1)])
 def test_a_private_batch_is_never_larger_than_the_samples(samples: int, batch: int) -> None:
-    fitted = make_work().fitted(Toy(samples).size)
+    fitted = make_work().limit_batches(Toy(samples).size)
     assert [p.batch for p in fitted.passes] == [batch, batch]
 
 
 def test_a_batch_of_the_server_stays_as_it_is() -> None:
     pass_ = Pass("score-classify", "validation", ("image",), 64, False)
-    assert make_work(passes=(pass_, training_pass())).fitted(Toy(3).size).passes[0].batch == 64
+    assert make_work(passes=(pass_, training_pass())).limit_batches(Toy(3).size).passes[0].batch == 64
 
 
 def test_works_of_one_form_differ_in_scalars_that_are_zero_in_none_or_all() -> None:
@@ -169,11 +169,11 @@ def test_equal_forms_are_one_object_while_somebody_holds_it() -> None:
 
 def test_a_form_is_bound_to_scalars_that_belong_to_it_and_to_no_others() -> None:
     work = make_work(scalars={"lr": 0.1, "pull": 0.0})
-    assert work.form.bound(work.scalars) == work
-    assert work.form.bound({"lr": 0.2, "pull": 0.0}) == replace(work, scalars={"lr": 0.2, "pull": 0.0})
+    assert work.form.bind(work.scalars) == work
+    assert work.form.bind({"lr": 0.2, "pull": 0.0}) == replace(work, scalars={"lr": 0.2, "pull": 0.0})
     for wrong in ({"lr": 0.1, "pull": 1.0}, {"lr": 0.1}, {"lr": 0.0, "pull": 0.0}):
         with pytest.raises(ValueError, match="don't belong to this form"):
-            work.form.bound(wrong)
+            work.form.bind(wrong)
 
 
 def test_a_form_survives_its_text_and_has_no_learning_rate() -> None:
@@ -184,7 +184,7 @@ def test_a_form_survives_its_text_and_has_no_learning_rate() -> None:
 
 def test_a_work_whose_batches_fit_is_the_same_object() -> None:
     work = make_work()
-    assert work.fitted(Toy(10**6).size) is work
+    assert work.limit_batches(Toy(10**6).size) is work
 
 
 def test_scalars_among_the_optimizers_settings_are_moved_beside_the_work() -> None:

@@ -144,7 +144,7 @@ def test_a_batch_norm_needs_more_than_one_sample() -> None:
     description = described(("image", "text"), blocks=1)
     rep = {"hidden": [8], "batch_norm": True, "dropout": 0.0, "dimension": 8}
     towers = {m: {**t, "rep": rep} for m, t in description["towers"].items()}
-    work = make_work(("image", "text"), model={**description, "towers": towers, "joint": {}}).fitted(lambda _: 1)
+    work = make_work(("image", "text"), model={**description, "towers": towers, "joint": {}}).limit_batches(lambda _: 1)
     for told in (lambda: predict(work, Toy(1)), lambda: do(work, Toy(1))):
         with pytest.raises(MethodError, match="a batch of 1; set training.batch to 2 or more"):
             told()

@@ -88,7 +88,8 @@ def _rows(workload: Workload, stage: int | None, kind: str | None) -> list[Clien
     priced = workload.prices.on(fleet.pairs, fleet.throttling)
     found = hardest(
         workload, priced, setup.client_group[clients], fleet.pair_index[clients],
-        setup.budgets(clients), np.asarray(fleet.memory_of_device)[clients], setup.job_budget_mask(clients), stage=stage,
+        setup.budgets(clients), np.asarray(fleet.memory_of_device)[clients], setup.job_budget_mask(clients),
+        stage=stage,
     )  # fmt: skip
     trained, samples = stage_of_works(workload), np.asarray(setup.clients.client_samples)
     costs = {work: at_hardest(setup, workload.demands[work], trained[work])

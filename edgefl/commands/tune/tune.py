@@ -118,8 +118,9 @@ def tune_scenario(
     on_progress("prepare", {"what": f"preparing {scenario.name}"})
     told = _task(scenario, metric, seeds, on_progress)
     made_of = {
-        "scenario": fixed_part(told.base), "search": {each.name: each.canonical_text for each in space}, "metric": told.metric,
-        "trials": trials, "seeds": seeds, "plug-in files": registry.plug_in_files(), "run format": RUN_FORMAT,
+        "scenario": fixed_part(told.base), "search": {each.name: each.canonical_text for each in space},
+        "metric": told.metric, "trials": trials, "seeds": seeds, "plug-in files": registry.plug_in_files(),
+        "run format": RUN_FORMAT,
     }  # fmt: skip
     with ExitStack() as held, quiet():
         if folder is None:

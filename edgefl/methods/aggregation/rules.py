@@ -213,8 +213,8 @@ def shares(
         total = sum(told)
         if len(told) != len(group) or not all(share >= 0 and isfinite(share) for share in told) or not total:
             raise MethodError(
-                f"{_describe_rule(rule)}: shares() of {len(group)} updates returned {told!r:.60}, not a number for each, "
-                "none of them below 0 and one of them above"
+                f"{_describe_rule(rule)}: shares() of {len(group)} updates returned {told!r:.60}, not a number for "
+                "each, none of them below 0 and one of them above"
             )
         for index, share in zip(members, told, strict=True):
             found[index] = len(group) * share / total

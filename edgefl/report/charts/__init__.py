@@ -43,7 +43,8 @@ def charts_of(run: Run, records: Records, most_flights: int = MOST_FLIGHTS) -> l
     if not records.rounds:
         return []
     charts = [eligible(records), fleet(records), memory(records), costs(records), *metrics(records),
-              who_did_what(records, most_flights), stragglers(records), excluded_data_chart(records), served_clients_chart(records)]  # fmt: skip
+              who_did_what(records, most_flights), stragglers(records), excluded_data_chart(records),
+              served_clients_chart(records)]  # fmt: skip
     return [chart for chart in charts if chart is not None]
 
 

@@ -183,8 +183,8 @@ def _lines(axes: Any, panel: Panel) -> None:
                 axes.plot([x[i] for i in chosen], [y[i] for i in chosen], color=series.colour, linestyle="",
                           marker=MARKS[mark % len(MARKS)])  # fmt: skip
         if any(value is not None for value in series.low):
-            axes.fill_between(x, _scale_values(series.low, fy), _scale_values(series.high, fy), color=series.colour, alpha=0.18,
-                              linewidth=0)  # fmt: skip
+            axes.fill_between(x, _scale_values(series.low, fy), _scale_values(series.high, fy), color=series.colour,
+                              alpha=0.18, linewidth=0)  # fmt: skip
     _across(axes, panel, fy)
     axes.margins(y=0.08)
     _label(axes, panel, fx, fy)
@@ -284,8 +284,8 @@ def _name_places(axes: Any, names: Sequence[str]) -> None:
 def _areas(axes: Any, panel: Panel) -> None:
     fx, fy = panel.factors()
     stacked = [series for series in panel.series if series.form is None]
-    axes.stackplot(_scale_values(stacked[0].x, fx), *(_scale_values(series.y, fy) for series in stacked), step="post", linewidth=0,
-                   labels=[s.name for s in stacked], colors=[s.colour for s in stacked])  # fmt: skip
+    axes.stackplot(_scale_values(stacked[0].x, fx), *(_scale_values(series.y, fy) for series in stacked), step="post",
+                   linewidth=0, labels=[s.name for s in stacked], colors=[s.colour for s in stacked])  # fmt: skip
     for series in panel.series:
         x, y = _scale_values(series.x, fx), _scale_values(series.y, fy)
         if series.form == "lines":
@@ -355,8 +355,8 @@ def _spans(axes: Any, panel: Panel) -> None:
             axes.plot(_scale_values(series.x, fx), at, linestyle="", marker=MARKS[series.symbols[0] % len(MARKS)],
                       color=series.colour, label=series.name)  # fmt: skip
         else:
-            axes.barh(at, _scale_values(series.x, fx), left=_scale_values(series.base, fx), height=0.7, color=series.colour,
-                      label=series.name)  # fmt: skip
+            axes.barh(at, _scale_values(series.x, fx), left=_scale_values(series.base, fx), height=0.7,
+                      color=series.colour, label=series.name)  # fmt: skip
     for begun, _ in panel.down:
         axes.axvline(begun / fx, color=QUIET, linestyle=":", linewidth=0.6)
     axes.set_yticks(range(len(place)), list(place))

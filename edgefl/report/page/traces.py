@@ -325,8 +325,8 @@ def _lines(panel: Panel, fx: float, fy: float) -> list[PlotlyTrace]:
 def _areas(panel: Panel, fx: float, fy: float) -> list[PlotlyTrace]:
     data: list[PlotlyTrace] = []
     for series in panel.series:
-        made = PlotlyTrace(type="scatter", x=_scale_values(series.x, fx), y=_scale_values(series.y, fy), name=safe(series.name),
-                     marker={"color": series.colour, "symbol": "square"})  # fmt: skip
+        made = PlotlyTrace(type="scatter", x=_scale_values(series.x, fx), y=_scale_values(series.y, fy),
+                     name=safe(series.name), marker={"color": series.colour, "symbol": "square"})  # fmt: skip
         if series.form == "points":
             made |= {"mode": "markers", "hoverinfo": "skip"}
             made["marker"] |= {"size": 9, "symbol": MARKS[series.symbols[0] % len(MARKS)]}

@@ -153,7 +153,7 @@ def call_of(operator: Any, args: Any, kwargs: Any) -> Call:
 
 @lru_cache(maxsize=8192)
 def _call(operator: Any, args: Any, kwargs: Any) -> Call:
-    """The call with arguments as ``_describe_argument`` has them: writing its text takes longer than finding it here."""
+    """The call with arguments as ``_describe_argument`` has them: its text takes longer to write than to find here."""
     return Call(
         str(operator), _dump_arguments([_plain(value) for value in args], {n: _plain(value) for n, value in kwargs})
     )

@@ -9,7 +9,7 @@ from edgefl.commands.sweep.sweep import AGAINST, frontiers
 from edgefl.records.sweep import CellRow
 from tests.toys.answers import recorded_sweep
 
-SOME = recorded_sweep().costed[0]
+SOME = recorded_sweep().costed_cells[0]
 
 
 def row(label: str, share: float, cost: float, method: str = "fedavg") -> CellRow:

@@ -482,7 +482,7 @@ def test_an_update_of_an_earlier_stage_changes_only_what_trains_now(
     late = [c for c in clients if c["stage"] == 1 and c["round"] > 2 and c["outcome"] == "finished"]
     assert late
     first, second = journal.states[2][0], simulation.state
-    frozen = [a for a in second.tensors if not played.schedule.stages[1].active(a.split("/", 1)[1])]
+    frozen = [a for a in second.tensors if not played.schedule.stages[1].is_active(a.split("/", 1)[1])]
     assert_equal_tensors({a: second.tensors[a] for a in frozen}, {a: first[a] for a in frozen})
     for address in frozen:
         assert second.versions[address] == journal.states[2][1]["versions"][address]
