@@ -3,8 +3,8 @@
 A partition is ``f(labels [n], clients, argument, rng) -> one array of sample positions per client``: every position
 in exactly one array, except under ``overlapping_split``.  A label of -1 marks a sample of no class.  The attribute
 ``reads`` of a partition replaces the labels: "owner" by the clients that the data name, "group" by the groups that are
-held out together.  Such a partition may leave samples out, and so may ``dirichlet-equal``.  Partitions are registered by name
-(entry points ``edgefl.partitions``); a user writes ``{name: argument}``.
+held out together.  Such a partition may leave samples out, and so may ``dirichlet-equal``.  Partitions are registered
+by name (entry points ``edgefl.partitions``); a user writes ``{name: argument}``.
 """
 
 from __future__ import annotations

@@ -216,7 +216,7 @@ def _base_of(tower: TowerDescription, weights: str | None, whole: Any) -> str | 
         blocks = AutoConfig.from_pretrained(folder, local_files_only=True).num_hidden_layers
     except (OSError, ValueError, AttributeError):  # a configuration that isn't transformers'
         return None
-    name = library_part(tower).published(tower) if weights == "minilm" else weights
+    name = library_part(tower).hub_repository(tower) if weights == "minilm" else weights
     return str(name) if blocks == whole.config.num_hidden_layers else None
 
 

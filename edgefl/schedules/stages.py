@@ -48,8 +48,8 @@ class Stage:
     """One stage of a schedule, or one of several parts that a round offers.
 
     A schedule that cuts works in a way of its own derives a stage with further fields and overrides ``restrict_work``,
-    which calls ``super().restrict_work(work)`` first.  So do ``NarrowStage`` of ``heterofl``, ``Ranked`` of ``flexlora``
-    and ``Keeping`` of ``frozen-prefix``, each in the file of its schedule.
+    which calls ``super().restrict_work(work)`` first.  So do ``NarrowStage`` of ``heterofl``, ``Ranked`` of
+    ``flexlora`` and ``Keeping`` of ``frozen-prefix``, each in the file of its schedule.
     """
 
     index: int

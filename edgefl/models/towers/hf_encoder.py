@@ -248,8 +248,8 @@ class HFEncoder:
     parameters).  Poolers and heads are left out; what comes before the blocks is the embedding, with MPNet's table of
     relative positions.  ``pool_tokens`` says what is read of a sample: the first token, or the mean of all, which fits
     SigLIP and Whisper.  ``weights`` is a folder that the library itself reads.  Outputs equal the library's (to 1e-6).
-    It has no gradient checkpointing, and ``frozen-prefix`` needs ``keep: false`` with it.  Whisper's table of positions is
-    trained, unlike the library's.
+    It has no gradient checkpointing, and ``frozen-prefix`` needs ``keep: false`` with it.  Whisper's table of positions
+    is trained, unlike the library's.
     """
 
     Options = HFEncoderOptions
