@@ -90,7 +90,7 @@ def round_of(run: Run, number: int) -> PlayedRound:
 def window_of(run: Run) -> float | None:
     """The seconds between two aggregations of a run whose rounds end by time; None for other policies."""
     policy = policy_of(run)
-    return float(policy.over(0.0)) if policy is not None and policy.by_time else None
+    return float(policy.over(0.0)) if policy is not None and policy.is_time_bound else None
 
 
 def policy_of(run: Run) -> Any:

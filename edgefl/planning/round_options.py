@@ -176,7 +176,7 @@ class RoundOptions(Fields):
         name, policy = self.policy_name, registry.get("round policy", self.policy_name)
         if policy.overlapping and self.over_selection:
             raise ValueError(f"over_selection is only for a synchronous round: {name} doesn't wait for a cohort")
-        if policy.overlapping and self.quorum > 1 and not self.build_policy().by_time:
+        if policy.overlapping and self.quorum > 1 and not self.build_policy().is_time_bound:
             raise ValueError(f"quorum is only for rounds that end by time: a round of {name} ends with an update")
         if self.weighting is not None and not policy.weighted:
             raise ValueError(f"weighting is only for policy: buffered; {name} weighs updates by samples")

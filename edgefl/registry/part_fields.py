@@ -13,7 +13,7 @@ from edgefl.errors import EdgeflError
 
 
 class Fields(BaseModel):
-    """Base class of options: a field that isn't one of theirs is an error, and none can be set later."""
+    """Fields that a scenario may give: another one is an error, and none can be set later."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

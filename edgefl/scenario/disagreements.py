@@ -75,7 +75,7 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
         errors.append(document.error(("round", "quorum"), message))
     if cast(TrainingOptions, parts["training"]).mode == "none" and not registry.get(
         "selection", round_.selection_name
-    ).blind(round_.selection):
+    ).is_blind(round_.selection):
         message = (
             f"{round_.selection_name} selects by losses, but training: none has none; use proxy: samples, or uniform"
         )
