@@ -228,9 +228,9 @@ CASES |= {
 }
 CASES |= {
     f"a policy's {answer}": (
-        part("round policy", "policies.Synchronous", f"def wanted(self, cohort, asked):\n    return {answer}"),
+        part("round policy", "policies.Synchronous", f"def updates_needed(self, cohort, asked):\n    return {answer}"),
         {"round": {"cohort": 2, "policy": "mine"}, **SKIPPED},
-        f"Mine.wanted() (the plug-in plug.py, {{file}}:17) returned {told}, not a whole number of updates, 1 or more",
+        f"Mine.updates_needed() (the plug-in plug.py, {{file}}:17) returned {told}, not a whole number of updates, 1 or more",
     )
     for answer, told in {"'two'": "'two'", "0": "0", "asked / 2": "1.0"}.items()
 }

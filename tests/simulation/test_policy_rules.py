@@ -27,7 +27,7 @@ SECTIONS: dict[str, Any] = {
     "round": {"cohort": 2, "policy": "wrong", "patience": "1 h"},
 }
 COHORT = "updates = yield from server.play_cohort(server.choose())"
-OVERLAPPING = "overlapping = True\ndef wanted(self, cohort, asked):\n    return 2\n"
+OVERLAPPING = "overlapping = True\ndef updates_needed(self, cohort, asked):\n    return 2\n"
 """Of a policy whose clients land one by one."""
 USES = "server.aggregate() takes each update that server.receive() or play_cohort() returned in this round once"
 

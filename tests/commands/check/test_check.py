@@ -99,7 +99,7 @@ class Forgetful(Ready):
 
 @edgefl.register("round policy", "half")
 class Half(Synchronous):
-    def wanted(self, cohort, asked):
+    def updates_needed(self, cohort, asked):
         return -(-asked // 2)
 '''
 
