@@ -84,7 +84,7 @@ def _one_worker() -> Iterator[None]:
     resident, predictor = Resident(), Predictor()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("edgefl.commands.check.check.Predictor", lambda: predictor)
-        patch.setattr("edgefl.commands.check.one_task.ProcessExecutor", resident)
+        patch.setattr("edgefl.commands.check.one_assignment.ProcessExecutor", resident)
         patch.setattr("edgefl.training.executors.ProcessExecutor", resident)
         yield
     resident.close()
@@ -199,7 +199,7 @@ def test_a_run_in_workers_that_was_cut_off_leaves_the_files_of_one_that_was_not(
 
 
 def attack(kind: str) -> dict[str, Any]:
-    return {"failures": {"attack": {"share": "30%", "kind": kind}}}
+    return {"failures": {"attack": {"share": "30%", "name": kind}}}
 
 
 TOWER = {"blocks": 2, "width": 16, "heads": 2}
@@ -303,7 +303,7 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
         for name in ("creamfl", "fedmd")
     ],
     "the attacks `sign-flip` and `scaling` with clients who keep their models": [
-        ({"method": name, "data": PUBLIC, "fleet": attack(kind)}, f"so {kind} changes nothing; write kind: label-flip")
+        ({"method": name, "data": PUBLIC, "fleet": attack(kind)}, f"so {kind} changes nothing; write name: label-flip")
         for name, kind in (("creamfl", "sign-flip"), ("fedmd", "scaling"))
     ],
     "the attack `label-flip` where all clients retrieve": [
@@ -354,7 +354,7 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
                 "aggregation": rule,
                 "data": {"clients": {"image": 2}},
                 "round": {"cohort": 1.0},
-                "fleet": {"failures": {"attack": {"share": 0.5, "kind": "sign-flip"}}},
+                "fleet": {"failures": {"attack": {"share": 0.5, "name": "sign-flip"}}},
             },
             f"{rule} withstands no attacker in rounds of at most 2 updates",
         )

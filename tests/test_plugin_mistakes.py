@@ -19,14 +19,14 @@ from dataclasses import replace
 import numpy as np, torch
 from pydantic import BaseModel
 from torch import nn
-import edgefl, edgefl.work.optimizer.kinds as kinds
+import edgefl, edgefl.work.optimizer.optimizers as kinds
 from edgefl.data.collection import Collection, DataSet
 from edgefl.devices import Availability
 from edgefl.methods import ByUpdate, Method, ServerOptimizer
 from edgefl.schedules import PARTS, Layerwise, Schedule, Stage
 from edgefl.simulation import Selection, policies
 from edgefl.simulation.selection import Chosen
-from edgefl.work import CodecKind, Item, Payload, Wrapper
+from edgefl.work import RegisteredCodec, Item, Payload, Wrapper
 from edgefl.work.metrics import Metric
 """
 SCENARIO = {
@@ -158,7 +158,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "an optimizer that is never made": (
         part(
             "optimizer",
-            "kinds.Optimizer",
+            "optimizers.Optimizer",
             "@classmethod\ndef build(cls, parameters, settings, implementation):\n    pass",
         ),
         {},
@@ -172,7 +172,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "a codec's wire": (
         part(
             "codec",
-            "CodecKind",
+            "RegisteredCodec",
             "def wire(self, shape, dtype):\n    return [1]\n"
             "def encode(self, value, base):\n    pass\n"
             "def decode(self, wire, shape, dtype, base):\n    pass",
@@ -230,7 +230,8 @@ CASES |= {
     f"a policy's {answer}": (
         part("round policy", "policies.Synchronous", f"def updates_needed(self, cohort, asked):\n    return {answer}"),
         {"round": {"cohort": 2, "policy": "mine"}, **SKIPPED},
-        f"Mine.updates_needed() (the plug-in plug.py, {{file}}:17) returned {told}, not a whole number of updates, 1 or more",
+        f"Mine.updates_needed() (the plug-in plug.py, {{file}}:17) returned {told}, "
+        "not a whole number of updates, 1 or more",
     )
     for answer, told in {"'two'": "'two'", "0": "0", "asked / 2": "1.0"}.items()
 }

@@ -33,7 +33,7 @@ from edgefl.planning.setup import Setup
 from edgefl.runs import RunDirectory, environment, read_run
 from edgefl.scenario import load
 from edgefl.simulation import Simulation
-from edgefl.training import TrainingTask
+from edgefl.training import Assignment
 from edgefl.work import Item, Payload, Update, Work
 
 OWN = "own"
@@ -67,7 +67,7 @@ class Adding:
 
     window = 0
 
-    def submit(self, task: TrainingTask) -> Future[Update]:
+    def submit(self, task: Assignment) -> Future[Update]:
         """A future with the report."""
         held: Mapping[str, Tensor] = getattr(task, "tensors", lambda: task.inputs)()
         kept = {name: held[name] + 1 for name in task.work.keep}

@@ -24,8 +24,8 @@ from edgefl.models import quantised
 from edgefl.models.model import Quantiser
 from edgefl.runs import read_run
 from edgefl.scenario import load
+from edgefl.training.assignment import Assignment
 from edgefl.training.node import Node
-from edgefl.training.task import TrainingTask
 from edgefl.work import Work
 
 KINDS: tuple[Quantiser | None, ...] = (None, "nf4", "nf4-double", "int8")
@@ -68,7 +68,7 @@ def metric(run: Path, name: str, to: Quantiser | None) -> float:
     work = Work("text", described, (), scoring.passes, attention=scoring.attention)
     tensors = {n: t.detach() for n, t in (*module.named_parameters(), *module.named_buffers())}
     node = Node(federation_of(scenario, lambda _: None), torch.device("cpu"))
-    return float(node.run_assignment(TrainingTask(work.form, work.scalars, tensors, None, 0)).metrics[name])
+    return float(node.run_assignment(Assignment(work.form, work.scalars, tensors, None, 0)).metrics[name])
 
 
 def main() -> None:

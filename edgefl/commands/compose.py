@@ -352,11 +352,11 @@ def _check_method(scenario: Scenario, method: Method) -> None:
             "non_finite",
         )
     attack = scenario.fleet.failures.attack
-    if attack is not None and _only_sends(attack.kind) and not _averages(method, sent=True):
+    if attack is not None and _only_sends(attack.name) and not _averages(method, sent=True):
         why = "sends no parameters" if _averages(method) else "has no models to average, since clients keep theirs"
         raise scenario.error(
-            ("fleet", "failures", "attack", "kind"),
-            f"{scenario.method_name} {why}, so {attack.kind} changes nothing; write kind: label-flip",
+            ("fleet", "failures", "attack", "name"),
+            f"{scenario.method_name} {why}, so {attack.name} changes nothing; write name: label-flip",
         )
     if method.together and registry.get("round policy", scenario.round.policy_name).at_once:
         raise scenario.error(

@@ -14,7 +14,7 @@ from edgefl.registry.part_fields import Fields
 
 
 class AttackOptions(Fields):
-    """``attack: {share: 20%, kind: sign-flip}``: clients that attack in every round in which they take part.
+    """``attack: {share: 20%, name: sign-flip}``: clients that attack in every round in which they take part.
 
     Every registered attack has these fields, and fields of its own.
     """
@@ -22,16 +22,16 @@ class AttackOptions(Fields):
     share: units.Share = Field(
         description="Share of all clients that attack, rounded to whole clients, but at least one; drawn once by seed."
     )
-    kind: str = Field(
+    name: str = Field(
         description="What they do: send their change with the opposite sign (sign-flip), send it enlarged (scaling), "
         "train on flipped labels (label-flip), or what another registered attack does."
     )
 
 
 def parse_attack(value: Any) -> Any:
-    """The options of the attack that a mapping names as its ``kind``.  Raises UnknownName, ValidationError."""
-    if isinstance(value, Mapping) and isinstance(value.get("kind"), str):
-        options: type[AttackOptions] = registry.get("attack", value["kind"]).Options
+    """The options of the attack that a mapping names as its ``name``.  Raises UnknownName, ValidationError."""
+    if isinstance(value, Mapping) and isinstance(value.get("name"), str):
+        options: type[AttackOptions] = registry.get("attack", value["name"]).Options
         return options.model_validate(dict(value))
     return value
 

@@ -86,9 +86,9 @@ class FailureOptions(Fields):
         default_factory=SlowDownOptions, description="Clients whose computing takes longer."
     )
 
-    attack: (
-        Annotated[SerializeAsAny[AttackOptions], BeforeValidator(parse_attack), OptionsOf("attack", "kind")] | None
-    ) = Field(default=None, description="Clients that attack the training, the same ones in every round; null: none.")
+    attack: Annotated[SerializeAsAny[AttackOptions], BeforeValidator(parse_attack), OptionsOf("attack")] | None = Field(
+        default=None, description="Clients that attack the training, the same ones in every round; null: none."
+    )
 
     @field_validator("slow_down", mode="before")
     @classmethod

@@ -31,8 +31,8 @@ from edgefl.emulation.kernel import enter
 from edgefl.emulation.links import PORT, SERVER
 from edgefl.errors import EdgeflError, text_of
 from edgefl.machine.microbenchmarks import CPU, calibrate_here, small_layers, threads_of
-from edgefl.training import Node, TrainingTask
-from edgefl.training.task import serialise
+from edgefl.training import Assignment, Node
+from edgefl.training.assignment import serialise
 from edgefl.training.worker import open_node
 from edgefl.work import NO_METER, Form
 from edgefl.work.packed import buffer_bytes
@@ -145,14 +145,14 @@ class _Client:
         self._pipe, self._stream, self._node = pipe, stream, node
         self._held: dict[str, Tensor] = {}
 
-    def _run(self, task: TrainingTask) -> Update:
-        """Run a task, with new memory for its update: what a node keeps for the next one would count in its peak."""
-        size = buffer_bytes(task.form.up)
-        return self._node.run_assignment(task, None if size is None else torch.empty(size, dtype=torch.uint8))
+    def _run(self, assignment: Assignment) -> Update:
+        """Run an assignment, with new memory for its update: what a node keeps for the next would count in its peak."""
+        size = buffer_bytes(assignment.form.up)
+        return self._node.run_assignment(assignment, None if size is None else torch.empty(size, dtype=torch.uint8))
 
-    def _compute_round(self, task: TrainingTask) -> tuple[Update, list[bytes]]:
-        """What a round computes: the task's report, and its payloads as they are sent."""
-        report = self._run(task)
+    def _compute_round(self, assignment: Assignment) -> tuple[Update, list[bytes]]:
+        """What a round computes: the assignment's report, and its payloads as they are sent."""
+        report = self._run(assignment)
         return report, [serialise(tensors) for tensors in report.payloads.values() if tensors]
 
     def calibrate(self, seconds: float, body: list[bytes]) -> tuple[ClientReply, bytes]:
@@ -170,15 +170,15 @@ class _Client:
     def time_work(self, form: str, facts: dict[str, Any], body: list[bytes]) -> tuple[ClientReply, bytes]:
         """Train a work after a pause, as in a round; the wall seconds."""
         # new files, whose pages are touched for the first time as those of a download
-        task = TrainingTask.from_data(facts, Form.decode(form), mapped_tensors(lambda file: file.write(body.pop())))
+        assignment = Assignment.from_data(facts, Form.decode(form), mapped_tensors(lambda file: file.write(body.pop())))
         time.sleep(PAUSE)
         began = time.monotonic()
-        self._compute_round(task)
+        self._compute_round(assignment)
         return {"seconds": time.monotonic() - began}, b""
 
     def prepare(self, form: str, facts: dict[str, Any], body: list[bytes]) -> tuple[ClientReply, bytes]:
         """Train a work once outside all clocks, so that what is made at a first use is there."""
-        self._run(TrainingTask.from_data(facts, Form.decode(form), mapped_tensors(lambda file: file.write(body.pop()))))
+        self._run(Assignment.from_data(facts, Form.decode(form), mapped_tensors(lambda file: file.write(body.pop()))))
         return {}, b""
 
     def train(
@@ -208,7 +208,7 @@ class _Client:
         names = {name for p in decoded.down for item in p.items for name in p.wire(item)} | set(decoded.keep)
         inputs = {name: tensor for name, tensor in self._held.items() if name in names}
         cpu = time.process_time()
-        report, uploads = self._compute_round(TrainingTask.from_data(facts, decoded, inputs))
+        report, uploads = self._compute_round(Assignment.from_data(facts, decoded, inputs))
         computed, spent = time.monotonic(), time.process_time() - cpu
         if uploads:
             time.sleep(latency)

@@ -29,8 +29,8 @@ from edgefl.emulation.links import UNLIMITED, EmulatedNetwork, Rates, client_of
 from edgefl.emulation.traffic import CrossTraffic
 from edgefl.errors import EmulationError
 from edgefl.planning.planner import Plan
-from edgefl.training import Inline, TrainingTask
-from edgefl.training.task import deserialise, serialise
+from edgefl.training import Assignment, Inline
+from edgefl.training.assignment import deserialise, serialise
 from edgefl.work.update import Update
 
 START_SECONDS = 300.0
@@ -93,7 +93,7 @@ class _Running:
 
 
 class Emulator:
-    """Clients as processes of this machine; an executor of a simulation, whose clients' tasks wait for ``fly``.
+    """Clients as processes of this machine; an executor of a simulation, whose clients' assignments wait for ``fly``.
 
     Works of the server run in this process.  A context manager that removes everything that it has made.  Raises
     EmulationError if the kernel refuses a part of it, or a client can't open its data.
@@ -110,7 +110,7 @@ class Emulator:
         background: tuple[int, float] = (0, inf),
     ):
         self._inline = Inline(federation, "cpu")
-        self._tasks: dict[int, tuple[TrainingTask, Future[Update]]] = {}
+        self._assignments: dict[int, tuple[Assignment, Future[Update]]] = {}
         self._running: dict[int, _Running] = {}
         self._journal = MachineJournal()
         self._traffic: CrossTraffic | None = None
@@ -194,12 +194,12 @@ class Emulator:
 
     # as an executor -------------------------------------------------------------------------------------------------
 
-    def submit(self, task: TrainingTask) -> Future[Update]:
+    def submit(self, assignment: Assignment) -> Future[Update]:
         """Run a work of the server; keep a client's until it flies."""
-        if task.client is None:
-            return self._inline.submit(task)
+        if assignment.client is None:
+            return self._inline.submit(assignment)
         future: Future[Update] = Future()
-        self._tasks[task.client] = task, future
+        self._assignments[assignment.client] = assignment, future
         return future
 
     # clients --------------------------------------------------------------------------------------------------------
@@ -220,46 +220,48 @@ class Emulator:
         """The process of a client."""
         return self._running[client].process
 
-    def time_works(self, orders: Mapping[int, tuple[str, TrainingTask]]) -> dict[int, float]:
+    def time_works(self, orders: Mapping[int, tuple[str, Assignment]]) -> dict[int, float]:
         """Wall seconds in which each client's process trains its work once under its quota; all begin together.
 
-        An order is the work's key and its task.
+        An order is the work's key and its assignment.
         """
-        for client, (key, task) in orders.items():
-            self._prepare(self._running[client], key, task)
-        for client, (_, task) in orders.items():
-            send_message(self._running[client].pipe, {"do": "time_work", **_order(task)}, serialise(task.tensors()))
+        for client, (key, assignment) in orders.items():
+            self._prepare(self._running[client], key, assignment)
+        for client, (_, assignment) in orders.items():
+            send_message(
+                self._running[client].pipe, {"do": "time_work", **_order(assignment)}, serialise(assignment.tensors())
+            )
         return {client: float(self._answer(self._running[client])[0]["seconds"]) for client in orders}
 
     def fly(self, plans: Mapping[int, Plan], deadline: float = inf) -> dict[int, EmulatedRound]:
-        """Play the round of these clients at the same time; their tasks have been submitted.
+        """Play the round of these clients at the same time; their assignments have been submitted.
 
         After ``deadline`` seconds the server gives up those whose update isn't there; they take part no more, and
         neither do those whose process has ended.
         """
-        tasks = {client: self._tasks.pop(client) for client in plans}
+        assignments = {client: self._assignments.pop(client) for client in plans}
         there = {client: plan for client, plan in plans.items() if self._running[client].process.is_alive()}
         for client, plan in there.items():
-            self._prepare(self._running[client], plan.key, tasks[client][0])
+            self._prepare(self._running[client], plan.key, assignments[client][0])
         flown = {client: EmulatedRound(client, 0.0, 0.0, 0.0, 0, 0, ended_in="start") for client in plans}
         for client in plans.keys() - there.keys():
-            tasks[client][1].cancel()
+            assignments[client][1].cancel()
         start = threading.Barrier(max(len(there), 1))
         with ThreadPoolExecutor(max(len(there), 1)) as pool:
             flights = {
-                client: pool.submit(self._fly, self._running[client], plan, *tasks[client], start, deadline)
+                client: pool.submit(self._fly, self._running[client], plan, *assignments[client], start, deadline)
                 for client, plan in there.items()
             }
             return flown | {client: flight.result() for client, flight in flights.items()}
 
-    def _prepare(self, running: _Running, key: str, task: TrainingTask) -> None:
+    def _prepare(self, running: _Running, key: str, assignment: Assignment) -> None:
         """Let a client train a work once before its first round with it, at the full speed of this machine."""
         if key in running.prepared:
             return
         running.prepared.add(key)
         running.limits.processor(inf)
         try:
-            send_message(running.pipe, {"do": "prepare", **_order(task)}, serialise(task.tensors()))
+            send_message(running.pipe, {"do": "prepare", **_order(assignment)}, serialise(assignment.tensors()))
             self._answer(running)
         except (EOFError, OSError):
             running.process.join()  # the round finds that it has ended
@@ -270,7 +272,7 @@ class Emulator:
         self,
         running: _Running,
         plan: Plan,
-        task: TrainingTask,
+        assignment: Assignment,
         future: Future[Update],
         start: threading.Barrier,
         deadline: float,
@@ -278,18 +280,18 @@ class Emulator:
         machine, stream = running.machine, running.stream
         assert stream is not None
         sent = {item.name for payload in plan.down for item in payload.items}
-        inputs = task.tensors()
+        inputs = assignment.tensors()
         downloads = [
             serialise({item.name: inputs[item.name] for item in payload.items})
             for payload in plan.down
             if payload.items
         ]
         own = {name: tensor for name, tensor in inputs.items() if name not in sent}
-        new = {name: tensor for name, tensor in own.items() if name not in running.held or name in task.form.keep}
+        new = {name: tensor for name, tensor in own.items() if name not in running.held or name in assignment.form.keep}
         sums = {name: checksum(tensor) for name, tensor in own.items() if name not in new}
-        up = [payload for payload in task.form.up if payload.items]
+        up = [payload for payload in assignment.form.up if payload.items]
         order: ClientOrder = {
-            "do": "train", **_order(task), "payloads": len(downloads), "check": sums,
+            "do": "train", **_order(assignment), "payloads": len(downloads), "check": sums,
             "latency": machine.latency_seconds,
         }  # fmt: skip
         before = self.network.link_counters(running.number)
@@ -312,7 +314,7 @@ class Emulator:
             future.cancel()
             return self._abandon_client(running, receiver, began, sum(map(len, downloads)), error)
         running.held |= sent | new.keys()
-        future.set_result(_update(answer["facts"], task, arrived, kept))
+        future.set_result(_update(answer["facts"], assignment, arrived, kept))
         counted = self.network.link_counters(running.number)
         downloaded = times["downloaded"] if downloads else began
         return EmulatedRound(
@@ -358,16 +360,16 @@ class Emulator:
         return answer, body
 
 
-def _order(task: TrainingTask) -> ClientOrder:
-    """A task without its tensors, as an order says it; what a client kept travels with them."""
-    return {"form": task.form.encode(), "facts": {**task.to_data(), "metered": False, "kept": None}}
+def _order(assignment: Assignment) -> ClientOrder:
+    """An assignment without its tensors, as an order says it; what a client kept travels with them."""
+    return {"form": assignment.form.encode(), "facts": {**assignment.to_data(), "metered": False, "kept": None}}
 
 
-def _update(facts: Mapping[str, Any], task: TrainingTask, arrived: Sequence[bytearray], kept: bytes) -> Update:
+def _update(facts: Mapping[str, Any], assignment: Assignment, arrived: Sequence[bytearray], kept: bytes) -> Update:
     """The report of a client from its facts, its payloads and what it keeps."""
     tensors: dict[str, Tensor] = {f"kept/{name}": tensor for name, tensor in deserialise(kept).items()}
-    names = [payload.name for payload in task.form.up if payload.items]
+    names = [payload.name for payload in assignment.form.up if payload.items]
     for name, body in zip(names, arrived, strict=True):
         index = facts["payloads"].index(name)
         tensors |= {f"{index}/{item}": tensor for item, tensor in deserialise(bytes(body)).items()}
-    return Update.from_data(facts, task.work, task.client, tensors)
+    return Update.from_data(facts, assignment.work, assignment.client, tensors)

@@ -134,7 +134,7 @@ _CONVERTERS = {
     "tower": "edgefl.models.plain:tower_of",
     "aggregation": "edgefl.methods.aggregation.rules:rule_of",
     "metric": "edgefl.work.metrics:metric_of",
-    "optimizer": "edgefl.work.optimizer.kinds:optimizer_of",
+    "optimizer": "edgefl.work.optimizer.optimizers:optimizer_of",
 }
 """Functions of a name and the registered object that return the part, by noun.  They raise TypeError for a misfit."""
 

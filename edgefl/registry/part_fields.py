@@ -60,10 +60,10 @@ class NamesOf:
 
 
 class OptionsOf:
-    """Annotates a field that holds the fields of a part of this noun, with its name under ``key``."""
+    """Annotates a field that holds the fields of a part of this noun, with its name."""
 
-    def __init__(self, noun: str, key: str):
-        self.noun, self.key = noun, key
+    def __init__(self, noun: str):
+        self.noun = noun
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> JsonSchemaValue:
         forms = []
@@ -74,5 +74,5 @@ class OptionsOf:
                 )
             except EdgeflError:  # the plug-in can't be imported: its name alone
                 form = {"type": "object", "properties": {}}
-            forms.append({**form, "properties": {**form["properties"], self.key: {"const": name}}})
+            forms.append({**form, "properties": {**form["properties"], "name": {"const": name}}})
         return {"anyOf": forms}

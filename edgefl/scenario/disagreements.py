@@ -192,12 +192,12 @@ def _attack_errors(document: Document, data: DataOptions, fleet: FleetOptions) -
     """Attackers who change labels where no client trains with labels."""
     attack = fleet.failures.attack
     present = [kind for kind, count in data.clients.items() if count]
-    if attack is None or not registry.get("attack", attack.kind).labels:
+    if attack is None or not registry.get("attack", attack.name).labels:
         return []
     if any(data.like_of(kind) == "classify" for kind in present):
         return []
-    message = f"{attack.kind} changes nothing, since {' and '.join(present)} clients retrieve, which needs no labels"
-    return [document.error(("fleet", "failures", "attack", "kind"), message)]
+    message = f"{attack.name} changes nothing, since {' and '.join(present)} clients retrieve, which needs no labels"
+    return [document.error(("fleet", "failures", "attack", "name"), message)]
 
 
 def _rate_errors(

@@ -119,7 +119,7 @@ SECTIONS: dict[str, Section] = {
         short="like",
         whole=True,
         words={"relays": "count"},
-        deep={"failures.attack": ("attack", "kind"), "availability.*": ("availability", "")},
+        deep={"failures.attack": ("attack", "name"), "availability.*": ("availability", "")},
     ),
     "round": Section(
         "client selection and the end of a round",

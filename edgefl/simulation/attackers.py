@@ -1,5 +1,5 @@
-"""The run's attackers: what a client's task does for them, their field in the records, and rounds where they are too
-many for the rule."""
+"""The run's attackers: what a client's assignment does for them, their field in the records, and rounds where they are
+too many for the rule."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def attack_of(setup: Setup, client: int, seed: int) -> Attack | None:
     options = setup.fleet.failures.attack
     if options is None or not is_attacker(setup, client):
         return None
-    part = registry.get("attack", options.kind)
+    part = registry.get("attack", options.name)
     made: Attack = part(options, setup.clients.classes_of(setup.kind_of(client)) if part.labels else 0, seed)
     return made
 
@@ -78,5 +78,5 @@ def attack_column(setup: Setup, clients: AnyArray) -> Texts:
     options, attackers = setup.fleet.failures.attack, setup.fleet.attackers
     if options is None or attackers is None or not attackers.any():
         return {}
-    named = orjson.dumps(options.kind)
+    named = orjson.dumps(options.name)
     return {"attack": [named if attacks else b"null" for attacks in np.asarray(attackers)[clients].tolist()]}

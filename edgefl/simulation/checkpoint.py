@@ -94,7 +94,10 @@ def _flights_data(air: InFlight, learning: Learning) -> tuple[dict[str, Any], di
         }  # fmt: skip
         if isinstance(learning, Training):
             started = learning.under_way[flight.client]
-            row |= {"metered": started.task is not None and started.task.metered, "trains": started.task is not None}
+            row |= {
+                "metered": started.assignment is not None and started.assignment.metered,
+                "trains": started.assignment is not None,
+            }
             states[number[id(flight.dispatch.versions)]] = started.state
         rows.append(row)
     return {

@@ -28,7 +28,7 @@ from edgefl.simulation.records import scored_record
 from edgefl.simulation.run_state import SimulationRun
 from edgefl.simulation.server import finite_metrics
 from edgefl.simulation.tally import Tally
-from edgefl.training import TrainingTask
+from edgefl.training import Assignment
 from edgefl.work import Description, Form
 from edgefl.work.update import Update
 
@@ -125,14 +125,14 @@ def _reports(
         inputs, own = wires[start], learning.kept.client_values(client, form.keep) if form.keep else None
         if own is not None:
             inputs = {name: tensor for name, tensor in inputs.items() if name not in own.names}
-        task = TrainingTask(
+        assignment = Assignment(
             scoring.without_keep,  # it is scored only: what it keeps stays as it is
             planner.scalars(scoring, round), inputs, client, seeds.key(setup.seed, "client evaluation", round, client),
             setup.measure == "all" or scoring.key not in metered,
             kept=own, peak=scoring.compute.peak_memory_bytes,
         )  # fmt: skip
         metered.add(scoring.key)
-        waiting.append((client, scoring, learning.executor.submit(task)))
+        waiting.append((client, scoring, learning.executor.submit(assignment)))
         if len(waiting) == WAITING:
             yield oldest()
     while waiting:

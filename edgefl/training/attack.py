@@ -20,13 +20,13 @@ from edgefl.work import Item, Pass, Payload, Source, TensorSpec
 
 @dataclass(frozen=True)
 class Attack:
-    """An attack of a client, ``fleet.failures.attack: {kind: NAME, share: 20%}``.
+    """An attack of a client, ``fleet.failures.attack: {name: NAME, share: 20%}``.
 
     Subclass, give ``Options``, and override ``attacked_change`` for another update, or ``source`` for other data.
     """
 
     Options: ClassVar[type[AttackOptions]] = AttackOptions
-    """Fields of the scenario; a subclass of ``Attack.Options``, which has ``kind`` and ``share``."""
+    """Fields of the scenario; a subclass of ``Attack.Options``, which has ``name`` and ``share``."""
     labels: ClassVar[bool] = False
     """Whether it changes labels, and so needs clients that classify."""
 
@@ -73,7 +73,7 @@ class Attack:
     def from_data(raw: list[Any]) -> Attack:
         """The attack of which ``to_data`` made this; it may have been JSON.  Raises PluginError in a worker."""
         options, classes, seed = raw
-        attack: Attack = build_part("attack", options, classes, seed, key="kind")
+        attack: Attack = build_part("attack", options, classes, seed)
         return attack
 
 
@@ -90,8 +90,8 @@ class _OwnOptions(AttackOptions):
 
     @model_validator(mode="after")
     def _reject_unused_factor(self) -> _OwnOptions:
-        if self.factor is not None and self.kind == "label-flip":
-            raise ValueError(f"factor belongs to kind sign-flip or scaling, not {self.kind}")
+        if self.factor is not None and self.name == "label-flip":
+            raise ValueError(f"factor belongs to sign-flip or scaling, not {self.name}")
         return self
 
 

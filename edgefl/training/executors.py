@@ -1,4 +1,4 @@
-"""Executors run tasks and return futures.  Results don't depend on the executor."""
+"""Executors run assignments and return futures.  Results don't depend on the executor."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from edgefl.data import DataOptions, Federation, pack_federation
 from edgefl.errors import EdgeflError, OutOfHostMemory
 from edgefl.runs.kept import TensorLayout, parts_of
 from edgefl.runs.unfinished import UnfinishedWorks
+from edgefl.training.assignment import Assignment, deserialise, encode
 from edgefl.training.node import Node, free_memory
 from edgefl.training.options import ExecutorOptions
 from edgefl.training.pools import warn
 from edgefl.training.processes import ProcessExecutor
-from edgefl.training.task import TrainingTask, deserialise, encode
 from edgefl.work.torch_device import device_of, keep_freed_memory
 from edgefl.work.update import Update
 
@@ -34,15 +34,15 @@ class Executor(Protocol):
 
     @property
     def window(self) -> int | None:
-        """Tasks that it should have at a time: 0 if ``submit`` runs a task itself, None if it can't say."""
+        """Assignments that it should have at a time: 0 if ``submit`` runs them itself, None if it can't say."""
         ...
 
-    def submit(self, task: TrainingTask) -> Future[Update]:
-        """Start or queue a task.  The future holds its report, or the error that the task raised."""
+    def submit(self, assignment: Assignment) -> Future[Update]:
+        """Start or queue an assignment.  The future holds its report, or the error that the assignment raised."""
         ...
 
     def close(self) -> None:
-        """Stop the executor.  Tasks that haven't begun are cancelled."""
+        """Stop the executor.  Assignments that haven't begun are cancelled."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -64,7 +64,7 @@ class _Closing:
 
 
 class Inline(_Closing):
-    """Runs each task in this process, before ``submit`` returns.
+    """Runs each assignment in this process, before ``submit`` returns.
 
     Raises TrainingError if ``device`` isn't available.
     """
@@ -75,20 +75,20 @@ class Inline(_Closing):
         keep_freed_memory()
         self._node = Node(federation, device_of(device))
 
-    def submit(self, task: TrainingTask) -> Future[Update]:
-        """Run the task and return a completed future with its report or its EdgeflError.
+    def submit(self, assignment: Assignment) -> Future[Update]:
+        """Run the assignment and return a completed future with its report or its EdgeflError.
 
-        A task for which the memory of this machine doesn't suffice runs once more, after everything that can be freed
-        is freed.
+        An assignment for which the memory of this machine doesn't suffice runs once more, after everything that can be
+        freed is freed.
         """
         future: Future[Update] = Future()
         try:
             try:
-                future.set_result(self._node.run_assignment(task))
+                future.set_result(self._node.run_assignment(assignment))
             except OutOfHostMemory as error:
                 warnings.warn(f"{error}; it runs once more", RuntimeWarning, stacklevel=2)
                 free_memory()
-                future.set_result(self._node.run_assignment(task))
+                future.set_result(self._node.run_assignment(assignment))
         except EdgeflError as error:
             future.set_exception(error)
         return future
@@ -97,9 +97,9 @@ class Inline(_Closing):
 class RememberingExecutor(_Closing):
     """The executor of one run, which remembers ``works`` of a long round: a killed run trains none of them again.
 
-    What was written is found by a key of all that decides it: the task's content, its inputs, what its client kept,
-    and ``facts`` (of scenario, code and data).  So it doesn't matter from which checkpoint the run goes on.  A client's
-    measurements of the host are those of the first time.  ``executor`` stays open when this is closed.
+    What was written is found by a key of all that decides it: the assignment's content, its inputs, what its client
+    kept, and ``facts`` (of scenario, code and data).  So it doesn't matter from which checkpoint the run goes on.  A
+    client's measurements of the host are those of the first time.  ``executor`` stays open when this is closed.
     """
 
     def __init__(self, executor: Executor, works: UnfinishedWorks, facts: Callable[[], Mapping[str, object]]):
@@ -112,51 +112,51 @@ class RememberingExecutor(_Closing):
         """As the executor's own."""
         return self._executor.window
 
-    def submit(self, task: TrainingTask) -> Future[Update]:
-        """Submit the task, unless what it gave is remembered: then return a completed future."""
-        if self._works.may_find() and (update := self._find_update(task)) is not None:
+    def submit(self, assignment: Assignment) -> Future[Update]:
+        """Submit the assignment, unless what it gave is remembered: then return a completed future."""
+        if self._works.may_find() and (update := self._find_update(assignment)) is not None:
             known: Future[Update] = Future()
             known.set_result(update)
             return known
-        future = self._executor.submit(task)
-        future.add_done_callback(partial(self._remember, task))  # before others, who may give what it keeps away
+        future = self._executor.submit(assignment)
+        future.add_done_callback(partial(self._remember, assignment))  # before others, who may give what it keeps away
         return future
 
-    def _find_update(self, task: TrainingTask) -> Update | None:
-        path = self._works.find(self._key(task))
+    def _find_update(self, assignment: Assignment) -> Update | None:
+        path = self._works.find(self._key(assignment))
         if path is None:
             return None
         try:
             head, _, body = self._works.read(path).partition(b"\n")
-            return Update.from_data(json.loads(head), task.work, task.client, deserialise(body))
+            return Update.from_data(json.loads(head), assignment.work, assignment.client, deserialise(body))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
             warn(f"{path} is damaged, and its client trains again: {error}")
             return None
 
-    def _remember(self, task: TrainingTask, training: Future[Update]) -> None:
+    def _remember(self, assignment: Assignment, training: Future[Update]) -> None:
         if not self._works.is_due() or training.cancelled() or training.exception() is not None:
             return
         update = training.result()
 
         def content() -> tuple[str, bytes]:
             head, body = encode(update)
-            return self._key(task), head.encode() + b"\n" + body
+            return self._key(assignment), head.encode() + b"\n" + body
 
         try:
-            self._works.write(task.client, sum(tensor.nbytes for tensor in update.tensors().values()), content)
+            self._works.write(assignment.client, sum(tensor.nbytes for tensor in update.tensors().values()), content)
         except OSError as error:
             warn(f"can't write what clients of a long round trained, so a killed run trains them again: {error}")
 
-    def _key(self, task: TrainingTask) -> str:
-        """A digest of all that decides what a task gives; not of where its tensors lie, nor of how it is run."""
-        tasks = (task, *task.others)
-        bare = replace(task, kept=None, others=tuple(replace(each, kept=None) for each in task.others))
+    def _key(self, assignment: Assignment) -> str:
+        """A digest of all that decides what an assignment gives; not of where its tensors lie, nor of how it is run."""
+        assignments = (assignment, *assignment.others)
+        bare = replace(assignment, kept=None, others=tuple(replace(each, kept=None) for each in assignment.others))
         inputs, digest = self._inputs
-        if inputs is not task.inputs:
-            digest = _digest(task.inputs)
-            self._inputs = task.inputs, digest
-        kept = [None if each.kept is None else _digest(each.kept.tensors()) for each in tasks]
-        content = json.dumps([self._run, task.form.key, bare.to_data(), digest, kept], sort_keys=True)
+        if inputs is not assignment.inputs:
+            digest = _digest(assignment.inputs)
+            self._inputs = assignment.inputs, digest
+        kept = [None if each.kept is None else _digest(each.kept.tensors()) for each in assignments]
+        content = json.dumps([self._run, assignment.form.key, bare.to_data(), digest, kept], sort_keys=True)
         return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
     @cached_property

@@ -1,4 +1,4 @@
-"""``Node`` runs tasks on one device, one after the other."""
+"""``Node`` runs assignments on one device, one after the other."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from edgefl import models, registry, seeds
 from edgefl.errors import EdgeflError, OutOfHostMemory, TrainingError
+from edgefl.training.assignment import Assignment
 from edgefl.training.summed import Adder
-from edgefl.training.task import TrainingTask
 from edgefl.work import CUDA_ROUNDING, NO_METER, SERVER, AllocatorPeak, Meter, Pass, Source, Update, Work, run
 from edgefl.work.meter.allocator_peak import is_profiling
 from edgefl.work.packed import Buffers, buffer_bytes
@@ -46,9 +46,9 @@ def free_memory() -> None:
 
 
 class Node:
-    """Runs tasks sequentially on one device.  Modules are reused between tasks with the same model description.
+    """Runs assignments sequentially on one device.  Modules are reused where the model's description is the same.
 
-    With ``one_module`` only the last one is kept, so that a task finds the memory that was predicted for it.
+    With ``one_module`` only the last one is kept, so that an assignment finds the memory that was predicted for it.
     """
 
     def __init__(self, sources: Sources, device: torch.device, *, one_module: bool = False):
@@ -58,51 +58,51 @@ class Node:
         self._adder = Adder(self._buffers.take)
         warm(device)
 
-    def _module(self, task: TrainingTask, inputs: Mapping[str, Tensor]) -> nn.Module:
-        key = task.form.model_key
+    def _module(self, assignment: Assignment, inputs: Mapping[str, Tensor]) -> nn.Module:
+        key = assignment.form.model_key
         module, names = self._modules.get(key, (None, frozenset()))
         # a reused module must not keep parameters or buffers of another client that the inputs don't replace
-        # (test_task.py shows what the next client would get)
+        # (test_assignment.py shows what the next client would get)
         if module is None or names - inputs.keys():
             if self._one_module:
                 self._modules.clear()
                 module = None
-            with seeding_torch(seeds.key(task.seed, "module"), self.device):
-                module = models.build(task.form.model).to(self.device)
+            with seeding_torch(seeds.key(assignment.seed, "module"), self.device):
+                module = models.build(assignment.form.model).to(self.device)
             self._modules[key] = module, frozenset(module.state_dict())
         return module
 
-    def run_assignment(self, task: TrainingTask, buffer: Tensor | None = None) -> Update:
-        """Run a task.  Its payloads are put into ``buffer``, if that is given; see ``edgefl.work.run``.
+    def run_assignment(self, assignment: Assignment, buffer: Tensor | None = None) -> Update:
+        """Run an assignment.  Its payloads are put into ``buffer``, if that is given; see ``edgefl.work.run``.
 
         Raises TrainingError, which names the client or the server, if the work fails, OutOfHostMemory if the memory of
         this machine doesn't suffice.
         """
-        if task.sum is not None:
-            return self._adder.run_and_add(task, self.run_assignment)
+        if assignment.sum is not None:
+            return self._adder.run_and_add(assignment, self.run_assignment)
         started = time.perf_counter()
-        source = self.sources.server() if task.client is None else self.sources.client(task.client)
-        with self._failing(task), threads(1):  # with two, ten steps of a transformer layer give other bits
-            work, inputs = task.work, task.form.starting_tensors(task.tensors())
-            module = self._module(task, inputs)
-            meter = Meter(CUDA_ROUNDING if self.device.type == "cuda" else 1) if task.metered else NO_METER
-            watch = self._watch(work, module, inputs) if task.metered else None
+        source = self.sources.server() if assignment.client is None else self.sources.client(assignment.client)
+        with self._failing(assignment), threads(1):  # with two, ten steps of a transformer layer give other bits
+            work, inputs = assignment.work, assignment.form.starting_tensors(assignment.tensors())
+            module = self._module(assignment, inputs)
+            meter = Meter(CUDA_ROUNDING if self.device.type == "cuda" else 1) if assignment.metered else NO_METER
+            watch = self._watch(work, module, inputs) if assignment.metered else None
             sent = None
-            if task.attack is not None:
-                source, sent = task.attack.source(source), task.attack.attacked_upload
+            if assignment.attack is not None:
+                source, sent = assignment.attack.source(source), assignment.attack.attacked_upload
             data: Source = _Lapped(source, watch) if watch else source
-            if buffer is None and task.attack is None and (size := buffer_bytes(work.up)) is not None:
+            if buffer is None and assignment.attack is None and (size := buffer_bytes(work.up)) is not None:
                 buffer = self._buffers.take(size)
             update = run(
                 work, inputs, data, module=module, device=self.device,
-                seed=task.seed, meter=meter, sent=sent, watch=watch, buffer=buffer,
+                seed=assignment.seed, meter=meter, sent=sent, watch=watch, buffer=buffer,
             )  # fmt: skip
-        client, peak = SERVER if task.client is None else task.client, watch.bytes if watch else None
-        return replace(update, client=client, seed=task.seed, peak_memory_bytes=peak, host=_host(started))
+        client, peak = SERVER if assignment.client is None else assignment.client, watch.bytes if watch else None
+        return replace(update, client=client, seed=assignment.seed, peak_memory_bytes=peak, host=_host(started))
 
     @contextmanager
-    def _failing(self, task: TrainingTask) -> Iterator[None]:
-        """Name the client or the server in the error of a task that fails."""
+    def _failing(self, assignment: Assignment) -> Iterator[None]:
+        """Name the client or the server in the error of an assignment that fails."""
         try:
             yield
         except registry.PASSED:
@@ -111,7 +111,7 @@ class Node:
             self._modules.clear()  # a failed work may leave its module in an undefined state
             if isinstance(error, EdgeflError):
                 raise
-            raise _failure(task, error) from error
+            raise _failure(assignment, error) from error
 
     def _watch(self, work: Work, module: nn.Module, inputs: Mapping[str, Tensor]) -> AllocatorPeak | None:
         """The watch on the allocator for a work; None while another profiler is running."""
@@ -147,10 +147,10 @@ class _Lapped:
             del owned  # else it is in memory while the source makes the next, and the peak counts both
 
 
-def _host(started: float, tasks: int = 1) -> HostFigures:
-    """Figures of the host for each of the ``tasks`` that began at ``started``."""
+def _host(started: float, assignments: int = 1) -> HostFigures:
+    """Figures of the host for each of the ``assignments`` that began at ``started``."""
     rss = _process(os.getpid()).memory_info().rss
-    return {"wall_seconds": (time.perf_counter() - started) / tasks, "rss_bytes": rss, "process": os.getpid()}
+    return {"wall_seconds": (time.perf_counter() - started) / assignments, "rss_bytes": rss, "process": os.getpid()}
 
 
 @cache
@@ -158,17 +158,17 @@ def _process(pid: int) -> psutil.Process:
     return psutil.Process(pid)
 
 
-def _failure(task: TrainingTask, error: BaseException) -> EdgeflError:
-    """The error of a task whose work failed."""
-    clients = [t.client for t in (task, *task.others)]
+def _failure(assignment: Assignment, error: BaseException) -> EdgeflError:
+    """The error of an assignment whose work failed."""
+    clients = [t.client for t in (assignment, *assignment.others)]
     node = "the server" if clients == [None] else f"client {clients[0]}"
     if len(clients) > 1:
         node = f"clients {', '.join(map(str, clients))}"
     if is_out_of_memory(error):
         return OutOfHostMemory(
-            f"the memory of this machine doesn't suffice for the work of kind {task.form.kind!r} of {node}"
+            f"the memory of this machine doesn't suffice for the work of kind {assignment.form.kind!r} of {node}"
         )
-    return TrainingError(f"the work of kind {task.form.kind!r} failed on {node}: {_describe_error(error)}")
+    return TrainingError(f"the work of kind {assignment.form.kind!r} failed on {node}: {_describe_error(error)}")
 
 
 def _describe_error(error: BaseException) -> str:

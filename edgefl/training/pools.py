@@ -1,4 +1,4 @@
-"""Worker processes on GPUs: one process for each place, and each task to a place that holds it."""
+"""Worker processes on GPUs: one process for each place, and each assignment to a place that holds it."""
 
 from __future__ import annotations
 

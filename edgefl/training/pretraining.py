@@ -29,8 +29,8 @@ from edgefl.models.model import ModelDescription
 from edgefl.registry.part_fields import Fields
 from edgefl.runs.checkpoints import write_tensors
 from edgefl.runs.durable import replace_file
+from edgefl.training.assignment import Assignment
 from edgefl.training.node import Node
-from edgefl.training.task import TrainingTask
 from edgefl.work import Item, Pass, Payload, TensorSpec, Work, digest
 
 Part = Literal["embedding", "blocks", "norm"]
@@ -320,7 +320,7 @@ class Pretraining:
         for epoch, work in enumerate(works):
             self.on_message(f"pre-training the {modality} tower: epoch {epoch + 1} of {count}")
             seed = seeds.key(self.seed, "pre-training", epoch)
-            report = node.run_assignment(TrainingTask(work.form, work.scalars, values, None, seed, metered=True))
+            report = node.run_assignment(Assignment(work.form, work.scalars, values, None, seed, metered=True))
             values = dict(report.payloads["model"])
             losses.append(report.loss)
             assert report.trace is not None
@@ -357,7 +357,7 @@ class Pretraining:
         scoring = Work(
             "pretrain", work.model, (), (Pass("score-classify", data, (modality,), 100, False, {}),), work.down
         )
-        return node.run_assignment(TrainingTask(scoring.form, scoring.scalars, values, None, 0)).metrics["accuracy"]
+        return node.run_assignment(Assignment(scoring.form, scoring.scalars, values, None, 0)).metrics["accuracy"]
 
     def _works(self, modality: str, options: TowerPretraining) -> list[Work]:
         """One work per epoch over the public samples; the works differ in the learning rate only."""

@@ -1,7 +1,7 @@
-"""Worker processes that run tasks, and what happens when the host fails them.
+"""Worker processes that run assignments, and what happens when the host fails them.
 
-Results don't depend on the host: a task that a worker couldn't finish, because the memory of this machine ran out or
-because it hung, runs again in new workers, of which there are fewer each time, and in the end alone.
+Results don't depend on the host: an assignment that a worker couldn't finish, because the memory of this machine ran
+out or because it hung, runs again in new workers, of which there are fewer each time, and in the end alone.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from edgefl.data import DataOptions
 from edgefl.errors import OutOfHostMemory, TrainingError
 from edgefl.plain_data import to_data
 from edgefl.runs.kept import StoredTensors, TensorLayout
+from edgefl.training.assignment import Assignment, deserialise
 from edgefl.training.packing import DeviceMemory, DeviceShare
 from edgefl.training.pools import PATIENCE, Packing, Pools, end, how_ended, processes_of, stop, warn
 from edgefl.training.shared import MOST_LENT, Slot, Slots, has_shared_memory
-from edgefl.training.task import TrainingTask, deserialise
 from edgefl.training.worker import Answer, do_nothing, in_one_piece, run_assignment, start
 from edgefl.work import Form
 from edgefl.work.packed import buffer_bytes
@@ -40,38 +40,38 @@ from edgefl.work.torch_device import device_of
 from edgefl.work.update import Update
 
 QUEUED_PER_WORKER = 3
-"""Tasks for each worker that are handed to the pool, those that run included; the others wait as they are.  One
+"""Assignments for each worker that are handed to the pool, those that run included; the others wait as they are.  One
 runs, and two are ready while this process is busy; more would hold more copies of tensors."""
 LARGE, LARGE_PER_WORKER = 16 << 20, 2
 """Bytes of an update beyond which only so many are handed on, as each has memory for its report.  The
 bytes are a choice, not measured: one with a large update takes long, and so fewer need to be ready."""
 LOOKS_PER_TIMEOUT = 20
-"""How often per timeout the watch looks whether tasks still end: it is late by at most a twentieth of the timeout."""
+"""How often per timeout the watch looks whether assignments end: it is late by a twentieth of the timeout at most."""
 
 
 class _Cancellable(Future[Update]):
-    """Future of a task, which can be cancelled while the task is queued."""
+    """Future of an assignment, which can be cancelled while the assignment is queued."""
 
-    entry: _PoolTask | None = None
+    entry: _PoolAssignment | None = None
 
     def cancel(self) -> bool:
         inner = self.entry.inner if self.entry is not None else None
         return inner.cancel() if inner is not None else super().cancel()
 
     def follow(self) -> None:
-        """Become cancelled, as the task in the pool was."""
+        """Become cancelled, as the assignment in the pool was."""
         super().cancel()
 
 
 @dataclass(eq=False)
-class _PoolTask:
-    """A task that hasn't ended, the future of its report, its future in the pool, and whether its memory ran out.
+class _PoolAssignment:
+    """An unfinished assignment, the future of its report, its future in the pool, and whether its memory ran out.
 
     ``shared`` are the slots of its inputs, of its report, and of what describes inputs and form, if they don't travel
     through a pipe.
     """
 
-    task: TrainingTask
+    assignment: Assignment
     future: _Cancellable
     inner: Future[Answer] | None = None
     out_of_memory: bool = False
@@ -79,22 +79,23 @@ class _PoolTask:
 
     @property
     def name(self) -> str:
-        node = "the server" if self.task.client is None else f"client {self.task.client}"
-        return f"the work of kind {self.task.form.kind!r} of {node}"
+        node = "the server" if self.assignment.client is None else f"client {self.assignment.client}"
+        return f"the work of kind {self.assignment.form.kind!r} of {node}"
 
 
 class ProcessExecutor:
-    """Runs tasks in worker processes, which open the data themselves; a context manager that closes itself.
+    """Runs assignments in worker processes, which open the data themselves; a context manager that closes itself.
 
     Works and tensors are sent as JSON and safetensors.  A script that uses this executor needs
     ``if __name__ == "__main__"`` (``start_method``).  Raises TrainingError if ``device`` isn't available.
 
-    If a worker dies, runs out of memory, or no task ends within ``timeout`` seconds while some run, the unfinished
-    tasks run again with half as many workers, then one after the other.  A task that fails alone too gets a
-    TrainingError, which names it.
+    If a worker dies, runs out of memory, or no assignment ends within ``timeout`` seconds while some run, the
+    unfinished assignments run again with half as many workers, then one after the other.  An assignment that fails
+    alone too gets a TrainingError, which names it.
 
-    On GPUs workers are packed by predicted peak memory (``packing``), and a task goes to a worker whose place holds it.
-    ``memories`` are these devices' bytes, asked for if they aren't given; given for a CPU they only route tasks.
+    On GPUs workers are packed by predicted peak memory (``packing``), and an assignment goes to a worker whose place
+    holds it. ``memories`` are these devices' bytes, asked for if they aren't given; given for a CPU they only route
+    assignments.
     """
 
     def __init__(
@@ -124,8 +125,8 @@ class ProcessExecutor:
         self._forms: WeakKeyDictionary[Form, Slot] = WeakKeyDictionary()
         self.window = QUEUED_PER_WORKER * workers
         self._slots = Slots(max(MOST_LENT, self.window + workers))
-        self._entries: list[_PoolTask] = []
-        self._waiting: deque[_PoolTask] = deque()
+        self._entries: list[_PoolAssignment] = []
+        self._waiting: deque[_PoolAssignment] = deque()
         self._closing, self._tried_alone = False, False
         self._ended = time.monotonic()
         self._pool = Pools((), self._begin) if packed else self._new_pool()
@@ -147,7 +148,7 @@ class ProcessExecutor:
     def expect(self, peaks: Mapping[str, int]) -> None:
         """Pack workers for works of these predicted peaks, named for an error, and start them; nothing on CPUs.
 
-        Called while no task is under way.  Later works with larger peaks make the workers be packed anew.  Raises
+        Called while no assignment is under way.  Later works with larger peaks make the workers be packed anew.  Raises
         TrainingError, with exit code 2, if a work fits no device.
         """
         with self._lock:
@@ -159,13 +160,13 @@ class ProcessExecutor:
                 assert isinstance(self._pool, Pools)
                 self._pool.warm(do_nothing)
 
-    def submit(self, task: TrainingTask) -> Future[Update]:
-        """Queue the task for a worker and return the future of its report.
+    def submit(self, assignment: Assignment) -> Future[Update]:
+        """Queue the assignment for a worker and return the future of its report.
 
-        The future raises TrainingError if the task fails, or if this machine can't run it even alone.
+        The future raises TrainingError if the assignment fails, or if this machine can't run it even alone.
         """
         future = _Cancellable()
-        entry = future.entry = _PoolTask(task, future)
+        entry = future.entry = _PoolAssignment(assignment, future)
         with self._lock:
             if not self._entries:
                 self._ended = time.monotonic()
@@ -175,7 +176,7 @@ class ProcessExecutor:
         return future
 
     def close(self, patience: float = PATIENCE) -> None:
-        """Cancel queued tasks and end the workers; those still busy after so many seconds are killed."""
+        """Cancel queued assignments and end the workers; those still busy after so many seconds are killed."""
         with self._lock:
             self._closing = True
             self._over.set()
@@ -193,7 +194,7 @@ class ProcessExecutor:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(0.0 if kind is not None and issubclass(kind, KeyboardInterrupt) else PATIENCE)
 
-    # tasks and workers ----------------------------------------------------------------------------------------------
+    # assignments and workers ----------------------------------------------------------------------------------
 
     def _new_pool(self) -> ProcessPoolExecutor | Pools:
         return Pools(self._packing.places(self._workers), self._begin) if self._packing else self._begin()
@@ -205,7 +206,7 @@ class ProcessExecutor:
         return ProcessPoolExecutor(count, started, initializer=start, initargs=(*self._arguments, *where))
 
     def _pack(self, peaks: Iterable[int]) -> bool:
-        """Pack workers for these works too, while none has a task; False if one fits nowhere.  Under the lock."""
+        """Pack workers for these works too, while all are idle; False if one fits nowhere.  Under the lock."""
         places = self._packing.places(self._workers, peaks) if self._packing else ()
         if places and isinstance(self._pool, Pools) and places != self._pool.places:
             stop(self._pool)  # what they have of the GPU is needed
@@ -213,18 +214,18 @@ class ProcessExecutor:
         return bool(places)
 
     def _feed(self) -> None:
-        """Hand waiting tasks to the pool, as many as keep the workers busy: a task for the pool is a copy of its
-        tensors.  Called under the lock."""
+        """Hand waiting assignments to the pool, as many as keep the workers busy: an assignment for the pool is a copy
+        of its tensors.  Called under the lock."""
         while self._waiting:
-            task = self._waiting[0].task
-            large = (buffer_bytes(task.form.up) or 0) > LARGE
+            assignment = self._waiting[0].assignment
+            large = (buffer_bytes(assignment.form.up) or 0) > LARGE
             most = (LARGE_PER_WORKER if large else QUEUED_PER_WORKER) * self._workers
             if len(self._entries) - len(self._waiting) >= most:
                 return
-            fits = not isinstance(self._pool, Pools) or self._pool.holds(task.peak)
+            fits = not isinstance(self._pool, Pools) or self._pool.holds(assignment.peak)
             if not fits and len(self._entries) > len(self._waiting):
                 return  # workers are packed anew once those under way have ended
-            fits = fits or self._pack([task.peak or 0])
+            fits = fits or self._pack([assignment.peak or 0])
             entry = self._waiting.popleft()
             if entry.future.cancelled():
                 self._remove(entry)
@@ -234,13 +235,13 @@ class ProcessExecutor:
                 self._remove(entry)
                 with suppress(InvalidStateError):
                     assert self._packing is not None
-                    entry.future.set_exception(TrainingError(self._packing.refusal(entry.name, task.peak or 0)))
+                    entry.future.set_exception(TrainingError(self._packing.refusal(entry.name, assignment.peak or 0)))
 
-    def _queue(self, entry: _PoolTask) -> None:
-        """Hand a task to the pool; called under the lock."""
+    def _queue(self, entry: _PoolAssignment) -> None:
+        """Hand an assignment to the pool; called under the lock."""
         pool = self._pool
         try:
-            submit = partial(pool.submit, peak=entry.task.peak) if isinstance(pool, Pools) else pool.submit
+            submit = partial(pool.submit, peak=entry.assignment.peak) if isinstance(pool, Pools) else pool.submit
             entry.inner = submit(run_assignment, *self._call_arguments(entry))
         except BrokenProcessPool:
             self._recover(pool, how_ended(pool))
@@ -250,13 +251,17 @@ class ProcessExecutor:
             return
         entry.inner.add_done_callback(lambda inner: self._handle_end(entry, inner, pool))
 
-    def _call_arguments(self, entry: _PoolTask) -> tuple[Any, ...]:
-        """What a worker gets of a task: inputs lie in a slot, which tasks with the same inputs share."""
-        task = entry.task
+    def _call_arguments(self, entry: _PoolAssignment) -> tuple[Any, ...]:
+        """What a worker gets of an assignment: inputs lie in a slot, which assignments with the same inputs share."""
+        assignment = entry.assignment
         if not has_shared_memory():
-            return task.encode()
+            return assignment.encode()
         # what a client kept lies in a file, or else travels with the inputs
-        given = task.inputs if task.kept is None or isinstance(task.kept, StoredTensors) else task.tensors()
+        given = (
+            assignment.inputs
+            if assignment.kept is None or isinstance(assignment.kept, StoredTensors)
+            else assignment.tensors()
+        )
         try:
             if id(given) not in self._inputs:  # the entry holds ``given``, so that its id stays its own
                 used = {other.shared[0] for other in self._entries if other.shared}
@@ -264,23 +269,23 @@ class ProcessExecutor:
                 self._inputs = {key: known for key, known in self._inputs.items() if known[1] in used}
                 slot = unused[-1] if unused else Slot()  # one that has memory already is written faster
                 self._inputs[id(given)] = given, slot, _text_slot(json.dumps(to_data(slot.write(given))))
-            form = self._forms.get(task.form)
+            form = self._forms.get(assignment.form)
             if form is None:
-                form = self._forms[task.form] = _text_slot(task.form.encode())
+                form = self._forms[assignment.form] = _text_slot(assignment.form.encode())
         except OSError as error:
             raise OutOfHostMemory(f"the memory of this machine doesn't hold the inputs of {entry.name}") from error
         _, inputs, where = self._inputs[id(given)]
-        slot = self._slots.take(reused=in_one_piece(task) is not None)
+        slot = self._slots.take(reused=in_one_piece(assignment) is not None)
         entry.shared = inputs, slot, where, form
         return (
-            (task.form.key, form.path),
-            task.to_data(),
+            (assignment.form.key, form.path),
+            assignment.to_data(),
             (where.number, where.path),
             (slot.number if slot.reused else None, slot.path),
         )
 
-    def _handle_end(self, entry: _PoolTask, inner: Future[Answer], pool: ProcessPoolExecutor | Pools) -> None:
-        """Pass a task's report on, or its error; recover where the host failed it."""
+    def _handle_end(self, entry: _PoolAssignment, inner: Future[Answer], pool: ProcessPoolExecutor | Pools) -> None:
+        """Pass an assignment's report on, or its error; recover where the host failed it."""
         if inner.cancelled():
             if inner is entry.inner:
                 self._remove(entry)
@@ -295,14 +300,14 @@ class ProcessExecutor:
             self._pass_on(entry, inner, pool)
 
     def _pass_on(
-        self, entry: _PoolTask, inner: Future[Answer], pool: ProcessPoolExecutor | Pools, reason: str = ""
+        self, entry: _PoolAssignment, inner: Future[Answer], pool: ProcessPoolExecutor | Pools, reason: str = ""
     ) -> None:
-        """The same for a task that wasn't cancelled; ``reason`` says how the workers of a broken pool ended."""
+        """The same for an assignment that wasn't cancelled; ``reason`` says how the workers of a broken pool ended."""
         error = inner.exception()
         if isinstance(error, BrokenProcessPool | OutOfHostMemory) and not self._closing:
             with self._lock:
                 if pool is not self._pool:
-                    return  # another task's failure came first, and this one is queued again
+                    return  # another assignment's failure came first, and this one is queued again
                 if isinstance(error, OutOfHostMemory):
                     entry.out_of_memory, reason = True, str(error)
                     end(processes_of(pool))
@@ -314,16 +319,16 @@ class ProcessExecutor:
                 self._give_back(entry)
                 entry.future.set_exception(error)
             else:
-                (head, body), task = inner.result(), entry.task
+                (head, body), assignment = inner.result(), entry.assignment
                 tensors = _tensors(entry, self._slots, body)
-                entry.future.set_result(Update.from_data(json.loads(head), task.work, task.client, tensors))
+                entry.future.set_result(Update.from_data(json.loads(head), assignment.work, assignment.client, tensors))
         entry.future.entry = entry.inner = entry.shared = (
-            None  # tensors of the task and of its report, which refer to each other
+            None  # tensors of the assignment and of its report, which refer to each other
         )
         self._next()
 
-    def _give_back(self, entry: _PoolTask) -> None:
-        """Free the slot of a task that no worker runs and that has no report."""
+    def _give_back(self, entry: _PoolAssignment) -> None:
+        """Free the slot of an assignment that no worker runs and that has no report."""
         if entry.shared is not None:
             self._slots.back(entry.shared[1])
 
@@ -332,18 +337,18 @@ class ProcessExecutor:
             if not self._closing:
                 self._feed()
 
-    def _remove(self, entry: _PoolTask) -> None:
+    def _remove(self, entry: _PoolAssignment) -> None:
         with self._lock:
             self._ended = time.monotonic()
             if entry in self._entries:
                 self._entries.remove(entry)
 
     def _recover(self, pool: ProcessPoolExecutor | Pools, reason: str) -> None:
-        """Run all unfinished tasks again in a new pool with fewer workers; called under the lock."""
+        """Run all unfinished assignments again in a new pool with fewer workers; called under the lock."""
         if self._pool is not pool or self._closing:
-            return  # another task's failure has done it
+            return  # another assignment's failure has done it
         unfinished = list(self._entries)
-        if self._workers == 1 and self._tried_alone:  # alone: no other task took the memory
+        if self._workers == 1 and self._tried_alone:  # alone: no other assignment took the memory
             self._give_up(reason)
             return
         self._tried_alone = self._workers == 1
@@ -356,12 +361,12 @@ class ProcessExecutor:
         self._pool = self._new_pool()
         self._ended = time.monotonic()
         pool.shutdown(wait=False, cancel_futures=True)
-        warn(f"{reason}; {len(unfinished)} unfinished tasks run again {how}")
+        warn(f"{reason}; {len(unfinished)} unfinished assignments run again {how}")
         self._waiting = deque(unfinished)
         self._feed()
 
     def _give_up(self, reason: str) -> None:
-        """Fail all unfinished tasks; a single worker runs them in order, so that the first is the one that failed."""
+        """Fail all unfinished assignments; a single worker runs them in order, so that the first has failed."""
         unfinished, self._entries, self._waiting = self._entries, [], deque()
         for entry in unfinished:
             failed = next((other for other in unfinished if other.out_of_memory), unfinished[0])
@@ -376,23 +381,23 @@ class ProcessExecutor:
     # workers that hang ----------------------------------------------------------------------------------------------
 
     def _watch(self, timeout: float) -> None:
-        """End the workers if no task has ended for ``timeout`` seconds."""
+        """End the workers if no assignment has ended for ``timeout`` seconds."""
         while not self._over.wait(timeout / LOOKS_PER_TIMEOUT):
             with self._lock:
                 hangs = bool(self._entries) and time.monotonic() - self._ended > timeout
                 if hangs:
                     pool = self._pool
                     end(processes_of(pool))
-                    self._recover(pool, f"no task ended within {timeout:g} s (executor.timeout)")
+                    self._recover(pool, f"no assignment ended within {timeout:g} s (executor.timeout)")
 
 
-def _tensors(entry: _PoolTask, slots: Slots, body: bytes | TensorLayout | None) -> Mapping[str, Tensor] | Tensor:
+def _tensors(entry: _PoolAssignment, slots: Slots, body: bytes | TensorLayout | None) -> Mapping[str, Tensor] | Tensor:
     """The tensors of a worker's answer, whose slot is one of ``slots``."""
     if isinstance(body, bytes):
         return deserialise(body)
     assert entry.shared is not None
     if body is None:
-        return slots.bytes(entry.shared[1], buffer_bytes(entry.task.form.up) or 0)
+        return slots.bytes(entry.shared[1], buffer_bytes(entry.assignment.form.up) or 0)
     return entry.shared[1].read_tensors(body)
 
 

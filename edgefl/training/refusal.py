@@ -22,8 +22,8 @@ WRONG_SHAPE, WRONG_DTYPE, NOT_FINITE = "wrong shape", "wrong dtype", "not finite
 def why_refused(work: Description, report: Update, seed: int, *, keep_non_finite: bool) -> str | None:
     """The reason for which the server refuses a report of ``work``; None if it accepts it.
 
-    ``seed`` is that of the client's task: a report with another one answers another task (``replayed``).  Missing
-    tensors are ``truncated``, tensors that the work doesn't send ``oversized``.
+    ``seed`` is that of the client's assignment: a report with another one answers another assignment (``replayed``).
+    Missing tensors are ``truncated``, tensors that the work doesn't send ``oversized``.
     """
     if report.seed != seed:
         return REPLAYED

@@ -26,7 +26,7 @@ long."""
 MOST_LENT = 12
 """Slots that come back when no report refers to them: each is an open file, of which a process may have a thousand.
 
-A choice: an executor has more where it hands more tasks on, one for each."""
+A choice: an executor has more where it hands more assignments on, one for each."""
 MOST_ROOMS = 256
 """Slots of its parent that a worker keeps mapped: as many as the parent has for 64 workers, four each.  With more
 some are mapped again, which takes as long as writing into them."""
@@ -121,7 +121,7 @@ def room(number: int | None, path: str, size: int) -> Tensor:
 def _new_room(path: str, size: int) -> Tensor:
     descriptor = os.open(path, os.O_RDWR)
     try:
-        # a slot never shrinks: a worker may have mapped more of it, for the report of another task
+        # a slot never shrinks: a worker may have mapped more of it, for the report of another assignment
         if size > os.fstat(descriptor).st_size:  # without memory there is an error here, not a signal at a write
             os.posix_fallocate(descriptor, 0, size)
     finally:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
-from edgefl.training.task import TrainingTask
+from edgefl.training.assignment import Assignment
 from edgefl.work.sums import SharedSum
 from edgefl.work.update import Update
 
@@ -16,20 +16,20 @@ from edgefl.work.update import Update
 class Submits(Protocol):
     """An executor, as far as it is needed here."""
 
-    def submit(self, task: TrainingTask) -> Future[Update]:
-        """Start or queue a task."""
+    def submit(self, assignment: Assignment) -> Future[Update]:
+        """Start or queue an assignment."""
         ...
 
 
-def submit_together(executor: Submits, tasks: Sequence[TrainingTask], rule: SharedSum) -> list[Future[Update]]:
-    """Have tasks added up by a rule where they train; returns a future for each report.
+def submit_together(executor: Submits, assignments: Sequence[Assignment], rule: SharedSum) -> list[Future[Update]]:
+    """Have assignments added up by a rule where they train; returns a future for each report.
 
     The first report has the sums.
 
     Cancelling all of them cancels the training if it hasn't begun.
     """
-    futures = [_Together() for _ in tasks]
-    inner = executor.submit(replace(tasks[0], others=tuple(tasks[1:]), sum=rule))
+    futures = [_Together() for _ in assignments]
+    inner = executor.submit(replace(assignments[0], others=tuple(assignments[1:]), sum=rule))
     for future in futures:
         future.mates, future.inner = futures, inner
     inner.add_done_callback(lambda done: _divide(done, futures))

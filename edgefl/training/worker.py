@@ -1,4 +1,4 @@
-"""What a worker process of ``Processes`` does: it opens the data once, and runs tasks."""
+"""What a worker process of ``Processes`` does: it opens the data once, and runs assignments."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from edgefl.data import Cargo, DataOptions, open_federation, unpack_federation
 from edgefl.errors import OutOfHostMemory, TrainingError, text_of
 from edgefl.plain_data import from_data
 from edgefl.runs.kept import StoredTensors, TensorLayout
+from edgefl.training.assignment import Assignment, encode
 from edgefl.training.node import Node
 from edgefl.training.shared import room, write_to_slot
-from edgefl.training.task import TrainingTask, encode
 from edgefl.work import Form
 from edgefl.work.packed import buffer_bytes
 from edgefl.work.torch_device import device_of, keep_freed_memory
@@ -39,7 +39,7 @@ Without either its payloads lie in the slot, as its work says.
 
 _node: Node | None = None
 _why_not: str = ""
-"""Why this worker couldn't load plug-ins or open its data; its tasks say so."""
+"""Why this worker couldn't load plug-ins or open its data; its assignments say so."""
 
 
 def start(
@@ -53,7 +53,7 @@ def start(
     device: str,
     fraction: float | None = None,
 ) -> None:
-    """Begin a worker: load plug-ins and open the data.  What fails is said by its tasks.
+    """Begin a worker: load plug-ins and open the data.  What fails is said by its assignments.
 
     ``fraction`` is the share of a GPU's memory that this worker may reserve, beside others.
     """
@@ -111,35 +111,35 @@ def run_assignment(
     inputs: tuple[int, str] | None = None,
     slot: tuple[int | None, str] = (0, ""),
 ) -> Answer:
-    """Run a task: encoded, or the key of its form and the path of the slot that describes it, its facts, the slot that
-    says where its inputs lie, and the slot for its report."""
+    """Run an assignment: encoded, or the key of its form and the path of the slot that describes it, its facts, the
+    slot that says where its inputs lie, and the slot for its report."""
     if _node is None:
         raise TrainingError(f"a worker process couldn't open the data or load plug-ins: {_why_not}")
     if inputs is None:
         assert isinstance(form, str)
-        return encode(_node.run_assignment(TrainingTask.decode(form, body)))
+        return encode(_node.run_assignment(Assignment.decode(form, body)))
     assert not isinstance(form, str)
-    task = TrainingTask.from_data(body, _form(*form), _inputs(*inputs))
-    size = in_one_piece(task)
+    assignment = Assignment.from_data(body, _form(*form), _inputs(*inputs))
+    size = in_one_piece(assignment)
     try:
         buffer = None if size is None else room(*slot, size)
     except OSError as error:
-        raise _no_room(task) from error
-    report = _node.run_assignment(task, buffer)
+        raise _no_room(assignment) from error
+    report = _node.run_assignment(assignment, buffer)
     try:
         layout = None if buffer is not None else write_to_slot(slot[1], report.tensors())
     except OSError as error:
-        raise _no_room(task) from error
+        raise _no_room(assignment) from error
     return json.dumps(report.to_data()), layout
 
 
-def in_one_piece(task: TrainingTask) -> int | None:
-    """Bytes of the slot for a task's report if nothing but its payloads lies there, as its work says; else None."""
-    return None if task.form.keep or task.attack or task.others else buffer_bytes(task.form.up)
+def in_one_piece(assignment: Assignment) -> int | None:
+    """Bytes of the slot for an update if nothing but its payloads lies there, as its work says; else None."""
+    return None if assignment.form.keep or assignment.attack or assignment.others else buffer_bytes(assignment.form.up)
 
 
-def _no_room(task: TrainingTask) -> OutOfHostMemory:
-    return OutOfHostMemory(f"the memory of this machine doesn't hold the report of client {task.client}")
+def _no_room(assignment: Assignment) -> OutOfHostMemory:
+    return OutOfHostMemory(f"the memory of this machine doesn't hold the report of client {assignment.client}")
 
 
 @lru_cache(MOST_FORMS)
@@ -149,5 +149,5 @@ def _form(key: str, path: str) -> Form:
 
 @lru_cache(1)
 def _inputs(number: int, path: str) -> Mapping[str, Tensor]:
-    """Inputs that many tasks of a round share.  Works read them, and never write into them."""
+    """Inputs that many assignments of a round share.  Works read them, and never write into them."""
     return from_data(StoredTensors, json.loads(Path(path).read_text(encoding="utf-8"))).tensors()

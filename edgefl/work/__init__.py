@@ -1,6 +1,6 @@
 """Work: what a node does in a round, as data, and the one interpreter that runs it."""
 
-from edgefl.work.codecs import Codec, CodecKind
+from edgefl.work.codecs import Codec, RegisteredCodec
 from edgefl.work.description import (
     Address,
     Description,
@@ -39,7 +39,7 @@ from edgefl.work.update import SERVER, Update
 
 __all__ = [
     "CUDA_ROUNDING", "FINISH", "METERED", "PARTS", "START", "UPDATE", "Address", "AllocatorPeak", "Call", "Codec",
-    "CodecKind", "Context", "Description", "Edit", "Form", "LiveCall", "Inside", "Item", "LiveMoment", "Meter",
+    "RegisteredCodec", "Context", "Description", "Edit", "Form", "LiveCall", "Inside", "Item", "LiveMoment", "Meter",
     "NO_METER", "NoMeter", "Pass", "Payload", "SERVER", "Scalars", "Source", "Step", "StepCost", "TensorSpec",
     "Timeline", "StepTrace", "Update", "Work", "Wrapper", "digest", "distinct", "execute", "intern_form",
     "metered_steps", "run", "serialised_bytes",

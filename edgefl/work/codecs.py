@@ -50,7 +50,7 @@ Specs = Mapping[str, tuple[Shape, str]]
 """Shape and dtype of each wire tensor of a tensor, by what is added to its name."""
 
 
-class CodecKind(ABC):
+class RegisteredCodec(ABC):
     """A registered codec: how one float tensor of more than one element travels.
 
     ``Payload.codec`` names it, with its arguments.  Wire tensors are named by what is added to the tensor's name, such
@@ -91,7 +91,7 @@ class CodecKind(ABC):
         """The tensor, from its wire tensors and the same ``base``."""
 
 
-class CompressedCodec(CodecKind):
+class CompressedCodec(RegisteredCodec):
     """A narrower dtype, the largest changes only, or both."""
 
     class Options(Fields):
@@ -228,12 +228,12 @@ class Codec:
         return cls(fields.pop("dtype"), fields)
 
     @cached_property
-    def kind(self) -> CodecKind:
+    def kind(self) -> RegisteredCodec:
         """The registered codec with these arguments, made once, because every tensor asks for it.
 
         Raises UnknownName and PluginError.
         """
-        kind: CodecKind = build_part("codec", {**self.args, "dtype": self.name}, key="dtype")
+        kind: RegisteredCodec = build_part("codec", {**self.args, "dtype": self.name}, key="dtype")
         return kind
 
     def applies(self, name: str, shape: Shape, dtype: str) -> bool:

@@ -13,7 +13,7 @@ from edgefl.errors import MethodError
 from edgefl.work.description import Edit, Work
 
 
-class EditKind(Protocol):
+class RegisteredEdit(Protocol):
     """Interface of a registered edit.
 
     Its life in a work: ``restrict`` where a schedule cuts the work, before anything runs; ``apply`` after the model has
@@ -47,7 +47,7 @@ class EditKind(Protocol):
         ...
 
 
-class UploadingEdit(EditKind, Protocol):
+class UploadingEdit(RegisteredEdit, Protocol):
     """An edit that owns part of what goes up: tensors that are gone after ``fold``, such as an adapter's.
 
     They have items of their own in ``down`` and ``up``, with a first value in ``Method.initial``.  Under the address

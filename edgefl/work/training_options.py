@@ -21,8 +21,8 @@ from pydantic import (
 from edgefl import registry
 from edgefl.registry.part_fields import Fields
 from edgefl.work.description import OptimizerSettings, Scalar
-from edgefl.work.optimizer.kinds import Optimizer, parse_optimizer
 from edgefl.work.optimizer.learning_rates import Rate, check_key, rate_settings, scale_rate
+from edgefl.work.optimizer.optimizers import Optimizer, parse_optimizer
 from edgefl.work.optimizer.rate_schedules import Constant, RateSchedule, parse_rate_schedule
 
 _OPTIMIZER = WithJsonSchema(

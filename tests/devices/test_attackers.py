@@ -17,7 +17,7 @@ from edgefl.work import Item, Payload
 
 
 def attack(share: float | str, kind: str = "sign-flip", **more: object) -> AttackOptions:
-    options: AttackOptions = parse_attack({"share": share, "kind": kind, **more})
+    options: AttackOptions = parse_attack({"share": share, "name": kind, **more})
     return options
 
 
@@ -41,7 +41,7 @@ def test_the_seed_decides_and_a_larger_share_only_adds_attackers():
 
 def test_a_fleet_has_them_and_fails_as_without_them():
     plain = FleetOptions.model_validate({"failures": {"upload": "20%"}})
-    hostile = FleetOptions.model_validate({"failures": {"upload": "20%", "attack": {"share": 0.2, "kind": "scaling"}}})
+    hostile = FleetOptions.model_validate({"failures": {"upload": "20%", "attack": {"share": 0.2, "name": "scaling"}}})
     assert Fleet.draw(plain, 50, 1).attackers is None
     drawn = Fleet.draw(hostile, 50, 1)
     assert drawn.attackers is not None and drawn.attackers.sum() == 10
@@ -59,20 +59,20 @@ def test_factors_and_their_defaults():
     ]
     payload = Payload("model", (Item("w", (2,), "float32", "k/w"),))
     value, base = {"w": torch.tensor([3.0, 0.0])}, {"w": torch.tensor([1.0, 2.0])}
-    sent = [registry.get("attack", options.kind)(options).sent(payload, value, base)["w"].tolist() for options in given]
+    sent = [registry.get("attack", options.name)(options).sent(payload, value, base)["w"].tolist() for options in given]
     assert sent == [[-1, 4], [-5, 8], [21, -18], [2, 1], [3, 0]]
 
 
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ({"share": 0.1, "kind": "label-flip", "factor": 2}, "factor belongs to kind sign-flip or scaling"),
-        ({"share": 1.1, "kind": "scaling"}, "between 0 and 1"),
-        ({"share": 0.1, "kind": "scaling", "factor": 0}, "greater than 0"),
-        ({"share": 0.1, "kind": "scaling", "factor": float("inf")}, "finite"),
+        ({"share": 0.1, "name": "label-flip", "factor": 2}, "factor belongs to sign-flip or scaling"),
+        ({"share": 1.1, "name": "scaling"}, "between 0 and 1"),
+        ({"share": 0.1, "name": "scaling", "factor": 0}, "greater than 0"),
+        ({"share": 0.1, "name": "scaling", "factor": float("inf")}, "finite"),
         ({"share": 0.1}, "Field required"),
-        ({"kind": "scaling"}, "Field required"),
-        ({"share": 0.1, "kind": "scaling", "rounds": 3}, "Extra inputs"),
+        ({"name": "scaling"}, "Field required"),
+        ({"share": 0.1, "name": "scaling", "rounds": 3}, "Extra inputs"),
     ],
 )
 def test_what_a_person_is_told(written, said):
@@ -83,10 +83,10 @@ def test_what_a_person_is_told(written, said):
 
 def test_an_unknown_attack_is_told_with_the_nearest():
     with pytest.raises(UnknownName, match="unknown attack 'sign-flop'; did you mean 'sign-flip'"):
-        FleetOptions.model_validate({"failures": {"attack": {"share": 0.1, "kind": "sign-flop"}}})
+        FleetOptions.model_validate({"failures": {"attack": {"share": 0.1, "name": "sign-flop"}}})
 
 
 def test_options_round_trip_through_json():
-    options = FailureOptions.model_validate({"attack": {"share": "10%", "kind": "scaling", "factor": 4}})
+    options = FailureOptions.model_validate({"attack": {"share": "10%", "name": "scaling", "factor": 4}})
     assert FailureOptions.model_validate(json.loads(options.model_dump_json())) == options
     assert FailureOptions.model_validate({"attack": None}) == FailureOptions()

@@ -25,8 +25,8 @@ from edgefl.errors import EdgeflError, MethodError, PluginError
 from edgefl.registry.registered import PARTS
 from edgefl.scenario import load
 from edgefl.simulation import Simulation
-from edgefl.training import Inline, TrainingTask
-from edgefl.work import Codec, CodecKind, Item, Payload, Work
+from edgefl.training import Assignment, Inline
+from edgefl.work import Codec, Item, Payload, RegisteredCodec, Work
 from edgefl.work.update import Update
 
 pytestmark = pytest.mark.usefixtures("mylab")
@@ -74,7 +74,7 @@ class Weighed(Inline):
         self.tensors: dict[int, int] = {}
         self.works: dict[int, Work] = {}
 
-    def submit(self, task: TrainingTask) -> Future[Update]:
+    def submit(self, task: Assignment) -> Future[Update]:
         future = super().submit(task)
         if task.client is not None:
             payloads = future.result().payloads
@@ -107,7 +107,7 @@ def test_what_is_sent_and_trained_is_the_same_in_workers(mylab: Path, tmp_path: 
 
 
 def test_a_codec_that_sends_something_else_than_it_said_is_named() -> None:
-    class Liar(CodecKind):
+    class Liar(RegisteredCodec):
         def wire(self, shape: Any, dtype: str) -> Any:
             return {":half": (shape, "float16")}
 
@@ -125,7 +125,7 @@ def test_a_codec_that_sends_something_else_than_it_said_is_named() -> None:
     with pytest.raises(MethodError, match=r"'liar'.* decodes 'w' as float64 \[4\], not float32 \[4\]"):
         Codec("liar").decode("w", (4,), torch.float32, {"w:half": torch.ones(4, dtype=torch.float16)}, None)
     with pytest.raises(PluginError, match="has no needs_base, applies, wire, encode, decode"):
-        edgefl.register("codec", "odd")(type("Odd", (), {"Options": CodecKind.Options}))
+        edgefl.register("codec", "odd")(type("Odd", (), {"Options": RegisteredCodec.Options}))
 
 
 def test_its_fields_are_checked_and_it_stays_out_of_what_it_cannot_do(mylab: Path) -> None:
@@ -141,7 +141,9 @@ def test_its_fields_are_checked_and_it_stays_out_of_what_it_cannot_do(mylab: Pat
     assert load(base).to_data()["payload"] == {"down": "float32", "up": {"dtype": "signs", "scale": "mean"}}
     assert load(base, ["payload={up: signs, down: signs}"]).to_data()["payload"] == {"down": "signs", "up": "signs"}
     part = registry.get("codec", "signs")
-    edgefl.register("codec", "changes")(type("Changes", (part,), {"needs_base": True, "Options": CodecKind.Options}))
+    edgefl.register("codec", "changes")(
+        type("Changes", (part,), {"needs_base": True, "Options": RegisteredCodec.Options})
+    )
     with pytest.raises(EdgeflError, match="payload.down: codec changes is only for up"):
         load(base, ["payload={down: changes}"])
     # fit tries no other codec in its place

@@ -133,7 +133,7 @@ def change_by_hand(setup: Any, client: int) -> dict[str, torch.Tensor]:
 
 def test_a_change_sent_back_moves_the_mean_as_by_hand(tmp_path: Path) -> None:
     """Of four clients of 24 samples one sends -3 times its change: the mean of d1, d2, d3 and -3 d4."""
-    attack = {"kind": "three-back", "share": "25%"}
+    attack = {"name": "three-back", "share": "25%"}
     run = edgefl.run(scenario(fleet={"failures": {"attack": attack}}), output=tmp_path / "run")
     rows = run.records("clients")
     assert [row["samples"] for row in rows] == [24] * 4 and [r["attack"] for r in rows].count("three-back") == 1
@@ -152,19 +152,19 @@ def test_a_change_sent_back_moves_the_mean_as_by_hand(tmp_path: Path) -> None:
 
 def test_what_is_wrong_with_an_attack_is_told(tiny: Callable[..., dict[str, Any]]) -> None:
     for attack, told in (
-        ({"kind": "three-bak", "share": 0.5}, "attack.kind: unknown attack 'three-bak'; did you mean 'three-back'"),
-        ({"kind": "three-back", "share": 0.5, "time": 2}, "attack.time: unknown key 'time'; did you mean 'times'"),
-        ({"kind": "three-back", "share": 0.5, "times": -1}, "attack.times: must be greater than 0, not -1"),
-        ({"kind": "three-back"}, "attack.share: is missing"),
-        ({"share": 0.5}, "attack.kind: is missing"),
+        ({"name": "three-bak", "share": 0.5}, "attack.name: unknown attack 'three-bak'; did you mean 'three-back'"),
+        ({"name": "three-back", "share": 0.5, "time": 2}, "attack.time: unknown key 'time'; did you mean 'times'"),
+        ({"name": "three-back", "share": 0.5, "times": -1}, "attack.times: must be greater than 0, not -1"),
+        ({"name": "three-back"}, "attack.share: is missing"),
+        ({"share": 0.5}, "attack.name: is missing"),
     ):
         with pytest.raises(ScenarioError) as caught:
             load(scenario(fleet={"failures": {"attack": attack}}))
         assert told in str(caught.value)
     data = {"source": "glyphs", "clients": {"image": 2, "text": 2, "image-text": 2}, "public": 20}
-    with pytest.raises(ScenarioError, match="three-back changes nothing; write kind: label-flip"):
+    with pytest.raises(ScenarioError, match="three-back changes nothing; write name: label-flip"):
         compose(
-            load(tiny(data=data, method="fedmd", fleet={"failures": {"attack": {"kind": "three-back", "share": 1}}}))
+            load(tiny(data=data, method="fedmd", fleet={"failures": {"attack": {"name": "three-back", "share": 1}}}))
         )
 
 
@@ -292,7 +292,7 @@ WORKERS = {"name": "processes", "workers": 1, "device": "cpu"}
 IN_USE: list[dict[str, Any]] = [
     {"adapter": "bottleneck"},
     {"data": {**DATA, "tasks": {"image": "rotation"}}},
-    {"fleet": {"failures": {"attack": {"kind": "three-back", "share": 0.5}}}},
+    {"fleet": {"failures": {"attack": {"name": "three-back", "share": 0.5}}}},
     {"evaluation": {"metrics": ["weighted_f1"]}},
     {"method": "dropping"},
 ]
@@ -319,7 +319,7 @@ def test_workers_train_as_this_process_does(tmp_path: Path) -> None:
     (tmp_path / "backwards.py").write_text(renamed)
     sections = {
         "adapter": {"name": "net", "width": 3},
-        "fleet": {"failures": {"attack": {"kind": "back", "share": 0.5, "times": 2}}},
+        "fleet": {"failures": {"attack": {"name": "back", "share": 0.5, "times": 2}}},
     }
     registry.load_plug_in(tmp_path / "backwards.py")
     try:

@@ -106,7 +106,7 @@ def played(
         heard.setdefault(event, set()).update(facts)
 
     fleet = {
-        "failures": {"attack": {"share": "10%", "kind": "label-flip"}},
+        "failures": {"attack": {"share": "10%", "name": "label-flip"}},
         "budgets": {"energy_total": "1 MJ", "power": "1 kW"},
         "carbon_intensity": 400,
     }

@@ -23,7 +23,7 @@ from edgefl.emulation.journal import MachineJournal
 from edgefl.emulation.links import Rates
 from edgefl.planning.planner import Plan, Planner
 from edgefl.scenario import load
-from edgefl.training import TrainingTask
+from edgefl.training import Assignment
 
 LATENCY = 0.05
 UPLOAD_SECONDS = 2.0
@@ -40,7 +40,7 @@ class One:
         planner = Planner(setup, predictor_of(given))
         self.plan: Plan = planner.plan(*setup.cell_indices(0), 1, setup.schedule.stage(1), ())
         inputs = setup.method.at_start(given.seed).wire(self.plan.form)
-        self.task = TrainingTask(
+        self.task = Assignment(
             self.plan.form, planner.scalars(self.plan.kind, 1, self.plan.stage), inputs, 0, given.seed
         )
         self.bytes = self.plan.traffic.serialised_upload_bytes

@@ -16,7 +16,7 @@ import pytest
 import edgefl
 from edgefl.runs import Run, unfinished
 from edgefl.simulation.learning import shards
-from edgefl.training import Inline, TrainingTask
+from edgefl.training import Assignment, Inline
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* has no checkpoint:RuntimeWarning")  # a resume says so
 Tiny = Callable[..., dict[str, Any]]
@@ -112,7 +112,7 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     clients: list[int] = []
     submit = Inline.submit
 
-    def counted(executor: Inline, task: TrainingTask) -> Any:
+    def counted(executor: Inline, task: Assignment) -> Any:
         clients.extend(each.client for each in (task, *task.others) if each.client is not None)
         return submit(executor, task)
 
@@ -130,7 +130,7 @@ CASES = {
                      "fleet": {"failures": {"training": "15%"}}},
     "median": {"aggregation": {"rule": "median"}},
     "codec": {"payload": {"up": {"top_k": 0.5}}},
-    "attackers": {"fleet": {"failures": {"attack": {"kind": "sign-flip", "share": "25%"}}}},
+    "attackers": {"fleet": {"failures": {"attack": {"name": "sign-flip", "share": "25%"}}}},
 }  # fmt: skip
 
 

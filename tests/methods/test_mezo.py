@@ -202,7 +202,7 @@ def test_the_method_wants_the_optimizer(tiny: Tiny) -> None:
 
 
 def test_an_attack_on_parameters_finds_none(tiny: Tiny) -> None:
-    attack = {"share": 0.5, "kind": "sign-flip"}
+    attack = {"share": 0.5, "name": "sign-flip"}
     with pytest.raises(EdgeflError, match="mezo sends no parameters, so sign-flip changes nothing"):
         compose(load(zeroth(tiny, fleet={"failures": {"attack": attack}})))
 

@@ -16,7 +16,7 @@ from edgefl import models, seeds
 from edgefl.commands.compose import compose
 from edgefl.errors import EdgeflError, ScenarioError
 from edgefl.scenario import load
-from edgefl.training import Inline, TrainingTask
+from edgefl.training import Assignment, Inline
 from edgefl.work.description import Pass
 
 CONFIG = {
@@ -56,7 +56,7 @@ def test_a_client_trains_as_a_loop_by_hand_does(tiny: Tiny) -> None:
     tensors = setup.method.initial(setup.seed).tensors
     inputs = {i.name: tensors[i.source] for p in work.down for i in p.items}
     seed = seeds.key(setup.seed, "training", 0, 1)
-    report = Inline(setup.clients, "cpu").submit(TrainingTask(work.form, work.scalars, inputs, 0, seed)).result()  # type: ignore[arg-type]
+    report = Inline(setup.clients, "cpu").submit(Assignment(work.form, work.scalars, inputs, 0, seed)).result()  # type: ignore[arg-type]
 
     model = models.build(work.model)
     model.load_state_dict({name: value.clone() for name, value in inputs.items()})

@@ -32,7 +32,7 @@ from edgefl.planning.planner import Planner
 from edgefl.registry import registered
 from edgefl.runs import Run, checkpoints
 from edgefl.scenario import load
-from edgefl.training import Inline, TrainingTask
+from edgefl.training import Assignment, Inline
 from edgefl.work import Context, Pass, Work, Wrapper
 from edgefl.work.training_options import TrainingOptions
 from tools.pages import running
@@ -260,7 +260,7 @@ def _trained_alone(setup: Any, work: Work, client: int) -> dict[str, Tensor]:
     fitted = work.limit_batches(setup.clients.client(client).size)
     seed = seeds.key(setup.seed, "training", client, 1)
     with Inline(setup.clients, "cpu") as inline:
-        result = inline.submit(TrainingTask(fitted.form, fitted.scalars, state.wire(fitted), client, seed)).result()
+        result = inline.submit(Assignment(fitted.form, fitted.scalars, state.wire(fitted), client, seed)).result()
     return dict(result.payloads["model"])
 
 

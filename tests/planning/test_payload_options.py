@@ -26,7 +26,7 @@ from edgefl.planning.setup import Setup
 from edgefl.planning.versions import final_blocks
 from edgefl.scenario import load
 from edgefl.simulation import Simulation
-from edgefl.training import Inline, TrainingTask
+from edgefl.training import Assignment, Inline
 from edgefl.work import Codec
 from edgefl.work.update import Update
 
@@ -43,16 +43,16 @@ class Watched(Inline):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup.clients, "cpu")  # type: ignore[arg-type]
-        self.done: list[tuple[TrainingTask, Update]] = []
+        self.done: list[tuple[Assignment, Update]] = []
 
-    def submit(self, task: TrainingTask) -> Future[Update]:
+    def submit(self, task: Assignment) -> Future[Update]:
         future = super().submit(task)
         if task.client is not None:
             self.done.append((task, future.result()))
         return future
 
 
-def play(setup: Setup) -> tuple[Simulation, Memory, list[tuple[TrainingTask, Update]]]:
+def play(setup: Setup) -> tuple[Simulation, Memory, list[tuple[Assignment, Update]]]:
     journal, executor = Memory(), Watched(setup)
     simulation = Simulation(setup, executor, PREDICTOR, journal)
     simulation.play()
@@ -66,12 +66,12 @@ def small(tiny: Tiny) -> Tiny:
 
 
 @pytest.fixture(scope="module")
-def plain(small: Tiny) -> tuple[Simulation, Memory, list[tuple[TrainingTask, Update]]]:
+def plain(small: Tiny) -> tuple[Simulation, Memory, list[tuple[Assignment, Update]]]:
     return play(compose(load(small(method="fedcola", schedule=LAYERWISE))))
 
 
 @pytest.fixture(scope="module")
-def narrow(small: Tiny) -> tuple[Simulation, Memory, list[tuple[TrainingTask, Update]]]:
+def narrow(small: Tiny) -> tuple[Simulation, Memory, list[tuple[Assignment, Update]]]:
     """FedCola in two stages, everything in int8 and a tenth of each update: models, partners, frozen parts."""
     return play(compose(load(small(method="fedcola", schedule=LAYERWISE, payload=BOTH))))
 
@@ -80,10 +80,10 @@ def narrow(small: Tiny) -> tuple[Simulation, Memory, list[tuple[TrainingTask, Up
 
 
 def by_client(
-    journal: Memory, done: list[tuple[TrainingTask, Update]]
-) -> Iterator[tuple[Mapping[str, Any], TrainingTask, Update]]:
+    journal: Memory, done: list[tuple[Assignment, Update]]
+) -> Iterator[tuple[Mapping[str, Any], Assignment, Update]]:
     """Records in their order beside the tasks of the same client and round."""
-    rounds: dict[int, list[tuple[TrainingTask, Update]]] = {}
+    rounds: dict[int, list[tuple[Assignment, Update]]] = {}
     for task, report in done:
         assert task.client is not None
         rounds.setdefault(task.client, []).append((task, report))

@@ -18,7 +18,7 @@ from edgefl.commands.compose import compose
 from edgefl.errors import EdgeflError
 from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario, load
-from edgefl.training import Inline, ProcessExecutor, TrainingTask
+from edgefl.training import Assignment, Inline, ProcessExecutor
 from edgefl.work.update import Update
 
 KINDS = ("sign-flip", "scaling", "label-flip")
@@ -32,7 +32,7 @@ def games(tiny: Callable[..., dict[str, Any]]) -> Games:
 def written(games: Games, kind: str | None, rounds: int = 2, **sections: Any) -> dict[str, Any]:
     """A scenario of five clients, two of which attack."""
     data = {**games.tiny()["data"], "clients": {"image": 5}, "samples": 16}
-    attack = kind and {"share": "40%", "kind": kind}
+    attack = kind and {"share": "40%", "name": kind}
     asked = {"data": data, "schedule": {"name": "end-to-end", "rounds": rounds}, **sections}
     return games.tiny(fleet={"failures": {"attack": attack}}, **asked)
 
@@ -43,7 +43,7 @@ def setup_of(games: Games, kind: str | None, rounds: int = 2, **sections: Any) -
 
 def hostile(games: Games, kind: str, factor: float | None = None, **sections: Any) -> Setup:
     """Any scenario with a fifth of its clients as attackers."""
-    attack = {"share": "20%", "kind": kind, "factor": factor}
+    attack = {"share": "20%", "name": kind, "factor": factor}
     return compose(load(games.tiny(fleet={"failures": {"attack": attack}}, **sections)))
 
 
@@ -57,9 +57,9 @@ class Twice(Inline):
 
     def __init__(self, setup: Setup):
         super().__init__(setup.clients, "cpu")  # type: ignore[arg-type]
-        self.honest: dict[int, tuple[TrainingTask, Update]] = {}
+        self.honest: dict[int, tuple[Assignment, Update]] = {}
 
-    def submit(self, task: TrainingTask) -> Future[Update]:
+    def submit(self, task: Assignment) -> Future[Update]:
         if task.client is not None:
             self.honest[task.client] = task, super().submit(replace(task, attack=None)).result()
         return super().submit(task)

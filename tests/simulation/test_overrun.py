@@ -23,7 +23,7 @@ def games(tiny: Callable[..., dict[str, Any]]) -> Games:
 def attacked(games: Games, aggregation: object, **round: object) -> dict[str, Any]:
     """A scenario of ten clients, two of which send huge finite updates."""
     data = {**games.tiny()["data"], "clients": {"image": 10}, "samples": 16}
-    attack = {"kind": "scaling", "share": "20%", "factor": HUGE}
+    attack = {"name": "scaling", "share": "20%", "factor": HUGE}
     return games.tiny(
         data=data, fleet={"failures": {"attack": attack}}, round={"cohort": 10, **round}, aggregation=aggregation
     )
@@ -98,7 +98,7 @@ def test_rounds_large_enough_hold(
     Of seven updates a rule withstands the two of one attacker, not the four of two.
     """
     scenario = attacked(games, aggregation, **round)
-    attack = {"kind": kind} | ({"share": "10%"} if "quorum" in round else {})
+    attack = {"name": kind} | ({"share": "10%"} if "quorum" in round else {})
     scenario["seed"] = seed
     scenario["fleet"]["failures"]["attack"].update(attack)
     scenario["schedule"] = {"name": "end-to-end", "rounds": 4}

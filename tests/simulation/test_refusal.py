@@ -13,7 +13,7 @@ from edgefl_games import Games, broken_rules
 from tensors import assert_equal_tensors
 from torch import Tensor
 
-from edgefl.training import Inline, TrainingTask
+from edgefl.training import Assignment, Inline
 from edgefl.work.update import Update
 
 Named = dict[str, Tensor]
@@ -44,7 +44,7 @@ class ForgingExecutor:
         self.inner, self.forge = inner, forge
         self.answers: list[Update] = []
 
-    def submit(self, task: TrainingTask) -> Future[Update]:
+    def submit(self, task: Assignment) -> Future[Update]:
         future = self.inner.submit(task)
         if task.client != FORGER:
             return future
@@ -98,7 +98,7 @@ def test_a_round_with_a_forger_is_the_round_without_the_client(games: Games) -> 
         reports: list[tuple[int, Update]] = []
         submit = zero.submit
 
-        def noted(task: TrainingTask) -> Future[Update]:
+        def noted(task: Assignment) -> Future[Update]:
             future = submit(task)
             if task.client is not None:
                 reports.append((task.client, future.result()))

@@ -21,7 +21,7 @@ from edgefl.methods.aggregation.fold import Fold
 from edgefl.registry.registered import PARTS
 from edgefl.simulation.learning import shards
 from edgefl.simulation.learning.shards import largest_shard
-from edgefl.training import Inline, TrainingTask
+from edgefl.training import Assignment, Inline
 from edgefl.training.summed import Adder
 from edgefl.work.sums import SharedSum
 
@@ -83,7 +83,7 @@ CASES: dict[str, dict[str, Any]] = {
     "over-selected": {"round": {"cohort": 0.7, "over_selection": 0.5}, "executor": {"clock": "events"}},
     "sparse": {"payload": {"up": {"top_k": 0.2}}},
     "two bytes down": {"payload": {"up": "bfloat16", "down": "bfloat16"}},
-    "attacked": {"fleet": {"failures": {"attack": {"kind": "sign-flip", "share": 0.3}, "training": "10%"}}},
+    "attacked": {"fleet": {"failures": {"attack": {"name": "sign-flip", "share": 0.3}, "training": "10%"}}},
     "all measured": {"training": {"batch": 8, "measure": "all"}},
     "batch norm": {
         "model": {"image": {"tower": "resnet", "stem": "small"}},
@@ -136,14 +136,14 @@ class Spoiling(Inline):
         self.inner, self.clients = inner, clients
         self.sizes: list[int] = []
 
-    def submit(self, task: TrainingTask) -> Future[Update]:
+    def submit(self, task: Assignment) -> Future[Update]:
         future: Future[Update] = Future()
         self.sizes.append(1 + len(task.others))
         adder = Adder(lambda size: torch.empty(size, dtype=torch.uint8))
         future.set_result(adder.run_and_add(task, self._run) if task.sum else self._run(task))
         return future
 
-    def _run(self, task: TrainingTask) -> Update:
+    def _run(self, task: Assignment) -> Update:
         report = self.inner.submit(task).result()
         if task.client not in self.clients:
             return report
@@ -185,12 +185,12 @@ def test_a_sum_is_what_a_loop_adds_up(tiny: Tiny) -> None:
     inputs, addresses = state.wire(work), [item.source for item in work.up[0].items]
     cuts, totals = {a: [None] for a in addresses}, {(a, None): 10.0 for a in addresses}
     rule = SharedSum(cuts, totals, frozenset(addresses), ((5.0, 1.0), (3.0, 0.5), (2.0, 1.0)), False)
-    tasks = [TrainingTask(work.form, work.scalars, inputs, client, 7 + client) for client in range(3)]
+    tasks = [Assignment(work.form, work.scalars, inputs, client, 7 + client) for client in range(3)]
     task = replace(tasks[0], others=tuple(tasks[1:]), sum=rule)
     with Inline(setup.clients, "cpu") as inline:  # type: ignore[arg-type]
         sent = [inline.submit(each).result().payloads["model"] for each in tasks]
         sent = [{name: tensor.clone() for name, tensor in named.items()} for named in sent]
-        travelled = TrainingTask.from_data(json.loads(json.dumps(task.to_data())), work.form, inputs)
+        travelled = Assignment.from_data(json.loads(json.dumps(task.to_data())), work.form, inputs)
         report = inline.submit(travelled).result()
     report = Update.from_data(json.loads(json.dumps(report.to_data())), work, 0, report.tensors())
     assert report.means is not None and len(report.others) == 2 and not report.payloads

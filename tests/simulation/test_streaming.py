@@ -85,7 +85,7 @@ CASES: dict[str, dict[str, Any]] = {
         "data": {"source": "glyphs", "clients": {"image": 4}, "samples": 10, "validation": 20, "test": 20},
     },
     "personal": {"personal": ["norm"]},
-    "attacked": {"fleet": {"failures": {"attack": {"kind": "sign-flip", "share": 0.3}}}},
+    "attacked": {"fleet": {"failures": {"attack": {"name": "sign-flip", "share": 0.3}}}},
     "everyone": {"round": {"cohort": 1.0, "gate": "everyone"}, "fleet": {"budgets": {"memory": "0.3..6 MiB"}}},
 }  # fmt: skip
 SLOW = ("two bytes", "personal", "attacked", "everyone", "batch norm")
@@ -107,7 +107,7 @@ def test_the_bits_are_those_of_all_updates_at_once(
 
 def test_the_mean_is_over_those_whose_update_is_finite(small: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     """It is scaled to their weights, and so agrees to rounding."""
-    attack = {"kind": "scaling", "share": 0.3, "factor": 1e300}
+    attack = {"name": "scaling", "share": 0.3, "factor": 1e300}
     sections = {"fleet": {"failures": {"attack": attack}}, "schedule": {"name": "end-to-end", "rounds": 1}}
     streamed = edgefl.run(small(method="fedavg", **sections), output=tmp_path / "streamed")
     at_once = edgefl.run(small(method="at-once", **sections), output=tmp_path / "at-once")

@@ -11,9 +11,9 @@ from typing import Any
 
 from edgefl import registry, start_method
 from edgefl.data import DataOptions
-from edgefl.training import TrainingTask, worker
+from edgefl.training import Assignment, worker
+from edgefl.training.assignment import deserialise
 from edgefl.training.packing import DeviceMemory
-from edgefl.training.task import deserialise
 from edgefl.work.update import Update
 
 Data = tuple[str, int, int, str | None, str, float]
@@ -59,7 +59,7 @@ class ResidentExecutor:
     def __init__(self, pool: ProcessPoolExecutor, data: Data):
         self.pool, self.data = pool, data
 
-    def submit(self, task: TrainingTask) -> Future[Update]:
+    def submit(self, task: Assignment) -> Future[Update]:
         """Queue a task; returns the future of its report."""
         report: Future[Update] = Future()
 

@@ -11,7 +11,7 @@ from edgefl_toys import CPU, Toy, inputs_of, make_work, training_pass
 from tensors import assert_equal_tensors
 from torch import Tensor
 
-from edgefl.training import Attack, Node, TrainingTask
+from edgefl.training import Assignment, Attack, Node
 from edgefl.training.attack import Flipped, LabelFlip, Scaling, SignFlip
 from edgefl.work import Item, Pass, Payload
 from edgefl.work.codecs import Codec
@@ -51,17 +51,17 @@ def scaled(strength: float) -> Attack:
     return kind(kind.Options(kind=name, share=0.5, factor=abs(strength)))
 
 
-FLIP = LabelFlip(LabelFlip.Options(kind="label-flip", share=0.5), classes=5, seed=7)
+FLIP = LabelFlip(LabelFlip.Options(name="label-flip", share=0.5), classes=5, seed=7)
 
 
-def task(attack: Attack | None, **more: object) -> TrainingTask:
+def task(attack: Attack | None, **more: object) -> Assignment:
     work = replace(make_work(), **more)  # type: ignore[arg-type]
-    return TrainingTask(work.form, work.scalars, inputs_of(work), 3, 5, True, attack)
+    return Assignment(work.form, work.scalars, inputs_of(work), 3, 5, True, attack)
 
 
 def test_a_task_with_an_attack_travels() -> None:
     for attack in (None, scaled(-3.0), FLIP):
-        assert TrainingTask.decode(*task(attack).encode()).attack == attack
+        assert Assignment.decode(*task(attack).encode()).attack == attack
 
 
 def test_flipped_labels_are_really_trained_on() -> None:

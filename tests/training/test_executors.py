@@ -18,7 +18,7 @@ from edgefl.commands.compose import compose
 from edgefl.errors import ScenarioError, TrainingError, UnknownName
 from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario, load
-from edgefl.training import Inline, ProcessExecutor, TrainingTask, device_of
+from edgefl.training import Assignment, Inline, ProcessExecutor, device_of
 from edgefl.training.packing import CONTEXT_BYTES, DeviceMemory, limit_of
 from edgefl.training.pools import Pools
 from edgefl.work import Form, Pass, Work
@@ -46,11 +46,11 @@ def processes(scenario: Scenario, setup: Setup) -> Iterator[ProcessExecutor]:
         yield executor
 
 
-def task_of(setup: Setup, client: int, change: Callable[[Work], Work] = lambda work: work, **more: Any) -> TrainingTask:
+def task_of(setup: Setup, client: int, change: Callable[[Work], Work] = lambda work: work, **more: Any) -> Assignment:
     source = setup.clients.client(client)
     work = change(setup.method.work(setup.kind_of(client), 1).limit_batches(source.size))
     tensors = setup.method.initial(setup.seed).tensors
-    return TrainingTask(
+    return Assignment(
         work.form,
         work.scalars,
         {i.name: tensors[i.source] for p in work.down for i in p.items},
@@ -79,7 +79,7 @@ def test_inline_and_processes_give_the_same_reports(setup: Setup, processes: Pro
         evaluation = setup.method.evaluate(kind, "validation")
         tensors = setup.method.initial(setup.seed).tensors
         inputs = {i.name: tensors[i.source] for p in evaluation.down for i in p.items}
-        tasks.append(TrainingTask(evaluation.form, evaluation.scalars, inputs, None, 1, True))
+        tasks.append(Assignment(evaluation.form, evaluation.scalars, inputs, None, 1, True))
     with Inline(setup.clients, "cpu") as inline:  # type: ignore[arg-type]
         futures = [processes.submit(task) for task in tasks]
         for future, task in zip(futures, tasks, strict=True):

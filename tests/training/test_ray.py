@@ -30,7 +30,7 @@ from edgefl.planning.setup import Setup
 from edgefl.runs import Run
 from edgefl.scenario import load
 from edgefl.simulation.learning import shards
-from edgefl.training import Inline, TrainingTask
+from edgefl.training import Assignment, Inline
 from edgefl.training.options import ExecutorOptions
 
 ray = pytest.importorskip("ray", reason="the extra ray isn't installed")
@@ -159,7 +159,7 @@ CASES: dict[str, dict[str, Any]] = {
     "codec": {"payload": {"up": {"top_k": 0.2}, "down": "bfloat16"}},
     "buffered": {"round": {"policy": "buffered", "cohort": 1.0}},
     "asynchronous": {"round": {"policy": "asynchronous", "cohort": 1.0}},
-    "attacked": {"fleet": {"failures": {"attack": {"kind": "label-flip", "share": 0.5}}}},
+    "attacked": {"fleet": {"failures": {"attack": {"name": "label-flip", "share": 0.5}}}},
     "shards": {},
     "shipped": {"executor": on_ray(ship_data=True)},
 }
@@ -266,13 +266,13 @@ def test_a_run_whose_process_was_killed_goes_on(tiny: Tiny, cluster: Any, tmp_pa
     assert_same(edgefl.run(resume=tmp_path / "run", overrides=sets), inline)
 
 
-def task_of(setup: Setup, client: int, step: str = "", **args: Any) -> TrainingTask:
+def task_of(setup: Setup, client: int, step: str = "", **args: Any) -> Assignment:
     """A client's task, with another step if one is named."""
     work = setup.method.work(setup.kind_of(client), 1).limit_batches(setup.clients.client(client).size)
     if step:
         work = replace(work, passes=tuple(replace(p, step=step, args={**p.args, **args}) for p in work.passes))
     tensors = setup.method.initial(setup.seed).tensors
-    return TrainingTask(
+    return Assignment(
         work.form, work.scalars, {i.name: tensors[i.source] for p in work.down for i in p.items}, client, 100 + client
     )
 

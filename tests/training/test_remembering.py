@@ -16,10 +16,10 @@ from torch import Tensor
 
 from edgefl.runs import unfinished
 from edgefl.runs.unfinished import UnfinishedWorks
-from edgefl.training import Inline, RememberingExecutor, TrainingTask
+from edgefl.training import Assignment, Inline, RememberingExecutor
 from edgefl.work.update import Update
 
-CHANGES: dict[str, Callable[[TrainingTask], TrainingTask]] = {
+CHANGES: dict[str, Callable[[Assignment], Assignment]] = {
     "client": lambda task: replace(task, client=4),
     "the server": lambda task: replace(task, client=None),
     "seed": lambda task: replace(task, seed=6),
@@ -63,7 +63,7 @@ class Counting:
         self.tasks, self._update = 0, update
         self._inline = Inline(Toys(), "cpu")  # type: ignore[arg-type]
 
-    def submit(self, task: TrainingTask) -> Future[Update]:
+    def submit(self, task: Assignment) -> Future[Update]:
         self.tasks += 1
         if self._update is None:
             return self._inline.submit(task)
@@ -78,8 +78,8 @@ class Counting:
     def __exit__(self, *_: object) -> None: ...
 
 
-def of(work: Any, **more: Any) -> TrainingTask:
-    return TrainingTask(work.form, work.scalars, inputs_of(work), more.pop("client", 3), more.pop("seed", 5), **more)
+def of(work: Any, **more: Any) -> Assignment:
+    return Assignment(work.form, work.scalars, inputs_of(work), more.pop("client", 3), more.pop("seed", 5), **more)
 
 
 def _raised(inputs: Any) -> dict[str, Tensor]:

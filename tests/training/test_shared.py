@@ -20,7 +20,7 @@ from edgefl.commands.compose import compose
 from edgefl.plain_data import from_data, to_data
 from edgefl.runs.kept import TensorLayout
 from edgefl.scenario import load
-from edgefl.training import Inline, ProcessExecutor, TrainingTask
+from edgefl.training import Assignment, Inline, ProcessExecutor
 from edgefl.training.shared import MOST_LENT, Slot, Slots, has_shared_memory, room, write_to_slot
 
 pytestmark = pytest.mark.skipif(
@@ -131,7 +131,7 @@ def test_workers_share_inputs_and_leave_nothing_open(tiny: Tiny) -> None:
     work = setup.method.client_work("image", 1).limit_batches(setup.clients.client(0).size)
     inputs = state.wire(work)
     tasks = [
-        TrainingTask(work.form, work.scalars, inputs, client, client) for client in setup.of_kind("image").tolist()
+        Assignment(work.form, work.scalars, inputs, client, client) for client in setup.of_kind("image").tolist()
     ] * 18
     with ProcessExecutor(scenario.data, scenario.seed, scenario.model.tokens, None, 2, "cpu") as executor:
         first = executor.submit(tasks[0]).result(120)
@@ -141,9 +141,7 @@ def test_workers_share_inputs_and_leave_nothing_open(tiny: Tiny) -> None:
         assert len(executor._inputs) == 1
         # inputs of the next round lie where nobody reads any more, in memory that is there already
         moved = {name: value + 1 for name, value in inputs.items()}
-        later = executor.submit(TrainingTask(work.form, work.scalars, moved, tasks[0].client, tasks[0].seed)).result(
-            120
-        )
+        later = executor.submit(Assignment(work.form, work.scalars, moved, tasks[0].client, tasks[0].seed)).result(120)
         assert open_files() < before + 8 + MOST_LENT and len(executor._inputs) == 1
         del futures
         gc.collect()
@@ -154,7 +152,7 @@ def test_workers_share_inputs_and_leave_nothing_open(tiny: Tiny) -> None:
         for task, report in zip(tasks, reports, strict=True):
             expected = inline.submit(task).result()
             assert_equal_tensors(report.payloads, expected.payloads)
-        expected = inline.submit(TrainingTask(work.form, work.scalars, moved, tasks[0].client, tasks[0].seed)).result()
+        expected = inline.submit(Assignment(work.form, work.scalars, moved, tasks[0].client, tasks[0].seed)).result()
         assert_equal_tensors(later.payloads, expected.payloads)
     assert_equal_tensors(first.payloads, reports[0].payloads)
 

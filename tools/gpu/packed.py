@@ -72,7 +72,7 @@ def trained(scenario: Any, kind: str, workers: int, devices: list[str], count: i
     """
     from edgefl.commands.compose import compose, predictor_of
     from edgefl.planning.planner import Planner
-    from edgefl.training import ProcessExecutor, TrainingTask
+    from edgefl.training import Assignment, ProcessExecutor
     from edgefl.training.packing import DeviceMemory
 
     setup = compose(scenario)
@@ -83,7 +83,7 @@ def trained(scenario: Any, kind: str, workers: int, devices: list[str], count: i
         client = members[number % len(members)]
         (whole, base), scalars = planner.form(kind, 1, stage), planner.scalars(kind, 1, stage)
         form, _, cost = planner.compute(whole, scalars, base, client)
-        tasks.append(TrainingTask(form, scalars, state.inputs(form), client, number, peak=cost.peak_memory_bytes))
+        tasks.append(Assignment(form, scalars, state.inputs(form), client, number, peak=cost.peak_memory_bytes))
         flops += cost.forward_flops + cost.backward_flops
         moved += float((cost.operators[:, 1] * cost.operators[:, 2]).sum())
         source = setup.clients.client(client)

@@ -23,7 +23,7 @@ from edgefl.emulation.kernel import check
 from edgefl.emulation.links import Rates
 from edgefl.planning.planner import Plan, Planner
 from edgefl.scenario import Scenario, load
-from edgefl.training import TrainingTask
+from edgefl.training import Assignment
 
 MIB = 1 << 20
 LOW, HIGH, STEP = 0.5, 1.5, 0.01
@@ -51,7 +51,7 @@ def scenario(width: int, batch: int, samples: int) -> Scenario:
     )
 
 
-def flown(federation: Federation, data: Data, plan: Plan, task: TrainingTask, most: float) -> EmulatedRound:
+def flown(federation: Federation, data: Data, plan: Plan, task: Assignment, most: float) -> EmulatedRound:
     """A round of a new client's process whose tensors may take ``most`` bytes."""
     machine = EmulatedClient(0, max(os.sched_getaffinity(0)), 0.95, most, Rates(1e9, 1e9), 0.0)
     with Emulator(federation, data, [machine]) as emulator:
@@ -68,7 +68,7 @@ def validate() -> None:
         planner = Planner(setup, predictor_of(given))
         plan = planner.plan(*setup.cell_indices(0), 1, setup.schedule.stage(1), ())
         wire = setup.method.at_start(given.seed).wire(plan.form)
-        task = TrainingTask(plan.form, planner.scalars(plan.kind, 1, plan.stage), wire, 0, given.seed)
+        task = Assignment(plan.form, planner.scalars(plan.kind, 1, plan.stage), wire, 0, given.seed)
         federation = federation_of(given, lambda _: None)
         data = Data(given.data.model_dump_json(), given.seed, given.model.tokens, None, 0.0, registry.for_workers())
         cost = plan.compute

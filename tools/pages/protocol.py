@@ -31,17 +31,17 @@ from edgefl.simulation.round_server import RoundServer
 from edgefl.simulation.selection import Candidates, Chosen
 from edgefl.simulation.selection.base import GroupDraw
 from edgefl.training import Attack
-from edgefl.work import CodecKind, Context, Edit, Item, Pass, Payload, Scalars, Source, Step, Work
-from edgefl.work.edits import EditKind, UploadingEdit
+from edgefl.work import Context, Edit, Item, Pass, Payload, RegisteredCodec, Scalars, Source, Step, Work
+from edgefl.work.edits import RegisteredEdit, UploadingEdit
 from edgefl.work.steps import Wrapper
 from edgefl.work.tasks import Task
 from tools.pages.classes import sections
 from tools.pages.markdown import linked, oneline, registered, table
 
 CLASSES: dict[str, tuple[type[Any], ...]] = {
-    "works": (Work, Pass, Payload, Item, CodecKind, Edit, Scalars),
+    "works": (Work, Pass, Payload, Item, RegisteredCodec, Edit, Scalars),
     "steps": (Step, Wrapper, Context, ClientModel, Source),
-    "edits": (EditKind, UploadingEdit),
+    "edits": (RegisteredEdit, UploadingEdit),
     "methods": (Method, Setting, ClientFacts, Kind, ServerState, Update),
     "aggregation": (Cohort, ByUpdate, ByCoordinate, ComparableUpdates, ServerOptimizer),
     "data sets": (Collection, DataSet, FolderSet, FolderRequest),
@@ -76,7 +76,7 @@ PARTS: dict[str, tuple[str, str]] = {
         "own-data#a-partition-of-your-own",
     ),
     "step": ("A subclass of `Step`, called without arguments", "own-method#a-hook-on-the-gradients"),
-    "edit": ("A class with the static methods of `EditKind`", "own-parts#an-edit"),
+    "edit": ("A class with the static methods of `RegisteredEdit`", "own-parts#an-edit"),
     "selection": (
         "A subclass of `Selection`, called with its options, the section `round` and the seed",
         "own-schedule#a-selection-and-a-round-policy",
@@ -94,13 +94,13 @@ PARTS: dict[str, tuple[str, str]] = {
         "A subclass of `ServerOptimizer`, called with its options and the section `aggregation`",
         "own-aggregation#a-server-optimizer",
     ),
-    "codec": ("A subclass of `CodecKind`, called with its options", "own-aggregation#a-codec"),
+    "codec": ("A subclass of `RegisteredCodec`, called with its options", "own-aggregation#a-codec"),
     "metric": (
         "A subclass of `edgefl.work.metrics.Metric`, called with its options, or a function of a confusion matrix",
         "own-parts#a-metric",
     ),
     "optimizer": (
-        "A subclass of `torch.optim.Optimizer`, or of `edgefl.work.optimizer.kinds.Optimizer`",
+        "A subclass of `torch.optim.Optimizer`, or of `edgefl.work.optimizer.optimizers.Optimizer`",
         "own-parts#an-optimizer",
     ),
     "rate schedule": ("A subclass of `edgefl.work.optimizer.rate_schedules.RateSchedule`", "own-parts#a-rate-schedule"),

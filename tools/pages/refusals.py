@@ -60,7 +60,7 @@ def _changes() -> list[Sequence[str]]:
         ("adapters", "adapter={}"),
         ("aggregations", "aggregation={}"),
         ("policies", "round.policy={}"),
-        ("attacks", "fleet.failures.attack={{kind: {}, share: 40%}}"),
+        ("attacks", "fleet.failures.attack={{name: {}, share: 40%}}"),
     )
     named = [change for group, written in groups for _, change in _named(group, written)]
     return [*named, *((each,) for each in OTHERS)]

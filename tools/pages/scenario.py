@@ -50,7 +50,7 @@ def scenario_page() -> str:
             *_codecs(),
             *_named("optimizers", "Optimizers", "training.optimizer", 3),
             *_named("rate_schedules", "Rate schedules", "training.lr_schedule", 3),
-            *_named("attacks", "Attacks", "fleet.failures.attack", 3, "kind"),
+            *_named("attacks", "Attacks", "fleet.failures.attack", 3),
             *_partitions(),
             *_data_sets(),
             *_quantities(),
@@ -104,12 +104,14 @@ def _section(key: str, section: Section) -> Iterator[str]:
     yield from _named(group, "", key, 3)
 
 
-def _named(group: str, title: str, key: str, level: int, field: str = "name") -> Iterator[str]:
-    """A heading and the fields of each registered name, which stands in ``field``."""
+def _named(group: str, title: str, key: str, level: int) -> Iterator[str]:
+    """A heading and the fields of each registered name."""
     if title:
+        parts = [part.Options.model_fields.items() for part in registered(group).values()]
+        alone = any(not any(field.is_required() for name, field in part if name != "name") for part in parts)
+        short = "a name, or " if alone else ""
         yield f"## {title}"
-        short = "a name, or " if field == "name" else ""
-        yield f"`{key}` is {short}a mapping with `{field}` and the fields of that {field}."
+        yield f"`{key}` is {short}a mapping with `name` and the fields of that name."
     owners = {
         name: (owner, sentence(getattr(owner, "summary", "") or first_paragraph(owner.__doc__)) + ".")
         for name, owner in registered(group).items()

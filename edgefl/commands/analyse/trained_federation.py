@@ -34,7 +34,7 @@ from edgefl.runs import Run, checkpoints
 from edgefl.runs.kept import Values
 from edgefl.scenario import Scenario
 from edgefl.schedules import Stage, part_of
-from edgefl.training import Inline, TrainingTask
+from edgefl.training import Assignment, Inline
 from edgefl.work import Source, Update, Work, distinct
 from edgefl.work.description import OptimizerSettings
 
@@ -107,7 +107,7 @@ class Trained:
     def do(self, work: Work, inputs: Mapping[str, Tensor], client: int | None, purpose: str) -> Update:
         """Run a work on a client's data, or on the server's."""
         seed = seeds.key(self.setup.seed, f"analysis {purpose}", 0 if client is None else client)
-        return self.executor.submit(TrainingTask(work.form, work.scalars, inputs, client, seed)).result()
+        return self.executor.submit(Assignment(work.form, work.scalars, inputs, client, seed)).result()
 
 
 def group_of(name: str) -> Group:

@@ -20,7 +20,7 @@ from edgefl.commands.check.findings import (
     Hung,
     hang_location,
 )
-from edgefl.commands.check.one_task import check_in_worker
+from edgefl.commands.check.one_assignment import check_in_worker
 from edgefl.commands.check.played import check_runs
 from edgefl.commands.check.rounds import check_schedule
 from edgefl.commands.check.tiny_federation import KINDS, TinyFederation, played_scenario, tiny_scenario

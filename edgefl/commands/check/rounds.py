@@ -8,7 +8,7 @@ from itertools import cycle
 
 from edgefl import seeds
 from edgefl.commands.check.findings import CheckRule, CheckScope
-from edgefl.commands.check.one_task import (
+from edgefl.commands.check.one_assignment import (
     check_equal,
     check_kept,
     check_repeated,
@@ -16,7 +16,7 @@ from edgefl.commands.check.one_task import (
     copies,
     differing,
     has_same_bits,
-    run_task,
+    run_assignment,
 )
 from edgefl.commands.check.tiny_federation import TinyFederation
 from edgefl.commands.check.works import check_first_shapes, check_server_works, check_untrained_aggregation, check_work
@@ -24,7 +24,7 @@ from edgefl.errors import MethodError
 from edgefl.methods import ServerState, Update
 from edgefl.planning.rules import checked_rounds
 from edgefl.schedules import Schedule, Stage
-from edgefl.training import TrainingTask
+from edgefl.training import Assignment
 from edgefl.work import Work
 
 
@@ -103,17 +103,17 @@ def check_client(
         work = place.stage.restrict_work(full).limit_batches(source.size)
         if not check_work(findings, work, where, place.stage, state):
             return None
-        task = TrainingTask(
+        assignment = Assignment(
             work.form, work.scalars, state.inputs(work), client, seeds.key(1, "check", client, place.round)
         )
-        report = run_task(federation, task, source, CheckRule.TRAINS, where)
+        report = run_assignment(federation, assignment, source, CheckRule.TRAINS, where)
         if report is None:
             return None
         if client == federation.setup.of_kind(kind)[0]:
-            check_repeated(federation, task, report, where)
-            check_kept(federation, task, report, source, where)
-            federation.tasks.append((where, task, report))
-        check_training(findings, task, report, where)
+            check_repeated(federation, assignment, report, where)
+            check_kept(federation, assignment, report, source, where)
+            federation.assignments.append((where, assignment, report))
+        check_training(findings, assignment, report, where)
         samples = {q: source.size(p) for p in work.passes if p.data == "private" for q in p.patterns}
         result = report
         return Update(
@@ -144,13 +144,13 @@ def _check_server_work(
     stage, work = _stage_of(federation, work, place), federation.setup.restrict_to_stage(work, place.stage)
     if not check_work(findings, work, where, stage, state):
         return state
-    task = TrainingTask(work.form, work.scalars, state.inputs(work), None, seed)
-    report = run_task(federation, task, federation.setup.clients.server(), CheckRule.SERVER, where)
+    assignment = Assignment(work.form, work.scalars, state.inputs(work), None, seed)
+    report = run_assignment(federation, assignment, federation.setup.clients.server(), CheckRule.SERVER, where)
     if report is None:
         return state
     with findings.attempt(CheckRule.SEED, where):
-        check_equal(findings, CheckRule.SEED, report, federation.node.run_assignment(task), where)
-    check_training(findings, task, report, where)
+        check_equal(findings, CheckRule.SEED, report, federation.node.run_assignment(assignment), where)
+    check_training(findings, assignment, report, where)
     tensors = copies(state.tensors)
     new = federation.method.absorb(state, work, report)
     changed = differing(tensors, state.tensors)
@@ -167,8 +167,8 @@ def check_evaluation(federation: TinyFederation, kind: str, place: CheckScope, s
         stage, work = _stage_of(federation, work, place), federation.setup.restrict_to_stage(work, place.stage)
         if not check_work(findings, work, where, stage, state):
             return
-        task = TrainingTask(work.form, work.scalars, state.inputs(work), None, 1)
-        report = run_task(federation, task, federation.setup.clients.server(), CheckRule.METRICS, where)
+        assignment = Assignment(work.form, work.scalars, state.inputs(work), None, 1)
+        report = run_assignment(federation, assignment, federation.setup.clients.server(), CheckRule.METRICS, where)
         if report is not None:
             metrics = report.metrics
             findings.expect(CheckRule.METRICS, where, bool(metrics), "it gives no metrics")

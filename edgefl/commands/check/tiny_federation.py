@@ -13,7 +13,7 @@ from edgefl.methods import Method
 from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario, load
 from edgefl.schedules import Schedule
-from edgefl.training import Node, TrainingTask
+from edgefl.training import Assignment, Node
 from edgefl.work.update import Update
 
 KINDS = ("image", "text", "image-text")
@@ -93,7 +93,8 @@ class TinyFederation:
     """A method under check, the objects that run it, and the findings.
 
     ``new_method`` makes another instance of the method; ``measured`` has the keys of the costs that were compared with
-    a measurement, and ``tasks`` the tasks to repeat in a worker process, each with its place and its report.
+    a measurement, and ``assignments`` the assignments to repeat in a worker process, each with its place and its
+    report.
     """
 
     method: Method
@@ -104,4 +105,4 @@ class TinyFederation:
     node: Node
     predictor: Predictor
     measured: set[str] = field(default_factory=set)
-    tasks: list[tuple[str, TrainingTask, Update]] = field(default_factory=list)
+    assignments: list[tuple[str, Assignment, Update]] = field(default_factory=list)

@@ -240,7 +240,7 @@ def _by_works(
         mine = {client: timed for client, at in at_of.items() if (timed := works.get(at))}
         longest = max(timed.seconds / shares[device_of[client]] for client, timed in mine.items())
         on_message(f"timing the works of stage {stage} under the quotas, {units.show_seconds(longest)}")
-        orders = {client: (" ".join(map(str, at_of[client])), timed.task) for client, timed in mine.items()}
+        orders = {client: (" ".join(map(str, at_of[client])), timed.assignment) for client, timed in mine.items()}
         for client, seconds in emulator.time_works(orders).items():
             remains[device_of[client]].append(mine[client].seconds / seconds)
     core = fit_device(here, list(works.values()))

@@ -19,7 +19,7 @@ from edgefl.devices import Device
 from edgefl.machine.fitted_rates import TimedStep, nearest
 from edgefl.planning.planner import Plan, Planner, WorkKey
 from edgefl.planning.setup import Setup
-from edgefl.training import Inline, TrainingTask
+from edgefl.training import Assignment, Inline
 
 TIMES = 3
 """How often a work is timed; its median counts.  A run before them isn't timed, as it takes first-time costs.
@@ -35,9 +35,9 @@ A choice, not measured: a larger one leaves the rates nearer to those of the cal
 
 @dataclass(frozen=True)
 class TimedWork(TimedStep):
-    """A work as a task, its operators, and its CPU seconds on a core of this machine."""
+    """A work as an assignment, its operators, and its CPU seconds on a core of this machine."""
 
-    task: TrainingTask
+    assignment: Assignment
 
 
 def timed_works(
@@ -60,16 +60,18 @@ def timed_works(
             on_message(f"timing the work of {kind} clients at stage {stage.index}")
             plan: Plan = planner.plan(*setup.cell_indices(client), round, stage, ())
             seed = seeds.key(setup.seed, "training", client, 0)
-            task = TrainingTask(
+            assignment = Assignment(
                 plan.form, planner.scalars(kind, round, stage, variant),
                 state.wire(plan.form, frozenset(plan.form.keep)), client, seed,
             )  # fmt: skip
             seconds = []
             for _ in range(TIMES + 1):
                 began = time.process_time()
-                inline.submit(task).result()
+                inline.submit(assignment).result()
                 seconds.append(time.process_time() - began)
-            works[kind, variant, stage.index] = TimedWork(plan.compute.operators, float(np.median(seconds[1:])), task)
+            works[kind, variant, stage.index] = TimedWork(
+                plan.compute.operators, float(np.median(seconds[1:])), assignment
+            )
     return works
 
 

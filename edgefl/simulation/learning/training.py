@@ -27,7 +27,7 @@ from edgefl.simulation.closed_form import Dispatch
 from edgefl.simulation.kept import Deposited, KeptValues
 from edgefl.simulation.learning.interface import Arrival, Learning, Sent, part_of_stage
 from edgefl.simulation.learning.shards import Shard, largest_shard, may_share, share
-from edgefl.training import Executor, TrainingTask
+from edgefl.training import Assignment, Executor
 from edgefl.training.refusal import why_refused
 from edgefl.training.summed import decode_payloads
 from edgefl.training.together import submit_together
@@ -47,16 +47,16 @@ alone: a shorter one takes time from a training in a thread of this process."""
 class Started:
     """A client under way: its dispatch's ``number``, its plan, the state that it starts from, and its training.
 
-    ``task`` is None if it doesn't train; ``future`` is its training, once the executor has it.  ``expected`` is its
-    update without what it will send, if it is known before that it arrives.  ``shard`` is its clients' if their changes
-    are added up where they train.
+    ``assignment`` is None if it doesn't train; ``future`` is its training, once the executor has it.  ``expected`` is
+    its update without what it will send, if it is known before that it arrives.  ``shard`` is its clients' if their
+    changes are added up where they train.
     """
 
     client: int
     number: int
     plan: Plan
     state: ServerState
-    task: TrainingTask | None
+    assignment: Assignment | None
     future: Future[Update] | None = None
     expected: Update | None = None
     shard: Shard | None = None
@@ -166,7 +166,7 @@ class Training(Learning):
         trains: bool,
         wires: dict[Start, dict[str, Tensor]],
     ) -> None:
-        task = None
+        assignment = None
         if trains:
             if plan.start not in wires:
                 wires[plan.start] = state.wire(plan.form, preinstalled_items(plan.form, plan.down, state.versions))
@@ -176,9 +176,9 @@ class Training(Learning):
             seed = seeds.key(self.setup.seed, "training", client, dispatch.number)
             attack = attack_of(self.setup, client, seed)
             peak = plan.compute.peak_memory_bytes
-            task = TrainingTask(plan.form, scalars, inputs, client, seed, metered, attack, kept, peak=peak)
-        self.under_way[client] = started = Started(client, dispatch.number, plan, state, task)
-        if task is not None:
+            assignment = Assignment(plan.form, scalars, inputs, client, seed, metered, attack, kept, peak=peak)
+        self.under_way[client] = started = Started(client, dispatch.number, plan, state, assignment)
+        if assignment is not None:
             self._of += 1
             self._waiting.append(started)
 
@@ -188,10 +188,10 @@ class Training(Learning):
             self._submit(self._waiting.popleft())
 
     def _submit(self, started: Started) -> Future[Update]:
-        assert started.task is not None
+        assert started.assignment is not None
         if started.shard is not None:
             return self._submit_together(started, started.shard)
-        future = self.executor.submit(started.task)
+        future = self.executor.submit(started.assignment)
         started.future = Deposited(future, self.kept) if started.plan.form.keep else future
         self._submitted[started.future] = started.future
         self._tell()
@@ -200,8 +200,8 @@ class Training(Learning):
     def _submit_together(self, started: Started, shard: Shard) -> Future[Update]:
         """Give the executor all clients of a shard, some of whom may not be waited for."""
         members, shard.members = shard.members, ()
-        tasks = [each.task for each in members if each.task is not None]
-        for each, future in zip(members, submit_together(self.executor, tasks, shard.rule), strict=True):
+        assignments = [each.assignment for each in members if each.assignment is not None]
+        for each, future in zip(members, submit_together(self.executor, assignments, shard.rule), strict=True):
             each.future = future
             if each is started or each in self._waiting:
                 self._submitted[future] = shard
@@ -214,12 +214,12 @@ class Training(Learning):
     def receive(self, arrival: Arrival, stage: Stage, *, arrived: bool) -> Update | None:
         """Wait for the training of a client that has landed, and take its update if it has ``arrived``."""
         started = self.under_way.pop(arrival.client)
-        task, future = started.task, started.future
-        if task is None:
+        assignment, future = started.assignment, started.future
+        if assignment is None:
             return None
         if future is None:  # one that has not begun: those before it haven't landed, or aren't needed
             self._waiting.remove(started)
-        if not arrived and not task.metered:
+        if not arrived and not assignment.metered:
             if future is not None:
                 # no effect on a training that has begun: nobody waits for it, so no number depends on its result
                 future.cancel()
@@ -237,11 +237,11 @@ class Training(Learning):
             self.kept.settle(arrival.client, update.kept)
         if started.shard is None:
             keep = self.setup.method.setting.aggregation.non_finite == "keep"
-            reason = why_refused(task.form, update, task.seed, keep_non_finite=keep)
+            reason = why_refused(assignment.form, update, assignment.seed, keep_non_finite=keep)
             update = replace(update, refused=reason)
         if started.shard is not None or update.refused is None:
             self._accept(started, started.expected or self._expected_update(started, arrival, stage), update)
-        started.task = None
+        started.assignment = None
         return replace(update, payloads={}, means=None)
 
     def _leave_window(self, future: Future[Update]) -> None:
@@ -307,12 +307,15 @@ class Training(Learning):
 
     def _expected_update(self, started: Started, arrival: Arrival, stage: Stage) -> Update:
         """What is known of an update before it lands: all that isn't the node's."""
-        plan, task, parts = started.plan, started.task, self._parts.setdefault(started.plan.form, {})
-        assert task is not None
+        plan, assignment, parts = started.plan, started.assignment, self._parts.setdefault(started.plan.form, {})
+        assert assignment is not None
         if stage.index not in parts:
             part = part_of_stage(plan.form, stage)
             parts[stage.index] = None if part is plan.form else part
-        work, source = (parts[stage.index] or plan.form).bind(task.scalars), self.setup.clients.client(arrival.client)
+        work, source = (
+            (parts[stage.index] or plan.form).bind(assignment.scalars),
+            self.setup.clients.client(arrival.client),
+        )
         samples = {
             pattern: source.size(replace(each, patterns=(pattern,)))
             for each in plan.form.passes
@@ -383,7 +386,7 @@ class Training(Learning):
         self.metered.add(key)
         seed = seeds.key(self.setup.seed, f"server {when}", round, index)
         return self.executor.submit(
-            TrainingTask(
+            Assignment(
                 work.form, work.scalars, self.state.inputs(work), None, seed, metered, peak=computed.peak_memory_bytes
             )
         )

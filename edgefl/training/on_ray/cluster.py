@@ -95,7 +95,7 @@ AGENTS = {"RuntimeEnvAgent": "runtime-environment agent", "DashboardAgent": "das
 
 
 class Services:
-    """Ray's own processes on this machine without which no task runs: the raylet, its agents, and the GCS server.
+    """Ray's own processes on this machine without which no assignment runs: the raylet, its agents, and the GCS server.
 
     Ray's library ends a process whose raylet has ended, at its next call or by itself, without a word: ``last_word``
     then says ``says``, in another process, and removes ``folder``, that of a Ray of this process, else "".

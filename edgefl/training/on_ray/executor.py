@@ -1,6 +1,6 @@
-"""Workers on a Ray cluster, one actor each for the whole run.  Results don't depend on where tasks run.
+"""Workers on a Ray cluster, one actor each for the whole run.  Results don't depend on where assignments run.
 
-Inputs that tasks share go to Ray's object store once, and from there once to each node.
+Inputs that assignments share go to Ray's object store once, and from there once to each node.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from torch import Tensor
 from edgefl import registry
 from edgefl.data import Cargo, DataOptions
 from edgefl.errors import OutOfHostMemory, TrainingError
+from edgefl.training.assignment import Assignment
 from edgefl.training.on_ray.cluster import (
     START_SECONDS,
     Greeting,
@@ -45,19 +46,18 @@ from edgefl.training.on_ray.cluster import (
 )
 from edgefl.training.on_ray.worker import RayWorker, from_ray, to_ray
 from edgefl.training.options import ExecutorOptions
-from edgefl.training.task import TrainingTask
 from edgefl.work import Form
 from edgefl.work.update import Update
 
 AT_HAND = 2
-"""Tasks that a worker has at a time: one that runs, and the next, whose tensors travel meanwhile.  With more, a worker
-that is lost loses more."""
+"""Assignments that a worker has at a time: one that runs, and the next, whose tensors travel meanwhile.  With more, a
+worker that is lost loses more."""
 TRIES = 3
-"""How often a task is begun whose worker is lost or runs out of memory; alone on its worker after the first time.
+"""How often an assignment begins whose worker is lost or out of memory; alone on its worker after the first time.
 
 A choice: the second time shows whether it was the others' memory, the third whether it was a node's end."""
 LOOKS_PER_TIMEOUT = 20
-"""How often per ``executor.timeout``, or per ``START_SECONDS``, the watch looks whether tasks still end: it is
+"""How often per ``executor.timeout``, or per ``START_SECONDS``, the watch looks whether assignments still end: it is
 late by at most a twentieth."""
 CLOSES_SECONDS = 0.1
 """How often the watch looks whether the executor was closed: its thread outlives the executor by so much."""
@@ -66,35 +66,35 @@ ENDED = f"Ray's {{names}} {{verb}} ended, and no work can go on. {GO_ON}"
 
 
 @dataclass(eq=False)
-class _RayTask:
-    """A task that hasn't ended, its future, and how often it was begun in vain."""
+class _RayAssignment:
+    """An assignment that hasn't ended, its future, and how often it was begun in vain."""
 
-    task: TrainingTask
+    assignment: Assignment
     future: Future[Update]
     failures: int = 0
 
     @property
     def name(self) -> str:
-        node = "the server" if self.task.client is None else f"client {self.task.client}"
-        return f"the work of kind {self.task.form.kind!r} of {node}"
+        node = "the server" if self.assignment.client is None else f"client {self.assignment.client}"
+        return f"the work of kind {self.assignment.form.kind!r} of {node}"
 
 
 @dataclass(eq=False)
 class _Slot:
-    """A place for a worker: the actor, the tasks that it has, and whether it has begun."""
+    """A place for a worker: the actor, the assignments that it has, and whether it has begun."""
 
     actor: Any
-    entries: list[_RayTask] = field(default_factory=list)
+    entries: list[_RayAssignment] = field(default_factory=list)
     ready: bool = False
 
 
 class OnRay:
-    """Runs tasks in actors of Ray; a context manager that closes itself.
+    """Runs assignments in actors of Ray; a context manager that closes itself.
 
     Without ``address`` Ray is started on this machine, and ended by ``close``.  A worker that is lost, with its node or
-    alone, is replaced, and its tasks run again.  With ``cargo`` workers get their data from Ray's object store.  Raises
-    TrainingError, with exit code 2, if Ray isn't installed or can't be reached, has fewer processors or GPUs than are
-    asked for, or if a node has other versions or lacks data.
+    alone, is replaced, and its assignments run again.  With ``cargo`` workers get their data from Ray's object store.
+    Raises TrainingError, with exit code 2, if Ray isn't installed or can't be reached, has fewer processors or GPUs
+    than are asked for, or if a node has other versions or lacks data.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class OnRay:
         )  # fmt: skip
         self.window = (AT_HAND + 1) * options.workers
         self._lock = threading.RLock()
-        self._waiting: deque[_RayTask] = deque()
+        self._waiting: deque[_RayAssignment] = deque()
         self._slots: list[_Slot] = []
         self._inputs: dict[int, tuple[Mapping[str, Tensor], int, Any]] = {}
         self._forms: WeakKeyDictionary[Form, Any] = WeakKeyDictionary()
@@ -136,12 +136,12 @@ class OnRay:
             raise
         threading.Thread(target=self._watch, args=(options.timeout or math.inf,), daemon=True).start()
 
-    def submit(self, task: TrainingTask) -> Future[Update]:
-        """Queue the task for a worker and return the future of its report.
+    def submit(self, assignment: Assignment) -> Future[Update]:
+        """Queue the assignment for a worker and return the future of its report.
 
-        The future raises TrainingError if the task fails, or if its worker is lost ``TRIES`` times.
+        The future raises TrainingError if the assignment fails, or if its worker is lost ``TRIES`` times.
         """
-        entry = _RayTask(task, Future())
+        entry = _RayAssignment(assignment, Future())
         with self._lock:
             if self._has_lost_ray():
                 entry.future.set_exception(TrainingError(self._gone))
@@ -153,7 +153,7 @@ class OnRay:
         return entry.future
 
     def close(self) -> None:
-        """Cancel queued tasks and end the workers, and Ray, if it was started here."""
+        """Cancel queued assignments and end the workers, and Ray, if it was started here."""
         with self._lock:
             self._closing = True
             self._over.set()
@@ -233,10 +233,10 @@ class OnRay:
         with suppress(Exception):  # its process has ended, or Ray has
             self._ray.kill(slot.actor)
 
-    # tasks ----------------------------------------------------------------------------------------------------------
+    # assignments ----------------------------------------------------------------------------------------------
 
     def _feed(self) -> None:
-        """Give waiting tasks to workers; called under the lock."""
+        """Give waiting assignments to workers; called under the lock."""
         while self._waiting and not self._closing and not self._has_lost_ray():
             entry = self._waiting[0]
             slot = min((s for s in self._slots if s.ready), key=lambda s: len(s.entries), default=None)
@@ -248,19 +248,19 @@ class OnRay:
             if entry.failures or entry.future.set_running_or_notify_cancel():
                 self._give(slot, entry)
 
-    def _give(self, slot: _Slot, entry: _RayTask) -> None:
-        """Give a task to a worker; called under the lock."""
-        task = entry.task
-        form, (number, inputs) = self._put_form(task.form), self._put_inputs(task.inputs)
-        kept = to_ray(task.kept.tensors()) if task.kept is not None else None
-        facts = json.dumps(replace(task, kept=None).to_data())
+    def _give(self, slot: _Slot, entry: _RayAssignment) -> None:
+        """Give an assignment to a worker; called under the lock."""
+        assignment = entry.assignment
+        form, (number, inputs) = self._put_form(assignment.form), self._put_inputs(assignment.inputs)
+        kept = to_ray(assignment.kept.tensors()) if assignment.kept is not None else None
+        facts = json.dumps(replace(assignment, kept=None).to_data())
         slot.entries.append(entry)
-        ref = slot.actor.run_assignment.remote(task.form.key, form, number, inputs, facts, kept)
+        ref = slot.actor.run_assignment.remote(assignment.form.key, form, number, inputs, facts, kept)
         ref.future().add_done_callback(lambda done: self._handle_end(slot, entry, done))
 
     def _put_inputs(self, inputs: Mapping[str, Tensor]) -> tuple[int, Any]:
         if id(inputs) not in self._inputs:  # the entry holds the inputs, so that their id stays theirs
-            used = {id(entry.task.inputs) for slot in self._slots for entry in slot.entries}
+            used = {id(entry.assignment.inputs) for slot in self._slots for entry in slot.entries}
             self._inputs = {key: known for key, known in self._inputs.items() if key in used}
             self._number += 1
             self._inputs[id(inputs)] = inputs, self._number, self._ray.put(to_ray(inputs))
@@ -271,8 +271,8 @@ class OnRay:
             self._forms[form] = self._ray.put(form.encode())
         return self._forms[form]
 
-    def _handle_end(self, slot: _Slot, entry: _RayTask, done: Future[Any]) -> None:
-        """Pass a task's report on, or its error; run it again if its worker was lost."""
+    def _handle_end(self, slot: _Slot, entry: _RayAssignment, done: Future[Any]) -> None:
+        """Pass an assignment's report on, or its error; run it again if its worker was lost."""
         error = None if done.cancelled() else done.exception()
         error = getattr(error, "cause", None) or error  # what was raised there, without Ray's account of where
         lost = isinstance(error, self._ray.exceptions.RayError)
@@ -296,7 +296,7 @@ class OnRay:
         with self._lock:
             self._feed()
 
-    def _tell(self, entry: _RayTask, error: BaseException | None, lost: bool, done: Future[Any]) -> None:
+    def _tell(self, entry: _RayAssignment, error: BaseException | None, lost: bool, done: Future[Any]) -> None:
         with suppress(InvalidStateError):
             if lost:
                 error = TrainingError(
@@ -307,15 +307,19 @@ class OnRay:
                 entry.future.set_exception(error)
                 return
             facts, rows = done.result()
-            task = entry.task
-            entry.future.set_result(Update.from_data(json.loads(facts), task.work, task.client, from_ray(rows)))
+            assignment = entry.assignment
+            entry.future.set_result(
+                Update.from_data(json.loads(facts), assignment.work, assignment.client, from_ray(rows))
+            )
 
     def _replace(self, slot: _Slot, reason: str) -> None:
         """Put a new worker in the place of one that is lost; called under the lock."""
         if slot not in self._slots or self._closing:
             return
         with suppress(Warning):  # a filter may turn warnings into errors, which must not reach Ray's thread
-            warnings.warn(f"a worker on Ray was lost, and its tasks run again: {reason}", RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                f"a worker on Ray was lost, and its assignments run again: {reason}", RuntimeWarning, stacklevel=2
+            )
         self._slots.remove(slot)
         new = _Slot(self._new_actor())
         self._slots.append(new)
@@ -337,7 +341,7 @@ class OnRay:
             self._feed()
 
     def _watch(self, timeout: float) -> None:
-        """End the workers if no task has ended for ``timeout`` seconds, and tasks if no worker can be started again."""
+        """End workers if no assignment ended for ``timeout`` seconds, and assignments if no worker can start again."""
         since = time.monotonic()
         while not self._wait_until_closed(min(timeout, START_SECONDS) / LOOKS_PER_TIMEOUT):
             with self._lock:
@@ -364,7 +368,7 @@ class OnRay:
         return self._over.is_set()
 
     def _strand(self, reason: object) -> None:
-        """Tell all waiting tasks that no worker is left; called under the lock."""
+        """Tell all waiting assignments that no worker is left; called under the lock."""
         for entry in self._waiting:
             with suppress(InvalidStateError):
                 entry.future.set_exception(TrainingError(f"no worker on Ray is left: {first_line(reason)}. {GO_ON}"))
@@ -373,7 +377,7 @@ class OnRay:
     def _has_lost_ray(self) -> bool:
         """Whether one of Ray's own processes has ended, so that nothing may be asked of Ray; called under the lock.
 
-        At the first time all tasks are told.
+        At the first time all assignments are told.
         """
         if self._gone or self._services is None or not (ended := self._services.ended_services()):
             return bool(self._gone)

@@ -1,4 +1,4 @@
-"""What a worker on a Ray cluster does: it opens the data once, and runs tasks."""
+"""What a worker on a Ray cluster does: it opens the data once, and runs assignments."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torch import Tensor
 
 from edgefl.data import Cargo
 from edgefl.errors import text_of
+from edgefl.training.assignment import Assignment
 from edgefl.training.node import Node
 from edgefl.training.on_ray.cluster import Greeting, greeting
-from edgefl.training.task import TrainingTask
 from edgefl.training.worker import MOST_FORMS, open_node
 from edgefl.work import Form
 from edgefl.work.description import DTYPE_NAMES, DTYPES
@@ -44,7 +44,7 @@ def from_ray(rows: Iterable[tuple[str, str, list[int], Any]]) -> dict[str, Tenso
 
 
 class RayWorker:
-    """A Ray actor that runs tasks one after the other; it doesn't begin if it can't open the data, and says why."""
+    """A Ray actor that runs assignments one after the other; it says why it can't begin if the data can't be opened."""
 
     def __init__(self, arguments: tuple[Any, ...], path: list[str], cargo: Cargo | None):
         self._node: Node | None = None
@@ -65,8 +65,8 @@ class RayWorker:
     def run_assignment(
         self, key: str, form: str, number: int, inputs: Sent, facts: str, kept: Sent | None
     ) -> tuple[str, Sent]:
-        """Run a task: the key of its form and the form, the number of its inputs and these, its facts as JSON text, and
-        what the client kept."""
+        """Run an assignment: the key of its form and the form, the number of its inputs and these, its facts as JSON
+        text, and what the client kept."""
         assert self._node is not None
         if key not in self._forms:
             if len(self._forms) >= MOST_FORMS:
@@ -75,5 +75,5 @@ class RayWorker:
         if self._inputs[0] != number:
             self._inputs = number, from_ray(inputs)
         given = self._inputs[1] if kept is None else {**self._inputs[1], **from_ray(kept)}
-        report = self._node.run_assignment(TrainingTask.from_data(json.loads(facts), self._forms[key], given))
+        report = self._node.run_assignment(Assignment.from_data(json.loads(facts), self._forms[key], given))
         return json.dumps(report.to_data()), to_ray(report.tensors())

@@ -17,8 +17,8 @@ from edgefl.registry.part_fields import build_part
 from edgefl.work.description import OptimizerSettings, Pass, Work
 from edgefl.work.meter.meter import Meter, NoMeter, pausing_meter
 from edgefl.work.meter.trace import UPDATE
-from edgefl.work.optimizer.kinds import Optimizer
 from edgefl.work.optimizer.learning_rates import parameter_groups
+from edgefl.work.optimizer.optimizers import Optimizer
 from edgefl.work.step_faults import missing_gradients
 from edgefl.work.steps import Context, Step
 

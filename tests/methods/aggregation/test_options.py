@@ -19,7 +19,7 @@ from edgefl.errors import EdgeflError
 from edgefl.planning.setup import Setup
 from edgefl.report.progress import Lines
 from edgefl.scenario import load
-from edgefl.training import Inline, TrainingTask
+from edgefl.training import Assignment, Inline
 from edgefl.work.update import Update
 
 
@@ -40,7 +40,7 @@ class Poisoned(Inline):
 
     bad: Mapping[int, str] = {}
 
-    def submit(self, task: TrainingTask) -> Future[Update]:
+    def submit(self, task: Assignment) -> Future[Update]:
         future = super().submit(task)
         wanted = self.bad.get(task.client) if task.client is not None else None
         if wanted is not None:

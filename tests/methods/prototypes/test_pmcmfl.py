@@ -25,7 +25,7 @@ from edgefl.methods.prototypes.losses import TABLES, ClassifyCompleted, ClassMea
 from edgefl.methods.prototypes.pmcmfl import PmcmFL
 from edgefl.models.multiway import MultiwayOptions, describe_multiway
 from edgefl.scenario import load
-from edgefl.training import Node, TrainingTask
+from edgefl.training import Assignment, Node
 from edgefl.work import Context, Pass, Work
 from edgefl.work.optimizer.learning_rates import parameter_groups
 from edgefl.work.training_options import TrainingOptions
@@ -557,7 +557,7 @@ def test_prototypes_help_where_a_modality_is_missing(tmp_path: Path) -> None:
         options = {"matching": {"round": 13}} if inference == "classifier" else {}
         pmcmfl = PmcmFL(PmcmFL.Options(inference=inference, **options), setup.method.setting)
         work = pmcmfl.evaluate("image-text", "test")
-        metrics = node.run_assignment(TrainingTask(work.form, work.scalars, state.inputs(work), None, 1)).metrics
+        metrics = node.run_assignment(Assignment(work.form, work.scalars, state.inputs(work), None, 1)).metrics
         accuracy[inference] = metrics["accuracy[text]"]
     for matched in ("l2", "classifier"):
         assert accuracy["random"] < accuracy[matched] < accuracy["oracle"]

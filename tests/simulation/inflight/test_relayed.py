@@ -23,7 +23,7 @@ from edgefl.devices import load_link
 from edgefl.errors import EmulationError
 from edgefl.methods import ServerState
 from edgefl.planning.setup import Setup
-from edgefl.training import Inline, TrainingTask
+from edgefl.training import Assignment, Inline
 from edgefl.work.update import Update
 
 Tiny = Callable[..., dict[str, Any]]
@@ -229,7 +229,7 @@ class Keeping(Inline):
         super().__init__(*given)
         self.sent: dict[int, dict[str, Tensor]] = {}
 
-    def submit(self, task: TrainingTask) -> Future[Update]:
+    def submit(self, task: Assignment) -> Future[Update]:
         future = super().submit(task)
         if task.client is not None:
             payloads = future.result().payloads

@@ -22,7 +22,7 @@ from edgefl.errors import RunError
 from edgefl.planning.setup import Setup
 from edgefl.simulation.cohort import cohort_size
 from edgefl.simulation.round_server import FLIGHTS_PER_UPDATE
-from edgefl.training import Inline, TrainingTask
+from edgefl.training import Assignment, Inline
 from edgefl.work.update import Update
 
 POLICIES = ("synchronous", "asynchronous", "buffered", "semi-synchronous")
@@ -65,9 +65,9 @@ class Watched(Inline):
 
     def __init__(self, setup: Setup):
         super().__init__(setup.clients, "cpu")  # type: ignore[arg-type]
-        self.done: dict[int, list[tuple[TrainingTask, Update]]] = {}
+        self.done: dict[int, list[tuple[Assignment, Update]]] = {}
 
-    def submit(self, task: TrainingTask) -> Future[Update]:
+    def submit(self, task: Assignment) -> Future[Update]:
         future = super().submit(task)
         if task.client is not None:
             self.done.setdefault(task.client, []).append((task, future.result()))
@@ -81,8 +81,8 @@ def images(games: Games) -> Setup:
 
 
 def arrivals(
-    journal: Memory, done: dict[int, list[tuple[TrainingTask, Update]]]
-) -> list[tuple[dict[str, Any], TrainingTask, Update]]:
+    journal: Memory, done: dict[int, list[tuple[Assignment, Update]]]
+) -> list[tuple[dict[str, Any], Assignment, Update]]:
     """What arrived, in order: record, task and report."""
     seen: Counter[int] = Counter()
     found = []

@@ -20,9 +20,9 @@ from edgefl.errors import EdgeflError, MethodError, PluginError
 from edgefl.registry.part_fields import build_part
 from edgefl.registry.registered import PARTS
 from edgefl.scenario import json_schema, load
+from edgefl.training.assignment import Assignment
 from edgefl.training.node import Node
-from edgefl.training.task import TrainingTask
-from edgefl.work.optimizer.kinds import Optimizer
+from edgefl.work.optimizer.optimizers import Optimizer
 from edgefl.work.optimizer.rate_schedules import RateSchedule
 
 Tiny = Callable[..., dict[str, Any]]
@@ -112,7 +112,7 @@ def test_a_client_trains_as_torchs_class_does_by_hand(tiny: Tiny, name: str) -> 
     state = setup.method.initial(setup.seed)
     seed = 5
     report = Node(setup.clients, torch.device("cpu")).run_assignment(
-        TrainingTask(work.form, work.scalars, state.inputs(work), 0, seed)
+        Assignment(work.form, work.scalars, state.inputs(work), 0, seed)
     )
     model: Any = models.build(work.model).train()
     model.load_state_dict({k: v.clone() for k, v in state.inputs(work).items()})

@@ -21,7 +21,7 @@ from edgefl.errors import EdgeflError, MethodError
 from edgefl.registry.registered import PARTS
 from edgefl.scenario import load
 from edgefl.schedules import Layerwise
-from edgefl.training import Inline, TrainingTask
+from edgefl.training import Assignment, Inline
 from edgefl.work import Context, Pass, Work, execute
 from edgefl.work.steps import ClassifyStep
 
@@ -116,7 +116,7 @@ def sent(scenario: dict[str, Any]) -> dict[str, Tensor]:
     work = setup.method.client_work("text", 1).limit_batches(setup.clients.client(0).size)
     tensors = setup.method.initial(setup.seed).tensors
     inputs = {i.name: tensors[i.source] for p in work.down for i in p.items if i.source in tensors}
-    result = Inline(setup.clients, "cpu").submit(TrainingTask(work.form, work.scalars, inputs, 0, 1)).result()
+    result = Inline(setup.clients, "cpu").submit(Assignment(work.form, work.scalars, inputs, 0, 1)).result()
     assert result.updates
     return {**{n: value for payload in result.payloads.values() for n, value in payload.items()}, **result.kept}
 

@@ -143,7 +143,9 @@ def optimizer_of(name: str, part: Any) -> Any:
     Raises TypeError for another part.
     """
     if not (isinstance(part, type) and issubclass(part, torch.optim.Optimizer)):
-        raise TypeError("is neither a subclass of edgefl.work.optimizer.kinds.Optimizer nor of torch.optim.Optimizer")
+        raise TypeError(
+            "is neither a subclass of edgefl.work.optimizer.optimizers.Optimizer nor of torch.optim.Optimizer"
+        )
     arguments = inspect.signature(part.__init__).parameters
     if "lr" not in arguments and not any(each.kind is each.VAR_KEYWORD for each in arguments.values()):
         raise TypeError("takes no lr, the rate that training.lr gives it")

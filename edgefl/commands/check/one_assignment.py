@@ -1,4 +1,4 @@
-"""Checks of one task: its costs to the byte and the FLOP, what it trains, and the same bits in repeated runs."""
+"""Checks of one assignment: its costs to the byte and the FLOP, what it trains, and the same bits in repeated runs."""
 
 from __future__ import annotations
 
@@ -19,37 +19,39 @@ from edgefl.commands.check.findings import CheckRule, Findings
 from edgefl.commands.check.tiny_federation import TinyFederation
 from edgefl.cost import cost_key
 from edgefl.memo import cache_folder
-from edgefl.training import Node, ProcessExecutor, TrainingTask
+from edgefl.training import Assignment, Node, ProcessExecutor
 from edgefl.work import Meter, Payload, Source, StepTrace, Work, run
 from edgefl.work.torch_device import device_of
 from edgefl.work.update import Update
 
 
-def run_task(federation: TinyFederation, task: TrainingTask, source: Source, rule: str, where: str) -> Update | None:
-    """The task's report, None if running it fails; the first task of each cost is compared with its prediction."""
+def run_assignment(
+    federation: TinyFederation, assignment: Assignment, source: Source, rule: str, where: str
+) -> Update | None:
+    """The assignment's report, None if running it fails; the first of each cost is compared with its prediction."""
     findings = federation.findings
-    key = cost_key(task.work, source)
+    key = cost_key(assignment.work, source)
     with findings.attempt(rule, where):
-        before = kept_by_steps(task.work)
-        report = federation.node.run_assignment(task)
-        after = kept_by_steps(task.work)
+        before = kept_by_steps(assignment.work)
+        report = federation.node.run_assignment(assignment)
+        after = kept_by_steps(assignment.work)
         changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
         fault = "{} changed while the work ran: what a step needs later belongs in ctx.notes or ctx.outputs"
         findings.expect_none(CheckRule.STATELESS, where, changed, fault)
         if key not in federation.measured:
             federation.measured.add(key)
             with findings.attempt(CheckRule.MEMORY, where):
-                check_cost(federation, task, source, where)
-        check_bytes(findings, task.work.up, report.payloads, where)
-        inputs = {p.name: {i.name: task.inputs[i.name] for i in p.items} for p in task.work.down}
-        check_bytes(findings, task.work.down, inputs, where)
+                check_cost(federation, assignment, source, where)
+        check_bytes(findings, assignment.work.up, report.payloads, where)
+        inputs = {p.name: {i.name: assignment.inputs[i.name] for i in p.items} for p in assignment.work.down}
+        check_bytes(findings, assignment.work.down, inputs, where)
         return report
     return None
 
 
-def check_training(findings: Findings, task: TrainingTask, report: Update, where: str) -> None:
+def check_training(findings: Findings, assignment: Assignment, report: Update, where: str) -> None:
     """Check that training changed what trains, at a finite loss."""
-    work, loss = task.work, report.loss
+    work, loss = assignment.work, report.loss
     if not any(p.train for p in work.passes):
         return
     if loss is None:
@@ -58,38 +60,38 @@ def check_training(findings: Findings, task: TrainingTask, report: Update, where
     findings.expect(CheckRule.TRAINS, where, True)
     findings.expect(CheckRule.TRAINS, where, math.isfinite(loss), f"the mean loss is {loss}")
     after = {n: t for named in report.payloads.values() for n, t in named.items()} | dict(report.kept)
-    names = set(work.trainable) & after.keys() & task.inputs.keys()
-    moved = any(not has_same_bits(task.inputs[name].to(after[name].dtype), after[name]) for name in names)
+    names = set(work.trainable) & after.keys() & assignment.inputs.keys()
+    moved = any(not has_same_bits(assignment.inputs[name].to(after[name].dtype), after[name]) for name in names)
     findings.expect(CheckRule.TRAINS, where, moved or not names, "no trainable parameter that is sent up has changed")
 
 
-def check_repeated(federation: TinyFederation, task: TrainingTask, report: Update, where: str) -> None:
-    """Repeat a task on this node, where other tasks ran since, and on a new one, and compare the reports."""
+def check_repeated(federation: TinyFederation, assignment: Assignment, report: Update, where: str) -> None:
+    """Repeat an assignment on this node, where others ran since, and on a new one, and compare the reports."""
     with federation.findings.attempt(CheckRule.SEED, where):
         for node in (federation.node, Node(federation.setup.clients, device_of("cpu"))):
-            check_equal(federation.findings, CheckRule.SEED, report, node.run_assignment(task), where)
+            check_equal(federation.findings, CheckRule.SEED, report, node.run_assignment(assignment), where)
 
 
-def check_kept(federation: TinyFederation, task: TrainingTask, report: Update, source: Source, where: str) -> None:
-    """Check the cost of a client's next task, which starts from the parameters that it kept."""
-    if task.work.keep and report.kept:
-        following = replace(task, inputs={**task.inputs, **report.kept})
+def check_kept(federation: TinyFederation, assignment: Assignment, report: Update, source: Source, where: str) -> None:
+    """Check the cost of a client's next assignment, which starts from the parameters that it kept."""
+    if assignment.work.keep and report.kept:
+        following = replace(assignment, inputs={**assignment.inputs, **report.kept})
         with federation.findings.attempt(CheckRule.KEPT, where):
             check_cost(federation, following, source, f"{where}, with what was kept")
 
 
 def check_in_worker(federation: TinyFederation) -> None:
-    """Repeat the clients' tasks in a worker process and compare the reports."""
+    """Repeat the clients' assignments in a worker process and compare the reports."""
     scenario = federation.scenario
     with ProcessExecutor(scenario.data, scenario.seed, scenario.model.tokens, cache_folder(), 1, "cpu") as executor:
-        futures = [executor.submit(task) for _, task, _ in federation.tasks]
-        for (where, _, report), future in zip(federation.tasks, futures, strict=True):
+        futures = [executor.submit(assignment) for _, assignment, _ in federation.assignments]
+        for (where, _, report), future in zip(federation.assignments, futures, strict=True):
             with federation.findings.attempt(CheckRule.PROCESS, where):
                 check_equal(federation.findings, CheckRule.PROCESS, report, future.result(), where)
 
 
 def check_equal(findings: Findings, rule: str, first: Update, second: Update, where: str) -> None:
-    """Compare two reports of one task."""
+    """Compare two reports of one assignment."""
     different = differing(_tensors(first), _tensors(second))
     findings.expect_none(rule, where, different, "{} differs")
     one, two = ((r.loss, r.metrics, r.updates) for r in (first, second))
@@ -158,16 +160,16 @@ def _freeze_value(value: Any, depth: int = 0) -> object:
     return MethodType(id, value), _freeze_value(getattr(value, "__dict__", {}), depth + 1)
 
 
-def check_cost(federation: TinyFederation, task: TrainingTask, source: Source, where: str) -> None:
-    """Compare the predicted memory and FLOPs of a task with the measured ones, to the byte and the FLOP.
+def check_cost(federation: TinyFederation, assignment: Assignment, source: Source, where: str) -> None:
+    """Compare the predicted memory and FLOPs of an assignment with the measured ones, to the byte and the FLOP.
 
     Every step is metered, so that growth from batch to batch is noticed.
     """
-    predicted = federation.predictor.trace(task.work, source)
-    meter, module = Meter(most=sys.maxsize), models.build(task.work.model)
+    predicted = federation.predictor.trace(assignment.work, source)
+    meter, module = Meter(most=sys.maxsize), models.build(assignment.work.model)
     # tables may be views of what a server's work sent in one piece of memory; each arrives by itself
-    inputs = {name: tensor.clone() for name, tensor in task.inputs.items()}
-    run(task.work, inputs, source, module=module, device=device_of("cpu"), seed=task.seed, meter=meter)
+    inputs = {name: tensor.clone() for name, tensor in assignment.inputs.items()}
+    run(assignment.work, inputs, source, module=module, device=device_of("cpu"), seed=assignment.seed, meter=meter)
     measured = meter.trace()
     parts = [
         f"{part} {predicted.memory_bytes[part]} predicted, {measured.memory_bytes[part]} measured"

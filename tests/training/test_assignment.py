@@ -12,14 +12,14 @@ from edgefl_toys import CPU, Toy, inputs_of, make_work, training_pass
 from tensors import assert_equal_tensors
 
 from edgefl.errors import TrainingError
-from edgefl.training import Node, TrainingTask
-from edgefl.training.task import deserialise, encode
+from edgefl.training import Assignment, Node
+from edgefl.training.assignment import deserialise, encode
 from edgefl.work import Item, Pass, Payload, Work
 from edgefl.work.torch_device import device_of
 from edgefl.work.update import Update
 
 
-def travelled(update: Update, task: TrainingTask) -> Update:
+def travelled(update: Update, task: Assignment) -> Update:
     """An update as it comes out of another process."""
     head, body = encode(update)
     return Update.from_data(json.loads(head), task.work, task.client, deserialise(body))
@@ -35,23 +35,23 @@ class Toys:
         return Toy(60)
 
 
-def task(work: Work | None = None, **more: Any) -> TrainingTask:
+def task(work: Work | None = None, **more: Any) -> Assignment:
     work = work or make_work(gate="trainable")
-    return TrainingTask(work.form, work.scalars, inputs_of(work), more.pop("client", 3), more.pop("seed", 5), **more)
+    return Assignment(work.form, work.scalars, inputs_of(work), more.pop("client", 3), more.pop("seed", 5), **more)
 
 
 def test_a_task_comes_back_as_it_was() -> None:
     one = task(metered=True)
-    two = TrainingTask.decode(*one.encode())
+    two = Assignment.decode(*one.encode())
     assert (two.work, two.client, two.seed, two.metered) == (one.work, 3, 5, True)
     assert_equal_tensors(two.inputs, one.inputs)
-    assert TrainingTask.decode(*task(client=None).encode()).client is None
+    assert Assignment.decode(*task(client=None).encode()).client is None
 
 
 def test_tensors_that_share_storage_travel_one_by_one() -> None:
     shared = torch.arange(6.0)
     one = replace(task(), inputs={"a": shared, "b": shared, "c": shared[2:4], "d": shared.view(2, 3).T})
-    two = TrainingTask.decode(*one.encode())
+    two = Assignment.decode(*one.encode())
     assert_equal_tensors(two.inputs, one.inputs)
 
 

@@ -1,6 +1,6 @@
-"""Tasks: one work for one client or the server, with its input tensors.
+"""Assignments: one work for one client or the server, with its input tensors.
 
-Tasks and updates can be encoded as bytes and sent to other processes.
+Assignments and updates can be encoded as bytes and sent to other processes.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class Kept(Protocol):
 
 
 @dataclass(frozen=True)
-class TrainingTask:
+class Assignment:
     """A work, as its form and its scalars, with its input tensors.
 
     ``client`` is None for the server.  ``inputs`` maps item names (or names that a payload's codec makes) to tensors.
     With ``kept``, what the client kept for itself, they hold the complete model of the stage.
     ``seed`` is specific to this client and round.  ``attack`` is what an attacker does, None for an honest client.
-    ``others`` are tasks of other clients with this work and these inputs.  They are trained one after the other, and
-    the report has the sum of what they change, as ``sum`` says.
-    ``peak`` are the predicted bytes at its peak, None if it isn't known; they aren't sent.
+    ``others`` are assignments of other clients with this work and these inputs.  They are trained one after the other,
+    and the report has the sum of what they change, as ``sum`` says. ``peak`` are the predicted bytes at its peak, None
+    if it isn't known; they aren't sent.
     """
 
     form: Form
@@ -56,7 +56,7 @@ class TrainingTask:
     metered: bool = False
     attack: Attack | None = None
     kept: Kept | None = None
-    others: tuple[TrainingTask, ...] = ()
+    others: tuple[Assignment, ...] = ()
     sum: SharedSum | None = None
     peak: int | None = None
 
@@ -70,13 +70,13 @@ class TrainingTask:
         return {**self.inputs, **self.kept.tensors()} if self.kept else self.inputs
 
     def encode(self) -> tuple[str, bytes]:
-        """The task as JSON text and safetensors bytes, to be sent to another process."""
+        """The assignment as JSON text and safetensors bytes, to be sent to another process."""
         head = {"form": self.form.encode(), **self.to_data()}
         return json.dumps(head), serialise(self.inputs if isinstance(self.kept, StoredTensors) else self.tensors())
 
     @classmethod
-    def decode(cls, head: str, body: bytes) -> TrainingTask:
-        """Restore a task from the output of ``encode``."""
+    def decode(cls, head: str, body: bytes) -> Assignment:
+        """Restore an assignment from the output of ``encode``."""
         raw = json.loads(head)
         return cls.from_data(raw, Form.decode(raw.pop("form")), deserialise(body))
 
@@ -87,8 +87,8 @@ class TrainingTask:
         return {**{name: to_data(getattr(self, name)) for name in names}, "kept": kept}
 
     @classmethod
-    def from_data(cls, raw: Mapping[str, Any], form: Form, inputs: Mapping[str, Tensor]) -> TrainingTask:
-        """The task of which ``to_data`` made this; it may have been JSON."""
+    def from_data(cls, raw: Mapping[str, Any], form: Form, inputs: Mapping[str, Tensor]) -> Assignment:
+        """The assignment of which ``to_data`` made this; it may have been JSON."""
         types = {"attack": Attack, "kept": StoredTensors, "sum": SharedSum}
         made = {name: raw[name] and from_data(kind, raw[name]) for name, kind in types.items()}
         others = tuple(cls.from_data(each, form, inputs) for each in raw["others"])
