@@ -40,8 +40,8 @@ def from_data(cls: type[T], raw: Any) -> T:
     Only what JSON can't tell is made anew, by the types of fields: dataclasses, tuples, sets and mappings.  Values of
     other types, such as TypedDict, stay as they are.
     """
-    kind: Any = cls
-    made: T = _reader(kind)(raw)
+    hint: Any = cls
+    made: T = _reader(hint)(raw)
     return made
 
 
@@ -60,22 +60,22 @@ _types = cache(get_type_hints)
 
 
 @cache
-def _reader(kind: Any) -> Reader:
-    kind = getattr(kind, "__value__", kind)
-    origin, args = get_origin(kind), get_args(kind)
+def _reader(hint: Any) -> Reader:
+    hint = getattr(hint, "__value__", hint)
+    origin, args = get_origin(hint), get_args(hint)
     if origin is Literal:
         return _same
     if origin in (Union, types.UnionType):
         arms = [_reader(arm) for arm in args if arm is not type(None)]
         several = next((arm for arm in arms if arm is not _same), _same)
         return lambda raw: several(raw) if isinstance(raw, list | dict) else raw
-    if hasattr(kind, "from_data"):
-        made: Reader = kind.from_data
+    if hasattr(hint, "from_data"):
+        made: Reader = hint.from_data
         return made
-    if hasattr(kind, "__dataclass_fields__"):
-        hints = _types(kind)
-        readers = {name: reader for name in _names(kind) if (reader := _reader(hints[name])) is not _same}
-        return lambda raw: kind(**{n: readers[n](v) if n in readers else v for n, v in raw.items()})
+    if hasattr(hint, "__dataclass_fields__"):
+        hints = _types(hint)
+        readers = {name: reader for name in _names(hint) if (reader := _reader(hints[name])) is not _same}
+        return lambda raw: hint(**{n: readers[n](v) if n in readers else v for n, v in raw.items()})
     if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
         each = _reader(args[0])
         return tuple if each is _same else lambda raw: tuple(map(each, raw))

@@ -405,7 +405,7 @@ def _check_held_out(scenario: Scenario, federation: Federation) -> None:
 
 def _check_payload(scenario: Scenario, method: Method) -> None:
     """Raise ScenarioError for an upload that can't be encoded with the scenario's ``payload.up``."""
-    if (up := scenario.payload.codecs()[1]) is not None and up.kind.needs_base:
+    if (up := scenario.payload.codecs()[1]) is not None and up.part.needs_base:
         with errors_at(scenario, "payload", "up"):
             for kind in method.setting.kinds:
                 for variant in method.variants[kind]:

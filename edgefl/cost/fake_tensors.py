@@ -51,7 +51,7 @@ Key = tuple[Any, ...]
 
 
 class _UnknownArgument(Exception):
-    """An argument of a kind that no key describes."""
+    """An argument of a type that no key describes."""
 
 
 @dataclass(frozen=True)
@@ -195,8 +195,8 @@ class PredictionMode(FakeTensorMode):
 
     def _describe(self, values: Any, add: Callable[[Any], None]) -> None:
         for value in values:
-            kind = type(value)
-            if kind is FakeTensor:
+            cls = type(value)
+            if cls is FakeTensor:
                 if value.fake_mode is not self or value.constant is not None:
                     raise _UnknownArgument
                 add(value.shape)
@@ -207,10 +207,10 @@ class PredictionMode(FakeTensorMode):
                 add(value.requires_grad)
                 add(value.fake_device)
                 add(torch._C._dispatch_keys(value).raw_repr())  # layout, conjugation, negation, quantisation, inference
-            elif kind in _PLAIN:
-                add(kind)  # 1, 1.0 and True are equal
+            elif cls in _PLAIN:
+                add(cls)  # 1, 1.0 and True are equal
                 add(value)
-            elif kind is list or kind is tuple:
+            elif cls is list or cls is tuple:
                 add(len(value))
                 self._describe(value, add)
             else:
@@ -250,7 +250,7 @@ def _counts() -> tuple[int, int, int]:
 
 
 def _answer(func: Any, args: Sequence[Any], out: Any) -> _Output | tuple[_Output, ...] | None:
-    """How to make these outputs again; None for one of another kind."""
+    """How to make these outputs again; None for one of another type."""
     if not isinstance(out, tuple):
         return _output(func, args, out)
     outputs = [made for each in out if (made := _output(func, args, each))]

@@ -102,7 +102,7 @@ def send_message(pipe: Connection, facts: ClientOrder | ClientReply, body: bytes
 Said = TypeVar("Said", ClientOrder, ClientReply)
 
 
-def receive_message(pipe: Connection, kind: type[Said]) -> tuple[Said, bytes]:
+def receive_message(pipe: Connection, expected: type[Said]) -> tuple[Said, bytes]:
     """Receive an order or an answer.  Raises EOFError or OSError if the other side has ended."""
     said: Said = json.loads(pipe.recv_bytes())
     return said, pipe.recv_bytes()

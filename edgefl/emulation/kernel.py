@@ -40,10 +40,10 @@ def control_groups(mounts: str) -> ControlGroups | None:
     folders: dict[str, Path] = {}
     unified: Path | None = None
     for line in mounts.splitlines():
-        _, folder, kind, options, *_ = line.split()
-        if kind == "cgroup":
+        _, folder, filesystem, options, *_ = line.split()
+        if filesystem == "cgroup":
             folders |= {name: Path(folder) for name in CONTROLLERS if name in options.split(",")}
-        elif kind == "cgroup2":
+        elif filesystem == "cgroup2":
             unified = Path(folder)
     if all(name in folders for name in CONTROLLERS):
         return ControlGroups(folders, unified=False)

@@ -81,7 +81,7 @@ class ModelOptions(Fields):
             raise ValueError(f"the tower {name} takes {modality}, not {info.field_name}")
         options = tower.Options.model_validate({"tower": default, **value})
         if getattr(options, "modality", modality) != modality:
-            raise ValueError(f"the tower {name} with a {options.kind} takes {options.modality}, not {modality}")
+            raise ValueError(f"the tower {name} with a {options.family} takes {options.modality}, not {modality}")
         try:
             options.blocks  # noqa: B018  # a module whose constructor fails is told here
         except MethodError as error:

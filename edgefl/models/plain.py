@@ -132,13 +132,13 @@ def arrange_parts(module: nn.Module, sequence: str | None, depth: int) -> nn.Mod
 
     Its own attributes still find what they found.  Without a sequence its parts keep their names.
     """
-    kind: Any = type(module)
-    more: dict[str, object] = {} if hasattr(kind, "pool_tokens") else {"pool_tokens": _pool_tokens}
+    cls: Any = type(module)
+    more: dict[str, object] = {} if hasattr(cls, "pool_tokens") else {"pool_tokens": _pool_tokens}
     if sequence is not None:
         blocks = module._modules.get(sequence)
         if not isinstance(blocks, nn.Sequential | nn.ModuleList):
             raise MethodError(
-                f"{kind.__name__}.blocks names {sequence!r}, which is no nn.Sequential or nn.ModuleList of the module"
+                f"{cls.__name__}.blocks names {sequence!r}, which is no nn.Sequential or nn.ModuleList of the module"
             )
         before, after = nn.Module(), nn.Module()
         where = before
@@ -159,11 +159,11 @@ def arrange_parts(module: nn.Module, sequence: str | None, depth: int) -> nn.Mod
                 module._modules[part] = holder
         more |= {name: property(_attribute_getter(part, name)) for name, part in moved.items()}
         more |= dict.fromkeys((sequence, "blocks"), property(lambda self: self._modules["blocks"]))
-        if not hasattr(kind, "own_name"):
+        if not hasattr(cls, "own_name"):
             more["own_name"] = _own_name(sequence, moved)
     # Properties need a class of this module's own.  Modules of torch look into ``_modules`` only for what their class
     # lacks (tried with 2.13); ``test_a_module_with_blocks_is_cut_and_computes_as_before`` sees a change of that.
-    module.__class__ = type(kind.__name__, (kind,), more)
+    module.__class__ = type(cls.__name__, (cls,), more)
     return module
 
 

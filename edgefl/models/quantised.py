@@ -230,8 +230,8 @@ def _unpack_saved(saved: Tensor | _Again) -> Tensor:
 
 
 @cache
-def _quantised_class(kind: Any) -> Any:
-    return type(kind.__name__, (Quantised, kind), {})
+def _quantised_class(cls: Any) -> Any:
+    return type(cls.__name__, (Quantised, cls), {})
 
 
 def _quantise(layer: nn.Module, to: Quantiser) -> None:

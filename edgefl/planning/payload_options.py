@@ -51,7 +51,7 @@ class PayloadOptions(Fields):
     @classmethod
     def _values(cls, value: Any) -> Any:
         codec = _codec(value)
-        if codec is not None and codec.kind.needs_base:
+        if codec is not None and codec.part.needs_base:
             what = "top_k" if "top_k" in codec.args else f"codec {codec.name}"
             raise ValueError(f"{what} is only for up, because a download is not an update: give down a dtype")
         return value
@@ -75,7 +75,7 @@ def with_codecs(work: Described, options: PayloadOptions, buffers: Collection[Ad
     down, up = options.codecs()
     if down is None and up is None:
         return work
-    if up is not None and up.kind.needs_base:
+    if up is not None and up.part.needs_base:
         what = "top_k" if "top_k" in up.args else f"codec {up.name}"
         known = {i.name for p in work.down for i in p.items if not i.is_beside_model} - set(work.keep)
         for payload in work.up:

@@ -131,9 +131,9 @@ def schema(cls: type[Record]) -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **reference, "$defs": components}
 
 
-def _anything(kind: type) -> dict[str, str]:
+def _anything(hint: type) -> dict[str, str]:
     """The schema of values that may be anything."""
-    if kind is object:
+    if hint is object:
         return {"title": "any value"}
     raise NotImplementedError
 
@@ -143,9 +143,9 @@ def _records_in(cls: type[Record]) -> Iterator[type[Record]]:
     waiting: list[Any] = [cls]
     seen: set[type[Record]] = set()
     while waiting:
-        kind = waiting.pop()
-        waiting += getattr(kind, "__args__", ())
-        if isinstance(kind, type) and issubclass(kind, Record) and kind not in seen:
-            seen.add(kind)
-            yield kind
-            waiting += types_of(kind).values()
+        hint = waiting.pop()
+        waiting += getattr(hint, "__args__", ())
+        if isinstance(hint, type) and issubclass(hint, Record) and hint not in seen:
+            seen.add(hint)
+            yield hint
+            waiting += types_of(hint).values()

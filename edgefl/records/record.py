@@ -187,21 +187,21 @@ def _fits_one(part: Any, whole: Any) -> bool:
     return all(_fits(a, b) for a, b in zip(of_part, of_whole))
 
 
-def _arms(kind: Any) -> list[Any]:
+def _arms(hint: Any) -> list[Any]:
     """The types that a union is of, or the type itself, without annotations."""
-    kind = _bare(kind)
-    return [arm for each in get_args(kind) for arm in _arms(each)] if _is_union(kind) else [kind]
+    hint = _bare(hint)
+    return [arm for each in get_args(hint) for arm in _arms(each)] if _is_union(hint) else [hint]
 
 
-def _is_union(kind: Any) -> bool:
-    return get_origin(kind) in (Union, types.UnionType)
+def _is_union(hint: Any) -> bool:
+    return get_origin(hint) in (Union, types.UnionType)
 
 
-def _bare(kind: Any) -> Any:
+def _bare(hint: Any) -> Any:
     """A type without its annotations."""
-    while get_origin(kind) is Annotated:
-        kind = get_args(kind)[0]
-    return kind
+    while get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    return hint
 
 
 class FieldRow(NamedTuple):
@@ -226,14 +226,14 @@ def fields_of(cls: type[Record]) -> list[FieldRow]:
 
     Raises TypeError for a field without a meaning.
     """
-    return [row for name, kind in types_of(cls).items() for row in _rows(cls, name, kind)]
+    return [row for name, hint in types_of(cls).items() for row in _rows(cls, name, hint)]
 
 
-def _rows(cls: type[Record], name: str, kind: Any) -> Iterator[FieldRow]:
+def _rows(cls: type[Record], name: str, hint: Any) -> Iterator[FieldRow]:
     meaning = meanings(cls).get(name)
     if not meaning:
         raise TypeError(f"{cls.__name__}.{name} has no meaning: write a text under the field")
-    shown, inside, unit, nullable, always = name, kind, "", False, True
+    shown, inside, unit, nullable, always = name, hint, "", False, True
     while True:  # from the field's own type to that of its innermost values
         origin, args = get_origin(inside), get_args(inside)
         if origin is Annotated:
@@ -263,14 +263,14 @@ def _rows(cls: type[Record], name: str, kind: Any) -> Iterator[FieldRow]:
     yield FieldRow(shown, _json_type(inside), unit or _unit_of(name, inside), meaning, nullable, always)
 
 
-def always(kind: Any) -> bool:
+def always(hint: Any) -> bool:
     """Whether every record has a field of this type."""
-    return UnsetType not in get_args(kind)
+    return UnsetType not in get_args(hint)
 
 
-def _unit_of(name: str, kind: Any) -> str:
+def _unit_of(name: str, hint: Any) -> str:
     """The unit that a number's name ends with."""
-    if kind not in (int, float):
+    if hint not in (int, float):
         return ""
     words = name.split("_by_")[0].split("_")
     return next((unit for n in (3, 1) if (unit := UNITS.get("_".join(words[-n:])))), "")
@@ -279,14 +279,14 @@ def _unit_of(name: str, kind: Any) -> str:
 _JSON = {int: "integer", float: "number", str: "string", bool: "boolean"}
 
 
-def _json_type(kind: Any) -> str:
-    if _is_union(kind):
-        return " or ".join(dict.fromkeys(_json_type(each) for each in get_args(kind)))
-    if get_origin(kind) is Literal:
+def _json_type(hint: Any) -> str:
+    if _is_union(hint):
+        return " or ".join(dict.fromkeys(_json_type(each) for each in get_args(hint)))
+    if get_origin(hint) is Literal:
         return "string"
-    if kind in _JSON:
-        return _JSON[kind]
-    return "object" if get_origin(kind) is not None else "any"
+    if hint in _JSON:
+        return _JSON[hint]
+    return "object" if get_origin(hint) is not None else "any"
 
 
 def meanings(cls: type[Record]) -> Mapping[str, str]:

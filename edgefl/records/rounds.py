@@ -59,7 +59,7 @@ class FlightSums(CarriedBytes, CarbonGrams, CostSums):
     """Sums over the records of flights."""
 
 
-SUMMED = tuple(name for name, kind in types_of(FlightSums).items() if always(kind))
+SUMMED = tuple(name for name, hint in types_of(FlightSums).items() if always(hint))
 """Fields of all flights that are summed in the round's record, and over rounds in the run's totals."""
 
 

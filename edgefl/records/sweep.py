@@ -294,9 +294,9 @@ class CellRow(CellCosts, CellHead):
 
 def read_cell(row: Mapping[str, object], where: object) -> CellRow | RefusedCell:
     """The row of a sweep from its JSON data.  Raises RunError with ``where`` if it isn't one."""
-    kind: type[CellRow | RefusedCell] = RefusedCell if "refused" in row else CellRow
-    sets = {name: value for name, value in row.items() if name not in types_of(kind)}
-    return decode(kind, json.dumps({**row, "sets": sets}).encode(), where)
+    row_class: type[CellRow | RefusedCell] = RefusedCell if "refused" in row else CellRow
+    sets = {name: value for name, value in row.items() if name not in types_of(row_class)}
+    return decode(row_class, json.dumps({**row, "sets": sets}).encode(), where)
 
 
 # --- what is compared ------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ class RecordTemplate:
                 raise TypeError(f"{cls.__name__} has no field {name!r}{suggestion(name, known)}")
         if twice := {name for name in given if given.count(name) > 1}:
             raise TypeError(f"{cls.__name__}: {', '.join(sorted(twice))} would be written twice")
-        if missing := [name for name, kind in known.items() if name not in given and always(kind)]:
+        if missing := [name for name, hint in known.items() if name not in given and always(hint)]:
             raise TypeError(f"{cls.__name__}: nothing writes {', '.join(missing)}")
         self.own = tuple(own)
         parts = [*(b'"%b":%%b' % name.encode() for name in own), *(b"%b" for _ in groups)]

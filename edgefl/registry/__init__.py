@@ -81,7 +81,7 @@ def get(noun: str, name: str) -> Any:
     """The object registered as ``name`` for this noun.
 
     Raises UnknownName with the nearest name (also for a ``name`` that isn't text), and PluginError if the object can't
-    be imported or isn't a part of this kind.
+    be imported or isn't a part of this sort.
     """
     if not isinstance(name, str):
         raise UnknownName(noun, name, names(noun))
@@ -186,7 +186,7 @@ _ATTRIBUTES = {
 
 
 def _misfit(noun: str, part: Any) -> str:
-    """Why an object can't be a part of this kind, as the end of a message; "" if it can."""
+    """Why an object can't be a part of this sort, as the end of a message; "" if it can."""
     if part is None:
         return "is None"
     if noun in _CALLED and not callable(part):
@@ -323,14 +323,14 @@ def _forget_parts() -> None:
     package_digest.cache_clear()
 
 
-def register(kind: str, name: str) -> Callable[[Part], Part]:
+def register(noun: str, name: str) -> Callable[[Part], Part]:
     """Make a part known by name, as a decorator: ``@edgefl.register("method", "mine")`` before its class.
 
     Scenarios, the command line's lists and the Python functions then find it in this process.  A notebook's cell may
     run again: the new definition replaces the old one.  Worker processes import the part by the name of its module.
 
     Args:
-        kind: ``method``, ``schedule``, ``model``, ``tower``, ``data set``, ``partition``, ``step``, ``edit``,
+        noun: ``method``, ``schedule``, ``model``, ``tower``, ``data set``, ``partition``, ``step``, ``edit``,
             ``selection``, ``round policy``, ``budget``, ``aggregation``, ``server optimizer``, ``codec``, ``metric``,
             ``optimizer``, ``rate schedule``, ``availability``, ``attack``, ``task``, ``adapter`` or
             ``profile library`` (the path of a folder).
@@ -340,15 +340,15 @@ def register(kind: str, name: str) -> Callable[[Part], Part]:
         A function that registers what it is given, and returns it unchanged.
 
     Raises:
-        PluginError: There is no such kind of part, the name is wrong or taken by another part, or what is given isn't a
-            part of this kind.
+        PluginError: There is no such sort of part, the name is wrong or taken by another part, or what is given isn't a
+            part of this sort.
     """
-    noun = kind.replace("_", " ") if isinstance(kind, str) else kind
+    noun = noun.replace("_", " ") if isinstance(noun, str) else noun
     if not isinstance(noun, str) or noun not in GROUPS:
-        raise PluginError(f"there is no kind of part {kind!r:.60}; allowed: {', '.join(GROUPS)}")
+        raise PluginError(f"there is no sort of part {noun!r:.60}; allowed: {', '.join(GROUPS)}")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise PluginError(
-            f"{name!r:.60} can't name a part, here of the kind {noun}: a name takes letters, digits, '-', '_' and '.'"
+            f"{name!r:.60} can't name a part, here a {noun}: a name takes letters, digits, '-', '_' and '.'"
         )
     caller = sys._getframe(1)
     module, file = str(caller.f_globals.get("__name__", "__main__")), caller.f_code.co_filename
@@ -363,7 +363,7 @@ def register(kind: str, name: str) -> Callable[[Part], Part]:
 
 
 def _register(point: Registered) -> None:
-    """Add a part.  Raises PluginError if it isn't one of its kind, or if another has its name."""
+    """Add a part.  Raises PluginError if it isn't one of its sort, or if another has its name."""
     noun, name = point.noun, point.name
     part, fault = (None, "") if isinstance(point.part, MissingPart) else _convert(noun, name, point.part)
     if not isinstance(point.part, MissingPart) and (fault := fault or _misfit(noun, part)):

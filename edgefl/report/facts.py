@@ -212,8 +212,8 @@ def facts_to_compare(run: Run, label: str = "") -> RunFacts:
 
 def _totals(rounds: Sequence[RoundFacts]) -> RunTotals:
     found: dict[str, Any] = {}
-    for name, kind in types_of(RoundSums).items():
-        if always(kind) or (rounds and getattr(rounds[0], name) is not UNSET):
+    for name, hint in types_of(RoundSums).items():
+        if always(hint) or (rounds and getattr(rounds[0], name) is not UNSET):
             found[name] = sum(getattr(r, name) for r in rounds)
     sent = found["selected"]
     moved, joules = found["download_bytes"] + found["upload_bytes"], found["energy_joules"]

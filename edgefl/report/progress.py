@@ -229,7 +229,7 @@ class ProgressDisplay:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         pass
 
@@ -341,7 +341,7 @@ class Live(ProgressDisplay):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._region.stop()
 
@@ -380,9 +380,9 @@ class Bar(ProgressDisplay):
         self._bar.refresh()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
+        if error_type is None:
             self._bar.update(100 - self._bar.n)
         self._bar.close()
 

@@ -79,9 +79,9 @@ class TensorLayout:
 
         found, begin = {}, 0
         for name, dtype, shape in self.items:
-            kind: torch.dtype = getattr(torch, dtype)
-            found[name] = begin, kind, shape
-            begin += padded_size(prod(shape) * kind.itemsize)
+            type_: torch.dtype = getattr(torch, dtype)
+            found[name] = begin, type_, shape
+            begin += padded_size(prod(shape) * type_.itemsize)
         return found
 
     @cached_property

@@ -66,9 +66,9 @@ def read_text(text: str, file: str | None = None) -> Document:
     if not places:
         raise ScenarioError("this file is empty; a scenario begins with `edgefl: 1`", file=file)
     if not isinstance(data, dict):
-        kind = "a list" if isinstance(data, list) else "a single value"
+        given = "a list" if isinstance(data, list) else "a single value"
         raise ScenarioError(
-            f"a scenario is a mapping of sections (`key: value`), not {kind}", file=file, line=places[()].value_line
+            f"a scenario is a mapping of sections (`key: value`), not {given}", file=file, line=places[()].value_line
         )
     return Document(data, {**places, (): KeyPosition(file, 1, 1)}, file)
 

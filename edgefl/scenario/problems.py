@@ -56,8 +56,8 @@ def validate(
 ) -> BaseModel:
     """Validate the section at ``path`` as its model.  Raises ScenarioError with all errors in it."""
     errors = [
-        document.error((*path, *inner), f"must be {_alternatives_text(_type_names(kinds))}, not {show(value)}")
-        for inner, value, kinds in _misplaced_booleans(model, data, nested)
+        document.error((*path, *inner), f"must be {_alternatives_text(_type_names(hints))}, not {show(value)}")
+        for inner, value, hints in _misplaced_booleans(model, data, nested)
     ]
     errors += [
         document.error((*path, *inner), f"must be a finite number, not {value}")
@@ -126,22 +126,22 @@ _EXPECTED = {
 }
 
 
-def sentence(kind: str, context: Mapping[str, object], value: Any) -> str:
+def sentence(fault: str, context: Mapping[str, object], value: Any) -> str:
     """The message about ``value`` for the type and the context of a pydantic error."""
-    if kind in ("value_error", "assertion_error"):
+    if fault in ("value_error", "assertion_error"):
         message = str(context.get("error", "")).strip()
         return message or f"{show(value)} isn't allowed here"
-    expected = _expectation(kind, context)
+    expected = _expectation(fault, context)
     return f"must be {expected}, not {show(value)}" if expected else f"{show(value)} isn't allowed here"
 
 
-def _expectation(kind: str, context: Mapping[str, object]) -> str | None:
-    if kind in ("too_short", "too_long") and context.get("field_type") == "Dictionary":
-        return (f"a mapping with at least {context['min_length']} keys" if kind == "too_short"
+def _expectation(fault: str, context: Mapping[str, object]) -> str | None:
+    if fault in ("too_short", "too_long") and context.get("field_type") == "Dictionary":
+        return (f"a mapping with at least {context['min_length']} keys" if fault == "too_short"
                 else f"a mapping with at most {context['max_length']} keys")  # fmt: skip
     formatted = {k: f"{v:g}" if isinstance(v, float) else v for k, v in context.items()}
     try:
-        return _EXPECTED[kind].format(**formatted)
+        return _EXPECTED[fault].format(**formatted)
     except KeyError:
         return None
 
@@ -160,26 +160,26 @@ def _translate_error(
         is_missing = item["type"] in ("missing", "extra_forbidden")
         key, exact = _locate(item["loc"], data, is_missing)
         of_key = item["loc"][-1:] == ("[key]",)
-        kind = "bad_key" if of_key and item["type"] == "literal_error" else item["type"]
-        groups.setdefault(key, []).append((kind, item.get("ctx", {}), item["input"], exact))
+        fault = "bad_key" if of_key and item["type"] == "literal_error" else item["type"]
+        groups.setdefault(key, []).append((fault, item.get("ctx", {}), item["input"], exact))
     # of the errors of a union, keep those of the member that matched deepest
     deeper = {key for key in groups for other in groups if len(other) > len(key) and other[: len(key)] == key}
     for key, items in groups.items():
         if key in deeper and not all(exact for *_, exact in items):
             continue
-        kinds = {kind for kind, *_ in items}
+        faults = {fault for fault, *_ in items}
         full_path = (*path, *key)
-        if "extra_forbidden" in kinds:
+        if "extra_forbidden" in faults:
             allowed = sorted({n for m in models_at(model, key[:-1], data, nested) for n in _field_names(m)})
             yield document.error(
                 full_path, f"unknown key {str(key[-1])!r}{suggestion(str(key[-1]), allowed)}", at_key=True
             )
-        elif "bad_key" in kinds:
+        elif "bad_key" in faults:
             allowed = re.findall(r"'([^']*)'", next((str(c["expected"]) for _, c, *_ in items if "expected" in c), ""))
             yield document.error(
                 full_path, f"unknown key {str(key[-1])!r}{suggestion(str(key[-1]), allowed)}", at_key=True
             )
-        elif "missing" in kinds:
+        elif "missing" in faults:
             yield document.error(full_path, f"is missing{_description(model, key, data, nested)}", at_key=True)
         else:
             at_key = not key
@@ -190,14 +190,14 @@ def _translate_error(
 
 
 def _combine_complaints(items: Sequence[Complaint]) -> str:
-    messages = [sentence(kind, context, value) for kind, context, value, _ in items if kind == "value_error"]
+    messages = [sentence(fault, context, value) for fault, context, value, _ in items if fault == "value_error"]
     if messages:  # of several values that are put together, such as two devices of a list, a line each
         alike = all(value == items[0][2] for _, _, value, _ in items)
         return (" or " if alike else "\n").join(dict.fromkeys(messages))
-    kind, context, value, _ = items[0]
+    fault, context, value, _ = items[0]
     expected = [text for k, c, *_ in items if (text := _expectation(k, c))]
     if not expected:
-        return sentence(kind, context, value)
+        return sentence(fault, context, value)
     literals = [str(c["expected"]) for k, c, *_ in items if k == "literal_error"]
     words = [word for allowed in literals for word in re.findall(r"'([^']*)'", allowed)]
     matches = get_close_matches(value, words, 1) if isinstance(value, str) else []
@@ -296,7 +296,7 @@ def leaves(data: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
         yield path, data
 
 
-_KINDS = {int: "a whole number", float: "a number", str: "text", list: "a list", tuple: "a list", dict: "a mapping"}
+_NAMES = {int: "a whole number", float: "a number", str: "text", list: "a list", tuple: "a list", dict: "a mapping"}
 
 
 def _misplaced_booleans(
@@ -307,23 +307,23 @@ def _misplaced_booleans(
     for path, value in leaves(data):
         if not isinstance(value, bool):
             continue
-        kinds = [a for a, _ in _annotations_at(model, path, data, nested)]
-        if kinds and not any(_takes_boolean(kind) for kind in kinds):
-            yield path, value, kinds
+        hints = [a for a, _ in _annotations_at(model, path, data, nested)]
+        if hints and not any(_takes_boolean(hint) for hint in hints):
+            yield path, value, hints
 
 
-def _takes_boolean(kind: Any) -> bool:
-    if get_origin(kind) is Literal:
-        return any(isinstance(value, bool) for value in get_args(kind))
-    return not (kind in (int, float, NoneType) or get_origin(kind) in (list, tuple, dict) or _is_model(kind))
+def _takes_boolean(hint: Any) -> bool:
+    if get_origin(hint) is Literal:
+        return any(isinstance(value, bool) for value in get_args(hint))
+    return not (hint in (int, float, NoneType) or get_origin(hint) in (list, tuple, dict) or _is_model(hint))
 
 
-def _type_names(kinds: Iterable[Any]) -> Iterator[str]:
-    for kind in kinds:
-        if get_origin(kind) is Literal:
-            yield from map(repr, get_args(kind))
-        elif kind is not NoneType:
-            yield _KINDS.get(get_origin(kind) or kind, "a mapping")
+def _type_names(hints: Iterable[Any]) -> Iterator[str]:
+    for hint in hints:
+        if get_origin(hint) is Literal:
+            yield from map(repr, get_args(hint))
+        elif hint is not NoneType:
+            yield _NAMES.get(get_origin(hint) or hint, "a mapping")
 
 
 def _error_path(error: EdgeflError, model: type[BaseModel], data: Mapping[str, object]) -> tuple[KeyPath, bool]:

@@ -183,7 +183,7 @@ class Simulation:
             virtual_seconds=run.now,
             metrics=progress.metrics,
             totals=RoundSums(
-                **{n: totals[n] for n, kind in types_of(RoundSums).items() if always(kind) or n in totals}
+                **{n: totals[n] for n, hint in types_of(RoundSums).items() if always(hint) or n in totals}
             ),
             stopped=UNSET if watch is None and stopped is None else stopped,
             best=UNSET if watch is None else watch.best,

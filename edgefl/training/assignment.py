@@ -90,7 +90,7 @@ class Assignment:
     def from_data(cls, raw: Mapping[str, Any], form: Form, inputs: Mapping[str, Tensor]) -> Assignment:
         """The assignment of which ``to_data`` made this; it may have been JSON."""
         types = {"attack": Attack, "kept": StoredTensors, "sum": SharedSum}
-        made = {name: raw[name] and from_data(kind, raw[name]) for name, kind in types.items()}
+        made = {name: raw[name] and from_data(hint, raw[name]) for name, hint in types.items()}
         others = tuple(cls.from_data(each, form, inputs) for each in raw["others"])
         return cls(form, inputs=inputs, **{**raw, **made, "others": others})
 

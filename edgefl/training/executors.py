@@ -48,7 +48,7 @@ class Executor(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None: ...
 
 
@@ -59,7 +59,9 @@ class _Closing:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
         self.close()
 
 

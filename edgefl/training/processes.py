@@ -191,8 +191,8 @@ class ProcessExecutor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close(0.0 if kind is not None and issubclass(kind, KeyboardInterrupt) else PATIENCE)
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        self.close(0.0 if error_type is not None and issubclass(error_type, KeyboardInterrupt) else PATIENCE)
 
     # assignments and workers ----------------------------------------------------------------------------------
 

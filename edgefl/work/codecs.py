@@ -228,25 +228,25 @@ class Codec:
         return cls(fields.pop("dtype"), fields)
 
     @cached_property
-    def kind(self) -> RegisteredCodec:
+    def part(self) -> RegisteredCodec:
         """The registered codec with these arguments, made once, because every tensor asks for it.
 
         Raises UnknownName and PluginError.
         """
-        kind: RegisteredCodec = build_part("codec", {**self.args, "dtype": self.name}, key="dtype")
-        return kind
+        part: RegisteredCodec = build_part("codec", {**self.args, "dtype": self.name}, key="dtype")
+        return part
 
     def applies(self, name: str, shape: Shape, dtype: str) -> bool:
         """Whether a tensor is encoded; otherwise it travels unchanged."""
         if dtype not in _BYTES or dtype == "int8" or prod(shape) <= 1 or name in self.exact:
             return False
-        return self.kind.applies(dtype)
+        return self.part.applies(dtype)
 
     def wire(self, name: str, shape: Shape, dtype: str) -> dict[str, tuple[Shape, str]]:
         """Shapes and dtypes of the wire tensors of this tensor, by the names that ``encode`` gives."""
         if not self.applies(name, shape, dtype):
             return {name: (shape, dtype)}
-        specs: object = self.kind.wire(shape, dtype)
+        specs: object = self.part.wire(shape, dtype)
         if not isinstance(specs, Mapping):
             raise MethodError(
                 f"{registry.describe_part('codec', self.name)}: wire() returned {describe_answer(specs)}, not a "
@@ -262,11 +262,11 @@ class Codec:
         shape, dtype = tuple(value.shape), _name(value.dtype)
         if not self.applies(name, shape, dtype):
             return {name: value}
-        kind = self.kind
-        if kind.needs_base and base is None:
+        part = self.part
+        if part.needs_base and base is None:
             raise MethodError(f"can't send only the largest changes of {name!r}: the receiver has no value of it")
-        wire = kind.encode(value, base)
-        said = {added: (tuple(of), travels) for added, (of, travels) in kind.wire(shape, dtype).items()}
+        wire = part.encode(value, base)
+        said = {added: (tuple(of), travels) for added, (of, travels) in part.wire(shape, dtype).items()}
         made = {added: (tuple(tensor.shape), _name(tensor.dtype)) for added, tensor in wire.items()}
         if made != said:
             raise MethodError(
@@ -281,9 +281,9 @@ class Codec:
         """The tensor decoded from its wire tensors and the same ``base``; returned as it is if it isn't encoded."""
         if name in wire and wire[name].dtype == dtype:
             return wire[name]
-        kind = self.kind
-        own = {added: wire[name + added] for added in kind.wire(shape, _name(dtype))}
-        found = kind.decode(own, shape, dtype, base)
+        part = self.part
+        own = {added: wire[name + added] for added in part.wire(shape, _name(dtype))}
+        found = part.decode(own, shape, dtype, base)
         if tuple(found.shape) != shape or found.dtype != dtype:
             raise MethodError(
                 f"{registry.describe_part('codec', self.name)} decodes {name!r} as {_name(found.dtype)} "

@@ -152,10 +152,10 @@ class Step(ABC):
 
 def says(step: type[Step], name: str) -> bool:
     """Whether a step says ``chunks`` of its loss: in the class that has the loss, or below."""
-    for kind in step.__mro__:
-        if name in vars(kind):
-            return bool(vars(kind)[name])
-        if "loss" in vars(kind):
+    for cls in step.__mro__:
+        if name in vars(cls):
+            return bool(vars(cls)[name])
+        if "loss" in vars(cls):
             return False
     return False
 

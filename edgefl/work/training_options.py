@@ -160,11 +160,11 @@ class TrainingOptions(Fields):
     def _check_precision(self) -> None:
         if self.precision == "float64" and self.optimizer == "mezo":
             raise ValueError("optimizer mezo draws and sends float32 numbers: set precision: float32")
-        kind: type[Optimizer] = registry.get("optimizer", self.optimizer_name)
-        if self.precision not in kind.precisions:
+        part: type[Optimizer] = registry.get("optimizer", self.optimizer_name)
+        if self.precision not in part.precisions:
             raise ValueError(
                 f"optimizer {self.optimizer_name} has no step in precision {self.precision}; allowed: "
-                f"{', '.join(kind.precisions)}"
+                f"{', '.join(part.precisions)}"
             )
         if self.precision == "float16" and self.implementation != "fused":
             raise ValueError(
@@ -197,8 +197,8 @@ class TrainingOptions(Fields):
                 f"step_in_backward frees each gradient in the backward pass, and {' and '.join(wrong)} "
                 f"need{'s' * (len(wrong) == 1)} all of them: leave out one or the other"
             )
-        kind: type[Optimizer] = registry.get("optimizer", self.optimizer_name)
-        if not kind.parameterwise:
+        part: type[Optimizer] = registry.get("optimizer", self.optimizer_name)
+        if not part.parameterwise:
             raise ValueError(
                 f"{'step_in_backward' if self.step_in_backward else 'offload_states'} updates one parameter at a time, "
                 f"but optimizer {self.optimizer_name} may look at several; set optimizer: sgd, adam or adamw"
@@ -267,6 +267,6 @@ class TrainingOptions(Fields):
 
     def _other_scalars(self) -> dict[str, Scalar]:
         """The scalars that the optimizer reads beside its learning rate."""
-        kind: type[Optimizer] = registry.get("optimizer", self.optimizer_name)
-        read = {name: getattr(self, name) for name in kind.reads}
+        part: type[Optimizer] = registry.get("optimizer", self.optimizer_name)
+        read = {name: getattr(self, name) for name in part.reads}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in read.items()}

@@ -97,9 +97,9 @@ def test_a_registered_part_is_listed_with_its_options_and_they_are_checked(small
 @pytest.mark.parametrize(
     ("kind", "name", "part", "says"),
     [
-        ("metod", "mine", Damped, "no kind of part 'metod'; allowed: method, schedule"),
-        (["step"], "mine", Damped, "no kind of part"),
-        ("method", "my method", Damped, "'my method' can't name a part, here of the kind method"),
+        ("metod", "mine", Damped, "no sort of part 'metod'; allowed: method, schedule"),
+        (["step"], "mine", Damped, "no sort of part"),
+        ("method", "my method", Damped, "'my method' can't name a part, here a method"),
         ("method", "", Damped, "'' can't name a part"),
         ("method", 3, Damped, "3 can't name a part"),
         ("method", "fedavg", Damped, "the name 'fedavg' is taken by the method of edgefl"),

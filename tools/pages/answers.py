@@ -91,22 +91,22 @@ def _meaning(row: FieldRow) -> str:
 def _rows(record: type[Record], parents: dict[type[Record], set[type[Record]]]) -> Iterator[FieldRow]:
     """The rows of a record: of a record in it those of its fields, or one that leads to its section."""
     rows = fields_of(record)
-    for name, kind in types_of(record).items():
+    for name, hint in types_of(record).items():
         mine = [row for row in rows if re.split(r"[.\[]", row.name)[0] == name]
-        linked = [each for each in _records(kind) if not _inlined(each, parents)]
+        linked = [each for each in _records(hint) if not _inlined(each, parents)]
         if linked:
             meaning = meanings(record)[name].removesuffix(".")
             links = " or ".join(f"[{each.__name__}](#{each.__name__.lower()})" for each in linked)
-            yield mine[0]._replace(name=_path(name, kind), unit="", meaning=f"{meaning}: {links}")
+            yield mine[0]._replace(name=_path(name, hint), unit="", meaning=f"{meaning}: {links}")
         elif name == "sets" and issubclass(record, CellHead):
             yield mine[0]._replace(name="PATH")
         else:
             yield from mine
 
 
-def _path(name: str, kind: Any) -> str:
+def _path(name: str, hint: Any) -> str:
     """The name of a field with the brackets of a list and the words for the names of a mapping."""
-    origin, args = get_origin(kind), get_args(kind)
+    origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         keys = [mark.name for mark in args[1:] if isinstance(mark, Keys)]
         return _path(f"{name}.{keys[0]}", get_args(args[0])[1]) if keys else _path(name, args[0])
@@ -117,11 +117,11 @@ def _path(name: str, kind: Any) -> str:
     return name
 
 
-def _records(kind: Any) -> list[type[Record]]:
+def _records(hint: Any) -> list[type[Record]]:
     """The classes of records in a type."""
-    if isinstance(kind, type) and issubclass(kind, Record):
-        return [kind]
-    return [record for part in get_args(kind) for record in _records(part)]
+    if isinstance(hint, type) and issubclass(hint, Record):
+        return [hint]
+    return [record for part in get_args(hint) for record in _records(part)]
 
 
 def _inside(record: type[Record]) -> Iterator[type[Record]]:

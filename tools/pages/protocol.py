@@ -116,7 +116,7 @@ PARTS: dict[str, tuple[str, str]] = {
         "devices#share-it-as-a-package",
     ),
 }
-"""For each kind of part, what its name stands for, and the how-to page (with a heading) whose example registers one."""
+"""For each sort of part, what its name stands for, and the how-to page (with a heading) whose example registers one."""
 
 
 def protocol_blocks() -> dict[str, str]:

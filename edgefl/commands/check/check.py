@@ -32,11 +32,11 @@ from edgefl.training import Node
 from edgefl.work.torch_device import device_of, threads
 
 PARTS = ("method", "schedule", "selection", "policy", "aggregation")
-"""The kinds of parts that can be checked."""
+"""The sorts of parts that can be checked."""
 
 
 def check(
-    kind: str,
+    noun: str,
     part: str | type[Method],
     /,
     *,
@@ -55,7 +55,7 @@ def check(
     under every schedule, and of a schedule with FedAvg, also works, training and aggregation in single steps.
 
     Args:
-        kind: ``method``, ``schedule``, ``selection``, ``policy`` or ``aggregation``.
+        noun: ``method``, ``schedule``, ``selection``, ``policy`` or ``aggregation``.
         part: The registered name, or the class of a method that needn't be registered yet, whose runs aren't checked.
         schedules: For a method: names or sections (``{"name": "layerwise", "stages": [1, 1]}``); by default all
             registered schedules.
@@ -74,21 +74,21 @@ def check(
         it is readable text.
 
     Raises:
-        UnknownName: There is no such kind of part, or no part or schedule of this name.
+        UnknownName: There is no such sort of part, or no part or schedule of this name.
         MethodError: The method can't be loaded or made with these options.  Other errors are in the report.
         ScenarioError: The part doesn't take these options.
     """
-    if kind not in PARTS:
-        raise UnknownName("kind of part that can be checked", kind, PARTS)
+    if noun not in PARTS:
+        raise UnknownName("sort of part that can be checked", noun, PARTS)
     name = part if isinstance(part, str) else part.__name__
     watch = HangWatch(hang_after)
     findings = Findings(watch.renew)
-    if kind == "method":
+    if noun == "method":
         check_contract(findings, watch, part, schedules, kinds, processes, options)
-    elif kind == "schedule":
+    elif noun == "schedule":
         check_contract(findings, watch, "fedavg", [{"name": name, **options}], kinds, processes, {})
     if runs and isinstance(part, str) and not findings.failures:
-        check_runs(findings, watch, played_scenario(kind, name, kinds, options, overrides))
+        check_runs(findings, watch, played_scenario(noun, name, kinds, options, overrides))
     return findings.report(name)
 
 
@@ -133,19 +133,19 @@ def check_contract(
             for wanted in chosen:
                 fields = {"name": wanted} if isinstance(wanted, str) else dict(wanted)
                 where = str(fields["name"])
-                kind: Any = registry.get("schedule", where)
-                its_options = options_of("schedule", where, kind, fields)
+                schedule: Any = registry.get("schedule", where)
+                its_options = options_of("schedule", where, schedule, fields)
                 try:
-                    its = federation(needs := getattr(kind, "needs", {}))
-                    for name_of_kind in kinds if needs else ():
-                        for variant in its.method.variants[name_of_kind]:
-                            its.method.client_work(name_of_kind, 1, variant)
+                    its = federation(needs := getattr(schedule, "needs", {}))
+                    for kind in kinds if needs else ():
+                        for variant in its.method.variants[kind]:
+                            its.method.client_work(kind, 1, variant)
                 except EdgeflError as error:
                     if not federations:
                         raise
                     findings.refused[where] = str(error)
                     continue
-                check_schedule(its, where, kind(its_options, blocks_of(its.method.setting.kinds)))
+                check_schedule(its, where, schedule(its_options, blocks_of(its.method.setting.kinds)))
     except Hung as error:
         place = hang_location(error, getattr(sys.modules.get(owner.__module__), "__file__", None))
         fault = f"no check was finished for {watch.seconds:g} s; it hung in {place}"

@@ -69,19 +69,19 @@ class HFEncoderOptions(TowerFields):
     @classmethod
     def _config(cls, given: Any) -> dict[str, object]:
         fields = dict(given) if isinstance(given, Mapping) else of_folder(given)
-        kind = str(fields.get("model_type"))
-        if kind in ("convnextv2", "swin"):
+        family = str(fields.get("model_type"))
+        if family in ("convnextv2", "swin"):
             raise ValueError(
-                f"model_type {kind}: its stages differ in width; timm has it: {{tower: timm, variant: ...}}"
+                f"model_type {family}: its stages differ in width; timm has it: {{tower: timm, variant: ...}}"
             )
-        if kind not in FAMILIES:
-            raise ValueError(f"model_type {kind!r} isn't known{suggestion(kind, FAMILIES)}")
-        dropped = (*IRRELEVANT, *FROM_DATA[FAMILIES[kind]])
+        if family not in FAMILIES:
+            raise ValueError(f"model_type {family!r} isn't known{suggestion(family, FAMILIES)}")
+        dropped = (*IRRELEVANT, *FROM_DATA[FAMILIES[family]])
         fields = {name: value for name, value in fields.items() if name not in dropped}
-        known = known_fields(kind)
+        known = known_fields(family)
         for name in fields:
             if name != "model_type" and name not in known:
-                raise ValueError(f"{kind} has no field {name!r}{suggestion(name, known)}")
+                raise ValueError(f"{family} has no field {name!r}{suggestion(name, known)}")
         return fields
 
     @model_validator(mode="after")
@@ -90,20 +90,20 @@ class HFEncoderOptions(TowerFields):
         if config.hidden_size % config.num_attention_heads:
             raise ValueError(f"width {config.hidden_size} can't be split over {config.num_attention_heads} heads")
         if self.modality == "text":
-            most = config.max_position_embeddings - (PADDING + 1) * (self.kind in OFFSET)
+            most = config.max_position_embeddings - (PADDING + 1) * (self.family in OFFSET)
             if self.tokens > most:
                 raise ValueError(f"{self.tokens} tokens don't fit into {most} positions")
         return self
 
     @property
-    def kind(self) -> str:
+    def family(self) -> str:
         """The configuration's ``model_type``."""
         return str(self.config["model_type"])
 
     @property
     def modality(self) -> str:
         """What it reads: text, image or audio."""
-        return FAMILIES[self.kind]
+        return FAMILIES[self.family]
 
     @computed_field(description="transformer blocks at full depth")  # type: ignore[prop-decorator]
     @property
@@ -124,9 +124,9 @@ class Encoder(nn.Module):
     ``embedding`` is the library's model without them; its forward pass still finds them.
     """
 
-    def __init__(self, model: nn.Module, kind: str, width: int, mean: bool):
+    def __init__(self, model: nn.Module, family: str, width: int, mean: bool):
         super().__init__()
-        self.width, self.kind, self.mean = width, kind, mean
+        self.width, self.family, self.mean = width, family, mean
         _without(model, "pooler", None)
         for part in list(model.modules()):
             if isinstance(part._modules.get("head"), nn.Linear):  # of SigLIP's text tower
@@ -150,11 +150,11 @@ class Encoder(nn.Module):
         """Encode texts ``[batch, tokens]``, images ``[batch, channels, size, size]`` or spectrograms
         ``[batch, frames, bins]``; texts attend to padding, as in all towers."""
         given: dict[str, Tensor] = {"text": {"input_ids": x}, "image": {"pixel_values": x}}.get(
-            FAMILIES[self.kind], {"input_values": x}
+            FAMILIES[self.family], {"input_values": x}
         )
-        if self.kind == "whisper":
+        if self.family == "whisper":
             given = {"input_features": x.transpose(1, 2)}
-        if self.kind in OFFSET:
+        if self.family in OFFSET:
             first = PADDING + 1
             given["position_ids"] = torch.arange(first, first + x.shape[1], device=x.device)[None]
         tokens: Tensor = self.embedding(**given, return_dict=True).last_hidden_state
@@ -274,7 +274,7 @@ class HFEncoder:
     def of_library(model: nn.Module, description: TowerDescription, norm: bool) -> Encoder:
         """The tower of transformers' model, which it takes apart."""
         options = options_from(HFEncoderOptions, description)
-        return Encoder(model, options.kind, options.width, options.read == "mean")
+        return Encoder(model, options.family, options.width, options.read == "mean")
 
     @staticmethod
     def load(module: nn.Module, weights: str, description: TowerDescription) -> None:
@@ -298,7 +298,7 @@ class HFEncoder:
         if other := [entry for entry in said["mismatched_keys"] if not entry[0].startswith(unused)]:
             name, stored_shape, shape = min(other)
             raise MethodError(f"weights {weights!r}: {name} is {tuple(stored_shape)}, and {tuple(shape)} is needed")
-        stored = Encoder(_encoder(whole, options.kind), options.kind, options.width, False)
+        stored = Encoder(_encoder(whole, options.family), options.family, options.width, False)
         values = {**dict(stored.named_parameters()), **dict(stored.named_buffers())}
         with torch.no_grad():
             for name, value in (*module.named_parameters(), *module.named_buffers()):
@@ -315,19 +315,19 @@ def _config(options: HFEncoderOptions, description: TowerDescription) -> Any:
     if options.modality == "audio":
         bins, frames = description["bins"], description["frames"]
         more = {"num_mel_bins": bins, "max_length": frames}
-        if options.kind == "whisper":
+        if options.family == "whisper":
             if frames % 2:
                 raise MethodError(f"whisper halves the frames, and {frames} are odd: set an even data.audio length")
             more = {"num_mel_bins": bins, "max_source_positions": frames // 2}
     more |= {
         "num_hidden_layers": description["depth"],
-        "attn_implementation": "eager" if options.kind == "mpnet" else "sdpa",
+        "attn_implementation": "eager" if options.family == "mpnet" else "sdpa",
     }
-    if options.kind in OFFSET:
+    if options.family in OFFSET:
         more["pad_token_id"] = PADDING
     if "layer_types" in options.config:
         more["layer_types"] = cast(list[str], options.config["layer_types"])[: description["depth"]]
-    if options.kind == "siglip_vision_model":
+    if options.family == "siglip_vision_model":
         more["vision_use_head"] = False
     try:
         return configuration({n: v for n, v in options.config.items() if n not in more}, **more)
@@ -344,19 +344,19 @@ def _model(options: HFEncoderOptions, description: TowerDescription, *, empty: b
     config = _config(options, description)
     if options.modality == "image" and description["size"] % config.patch_size:
         raise MethodError(
-            f"a {options.kind}'s patch of {config.patch_size} doesn't divide images of {description['size']} pixels"
+            f"a {options.family}'s patch of {config.patch_size} doesn't divide images of {description['size']} pixels"
         )
-    named = {"siglip_text_model": "SiglipTextModel", "whisper": "WhisperModel"}.get(options.kind)
-    if options.kind == "whisper":
+    named = {"siglip_text_model": "SiglipTextModel", "whisper": "WhisperModel"}.get(options.family)
+    if options.family == "whisper":
         config.decoder_layers, config.vocab_size = 1, 8
         config.pad_token_id = config.decoder_start_token_id = 0
     try:
         with torch.device("meta") if empty else torch.device(torch.get_default_device()):
             model = getattr(library, named)(config) if named else library.AutoModel.from_config(config)
     except Exception as error:  # each model refuses in its own way
-        raise MethodError(f"a {options.kind} can't be built: {' '.join(str(error).split())[:200]}") from error
-    return model if empty else _encoder(model, options.kind)
+        raise MethodError(f"a {options.family} can't be built: {' '.join(str(error).split())[:200]}") from error
+    return model if empty else _encoder(model, options.family)
 
 
-def _encoder(model: nn.Module, kind: str) -> nn.Module:
-    return model.get_submodule("encoder") if kind == "whisper" else model
+def _encoder(model: nn.Module, family: str) -> nn.Module:
+    return model.get_submodule("encoder") if family == "whisper" else model

@@ -34,8 +34,8 @@ def make_optimizer(work: Work, named: Mapping[str, Tensor]) -> torch.optim.Optim
         parameters = [
             {**group, "params": [named[n] for n in names]} for group, names in parameter_groups(settings, named)
         ]
-    kind: Optimizer = build_part("optimizer", {**settings.pop("options", {}), "name": settings["name"]})
-    return kind.build(parameters, settings, settings.get("implementation", "fused"))
+    part: Optimizer = build_part("optimizer", {**settings.pop("options", {}), "name": settings["name"]})
+    return part.build(parameters, settings, settings.get("implementation", "fused"))
 
 
 def wrong_step(work: Work, dtype: torch.dtype) -> str | None:

@@ -50,15 +50,15 @@ GUARDED = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 
 
 @cache
-def light(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
+def light(part: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
     """torch's optimizer without the guards for torch.compile, which import ``torch._dynamo`` (1.3 s in every process).
 
     It is the optimizer itself where torch wraps its functions otherwise.
     """
-    inner = {name: getattr(getattr(kind, name), "__wrapped__", None) for name in (*GUARDED, "step")}
+    inner = {name: getattr(getattr(part, name), "__wrapped__", None) for name in (*GUARDED, "step")}
     if (step := inner["step"]) is None or None in inner.values():
-        return kind
-    return type(kind.__name__, (kind,), {**inner, "step": torch.no_grad()(step)})
+        return part
+    return type(part.__name__, (part,), {**inner, "step": torch.no_grad()(step)})
 
 
 def _flags(implementation: str) -> dict[str, bool]:
@@ -74,8 +74,8 @@ class SGD(Optimizer):
     def build(self, parameters: list[Any], settings: OptimizerSettings, implementation: str) -> torch.optim.Optimizer:
         """torch's."""
         momentum, decay = settings.get("momentum", 0.0), settings.get("weight_decay", 0.0)
-        kind, flags = light(torch.optim.SGD), _flags(implementation)
-        return kind(parameters, settings["lr"], momentum, weight_decay=decay, **flags)
+        made, flags = light(torch.optim.SGD), _flags(implementation)
+        return made(parameters, settings["lr"], momentum, weight_decay=decay, **flags)
 
 
 class Adam(Optimizer):
@@ -90,8 +90,8 @@ class Adam(Optimizer):
     def build(self, parameters: list[Any], settings: OptimizerSettings, implementation: str) -> torch.optim.Optimizer:
         """torch's."""
         (first, second), decay = settings.get("betas", (0.9, 0.999)), settings.get("weight_decay", 0.0)
-        kind, flags = light(self.made), _flags(implementation)  # type: ignore[arg-type]  # a class can be hashed
-        return kind(parameters, settings["lr"], (first, second), weight_decay=decay, **flags)
+        made, flags = light(self.made), _flags(implementation)  # type: ignore[arg-type]  # a class can be hashed
+        return made(parameters, settings["lr"], (first, second), weight_decay=decay, **flags)
 
 
 class AdamW(Adam):

@@ -153,11 +153,11 @@ def parse_rate_schedule(value: Any) -> Any:
     if not isinstance(fields, Mapping):
         raise ValueError(f"a rate schedule is a name such as cosine, or a mapping with a name, not {value!r:.60}")
     name = fields.get("name", "constant")
-    kind: type[RateSchedule] = registry.get("rate schedule", name)
-    for field in fields.keys() - kind.model_fields.keys():
+    part: type[RateSchedule] = registry.get("rate schedule", name)
+    for field in fields.keys() - part.model_fields.keys():
         if owners := [other for other in registry.names("rate schedule") if field in _fields_of(other)]:
             raise ValueError(f"{name} has no {field}: it belongs to {' and '.join(owners)}")
-    return kind.model_validate({**fields, "name": name})
+    return part.model_validate({**fields, "name": name})
 
 
 def _fields_of(name: str) -> Collection[str]:

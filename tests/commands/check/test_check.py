@@ -153,7 +153,7 @@ def test_the_command_says_what_differs_and_exits_with_1(plug_in: Path) -> None:
 
 def test_unknown_parts_and_options_are_named() -> None:
     with pytest.raises(
-        UnknownName, match="unknown kind of part that can be checked 'scheduel'; did you mean 'schedule'"
+        UnknownName, match="unknown sort of part that can be checked 'scheduel'; did you mean 'schedule'"
     ):
         edgefl.check("scheduel", "layerwise")
     with pytest.raises(UnknownName, match="unknown selection 'orot'; did you mean 'oort'"):
