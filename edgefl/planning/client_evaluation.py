@@ -11,20 +11,20 @@ import numpy as np
 
 from edgefl import seeds
 from edgefl.arrays import Booleans, Integers
-from edgefl.cost import ComputeCost, Traffic, price_rounds, traffic, work_key
-from edgefl.devices import Device, Link, Price
+from edgefl.cost import price_rounds, traffic, work_key
+from edgefl.devices import Price
 from edgefl.planning.payload_options import with_codecs
-from edgefl.planning.planner import Planner, WorkKey
+from edgefl.planning.planner import PlacedDemand, Planner, WorkKey
 from edgefl.planning.setup import Clients, Setup
 from edgefl.planning.versions import travelling
 from edgefl.schedules import Stage
-from edgefl.work import Form, Payload, Work, intern_form
+from edgefl.work import Form, Work, intern_form
 from edgefl.work.description import Scalar
 from edgefl.work.optimizer.learning_rates import at_stage
 
 
-@dataclass(frozen=True)
-class Scoring:
+@dataclass(frozen=True, kw_only=True)
+class Scoring(PlacedDemand):
     """Work that scores a client on its own held-out samples, without the values of its scalars, and its price without
     jitter.
 
@@ -32,19 +32,7 @@ class Scoring:
     (``old``) share it.  ``form.keep`` are the parts of the model that are the client's own; ``key`` is its cost key.
     """
 
-    kind: str
-    variant: Hashable
-    samples: int
-    stage: Stage
-    form: Form
-    key: str
-    old: tuple[str, ...]
-    down: tuple[Payload, ...]
-    compute: ComputeCost
-    traffic: Traffic
     price: Price
-    device: Device
-    link: Link
 
     @cached_property
     def without_keep(self) -> Form:
@@ -123,8 +111,9 @@ class ScoringPlanner:
             moved = traffic(down, (), self.planner.buffers)
             price = price_rounds([(computed, moved)], hardware, connection, throttling=setup.fleet.throttling)
             self._known[key] = Scoring(
-                kind, variant, int(self.held_out.client_samples[client]), stage, replace(fitted, keep=work.keep),
-                cost_key, old, down, computed, moved, price, hardware, connection,
+                replace(fitted, keep=work.keep), cost_key, computed, down, moved, kind=kind, variant=variant,
+                samples=int(self.held_out.client_samples[client]), stage=stage, old=old, device=hardware,
+                link=connection, price=price,
             )  # fmt: skip
         return self._known[key]
 

@@ -61,29 +61,30 @@ class Demand:
     traffic: Traffic
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Form of a client's work in a round, to which ``Planner.scalars`` are bound, and its price without jitter.
-
-    All clients of one group, device and link with the same stale copies (``old``) share a plan.  ``amounts`` are what
-    the round takes of the fleet's budgets, by name.
-    """
+@dataclass(frozen=True, kw_only=True)
+class PlacedDemand(Demand):
+    """A demand of clients of one kind, variant, device and link with the same stale copies (``old``)."""
 
     kind: str
     variant: Hashable
-    group: int
     samples: int
     stage: Stage
-    form: Form
-    key: str
     old: tuple[str, ...]
-    down: tuple[Payload, ...]
-    compute: ComputeCost
-    traffic: Traffic
-    amounts: Mapping[str, float]
-    peak_watts: float
     device: Device
     link: Link
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(PlacedDemand):
+    """Form of a client's work in a round, to which ``Planner.scalars`` are bound, and its price without jitter.
+
+    All clients of one group, device and link with the same stale copies share a plan.  ``amounts`` are what the round
+    takes of the fleet's budgets, by name.
+    """
+
+    group: int
+    amounts: Mapping[str, float]
+    peak_watts: float
 
     @cached_property
     def sums(self) -> tuple[int, ...]:
@@ -270,9 +271,10 @@ class Planner:
                 if form is demand.form:
                     form = self._fitted[at][batches] = intern_form(form)
                 self._plans[at][cell] = Plan(
-                    *at[:2], cell.group, int(setup.clients.client_samples[client]), stage, form, demand.key, cell.old,
-                    demand.down, demand.compute, demand.traffic, {name: taken[name][row] for name in taken},
-                    price.peak_watts[row].item(), hardware, connection,
+                    form, demand.key, demand.compute, demand.down, demand.traffic, kind=at[0], variant=at[1],
+                    samples=int(setup.clients.client_samples[client]), stage=stage, old=cell.old, device=hardware,
+                    link=connection, group=cell.group, amounts={name: taken[name][row] for name in taken},
+                    peak_watts=price.peak_watts[row].item(),
                 )  # fmt: skip
         return [self._plans[at][cell] for at, cell in found]
 

@@ -49,7 +49,7 @@ from edgefl.errors import suggestion
 
 __all__ = [
     "UNSET", "ByKind", "Bytes", "Clients", "Flights", "Keys", "Maybe", "Record", "Rounds", "FieldRow", "Samples",
-    "Share", "Unit", "fields_of", "part_of", "to_data",
+    "Share", "Unit", "copy_fields", "fields_of", "part_of", "to_data",
 ]  # fmt: skip
 
 Maybe = UnsetType
@@ -145,6 +145,11 @@ def types_of(cls: type[Record]) -> Mapping[str, object]:
 
 
 _TYPES: dict[type, Mapping[str, object]] = {}
+
+
+def copy_fields(group: type[Record], source: object) -> dict[str, Any]:
+    """The fields of a class of records, which ``source`` has under the same names."""
+    return {name: getattr(source, name) for name in types_of(group)}
 
 
 def whole_of(cls: type[Record]) -> type[Record]:

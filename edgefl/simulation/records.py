@@ -17,11 +17,11 @@ from edgefl.planning.client_evaluation import Scoring
 from edgefl.planning.eligibility import Verdict
 from edgefl.planning.planner import PLANNED, Plan
 from edgefl.planning.setup import Setup
-from edgefl.records import UNSET, Maybe, Record
+from edgefl.records import UNSET, Maybe
 from edgefl.records import clients as written
 from edgefl.records.clients import UNMEASURED, MeasuredRecord, ScoredClient
 from edgefl.records.eligibility import VerdictRecord as VerdictRecord
-from edgefl.records.record import types_of
+from edgefl.records.record import copy_fields, types_of
 from edgefl.records.rounds import SUMMED, RoundSums, ServerWorkRecord
 from edgefl.records.writing import RecordTemplate, inner, texts
 from edgefl.simulation.attackers import attack_column
@@ -175,7 +175,7 @@ class ClientLines:
         """JSON of the fields that all clients of a plan share, without brackets."""
         entry = self._texts.get(id(plan))  # which holds the plan, so that no other gets its id
         if entry is None:
-            moved = {**_fields(written.Downloads, plan.traffic), **_fields(written.Uploads, plan.traffic)}
+            moved = {**copy_fields(written.Downloads, plan.traffic), **copy_fields(written.Uploads, plan.traffic)}
             planned = written.Planned(**_assigned_fields(plan), **_costs(plan.compute), **moved)
             entry = self._texts[id(plan)] = (plan, inner(planned))
         return entry[1]
@@ -237,7 +237,7 @@ def server_record(
         kind=work.kind,
         steps=[p.step for p in work.passes],
         seconds=seconds,
-        **_fields(written.WorkCost, computed),
+        **copy_fields(written.WorkCost, computed),
         **_measured_fields(work, setup.clients.server(), computed, trace, peak),
     )
 
@@ -263,17 +263,12 @@ def scored_record(
         **_assigned_fields(scoring),
         **_measured_fields(scoring.form, source, compute, trace, peak),
         **_costs(compute),
-        **_fields(written.Downloads, scoring.traffic),
+        **copy_fields(written.Downloads, scoring.traffic),
         **{name: getattr(scoring.price, name).item() for name in spent},
     )
 
 
 # --- groups of fields ------------------------------------------------------------------------------------------------
-
-
-def _fields(group: type[Record], of: object) -> dict[str, Any]:
-    """The fields of a class of records, which ``of`` has under the same names."""
-    return {name: getattr(of, name) for name in types_of(group)}
 
 
 def _assigned_fields(plan: Plan | Scoring) -> dict[str, Any]:
@@ -286,7 +281,7 @@ def _assigned_fields(plan: Plan | Scoring) -> dict[str, Any]:
 
 def _costs(cost: ComputeCost) -> dict[str, Any]:
     """The fields of ``ClientCostRecord``."""
-    return _fields(written.ClientCostRecord, cost) | {"memory_bytes": written.MemoryParts(**cost.memory_bytes)}
+    return copy_fields(written.ClientCostRecord, cost) | {"memory_bytes": written.MemoryParts(**cost.memory_bytes)}
 
 
 def _measured_fields(
@@ -294,7 +289,7 @@ def _measured_fields(
 ) -> dict[str, Any]:
     """The fields of ``MeasuredRecord``."""
     if trace is None:
-        return _fields(MeasuredRecord, UNMEASURED)
+        return copy_fields(MeasuredRecord, UNMEASURED)
     measured = compute_cost(work, source, trace)
     return {
         "measured_peak_memory_bytes": peak,

@@ -17,6 +17,7 @@ from edgefl.commands.compose import Given, at_most, commonest_device, commonest_
 from edgefl.commands.profile.schedule_totals import (
     client_totals,
     evaluation_totals,
+    process_fields,
     round_totals,
     server_rows,
     stretches,
@@ -31,8 +32,19 @@ from edgefl.operator_classes import OPERATOR_NAMES
 from edgefl.planning.client_evaluation import ScoringPlanner
 from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
-from edgefl.records.profile import ClientEvaluationRow, PeakMoment, Profile, ProfileRow, RuntimeRange, Tables
-from edgefl.records.record import UNSET, Maybe
+from edgefl.records.profile import (
+    ClientEvaluationRow,
+    Computed,
+    FlopsColumns,
+    PeakMoment,
+    Peaks,
+    Profile,
+    ProfileRow,
+    RuntimeRange,
+    Tables,
+    TrafficColumns,
+)
+from edgefl.records.record import UNSET, Maybe, copy_fields
 from edgefl.report import FIGURE_FORMS, TIMELINE_FORMS, check_figure, draw_figure
 from edgefl.report.charts.profile import stages_chart
 from edgefl.report.charts.timeline import memory_timeline
@@ -40,6 +52,9 @@ from edgefl.scenario import Scenario
 from edgefl.scenario.problems import reason
 from edgefl.schedules import Stage
 from edgefl.work import Timeline
+
+PRICE_COLUMNS = ("download_seconds", "compute_seconds", "virtual_seconds", "energy_joules")
+"""What a row has of a price."""
 
 
 @dataclass(frozen=True)
@@ -217,34 +232,16 @@ def _row(planner: Planner, stage: Stage, subject: Subject, device: Device, link:
         stage=stage.index,
         part=stage.label or UNSET,
         rounds=len(rounds_of(setup, stage, kind)),
-        peak_memory_bytes=computed.peak_memory_bytes,
-        live_memory_bytes=computed.live_memory_bytes,
-        memory_bytes=computed.memory_bytes,
+        **process_fields(computed, device),
         memory_assumed=computed.memory_assumed,
         runtime=runtime_range(device, setup.fleet.runtime),
         host_memory_bytes=computed.host_memory_bytes or UNSET,
-        runtime_overhead_bytes=device.runtime_overhead_bytes,
-        reserved_memory_bytes=computed.reserved_memory_bytes or UNSET,
-        process_memory_bytes=computed.tensor_bytes + device.runtime_overhead_bytes,
         available_memory_bytes=available_memory_bytes(device),
-        forward_flops=computed.forward_flops,
-        backward_flops=computed.backward_flops,
-        fvcore_macs=computed.fvcore_macs,
+        **copy_fields(Computed, computed),
         fvcore_macs_per_sample=computed.fvcore_macs_per_sample,
-        download_bytes=moved.download_bytes,
-        upload_bytes=moved.upload_bytes,
-        download_bytes_by_payload=moved.download_bytes_by_payload,
-        upload_bytes_by_payload=moved.upload_bytes_by_payload,
-        download_bytes_by_part=moved.download_bytes_by_part,
-        upload_bytes_by_part=moved.upload_bytes_by_part,
-        serialised_download_bytes=moved.serialised_download_bytes,
-        serialised_upload_bytes=moved.serialised_upload_bytes,
-        download_seconds=price.download_seconds.item(),
-        compute_seconds=price.compute_seconds.item(),
+        **copy_fields(TrafficColumns, moved),
+        **{name: getattr(price, name).item() for name in (*PRICE_COLUMNS, "upload_seconds")},
         compute_seconds_by_class=seconds_by_class(computed, device),
-        upload_seconds=price.upload_seconds.item(),
-        virtual_seconds=price.virtual_seconds.item(),
-        energy_joules=price.energy_joules.item(),
         samples=int(setup.clients.client_samples[client]),
         device=device.name,
         link=link.name,
@@ -280,12 +277,7 @@ def _timeline(planner: Planner, rows: Sequence[ProfileRow], wanted: ProfileOptio
         variant=row.variant,
         stage=stage.index,
         peak_memory_bytes=peak.bytes,
-        operator=peak.operator,
-        scope=peak.scope,
-        phase=peak.phase,
-        distinct_pass=peak.distinct_pass,
-        pattern=peak.pattern,
-        step=peak.step,
+        **{name: getattr(peak, name) for name in ("operator", "scope", "phase", "distinct_pass", "pattern", "step")},
         moment=drawn.peak,
         moments=len(drawn.moments),
     )
@@ -346,16 +338,11 @@ def client_evaluation_rows(
                     stage=stage.index,
                     part=stage.label or UNSET,
                     samples=int(sizes[client]),
-                    peak_memory_bytes=computed.peak_memory_bytes,
-                    live_memory_bytes=computed.live_memory_bytes,
-                    forward_flops=computed.forward_flops,
-                    backward_flops=computed.backward_flops,
+                    **copy_fields(Peaks, computed),
+                    **copy_fields(FlopsColumns, computed),
                     download_bytes=moved.download_bytes,
                     serialised_download_bytes=moved.serialised_download_bytes,
-                    download_seconds=price.download_seconds.item(),
-                    compute_seconds=price.compute_seconds.item(),
-                    virtual_seconds=price.virtual_seconds.item(),
-                    energy_joules=price.energy_joules.item(),
+                    **{name: getattr(price, name).item() for name in PRICE_COLUMNS},
                     device=device.name,
                     link=link.name,
                 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -21,15 +21,24 @@ from edgefl.planning.meta_state import shapes, shapes_alone
 from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import ClientVersions, activations_address, final_blocks, stale
-from edgefl.records.profile import EvaluationTotals, RoundCost, RoundTotals, ServerRow, TotalsRow
-from edgefl.records.record import UNSET
+from edgefl.records.profile import (
+    Computed,
+    EvaluationTotals,
+    Peaks,
+    RoundCost,
+    RoundTotals,
+    ServerRow,
+    TotalsRow,
+    TrafficColumns,
+)
+from edgefl.records.record import UNSET, copy_fields, types_of
 from edgefl.schedules import Stage, keeps
 from edgefl.work import Work
 
-DIRECTIONS = ("download", "upload")
 ADDED_UP = ("fvcore_macs", "forward_flops", "backward_flops", "download_bytes", "upload_bytes")
 """The costs that a round's totals sum over its clients and the server."""
 COMPUTED = ADDED_UP[:3]
+SPENT = ("virtual_seconds", "energy_joules")
 
 
 @dataclass(frozen=True)
@@ -132,19 +141,23 @@ def _server_row(planner: Planner, span: RoundStretch, when: str, work: Work) -> 
         rounds=span.rounds,
         when=when,
         steps=[p.step for p in work.passes],
-        peak_memory_bytes=computed.peak_memory_bytes,
-        live_memory_bytes=computed.live_memory_bytes,
-        memory_bytes=computed.memory_bytes,
-        runtime_overhead_bytes=device.runtime_overhead_bytes,
-        reserved_memory_bytes=computed.reserved_memory_bytes or UNSET,
-        process_memory_bytes=computed.tensor_bytes + device.runtime_overhead_bytes,
-        fvcore_macs=computed.fvcore_macs,
-        forward_flops=computed.forward_flops,
-        backward_flops=computed.backward_flops,
+        **process_fields(computed, device),
+        **copy_fields(Computed, computed),
         compute_seconds=seconds,
         energy_joules=Phases(numbers_of(0, 0, seconds, device, None, busy)).energy_joules,
         device=device.name,
     )
+
+
+def process_fields(computed: ComputeCost, device: Device) -> dict[str, Any]:
+    """The fields of ``Process`` of a process that computes this on a device."""
+    return {
+        **copy_fields(Peaks, computed),
+        "memory_bytes": computed.memory_bytes,
+        "runtime_overhead_bytes": device.runtime_overhead_bytes,
+        "reserved_memory_bytes": computed.reserved_memory_bytes or UNSET,
+        "process_memory_bytes": computed.tensor_bytes + device.runtime_overhead_bytes,
+    }
 
 
 def evaluation_totals(rows: Iterable[ServerRow]) -> list[EvaluationTotals]:
@@ -157,10 +170,7 @@ def evaluation_totals(rows: Iterable[ServerRow]) -> list[EvaluationTotals]:
         EvaluationTotals(
             stage=stage,
             when=works[0].when,
-            fvcore_macs=sum(row.fvcore_macs for row in works),
-            forward_flops=sum(row.forward_flops for row in works),
-            backward_flops=sum(row.backward_flops for row in works),
-            compute_seconds=sum(row.compute_seconds for row in works),
+            **{name: sum(getattr(row, name) for row in works) for name in (*COMPUTED, "compute_seconds")},
         )
         for stage, works in by_stage.items()
     ]
@@ -246,28 +256,28 @@ class _Follower:
     rounds: int = 0
     peak: int = 0
     per_sample: float = 0.0
-    spent: dict[str, float] = field(default_factory=lambda: defaultdict(int))
-    moved: Counter[str] = field(default_factory=Counter)
-    traffic_by: dict[str, Counter[str]] = field(
+    sums: dict[str, Any] = field(
         default_factory=lambda: {
-            f"{direction}_bytes_by_{what}": Counter() for direction in DIRECTIONS for what in ("payload", "part")
+            **dict.fromkeys((*COMPUTED, *SPENT), 0),
+            **{name: {} if "_by_" in name else 0 for name in types_of(TrafficColumns)},
         }
     )
+    """Columns of the client's row."""
 
     def spends(self, computed: ComputeCost, price: Price, times: int) -> None:
         self.peak = max(self.peak, computed.peak_memory_bytes)
         for name in COMPUTED:
-            self.spent[name] += times * getattr(computed, name)
-        for name in ("virtual_seconds", "energy_joules"):
-            self.spent[name] += times * getattr(price, name).item()
+            self.sums[name] += times * getattr(computed, name)
+        for name in SPENT:
+            self.sums[name] += times * getattr(price, name).item()
 
     def moves(self, moved: Traffic, times: int) -> None:
-        for name, counted in self.traffic_by.items():
-            for key, n in getattr(moved, name).items():
-                counted[key] += times * n
-        for direction in DIRECTIONS:
-            self.moved[f"{direction}_bytes"] += times * getattr(moved, f"{direction}_bytes")
-            self.moved[f"serialised_{direction}_bytes"] += times * getattr(moved, f"serialised_{direction}_bytes")
+        for name, amount in copy_fields(TrafficColumns, moved).items():
+            if isinstance(amount, Mapping):
+                for key, n in amount.items():
+                    self.sums[name][key] = self.sums[name].get(key, 0) + times * n
+            else:
+                self.sums[name] += times * amount
 
 
 def client_totals(
@@ -309,37 +319,21 @@ def client_totals(
                 moved = traffic((payload,), (), planner.buffers)
                 followers[whose].moves(moved, 1)
                 phases = Phases(numbers_of(payload.serialised_bytes, 0, 0.0, device, link))
-                followers[whose].spent["virtual_seconds"] += phases.seconds[0]
-                followers[whose].spent["energy_joules"] += phases.energy_joules
+                followers[whose].sums["virtual_seconds"] += phases.seconds[0]
+                followers[whose].sums["energy_joules"] += phases.energy_joules
                 followers[whose].client_versions.record_download(0, (payload,), versions)
     return [_total(subject, followers[subject.kind, subject.variant]) for subject in shown]
 
 
 def _total(subject: Subject, follower: _Follower) -> TotalsRow:
-    spent, moved, by = (
-        follower.spent,
-        follower.moved,
-        {name: dict(counted) for name, counted in follower.traffic_by.items()},
-    )
+    sums = follower.sums
     return TotalsRow(
         kind=subject.kind,
         variant=subject.shown_variant,
         rounds=follower.rounds,
         peak_memory_bytes=follower.peak,
-        fvcore_macs=spent["fvcore_macs"],
-        forward_flops=spent["forward_flops"],
-        backward_flops=spent["backward_flops"],
         fvcore_macs_per_sample_all_rounds=follower.per_sample,
-        traffic_bytes=moved["download_bytes"] + moved["upload_bytes"],
-        serialised_traffic_bytes=moved["serialised_download_bytes"] + moved["serialised_upload_bytes"],
-        download_bytes=moved["download_bytes"],
-        upload_bytes=moved["upload_bytes"],
-        serialised_download_bytes=moved["serialised_download_bytes"],
-        serialised_upload_bytes=moved["serialised_upload_bytes"],
-        download_bytes_by_payload=by["download_bytes_by_payload"],
-        upload_bytes_by_payload=by["upload_bytes_by_payload"],
-        download_bytes_by_part=by["download_bytes_by_part"],
-        upload_bytes_by_part=by["upload_bytes_by_part"],
-        virtual_seconds=spent["virtual_seconds"],
-        energy_joules=spent["energy_joules"],
+        traffic_bytes=sums["download_bytes"] + sums["upload_bytes"],
+        serialised_traffic_bytes=sums["serialised_download_bytes"] + sums["serialised_upload_bytes"],
+        **sums,
     )

@@ -141,9 +141,7 @@ class RuleCheck:
 
     def checked_rule(self) -> CheckedRule:
         """The rule and what was found."""
-        return CheckedRule(
-            name=self.name, says=self.says, records=self.records, broken=self.broken, first=self.first, note=self.note
-        )
+        return CheckedRule(**vars(self))
 
 
 @dataclass(frozen=True)

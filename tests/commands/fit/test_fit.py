@@ -300,8 +300,8 @@ def test_gradients_are_alive_together_or_one_at_a_time(texts: dict[str, Any]) ->
     setup, predictor = compose(whole), predictor_of(whole)
     axes = axes_of(whole, setup, "text", 40, growing=False, epochs=False)
     question = FitQuestion(
-        whole, setup, predictor, load_device(PI), load_link(WIFI), {}, False, any_stage=True, epochs=False, most=9,
-        first=1,
+        whole, setup, predictor, load_device(PI), load_link(WIFI), dict.fromkeys(BUDGETS, inf), False, any_stage=True,
+        epochs=False, most=9, first=1,
     )  # fmt: skip
     pricer = Pricer(question, axes, "text", 0, lambda *_: None)
     sizes = [spec.bytes for spec in setup.method.setting.kinds["text"].parameters().values()]
