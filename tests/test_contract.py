@@ -17,7 +17,7 @@ import edgefl
 from edgefl import registry
 from edgefl.commands.compose import compose
 from edgefl.commands.verify.verify import verify
-from edgefl.cost import Predictor
+from edgefl.cost.predict import Predictor
 from edgefl.errors import EdgeflError
 from edgefl.runs import Run
 from edgefl.scenario import load

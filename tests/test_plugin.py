@@ -20,7 +20,7 @@ from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl import registry
-from edgefl.cost import work_key
+from edgefl.cost.predict import work_key
 from edgefl.methods import ServerState
 from edgefl.runs import Run
 from edgefl.work import Item, Payload, Work

@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 import edgefl
 from edgefl import models
 from edgefl.commands.compose import compose
-from edgefl.cost import predict
+from edgefl.cost.predict import predict
 from edgefl.runs import Run
 from edgefl.scenario import load
 from edgefl.work import run as run_work

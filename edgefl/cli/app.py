@@ -248,7 +248,7 @@ def interruptible(what: Callable[[], str] = str) -> Iterator[None]:
 @contextmanager
 def observing(what: str = "") -> Iterator[Any]:
     """Yield the progress display of a command, which ends as one that is ``interruptible``."""
-    from edgefl.report import make_progress
+    from edgefl.report.progress import make_progress
 
     with interruptible(lambda: what), make_progress() as progress:
         yield progress

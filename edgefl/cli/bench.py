@@ -34,9 +34,10 @@ def bench(
 
     The answer is printed, and written to DIR as bench.json, bench.csv and bench.html.
     """
-    from edgefl.report import SWEEP_FORMS, check_figure, draw_figure, make_progress
     from edgefl.report.bench import print_bench
     from edgefl.report.charts.bench import charts_of_bench
+    from edgefl.report.figures import SWEEP_FORMS, check_figure, draw_figure
+    from edgefl.report.progress import make_progress
 
     if figure is not None:
         check_figure(figure, SWEEP_FORMS)

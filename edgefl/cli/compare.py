@@ -24,7 +24,8 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare runs over their seeds: mean and spread of metrics and costs, also at equal time, bytes and joules."""
-    from edgefl.report import comparison_csv, comparison_latex, orderings_markdown, print_comparison
+    from edgefl.report.compare import comparison_csv, orderings_markdown, print_comparison
+    from edgefl.report.latex import comparison_latex
 
     if as_csv + as_json + as_latex + orderings > 1:
         raise typer.BadParameter("--csv, --latex, --json and --orderings can't be combined", param_hint="--csv")

@@ -129,7 +129,8 @@ def check(
 
     Several scenarios give a row for each device, and a column for each scenario and kind.
     """
-    from edgefl.report import devices_markdown, print_device_check, print_device_checks, profile_csv
+    from edgefl.report.device_check import devices_markdown, print_device_check, print_device_checks
+    from edgefl.report.profile import profile_csv
 
     forms = {"--csv": as_csv, "--markdown": as_markdown, "--json": as_json}
     if len(given := [name for name, value in forms.items() if value]) > 1:

@@ -66,7 +66,7 @@ def fit(
 
     with interruptible(lambda: "what was found is incomplete; the same command goes on, since prices are kept"):
         from edgefl.commands.fit import fit as command
-        from edgefl.report import make_progress
+        from edgefl.report.progress import make_progress
 
         try:
             with make_progress() as on_progress:

@@ -76,7 +76,9 @@ def profile(
     from edgefl.records.devices import FleetClients
     from edgefl.records.profile import ComparedProfiles, Profile
     from edgefl.records.record import UNSET
-    from edgefl.report import print_clients, print_compared_profiles, print_profile, profile_csv
+    from edgefl.report.compared_profiles import print_compared_profiles
+    from edgefl.report.profile import print_profile, profile_csv
+    from edgefl.report.profile_clients import print_clients
 
     if as_csv and as_json:
         raise typer.BadParameter("--csv and --json can't be combined", param_hint="--csv")
@@ -134,7 +136,7 @@ def profile(
     elif isinstance(result, ComparedProfiles):
         print_compared_profiles(result)
     else:
-        from edgefl.report import print_counts, print_measured
+        from edgefl.report.measured import print_counts, print_measured
 
         print_profile(result, full=full)
         if result.measured:
@@ -160,7 +162,7 @@ def cost_diff(
     """Compare two profiles.  Exit codes: 1 if a cost grew by more than --fail-above, 2 if they can't be compared."""
     from edgefl.commands.cost_diff import RowsDiffer, share_of
     from edgefl.commands.cost_diff import cost_diff as compare
-    from edgefl.report import print_cost_difference
+    from edgefl.report.compared_profiles import print_cost_difference
 
     differ: RowsDiffer | None = None
     try:

@@ -87,7 +87,10 @@ def run(
         return
     if finished is None and jobs == 1:
         _begin_workers(os.path.join(resume, "scenario.yaml") if resume is not None else scenario, overrides)
-    from edgefl.report import make_progress, print_comparison, print_summary, summary
+    from edgefl.report.compare import print_comparison
+    from edgefl.report.facts import summary
+    from edgefl.report.progress import make_progress
+    from edgefl.report.tables import print_summary
 
     diverged: DivergedError | None = None
     if finished is None:
@@ -153,7 +156,7 @@ def validate(
     as_json: AsJson = False,
 ) -> None:
     """Check a scenario without running it."""
-    from edgefl.report import print_validation
+    from edgefl.report.validation import print_validation
 
     with observing() as on_progress:
         from edgefl.commands import validate as command

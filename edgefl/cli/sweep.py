@@ -67,7 +67,7 @@ def sweep(
     as_json: AsJson = False,
 ) -> None:
     """Vary fields of a scenario without training: which clients are eligible, which data are lost, what it costs."""
-    from edgefl.report import print_sweep
+    from edgefl.report.sweep import print_sweep
 
     if as_csv and as_json:
         raise typer.BadParameter("--csv and --json can't be combined", param_hint="--csv")

@@ -49,7 +49,7 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Search for the settings of a scenario that score best on validation.  The test split stays unseen."""
-    from edgefl.report import make_progress
+    from edgefl.report.progress import make_progress
     from edgefl.report.tune import print_tuning
 
     progress = make_progress()

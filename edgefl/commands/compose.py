@@ -18,7 +18,8 @@ from edgefl import models, registry
 from edgefl.arrays import AnyArray
 from edgefl.commands.host_need import check_host, tell_time
 from edgefl.commands.progress import OnProgress, messages, silent
-from edgefl.cost import Predictor, ScratchTable
+from edgefl.cost.predict import Predictor
+from edgefl.cost.scratch import ScratchTable
 from edgefl.data import Federation, data_fingerprint, open_federation, revision_warnings
 from edgefl.devices import Device, Fleet, Link
 from edgefl.errors import DataError, MethodError, ScenarioError, UnknownName

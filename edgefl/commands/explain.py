@@ -23,8 +23,8 @@ from edgefl.commands.recorded_rounds import (
     window_of,
 )
 from edgefl.errors import EdgeflError
-from edgefl.records import UNSET
 from edgefl.records.explained import AbsentClient, Explanation, PathPart, Shorter, Story, StoryFlight
+from edgefl.records.record import UNSET
 from edgefl.runs import Run
 from edgefl.runs.changed import raise_run_errors
 

@@ -11,9 +11,9 @@ from typing import Any
 from edgefl import registry
 from edgefl.errors import RunError
 from edgefl.planning.round_options import RoundOptions
-from edgefl.records import Clients, Record, part_of
 from edgefl.records.clients import Assigned, FlightCourse, FlightRecord
 from edgefl.records.eligibility import VerdictRecord
+from edgefl.records.record import Clients, Record, part_of
 from edgefl.records.relays import LastRelay
 from edgefl.records.rounds import Round, RoundCourse, RoundTimes, ServerWorkRecord
 from edgefl.runs import Run, is_comparison, read_run

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from edgefl.commands.progress import OnProgress, public_command, silent
 from edgefl.errors import RunError, UnknownName
-from edgefl.report import FIGURE_FORMS, check_figure
 from edgefl.report.charts import charts_of, charts_of_comparison, groups_of, records_of
 from edgefl.report.charts.picture import make_folder, write
+from edgefl.report.figures import FIGURE_FORMS, check_figure
 from edgefl.report.page import REPORT_FORMS, write_page
 from edgefl.runs import Run, is_comparison, read_run
 

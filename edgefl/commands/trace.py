@@ -18,9 +18,9 @@ from edgefl.commands.progress import OnProgress, public_command, silent
 from edgefl.commands.recorded_rounds import PlayedFlight, PlayedRound, one_run, phases_of, server_spans, window_of
 from edgefl.errors import RunError
 from edgefl.files import output
-from edgefl.records import UNSET, ByKind, Maybe, part_of
 from edgefl.records.clients import FlightRecord
 from edgefl.records.explained import TraceAnswer
+from edgefl.records.record import UNSET, ByKind, Maybe, part_of
 from edgefl.records.rounds import Metrics, Round
 from edgefl.runs import Run
 from edgefl.runs.changed import raise_run_errors

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from edgefl import models
-from edgefl.cost import compute_cost, shorten_passes
+from edgefl.cost.client_cost import compute_cost
+from edgefl.cost.predict import shorten_passes
 from edgefl.devices import Device
 from edgefl.models.model import ModelDescription
 from edgefl.work import (

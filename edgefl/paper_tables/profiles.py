@@ -10,8 +10,8 @@ from edgefl.commands.compose import compose, planner_of
 from edgefl.commands.profile.profile import profile
 from edgefl.commands.profile.subjects import largest, shown_round
 from edgefl.commands.progress import OnProgress, silent
-from edgefl.cost import storage_events, timeline
 from edgefl.cost.caching_allocator import CachingAllocator
+from edgefl.cost.predict import storage_events, timeline
 from edgefl.planning.planner import Planner
 from edgefl.records.profile import Profile, ProfileRow, Tables
 from edgefl.scenario import load

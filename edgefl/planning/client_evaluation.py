@@ -11,7 +11,9 @@ import numpy as np
 
 from edgefl import seeds
 from edgefl.arrays import Booleans, Integers
-from edgefl.cost import price_rounds, traffic, work_key
+from edgefl.cost.client_cost import traffic
+from edgefl.cost.predict import work_key
+from edgefl.cost.price import price_rounds
 from edgefl.devices import Price
 from edgefl.planning.payload_options import with_codecs
 from edgefl.planning.planner import PlacedDemand, Planner, WorkKey

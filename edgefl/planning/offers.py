@@ -13,7 +13,8 @@ from functools import partial
 import numpy as np
 
 from edgefl.arrays import Floats, Integers
-from edgefl.cost import Phases, amounts_of, numbers_of, price_phases
+from edgefl.cost.phases import Phases, numbers_of
+from edgefl.cost.price import amounts_of, price_phases
 from edgefl.devices import Device, Link
 from edgefl.devices.budgets import BUDGETS, amounts
 from edgefl.planning.judge import StageChoices, choose_stages

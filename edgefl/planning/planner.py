@@ -11,18 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from edgefl.cost import (
-    ComputeCost,
-    Predictor,
-    PriceRequest,
-    ShapeSource,
-    Traffic,
-    compute_cost,
-    passes_key,
-    price_rounds,
-    traffic,
-    work_key,
-)
+from edgefl.cost.client_cost import ComputeCost, Traffic, compute_cost, traffic
+from edgefl.cost.predict import Predictor, passes_key, work_key
+from edgefl.cost.price import price_rounds
+from edgefl.cost.traced_ahead import PriceRequest, ShapeSource
 from edgefl.devices import Device, Link
 from edgefl.devices.budgets import amounts
 from edgefl.planning.payload_options import with_codecs

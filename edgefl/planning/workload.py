@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.arrays import AnyArray, Booleans, Floats, Integers
-from edgefl.cost import Predictor
+from edgefl.cost.predict import Predictor
 from edgefl.devices import Fleet
 from edgefl.planning.eligibility import DEVICE, OWNER, Verdicts, gate
 from edgefl.planning.offers import Priced, Prices, choose

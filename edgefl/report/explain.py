@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from edgefl.records import UNSET
 from edgefl.records.explained import AbsentClient, Explanation, Story
+from edgefl.records.record import UNSET
 from edgefl.report.console import new_table, percent, print_section, screen
 from edgefl.units import show_seconds
 

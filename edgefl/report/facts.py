@@ -8,10 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from edgefl.records import UNSET, Clients, Keys, Maybe, part_of
 from edgefl.records.clients import Assigned, FlightRecord, MeasuredRecord
 from edgefl.records.eligibility import VerdictRecord
-from edgefl.records.record import always, types_of
+from edgefl.records.record import UNSET, Clients, Keys, Maybe, always, part_of, types_of
 from edgefl.records.rounds import ClientMetrics, EarlyStop, Excluded, Metrics, Round, RoundCourse, RoundSums, RoundTimes
 from edgefl.records.run import EvaluationFacts, FinalSummary
 from edgefl.records.settings import EvaluationSettings

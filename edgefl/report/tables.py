@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from edgefl import units
-from edgefl.records import UNSET
 from edgefl.records.carbon import carbon_words
+from edgefl.records.record import UNSET
 from edgefl.records.relays import relay_words
 from edgefl.records.rounds import ClientMetrics
 from edgefl.report.console import (

@@ -35,8 +35,8 @@ from typing import TYPE_CHECKING
 
 from edgefl.errors import RunError
 from edgefl.files import sync
-from edgefl.records import Record, to_data
 from edgefl.records.reading import decode
+from edgefl.records.record import Record, to_data
 from edgefl.records.run import Begun, BestRecord, Environment, EvaluationFacts, FinalSummary, Resumed
 from edgefl.records.writing import line
 from edgefl.runs import best, checkpoints, digests, kept, tables

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from edgefl import RUN_FORMAT, registry
-from edgefl.records import UNSET
+from edgefl.records.record import UNSET
 from edgefl.records.run import Environment, PlugInFileRecord
 
 PACKAGES = ("torch", "numpy", "simpy", "safetensors", "tokenizers", "pydantic", "pandas", "pillow", "matplotlib")

@@ -15,11 +15,11 @@ from typing import Any, Literal
 from edgefl import RUN_FORMAT
 from edgefl.errors import RunError
 from edgefl.files import replacing
-from edgefl.records import Record, part_of
 from edgefl.records.clients import FlightRecord, ScoredClient
 from edgefl.records.eligibility import VerdictRecord
 from edgefl.records.host import HostWork, Scratch
 from edgefl.records.reading import decode
+from edgefl.records.record import Record, part_of
 from edgefl.records.rounds import Round
 from edgefl.records.run import Comparison, ComparisonMember, Environment
 from edgefl.runs import digests

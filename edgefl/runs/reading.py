@@ -14,10 +14,9 @@ from safetensors import SafetensorError
 from edgefl import html
 from edgefl.errors import RunError, UnknownName
 from edgefl.files import read_regular
-from edgefl.records import Record, part_of
 from edgefl.records.reading import decode as decode_record
 from edgefl.records.reading import from_data, located_records
-from edgefl.records.record import whole_of
+from edgefl.records.record import Record, part_of, whole_of
 from edgefl.records.rounds import EarlyStop, Metrics, Round, RoundTimes
 from edgefl.records.run import BestRecord, Environment, EvaluationFacts, FinalSummary
 from edgefl.records.settings import Settings

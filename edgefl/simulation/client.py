@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import simpy
 
-from edgefl.cost import carried_bits, joules_of
+from edgefl.cost.phases import carried_bits, joules_of
 from edgefl.planning.planner import Plan
 from edgefl.simulation.clock import CUTS, PHASES, Clock, Steps
 from edgefl.simulation.closed_form import (

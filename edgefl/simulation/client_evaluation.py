@@ -18,9 +18,8 @@ from torch import Tensor
 from edgefl import seeds
 from edgefl.planning.client_evaluation import Scored, Scoring, ScoringPlanner
 from edgefl.planning.versions import frozen_addresses, older, preinstalled_items
-from edgefl.records import UNSET
 from edgefl.records.clients import ScoredClient
-from edgefl.records.record import Maybe
+from edgefl.records.record import UNSET, Maybe
 from edgefl.records.rounds import ClientMetrics, Distribution
 from edgefl.schedules import Stage
 from edgefl.simulation.learning import Training

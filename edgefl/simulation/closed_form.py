@@ -16,7 +16,7 @@ from math import inf
 import numpy as np
 
 from edgefl.arrays import Booleans, Floats, Integers
-from edgefl.cost import Phases, carried_bits, joules_of
+from edgefl.cost.phases import Phases, carried_bits, joules_of
 from edgefl.devices.failures import BEFORE, CORRUPTED, DOWNLOAD, TRAINING, TRUNCATED, UPLOAD, Failures
 from edgefl.planning.planner import Plan
 from edgefl.planning.versions import Versions

@@ -8,7 +8,7 @@ from math import inf
 import numpy as np
 
 from edgefl.arrays import Booleans, Integers
-from edgefl.cost import Phases
+from edgefl.cost.phases import Phases
 from edgefl.devices.failures import NONE, draw_failures
 from edgefl.planning.cohort_places import places
 from edgefl.planning.setup import Setup

@@ -12,16 +12,15 @@ import numpy as np
 import orjson
 
 from edgefl.arrays import AnyArray, Floats, Integers
-from edgefl.cost import ComputeCost, compute_cost
+from edgefl.cost.client_cost import ComputeCost, compute_cost
 from edgefl.planning.client_evaluation import Scoring
 from edgefl.planning.eligibility import Verdict
 from edgefl.planning.planner import PLANNED, Plan
 from edgefl.planning.setup import Setup
-from edgefl.records import UNSET, Maybe
 from edgefl.records import clients as written
 from edgefl.records.clients import UNMEASURED, MeasuredRecord, ScoredClient
 from edgefl.records.eligibility import VerdictRecord as VerdictRecord
-from edgefl.records.record import copy_fields, types_of
+from edgefl.records.record import UNSET, Maybe, copy_fields, types_of
 from edgefl.records.rounds import SUMMED, RoundSums, ServerWorkRecord
 from edgefl.records.writing import RecordTemplate, inner, texts
 from edgefl.simulation.attackers import attack_column

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edgefl.arrays import Booleans, Floats, Integers
-from edgefl.cost import carried_bits
+from edgefl.cost.phases import carried_bits
 from edgefl.cost.relay_traffic import shared_bytes, summed_bytes
 from edgefl.devices import Relays
 from edgefl.planning.planner import Plan

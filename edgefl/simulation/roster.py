@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.arrays import Booleans, Floats, Integers
-from edgefl.cost import numbers_of
+from edgefl.cost.phases import numbers_of
 from edgefl.planning.eligibility import Verdicts, gate
 from edgefl.planning.judge import choose_stages
 from edgefl.planning.planner import Plan, PlanCell, Planner, WorkKey

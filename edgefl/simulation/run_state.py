@@ -18,8 +18,8 @@ from edgefl.planning.client_evaluation import ScoringPlanner
 from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import ClientVersions
-from edgefl.records import Record
 from edgefl.records.host import Scratch
+from edgefl.records.record import Record
 from edgefl.records.rounds import EarlyStop, Round
 from edgefl.records.run import BestRecord
 from edgefl.schedules import Stage

@@ -8,7 +8,7 @@ from math import isfinite
 
 import numpy as np
 
-from edgefl.cost import Phases, numbers_of
+from edgefl.cost.phases import Phases, numbers_of
 from edgefl.planning.versions import final_blocks
 from edgefl.records.record import UNSET
 from edgefl.simulation.clock import Steps

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from edgefl.cost import Predictor
+from edgefl.cost.predict import Predictor
 from edgefl.devices.availability import Presence
 from edgefl.errors import DivergedError, RunError
 from edgefl.methods import ServerState
@@ -25,10 +25,9 @@ from edgefl.planning.coverage import DataCoverage
 from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import ClientVersions
-from edgefl.records import UNSET
 from edgefl.records.clients import FlightRecord
 from edgefl.records.reading import decode
-from edgefl.records.record import always, types_of
+from edgefl.records.record import UNSET, always, types_of
 from edgefl.records.rounds import SUMMED, EarlyStop, Excluded, Round, RoundSums
 from edgefl.records.run import FinalSummary
 from edgefl.records.writing import line

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat
 from torch import Tensor
 
 from edgefl import models, registry, seeds
-from edgefl.cost import compute_cost
+from edgefl.cost.client_cost import compute_cost
 from edgefl.data import Federation
 from edgefl.data.sample_ids import SeenSamples, check_unseen, decode, encode, public_samples
 from edgefl.errors import DataError, MethodError, suggestion

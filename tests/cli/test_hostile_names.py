@@ -20,9 +20,9 @@ import yaml
 from hostile_names import TEXT, harmful, places, replaced, typed
 
 import edgefl
-from edgefl.report import make_progress
 from edgefl.report.compare import orderings_markdown
 from edgefl.report.console import csv_cell, new_table, print_table, screen
+from edgefl.report.progress import make_progress
 
 NEEDED = {
     ("evaluation.json", "chance"), ("rounds.jsonl", "excluded"), ("rounds.jsonl", "server_works"),

@@ -18,7 +18,8 @@ from edgefl_toys import Toy, described, make_work, training_pass
 
 import edgefl
 from edgefl.commands import calibrate as calibrating
-from edgefl.cost import compute_cost, predict
+from edgefl.cost.client_cost import compute_cost
+from edgefl.cost.predict import predict
 from edgefl.cost.step_seconds import step_seconds
 from edgefl.devices import Hardware, load_link, read_device, read_link
 from edgefl.devices.processors import Processor

@@ -11,14 +11,9 @@ from edgefl_toys import SideMatrices, Toy, described, make_work, scoring_pass, t
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.cost import (
-    TRAFFIC_PARTS,
-    ComputeCost,
-    compute_cost,
-    predict,
-    price_rounds,
-    traffic,
-)
+from edgefl.cost.client_cost import TRAFFIC_PARTS, ComputeCost, compute_cost, traffic
+from edgefl.cost.predict import predict
+from edgefl.cost.price import price_rounds
 from edgefl.devices import Device, Link
 from edgefl.devices.budgets import BUDGETS, amounts
 from edgefl.operator_classes import OperatorClass

@@ -16,8 +16,7 @@ from torch import nn
 
 import edgefl
 from edgefl import registry
-from edgefl.cost import Predictor, cost_key, predict, shorten_passes
-from edgefl.cost.predict import ROOMS, replace_tensors
+from edgefl.cost.predict import ROOMS, Predictor, cost_key, predict, replace_tensors, shorten_passes
 from edgefl.memo import recall
 from edgefl.plain_data import from_data
 from edgefl.work import Item, Payload, StepTrace, Work

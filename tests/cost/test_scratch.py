@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.cost import ScratchTable
-from edgefl.cost.scratch import LARGE
+from edgefl.cost.scratch import LARGE, ScratchTable
 from edgefl.work import PARTS, Call, Inside, LiveCall, StepTrace
 
 MIB = 2**20

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 import edgefl
 from edgefl import registry, units
 from edgefl.commands.verify.verify import verify
-from edgefl.cost import ComputeCost, Traffic, price_rounds
+from edgefl.cost.client_cost import ComputeCost, Traffic
+from edgefl.cost.price import price_rounds
 from edgefl.devices import Budget, Price, load_device, load_link
 from edgefl.devices.budgets import BUDGETS, amounts
 from edgefl.devices.options import BudgetOptions

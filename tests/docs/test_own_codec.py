@@ -20,7 +20,7 @@ from torch import Tensor
 import edgefl
 from edgefl import registry
 from edgefl.commands.compose import compose
-from edgefl.cost import Predictor
+from edgefl.cost.predict import Predictor
 from edgefl.errors import EdgeflError, MethodError, PluginError
 from edgefl.registry.registered import PARTS
 from edgefl.scenario import load

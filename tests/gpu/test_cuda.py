@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 import edgefl
-from edgefl.cost import predict
+from edgefl.cost.predict import predict
 from edgefl.work import CUDA_ROUNDING
 from edgefl.work.attention import BACKENDS, AttentionCall, kernel_of
 from edgefl.work.torch_device import device_of

@@ -12,7 +12,7 @@ import torch
 from edgefl_toys import FACTS, Toy, described, make_work, training_pass
 from tensors import assert_equal_tensors
 
-from edgefl.cost import predict
+from edgefl.cost.predict import predict
 from edgefl.cost.step_seconds import step_seconds as seconds_of_operators
 from edgefl.devices import Hardware
 from edgefl.devices.processors import Processor

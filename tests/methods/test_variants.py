@@ -25,7 +25,7 @@ from edgefl import seeds
 from edgefl.commands.compose import compose
 from edgefl.commands.cost_diff import cost_diff
 from edgefl.commands.verify.verify import verify
-from edgefl.cost import Predictor
+from edgefl.cost.predict import Predictor
 from edgefl.errors import MethodError, ScenarioError
 from edgefl.methods import ClientFacts, Method, ServerState, Setting, Update
 from edgefl.planning.planner import Planner

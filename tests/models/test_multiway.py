@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from tensors import assert_equal_tensors
 
 from edgefl import models
-from edgefl.cost import predict
+from edgefl.cost.predict import predict
 from edgefl.errors import MethodError
 from edgefl.models.multiway import MultiwayOptions, describe_multiway
 from edgefl.work import Meter, Pass, TensorSpec, Work, run

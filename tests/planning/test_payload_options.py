@@ -18,7 +18,8 @@ from torch import Tensor
 
 import edgefl
 from edgefl.commands.compose import compose
-from edgefl.cost import Predictor, ScratchTable
+from edgefl.cost.predict import Predictor
+from edgefl.cost.scratch import ScratchTable
 from edgefl.errors import ScenarioError
 from edgefl.machine.kernel_scratch import kernels, probe
 from edgefl.planning.payload_options import PayloadOptions, with_codecs

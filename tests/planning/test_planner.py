@@ -11,7 +11,7 @@ from edgefl_games import Games
 from edgefl_toys import Toy, do, make_work, training_pass
 
 from edgefl.commands.compose import compose
-from edgefl.cost import Predictor
+from edgefl.cost.predict import Predictor
 from edgefl.methods.fedavg import FedAvg
 from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup

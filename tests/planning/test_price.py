@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.commands.compose import planner_of
-from edgefl.cost import NO_COMPUTE, NO_TRAFFIC, ComputeCost, Traffic, price_rounds
+from edgefl.cost.client_cost import NO_COMPUTE, NO_TRAFFIC, ComputeCost, Traffic
+from edgefl.cost.price import price_rounds
 from edgefl.devices import Device, Link, load_device, load_link
 from edgefl.devices.budgets import BUDGETS, amounts
 from edgefl.devices.processors import ROOFLINE

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgefl.commands.compose import compose, predictor_of
-from edgefl.cost import price_rounds
+from edgefl.cost.price import price_rounds
 from edgefl.devices import Device, Link, load_device, load_link
 from edgefl.devices.budgets import BUDGETS, amounts
 from edgefl.planning.offers import Prices

@@ -11,9 +11,9 @@ import pytest
 from records_of_tests import TRIP, Cost, Shown, Step, Trip
 
 import edgefl.records
-from edgefl.records import UNSET, FieldRow, Maybe, Record, fields_of, part_of
 from edgefl.records.clients import FlightRecord
 from edgefl.records.reading import schema
+from edgefl.records.record import UNSET, FieldRow, Maybe, Record, fields_of, part_of
 from edgefl.records.rounds import Round
 
 

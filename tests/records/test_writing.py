@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from records_of_tests import TRIP, Cost, Measured, Step, Trip
 
-from edgefl.records import to_data
 from edgefl.records.reading import decode
+from edgefl.records.record import to_data
 from edgefl.records.writing import RecordTemplate, inner, line, texts
 
 

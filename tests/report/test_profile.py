@@ -22,16 +22,11 @@ from edgefl.commands.profile.compare_profiles import compare_profiles
 from edgefl.errors import RunError, ScenarioError
 from edgefl.records.profile import Profile, ProfileRow
 from edgefl.records.record import Record
-from edgefl.report import (
-    check_figure,
-    draw_figure,
-    print_compared_profiles,
-    print_profile,
-    profile_csv,
-)
 from edgefl.report.charts.profile import stages_chart
 from edgefl.report.charts.timeline import memory_timeline
-from edgefl.report.profile import flat
+from edgefl.report.compared_profiles import print_compared_profiles
+from edgefl.report.figures import check_figure, draw_figure
+from edgefl.report.profile import flat, print_profile, profile_csv
 from edgefl.work import PARTS, LiveMoment, Timeline
 
 Tiny = Callable[..., dict[str, Any]]

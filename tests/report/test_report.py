@@ -17,8 +17,10 @@ from edgefl import registry
 from edgefl.errors import RunError
 from edgefl.methods.fedavg import FedAvg
 from edgefl.registry.registered import PARTS
-from edgefl.report import Lines, print_comparison, print_summary, summary
-from edgefl.report.facts import compare_runs, evaluation_of, facts_of, facts_to_compare
+from edgefl.report.compare import print_comparison
+from edgefl.report.facts import compare_runs, evaluation_of, facts_of, facts_to_compare, summary
+from edgefl.report.progress import Lines
+from edgefl.report.tables import print_summary
 from edgefl.runs import Run
 from edgefl.runs.digests import file_digest
 from edgefl.work import Context, Pass, Work

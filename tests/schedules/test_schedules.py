@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from edgefl import models
 from edgefl.commands.compose import compose
-from edgefl.cost import Predictor
+from edgefl.cost.predict import Predictor
 from edgefl.errors import MethodError
 from edgefl.methods import Kind, Setting
 from edgefl.methods.fedcola.fedcola import FedCola

@@ -19,7 +19,8 @@ from edgefl.devices import load_device, load_link
 from edgefl.errors import ScenarioError
 from edgefl.planning.eligibility import gate
 from edgefl.planning.setup import Setup
-from edgefl.report import print_summary, summary
+from edgefl.report.facts import summary
+from edgefl.report.tables import print_summary
 from edgefl.scenario import load
 from edgefl.simulation import Simulation
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgefl.commands.devices.published import MeasuredQuantity, measured_quantities
-from edgefl.cost import ComputeCost
+from edgefl.cost.client_cost import ComputeCost
 from edgefl.devices.measurements import Measurement, measurements
 from edgefl.devices.processors import OPERATOR_NAMES, ProcessorType, efficiency_of, load_fitted_rates, processor_of
 from edgefl.devices.profile import Hardware

@@ -13,7 +13,7 @@ from edgefl import registry
 from edgefl.commands.compose import compose, predictor_of
 from edgefl.commands.verify.conservation import CheckedFlight, CheckedRound, CheckedVerdict, LedgerFacts, Three
 from edgefl.commands.verify.conservation import Ledger as Rules
-from edgefl.cost import Predictor
+from edgefl.cost.predict import Predictor
 from edgefl.devices import Fleet, FleetOptions, available_memory_bytes
 from edgefl.planning.round_options import RoundOptions
 from edgefl.planning.setup import Setup

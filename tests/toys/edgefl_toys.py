@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from edgefl import models
 from edgefl.models import ModelOptions
-from edgefl.records import Record
+from edgefl.records.record import Record
 from edgefl.records.writing import line
 from edgefl.runs.folders import RECORDS
 from edgefl.work import (

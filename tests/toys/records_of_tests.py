@@ -7,8 +7,7 @@ from dataclasses import MISSING
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from edgefl import RUN_FORMAT
-from edgefl.records import UNSET, ByKind, Clients, Keys, Maybe, Record, Share, part_of
-from edgefl.records.record import types_of
+from edgefl.records.record import UNSET, ByKind, Clients, Keys, Maybe, Record, Share, part_of, types_of
 from edgefl.records.run import Environment
 
 R = TypeVar("R", bound=Record)

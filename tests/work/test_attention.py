@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from edgefl import models
 from edgefl.commands.compose import compose
-from edgefl.cost import cost_key, predict, timeline
+from edgefl.cost.predict import cost_key, predict, timeline
 from edgefl.errors import MethodError
 from edgefl.scenario import load
 from edgefl.work import LiveMoment, Meter, Work, execute

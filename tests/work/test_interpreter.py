@@ -10,7 +10,7 @@ from tensors import assert_equal_tensors
 from torch import nn
 
 from edgefl import models
-from edgefl.cost import predict
+from edgefl.cost.predict import predict
 from edgefl.errors import MethodError, UnknownName
 from edgefl.work import NO_METER, Context, Item, Pass, Payload, Update, Work, distinct
 from edgefl.work.optimizer.gradient_trainer import GradientTrainer

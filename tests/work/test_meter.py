@@ -16,7 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from edgefl import models
-from edgefl.cost import Predictor, ScratchTable, predict
+from edgefl.cost.predict import Predictor, predict
+from edgefl.cost.scratch import ScratchTable
 from edgefl.errors import UncountedOperator
 from edgefl.machine.kernel_scratch import probe
 from edgefl.plain_data import from_data, to_data

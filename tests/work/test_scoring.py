@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from edgefl import models
-from edgefl.cost import predict
+from edgefl.cost.predict import predict
 from edgefl.models.client import ClientModel
 from edgefl.work import Context, Meter, Pass, TensorSpec, Work, run
 from edgefl.work.metrics import top_k_hits

@@ -12,7 +12,7 @@ import pytest
 import edgefl
 from edgefl import registry
 from edgefl.commands.compose import compose
-from edgefl.cost import predict
+from edgefl.cost.predict import predict
 from edgefl.errors import MethodError
 from edgefl.registry.registered import PARTS
 from edgefl.scenario import load

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from edgefl import models
 from edgefl.commands.compose import compose
-from edgefl.cost import predict
+from edgefl.cost.predict import predict
 from edgefl.scenario import load
 from edgefl.work import NO_METER, Meter, NoMeter, run
 

@@ -27,7 +27,7 @@ from bench.networks import NETWORKS, operators_of, seconds_of_steps
 from bench.roofline import roofline
 from edgefl import models
 from edgefl.commands.compose import compose
-from edgefl.cost import predict
+from edgefl.cost.predict import predict
 from edgefl.cost.step_seconds import step_seconds
 from edgefl.devices import Device, read_device
 from edgefl.machine import host

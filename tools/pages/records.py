@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from edgefl.records import FieldRow, Record, fields_of
 from edgefl.records.clients import FlightRecord, ScoredClient
 from edgefl.records.eligibility import VerdictRecord
 from edgefl.records.host import HostWork, Scratch
+from edgefl.records.record import FieldRow, Record, fields_of
 from edgefl.records.rounds import Round
 from edgefl.records.run import Comparison, Environment, EvaluationFacts, FinalSummary
 from edgefl.records.schemas import RECORDS

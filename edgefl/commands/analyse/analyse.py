@@ -35,9 +35,9 @@ from edgefl.commands.run.resume import check_plug_in_files
 from edgefl.errors import RunError, UnknownName
 from edgefl.records.analyse import Analysis, ShardOfAnalysis
 from edgefl.records.record import UNSET, Maybe
-from edgefl.report import FIGURE_FORMS, check_figure, draw_figure
 from edgefl.report.analyse import ANALYSES
 from edgefl.report.charts.analyse import analysis_chart
+from edgefl.report.figures import FIGURE_FORMS, check_figure, draw_figure
 from edgefl.runs import Run, comparison, is_comparison, is_run, read_run
 from edgefl.runs.durable import replace_file
 from edgefl.scenario import Scenario, load

@@ -12,7 +12,7 @@ import numpy as np
 
 from edgefl.arrays import Floats, Integers
 from edgefl.commands.run.fingerprint import fixed_part
-from edgefl.cost import Predictor
+from edgefl.cost.predict import Predictor
 from edgefl.devices import Fleet
 from edgefl.devices.budgets import FIELDS, budget_named
 from edgefl.planning.planner import Planner

@@ -12,9 +12,8 @@ import numpy as np
 
 from edgefl.commands.bench.admissions import Level
 from edgefl.commands.compare.compare import AXES, Curve, curve_of
-from edgefl.records import UNSET
 from edgefl.records.bench import BenchAnswer, BenchCost, BenchFleet, BenchRanks, BenchRow, BenchSpent, BenchVariant
-from edgefl.records.record import Maybe
+from edgefl.records.record import UNSET, Maybe
 from edgefl.records.rounds import lower_is_better
 from edgefl.records.summary import RunSummary
 from edgefl.records.tune import Tuning

@@ -12,7 +12,8 @@ from edgefl.commands.cells.cells import RequestedCells
 from edgefl.commands.cells.workers import Cell
 from edgefl.commands.compose import predictor_for
 from edgefl.commands.progress import OnProgress
-from edgefl.cost import Predictor, PriceRequest
+from edgefl.cost.predict import Predictor
+from edgefl.cost.traced_ahead import PriceRequest
 from edgefl.machine.host import free_bytes
 from edgefl.planning.planner import Planner
 from edgefl.work import StepTrace

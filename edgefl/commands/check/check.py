@@ -25,7 +25,7 @@ from edgefl.commands.check.played import check_runs
 from edgefl.commands.check.rounds import check_schedule
 from edgefl.commands.check.tiny_federation import KINDS, TinyFederation, played_scenario, tiny_scenario
 from edgefl.commands.compose import blocks_of, compose
-from edgefl.cost import Predictor
+from edgefl.cost.predict import Predictor
 from edgefl.errors import EdgeflError, MethodError, UnknownName
 from edgefl.methods import Method
 from edgefl.training import Node

@@ -17,7 +17,7 @@ from torch import Tensor
 from edgefl import models, registry
 from edgefl.commands.check.findings import CheckRule, Findings
 from edgefl.commands.check.tiny_federation import TinyFederation
-from edgefl.cost import cost_key
+from edgefl.cost.predict import cost_key
 from edgefl.memo import cache_folder
 from edgefl.training import Assignment, Node, ProcessExecutor
 from edgefl.work import Meter, Payload, Source, StepTrace, Work, run

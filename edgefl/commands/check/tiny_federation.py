@@ -8,7 +8,7 @@ from typing import Any
 
 from edgefl import registry
 from edgefl.commands.check.findings import Findings
-from edgefl.cost import Predictor
+from edgefl.cost.predict import Predictor
 from edgefl.methods import Method
 from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario, load

@@ -15,9 +15,9 @@ from statistics import fmean, stdev
 
 from edgefl.commands.compare.studies import Study, study_of
 from edgefl.errors import RunError
-from edgefl.records import Record, part_of
 from edgefl.records.compare import Ordering, OrderingClaim, OrderingFigure, OrderingRow
 from edgefl.records.eligibility import VerdictRecord
+from edgefl.records.record import Record, part_of
 from edgefl.records.run import FinalSummary
 from edgefl.report.paired import PairedGap, paired_gap, seeds_needed
 from edgefl.runs import Run

@@ -35,8 +35,8 @@ from edgefl.planning.planner import Demand, Planner
 from edgefl.planning.workload import LEFT_OUT, Workload, hardest, stage_of_works
 from edgefl.records.devices import DeviceCheck, DeviceCheckRow, DeviceChecks
 from edgefl.records.record import UNSET
-from edgefl.report import FIGURE_FORMS, check_figure, draw_figure
 from edgefl.report.charts.devices import devices_that_fit
+from edgefl.report.figures import FIGURE_FORMS, check_figure, draw_figure
 from edgefl.schedules import Stage
 
 Answer = Literal["yes", "no", "depends on scratch", "depends on free memory"]

@@ -16,7 +16,7 @@ from typing import get_args
 from edgefl.commands.devices.agreement import agreement
 from edgefl.commands.devices.published_step import step_cost
 from edgefl.commands.progress import OnProgress, silent
-from edgefl.cost import ComputeCost
+from edgefl.cost.client_cost import ComputeCost
 from edgefl.devices.measurements import Measurement, measurements
 from edgefl.devices.profile import Hardware, device_names, hardware, in_runtime, library_files, load_device
 from edgefl.devices.written_facts import library_folder
@@ -32,8 +32,8 @@ from edgefl.records.published import (
     Unseen,
 )
 from edgefl.records.record import UNSET
-from edgefl.report import FIGURE_FORMS, check_figure, draw_figure
 from edgefl.report.charts.devices import agreement_chart
+from edgefl.report.figures import FIGURE_FORMS, check_figure, draw_figure
 
 
 def validate_devices(

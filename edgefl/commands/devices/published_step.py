@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from edgefl import models
-from edgefl.cost import ComputeCost
-from edgefl.cost.client_cost import operator_table
+from edgefl.cost.client_cost import ComputeCost, operator_table
 from edgefl.cost.fake_tensors import PredictionMode
 from edgefl.cost.predict import ROOMS, replace_tensors
 from edgefl.devices.measurements import Measurement

@@ -30,7 +30,7 @@ from edgefl.commands.emulate.rates import TimedWork, fit_device, timed_works
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.run.fingerprint import inputs_of, run_fingerprint
 from edgefl.commands.run.needs import check
-from edgefl.cost import joules_of
+from edgefl.cost.phases import joules_of
 from edgefl.data import Federation
 from edgefl.devices import Device
 from edgefl.emulation.client_process import Data
@@ -41,9 +41,9 @@ from edgefl.machine import host
 from edgefl.machine.microbenchmarks import calibrate_here
 from edgefl.planning.planner import Planner, WorkKey
 from edgefl.planning.setup import Setup
-from edgefl.records import Record, part_of
 from edgefl.records.clients import FlightRecord
 from edgefl.records.emulated import ClientRound, EmulatedDevice, EmulatedFlight, Emulation, EmulationHost, PhaseError
+from edgefl.records.record import Record, part_of
 from edgefl.report.facts import evaluation_of
 from edgefl.runs import Run, RunDirectory, environment, read_run
 from edgefl.runs.durable import replace_file

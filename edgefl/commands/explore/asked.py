@@ -20,7 +20,7 @@ from edgefl.commands.sweep.sweep import refusing, value_at
 from edgefl.errors import RunError
 from edgefl.records.explore import Choice, ExploredAxis, ExploredHead, ExploredScenario
 from edgefl.records.record import UNSET
-from edgefl.report import check_figure
+from edgefl.report.figures import check_figure
 from edgefl.report.page import REPORT_FORMS
 from edgefl.runs.durable import replace_file
 from edgefl.scenario import Scenario

@@ -24,7 +24,9 @@ import numpy as np
 from edgefl.commands.cells.pricing import Pricing
 from edgefl.commands.compose import compose
 from edgefl.commands.fit.changes import FitAxis, Levels, compares, plain, sets_of, steps_of
-from edgefl.cost import NO_COMPUTE, ComputeCost, Predictor, Traffic, price_rounds
+from edgefl.cost.client_cost import NO_COMPUTE, ComputeCost, Traffic
+from edgefl.cost.predict import Predictor
+from edgefl.cost.price import price_rounds
 from edgefl.devices import Device, FleetOptions, Link
 from edgefl.devices.budgets import BUDGETS, amounts, budget_named
 from edgefl.errors import EdgeflError

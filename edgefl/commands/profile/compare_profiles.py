@@ -20,8 +20,8 @@ from edgefl.records.profile import (
     TotalsRow,
 )
 from edgefl.records.record import UNSET, Maybe
-from edgefl.report import FIGURE_FORMS, check_figure, draw_figure
 from edgefl.report.charts.profile import stages_chart
+from edgefl.report.figures import FIGURE_FORMS, check_figure, draw_figure
 
 COMPARED = ("peak_memory_bytes", "fvcore_macs_per_sample", "flops", "traffic_bytes", "virtual_seconds", "energy_joules")
 

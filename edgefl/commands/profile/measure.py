@@ -13,8 +13,8 @@ from edgefl.commands.compose import Given, planner_of, scenario_of
 from edgefl.commands.profile.profile import ProfileOptions, check_wanted
 from edgefl.commands.profile.subjects import Subject, shown_round, subjects
 from edgefl.commands.progress import OnProgress, messages, silent
-from edgefl.cost import shorten_passes
 from edgefl.cost.fvcore_count import count_twice
+from edgefl.cost.predict import shorten_passes
 from edgefl.devices import Device
 from edgefl.errors import ScenarioError
 from edgefl.machine.microbenchmarks import SECONDS, calibrate_here

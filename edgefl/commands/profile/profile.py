@@ -24,8 +24,10 @@ from edgefl.commands.profile.schedule_totals import (
 )
 from edgefl.commands.profile.subjects import Subject, rounds_of, shown_round, subjects, works_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
-from edgefl.cost import ComputeCost, PriceRequest, price_rounds, traffic
-from edgefl.cost import timeline as trace_timeline
+from edgefl.cost.client_cost import ComputeCost, traffic
+from edgefl.cost.predict import timeline as trace_timeline
+from edgefl.cost.price import price_rounds
+from edgefl.cost.traced_ahead import PriceRequest
 from edgefl.devices import Device, Link, available_memory_bytes, load_device, load_link, with_runtime
 from edgefl.errors import EdgeflError, RunError, ScenarioError, UnknownName
 from edgefl.operator_classes import OPERATOR_NAMES
@@ -45,9 +47,9 @@ from edgefl.records.profile import (
     TrafficColumns,
 )
 from edgefl.records.record import UNSET, Maybe, copy_fields
-from edgefl.report import FIGURE_FORMS, TIMELINE_FORMS, check_figure, draw_figure
 from edgefl.report.charts.profile import stages_chart
 from edgefl.report.charts.timeline import memory_timeline
+from edgefl.report.figures import FIGURE_FORMS, TIMELINE_FORMS, check_figure, draw_figure
 from edgefl.scenario import Scenario
 from edgefl.scenario.problems import reason
 from edgefl.schedules import Stage

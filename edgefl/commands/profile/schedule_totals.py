@@ -12,7 +12,10 @@ import numpy as np
 
 from edgefl.arrays import AnyArray
 from edgefl.commands.profile.subjects import Subject
-from edgefl.cost import ComputeCost, Phases, Traffic, numbers_of, price_rounds, traffic, work_key
+from edgefl.cost.client_cost import ComputeCost, Traffic, traffic
+from edgefl.cost.phases import Phases, numbers_of
+from edgefl.cost.predict import work_key
+from edgefl.cost.price import price_rounds
 from edgefl.data import Federation
 from edgefl.devices import Device, Link, Price
 from edgefl.methods import Method, ServerState

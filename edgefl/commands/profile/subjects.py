@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edgefl.arrays import AnyArray
-from edgefl.cost import PriceRequest
+from edgefl.cost.traced_ahead import PriceRequest
 from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
 from edgefl.records.record import UNSET, Maybe

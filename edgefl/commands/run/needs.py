@@ -14,7 +14,7 @@ from edgefl import models
 from edgefl.commands.compose import compose, errors_at, federation_of, predictor_of
 from edgefl.commands.export import check_tracker
 from edgefl.commands.run.fingerprint import check_importable
-from edgefl.cost import Predictor, metric_names
+from edgefl.cost.predict import Predictor, metric_names
 from edgefl.errors import DataError, RunError, suggestion
 from edgefl.machine.host import free_bytes
 from edgefl.models import peft_folder, quantised

@@ -9,7 +9,8 @@ from typing import Any
 
 from edgefl import registry
 from edgefl.commands.run.fingerprint import MAY_CHANGE
-from edgefl.cost import Predictor, ScratchRow
+from edgefl.cost.predict import Predictor
+from edgefl.cost.scratch import ScratchRow
 from edgefl.errors import RunError, ScenarioError
 from edgefl.planning.setup import Setup
 from edgefl.records.host import Scratch

@@ -15,13 +15,13 @@ from edgefl.commands.progress import OnProgress, messages, silent
 from edgefl.commands.run.run import run
 from edgefl.commands.sweep.cell_row import library, row_of
 from edgefl.commands.sweep.stored_rows import RUNS, SweepRows
-from edgefl.cost import Predictor
+from edgefl.cost.predict import Predictor
 from edgefl.devices import Fleet
 from edgefl.errors import DivergedError, EdgeflError, RunError
 from edgefl.planning.workload import Workload, workload_of
 from edgefl.records.record import UNSET
 from edgefl.records.sweep import CellCosts, TrainedCell
-from edgefl.report import facts_of
+from edgefl.report.facts import facts_of
 from edgefl.runs import is_run, read_run
 from edgefl.scenario import Scenario
 from edgefl.work import digest

@@ -30,8 +30,8 @@ from edgefl.records.sweep import (
     Sensitivity,
     Sweep,
 )
-from edgefl.report import SWEEP_FORMS, check_figure, draw_figure
 from edgefl.report.charts.sweep import sweep_chart
+from edgefl.report.figures import SWEEP_FORMS, check_figure, draw_figure
 from edgefl.runs.columns import columns_of
 from edgefl.runs.durable import replace_file
 from edgefl.scenario.axes import MOST_COMBINATIONS

@@ -22,7 +22,7 @@ from edgefl.commands.tune.trial_run import Advance, Reached
 from edgefl.commands.tune.trial_store import TRIALS, Ended, StoredTrial, TrialStore, mean_of
 from edgefl.errors import EdgeflError, RunError, ScenarioError
 from edgefl.planning.workload import binding_counts, stage_eligibility, workload_of
-from edgefl.records import UNSET
+from edgefl.records.record import UNSET
 from edgefl.records.tune import Widening
 from edgefl.runs.contents import CHECKPOINTS
 from edgefl.scenario import Scenario

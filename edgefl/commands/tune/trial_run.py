@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from edgefl.commands.progress import OnProgress
 from edgefl.commands.run.run import Executors, run_until
 from edgefl.errors import DivergedError
-from edgefl.records import UNSET, Maybe, Record, part_of
+from edgefl.records.record import UNSET, Maybe, Record, part_of
 from edgefl.records.rounds import EarlyStop, Metrics, Round
 from edgefl.runs import is_run, read_run
 from edgefl.scenario import Scenario

@@ -20,7 +20,7 @@ from edgefl.commands.tune.halving import rungs_of
 from edgefl.commands.tune.trial_run import Advance, Reached, advance_run, in_worker
 from edgefl.commands.tune.trial_store import TrialStore
 from edgefl.commands.tune.tuning_answer import SPLIT, answer_of
-from edgefl.cost import metric_names
+from edgefl.cost.predict import metric_names
 from edgefl.errors import RunError, ScenarioError, suggestion
 from edgefl.planning.setup import Setup
 from edgefl.records.rounds import lower_is_better

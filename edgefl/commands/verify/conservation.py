@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from math import ceil, fsum, inf, isclose, sqrt
 from typing import Annotated
 
-from edgefl.records import UNSET, ByKind, Clients, Keys, Maybe, Record, Share, part_of
 from edgefl.records.carbon import CarbonGrams
 from edgefl.records.clients import Assigned, FlightCourse, FlightRecord, ScoredClient
 from edgefl.records.eligibility import VerdictRecord
-from edgefl.records.record import types_of
+from edgefl.records.record import UNSET, ByKind, Clients, Keys, Maybe, Record, Share, part_of, types_of
 from edgefl.records.relays import LastRelay, RelaySums
 from edgefl.records.rounds import SUMMED, ClientMetrics, EarlyStop, FlightSums, Metrics, Round, RoundCourse, RoundSums
 from edgefl.records.run import FinalSummary

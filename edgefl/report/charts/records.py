@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Annotated
 
-from edgefl.records import UNSET, Keys, Maybe, part_of
 from edgefl.records.clients import FlightCourse, FlightRecord, MemoryParts
 from edgefl.records.eligibility import VerdictRecord
+from edgefl.records.record import UNSET, Keys, Maybe, part_of
 from edgefl.records.run import EvaluationFacts
 from edgefl.records.settings import Settings
 from edgefl.records.summary import RunSummary

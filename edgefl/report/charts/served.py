@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgefl.records import UNSET
+from edgefl.records.record import UNSET
 from edgefl.report.charts.chart import Chart, ChartAxis, Panel, Series
 from edgefl.report.charts.palette import QUIET, WORST
 from edgefl.report.charts.records import Records

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from edgefl.html import HERE as SHELL
 from edgefl.html import data, read_texts, templates
-from edgefl.records import Record, part_of
+from edgefl.records.record import Record, part_of
 from edgefl.records.run import Environment
 from edgefl.report.bench import BenchSection, answer, heading, sections, told_runs
 from edgefl.report.charts import MOST_FLIGHTS, Chart, Records, charts_of, charts_of_comparison, groups_of, records_of

@@ -22,8 +22,8 @@ from scipy.stats import ttest_rel
 import edgefl
 from edgefl.cli import main
 from edgefl.errors import EdgeflError, RunError, ScenarioError
-from edgefl.records import UNSET
 from edgefl.records.bench import BenchAnswer, BenchFleet
+from edgefl.records.record import UNSET
 
 BASE: dict[str, Any] = {
     "seed": 4,

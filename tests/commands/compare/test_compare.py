@@ -22,8 +22,9 @@ from edgefl.commands.compare.compare import Curve, KindEvaluation, at_equal, com
 from edgefl.commands.compare.members import labels_of, members_of
 from edgefl.errors import RunError
 from edgefl.records.compare import ComparedRuns
-from edgefl.report import comparison_csv, comparison_latex, print_comparison
+from edgefl.report.compare import comparison_csv, print_comparison
 from edgefl.report.facts import facts_of
+from edgefl.report.latex import comparison_latex
 from edgefl.report.spread import SeedSpread
 
 Tiny = Callable[..., dict[str, Any]]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from edgefl.commands.devices.published_step import network, step_cost
-from edgefl.cost import ComputeCost
+from edgefl.cost.client_cost import ComputeCost
 from edgefl.devices.measurements import Measurement, measurements
 from edgefl.operator_classes import OperatorClass
 

@@ -16,7 +16,7 @@ from edgefl.commands.compose import compose, planner_of, predictor_of
 from edgefl.commands.fit.bounds import FitQuestion, Pricer
 from edgefl.commands.fit.changes import FitAxis, FitChange, Levels, axes_of, candidates, sets_of, steps_of, within
 from edgefl.commands.fit.fit import allowances_of
-from edgefl.cost import price_rounds
+from edgefl.cost.price import price_rounds
 from edgefl.devices import load_device, load_link
 from edgefl.devices.budgets import BUDGETS, amounts
 from edgefl.errors import EdgeflError, ScenarioError, UnitError, UnknownName

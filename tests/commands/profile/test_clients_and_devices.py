@@ -22,7 +22,9 @@ from edgefl.devices import available_memory_bytes, device_names, load_device
 from edgefl.errors import ScenarioError, UnknownName
 from edgefl.records.devices import ClientRow, DeviceCheck, FleetClients
 from edgefl.records.record import UNSET, Record
-from edgefl.report import print_clients, print_device_check, profile_csv
+from edgefl.report.device_check import print_device_check
+from edgefl.report.profile import profile_csv
+from edgefl.report.profile_clients import print_clients
 from edgefl.scenario import load
 
 Tiny = Callable[..., dict[str, Any]]

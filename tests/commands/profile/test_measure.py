@@ -10,7 +10,8 @@ import pytest
 
 from edgefl.commands.profile.measure import count, measure
 from edgefl.errors import ScenarioError, UnknownName
-from edgefl.report import print_counts, print_measured, screen
+from edgefl.report.console import screen
+from edgefl.report.measured import print_counts, print_measured
 
 Tiny = Callable[..., dict[str, Any]]
 DECLARED = {

@@ -13,7 +13,9 @@ from edgefl.commands.compose import compose
 from edgefl.commands.profile.compare_profiles import compare_profiles
 from edgefl.devices import load_device, load_link
 from edgefl.errors import EdgeflError, ScenarioError, UnknownName
-from edgefl.report import print_clients, print_compared_profiles, print_profile
+from edgefl.report.compared_profiles import print_compared_profiles
+from edgefl.report.profile import print_profile
+from edgefl.report.profile_clients import print_clients
 from edgefl.scenario import load
 
 ROW = set(

@@ -12,7 +12,7 @@ import pytest
 import edgefl
 from edgefl.commands.compose import compose
 from edgefl.commands.profile.schedule_totals import stretches
-from edgefl.cost import Predictor
+from edgefl.cost.predict import Predictor
 from edgefl.devices import load_device
 from edgefl.errors import MethodError
 from edgefl.methods import ServerState

@@ -24,7 +24,7 @@ from edgefl.errors import EdgeflError, RunError, ScenarioError
 from edgefl.planning.eligibility import gate
 from edgefl.planning.planner import Planner
 from edgefl.planning.workload import stage_eligibility, workload_of
-from edgefl.report import print_sweep
+from edgefl.report.sweep import print_sweep
 from edgefl.scenario import load
 
 DECLARED = {"source": "declared", "clients": {"image": 4, "text": 2}, "samples": {"image": 40, "text": 20},

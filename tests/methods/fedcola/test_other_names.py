@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import edgefl
 from edgefl import models, registry
-from edgefl.cost import predict
+from edgefl.cost.predict import predict
 from edgefl.errors import EdgeflError, MethodError
 from edgefl.methods import Kind, Setting, Update
 from edgefl.methods.aggregation.options import AggregationOptions

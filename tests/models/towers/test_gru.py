@@ -10,7 +10,7 @@ from edgefl_toys import FACTS, Toy, do, make_work, skeleton, training_pass
 from torch import nn
 
 from edgefl import models
-from edgefl.cost import predict
+from edgefl.cost.predict import predict
 from edgefl.models import ModelOptions
 from edgefl.models.towers.gru import Gru
 from edgefl.work import Meter

@@ -11,7 +11,7 @@ from edgefl_toys import FACTS, Toy, do, make_work, skeleton
 from safetensors.torch import save_file
 
 from edgefl import models
-from edgefl.cost import predict
+from edgefl.cost.predict import predict
 from edgefl.models import ModelOptions
 from edgefl.models.towers.resnet import ResNet
 from edgefl.models.towers.vision import import_torchvision

@@ -14,7 +14,7 @@ from edgefl_toys import inputs_of, make_work, skeleton, training_pass
 from torch import Tensor
 
 from edgefl import models
-from edgefl.cost import predict
+from edgefl.cost.predict import predict
 from edgefl.errors import MethodError
 from edgefl.models import ModelOptions
 from edgefl.work import Meter, Pass, StepTrace, TensorSpec, Work, run

@@ -18,7 +18,7 @@ from edgefl_toys import Memory, declared
 import edgefl
 from edgefl.commands.compose import compose
 from edgefl.commands.verify.conservation import CheckedFlight, CheckedRound, CheckedVerdict, Ledger, LedgerFacts, Three
-from edgefl.cost import Predictor
+from edgefl.cost.predict import Predictor
 from edgefl.devices import RelayOptions, Relays, available_memory_bytes
 from edgefl.devices.availability import availability_of
 from edgefl.devices.availability_options import AvailabilityOptions

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensors import assert_equal_tensors
 
-from edgefl.cost import Predictor
+from edgefl.cost.predict import Predictor
 from edgefl.errors import RunError
 from edgefl.planning.setup import Setup
 from edgefl.simulation.cohort import cohort_size

@@ -16,7 +16,8 @@ from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl.commands.compose import compose
-from edgefl.cost import Predictor, ScratchTable
+from edgefl.cost.predict import Predictor
+from edgefl.cost.scratch import ScratchTable
 from edgefl.machine.kernel_scratch import kernels, probe
 from edgefl.memo import cache_folder
 from edgefl.planning.round_options import RoundOptions

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 import edgefl
 from edgefl import models
-from edgefl.cost import Predictor, ScratchTable
+from edgefl.cost.predict import Predictor
+from edgefl.cost.scratch import ScratchTable
 from edgefl.errors import EdgeflError, MethodError
 from edgefl.machine.kernel_scratch import probe
 from edgefl.models import quantised

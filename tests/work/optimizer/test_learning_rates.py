@@ -12,8 +12,7 @@ from pydantic import ValidationError
 from torch.nn import functional as F
 
 from edgefl import models
-from edgefl.cost import predict
-from edgefl.cost.predict import work_key
+from edgefl.cost.predict import predict, work_key
 from edgefl.errors import ScenarioError
 from edgefl.scenario import load
 from edgefl.schedules import Stage

@@ -15,7 +15,7 @@ from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl import models
-from edgefl.cost import predict
+from edgefl.cost.predict import predict
 from edgefl.errors import EdgeflError
 from edgefl.scenario import load
 from edgefl.work import Meter, Work

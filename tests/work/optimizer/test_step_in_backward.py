@@ -16,7 +16,7 @@ from torch.nn import functional as F
 import edgefl
 from edgefl import models, registry
 from edgefl.commands.compose import compose
-from edgefl.cost import predict
+from edgefl.cost.predict import predict
 from edgefl.errors import EdgeflError, MethodError
 from edgefl.registry.registered import PARTS
 from edgefl.scenario import load
