@@ -207,15 +207,12 @@ def _predict(
     except (RuntimeError, OverflowError) as error:
         if isinstance(error, OverflowError) or "overflow" in str(error).lower():
             raise MethodError(
-                f"a tensor of {work.kind}'s work is larger than torch can address (2^63 bytes): {_first_line(error)}"
+                f"a tensor of {work.kind}'s work is larger than torch can address (2^63 bytes): "
+                + str(error).partition("\n")[0]
             ) from error
         raise
     finally:
         gc.unfreeze()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0]
 
 
 def _execute_on_fakes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
@@ -18,6 +19,7 @@ from pydantic import (
 
 from edgefl import registry
 from edgefl.data.missing import parse_missing
+from edgefl.devices.fleet import apportion
 from edgefl.planning.staleness import StalenessOptions, parse_staleness
 from edgefl.registry.part_fields import Fields, build_part, parse_options
 from edgefl.units import Seconds, Share
@@ -76,6 +78,13 @@ def _unbounded_share(value: Any) -> Any:
             return float(value.strip()[:-1]) / 100
         except ValueError:
             pass
+    return value
+
+
+def check_positive(value: float | None) -> float | None:
+    """The value, if it is more than 0 or null.  Raises ValueError."""
+    if value is not None and not value > 0:
+        raise ValueError(f"must be more than 0, not {value:g}")
     return value
 
 
@@ -151,12 +160,7 @@ class RoundOptions(Fields):
         description="weight alpha of a fresh update under the asynchronous policy: (1 - alpha) model + alpha update",
     )
 
-    @field_validator("cohort", "deadline", "retry", "patience", "window")
-    @classmethod
-    def _positive(cls, value: float | None) -> float | None:
-        if value is not None and not value > 0:
-            raise ValueError(f"must be more than 0, not {value:g}")
-        return value
+    _check_positive = field_validator("cohort", "deadline", "retry", "patience", "window")(check_positive)
 
     @field_validator("leave_out")
     @classmethod
@@ -200,6 +204,17 @@ class RoundOptions(Fields):
     def selection_name(self) -> str:
         """The registered name of the selection."""
         return str(getattr(self.selection, "name", "random"))
+
+
+def places(cohort: float, population: Mapping[str, int]) -> dict[str, int]:
+    """Number of places of each group of clients.
+
+    A share gives each group ``max(int(share x clients), 1)``.  A number is apportioned to the groups by size and met
+    exactly, unless the population is smaller.
+    """
+    if isinstance(cohort, int):
+        return apportion({group: float(n) for group, n in population.items()}, min(cohort, sum(population.values())))
+    return {group: max(int(cohort * n), 1) for group, n in population.items()}
 
 
 class EvaluationOptions(Fields):
@@ -251,12 +266,7 @@ class EvaluationOptions(Fields):
             raise ValueError("must be less than 100%, or nothing is left to train on")
         return value
 
-    @field_validator("client_sample")
-    @classmethod
-    def _some_scored(cls, value: float | None) -> float | None:
-        if value is not None and not value > 0:
-            raise ValueError(f"must be more than 0, not {value:g}")
-        return value
+    _some_scored = field_validator("client_sample")(check_positive)
 
     @model_validator(mode="after")
     def _fits(self) -> EvaluationOptions:

@@ -82,7 +82,7 @@ def workload_of(setup: Setup, predictor: Predictor) -> Workload:
     turns = [(stage, turn) for stage in setup.schedule.stages for turn in setup.schedule.turns(stage)]
     for stage, (offered, rounds) in turns:
         stages.append(replace(stage, rounds=len(rounds)))
-        first = _first_round(setup, stage)
+        first = 1 + sum(before.rounds for before in setup.schedule.stages if before.index < stage.index)
         for candidate in offered:
             if (stage.index, candidate.index) in known:
                 continue
@@ -93,11 +93,6 @@ def workload_of(setup: Setup, predictor: Predictor) -> Workload:
                     demands.append(planner.demand(client, first, candidate))
         candidates.append({candidate.index: known[stage.index, candidate.index] for candidate in offered})
     return Workload(setup, tuple(demands), tuple(stages), tuple(candidates))
-
-
-def _first_round(setup: Setup, stage: Stage) -> int:
-    """The first round of a stage."""
-    return 1 + sum(s.rounds for s in setup.schedule.stages if s.index < stage.index)
 
 
 def stage_eligibility(workload: Workload, fleet: Fleet | None = None, *, why: bool = True) -> list[StageEligibility]:

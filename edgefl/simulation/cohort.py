@@ -10,7 +10,7 @@ import numpy as np
 from edgefl.arrays import Booleans, Integers
 from edgefl.cost.phases import Phases
 from edgefl.devices.failures import NONE, draw_failures
-from edgefl.planning.cohort_places import places
+from edgefl.planning.round_options import places
 from edgefl.planning.setup import Setup
 from edgefl.simulation.client import Flight, flights_from
 from edgefl.simulation.closed_form import AT_END, FINISHED, Dispatch, Flights

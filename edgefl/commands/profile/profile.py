@@ -329,7 +329,7 @@ def client_evaluation_rows(
             client = int(subject.members[np.argmax(sizes[subject.members])])
             if not sizes[client]:
                 continue
-            scoring = scored.scoring(client, rounds[0] if rounds else setup.schedule.rounds, stage, _none_stale)
+            scoring = scored.scoring(client, rounds[0] if rounds else setup.schedule.rounds, stage, lambda *_: ())
             moved = traffic(scoring.down, (), planner.buffers)
             computed = scoring.compute
             price = price_rounds([(computed, moved)], device, link, throttling=setup.fleet.throttling)
@@ -350,7 +350,3 @@ def client_evaluation_rows(
                 )
             )
     return rows
-
-
-def _none_stale(client: int, work: object, stage: object) -> tuple[str, ...]:
-    return ()

@@ -19,9 +19,9 @@ from edgefl.cost.price import price_rounds
 from edgefl.data import Federation
 from edgefl.devices import Device, Link, Price
 from edgefl.methods import Method, ServerState
-from edgefl.planning.cohort_places import places
 from edgefl.planning.meta_state import shapes, shapes_alone
 from edgefl.planning.planner import Planner
+from edgefl.planning.round_options import places
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import ClientVersions, activations_address, final_blocks, stale
 from edgefl.records.profile import (

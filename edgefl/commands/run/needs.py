@@ -18,8 +18,8 @@ from edgefl.cost.predict import Predictor, metric_names
 from edgefl.errors import DataError, RunError, suggestion
 from edgefl.machine.host import free_bytes
 from edgefl.models import peft_folder, quantised
-from edgefl.planning.cohort_places import places
 from edgefl.planning.planner import Planner
+from edgefl.planning.round_options import places
 from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario
 from edgefl.training import Executor, ProcessExecutor

@@ -20,8 +20,8 @@ from edgefl.devices import (
     with_runtime,
 )
 from edgefl.devices.budgets import BUDGETS
-from edgefl.planning.cohort_places import places
 from edgefl.planning.coverage import DataCoverage, share
+from edgefl.planning.round_options import places
 from edgefl.planning.setup import Setup
 from edgefl.planning.workload import (
     LEFT_OUT,

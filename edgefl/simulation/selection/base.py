@@ -19,8 +19,7 @@ from pydantic import BaseModel
 from edgefl import seeds
 from edgefl.arrays import AnyArray, Booleans, Integers
 from edgefl.devices import Device
-from edgefl.planning.cohort_places import places
-from edgefl.planning.round_options import RoundOptions
+from edgefl.planning.round_options import RoundOptions, places
 from edgefl.registry.answers import check_answers, describe_answer
 from edgefl.registry.part_fields import NamedFields
 from edgefl.simulation.selection.orders import NO_CLIENTS, Circle, RandomOrder, SelectionOrder

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from edgefl import seeds
 from edgefl.devices.fleet import apportion
 from edgefl.errors import UnknownName
-from edgefl.planning.cohort_places import places
-from edgefl.planning.round_options import RoundOptions, parse_selection
+from edgefl.planning.round_options import RoundOptions, parse_selection, places
 from edgefl.simulation.selection.base import (
     Candidates,
     GroupDraw,
