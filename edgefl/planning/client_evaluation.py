@@ -66,11 +66,7 @@ class ScoringPlanner:
         self._known: dict[tuple[Any, ...], Scoring] = {}
 
     def plan(
-        self,
-        round: int,
-        trains: Booleans,
-        stage: Integers,
-        stale: Callable[[int, Work, Stage], tuple[str, ...]],
+        self, round: int, trains: Booleans, stage: Integers, stale: Callable[[int, Work, Stage], tuple[str, ...]]
     ) -> Scored:
         """Which clients are scored after a round, with which work.
 

@@ -7,19 +7,7 @@ from typing import Annotated
 
 from edgefl.records.carbon import CarbonGrams
 from edgefl.records.clients import CarriedBytes, MeasuredRecord, WorkCost
-from edgefl.records.record import (
-    UNSET,
-    ByKind,
-    Clients,
-    Flights,
-    Keys,
-    Maybe,
-    Record,
-    Samples,
-    Share,
-    always,
-    types_of,
-)
+from edgefl.records.record import UNSET, ByKind, Clients, Flights, Keys, Maybe, Record, Samples, Share, always, types_of
 from edgefl.records.relays import LastRelay, RelaySums
 
 Metrics = Annotated[Mapping[str, Mapping[str, Share | None]], Keys("KIND.METRIC")]

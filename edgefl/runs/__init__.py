@@ -4,25 +4,10 @@ from __future__ import annotations
 
 from edgefl.runs.directory import RunDirectory
 from edgefl.runs.environment import environment
-from edgefl.runs.folders import (
-    TABLES,
-    comparison,
-    comparison_sets,
-    create_comparison,
-    is_comparison,
-    is_run,
-)
+from edgefl.runs.folders import TABLES, comparison, comparison_sets, create_comparison, is_comparison, is_run
 from edgefl.runs.reading import Run, read_run
 
 __all__ = [
-    "TABLES",
-    "Run",
-    "RunDirectory",
-    "is_run",
-    "comparison",
-    "comparison_sets",
-    "create_comparison",
-    "environment",
-    "is_comparison",
-    "read_run",
-]
+    "TABLES", "Run", "RunDirectory", "comparison", "comparison_sets", "create_comparison", "environment",
+    "is_comparison", "is_run", "read_run",
+]  # fmt: skip

@@ -284,11 +284,7 @@ class _Follower:
 
 
 def client_totals(
-    planner: Planner,
-    spans: Sequence[RoundStretch],
-    shown: Sequence[Subject],
-    device: Device,
-    link: Link,
+    planner: Planner, spans: Sequence[RoundStretch], shown: Sequence[Subject], device: Device, link: Link
 ) -> list[TotalsRow]:
     """Total costs of the largest client of each subject, in every round; each upload changes the server's version."""
     setup = planner.setup
