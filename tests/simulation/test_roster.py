@@ -176,7 +176,7 @@ def test_a_fleet_of_one_holds_what_it_was_sent(games: Games) -> None:
     roster = Roster(planner, client_versions)
     roster.judge(1, state.versions)
     sent = roster.plans([0])[0]
-    state = state.changed({i.source: state.tensors[i.source] for p in sent.form.up for i in p.items})
+    state = state.with_tensors({i.source: state.tensors[i.source] for p in sent.form.up for i in p.items})
     roster.judge(5, state.versions)
     assert roster.plans([0])[0].old
     client_versions.record_download(0, sent.down, state.versions)

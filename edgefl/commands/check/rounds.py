@@ -241,7 +241,7 @@ def check_next_state(
             changed.add(address)
     expect_none(rule, where, reshaped, "{} has another shape or precision than before")
     stale = {address for address in changed if new.versions.get(address, 0) <= old.versions.get(address, 0)}
-    expect_none(CheckRule.VERSIONS, where, stale, "{} changed without a new version; use state.changed()")
+    expect_none(CheckRule.VERSIONS, where, stale, "{} changed without a new version; use state.with_tensors()")
     infinite = {
         address
         for address in changed

@@ -228,7 +228,7 @@ class Absent(Method):
         (Marking, CheckRule.PURE, "belongs in the state"),
         (LastWins, CheckRule.ORDER, "sort the updates"),
         (Partial, CheckRule.PURE, "returned a state without 'image/image.head.weight'"),
-        (Silent, CheckRule.VERSIONS, "use state.changed()"),
+        (Silent, CheckRule.VERSIONS, "use state.with_tensors()"),
         (Pairwise, CheckRule.SPARSE, "ZeroDivisionError: a variance over one client"),
         (Blindfolded, CheckRule.METRICS, "'ratio': nan"),
         (Absent, CheckRule.SERVES, "image"),
