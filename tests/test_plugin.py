@@ -184,7 +184,7 @@ def test_a_killed_run_resumes_to_the_same_end(runs, tmp_path):
 
 def test_a_client_starts_from_what_it_kept(runs, tmp_path):
     """The checkpoint holds one table for each client that took part, and they differ."""
-    held = runs["end-to-end"].kept()
+    held = runs["end-to-end"].client_tensors()
     kept = {f"kept:{client}:{name}": t for client, named in held.items() for name, t in named.items()}
     took_part = {c["client"] for c in runs["end-to-end"].records("clients")}
     assert set(kept) == {f"kept:{client}:prototypes.own" for client in took_part}

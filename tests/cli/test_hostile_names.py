@@ -106,7 +106,7 @@ def test_warnings_logging_usage_and_the_display_go_through_the_boundary(
         "import logging, sys, warnings\nimport edgefl\n"
         f"text = {TEXT!r}\n"
         "@edgefl.register('attack', 'noisy')\n"
-        "class Noisy:\n    Options = None\n    def labels(self): ...\n    source = sent = labels\n"
+        "class Noisy:\n    Options = None\n    def labels(self): ...\n    source = attacked_upload = labels\n"
         "warnings.simplefilter('always')\nwarnings.warn('warned ' + text)\nprint('printed ' + text)\n"
         "sys.stderr.write('written ' + text)\n"
         "logging.StreamHandler().emit(logging.makeLogRecord({'msg': 'logged ' + text}))\n"

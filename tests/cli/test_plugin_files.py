@@ -55,7 +55,7 @@ class Mine(Method):
         return replace(work, passes=tuple(replace(p, step="smooth") for p in work.passes))
 
     def aggregate(self, state, updates):
-        return state.changed(self.combine(state, updates, lambda address, cohort: {address: self.options.rate}))
+        return state.with_tensors(self.combine(state, updates, lambda address, cohort: {address: self.options.rate}))
 '''
 
 
@@ -266,7 +266,7 @@ import edgefl, mine
 
 if __name__ == "__main__":
     run = edgefl.run("mine.yaml", output="module", overrides=["executor.name=processes", "executor.workers=2"])
-    assert run.finished
+    assert run.is_finished
 """
 
 

@@ -141,7 +141,7 @@ def test_code_that_changes_without_a_new_revision_is_told(
     opened(2)
     write(1000, 1)
     with pytest.warns(UserWarning, match="the data set 'striped' of the plug-in striped 1.0 .*still 1: the data built"):
-        assert opened(3).made_of != first.made_of
+        assert opened(3).part_keys != first.part_keys
     write(120, 2)
     opened(4)
     write(120, 2, other="X = 2\n")

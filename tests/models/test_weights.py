@@ -261,7 +261,7 @@ def test_minilm_computes_what_transformers_computes() -> None:
     with torch.no_grad():
         expected = theirs(texts).last_hidden_state
         assert_equal_tensors(module(texts), expected)
-        assert_equal_tensors(module.read(module(texts)), expected.mean(1))
+        assert_equal_tensors(module.pool_tokens(module(texts)), expected.mean(1))
 
 
 def test_a_tower_that_takes_no_weights_says_so() -> None:

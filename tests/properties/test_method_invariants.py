@@ -194,7 +194,7 @@ def test_the_average_of_equal_clients_is_any_one_of_them(
         sent: dict[str, dict[str, Tensor]] = {p.name: {i.name: goal[i.source] for i in p.items} for p in work.up}
         updates.append(Update(client, kind, {kind: n}, work, sent, state.base(work)))
     after = method.aggregate(state, updates).tensors
-    trained = {address for update in updates for address, _ in update.sent()}
+    trained = {address for update in updates for address, _ in update.uploaded_tensors()}
     for address, value in state.tensors.items():
         expected = goal[address] if address in trained else value
         torch.testing.assert_close(after[address], expected, rtol=1e-5, atol=1e-5)

@@ -50,7 +50,7 @@ class Damped(Method):
         rate: float = Field(0.5, gt=0, le=1, description="share of the mean update that is taken")
 
     def aggregate(self, state: Any, updates: Any) -> Any:
-        return state.changed(self.combine(state, updates, lambda address, cohort: {address: self.options.rate}))
+        return state.with_tensors(self.combine(state, updates, lambda address, cohort: {address: self.options.rate}))
 
 
 def cell(source: str) -> None:

@@ -284,7 +284,7 @@ def test_finish_is_undone_by_rewind(tmp_path):
     assert run.is_finished and set(read_run(run.path).weights()) == {"image/a", "text/a"}
     run.rewind(1)
     assert not run.is_finished
-    for asked in (Run.weights, lambda run: run.result, lambda run: run.best, lambda run: run.stopped):
+    for asked in (Run.weights, lambda run: run.result, lambda run: run.best, lambda run: run.early_stop):
         with pytest.raises(RunError, match="isn't finished; continue it with --resume"):
             asked(read_run(run.path))
 

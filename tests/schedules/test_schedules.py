@@ -198,7 +198,7 @@ def test_only_active_blocks_get_partners_and_gates_and_travel_up(schedule: Any) 
     method = fedcola(complementary="blocks")
     for stage in schedule({"image": 4, "text": 4}, stages=2).stages:
         for kind in ("image", "text", "image-text"):
-            work = stage.cut(method.work(kind, 1))
+            work = stage.restrict_work(method.work(kind, 1))
             check_consistent(work)
             active = {i for i in range(4) if stage.is_active(f"{next(iter(work.model['towers']))}.blocks.{i}.x")}
             down, up = sent(work.down), sent(work.up)

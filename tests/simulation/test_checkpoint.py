@@ -120,7 +120,7 @@ class Values(registry.get("method", "fedavg")):  # type: ignore[misc]
 
     def aggregate(self, state: Any, updates: Any) -> Any:
         """Only what is not all zeros counts."""
-        if all(float(value.abs().sum()) == 0 for update in updates for _, value in update.sent()):
+        if all(float(value.abs().sum()) == 0 for update in updates for _, value in update.uploaded_tensors()):
             return state
         return super().aggregate(state, updates)
 
@@ -137,12 +137,12 @@ class Given(registry.get("method", "fedavg")):  # type: ignore[misc]
 
     def initial(self, seed: int) -> Any:
         """A table on the CPU."""
-        return super().initial(seed).changed({"table/seen": torch.zeros(1, device="cpu")})
+        return super().initial(seed).with_tensors({"table/seen": torch.zeros(1, device="cpu")})
 
     def aggregate(self, state: Any, updates: Any) -> Any:
         """It counts what was sent."""
-        sent = [value for update in updates for _, value in update.sent()]
-        return super().aggregate(state, updates).changed({"table/seen": state.tensors["table/seen"] + sent[0].sum()})
+        sent = [value for update in updates for _, value in update.uploaded_tensors()]
+        return super().aggregate(state, updates).with_tensors({"table/seen": state.tensors["table/seen"] + sent[0].sum()})
 
 
 def test_values_of_the_first_state_are_not_blamed_on_the_aggregation(games: Games) -> None:

@@ -219,7 +219,7 @@ def test_what_a_client_keeps_belongs_to_the_model_that_it_scores(games: Games) -
     for client in (2, 3, 4, 5):
         kind = setup.kind_of(client)
         tensors = {a.split("/")[1]: t for a, t in simulation.state.tensors.items() if a.startswith(f"{kind}/")}
-        mine = kept.of(client, setup.method.client_work(kind, 1).keep).tensors()
+        mine = kept.client_values(client, setup.method.client_work(kind, 1).keep).tensors()
         own = {**tensors, **mine}
         assert mine and any(not torch.equal(own[name], tensors[name]) for name in mine)
         assert last[client]["metrics"]["accuracy"] == pytest.approx(accuracy_by_hand(setup, own, client))

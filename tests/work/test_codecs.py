@@ -232,7 +232,7 @@ def test_a_work_receives_what_is_encoded_beside_what_is_there() -> None:
     tensors = {i.name: torch.randn(i.shape) for p in work.down for i in p.items}
     held = ("image.head.bias", "image.norm.weight")
     wire = work.down[0].encode_tensors(tensors, {}, held)
-    inputs = work.received(wire)
+    inputs = work.starting_tensors(wire)
     assert inputs.keys() == tensors.keys()
     assert all(torch.equal(inputs[name], tensors[name]) == (name in held) for name in tensors)
     assert work.bases(inputs).keys() == tensors.keys() - {"image.head.bias"}

@@ -367,7 +367,7 @@ def test_a_stage_has_the_gates_and_partners_of_its_blocks() -> None:
     fedcola = method()
     for kind, layers in (("image", 4), ("text", 6)):
         for index, stage in enumerate(stages()):
-            work = stage.cut(fedcola.work(kind, 1))
+            work = stage.restrict_work(fedcola.work(kind, 1))
             (edit,) = work.edits
             assert len(edit.args["layers"]) == layers
             assert all(f".blocks.{index}." in name for name in edit.args["layers"])
@@ -376,7 +376,7 @@ def test_a_stage_has_the_gates_and_partners_of_its_blocks() -> None:
             assert set(edit.args.get("pieces", {})) == (
                 {f"image.blocks.{index}.attn.qkv"} if kind == "image" else set()
             )
-            assert stage.cut(work) == work
+            assert stage.restrict_work(work) == work
 
 
 def test_a_piece_that_did_not_come_is_named() -> None:
@@ -402,7 +402,7 @@ WORKS = {
 def test_predicted_memory_and_flops_are_the_measured_ones(case: str) -> None:
     kind, scope, partner, where = WORKS[case]
     work = method(complementary=scope, partner=partner).work(kind, 1)
-    work = replace(stages()[1].cut(work) if where else work, attention="math")
+    work = replace(stages()[1].restrict_work(work) if where else work, attention="math")
     trace, measured = predict(work, Toy()), do(work, meter=Meter()).trace
     assert measured is not None and trace.peak_memory_bytes == measured.peak_memory_bytes > 0
     assert trace.memory_bytes == measured.memory_bytes

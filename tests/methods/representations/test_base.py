@@ -59,7 +59,7 @@ def update(of: Any, kind: str, client: int, tables: dict[str, Tensor], samples: 
 
 def filled(of: Any) -> ServerState:
     state = of.initial(1)
-    return state.changed({a: units(PAIRS, i) for i, a in enumerate(("table/public.image", "table/public.text"))})
+    return state.with_tensors({a: units(PAIRS, i) for i, a in enumerate(("table/public.image", "table/public.text"))})
 
 
 # what all share -----------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def test_reamfl_is_creamfl_without_contrast_and_gca(method: Any) -> None:
 
 def test_fedmds_consensus_is_the_mean_and_stays_where_nobody_spoke(method: Any) -> None:
     fedmd = method("fedmd")
-    state = fedmd.initial(1).changed({"table/consensus.text": units(PAIRS, 9)})
+    state = fedmd.initial(1).with_tensors({"table/consensus.text": units(PAIRS, 9)})
     tables = [units(PAIRS, i) for i in range(3)]
     after = fedmd.aggregate(state, [update(fedmd, "image", i, {"image": t}, 1 + i) for i, t in enumerate(tables)])
     torch.testing.assert_close(after.tensors["table/consensus.image"], torch.stack(tables).mean(0))
@@ -232,7 +232,7 @@ def test_fedgems_splits_by_what_the_server_has_right(method: Any) -> None:
     text = units(PAIRS, 1)
     image = torch.cat([text[: PAIRS // 2], text[PAIRS // 2 :].roll(1, 0)])  # the second half finds another's pair
     kept = units(PAIRS, 2)
-    state = fedgems.initial(1).changed(
+    state = fedgems.initial(1).with_tensors(
         {"table/public.image": image, "table/public.text": text, "table/memory.image": kept}
     )
     tables = [units(PAIRS, 5), units(PAIRS, 6)]

@@ -83,7 +83,7 @@ def update(creamfl: Any, kind: str, client: int, seed: int, samples: int = 10) -
 
 def filled(creamfl: Any) -> ServerState:
     state = creamfl.initial(1)
-    return state.changed({f"table/public.{m}": units(PAIRS, i) for i, m in enumerate(("image", "text"))})
+    return state.with_tensors({f"table/public.{m}": units(PAIRS, i) for i, m in enumerate(("image", "text"))})
 
 
 def test_gca_gives_each_sample_to_whoever_finds_its_pair(method: Any) -> None:

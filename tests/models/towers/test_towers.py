@@ -86,7 +86,7 @@ def test_a_tower_is_named_and_cut_as_ours(tower: str) -> None:
     assert len(module.blocks) == 2
     assert {n for n, _ in built.named_parameters()} < {n for n, _ in skeleton(model).named_parameters()}
     assert built.logits(modality, sample(modality)).shape == (2, 5)
-    assert module.read(module(sample(modality))).shape == (2, module.width) == (2, 32)
+    assert module.pool_tokens(module(sample(modality))).shape == (2, module.width) == (2, 32)
     # what isn't in a state would be lost on the way to a client
     assert {n for n, _ in built.named_buffers()} <= built.state_dict().keys()
 
@@ -106,7 +106,7 @@ def test_the_text_towers_read_what_they_are_told() -> None:
     tokens = torch.rand(2, 12, 32)
     for read, expected in (("first", tokens[:, 0]), ("mean", tokens.mean(1))):
         module: Any = models.build(described("bert", **SMALL, read=read)).get_submodule("text")
-        torch.testing.assert_close(module.read(tokens), expected)
+        torch.testing.assert_close(module.pool_tokens(tokens), expected)
 
 
 def test_position_ids_are_in_the_state_if_asked_for() -> None:
