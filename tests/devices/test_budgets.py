@@ -195,14 +195,14 @@ def test_a_budget_of_ones_own_is_judged_everywhere(six: Callable[..., Any], tmp_
 
 
 def test_what_a_budget_of_ones_own_gets_wrong_is_named(six: Callable[..., Any]) -> None:
-    with pytest.raises(PluginError, match="has no noun, quantity, summary, of, show"):
+    with pytest.raises(PluginError, match="has no noun, quantity, summary, round_amounts, show"):
         edgefl.register("budget", "nothing")(object)
     for name, taken, error, message in (
         ("one", 3.0, PluginError, r"the budget 'one' .* gives 3.0; it must be \[rounds\], \[6\]"),
         ("two", np.ones(7), PluginError, r"the budget 'two' .* gives an array of shape \[7\]"),
         ("less", np.full(6, -1.0), DeviceError, "a cost of less is negative or not a number"),
     ):
-        wrong = type("Wrong", (Charge,), {"of": lambda self, rounds, taken=taken: taken})
+        wrong = type("Wrong", (Charge,), {"round_amounts": lambda self, price, taken=taken: taken})
         edgefl.register("budget", name)(wrong)
         with pytest.raises(error, match=message):
             edgefl.profile_clients(six({name: "50%"}))

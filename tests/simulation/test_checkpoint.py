@@ -142,7 +142,9 @@ class Given(registry.get("method", "fedavg")):  # type: ignore[misc]
     def aggregate(self, state: Any, updates: Any) -> Any:
         """It counts what was sent."""
         sent = [value for update in updates for _, value in update.uploaded_tensors()]
-        return super().aggregate(state, updates).with_tensors({"table/seen": state.tensors["table/seen"] + sent[0].sum()})
+        return (
+            super().aggregate(state, updates).with_tensors({"table/seen": state.tensors["table/seen"] + sent[0].sum()})
+        )
 
 
 def test_values_of_the_first_state_are_not_blamed_on_the_aggregation(games: Games) -> None:

@@ -111,8 +111,8 @@ def test_a_battery_pays_for_waiting(make: Make) -> None:
 @BOTH
 def test_who_is_cut_off_as_the_last_bit_arrives_is_in(make: Make) -> None:
     flights = made([One(leaves=111.0), One(up_bytes=0)])
-    assert played(flights, wires=(None, make(1e6))).finished.all()
-    assert played(flights, 111.0, wires=(None, make(1e6))).finished.all()
+    assert played(flights, wires=(None, make(1e6))).finished_mask.all()
+    assert played(flights, 111.0, wires=(None, make(1e6))).finished_mask.all()
 
 
 # any flights ----------------------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ def test_conservation(make: Make, crowd: list[One], down: float, up: float, over
         carried = getattr(landed, f"carried_{name}_bytes")
         lost = getattr(landed, f"lost_{name}_bytes")
         whole = flights.phases.bits[way] / 8
-        arrived = (landed.downloaded, landed.finished)[way]
+        arrived = (landed.downloaded_mask, landed.finished_mask)[way]
         assert np.all(np.where(arrived, carried == whole, carried <= whole))
         assert np.array_equal(carried - lost, np.where(arrived, whole, 0))
         # no flow is faster than its own link, nor are all that move within any span together faster than the server's
@@ -344,7 +344,7 @@ def test_who_is_cut_short_leaves_no_event_behind(cut: str, lines: str) -> None:
                 assert len(awaited()) <= len(air.flying) + 2  # a line has an event of its own
                 yield from air.cut()
             else:
-                yield air.landed(len(ones))
+                yield air.landing_event(len(ones))
             counted.update(OUTCOMES[flight.outcome] for flight in air.take())
             assert awaited() == [] and len(clock._queue) <= len(ones) + SPARE
 
