@@ -19,7 +19,7 @@ from dataclasses import replace
 import numpy as np, torch
 from pydantic import BaseModel
 from torch import nn
-import edgefl, edgefl.work.optimizer.optimizers as kinds
+import edgefl, edgefl.work.optimizer.optimizers as optimizers
 from edgefl.data.collection import Collection, DataSet
 from edgefl.devices import Availability
 from edgefl.methods import ByUpdate, Method, ServerOptimizer

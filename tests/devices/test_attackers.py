@@ -59,7 +59,10 @@ def test_factors_and_their_defaults():
     ]
     payload = Payload("model", (Item("w", (2,), "float32", "k/w"),))
     value, base = {"w": torch.tensor([3.0, 0.0])}, {"w": torch.tensor([1.0, 2.0])}
-    sent = [registry.get("attack", options.name)(options).attacked_upload(payload, value, base)["w"].tolist() for options in given]
+    sent = [
+        registry.get("attack", options.name)(options).attacked_upload(payload, value, base)["w"].tolist()
+        for options in given
+    ]
     assert sent == [[-1, 4], [-5, 8], [21, -18], [2, 1], [3, 0]]
 
 

@@ -352,7 +352,7 @@ def test_the_schema_has_the_fields_of_each() -> None:
     words = definitions["fleet"]["properties"]["availability"]["anyOf"][0]
     assert words == {"enum": ["always", "night-owls"]}
     attacks = definitions["fleet.FailureOptions"]["properties"]["attack"]["anyOf"]
-    kinds = {form["properties"]["kind"]["const"]: form for form in attacks if "properties" in form}
+    kinds = {form["properties"]["name"]["const"]: form for form in attacks if "properties" in form}
     assert kinds.keys() == {"sign-flip", "scaling", "label-flip", "three-back"}
     assert "times" in kinds["three-back"]["properties"] and "factor" not in kinds["three-back"]["properties"]
     assert "rotation" in definitions["data"]["properties"]["tasks"]["additionalProperties"]["enum"]

@@ -218,8 +218,8 @@ def test_rows_without_compensation_sum_to_one(scope: str, n: tuple[int, int, int
 def test_what_is_shared(scope: str, shared: set[str]) -> None:
     fedcola = method("fedcola", collaborate=scope)
     rests = {"attn.qkv.weight", "attn.proj.bias", "mlp.fc1.weight", "mlp.fc2.bias", "norm1.weight"}
-    assert {r for r in rests if fedcola.shared(f"image.blocks.0.{r}")} == shared
-    assert not any(fedcola.shared(n) for n in ("image.norm.weight", "image.head.bias", "image.embedding.cls"))
+    assert {r for r in rests if fedcola.is_shared(f"image.blocks.0.{r}")} == shared
+    assert not any(fedcola.is_shared(n) for n in ("image.norm.weight", "image.head.bias", "image.embedding.cls"))
 
 
 def test_compensation_over_all_stacks_is_refused() -> None:

@@ -261,7 +261,7 @@ def test_an_asynchronous_run_mixes_a_slice_into_its_place(games: Games) -> None:
     setup = changed(
         made(games, {"name": "heterofl", "widths": [1, 0.5], "rounds": 1}, image=1), {"policy": "asynchronous"}
     )
-    narrow = Planner(setup, games.predictor).plan(*setup.place(0), 1, setup.schedule.offered[1], ())
+    narrow = Planner(setup, games.predictor).plan(*setup.cell_indices(0), 1, setup.schedule.offered[1], ())
     memory = np.array([narrow.compute.peak_memory_bytes])
     setup = replace(setup, fleet=granted(setup.fleet, memory=memory))
     simulation, told = games.real(setup)
@@ -306,7 +306,7 @@ def some_narrow(games: Games, narrow: Sequence[int], clients: int, rounds: int, 
     schedule = {"name": "heterofl", "widths": [1, 0.5], "rounds": rounds}
     training = {"batch": 4, "epochs": 2, "lr": 5e-3}
     setup = games.setup(data=data, schedule=schedule, evaluation={"every": 1}, training=training, **sections)
-    half = Planner(setup, games.predictor).plan(*setup.place(0), 1, setup.schedule.offered[1], ())
+    half = Planner(setup, games.predictor).plan(*setup.cell_indices(0), 1, setup.schedule.offered[1], ())
     memory = np.full(clients, np.inf)
     memory[list(narrow)] = half.compute.peak_memory_bytes
     return replace(setup, fleet=granted(setup.fleet, memory=memory))

@@ -48,7 +48,7 @@ def scaled(strength: float) -> Attack:
     """One that sends its change this many times."""
     kind = SignFlip if strength < 0 else Scaling
     name = "sign-flip" if strength < 0 else "scaling"
-    return kind(kind.Options(kind=name, share=0.5, factor=abs(strength)))
+    return kind(kind.Options(name=name, share=0.5, factor=abs(strength)))
 
 
 FLIP = LabelFlip(LabelFlip.Options(name="label-flip", share=0.5), classes=5, seed=7)

@@ -142,6 +142,8 @@ def test_progress_warns_of_them() -> None:
     said = StringIO()
     record = {
         "round": 1, "stage": 1, "eligible": {"image": 2}, "clients": {"image": 2}, "finished": 2, "selected": 2,
+        "samples": {"image": 8}, "eligible_samples": {"image": 8}, "under_way": 0, "outcomes": {},
+        "excluded": {"samples": 0, "lost_classes": [], "lost_modalities": [], "modality_samples_share": {}},
         "outcome": "completed", "started_virtual_seconds": 0.0, "virtual_seconds": 1.0,
         "finished_virtual_seconds": 1.0, "metrics": {}, "rejected": [], "rejections": {},
     }  # fmt: skip

@@ -76,8 +76,8 @@ def updates(mat: Any, state: ServerState, samples: tuple[int, int]) -> list[Upda
 def test_what_is_shared(share: str, shared: set[str]) -> None:
     """Norms are private unless the whole block is shared; embedding, final norm and head always are."""
     mat = method(share=share)
-    assert {r for r in RESTS if mat.shared(f"image.blocks.0.{r}")} == shared
-    assert not any(mat.shared(n) for n in ("image.norm.weight", "text.head.bias", "image.embedding.cls"))
+    assert {r for r in RESTS if mat.is_shared(f"image.blocks.0.{r}")} == shared
+    assert not any(mat.is_shared(n) for n in ("image.norm.weight", "text.head.bias", "image.embedding.cls"))
 
 
 @pytest.mark.parametrize("share", ["none", "all", "attention", "ffn", "vision-attention", "language-attention"])
@@ -88,7 +88,7 @@ def test_shared_parameters_stay_one(share: str) -> None:
     for rest in RESTS:
         image, text = f"image/image.blocks.1.{rest}", f"text/text.blocks.1.{rest}"
         assert_equal_tensors(state.tensors[image], state.tensors[text])  # blocks start equal, shared or not
-        assert torch.equal(after.tensors[image], after.tensors[text]) == mat.shared(f"image.blocks.1.{rest}")
+        assert torch.equal(after.tensors[image], after.tensors[text]) == mat.is_shared(f"image.blocks.1.{rest}")
 
 
 def test_only_what_is_shared_has_to_start_equal() -> None:
