@@ -12,8 +12,7 @@ from edgefl.terminal import say
 
 @app.command(
     epilog=examples(
-        "edgefl analyse runs/mine --only drift",
-        "edgefl analyse runs/mine --only gradients --clients 1 -o analysis",
+        "edgefl analyse runs/mine --only drift", "edgefl analyse runs/mine --only gradients --clients 1 -o analysis"
     )
 )
 def analyse(
@@ -36,8 +35,7 @@ def analyse(
     ] = None,
     figure: Annotated[str | None, typer.Option(metavar="FILE", help="Draw the results: .png, .pdf or .svg.")] = None,
     seeds: Annotated[
-        int,
-        typer.Option(metavar="N", min=1, help="Compute Shapley values over N seeds: mean and standard deviation."),
+        int, typer.Option(metavar="N", min=1, help="Compute Shapley values over N seeds: mean and standard deviation.")
     ] = 1,
     clients: Annotated[
         int, typer.Option(metavar="N", min=1, help="Clients of each kind whose gradients and updates are analysed.")

@@ -44,8 +44,7 @@ app.add_typer(library, name="devices")
 
 
 @library.command(
-    "list",
-    epilog=examples("edgefl devices list", "edgefl devices list --type phone", "edgefl devices list --links"),
+    "list", epilog=examples("edgefl devices list", "edgefl devices list --type phone", "edgefl devices list --links")
 )
 def list_(
     type: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Devices of this type: phone.")] = None,
@@ -53,8 +52,7 @@ def list_(
         str | None, typer.Option("--min-memory", metavar="BYTES", help="Devices with at least this RAM: 4GiB.")
     ] = None,
     min_flops: Annotated[
-        str | None,
-        typer.Option("--min-flops", metavar="RATE", help="Devices of at least this rate: 100GFLOP/s."),
+        str | None, typer.Option("--min-flops", metavar="RATE", help="Devices of at least this rate: 100GFLOP/s.")
     ] = None,
     max_watts: Annotated[
         str | None, typer.Option("--max-watts", metavar="WATTS", help="Devices of at most this power: 15W.")

@@ -6,24 +6,14 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import (
-    AsJson,
-    Overrides,
-    Plugins,
-    ScenarioFile,
-    app,
-    examples,
-    observing,
-    print_json,
-)
+from edgefl.cli.app import AsJson, Overrides, Plugins, ScenarioFile, app, examples, observing, print_json
 from edgefl.terminal import say
 
 
 @app.command(epilog=examples("edgefl calibrate --quick", "edgefl calibrate --quick -o mydevice.yaml --force"))
 def calibrate(
     output: Annotated[
-        str | None,
-        typer.Option("--output", "-o", metavar="FILE", help="File for the profile: mydevice.yaml."),
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="File for the profile: mydevice.yaml.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Measure for some seconds instead of a minute.")] = False,
@@ -73,8 +63,7 @@ def calibrate(
 
 @app.command(
     epilog=examples(
-        "edgefl emulate mine.yaml --clients 4",
-        "edgefl emulate mine.yaml --clients 4 --rounds 2 -o runs/emulated",
+        "edgefl emulate mine.yaml --clients 4", "edgefl emulate mine.yaml --clients 4 --rounds 2 -o runs/emulated"
     )
 )
 def emulate(

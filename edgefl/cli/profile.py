@@ -60,8 +60,7 @@ def profile(
         str | None, typer.Option(metavar="FILE", help="Draw memory, MACs and traffic by stage: .png, .pdf or .svg.")
     ] = None,
     measure: Annotated[
-        bool,
-        typer.Option("--measure", help="Also run the same steps on this machine and print the prediction errors."),
+        bool, typer.Option("--measure", help="Also run the same steps on this machine and print the prediction errors.")
     ] = False,
     fvcore: Annotated[bool, typer.Option("--fvcore", help="Also count forward MACs with fvcore.")] = False,
     jobs: PricingJobs = None,
@@ -146,10 +145,7 @@ def profile(
 
 
 @app.command(
-    epilog=examples(
-        "edgefl cost-diff old.json new.json",
-        "edgefl cost-diff old.json new.json --fail-above 2%",
-    )
+    epilog=examples("edgefl cost-diff old.json new.json", "edgefl cost-diff old.json new.json --fail-above 2%")
 )
 def cost_diff(
     old: Annotated[str, typer.Argument(metavar="OLD", help="Output of edgefl profile --json.")],

@@ -6,17 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import (
-    AsJson,
-    Jobs,
-    Overrides,
-    Plugins,
-    ScenarioFile,
-    app,
-    examples,
-    interruptible,
-    print_json,
-)
+from edgefl.cli.app import AsJson, Jobs, Overrides, Plugins, ScenarioFile, app, examples, interruptible, print_json
 
 
 @app.command(
@@ -28,8 +18,7 @@ from edgefl.cli.app import (
 def tune(
     scenario: ScenarioFile,
     search: Annotated[
-        list[str],
-        typer.Option(metavar="PATH=A..B|V,...", help="Range or values of a field: training.lr=1e-4..1e-1."),
+        list[str], typer.Option(metavar="PATH=A..B|V,...", help="Range or values of a field: training.lr=1e-4..1e-1.")
     ],
     trials: Annotated[int, typer.Option(metavar="N", min=1, help="Settings that are tried.")] = 30,
     metric: Annotated[

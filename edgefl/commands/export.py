@@ -41,11 +41,7 @@ EXPORTED = ("rounds", "clients", "client_evaluations", "client_metrics", "eligib
 
 @public_command
 def export(
-    run: str | os.PathLike[str],
-    to: str,
-    output: str | os.PathLike[str],
-    *,
-    on_progress: OnProgress = silent,
+    run: str | os.PathLike[str], to: str, output: str | os.PathLike[str], *, on_progress: OnProgress = silent
 ) -> Exported:
     """Write the records of a run or of a comparison, or a run's trained towers, for another program.
 

@@ -17,10 +17,7 @@ from edgefl.runs import Run, is_comparison, read_run
 
 @public_command
 def write_report(
-    run: str | os.PathLike[str] | Run,
-    output: str | os.PathLike[str] | None = None,
-    *,
-    on_progress: OnProgress = silent,
+    run: str | os.PathLike[str] | Run, output: str | os.PathLike[str] | None = None, *, on_progress: OnProgress = silent
 ) -> Path:
     """Write a run or a comparison, finished or not, as one HTML page that opens without a network.
 

@@ -92,10 +92,7 @@ class TracedFlight(PlayedFlight):
 
 @public_command
 def trace(
-    run: str | os.PathLike[str],
-    *,
-    output: str | os.PathLike[str] | None = None,
-    on_progress: OnProgress = silent,
+    run: str | os.PathLike[str], *, output: str | os.PathLike[str] | None = None, on_progress: OnProgress = silent
 ) -> TraceAnswer:
     """Write a run's virtual time as a Chrome trace (JSON), which https://ui.perfetto.dev opens.
 

@@ -23,12 +23,7 @@ from edgefl.scenario import Scenario
 
 
 @public_command
-def validate(
-    scenario: Given,
-    overrides: Sequence[str] = (),
-    *,
-    on_progress: OnProgress = silent,
-) -> ValidScenario:
+def validate(scenario: Given, overrides: Sequence[str] = (), *, on_progress: OnProgress = silent) -> ValidScenario:
     """Check a scenario, and every combination that it compares, without running it.
 
     The check is the one with which ``edgefl.run`` begins: data are opened, fleets drawn, works described, and files of

@@ -19,13 +19,7 @@ COLOURS = {"image": "#4477aa", "text": "#ee6677", "image-text": "#aa3377", "audi
 
 
 def draw(
-    path: Path,
-    *,
-    title: str,
-    kinds: Sequence[str],
-    client_kind: Integers,
-    class_names: Sequence[str],
-    counts: Integers,
+    path: Path, *, title: str, kinds: Sequence[str], client_kind: Integers, class_names: Sequence[str], counts: Integers
 ) -> None:
     """Save a bubble chart, PNG: clients on the x axis, classes on the y axis, colour by kind.
 

@@ -5,14 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
 from edgefl import registry
 from edgefl.data.missing import parse_missing
@@ -118,8 +111,7 @@ class DataOptions(Fields):
         "label: class, client: user, split: part}",
     )
     clients: dict[Kind, Annotated[int, Field(ge=0)]] = Field(
-        default={"image": 12, "text": 10, "image-text": 8},
-        description="number of clients of each kind",
+        default={"image": 12, "text": 10, "image-text": 8}, description="number of clients of each kind"
     )
     partition: Partition = Field(
         default=dict[str, object](dirichlet=0.5),
@@ -141,10 +133,7 @@ class DataOptions(Fields):
         "of one character, a picture with its captions): a share of all groups if below 1, else their number",
     )
     test: float = Field(
-        default=0.08,
-        ge=0,
-        le=LARGEST_SPLIT,
-        description="size of the test split, in the same unit as validation",
+        default=0.08, ge=0, le=LARGEST_SPLIT, description="size of the test split, in the same unit as validation"
     )
     public: float = Field(
         default=0.0,

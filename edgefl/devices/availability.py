@@ -16,12 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from edgefl import registry, seeds
 from edgefl.arrays import Booleans, Floats, Integers
-from edgefl.devices.availability_options import (
-    AvailabilityOptions,
-    DiurnalOptions,
-    MarkovOptions,
-    TraceOptions,
-)
+from edgefl.devices.availability_options import AvailabilityOptions, DiurnalOptions, MarkovOptions, TraceOptions
 from edgefl.devices.availability_trace import AvailabilityIntervals, read_trace
 from edgefl.devices.calls import Calls
 from edgefl.errors import PluginError

@@ -69,13 +69,7 @@ class Batteries:
     uses its own ``fresh()`` copy.
     """
 
-    def __init__(
-        self,
-        options: BatteryOptions,
-        devices: tuple[Device, ...],
-        device_index: Integers,
-        seed: int,
-    ):
+    def __init__(self, options: BatteryOptions, devices: tuple[Device, ...], device_index: Integers, seed: int):
         self.options, self.devices, self.device_index, self.seed = options, devices, device_index, seed
         profile_joules = [device.battery_joules for device in devices]
         self._profile_capacity = np.array([inf if joules is None else joules for joules in profile_joules])

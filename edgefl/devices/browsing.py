@@ -33,16 +33,7 @@ from edgefl.devices.profile import (
 )
 from edgefl.devices.written_facts import FactSource, profile_keys, read_written
 from edgefl.errors import EdgeflError, UnitError, UnknownName
-from edgefl.records.devices import (
-    BrokenPart,
-    DeviceProfile,
-    FleetSheet,
-    Library,
-    LinkProfile,
-    Number,
-    RestsOn,
-    Sourced,
-)
+from edgefl.records.devices import BrokenPart, DeviceProfile, FleetSheet, Library, LinkProfile, Number, RestsOn, Sourced
 from edgefl.records.record import UNSET, Maybe
 from edgefl.yaml_lines import spell
 

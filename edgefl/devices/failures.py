@@ -11,14 +11,7 @@ from typing import Annotated
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import (
-    BeforeValidator,
-    Field,
-    SerializeAsAny,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, SerializeAsAny, WithJsonSchema, field_validator, model_validator
 
 from edgefl import seeds, units
 from edgefl.arrays import Floats

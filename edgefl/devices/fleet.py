@@ -238,12 +238,7 @@ def draw_budgets(
 
 
 def _budget(
-    name: str,
-    limits: Amount | Mixture | None,
-    whole: bool,
-    devices: tuple[Device, ...],
-    index: Integers,
-    seed: int,
+    name: str, limits: Amount | Mixture | None, whole: bool, devices: tuple[Device, ...], index: Integers, seed: int
 ) -> Floats:
     """The clients' budgets for one field of BudgetOptions, inf where there is no limit: `[clients]`."""
     clients = len(index)

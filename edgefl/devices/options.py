@@ -270,10 +270,7 @@ RuntimeOption = Annotated[
     str | int,
     BeforeValidator(_runtime),
     WithJsonSchema(
-        {
-            "anyOf": [{"type": "string"}, {"type": "number", "minimum": 0}],
-            "examples": [PYTORCH, "executorch", "20 MB"],
-        }
+        {"anyOf": [{"type": "string"}, {"type": "number", "minimum": 0}], "examples": [PYTORCH, "executorch", "20 MB"]}
     ),
 ]
 
@@ -503,8 +500,7 @@ class FleetOptions(BaseModel):
         description="Resources that training may use; unlimited if left out.",
     )
     server: Annotated[str, _loadable(load_device)] = Field(
-        default="server-a5000",
-        description="Device that the server's own works (distillation, evaluation) run on.",
+        default="server-a5000", description="Device that the server's own works (distillation, evaluation) run on."
     )
     server_link: ServerLinkOptions | None = Field(
         default=None, description="The server's own link, shared by all transfers; unlimited if left out."

@@ -161,8 +161,7 @@ class ProfileFile:
             raise self.error(f"{name}: {error}", name) from None
         if not low <= value <= high:
             raise self.error(
-                f"{name}: the value {entry.value} lies outside its range {entry.range}; correct one of them",
-                name,
+                f"{name}: the value {entry.value} lies outside its range {entry.range}; correct one of them", name
             )
         if value == 0 and not may_be_zero:
             raise self.error(f"{name}: must be positive, not {entry.value}", name)

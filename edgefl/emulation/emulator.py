@@ -134,9 +134,7 @@ class Emulator:
                 limits = Limits(groups, self._journal, str(number))
                 ours, theirs = context.Pipe()
                 process = context.Process(
-                    target=clients.main,
-                    args=(theirs, self.network.client(number), sys.path, data),
-                    daemon=True,
+                    target=clients.main, args=(theirs, self.network.client(number), sys.path, data), daemon=True
                 )
                 process.start()
                 assert process.pid is not None

@@ -179,10 +179,7 @@ class EmulatedNetwork:
 
     def link_counters(self, client: int) -> tuple[LinkCounters, LinkCounters]:
         """What was sent to a client and what it sent, by the kernel's counters of its link."""
-        return (
-            _read_counters(self.switch, _port(client)),
-            _read_counters(self.client(client), _IN_CLIENT),
-        )
+        return (_read_counters(self.switch, _port(client)), _read_counters(self.client(client), _IN_CLIENT))
 
     def listen(self, backlog: int) -> socket.socket:
         """A socket in the server's namespace that waits for clients."""

@@ -64,10 +64,7 @@ class PlainTower:
         fields: dict[str, tuple[Any, Any]] = {"tower": (Literal[name], name)}
         fields |= {argument: given for argument, given in self.arguments.items() if argument not in data}
         if self.modality == "text" and "tokens" not in fields:
-            fields["tokens"] = (
-                PositiveInt,
-                Field(24, description="tokens of a text: padded or cut"),
-            )
+            fields["tokens"] = (PositiveInt, Field(24, description="tokens of a text: padded or cut"))
         fields["weights"] = (str | None, Field(None, description="a .safetensors file with the module's own names"))
         self.Options = create_model("Options", __base__=PlainOptions, **cast(Any, fields))
         self.Options.plain = self  # type: ignore[attr-defined]

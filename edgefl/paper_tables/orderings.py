@@ -107,12 +107,7 @@ def tables_of(section: OrderingSection, ordering: Ordering) -> list[PageTable]:
         (row.label, *(_mean(row.figures[metric]) for metric in metrics)) for row in ordering.rows
     )  # fmt: skip
     verdicts = tuple(
-        (
-            f"{claim.worse} < {claim.better}",
-            metrics[claim.metric],
-            *claim_cells(claim),
-        )
-        for claim in ordering.claims
+        (f"{claim.worse} < {claim.better}", metrics[claim.metric], *claim_cells(claim)) for claim in ordering.claims
     )
     return [
         PageTable(section.heading, section.name, ("variant", *metrics.values()), means, 1, TRAINED),

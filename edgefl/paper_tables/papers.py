@@ -15,15 +15,7 @@ from edgefl.commands.progress import OnProgress, public_command, silent
 from edgefl.errors import EdgeflError, RunError, UnknownName
 from edgefl.files import read_regular
 from edgefl.paper_tables.page_tables import Committed, PageTable, committed_tables, differences, pages_folder
-from edgefl.records.papers import (
-    MadePage,
-    PaperDifference,
-    PaperFigure,
-    PaperPage,
-    PaperPages,
-    Papers,
-    PaperTable,
-)
+from edgefl.records.papers import MadePage, PaperDifference, PaperFigure, PaperPage, PaperPages, Papers, PaperTable
 from edgefl.report.console import csv_text
 from edgefl.runs.durable import replace_file, writing
 

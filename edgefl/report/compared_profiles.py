@@ -7,15 +7,7 @@ from rich.text import Text
 
 from edgefl import units
 from edgefl.records.profile import ComparedProfiles, CostDifference
-from edgefl.report.console import (
-    MOST_COLUMNS,
-    NOTHING,
-    format_counts,
-    new_table,
-    or_dash,
-    print_section,
-    screen,
-)
+from edgefl.report.console import MOST_COLUMNS, NOTHING, format_counts, new_table, or_dash, print_section, screen
 from edgefl.report.profile import operations, print_refused
 
 

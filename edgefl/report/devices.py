@@ -10,22 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
-from edgefl.records.devices import (
-    DeviceProfile,
-    FleetSheet,
-    Library,
-    LinkProfile,
-    RestsOn,
-    Sourced,
-)
+from edgefl.records.devices import DeviceProfile, FleetSheet, Library, LinkProfile, RestsOn, Sourced
 from edgefl.records.record import UNSET
-from edgefl.report.console import (
-    new_table,
-    or_dash,
-    print_section,
-    print_table,
-    screen,
-)
+from edgefl.report.console import new_table, or_dash, print_section, print_table, screen
 from edgefl.yaml_lines import flow
 
 SHOWN_NUMBERS = {

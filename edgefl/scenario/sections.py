@@ -125,10 +125,7 @@ SECTIONS: dict[str, Section] = {
         "client selection and the end of a round",
         RoundOptions,
         short="policy",
-        inner={
-            "policy": ("round policy", "name", "synchronous"),
-            "selection": ("selection", "name", "random"),
-        },
+        inner={"policy": ("round policy", "name", "synchronous"), "selection": ("selection", "name", "random")},
     ),
     "executor": Section("where the real training runs", ExecutorOptions, short="name"),
     "tracker": Section("a log for another program's pages", TrackerOptions, short="name"),

@@ -95,11 +95,7 @@ class NarrowStage(Stage):
                       and ".norm" not in n and n.endswith(".weight") and ".exit." not in n}  # fmt: skip
             edits = (*edits, Edit("scale", {"layers": {n: s for n, s in layers.items() if s < 1}}))
         return replace(
-            work,
-            model=model,
-            edits=edits,
-            down=tuple(map(narrow, work.down)),
-            up=tuple(map(narrow, work.up)),
+            work, model=model, edits=edits, down=tuple(map(narrow, work.down)), up=tuple(map(narrow, work.up))
         )
 
 

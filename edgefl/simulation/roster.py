@@ -177,13 +177,7 @@ class Roster:
         fits: Booleans = self.eligible[clients] & np.isin(self.stage[clients], stages)
         return fits
 
-    def _judge(
-        self,
-        clients: Integers,
-        round: int,
-        stages: Sequence[Stage],
-        current: Versions,
-    ) -> Integers:
+    def _judge(self, clients: Integers, round: int, stages: Sequence[Stage], current: Versions) -> Integers:
         def offer(stage: Stage, left: Integers) -> tuple[Integers, dict[str, Floats]]:
             cells = self._cells(clients[left], round, stage, current)
             return cells, {name: self.of_cells(name)[cells] for name in self.names}
@@ -199,13 +193,7 @@ class Roster:
         changed: Integers = clients[~same]
         return changed
 
-    def _cells(
-        self,
-        clients: Integers,
-        round: int,
-        stage: Stage,
-        current: Versions,
-    ) -> Integers:
+    def _cells(self, clients: Integers, round: int, stage: Stage, current: Versions) -> Integers:
         """Cell numbers of these clients at a stage; new cells are planned."""
         setup = self.planner.setup
         held = self.client_versions.of[clients] if self.client_versions.keeping else np.zeros(len(clients), np.int32)

@@ -43,13 +43,7 @@ class _Summed(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        scores: Scores,
-        hidden: Tensor,
-        target: Tensor,
-        chunk: int,
-        floating: torch.dtype,
-        *trained: Tensor,
+        ctx: Any, scores: Scores, hidden: Tensor, target: Tensor, chunk: int, floating: torch.dtype, *trained: Tensor
     ) -> Tensor:
         total = torch.zeros((), dtype=floating, device=hidden.device)
         of_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[1] else None

@@ -43,8 +43,7 @@ class TrainingOptions(Fields):
     """How a client trains in a round."""
 
     mode: Literal["real", "none"] = Field(
-        "real",
-        description="real trains; none only computes costs: the same records, without losses and metrics",
+        "real", description="real trains; none only computes costs: the same records, without losses and metrics"
     )
     on_divergence: Literal["stop", "continue"] = Field(
         "stop",
@@ -91,10 +90,7 @@ class TrainingOptions(Fields):
     )
     epochs: PositiveInt = Field(1, description="local epochs per round")
     accumulation: int = Field(
-        1,
-        ge=1,
-        le=64,
-        description="batches whose mean gradient makes one update: a larger batch in less memory",
+        1, ge=1, le=64, description="batches whose mean gradient makes one update: a larger batch in less memory"
     )
     precision: Literal["float64", "float32", "bfloat16", "float16"] = Field(
         "float32",

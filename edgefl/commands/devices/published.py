@@ -37,10 +37,7 @@ from edgefl.report.figures import FIGURE_FORMS, check_figure, draw_figure
 
 
 def validate_devices(
-    *,
-    devices: Sequence[str] = (),
-    plot: str | os.PathLike[str] | None = None,
-    on_progress: OnProgress = silent,
+    *, devices: Sequence[str] = (), plot: str | os.PathLike[str] | None = None, on_progress: OnProgress = silent
 ) -> PublishedAgreement:
     """Hold predictions against the published measurements of the library's devices, or of these.
 

@@ -50,15 +50,7 @@ from edgefl.runs.durable import replace_file
 from edgefl.runs.folders import free_folder, json_text, new_folder
 from edgefl.scenario import Scenario, load
 from edgefl.simulation import Simulation
-from edgefl.simulation.closed_form import (
-    DROPPED,
-    FINISHED,
-    LATE,
-    NO_MEMORY,
-    PHASES,
-    Flights,
-    Landings,
-)
+from edgefl.simulation.closed_form import DROPPED, FINISHED, LATE, NO_MEMORY, PHASES, Flights, Landings
 from edgefl.training import Executor
 from edgefl.work.torch_device import threads
 

@@ -28,15 +28,7 @@ from edgefl.errors import DataError, DivergedError, RunError
 from edgefl.records.rounds import Round
 from edgefl.report.charts import draw_curves
 from edgefl.report.facts import evaluation_of
-from edgefl.runs import (
-    Run,
-    RunDirectory,
-    create_comparison,
-    environment,
-    is_comparison,
-    is_run,
-    read_run,
-)
+from edgefl.runs import Run, RunDirectory, create_comparison, environment, is_comparison, is_run, read_run
 from edgefl.runs.digests import changed_parts
 from edgefl.runs.folders import NewFolder, check_finished, free_folder, new_folder, tidy
 from edgefl.scenario import Scenario, load

@@ -10,15 +10,7 @@ import numpy as np
 
 from edgefl.arrays import Booleans, Floats, Integers
 from edgefl.commands.compose import commonest_link
-from edgefl.devices import (
-    PYTORCH,
-    Device,
-    RuntimeChoice,
-    device_names,
-    free_memory_bytes,
-    load_device,
-    with_runtime,
-)
+from edgefl.devices import PYTORCH, Device, RuntimeChoice, device_names, free_memory_bytes, load_device, with_runtime
 from edgefl.devices.budgets import BUDGETS
 from edgefl.planning.coverage import DataCoverage, share
 from edgefl.planning.round_options import places

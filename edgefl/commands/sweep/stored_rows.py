@@ -36,12 +36,7 @@ class SweepRows:
     Of several lines for one label the last counts.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        combinations: Mapping[str, Scenario],
-        shard: tuple[int, int] | None = None,
-    ):
+    def __init__(self, folder: Path, combinations: Mapping[str, Scenario], shard: tuple[int, int] | None = None):
         self.folder, self.path = folder, folder / "sweep.jsonl"
         if shard is not None:
             self.path = folder / SHARDS / f"{shard[0]}-of-{shard[1]}" / "sweep.jsonl"

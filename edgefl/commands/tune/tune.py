@@ -28,11 +28,7 @@ from edgefl.records.tune import Tuning
 from edgefl.runs.durable import replace_file
 from edgefl.runs.folders import free_folder, json_text
 from edgefl.scenario import Scenario
-from edgefl.scenario.search_space import (
-    Searched,
-    parse_search_space,
-    with_fields,
-)
+from edgefl.scenario.search_space import Searched, parse_search_space, with_fields
 
 HEADLINES = ("accuracy", "r@10", "soft_score", "perplexity")
 """Metrics of which the first that an evaluation has is optimised, where none is named."""

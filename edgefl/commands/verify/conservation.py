@@ -465,13 +465,7 @@ class Ledger:
                 ended = max(c.ended_virtual_seconds for c in moved)
             bits = 8 * sum(getattr(client, f"carried_{direction}_bytes") for client in moved)
             limit = rate * (ended - began)
-            offence = {
-                "round": moved[0].round,
-                "way": direction,
-                "bits": bits,
-                "seconds": ended - began,
-                "bit/s": rate,
-            }
+            offence = {"round": moved[0].round, "way": direction, "bits": bits, "seconds": ended - began, "bit/s": rate}
             within_limit = bits <= limit * (1 + CLOSE) + rate * CLOSE * ended
             self.checks["server link"].count(None if within_limit else offence, where)
 

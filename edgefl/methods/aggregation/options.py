@@ -5,15 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    Field,
-    NonNegativeInt,
-    PositiveFloat,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, Field, NonNegativeInt, PositiveFloat, WithJsonSchema, model_validator
 
 from edgefl import registry
 from edgefl.registry.part_fields import Fields, parse_options

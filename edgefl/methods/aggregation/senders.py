@@ -77,10 +77,7 @@ class Senders:
 
 
 def cohort_counts(
-    senders: Senders,
-    tensors: Mapping[str, Tensor],
-    weights: Sequence[float],
-    options: AggregationOptions,
+    senders: Senders, tensors: Mapping[str, Tensor], weights: Sequence[float], options: AggregationOptions
 ) -> tuple[Mapping[Address, float], Cohort]:
     """The weights of the senders of each address, and the cohort's counts; tensors may be without values."""
     by_kind: Counter[str] = Counter()

@@ -147,10 +147,7 @@ class PmcmFL(LibraryMethod):
     def terms(self, round: int) -> PrototypeArgs:
         """The contrast, and the optional terms of other methods, from round 2 on."""
         options = self.options
-        terms: PrototypeArgs = {
-            "contrast": options.contrast if round > 1 else 0.0,
-            "temperature": options.temperature,
-        }
+        terms: PrototypeArgs = {"contrast": options.contrast if round > 1 else 0.0, "temperature": options.temperature}
         if options.alignment:
             terms["alignment"] = options.alignment if round > 1 else 0.0
         if options.distillation:

@@ -95,8 +95,7 @@ class CreamFL(Exchange):
             "(plain); null: contrast, with server: federated plain",
         )
         pcme: Pcme | None = Field(
-            None,
-            description="PCME's probabilistic loss for clients with pairs, {samples: 7}; null: CLIP's loss",
+            None, description="PCME's probabilistic loss for clients with pairs, {samples: 7}; null: CLIP's loss"
         )
         order: Literal["server-first", "server-last"] = Field(
             "server-first",

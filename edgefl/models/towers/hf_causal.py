@@ -57,7 +57,7 @@ class CausalOptions(TowerFields):
     tower: Literal["hf-causal"] = "hf-causal"
     config: dict[str, object] = Field(
         description="the model's configuration in transformers' words, {model_type: gpt2, n_embd: 128, n_layer: 4, "
-        "n_head: 4}, or a folder with its config.json; vocab_size is the data's",
+        "n_head: 4}, or a folder with its config.json; vocab_size is the data's"
     )
     tokens: PositiveInt = Field(40, description="tokens of a text: shorter texts are padded, longer ones cut")
     weights: str | None = Field(

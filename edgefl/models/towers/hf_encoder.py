@@ -53,7 +53,7 @@ class HFEncoderOptions(TowerFields):
     config: dict[str, object] = Field(
         description="the model's configuration in transformers' words, {model_type: roberta, hidden_size: 128, "
         "num_hidden_layers: 4, num_attention_heads: 4}, or a folder with its config.json; vocabulary, channels and "
-        "sizes are the data's",
+        "sizes are the data's"
     )
     tokens: PositiveInt = Field(40, description="tokens of a text: shorter texts are padded, longer ones cut")
     read: Literal["first", "mean"] = Field(

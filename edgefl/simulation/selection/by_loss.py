@@ -138,8 +138,7 @@ class Oort(LossSelection):
         exploration_decay: Share = Field(0.98, description="factor on that share from round to round")
         exploration_least: Share = Field(0.2, description="lower bound of that share")
         cutoff: Share = Field(
-            0.95,
-            description="share of the last chosen client's utility above which other clients enter the draw too",
+            0.95, description="share of the last chosen client's utility above which other clients enter the draw too"
         )
         penalty: float = Field(
             2.0,
@@ -201,14 +200,7 @@ class Oort(LossSelection):
 
 
 def utility(
-    samples: AnyArray,
-    losses: Floats,
-    seconds: Floats,
-    last: AnyArray,
-    *,
-    round: int,
-    preferred: float,
-    penalty: float,
+    samples: AnyArray, losses: Floats, seconds: Floats, last: AnyArray, *, round: int, preferred: float, penalty: float
 ) -> Floats:
     """Utility of each client, `[clients]`: (U / max U + sqrt(0.1 ln R / L)) (T / t)^a, with T / t at most 1.
 
