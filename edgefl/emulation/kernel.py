@@ -17,6 +17,7 @@ CONTROLLERS = ("cpu", "memory")
 QUEUE = 64 << 20
 """Bytes that wait at a filter, as many as a sender may have sent; it never drops any, as nothing is lost here."""
 _CLONE_NEWNET = 0x40000000
+"""CLONE_NEWNET of linux/sched.h, the same on every architecture."""
 
 
 @dataclass(frozen=True)

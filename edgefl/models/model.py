@@ -171,7 +171,7 @@ class Model(nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> Model:
         """Of the module as it is, with whatever was added to it since it was built."""
         copied = type(self).__new__(type(self))
-        memo[id(self)] = copied
+        memo[id(self)] = copied  # the protocol of copy.deepcopy, whose caller holds what it copies
         copied.__dict__ = deepcopy(self.__dict__, memo)
         return copied
 

@@ -152,6 +152,7 @@ PHONES = Citation(
     "MNN 1.x on a Snapdragon 855 (Xiaomi MI 9), 224 x 224",
 )
 PHONE_BATCHES = (1, 4, 16)
+"""The batches of the benchmark's table."""
 PHONE_RUNS = (
     PhoneRun("MobileNetV2", (403, 1_139, 4_525), (245, 745, 2_764)),
     PhoneRun("SqueezeNet", (150, 608, 2_704), (245, 773, 2_867)),

@@ -306,6 +306,7 @@ def forget() -> None:
 # --- parts that a program, a notebook or a plug-in file registers ----------------------------------------------------
 
 _changes = 0
+"""Counts registrations and what is forgotten, so that caches see that they are old."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 

@@ -13,6 +13,7 @@ MOST_FOR_DEVIATION = 4
 Half of the interval is 9 standard deviations with 2 seeds, 1.6 with 4 and 1.2 with 5.
 """
 CONFIDENCE = 0.95
+"""The coverage that papers of the field print."""
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,7 @@ class WeightedMeans:
 
     def _base_of(self, payload: Payload, places: PayloadLayout, base: Mapping[Address, Tensor]) -> Packed:
         """What the tensors of a payload started from, which many clients share."""
-        key = id(base), places
+        key = id(base), places  # the entry holds ``base``, so that its id stays its own
         if key not in self._starts:
             if len(self._starts) >= MOST_STARTS:
                 self._starts.clear()

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from edgefl.work import Timeline
 
 MIB = 2**20
+"""Charts show mebibytes, as tables do."""
 
 
 def _steps(timeline: Timeline) -> list[tuple[int, str]]:
