@@ -1,4 +1,4 @@
-"""Weighted means of clients' changes, which grow as updates arrive, at the server or where several clients train."""
+"""Weighted means of clients' changes that grow as updates arrive, where several clients train or at the server."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tensors import assert_equal_tensors
 import edgefl
 from edgefl import registry
 from edgefl.methods import Method, ServerState, Update
-from edgefl.methods.aggregation.fold import Fold
+from edgefl.methods.aggregation.mean import Fold
 from edgefl.registry.registered import PARTS
 from edgefl.simulation.learning import shards
 from edgefl.simulation.learning.shards import largest_shard

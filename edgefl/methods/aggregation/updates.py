@@ -12,7 +12,7 @@ from torch import Tensor
 
 from edgefl.errors import MethodError, ValuesGone
 from edgefl.methods.aggregation import robust_deltas
-from edgefl.methods.aggregation.fold import Fold
+from edgefl.methods.aggregation.mean import Fold
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.methods.aggregation.rules import ByCoordinate, ByUpdate, rule
 from edgefl.methods.aggregation.senders import Cohort

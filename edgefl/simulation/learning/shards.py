@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgefl.methods import Method, ServerState
-from edgefl.methods.aggregation.fold import Fold
+from edgefl.methods.aggregation.mean import Fold
 from edgefl.planning.planner import Start
 from edgefl.planning.setup import Setup
 from edgefl.schedules import Stage

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from edgefl import seeds
 from edgefl.methods import ServerState
-from edgefl.methods.aggregation.fold import Fold
+from edgefl.methods.aggregation.mean import Fold
 from edgefl.methods.aggregation.updates import AddedUp, Updates
 from edgefl.planning.planner import Plan, Planner, Start
 from edgefl.planning.setup import Setup

@@ -15,7 +15,7 @@ from torch import Tensor
 from edgefl.errors import MethodError
 from edgefl.methods import Update
 from edgefl.methods.aggregation.combine import usual_weight
-from edgefl.methods.aggregation.fold import Fold
+from edgefl.methods.aggregation.mean import Fold
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.methods.aggregation.updates import AddedUp, Updates
 from edgefl.work import Item, Payload, Work
