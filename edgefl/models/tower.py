@@ -1,4 +1,4 @@
-"""The tower (``embedding -> blocks[0..depth) -> norm -> rep``), an encoder of one modality, and its block."""
+"""A tower, one modality's encoder (``embedding -> blocks[0..depth) -> norm -> rep``): its blocks, recomputed or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client's round as a SimPy process: it waits for its model, downloads it, computes, and uploads its update."""
+"""A client's round as a SimPy process: waits, download, computing and upload, unless it is cut short on the way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interpreter of a Work.
+"""Interpreter of a Work: runs its passes batch by batch, each loss under autocast where the precision is half.
 
 ``execute`` only runs the passes: a prediction calls it with tensors without data, a measurement with other meters.
 ``run`` is a node's round: it seeds the generators, executes the work, and collects what is sent and kept.
