@@ -361,7 +361,7 @@ class ProcessExecutor:
         self._pool = self._new_pool()
         self._ended = time.monotonic()
         pool.shutdown(wait=False, cancel_futures=True)
-        warn(f"{reason}; {len(unfinished)} unfinished assignments run again {how}")
+        warn(f"{reason}; {len(unfinished)} unfinished works run again {how}")
         self._waiting = deque(unfinished)
         self._feed()
 

@@ -214,7 +214,7 @@ def test_what_is_lost_in_a_round_is_replaced(tiny: Tiny, cluster: Any, tmp_path:
                 cluster.remove_node(cluster.others[0], allow_graceful=False)
 
     executor = on_ray(cluster.address, workers=3 if what == "a node" else 2)
-    with pytest.warns(RuntimeWarning, match="a worker on Ray was lost, and its tasks run again"):
+    with pytest.warns(RuntimeWarning, match="a worker on Ray was lost, and its works run again"):
         run = edgefl.run(tiny(**LONG, executor=executor), output=tmp_path / "run", on_progress=observe)
     assert_same(run, inline)
     assert lost

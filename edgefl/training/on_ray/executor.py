@@ -320,7 +320,7 @@ class OnRay:
             return
         with suppress(Warning):  # a filter may turn warnings into errors, which must not reach Ray's thread
             warnings.warn(
-                f"a worker on Ray was lost, and its assignments run again: {reason}", RuntimeWarning, stacklevel=2
+                f"a worker on Ray was lost, and its works run again: {reason}", RuntimeWarning, stacklevel=2
             )
         self._slots.remove(slot)
         new = _Slot(self._new_actor())
