@@ -1,4 +1,4 @@
-"""A client's round as a SimPy process: waits, download, computing and upload, unless it is cut short on the way."""
+"""A client's round as a SimPy process: download, computing, upload, unless a deadline or its battery cuts it short."""
 
 from __future__ import annotations
 
