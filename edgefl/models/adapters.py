@@ -1,4 +1,4 @@
-"""Adapters, each a registered part: a few parameters that train in place of a model's own, which stay as they are.
+"""Adapters, such as LoRA with its casts: a few parameters that train in place of a model's own, which stay as they are.
 
 LoRA (Hu et al. 2022, arXiv 2106.09685): ``W x + alpha / rank B A x``, with A [rank, in] random and B [out, rank] zero
 at the start, so that the adapted model begins as the model itself.  BitFit (Ben Zaken et al. 2022): biases alone train.

@@ -319,9 +319,7 @@ class OnRay:
         if slot not in self._slots or self._closing:
             return
         with suppress(Warning):  # a filter may turn warnings into errors, which must not reach Ray's thread
-            warnings.warn(
-                f"a worker on Ray was lost, and its works run again: {reason}", RuntimeWarning, stacklevel=2
-            )
+            warnings.warn(f"a worker on Ray was lost, and its works run again: {reason}", RuntimeWarning, stacklevel=2)
         self._slots.remove(slot)
         new = _Slot(self._new_actor())
         self._slots.append(new)
