@@ -175,10 +175,6 @@ def answer(result: BenchAnswer) -> list[str]:
     return sentences
 
 
-def _upper(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
 def told_runs(result: BenchAnswer) -> str:
     """From how many runs the answer is, where they are, and how long the call took."""
     shared = f" of {result.cells:,} combinations of variant, fleet and seed" if result.cells != result.trained else ""

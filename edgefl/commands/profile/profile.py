@@ -56,7 +56,7 @@ from edgefl.schedules import Stage
 from edgefl.work import Timeline
 
 PRICE_COLUMNS = ("download_seconds", "compute_seconds", "virtual_seconds", "energy_joules")
-"""What a row has of a price."""
+"""Columns of a row of the table that are copied from the ``Price`` of its device and link."""
 
 
 @dataclass(frozen=True)
