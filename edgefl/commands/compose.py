@@ -9,13 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
-from typing import TypeVar
 
 import numpy as np
 import torch
 
 from edgefl import models, registry
-from edgefl.arrays import AnyArray
 from edgefl.commands.host_need import check_host, tell_time
 from edgefl.commands.progress import OnProgress, messages, silent
 from edgefl.cost.predict import Predictor
@@ -47,8 +45,6 @@ from edgefl.work.steps import says
 from edgefl.work.sums import is_averaged
 from edgefl.work.tasks import facts_for, like
 from edgefl.work.torch_device import device_of
-
-Profile = TypeVar("Profile", Device, Link)
 
 _MOST_OPEN = 8
 """Federations of this process that stay open, the oldest of which goes.
@@ -496,14 +492,12 @@ def planner_of(scenario: Scenario, on_progress: OnProgress = silent) -> Planner:
 
 
 def commonest_device(fleet: Fleet) -> Device:
-    """The device that most clients have; of equally common ones the first."""
-    return _commonest(fleet.devices, fleet.device_index)
+    """The device that most clients have; of equally common ones the slowest."""
+    counts = np.bincount(fleet.device_index, minlength=len(fleet.devices)).tolist()
+    return max(zip(counts, fleet.devices, strict=True), key=lambda each: (each[0], -each[1].flops_per_second))[1]
 
 
 def commonest_link(fleet: Fleet) -> Link:
-    """The link that most clients have; of equally common ones the first."""
-    return _commonest(fleet.links, fleet.link_index)
-
-
-def _commonest(profiles: Sequence[Profile], index: AnyArray) -> Profile:
-    return profiles[int(np.bincount(index, minlength=len(profiles)).argmax())]
+    """The link that most clients have; of equally common ones the slowest to upload over."""
+    counts = np.bincount(fleet.link_index, minlength=len(fleet.links)).tolist()
+    return max(zip(counts, fleet.links, strict=True), key=lambda each: (each[0], -each[1].upload_bits_per_second))[1]

@@ -55,12 +55,13 @@ def _loadable(load: Any) -> AfterValidator:
 def _shares(value: object, noun: str = "name") -> object:
     """Read a name, a list of names with equal shares, or a mapping of names to shares or counts.
 
-    Shares become floats, counts stay integers.
+    Shares become floats, counts stay integers.  Names are sorted, because who gets which is drawn in their order and
+    the order in which somebody writes them means nothing.
     """
     if isinstance(value, str):
         return {value: 1.0}
     if isinstance(value, list | tuple) and value and all(isinstance(name, str) for name in value):
-        return {name: count / len(value) for name, count in Counter(value).items()}
+        return {name: count / len(value) for name, count in sorted(Counter(value).items())}
     if not isinstance(value, Mapping):
         raise ValueError(f"{value!r} is no name, list of names, or mapping of names to shares (40%) or counts (12)")
     if not value:
@@ -86,7 +87,7 @@ def _shares(value: object, noun: str = "name") -> object:
         raise ValueError(f"the shares add up to {units.show_share(total)}, not to 100 %")
     if total == 0:
         raise ValueError("the counts add up to 0; at least one must be positive")
-    return amounts
+    return {name: amounts[name] for name in sorted(amounts, key=str)}
 
 
 _SHARES_SCHEMA = WithJsonSchema(
@@ -121,7 +122,11 @@ UNLIMITED = "unlimited"
 
 @dataclass(frozen=True)
 class Mixture:
-    """Amounts of a budget, each with its share (float) or count (int) of the clients; None is without a limit."""
+    """Amounts of a budget, each with its share (float) or count (int) of the clients; None is without a limit.
+
+    The smallest amount is first, shares of the device's memory after those in bytes, None last: who gets which is drawn
+    in this order, so that other amounts in the same order leave the same clients small.
+    """
 
     parts: tuple[tuple[Amount | None, float | int], ...]
 
@@ -132,7 +137,7 @@ class Mixture:
         parts = {key: None if key == UNLIMITED else _amount(key, read) for key in shares}
         if twice := next((key for i, key in enumerate(parts) if parts[key] in list(parts.values())[:i]), None):
             raise ValueError(f"{twice} stands twice; give each amount one share or count")
-        return cls(tuple((parts[key], share) for key, share in shares.items()))
+        return cls(tuple(sorted(((parts[key], share) for key, share in shares.items()), key=_by_amount)))
 
     def to_data(self) -> dict[str, float | int]:
         """The mapping that ``from_data`` reads as an equal mixture, amounts in the base unit."""
@@ -142,6 +147,14 @@ class Mixture:
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
         """Pydantic takes mixtures as they are, and writes them as ``to_data`` does."""
         return is_instance_schema(cls, serialization=plain_serializer_function_ser_schema(cls.to_data))
+
+
+def _by_amount(part: tuple[Amount | None, float | int]) -> tuple[int, tuple[float, float]]:
+    """The sort key of a part of a mixture."""
+    amount = part[0]
+    if amount is None:
+        return 2, (0.0, 0.0)
+    return (1, share_of_device(amount)) if isinstance(amount, str) else (0, amount)
 
 
 def _amount_text(amount: Amount | None) -> str:

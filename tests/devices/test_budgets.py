@@ -189,7 +189,7 @@ def test_a_budget_of_ones_own_is_judged_everywhere(six: Callable[..., Any], tmp_
     assert "charge" in json_schema()["$defs"]["fleet.BudgetOptions"]["properties"]
     mixed = edgefl.profile_clients(six({"charge": {"1e-9": 4, "unlimited": 2}}))["rows"]
     assert 0 < sum(client["binding"] == "charge" for client in mixed if not client["eligible"]) <= 4
-    found = edgefl.fit(scenario, device="phone-mid", first=1, most=3)
+    found = edgefl.fit(scenario, device="phone-mid", link="wifi-5", first=1, most=3)
     assert found.budgets["charge"] == BudgetLimit(allowed=limit, source="fleet.budgets.charge")
     assert found["kinds"]["image"]["as_it_stands"]["costs"]["charge"] <= largest
 

@@ -52,7 +52,7 @@ def test_a_known_apportionment():
 def test_a_fleet_meets_its_options():
     fleet = Fleet.draw(MIXED, 30, seed=1)
     assert len(fleet) == 30
-    assert np.bincount(fleet.device_index).tolist() == [12, 12, 6]
+    assert np.bincount(fleet.device_index).tolist() == [6, 12, 12]  # by name
     assert np.bincount(fleet.link_index).tolist() == [15, 15]
     memory = fleet.budgets["memory"]
     assert memory.min() >= 12 * 2**20
@@ -78,6 +78,21 @@ def _same(one, other):
 def test_a_fleet_is_a_function_of_its_seed():
     assert _same(Fleet.draw(MIXED, 100, seed=1), Fleet.draw(MIXED, 100, seed=1))
     assert not _same(Fleet.draw(MIXED, 100, seed=1), Fleet.draw(MIXED, 100, seed=2))
+
+
+@given(st.permutations([("raspberry-pi-4-4gb", 5), ("jetson-orin-nano-8gb", 7), ("macbook-air-m1", 9)]), st.booleans())
+def test_the_order_in_which_names_are_written_means_nothing(devices, turned):
+    def drawn(turn, devices):
+        turned = slice(None, None, -1 if turn else 1)
+        links = dict([("wifi-5", 0.5), ("lte", 0.25), ("5g-nr", 0.25)][turned])
+        memory = [("6 MiB", 7), ("2..4 MiB", 7), ("10..40% of device", 4), ("unlimited", 3)]
+        budgets = {"memory": dict(memory[turned]), "power": dict([("5 W", "50%"), ("2 W", "50%")][turned])}
+        return Fleet.draw(FleetOptions(devices=devices, links=links, budgets=budgets), 21, seed=4)
+
+    expected = drawn(False, {"jetson-orin-nano-8gb": 7, "macbook-air-m1": 9, "raspberry-pi-4-4gb": 5})
+    assert _same(drawn(turned, dict(devices)), expected)
+    names = [name for name, count in devices for _ in range(count)]
+    assert _same(drawn(turned, names), drawn(turned, sorted(names)))  # a list of names has shares
 
 
 def test_one_budget_does_not_move_another():
@@ -182,7 +197,7 @@ def test_jitter_has_median_one_and_the_sigma_of_the_profile():
 def test_a_million_clients_are_drawn_at_once():
     fleet = Fleet.draw(MIXED, 1_000_000, seed=1)
     assert calls(lambda: Fleet.draw(MIXED, 1_000_000, seed=1)) == calls(lambda: Fleet.draw(MIXED, 1000, seed=1))
-    assert np.bincount(fleet.device_index).tolist() == [400_000, 400_000, 200_000]
+    assert np.bincount(fleet.device_index).tolist() == [200_000, 400_000, 400_000]
 
 
 @pytest.mark.slow
@@ -346,7 +361,7 @@ def test_an_empty_fleet():
 
 def test_counts():
     options = FleetOptions(devices={"raspberry-pi-5-8gb": 2, "n100-mini-pc": 3}, links="lte")
-    assert np.bincount(Fleet.draw(options, 5, seed=1).device_index).tolist() == [2, 3]
+    assert np.bincount(Fleet.draw(options, 5, seed=1).device_index).tolist() == [3, 2]
     with pytest.raises(DeviceError, match=r"fleet\.devices: .*add up to 5, but there are 6 clients"):
         Fleet.draw(options, 6, seed=1)
 

@@ -111,7 +111,7 @@ def fit(
         scenario: A scenario file, the name of a shipped scenario, or a scenario as a dictionary.
         overrides: Changes of single fields, ``"training.batch=8"``.
         device: The device that should take part, a name of the library or a file.
-        link: Its link; by default the fleet's most common one.
+        link: Its link; by default the fleet's most common one, of equally common ones the slowest.
         kind: Only this kind of client.
         memory: Most bytes of live tensors and kernels' scratch that the owner grants, a number or ``"64 MiB"``; by
             default the scenario's budget at its lowest.  Never more than the device has, unless the scenario's

@@ -98,7 +98,8 @@ def profile(
         overrides: Changes of single fields, ``"training.batch=8"``.
         device: The device that prices time and energy, a name of the library or a file; by default the fleet's most
             common one.
-        link: The link that prices transfers; by default the fleet's most common one.
+        link: The link that prices transfers; by default the fleet's most common one.  Of equally common devices or
+            links it is the slowest.
         stage: Only this stage of the schedule (from 1); totals that need all stages are left out.
         kind: Only this kind of client; totals that need all kinds are left out.
         timeline: A file (html, png) for a drawing of live memory, operator by operator, over the row with the highest

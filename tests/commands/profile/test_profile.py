@@ -191,3 +191,15 @@ def test_where_every_combination_is_refused_the_error_is_the_methods(tiny: Tiny)
     loras = [{"name": "lora", "rank": rank} for rank in (2, 4)]
     with pytest.raises(EdgeflError, match="an adapter leaves them as they are: set complementary: none"):
         edgefl.profile(tiny(method="fedcola", compare={"adapter": loras}))
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_of_equally_common_devices_and_links_the_slowest_is_profiled(tiny: Tiny, turn: int) -> None:
+    def first(shares: dict[str, str]) -> dict[str, str]:
+        return dict(list(shares.items())[::turn])
+
+    half = {"devices": {"macbook-air-m1": "50%", "raspberry-pi-4-4gb": "50%"}, "links": {"wifi-5": "50%", "lte": "50%"}}
+    most = {"devices": {"macbook-air-m1": "75%", "raspberry-pi-4-4gb": "25%"}, "links": {"wifi-5": "75%", "lte": "25%"}}
+    for shares, expected in ((half, ("raspberry-pi-4-4gb", "lte")), (most, ("macbook-air-m1", "wifi-5"))):
+        found = edgefl.profile(tiny(data=DECLARED, fleet={key: first(value) for key, value in shares.items()}))
+        assert {(row.device, row.link) for row in found.rows} == {expected}
