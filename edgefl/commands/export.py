@@ -23,7 +23,7 @@ from edgefl.errors import MethodError, RunError, install_hint, suggestion
 from edgefl.files import replacing
 from edgefl.records.explained import Exported
 from edgefl.records.reading import from_data
-from edgefl.records.rounds import Round
+from edgefl.records.rounds import Round, split_of
 from edgefl.records.run import FinalSummary
 from edgefl.report.console import csv_cell
 from edgefl.runs import Run, is_comparison, read_run
@@ -46,8 +46,9 @@ def export(
     """Write the records of a run or of a comparison, or a run's trained towers, for another program.
 
     ``csv`` and ``parquet`` write a file for each table of ``read_run`` and one, ``runs``, with a row for each run.
-    ``tensorboard`` writes a folder of event files for each run, ``mlflow`` the SQLite store ``mlflow.db``.  A metric
-    is called as in the records; MLflow takes neither @ nor brackets, so ``r@1`` is ``r_at_1`` there.
+    ``tensorboard`` writes a folder of event files for each run, ``mlflow`` the SQLite store ``mlflow.db``.  A number is
+    called as in the records, with its split in the name of a metric: ``metrics.test.image.accuracy``.  MLflow takes
+    neither @ nor brackets, so ``r@1`` is ``r_at_1`` there.
 
     ``transformers`` writes each tower of a finished run that is one of transformers as a folder for
     ``from_pretrained``, ``peft`` its LoRA as an adapter of PEFT: in ``output`` if the run has one such tower, else in
@@ -187,6 +188,7 @@ def _summary(label: str, run: Run) -> dict[str, object]:
     if result is None:
         return row
     row |= {"rounds": result.rounds, "virtual_seconds": result.virtual_seconds}
+    row |= {"metrics_split": settings.evaluation.final}
     row |= {f"metrics.{kind}.{name}": value for kind, of in result.metrics.items() for name, value in of.items()}
     return row | {f"totals.{name}": value for name, value in result.totals.to_data().items()}
 
@@ -250,7 +252,10 @@ class Log(Protocol):
 
 
 def scalars(record: Round) -> dict[str, float]:
-    """The numbers of a round's record by their path (``metrics.image.accuracy``), lists and the round left out."""
+    """The numbers of a round's record by their path, lists and the round left out.
+
+    Metrics have their split in it, ``metrics.test.image.accuracy``, so that scores on two splits make no one curve.
+    """
 
     def walk(value: Any, path: str) -> Iterator[tuple[str, float]]:
         if isinstance(value, Mapping):
@@ -259,9 +264,8 @@ def scalars(record: Round) -> dict[str, float]:
         elif isinstance(value, int | float):
             yield path, float(value)
 
-    return {
-        path: value for name, item in record.to_data().items() if name != "round" for path, value in walk(item, name)
-    }
+    found = record.to_data() | {"metrics": {split_of(work.when for work in record.server_works): record.metrics}}
+    return {path: value for name, item in found.items() if name != "round" for path, value in walk(item, name)}
 
 
 def options_of(scenario: Mapping[str, object], prefix: str = "") -> dict[str, str]:

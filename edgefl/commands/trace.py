@@ -21,7 +21,7 @@ from edgefl.files import output
 from edgefl.records.clients import FlightRecord
 from edgefl.records.explained import TraceAnswer
 from edgefl.records.record import UNSET, ByKind, Maybe, part_of
-from edgefl.records.rounds import Metrics, Round
+from edgefl.records.rounds import Metrics, Round, split_of
 from edgefl.runs import Run
 from edgefl.runs.changed import raise_run_errors
 from edgefl.runs.durable import writing
@@ -183,9 +183,10 @@ def round_events(record: TracedRound, landed: float | None, window: float | None
     for span in server_spans(record, landed, window):
         yield _slice(SERVER, WORKS, span.name, "server", span.start, span.end, {})
     if record.metrics:
+        split = split_of(work.when for work in record.server_works)
         yield {
-            "name": f"metrics of round {record.round}", "cat": "metrics", "args": record.metrics, "ph": "i", "s": "p",
-            "ts": ends * MICRO, "pid": SERVER, "tid": ROUNDS,
+            "name": f"metrics of round {record.round} on {split}", "cat": "metrics", "args": record.metrics, "ph": "i",
+            "s": "p", "ts": ends * MICRO, "pid": SERVER, "tid": ROUNDS,
         }  # fmt: skip
 
 

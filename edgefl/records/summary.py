@@ -157,6 +157,8 @@ class RunSummary(Record):
     """Participation of all"""
     devices: Annotated[Mapping[str, Participation], Keys("DEVICE")]
     """Participation by device"""
+    watched_split: str
+    """The split on which `best` and the metric that ends a run early are"""
     metrics_round: int | None
     """The round of the last evaluation"""
     metrics_split: str
@@ -217,8 +219,10 @@ class RunRow(Record):
     """Virtual time at the end"""
     devices: Annotated[Mapping[str, DeviceClassRow], Keys("DEVICE")]
     """Participation by device"""
+    metrics_split: str
+    """The split of the last evaluation"""
     metrics: Metrics
-    """Metrics of the last evaluation that tables show"""
+    """Its metrics that tables show"""
     chance: Chance
     """Their chance levels"""
 

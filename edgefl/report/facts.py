@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from edgefl.records.clients import Assigned, FlightRecord, MeasuredRecord
 from edgefl.records.eligibility import VerdictRecord
 from edgefl.records.record import UNSET, Clients, Keys, Maybe, always, part_of, types_of
-from edgefl.records.rounds import ClientMetrics, EarlyStop, Excluded, Metrics, Round, RoundCourse, RoundSums, RoundTimes
+from edgefl.records.rounds import (
+    ClientMetrics,
+    EarlyStop,
+    Excluded,
+    Round,
+    RoundCourse,
+    RoundScores,
+    RoundSums,
+    RoundTimes,
+)
 from edgefl.records.run import EvaluationFacts, FinalSummary
 from edgefl.records.settings import EvaluationSettings
 from edgefl.records.summary import (
@@ -105,10 +114,9 @@ def facts_of(run: Run, label: str = "") -> RunSummary:
 
 
 @part_of(Round)
-class RoundFacts(RoundCourse, RoundTimes, RoundSums):
+class RoundFacts(RoundScores, RoundCourse, RoundTimes, RoundSums):
     """What is read of a round."""
 
-    metrics: Metrics
     stopped: EarlyStop | Maybe | None = UNSET
     diverged: bool
     client_metrics: Sequence[ClientMetrics] | Maybe = UNSET
@@ -161,8 +169,7 @@ def facts_to_compare(run: Run, label: str = "") -> RunFacts:
     settings = run.settings
     kinds = list(rounds[0].clients) if rounds else [k for k, n in (settings.data.clients or {}).items() if n]
     scored = [r for r in rounds if r.metrics]
-    last = bool(scored) and run.is_finished and scored[-1] is rounds[-1]
-    split = settings.evaluation.final if last else settings.evaluation.split
+    split = scored[-1].split if scored else settings.evaluation.split
     evaluation = run.read_file(EvaluationFacts) or evaluation_of(run, {})  # none before the data are open
     stopped = rounds[-1].stopped if rounds else None
     result = run.read_file(FinalSummary)
@@ -174,7 +181,7 @@ def facts_to_compare(run: Run, label: str = "") -> RunFacts:
         schedule=settings.schedule.name,
         finished=run.is_finished,
         rounds=len(rounds),
-        stopped=stopped.text if stopped else None,
+        stopped=_text_of_stop(stopped, settings.evaluation.split) if stopped else None,
         best=(result.best or None) if result else None,
         outcomes=Counter(r.outcome for r in rounds),
         diverged_rounds=[r.round for r in rounds if r.diverged is True],
@@ -194,6 +201,7 @@ def facts_to_compare(run: Run, label: str = "") -> RunFacts:
             for name in sorted({v.device for v in verdicts})
         },
         metrics_round=scored[-1].round if scored else None,
+        watched_split=settings.evaluation.split,
         metrics_split=split,
         metrics=scored[-1].metrics if scored else {},
         chance=evaluation.chance[split],
@@ -207,6 +215,10 @@ def facts_to_compare(run: Run, label: str = "") -> RunFacts:
         Counter(r.client for r in clients if r.outcome == "finished"),
         [run.scenario[name] for name in ("seed", "data", "fleet")],
     )
+
+
+def _text_of_stop(stopped: EarlyStop, split: str) -> str:
+    return stopped.text if stopped.metric is None else f"{stopped.text} ({split} split)"
 
 
 def _totals(rounds: Sequence[RoundFacts]) -> RunTotals:
@@ -478,6 +490,7 @@ def _compared_row(label: str, facts: RunSummary) -> RunRow:
             )
             for name, device in facts.devices.items()
         },
+        metrics_split=facts.metrics_split,
         metrics={
             kind: {name: values[name] for name in shown_metrics(values)} for kind, values in facts.metrics.items()
         },

@@ -15,7 +15,7 @@ from edgefl import terminal, units
 from edgefl.errors import visible
 from edgefl.records.reading import from_data
 from edgefl.records.record import UNSET, Clients, Flights, Maybe, Record, part_of
-from edgefl.records.rounds import EarlyStop, Metrics, Round, RoundCourse, RoundTimes
+from edgefl.records.rounds import EarlyStop, Round, RoundCourse, RoundScores, RoundTimes
 from edgefl.report.console import score, screen, title_of
 from edgefl.report.facts import own_metrics
 
@@ -37,12 +37,11 @@ their own, and a log of long ones shows that they are under way."""
 
 
 @part_of(Round)
-class ToldRound(RoundCourse, RoundTimes):
+class ToldRound(RoundScores, RoundCourse, RoundTimes):
     """What is told of a finished round."""
 
     selected: Clients
     finished: Flights
-    metrics: Metrics
     stopped: EarlyStop | Maybe | None = UNSET
 
 
@@ -68,7 +67,7 @@ class ProgressDisplay:
         self.done, self.of_round = 0, 0
         self.opened = self.began = time.monotonic()
         self._from: float | None = None  # the finished share when the pace began to be taken
-        self.metrics: Mapping[str, Mapping[str, float | None]] = {}
+        self.latest: RoundScores | None = None
         self.record: ToldRound | None = None
         self.what = ""
         self.has_folder = False
@@ -83,7 +82,7 @@ class ProgressDisplay:
             self.has_folder = "folder" in facts
             self.folder = facts.get("folder", self.folder)
             self.label, self.index, self.of = facts["label"], facts["index"], facts["of"]
-            self.round, self.rounds, self.metrics = 0, 0, {}
+            self.round, self.rounds, self.latest = 0, 0, None
             self.done = self.of_round = 0
         elif event in ("prepare", "found"):
             self.what = facts["what"]
@@ -112,7 +111,7 @@ class ProgressDisplay:
             if record.stopped:
                 self.rounds = self.round  # it has ended early
             self.done, self.of_round, self.scored = 0, 0, ""
-            self.metrics = record.metrics or self.metrics
+            self.latest = record if record.metrics else self.latest
         self.on_event(event)
 
     def on_event(self, event: str) -> None:
@@ -178,12 +177,14 @@ class ProgressDisplay:
         return f"{words}, ETA {self.eta}" if self.share < 1 else words
 
     def scores(self) -> str:
-        """The latest metrics as text: ``image acc 0.48``."""
+        """The latest metrics as text, with their split: ``validation: image acc 0.48``."""
+        if self.latest is None:
+            return ""
         words = []
-        for kind, values in self.metrics.items():
+        for kind, values in self.latest.metrics.items():
             names = {**SHORT, **{name: title_of(name) for name in own_metrics(values)}}
             words += [f"{kind} {short} {score(values, name)}" for name, short in names.items() if name in values]
-        return ", ".join(words)
+        return f"{self.latest.split}: {', '.join(words)}"
 
     def lines(self) -> list[str]:
         """The last finished round, in lines that fit a narrow terminal: its scores stand below it."""

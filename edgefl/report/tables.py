@@ -72,7 +72,7 @@ def _print_run(console: Console, label: str, facts: RunSummary) -> None:
             + (f"\n{carbon}" if (carbon := carbon_words(totals)) else "")
             + (f"\nrounds not completed: {format_counts(not_completed)}" if not_completed else "")
             + (f"\n{facts.stopped}" if facts.stopped else "")
-            + (f"\n{_best(facts.best)}" if facts.best else "")
+            + (f"\n{_best(facts.best, facts.watched_split)}" if facts.best else "")
             + (f"\nthe model diverged: {_divergence_text(facts.diverged_rounds)}" if facts.diverged_rounds else "")
         )
     )
@@ -84,11 +84,12 @@ def _print_run(console: Console, label: str, facts: RunSummary) -> None:
         _print_client_metrics(console, facts, facts.client_metrics)
 
 
-def _best(best: BestRecord) -> str:
+def _best(best: BestRecord, split: str) -> str:
     """Where the best weights are from, as text."""
     if best.value is None:
         return f"best weights: none, as {best.metric} was never finite"
-    return f"best weights: round {best.round}, {' '.join(best.metric.split('.', 1))} {best.value:.4g}"
+    metric = " ".join(best.metric.split(".", 1))
+    return f"best weights: round {best.round}, {metric} {best.value:.4g} ({split} split)"
 
 
 def _divergence_text(rounds: Sequence[int]) -> str:

@@ -17,7 +17,7 @@ from edgefl.files import read_regular
 from edgefl.records.reading import decode as decode_record
 from edgefl.records.reading import from_data, located_records
 from edgefl.records.record import Record, part_of, whole_of
-from edgefl.records.rounds import EarlyStop, Metrics, Round, RoundTimes
+from edgefl.records.rounds import EarlyStop, Metrics, Round, RoundScores, RoundTimes, split_of
 from edgefl.records.run import BestRecord, Environment, EvaluationFacts, FinalSummary
 from edgefl.records.settings import Settings
 from edgefl.runs import tables
@@ -54,10 +54,9 @@ _FILES: Mapping[type[Record], str] = {
 
 
 @part_of(Round)
-class _Headline(RoundTimes):
+class _Headline(RoundScores, RoundTimes):
     """What a notebook shows of a round."""
 
-    metrics: Metrics
     energy_joules: float
     download_bytes: int
     upload_bytes: int
@@ -386,15 +385,17 @@ class Run:
         """The last round's figures of one run, as text by column."""
         rounds = 0
         metrics: Metrics = {}
+        split = ""
         clock = energy = traffic = 0.0
         for record in self.read(_Headline):
-            rounds, metrics = record.round, record.metrics or metrics
+            rounds = record.round
+            metrics, split = (record.metrics, record.split) if record.metrics else (metrics, split)
             clock = record.finished_virtual_seconds
             energy += record.energy_joules
             traffic += record.download_bytes + record.upload_bytes
         names = {name: str(value) for name, value in self._names().items()}
         scores = {
-            f"{kind} {name}": "-" if values[name] is None else f"{values[name]:.3f}"
+            f"{kind} {name}, {split}": "-" if values[name] is None else f"{values[name]:.3f}"
             for kind, values in metrics.items()
             for name in ("accuracy", "r@10")
             if name in values
@@ -431,7 +432,11 @@ class Run:
             )
         records = self.each(table)
         if table == "rounds":  # its list of groups is a table of its own
-            return ({name: v for name, v in record.items() if name != "client_metrics"} for record in records)
+            return (
+                {name: v for name, v in record.items() if name != "client_metrics"}
+                | {"metrics_split": split_of(work["when"] for work in record.get("server_works", ())) or None}
+                for record in records
+            )
         return records
 
     def _rows(self, table: Frame) -> pd.DataFrame:

@@ -224,7 +224,7 @@ class Curve:
 
 def curve_of(run: Run) -> Curve:
     """The curve of a finished run.  Raises RunError for records that lack a field."""
-    rounds, options = list(run.read(RoundFacts)), run.settings.evaluation
+    rounds = list(run.read(RoundFacts))
     spent_by_round = [
         dict(zip(AXES, amounts, strict=True))
         for amounts in zip(
@@ -235,7 +235,7 @@ def curve_of(run: Run) -> Curve:
         )
     ]
     evaluations = tuple(
-        KindEvaluation(r.round, options.final if r is rounds[-1] else options.split, r.metrics, spent)
+        KindEvaluation(r.round, r.split, r.metrics, spent)
         for r, spent in zip(rounds, spent_by_round, strict=True)
         if r.metrics
     )

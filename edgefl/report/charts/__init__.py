@@ -48,18 +48,17 @@ def charts_of(run: Run, records: Records, most_flights: int = MOST_FLIGHTS) -> l
     return [chart for chart in charts if chart is not None]
 
 
-def draw_curves(run: Run, *, finished: bool = True) -> Path | None:
+def draw_curves(run: Run) -> Path | None:
     """Draw ``curves.png`` in the folder of a run or of a comparison: the main metrics over rounds and virtual time.
 
-    ``finished`` tells whether a run's last metrics are the final ones, since its result isn't written yet.
     Returns the file; None, and draws nothing, if nothing was evaluated.  Raises RunError if the file can't be written.
     """
     from edgefl.report.charts.picture import draw
 
     if is_comparison(run.path):
-        light = [Curves.of_rounds(each, label, finished=each.is_finished) for label, each in run.runs.items()]
+        light = [Curves.of_rounds(each, label) for label, each in run.runs.items()]
     else:
-        light = [Curves.of_rounds(run, run.name, finished=finished)]
+        light = [Curves.of_rounds(run, run.name)]
     chart = overview(groups_of(run, light) if len(light) > 1 else {each.label: [each] for each in light})
     if chart is None:
         return None

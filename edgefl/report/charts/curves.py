@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from statistics import fmean
 
 from edgefl.report.charts.chart import Chart, ChartAxis, Panel, Series
@@ -23,6 +24,9 @@ CLOCKS = (
 
 MAIN = ("balanced_accuracy", "soft_score", "accuracy", "r@10", "r@1", "perplexity")
 """Of the metrics that a kind has, the first of these tells most."""
+
+SPLITS = ("validation", "test")
+"""The splits in the order of their marks: a circle and a square."""
 
 REACH = {False: "deviation", True: "half_width"}
 """What the column of a spread is called, without and with enough seeds for a confidence interval."""
@@ -111,16 +115,13 @@ class _Point:
 
     clocks: Mapping[str, float]
     score: SeedSpread
-    tested: bool
-    """Whether it is the final evaluation, on another split than those before it."""
+    split: str
 
 
 def _series(label: str, line: _Line, points: Sequence[_Point], clock: str, *, confidence: bool) -> Iterator[Series]:
-    """The evaluations as a line, and the final one apart from it: it is on another split."""
-    for tested in (False, True):
-        mine = [point for point in points if point.tested == tested]
-        if not mine:
-            continue
+    """The evaluations during the run as a line, and final ones on another split apart from it."""
+    for split in dict.fromkeys(point.split for point in points):
+        mine = [point for point in points if point.split == split]
         centres = [point.score.mean for point in mine]
         reaches = [point.score.reach(confidence=confidence) for point in mine]
         known = any(reach is not None for reach in reaches)
@@ -131,7 +132,8 @@ def _series(label: str, line: _Line, points: Sequence[_Point], clock: str, *, co
         )  # fmt: skip
         yield Series(
             label, [point.clocks[clock] for point in mine], centres, line.colour, low if known else (),
-            high if known else (), symbols=[int(tested)] * len(mine), form="points" if tested else None,
+            high if known else (), symbols=[SPLITS.index(split)] * len(mine),
+            form=None if split == line.runs[0].settings.evaluation.split else "points",
         )  # fmt: skip
 
 
@@ -140,12 +142,8 @@ def _chart(slug: str, title: str, lines: Mapping[str, _Line], runs: Sequence[Cur
     seeds = max(len(line.runs) for line in lines.values())
     confidence = with_confidence([SeedSpread((0.0,) * len(line.runs)) for line in lines.values()])
     (metric,) = {line.metric for line in lines.values()}
-    chance: dict[float, list[str]] = {}
-    for kind in dict.fromkeys(line.kind for line in lines.values()):
-        for level in {level for run in runs if (level := run.chance.get(kind, {}).get(metric)) is not None}:
-            chance.setdefault(level, []).append(kind)
-    several = len({line.kind for line in lines.values()}) > 1 and len(chance) > 1
-    across = [(level, f"chance ({', '.join(kinds)})" if several else "chance") for level, kinds in chance.items()]
+    found_splits = [split for split in SPLITS if any(point.split == split for of in points.values() for point in of)]
+    across = _chance_lines(list(dict.fromkeys(line.kind for line in lines.values())), found_splits, metric, runs)
     panels = []
     for clock, _, axis in CLOCKS:
         if not any(point.clocks[clock] for found in points.values() for point in found):
@@ -155,16 +153,15 @@ def _chart(slug: str, title: str, lines: Mapping[str, _Line], runs: Sequence[Cur
             for label, found in points.items()
             for each in _series(label, lines[label], found, clock, confidence=confidence)
         ]
-        panels.append(Panel("", "lines", axis, ChartAxis(title_of(metric)), series, across))
-    split, final = runs[0].settings.evaluation.split, runs[0].settings.evaluation.final
+        panels.append(Panel("", "lines", axis, ChartAxis(title_of(metric)), series, across,
+                            symbols=[split if split in found_splits else "" for split in SPLITS]))  # fmt: skip
     notes = []
-    if any(point.tested for found in points.values() for point in found):
-        notes.append(f"Lines are on the {split} split. A square is the final evaluation, on the {final} split: it "
-                     "isn't to be compared with the line.")  # fmt: skip
+    if len(found_splits) > 1:
+        notes.append("Circles are on the validation split, squares on the test split: they aren't to be compared.")
     spread = f"Means over the seeds; bands and error bars: {spread_words(confidence=confidence)}." if seeds > 1 else ""
     rows = [
         [label, *(point.clocks[clock] for clock, _, _ in CLOCKS), point.score.mean,
-         point.score.reach(confidence=confidence), len(point.score.values), "final" if point.tested else "evaluation"]
+         point.score.reach(confidence=confidence), len(point.score.values), point.split]
         for label, found in points.items()
         for point in found
     ]  # fmt: skip
@@ -177,23 +174,41 @@ def _chart(slug: str, title: str, lines: Mapping[str, _Line], runs: Sequence[Cur
     )  # fmt: skip
 
 
+def _chance_lines(
+    kinds: Sequence[str], splits: Sequence[str], metric: str, runs: Sequence[Curves]
+) -> list[tuple[float, str]]:
+    """A chance level for each kind and split; equal ones are one line, which names what the others don't share."""
+    found: dict[float, list[tuple[str, str]]] = {}
+    for kind, split, run in product(kinds, splits, runs):
+        level = run.chance.get(split, {}).get(kind, {}).get(metric)
+        if level is not None and (kind, split) not in found.setdefault(level, []):
+            found[level].append((kind, split))
+    told = []
+    for level, places in found.items():
+        of_kinds, of_splits = (dict.fromkeys(names) for names in zip(*places, strict=True))
+        words = [
+            *(of_kinds if len(of_kinds) < len(kinds) else ()),
+            *(of_splits if len(of_splits) < len(splits) else ()),
+        ]
+        told.append((level, f"chance ({', '.join(words)})" if words else "chance"))
+    return told
+
+
 def _points(line: _Line) -> list[_Point]:
-    """Each evaluated round: the score over the seeds that have one."""
-    found: dict[int, list[tuple[dict[str, float], float, bool]]] = {}
+    """Each evaluated round and split: the score over the seeds that have one."""
+    found: dict[tuple[int, str], list[tuple[dict[str, float], float]]] = {}
     for run in line.runs:
         clocks = run.clocks()
-        ends = run.finished and bool(run.rounds) and bool(run.rounds[-1].metrics)
-        ends = ends and run.settings.evaluation.split != run.settings.evaluation.final
         for i, r in enumerate(run.rounds):
             value = r.metrics.get(line.kind, {}).get(line.metric)
             if value is not None:
                 here = {name: float(values[i]) for name, values in clocks.items()}
-                found.setdefault(r.round, []).append((here, value, bool(ends) and r is run.rounds[-1]))
+                found.setdefault((r.round, r.split), []).append((here, value))
     return [
         _Point(
             {clock: fmean(each[0][clock] for each in entries) for clock, _, _ in CLOCKS},
-            SeedSpread(tuple(value for _, value, _ in entries)),
-            any(each[2] for each in entries),
+            SeedSpread(tuple(value for _, value in entries)),
+            split,
         )
-        for _, entries in sorted(found.items())
+        for (_, split), entries in sorted(found.items())
     ]

@@ -133,6 +133,9 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
     draw = {"lines": _lines, "points": _points, "bars": _bars, "stacks": _bars, "areas": _areas, "spans": _spans,
             "map": _map}[panel.form]  # fmt: skip
     (_flat_bars if panel.is_horizontal else draw)(axes, panel)
+    for index, name in enumerate(panel.symbols):
+        if name:
+            axes.scatter([], [], s=14, marker=MARKS[index % len(MARKS)], color=QUIET, label=name)
     axes.set_title(panel.title)
     if panel.legend:
         axes.legend()
@@ -212,9 +215,6 @@ def _points(axes: Any, panel: Panel) -> None:
         axes.scatter([], [], s=14, marker=MARKS[mark % len(MARKS)], edgecolors=series.colour, label=series.name,
                      facecolors="none" if series.hollow else series.colour)  # fmt: skip
         _write(axes, series, [x / fx for x in series.x], [y / fy for y in series.y], fontsize=4.5)
-    for index, name in enumerate(panel.symbols):
-        if name:
-            axes.scatter([], [], s=14, marker=MARKS[index % len(MARKS)], color=QUIET, label=name)
     _across(axes, panel, fy)
     _down(axes, panel, fx)
     _label(axes, panel, fx, fy)

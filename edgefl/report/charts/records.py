@@ -48,21 +48,17 @@ class Curves:
     label: str
     rounds: Sequence[RoundFacts]
     settings: Settings
-    finished: bool
     kinds: Sequence[str]
     """The client kinds, in the scenario's order"""
-    chance: Mapping[str, Mapping[str, float]]
+    chance: Mapping[str, Mapping[str, Mapping[str, float]]]
+    """By split, kind and metric"""
 
     @classmethod
-    def of_rounds(cls, run: Run, label: str, *, finished: bool) -> Curves:
+    def of_rounds(cls, run: Run, label: str) -> Curves:
         """Read them; no large table is."""
-        rounds, settings = list(run.read(RoundFacts)), run.settings
-        last = finished and bool(rounds) and bool(rounds[-1].metrics)
-        split = settings.evaluation.final if last else settings.evaluation.split
-        evaluation = run.read_file(EvaluationFacts)
-        chance = {} if evaluation is None else evaluation.chance.get(split, {})
+        rounds = list(run.read(RoundFacts))
         kinds = list(dict.fromkeys(kind for r in rounds for kind in r.clients))
-        return Curves(label, rounds, settings, finished, kinds, chance)
+        return Curves(label, rounds, run.settings, kinds, _chance(run))
 
     def clocks(self) -> dict[str, list[float]]:
         """Where each round ends: ``rounds``, ``seconds`` (virtual), and all ``bytes`` and ``joules`` until then."""
@@ -72,6 +68,10 @@ class Curves:
             "bytes": list(accumulate(r.download_bytes + r.upload_bytes for r in self.rounds)),
             "joules": list(accumulate(r.energy_joules for r in self.rounds)),
         }
+
+
+def _chance(run: Run) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+    return {} if (evaluation := run.read_file(EvaluationFacts)) is None else evaluation.chance
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,8 @@ class Records(Curves):
             label,
             list(run.read(RoundFacts)),
             run.settings,
-            facts.finished,
             list(facts.kinds),
-            facts.chance,
+            _chance(run),
             list(run.read(ShownFlight)),
             list(run.read(ShownVerdict)),
             facts,

@@ -200,11 +200,10 @@ def traces(panel: Panel) -> Plot:
             type="category", categoryorder="array", categoryarray=list(map(safe, names)), automargin=True,
             autorange="reversed", dtick=1, showgrid=False, tickfont={"size": 10},
         )  # fmt: skip
-    if panel.form == "points" and any(panel.symbols):
-        for index, name in enumerate(panel.symbols):
-            if name:  # an entry of the legend for each mark
-                data.append(PlotlyTrace(type="scatter", mode="markers", x=[None], y=[None], name=safe(name),
-                                  marker=Marker(symbol=MARKS[index % len(MARKS)], color=QUIET)))  # fmt: skip
+    for index, name in enumerate(panel.symbols):
+        if name:  # an entry of the legend for each mark
+            data.append(PlotlyTrace(type="scatter", mode="markers", x=[None], y=[None], name=safe(name),
+                              marker=Marker(symbol=MARKS[index % len(MARKS)], color=QUIET)))  # fmt: skip
     layout["showlegend"] = len(data) > 1 and not panel.has_single_bars
     return {"data": data, "layout": layout}
 
