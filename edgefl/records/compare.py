@@ -28,6 +28,37 @@ class SeedFigure(Record):
     in one of these seeds takes no part"""
 
 
+class RowGap(Record):
+    """A row and one with a better mean."""
+
+    worse: str
+    """The row"""
+    better: str
+    """The one with the better mean"""
+    gap: float
+    """The difference of their means, not below 0"""
+    detectable: float | None
+    """The gap that these seeds could have shown with 80 % power in a t test at 5 % over the number of gaps that are
+    judged together; `null` where the differences are too large for a number"""
+
+
+class Standing(Record):
+    """Which rows are behind which in a metric, over the seeds that all rows share.
+
+    A gap is shown by the rule of `best`: judged together with the gaps of all other rows to the best one if it is ahead
+    of each of them, else with those of all pairs. A row that lacks a value in one of these seeds takes no part.
+    """
+
+    metric: str
+    """The metric, `KIND.NAME`"""
+    seeds: int
+    """The seeds"""
+    behind: Sequence[RowGap]
+    """Gaps that are shown"""
+    close: Sequence[RowGap]
+    """Gaps to the best row that aren't shown"""
+
+
 class SeedGroupRow(Record):
     """Runs that differ in their seeds only.
 
@@ -70,8 +101,12 @@ class EqualCosts(Record):
     """The largest that all runs reached, in the axis's unit"""
     split: str
     """The split of all these evaluations"""
+    chance: Annotated[Mapping[str, float], Keys("METRIC")]
+    """Chance level of a metric on that split, if it is the same in the first run of each row"""
     rows: Sequence[EqualRow]
     """The rows, in their order"""
+    standings: Sequence[Standing]
+    """Which rows are behind which in each metric; none with fewer than two shared seeds or two rows"""
 
 
 class OrderingFigure(Record):
@@ -153,10 +188,14 @@ class ComparedRuns(Answer):
     """What is shown beside a mean: `standard deviation`, or `95 % interval` if every row has five seeds or more"""
     metrics: Sequence[str]
     """The runs' metrics, `KIND.NAME`"""
+    split: str
+    """The split on which rows are compared; a run whose last evaluation was on another one has no metrics"""
     chance: Annotated[Mapping[str, float], Keys("METRIC")]
-    """Chance level of a metric, if it is the same in all runs"""
+    """Chance level of a metric on that split, if it is the same in the first run of each row"""
     rows: Sequence[SeedGroupRow]
     """A row for each group of runs that differ in their seeds only"""
+    standings: Sequence[Standing]
+    """Which rows are behind which in each metric; none with fewer than two shared seeds or two rows"""
     also_differ: Sequence[str]
     """Fields that differ between rows and that no label has"""
     stopped: Sequence[str]

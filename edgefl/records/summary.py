@@ -219,10 +219,8 @@ class RunRow(Record):
     """Virtual time at the end"""
     devices: Annotated[Mapping[str, DeviceClassRow], Keys("DEVICE")]
     """Participation by device"""
-    metrics_split: str
-    """The split of the last evaluation"""
     metrics: Metrics
-    """Its metrics that tables show"""
+    """Metrics of the last evaluation that tables show; none if it was on another split than that of the comparison"""
     chance: Chance
     """Their chance levels"""
 
@@ -247,6 +245,8 @@ class Gained(Record):
 class RunComparison(Record):
     """The runs of a comparison side by side."""
 
+    split: str
+    """The split on which they are compared"""
     rows: Sequence[RunRow]
     """The runs that have played a round"""
     reference: str | Maybe = UNSET

@@ -19,10 +19,24 @@ from edgefl.records.compare import (
     Ordering,
     OrderingClaim,
     OrderingFigure,
+    RowGap,
     SeedFigure,
     SeedGroupRow,
+    Standing,
 )
-from edgefl.report.console import DIVERGED, NOTHING, TITLES, csv_text, new_table, print_table, screen
+from edgefl.report.console import (
+    DIVERGED,
+    MOST_NAMED,
+    NOTHING,
+    TITLES,
+    csv_text,
+    join_names,
+    new_table,
+    print_table,
+    screen,
+    some_names,
+    title_of,
+)
 from edgefl.report.facts import own_metrics
 from edgefl.report.spread import spread_words
 
@@ -105,6 +119,7 @@ def print_comparison(
     _print_blocks(console, labels, columns, confidence)
     for line in _notes(result, columns):
         console.print(Text(line))
+    _print_standings(console, result.standings, metrics)
     console.print()
     if equal and len(rows) > 1:
         for part in result.equal:
@@ -116,7 +131,7 @@ def columns_of(result: ComparedRuns, *, full: bool) -> list[ComparisonColumn]:
     metrics = shown_metrics(result.metrics, full=full)
     costs = COSTS | (MORE_COSTS if full else {})
     return [
-        *(_metric_column(result.rows, metric, result.chance.get(metric)) for metric in metrics),
+        *(_metric_column(result.rows, metric, result.split, result.chance.get(metric)) for metric in metrics),
         *(_cost_column(result.rows, name, title) for name, title in costs.items()),
     ]
 
@@ -158,11 +173,11 @@ def labels_of(rows: Sequence[SeedGroupRow]) -> list[str]:
 
 
 def _metric_column(
-    rows: Sequence[SeedGroupRow] | Sequence[EqualRow], metric: str, chance: float | None
+    rows: Sequence[SeedGroupRow] | Sequence[EqualRow], metric: str, split: str, chance: float | None
 ) -> ComparisonColumn:
     kind, name = metric.split(".", 1)
     base, bracket, pattern = name.partition("[")
-    title = f"{kind}{bracket}{pattern}\n{TITLES.get(base, base)}"
+    title = f"{kind}{bracket}{pattern}\n{TITLES.get(base, base)}, {split}"
     if chance is not None:
         title += f"\n(chance {chance:.3f})"
     return ComparisonColumn(title, [row.figures[metric] for row in rows], 1.0, 3)
@@ -215,12 +230,12 @@ def _notes(result: ComparedRuns, columns: Sequence[ComparisonColumn]) -> list[st
         notes.append("*: the best, ahead of each other row beyond chance (paired over shared seeds, 5 %)")
     elif len(rows) > 1 and len(set.intersection(*(set(row.seeds) for row in rows))) < 2:
         notes.append("rows that share fewer than two seeds can't be paired, so no best is marked")
-    elif len(rows) > 1:
-        notes.append(
-            "no row is ahead of each other one beyond chance (paired over shared seeds, 5 %): no best is marked"
-        )
-    splits = sorted({split for row in rows for split in row.splits})
-    notes.append(f"metrics: {' and '.join(splits)} split, last evaluation; costs: all clients together, whole run")
+    notes.append(f"metrics: {result.split} split, last evaluation; costs: all clients together, whole run")
+    notes += [
+        f"{row.label}: scored on {join_names(row.splits)}, which isn't compared with {result.split}"
+        for row in rows
+        if {*row.splits} - {result.split}
+    ]
     if result.also_differ:
         notes.append(f"the rows differ in these fields too: {', '.join(result.also_differ)}")
     notes += result.stopped
@@ -248,8 +263,56 @@ def _print_equal(
         console.print(Text(f"{title}: as above\n"))
         return
     console.print(Text(title, style="bold"))
-    _print_blocks(console, labels, [_metric_column(rows, metric, None) for metric in metrics], confidence)
-    console.print(Text(f"{part.split} split; the last evaluation within the budget (a step function)\n"))
+    columns = [_metric_column(rows, metric, part.split, part.chance.get(metric)) for metric in metrics]
+    _print_blocks(console, labels, columns, confidence)
+    console.print(Text(f"{part.split} split; the last evaluation within the budget (a step function)"))
+    _print_standings(console, part.standings, metrics)
+    console.print()
+
+
+def _print_standings(console: Console, standings: Sequence[Standing], metrics: Sequence[str]) -> None:
+    """Print who is behind whom, a line for each of these metrics."""
+    for each in standings:
+        if each.metric in metrics:
+            console.print(Text(f"{metric_title(each.metric)}: {standing_words(each)}"), soft_wrap=True)
+
+
+def metric_title(metric: str) -> str:
+    """A metric ``KIND.NAME`` in words: ``image-text R@10``."""
+    kind, _, name = metric.partition(".")
+    return f"{kind} {title_of(name)}"
+
+
+def standing_words(standing: Standing) -> str:
+    """Who is behind whom and by how much, and which gap could have been shown: ``c is behind a and b by .1 and .2``."""
+    ahead: dict[tuple[str, ...], list[RowGap]] = {}
+    for row in dict.fromkeys(each.worse for each in standing.behind):
+        mine = [each for each in standing.behind if each.worse == row]
+        ahead.setdefault(tuple(each.better for each in mine), []).extend(mine)
+    words = [
+        f"{_are(gaps)} behind {some_names(better)} by {_amounts([each.gap for each in gaps], len(better))}"
+        for better, gaps in ahead.items()
+    ]
+    found = [f"{'; '.join(words)} (paired over {standing.seeds} seeds, beyond chance)"] if words else []
+    if close := standing.close:
+        could = _amounts([each.detectable for each in close if each.detectable is not None])
+        found.append(
+            f"{_are(close)} not shown to be behind {close[0].better} by {_amounts([each.gap for each in close])}, "
+            f"where {standing.seeds} seeds could show {could}"
+        )
+    return "; ".join(found)
+
+
+def _are(gaps: Sequence[RowGap]) -> str:
+    names = list(dict.fromkeys(each.worse for each in gaps))
+    return f"{some_names(names)} {'is' if len(names) == 1 else 'are'}"
+
+
+def _amounts(gaps: Sequence[float], better: int = 1) -> str:
+    """Gaps to so many better rows in the order of the names, or from the least to the most of many."""
+    if len(gaps) <= MOST_NAMED and (better == 1 or len(gaps) == better):
+        return join_names([f"{gap:.3f}" for gap in gaps])
+    return f"{min(gaps):.3f} to {max(gaps):.3f}"
 
 
 # --- CSV -------------------------------------------------------------------------------------------------------------
@@ -260,9 +323,10 @@ def comparison_csv(result: ComparedRuns) -> str:
     lines = []
     for index, row in enumerate(result.rows):
         line: dict[str, object] = {"label": row.label, **row.sets, "seeds": " ".join(map(str, row.seeds))}
+        line["split"] = result.split
         line |= _cells("", row.figures)
         for part in result.equal:
-            line[f"at_{part.axis}.budget"] = part.budget
+            line |= {f"at_{part.axis}.budget": part.budget, f"at_{part.axis}.split": part.split}
             line |= _cells(f"at_{part.axis}.", part.rows[index].figures)
         lines.append(line)
     return csv_text(lines)

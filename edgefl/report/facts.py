@@ -15,6 +15,7 @@ from edgefl.records.rounds import (
     ClientMetrics,
     EarlyStop,
     Excluded,
+    Metrics,
     Round,
     RoundCourse,
     RoundScores,
@@ -387,6 +388,16 @@ def peak_of(facts: RunSummary, kind: str) -> int:
     return max((stage.kinds[kind].peak_memory_bytes for stage in facts.stages if kind in stage.kinds), default=0)
 
 
+def compared_split(runs: Sequence[RunSummary]) -> str:
+    """The split on which runs are compared, because scores on two splits aren't: that of the first finished run."""
+    return next((run.metrics_split for run in runs if run.finished), runs[0].metrics_split)
+
+
+def metrics_on(split: str, run: RunSummary) -> Metrics:
+    """The metrics of a run's last evaluation if that was on this split; else none."""
+    return run.metrics if run.metrics_split == split else {}
+
+
 def evaluation_of(run: Run, samples: Samples) -> EvaluationFacts:
     """What ``evaluation.json`` has, computed for a run whose server has these evaluation samples."""
     evaluation = run.settings.evaluation
@@ -437,9 +448,10 @@ def compare_runs(runs: Mapping[str, RunFacts]) -> RunComparison:
     updates.  The reference is the run with the end-to-end schedule if there is one, otherwise the first run.
     """
     begun = {label: facts for label, facts in runs.items() if facts.told.rounds}
-    rows = [_compared_row(label, facts.told) for label, facts in begun.items()]
+    split = compared_split([facts.told for facts in begun.values()]) if begun else ""
+    rows = [_compared_row(label, facts.told, split) for label, facts in begun.items()]
     if len(begun) < 2:
-        return RunComparison(rows=rows)
+        return RunComparison(split=split, rows=rows)
     reference = next(
         (label for label, facts in begun.items() if facts.told.schedule == "end-to-end"), next(iter(begun))
     )
@@ -459,10 +471,10 @@ def compare_runs(runs: Mapping[str, RunFacts]) -> RunComparison:
             took_part=sum(c in facts.updates for c in new),
             updates=sum(facts.updates.get(c, 0) for c in new),
         )
-    return RunComparison(rows=rows, reference=reference, gained=gained)
+    return RunComparison(split=split, rows=rows, reference=reference, gained=gained)
 
 
-def _compared_row(label: str, facts: RunSummary) -> RunRow:
+def _compared_row(label: str, facts: RunSummary, split: str) -> RunRow:
     everyone, totals = facts.everyone, facts.totals
     return RunRow(
         label=label,
@@ -490,9 +502,9 @@ def _compared_row(label: str, facts: RunSummary) -> RunRow:
             )
             for name, device in facts.devices.items()
         },
-        metrics_split=facts.metrics_split,
         metrics={
-            kind: {name: values[name] for name in shown_metrics(values)} for kind, values in facts.metrics.items()
+            kind: {name: values[name] for name in shown_metrics(values)}
+            for kind, values in metrics_on(split, facts).items()
         },
-        chance=facts.chance,
+        chance=facts.chance if facts.metrics_split == split else {},
     )

@@ -7,10 +7,10 @@ seed, spread less than their scores, and it is the differences that intervals an
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import combinations, compress, pairwise
 from math import inf, isfinite, sqrt
 
 import numpy as np
@@ -18,7 +18,7 @@ from scipy.special import chdtrc, stdtr, stdtrit
 
 from edgefl import seeds
 from edgefl.arrays import Floats
-from edgefl.records.compare import SeedFigure
+from edgefl.records.compare import RowGap, SeedFigure, Standing
 from edgefl.report.spread import SeedSpread
 
 LEVEL = 0.95
@@ -180,23 +180,12 @@ def winner_of(scores: Mapping[str, Sequence[float | None]], *, higher: bool) -> 
     Raises:
         ValueError: The variants have other numbers of scores.
     """
-    if len({len(of) for of in scores.values()}) > 1:
-        raise ValueError(f"variants need a score for each seed: { ({name: len(of) for name, of in scores.items()}) }")
-    values: dict[str, list[float]] = {}
-    for name, of in scores.items():
-        known = [score if higher else -score for score in of if score is not None and isfinite(score)]
-        if known and len(known) == len(of):
-            values[name] = known
+    values = _complete_scores(scores, higher=higher)
     if not values:
         return Winner(None)
-    best, *others = sorted(values, key=lambda name: (-sum(values[name]), name))
+    best, *others = values
     gaps = {name: paired_gap(values[best], values[name]) for name in others}
-    adjusted = dict(zip(others, holm([1.0 if gap.p is None else gap.p for gap in gaps.values()]), strict=True))
-    close = [
-        name
-        for name, gap in gaps.items()
-        if adjusted[name] >= 1 - LEVEL or gap.bootstrap is None or gap.bootstrap.holds_zero
-    ]
+    close = [name for name, shown in zip(others, _which_are_shown([*gaps.values()]), strict=True) if not shown]
     named = not close and len(values[best]) > 1
     shown = [gaps[name].detectable for name in close or others[:1]]
     return Winner(
@@ -207,17 +196,79 @@ def winner_of(scores: Mapping[str, Sequence[float | None]], *, higher: bool) -> 
     )
 
 
-def figures_of(of_seeds: Sequence[Sequence[int]], spreads: Sequence[SeedSpread], *, higher: bool) -> list[SeedFigure]:
-    """A column of a table: a figure for each row of runs, the best marked by the seeds that all rows share.
+def _complete_scores(scores: Mapping[str, Sequence[float | None]], *, higher: bool) -> dict[str, list[float]]:
+    """The scores of the variants that have one for each seed, the best mean first; above is better in all of them."""
+    if len({len(of) for of in scores.values()}) > 1:
+        raise ValueError(f"variants need a score for each seed: { ({name: len(of) for name, of in scores.items()}) }")
+    values: dict[str, list[float]] = {}
+    for name, of in scores.items():
+        known = [score if higher else -score for score in of if score is not None and isfinite(score)]
+        if known and len(known) == len(of):
+            values[name] = known
+    return {name: values[name] for name in sorted(values, key=lambda name: (-sum(values[name]), name))}
 
-    ``of_seeds`` are the seeds of each row, in the order of its spread's values; ``higher``: more is better.
+
+def _which_are_shown(gaps: Sequence[PairedGap]) -> list[bool]:
+    """Of gaps that are judged together, which are beyond chance: by Holm's adjustment and by the bootstrap."""
+    adjusted = holm([1.0 if gap.p is None else gap.p for gap in gaps])
+    return [
+        p < 1 - LEVEL and gap.bootstrap is not None and not gap.bootstrap.holds_zero
+        for p, gap in zip(adjusted, gaps, strict=True)
+    ]
+
+
+def standing_of(metric: str, scores: Mapping[str, Sequence[float | None]], *, higher: bool) -> Standing | None:
+    """Who is behind whom in a metric, and where nothing was shown, which gap these seeds could have shown.
+
+    Where ``winner_of`` names a winner, the others are behind it; else all pairs are judged together, by the same rule.
+    None with fewer than two seeds, or two variants that have a score for each.
+    """
+    values, name = _complete_scores(scores, higher=higher), winner_of(scores, higher=higher).name
+    best, *others = values or [""]
+    if not others or len(values[best]) < 2:
+        return None
+    pairs = [pair for pair in combinations(values, 2) if name in (None, pair[0])]
+    gaps = [paired_gap(values[better], values[worse]) for better, worse in pairs]
+    level = 1 - (1 - LEVEL) / len(pairs)
+    rows = [
+        RowGap(
+            worse=worse,
+            better=better,
+            gap=gap.mean,
+            detectable=None if gap.deviation is None else detectable_gap(gap.deviation, gap.seeds, level=level),
+        )
+        for (better, worse), gap in zip(pairs, gaps, strict=True)
+    ]
+    shown = _which_are_shown(gaps)
+    return Standing(
+        metric=metric,
+        seeds=gaps[0].seeds,
+        behind=list(compress(rows, shown)),
+        close=[row for row, is_shown in zip(rows, shown, strict=True) if not is_shown and row.better == best],
+    )
+
+
+def shared_scores(
+    names: Iterable[str], of_seeds: Sequence[Sequence[int]], spreads: Sequence[SeedSpread]
+) -> dict[str, list[float | None]]:
+    """The values of each row of runs over the seeds that all rows share, for ``winner_of``.
+
+    ``of_seeds`` are the seeds of each row, in the order of its spread's values.
     """
     values = [
         dict(zip(seeds_of_row, spread.values, strict=True))
         for seeds_of_row, spread in zip(of_seeds, spreads, strict=True)
     ]
     shared = [seed for seed in of_seeds[0] if all(seed in of for of in values)]
-    winner = winner_of({str(i): [of[seed] for seed in shared] for i, of in enumerate(values)}, higher=higher)
+    return {name: [of[seed] for seed in shared] for name, of in zip(names, values, strict=True)}
+
+
+def figures_of(of_seeds: Sequence[Sequence[int]], spreads: Sequence[SeedSpread], *, higher: bool) -> list[SeedFigure]:
+    """A column of a table: a figure for each row of runs, the best marked by the seeds that all rows share.
+
+    ``of_seeds`` are the seeds of each row, in the order of its spread's values; ``higher``: more is better.
+    """
+    winner = winner_of(shared_scores(map(str, range(len(spreads))), of_seeds, spreads), higher=higher)
     return [
         SeedFigure(
             mean=spread.mean,

@@ -238,7 +238,9 @@ def _print_client_metrics(console: Console, facts: RunSummary, rows: Sequence[Cl
 def _print_compared(console: Console, compared: RunComparison) -> None:
     rows = compared.rows
     for start in range(0, len(rows), MOST_COLUMNS):
-        print_section(console, "Comparison of the runs", _compared_table(rows[start : start + MOST_COLUMNS]))
+        print_section(
+            console, "Comparison of the runs", _compared_table(rows[start : start + MOST_COLUMNS], compared.split)
+        )
     updates = {row.label: row.updates for row in rows}
     if compared.gained is UNSET:
         return
@@ -258,7 +260,7 @@ def _print_compared(console: Console, compared: RunComparison) -> None:
     console.print()
 
 
-def _compared_table(rows: Sequence[RunRow]) -> Table:
+def _compared_table(rows: Sequence[RunRow], split: str) -> Table:
     table = new_table("", *(row.label for row in rows))
 
     def add(name: str, cell: Any) -> None:
@@ -291,7 +293,7 @@ def _compared_table(rows: Sequence[RunRow]) -> Table:
     add("  traffic, all rounds", lambda row: units.show_bytes(row.total_bytes))
     add("  computation, all rounds", lambda row: units.show_flops(row.flops))
     add("  virtual time", lambda row: units.show_seconds(row.virtual_seconds))
-    table.add_row(Text("learned (chance)", style="bold"))
+    table.add_row(Text(f"learned, on {split} (chance)", style="bold"))
     for kind in kinds:
         for name in shown_metrics(name for row in rows for name in row.metrics.get(kind, {})):
             chance = next((row.chance[kind][name] for row in rows if name in row.chance.get(kind, {})), None)

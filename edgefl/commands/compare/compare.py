@@ -10,11 +10,21 @@ from itertools import accumulate
 from edgefl.commands.compare.members import FinishedRun, Members, SeedGroup, members_of
 from edgefl.commands.compare.orderings import ordering_of_rows, ordering_of_study, tables_of
 from edgefl.commands.progress import OnProgress, silent
-from edgefl.records.compare import ComparedRuns, EqualCosts, EqualRow, Ordering, SeedGroupRow
+from edgefl.records.compare import ComparedRuns, EqualCosts, EqualRow, Ordering, SeedGroupRow, Standing
 from edgefl.records.rounds import lower_is_better
 from edgefl.records.summary import RunSummary
-from edgefl.report.facts import RoundFacts, facts_of, fitting, hardest, peak_of, share, shown_metrics
-from edgefl.report.paired import figures_of
+from edgefl.report.facts import (
+    RoundFacts,
+    compared_split,
+    facts_of,
+    fitting,
+    hardest,
+    metrics_on,
+    peak_of,
+    share,
+    shown_metrics,
+)
+from edgefl.report.paired import figures_of, shared_scores, standing_of
 from edgefl.report.spread import SeedSpread, with_confidence
 from edgefl.runs import Run
 
@@ -64,8 +74,12 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> Com
         return facts_by_folder[str(member.run.path)]
 
     groups = members.groups
-    metrics = _metrics([facts(m) for group in groups for m in group.members])
-    columns = {metric: [_scores([facts(m).metrics for m in g.members], metric) for g in groups] for metric in metrics}
+    everyone = [facts(member) for group in groups for member in group.members]
+    metrics, split = _metrics(everyone), compared_split(everyone)
+    columns = {
+        metric: [_scores([metrics_on(split, facts(m)) for m in g.members], metric) for g in groups]
+        for metric in metrics
+    }
     columns |= {
         name: [SeedSpread(tuple(of(facts(m)) for m in g.members)) for g in groups] for name, of in COSTS.items()
     }
@@ -76,7 +90,8 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> Com
     return ComparedRuns(
         spread="95 % interval" if confidence else "standard deviation",
         metrics=metrics,
-        chance=_chances([facts(group.members[0]) for group in groups], metrics),
+        split=split,
+        chance=_chances(split, groups, metrics),
         rows=[
             SeedGroupRow(
                 label=group.label,
@@ -88,6 +103,7 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> Com
             )
             for index, group in enumerate(groups)
         ],
+        standings=_standings(groups, {metric: columns[metric] for metric in metrics}, higher),
         also_differ=[
             path
             for path in members.also
@@ -133,9 +149,21 @@ def _metric_value(metrics: Metrics, metric: str) -> float | None:
     return metrics.get(kind, {}).get(name)
 
 
-def _chances(all_facts: Sequence[Facts], metrics: Sequence[str]) -> dict[str, float]:
-    """The chance level of each metric for which all runs have the same one."""
-    levels = {metric: {_metric_value(facts.chance, metric) for facts in all_facts} for metric in metrics}
+def _standings(
+    groups: Sequence[SeedGroup], columns: Mapping[str, Sequence[SeedSpread]], higher: Mapping[str, bool]
+) -> list[Standing]:
+    labels, seeds = [group.label for group in groups], [group.seeds for group in groups]
+    found = (
+        standing_of(metric, shared_scores(labels, seeds, spreads), higher=higher[metric])
+        for metric, spreads in columns.items()
+    )
+    return [standing for standing in found if standing is not None]
+
+
+def _chances(split: str, groups: Sequence[SeedGroup], metrics: Sequence[str]) -> dict[str, float]:
+    """The chance level of each metric for which the first runs of all groups have the same one."""
+    first = [group.members[0].run.evaluation.chance.get(split, {}) for group in groups]
+    levels = {metric: {_metric_value(chance, metric) for chance in first} for metric in metrics}
     return {metric: value for metric, found in levels.items() if len(found) == 1 and (value := found.pop()) is not None}
 
 
@@ -148,12 +176,14 @@ def _equal(groups: Sequence[SeedGroup], metrics: Sequence[str], higher: Mapping[
         pick = dict(zip((run.path for run in runs), equal.evaluations, strict=True))
         picks = [[pick[member.run.path] for member in group.members] for group in groups]
         scores = [[None if e is None else e.metrics for e in row] for row in picks]
-        columns = {m: figures_of(seeds, [_scores(row, m) for row in scores], higher=higher[m]) for m in metrics}
+        spreads = {metric: [_scores(row, metric) for row in scores] for metric in metrics}
+        columns = {metric: figures_of(seeds, of, higher=higher[metric]) for metric, of in spreads.items()}
         found.append(
             EqualCosts(
                 axis=equal.axis,
                 budget=equal.budget,
                 split=equal.split,
+                chance=_chances(equal.split, groups, metrics),
                 rows=[
                     EqualRow(
                         label=group.label,
@@ -162,6 +192,7 @@ def _equal(groups: Sequence[SeedGroup], metrics: Sequence[str], higher: Mapping[
                     )
                     for index, group in enumerate(groups)
                 ],
+                standings=_standings(groups, spreads, higher),
             )
         )
     return found

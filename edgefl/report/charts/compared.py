@@ -12,7 +12,7 @@ from edgefl.report.charts.curves import REACH, evaluated_metrics
 from edgefl.report.charts.palette import of_run
 from edgefl.report.charts.records import Curves, Records
 from edgefl.report.console import NOTHING, SHOWN, title_of, without_seed
-from edgefl.report.facts import fitting, hardest, peak_of, share
+from edgefl.report.facts import compared_split, fitting, hardest, metrics_on, peak_of, share
 from edgefl.report.spread import SeedSpread, spread_words, with_confidence
 
 if TYPE_CHECKING:
@@ -58,14 +58,16 @@ def side_by_side(groups: Mapping[str, Sequence[Records]]) -> list[Chart]:
         for title, name, unit, of in _COSTS
     ]
     charts = [_chart("runs-costs", "Participation and costs of the runs", groups, costs)]
-    metrics = []
+    metrics, everyone = [], [run.facts for runs in groups.values() for run in runs]
+    split = compared_split(everyone)
     for kind, name in evaluated_metrics([run for runs in groups.values() for run in runs]):
         spreads = [
-            SeedSpread(tuple(run.facts.metrics.get(kind, {}).get(name) for run in runs)) for runs in groups.values()
+            SeedSpread(tuple(metrics_on(split, run.facts).get(kind, {}).get(name) for run in runs))
+            for runs in groups.values()
         ]
-        known = {run.facts.chance.get(kind, {}).get(name) for runs in groups.values() for run in runs}
+        known = {facts.chance.get(kind, {}).get(name) for facts in everyone if facts.metrics_split == split}
         chance = [level for level in known if level is not None]
-        metrics.append(_Column(f"{kind}: {title_of(name)}", f"{kind}.{name}", "", spreads, chance))
+        metrics.append(_Column(f"{kind}: {title_of(name)}, {split}", f"{split}.{kind}.{name}", "", spreads, chance))
     if metrics:
         charts.insert(0, _chart("runs-metrics", "Last metrics of the runs", groups, metrics))
     return charts

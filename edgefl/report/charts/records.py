@@ -10,7 +10,6 @@ from typing import Annotated
 from edgefl.records.clients import FlightCourse, FlightRecord, MemoryParts
 from edgefl.records.eligibility import VerdictRecord
 from edgefl.records.record import UNSET, Keys, Maybe, part_of
-from edgefl.records.run import EvaluationFacts
 from edgefl.records.settings import Settings
 from edgefl.records.summary import RunSummary
 from edgefl.report.facts import FlightFacts, RoundFacts, VerdictFacts, facts_of
@@ -58,7 +57,7 @@ class Curves:
         """Read them; no large table is."""
         rounds = list(run.read(RoundFacts))
         kinds = list(dict.fromkeys(kind for r in rounds for kind in r.clients))
-        return Curves(label, rounds, run.settings, kinds, _chance(run))
+        return Curves(label, rounds, run.settings, kinds, run.evaluation.chance)
 
     def clocks(self) -> dict[str, list[float]]:
         """Where each round ends: ``rounds``, ``seconds`` (virtual), and all ``bytes`` and ``joules`` until then."""
@@ -68,10 +67,6 @@ class Curves:
             "bytes": list(accumulate(r.download_bytes + r.upload_bytes for r in self.rounds)),
             "joules": list(accumulate(r.energy_joules for r in self.rounds)),
         }
-
-
-def _chance(run: Run) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
-    return {} if (evaluation := run.read_file(EvaluationFacts)) is None else evaluation.chance
 
 
 @dataclass(frozen=True)
@@ -92,7 +87,7 @@ class Records(Curves):
             list(run.read(RoundFacts)),
             run.settings,
             list(facts.kinds),
-            _chance(run),
+            run.evaluation.chance,
             list(run.read(ShownFlight)),
             list(run.read(ShownVerdict)),
             facts,

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from statistics import fmean
 
 from edgefl import units
 from edgefl.records.summary import RunSummary
 from edgefl.report.charts.curves import main_metrics
-from edgefl.report.console import title_of
+from edgefl.report.compare import metric_title, standing_words
+from edgefl.report.console import MOST_NAMED, join_names, some_names, title_of
 from edgefl.report.facts import hardest, share
-from edgefl.report.page.matrix import ALL, Groups, Matrix, eligible
+from edgefl.report.page.matrix import ALL, Groups, Matrix, eligible, seeds_of, spreads_of
 
-MOST_NAMED = 4
-"""Runs that a sentence names; of more it names the first."""
 SHOWS: dict[str, Callable[[float], str]] = {
     "bytes": units.show_bytes, "seconds": units.show_seconds, "joules": units.show_joules
 }  # fmt: skip
@@ -33,14 +32,6 @@ def _sentence(*clauses: str) -> list[str]:
     """The clauses as one sentence; none if there are none."""
     words = "; ".join(clauses)
     return [f"{words[0].upper()}{words[1:]}."] if words else []
-
-
-def _join_names(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
-
-
-def _some(names: Sequence[str]) -> str:
-    return _join_names(names) if len(names) <= MOST_NAMED else f"{', '.join(names[:2])} and {len(names) - 2} others"
 
 
 # --- one run ---------------------------------------------------------------------------------------------------------
@@ -62,7 +53,7 @@ def _who_is_lost(facts: RunSummary) -> list[str]:
         return []
     worst = max(facts.stages, key=lambda each: each.excluded.samples).excluded
     lost = f", and {units.show_share(share(worst.samples, worst.of_samples))} of the samples" if worst.samples else ""
-    return _sentence(_join_names([f"{budget} leaves {n:,} out" for budget, n in refused.most_common()]) + lost)
+    return _sentence(join_names([f"{budget} leaves {n:,} out" for budget, n in refused.most_common()]) + lost)
 
 
 def _score_sentence(facts: RunSummary, metrics: dict[str, str]) -> list[str]:
@@ -72,7 +63,7 @@ def _score_sentence(facts: RunSummary, metrics: dict[str, str]) -> list[str]:
         if (value := facts.metrics.get(kind, {}).get(name)) is not None
     ]
     after = f"after {facts.rounds:,} rounds and {units.show_seconds(facts.virtual_seconds)} of virtual time"
-    return _sentence(f"{_join_names(scores)} {after} ({facts.metrics_split} split)") if scores else []
+    return _sentence(f"{join_names(scores)} {after} ({facts.metrics_split} split)") if scores else []
 
 
 # --- several ---------------------------------------------------------------------------------------------------------
@@ -86,26 +77,25 @@ def _who_fits(groups: Groups) -> str:
         by_count.setdefault(f"all {clients:,.0f}" if n == clients else f"{n:,.3g} of {clients:,.0f}", []).append(label)
     if len(by_count) == 1:
         return f"{'Under each run ' if len(groups) > 1 else ''}{next(iter(by_count))} clients can train."
-    told = [f"{count} under {_some(labels)}" for count, labels in by_count.items()]
+    told = [f"{count} under {some_names(labels)}" for count, labels in by_count.items()]
     return f"How many clients can train: {', '.join(told if len(told) <= MOST_NAMED else [told[0], '...', told[-1]])}."
 
 
 def _who_learned(groups: Groups, matrix: Matrix) -> list[str]:
-    """Which run is ahead in which metric beyond chance."""
+    """Which runs are behind which in each kind's metric, beyond chance, and what could have been shown."""
     metrics = main_metrics([run for runs in groups.values() for run in runs])
     if len(groups) < 2 or not metrics:
         return []
-    if len(set.intersection(*({run.settings.seed for run in runs} for runs in groups.values()))) < 2:
+    if len(set.intersection(*map(set, seeds_of(groups)))) < 2:
         return ["With fewer than two shared seeds nothing shows which run learns best."]
-    ahead: dict[str, list[str]] = {}
-    tied: list[str] = []
-    for part in matrix.parts:
-        if part.kind in metrics:
-            words = f"{part.kind} {title_of(metrics[part.kind])}"
-            best = next((name for name, each in zip(matrix.labels, part.figures[1], strict=True) if each.best), None)
-            (tied if best is None else ahead.setdefault(best, [])).append(words)
-    clauses = [f"{label} is ahead in {_join_names(words)}" for label, words in ahead.items()]
-    return _sentence(*clauses, *([f"no run is ahead beyond chance in {_join_names(tied)}"] if tied else []))
+    from edgefl.report.paired import shared_scores, standing_of  # as for the matrix
+
+    told = []
+    for kind, column in ((part.kind, part.columns[1]) for part in matrix.parts if part.kind in metrics):
+        scores = shared_scores(groups, seeds_of(groups), spreads_of(groups, kind, column))
+        if (standing := standing_of(f"{kind}.{metrics[kind]}", scores, higher=column.higher)) is not None:
+            told += _sentence(f"{metric_title(standing.metric)}: {standing_words(standing)}")
+    return told
 
 
 def _who_is_cheap(matrix: Matrix) -> list[str]:
@@ -117,4 +107,4 @@ def _who_is_cheap(matrix: Matrix) -> list[str]:
         if column.unit in SHOWS and len(means) == len(figures) > 1 and means.count(min(means)) == 1:
             label = matrix.labels[means.index(min(means))]
             least.setdefault(label, []).append(f"{column.title} ({SHOWS[column.unit](min(means))})")
-    return _sentence(*(f"{label} takes the least {_join_names(words)}" for label, words in least.items()))
+    return _sentence(*(f"{label} takes the least {join_names(words)}" for label, words in least.items()))
