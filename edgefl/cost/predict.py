@@ -18,7 +18,7 @@ from edgefl.cost.caching_allocator import least_limit
 from edgefl.cost.fake_tensors import PredictionMode
 from edgefl.cost.scratch import ScratchTable
 from edgefl.cost.traced_ahead import PricingPool
-from edgefl.errors import MethodError
+from edgefl.errors import MethodError, UncountedOperator, text_of
 from edgefl.memo import has_result, recall, remember
 from edgefl.plain_data import from_data, to_data
 from edgefl.work import (
@@ -40,6 +40,7 @@ from edgefl.work import (
     metered_steps,
 )
 from edgefl.work.meter.allocator_peak import MemoryEvent
+from edgefl.work.step_faults import line_of
 
 # Where an operator fails on fake tensors, torch logs the traceback of the error that it raises.
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
@@ -106,13 +107,18 @@ ROOMS = ("cost", "methods", "plain_data", "schedules", "work", *models.ROOMS)
 """The rooms whose code decides the cost of a work.  Methods and schedules have steps and edits."""
 
 
+def parts_of(work: Description) -> set[tuple[str, str]]:
+    """The registered parts, as noun and name, whose code determines the cost of a work."""
+    parts = {("step", name) for p in work.passes for name in p.steps} | {("edit", e.name) for e in work.edits}
+    parts |= {("metric", str(m["name"])) for p in work.passes for m in p.args.get("metrics", ())}
+    if optimizer := work.optimizer.get("name"):
+        parts.add(("optimizer", optimizer))
+    return parts | models.parts_of(work.model)
+
+
 def _code(work: Description) -> list[str]:
     """Versions and digests of the code that determines the cost of a work: edgefl's rooms, and packages of plug-ins."""
-    entry_points = {("step", name) for p in work.passes for name in p.steps} | {("edit", e.name) for e in work.edits}
-    entry_points |= {("metric", str(m["name"])) for p in work.passes for m in p.args.get("metrics", ())}
-    if optimizer := work.optimizer.get("name"):
-        entry_points.add(("optimizer", optimizer))
-    digests = sorted({registry.fingerprint(noun, name, ROOMS) for noun, name in entry_points})
+    digests = sorted({registry.fingerprint(noun, name, ROOMS) for noun, name in parts_of(work)})
     return [*models.versions(), *models.code(work.model), *digests, registry.package_digest("edgefl", ROOMS)]
 
 
@@ -165,17 +171,19 @@ def replace_tensors(module: nn.Module, make: Callable[[Tensor], Tensor]) -> nn.M
     return module
 
 
-def predict(work: Work, source: Source, device: str = "cpu") -> StepTrace:
+def predict(work: Work, source: Source, device: str = "cpu", *, brief: bool = False) -> StepTrace:
     """Predict the peak memory by part and the cost of each distinct step of ``work``, without computing it.
+
+    With ``brief`` only the first batch of each distinct pass is run: that shows whether the work can be priced.
 
     The peak is that of live storage; ``StepTrace.with_scratch`` adds what kernels take (``ScratchTable``).
     With ``device`` "cuda", the prediction uses a GPU's allocator rounding and its kernels of attention and dropout.
     The other operators take the memory of their CPU kernels, on a computer with a GPU too: all predict alike.
-    Raises UncountedOperator for a matmul-class operator without a FLOP formula, and MethodError for a tensor that is
-    larger than torch can address.
+    Raises UncountedOperator for a matmul-class operator without a FLOP formula, and MethodError for what torch can't
+    run on tensors without data, such as one that is larger than it can address.
     """
     events: list[MemoryEvent] | None = [] if device == "cuda" else None
-    trace = _predict(work, source, device, None, events).trace()
+    trace = _predict(work, source, device, None, events, brief=brief).trace()
     return trace if events is None else replace(trace, reserved_bytes=least_limit(events))
 
 
@@ -199,20 +207,36 @@ def metric_names(work: Work, source: Source) -> tuple[str, ...]:
 
 
 def _predict(
-    work: Work, source: Source, device: str, moments: list[LiveMoment] | None, events: list[MemoryEvent] | None = None
+    work: Work,
+    source: Source,
+    device: str,
+    moments: list[LiveMoment] | None,
+    events: list[MemoryEvent] | None = None,
+    *,
+    brief: bool = False,
 ) -> Meter:
     gc.freeze()  # a collection would look through all that torch and transformers have imported, again and again
     try:
-        return _execute_on_fakes(work, source, device, moments, events)[0]
+        return _execute_on_fakes(work, source, device, moments, events, brief=brief)[0]
+    except UncountedOperator as error:
+        raise UncountedOperator(f"{_where(work, error)}: {error}") from error
     except (RuntimeError, OverflowError) as error:
-        if isinstance(error, OverflowError) or "overflow" in str(error).lower():
-            raise MethodError(
-                f"a tensor of {work.kind}'s work is larger than torch can address (2^63 bytes): "
-                + str(error).partition("\n")[0]
-            ) from error
-        raise
+        said = text_of(error).strip().partition("\n")[0]
+        if isinstance(error, OverflowError) or "overflow" in said.lower():
+            told = f"a tensor of {work.kind}'s work is larger than torch can address (2^63 bytes): {said}"
+            raise MethodError(told) from error
+        raise MethodError(
+            f"{_where(work, error)}: torch can't run a step without data, so it has no price: {said}"
+        ) from error
     finally:
         gc.unfreeze()
+
+
+def _where(work: Work, error: BaseException) -> str:
+    """The kind of a work, its towers and the line of a user's code that an error is from, where there is one."""
+    towers = " and ".join(dict.fromkeys(tower["tower"] for tower in work.model["towers"].values() if "tower" in tower))
+    line = line_of(error)
+    return f"a work of kind {work.kind!r} ({towers or work.model['name']}{line and ', '}{line})"
 
 
 def _execute_on_fakes(
@@ -221,19 +245,21 @@ def _execute_on_fakes(
     device: str,
     moments: list[LiveMoment] | None = None,
     events: list[MemoryEvent] | None = None,
+    *,
+    brief: bool = False,
 ) -> tuple[Meter, Context]:
     # outside the mode: the towers of ViTs call ``item()`` while they are built, which fake tensors refuse
     module = models.on_meta(work.model)
     mode = PredictionMode()
     with mode:
         module = replace_tensors(module, lambda old: torch.empty(old.shape, dtype=old.dtype))
-    meter = Meter(CUDA_ROUNDING if device == "cuda" else 1, moments=moments, calls=True, events=events)
+    meter = Meter(CUDA_ROUNDING if device == "cuda" else 1, moments=moments, calls=not brief, events=events)
     model_tensors = {n for n, _ in module.named_parameters()} | {n for n, _ in module.named_buffers()}
     with torch.random.fork_rng([]), mode:
         inputs = {i.name: i.spec.empty() for p in work.down for i in p.items if i.name not in model_tensors}
-        few = _FewBatches(source, metered_steps(work))
+        few = _FewBatches(source, 1 if brief else metered_steps(work))
         ctx, _, _ = execute(
-            shorten_passes(work),
+            replace(work, passes=tuple(distinct(work))) if brief else shorten_passes(work),
             inputs,
             few,
             module=module,
@@ -256,13 +282,21 @@ class Predictor:
     predicted again, and a changed report isn't.
     So is a cost whose file can't be read, with a warning.  ``predicted`` counts the predictions that were computed.
     ``scratch`` is the table of what kernels take; without it peaks are those of live storage.
-    ``ahead`` are other processes that price works with such a table, if there are any.
+    ``ahead`` are other processes that price works with such a table, if there are any.  A ``brief`` one tries a step of
+    each work (``predict``), unless its whole trace is known.
     """
 
     ahead: PricingPool | None = None
 
-    def __init__(self, folder: Path | None = None, device: str = "cpu", scratch: ScratchTable | None = None):
-        self.folder, self.device, self.scratch = folder, device, scratch
+    def __init__(
+        self,
+        folder: Path | None = None,
+        device: str = "cpu",
+        scratch: ScratchTable | None = None,
+        *,
+        brief: bool = False,
+    ):
+        self.folder, self.device, self.scratch, self.brief = folder, device, scratch, brief
         self._traces: dict[str, StepTrace] = {}
         self.predicted = 0
 
@@ -280,10 +314,11 @@ class Predictor:
                 self._traces[key] = priced
                 return priced
             name = self._name(work, key)
-            trace = recall(self.folder, name, partial(from_data, StepTrace), "costs") or self._predict(
-                name, work, source
-            )
-            self._traces[key] = self._with_scratch(trace, name)
+            trace = recall(self.folder, name, partial(from_data, StepTrace), "costs")
+            if trace is None and self.brief:
+                name = digest([name, "brief"])
+                trace = recall(self.folder, name, partial(from_data, StepTrace), "costs")
+            self._traces[key] = self._with_scratch(trace or self._predict(name, work, source), name)
         return self._traces[key]
 
     def knows(self, work: Work, key: str) -> bool:
@@ -308,7 +343,7 @@ class Predictor:
         return trace.with_scratch(insides)
 
     def _predict(self, name: str, work: Work, source: Source) -> StepTrace:
-        trace = predict(work, source, self.device)
+        trace = predict(work, source, self.device, brief=self.brief)
         self.predicted += 1
         remember(self.folder, name, to_data(trace))
         return trace

@@ -61,14 +61,18 @@ class _SkipInitialisation(TorchFunctionMode):
 _FILLS = frozenset({"normal_", "uniform_", "bernoulli_", "erfinv_", "clamp_", "fill_", "zero_"})
 
 
+def parts_of(description: ModelDescription) -> set[tuple[str, str]]:
+    """The registered parts, as noun and name, that build the described model."""
+    parts = {("model", description["name"])}
+    if adapter := description.get("adapter"):
+        parts.add(("adapter", adapter["name"]))
+    return parts | {("tower", t["tower"]) for t in description.get("towers", {}).values() if "tower" in t}
+
+
 def code(description: ModelDescription) -> list[str]:
     """Digests of the code that builds the described model, sorted: edgefl's ``ROOMS`` and the packages of plug-ins."""
-    entry_points = {("model", description["name"])}
-    if adapter := description.get("adapter"):
-        entry_points.add(("adapter", adapter["name"]))
-    entry_points |= {("tower", t["tower"]) for t in description.get("towers", {}).values() if "tower" in t}
     library = [f"bitsandbytes {_version('bitsandbytes')}"] if description.get("quantize") else []
-    parts = (registry.fingerprint(*entry, ROOMS) for entry in entry_points)
+    parts = (registry.fingerprint(*part, ROOMS) for part in parts_of(description))
     return sorted({registry.package_digest("edgefl", ROOMS), *parts, *library})
 
 

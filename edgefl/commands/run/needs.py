@@ -10,23 +10,24 @@ from pathlib import Path
 
 import numpy as np
 
-from edgefl import models
+from edgefl import models, registry
 from edgefl.commands.compose import compose, errors_at, federation_of, predictor_of
 from edgefl.commands.export import check_tracker
 from edgefl.commands.run.fingerprint import check_importable
-from edgefl.cost.predict import Predictor, metric_names
+from edgefl.cost.predict import Predictor, metric_names, parts_of, passes_key
 from edgefl.errors import DataError, RunError, suggestion
 from edgefl.machine.host import free_bytes
 from edgefl.models import peft_folder, quantised
 from edgefl.planning.planner import Planner
 from edgefl.planning.round_options import places
+from edgefl.planning.rules import checked_rounds
 from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario
 from edgefl.training import Executor, ProcessExecutor
 from edgefl.training.packing import DeviceMemory
 from edgefl.training.pools import Packing
 from edgefl.units import show_bytes
-from edgefl.work.description import digest
+from edgefl.work.description import Description, digest
 from edgefl.work.torch_device import device_of
 
 
@@ -40,6 +41,7 @@ def check(scenario: Scenario, on_message: Callable[[str], None], folder: Path = 
     check_tracker(scenario.tracker.name, folder)
     setup = compose(scenario, on_message)
     if scenario.training.mode == "none":
+        check_steps(scenario, setup)
         return setup
     check_devices(scenario, setup)
     check_open_files(scenario)
@@ -63,7 +65,41 @@ def check(scenario: Scenario, on_message: Callable[[str], None], folder: Path = 
             described = quantised.without(kind.model)
             with errors_at(scenario, "adapter", "weights"):
                 peft_folder.read_peft_folder(models.on_meta(described), described, tower, source)
+    check_steps(scenario, setup)
     return setup
+
+
+def check_steps(scenario: Scenario, setup: Setup) -> None:
+    """Price a step of each kind at each stage, and the evaluations of a run that trains; they must have samples, too.
+
+    A client with a single sample has steps of its own.  Of edgefl's own parts, which work at every depth, the last
+    stage is enough.  Raises ScenarioError or UncountedOperator for what has no price: the run would end so.
+    """
+    planner, schedule, evaluation = Planner(setup, predictor_of(scenario, brief=True)), setup.schedule, setup.evaluation
+    samples, server = np.asarray(setup.clients.client_samples), setup.clients.server()
+    makers = {("method", scenario.method_name), ("schedule", scenario.schedule_name)}
+
+    def is_own(work: Description) -> bool:
+        return all(registry.origin(*part).package == "edgefl" for part in makers | parts_of(work))
+
+    with errors_at(scenario, "model"):
+        for stage, kind, round, variant in checked_rounds(setup.method, schedule):
+            members = setup.of_variant(kind, variant)
+            if len(members) and setup.participates(kind, round):
+                form, base = planner.form(kind, round, stage, variant)
+                if stage.index == schedule.stages[-1].index or not is_own(form):
+                    single = members[samples[members] == 1][:1].tolist()
+                    for client in {int(members[samples[members].argmax()]), *single}:
+                        planner.compute(form, planner.scalars(kind, round, stage, variant), base, client)
+    follows = scenario.stop.metric or evaluation.best
+    splits = [evaluation.split] if follows or evaluation.every < schedule.rounds else []
+    for split in dict.fromkeys([*splits, evaluation.final]) if scenario.training.mode == "real" else ():
+        for work, _ in setup.evaluations(split, schedule.stage(schedule.rounds)):
+            with errors_at(scenario, "data", split):
+                passes_key(work, server)  # asks for their samples
+            if not is_own(work):
+                with errors_at(scenario, "model"):
+                    planner.server(work)
 
 
 def peaks_of(planner: Planner) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from math import prod
 from typing import Any
 
 import torch
@@ -52,6 +53,21 @@ def _product(first: Tensor, second: Tensor, *_: Any, **__: Any) -> int:
     return 2 * first.numel() * second.shape[-1]
 
 
+def _trilinear(
+    a: Tensor, b: Tensor, c: Tensor, in_a: Any, in_b: Any, in_c: Any, sums: Any, loop: int = 1, **_: Any
+) -> int:
+    # for each index of dimension ``loop`` a product of a and b, summed over what c lacks, and its product with c; one
+    # without a sum is pointwise; ``in_`` lists the dimensions that an operand lacks (torch's ``Linear.cpp``)
+    sizes = [1] * (a.dim() + len(in_a))
+    for operand, lacks in ((a, in_a), (b, in_b), (c, in_c)):
+        for dim, size in zip((d for d in range(len(sizes)) if d not in lacks), operand.shape, strict=True):
+            sizes[dim] = size
+    before, after = ({d for d in sums if d != loop and (d in in_c) is early} for early in (True, False))
+    first = prod(n for d, n in enumerate(sizes) if d == loop or d not in in_a or d not in in_b)
+    second = prod(n for d, n in enumerate(sizes) if d not in before)
+    return 2 * (first * bool(before) + second * bool(after))
+
+
 _FUSED = ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")
 """Kernels of attention.  torch's counter has no formula for a CPU's, and up to 2.11 none for grouped queries."""
 
@@ -62,7 +78,11 @@ FORMULAS: dict[Any, Callable[..., int]] = {
     **{getattr(aten, f"_scaled_dot_product_{name}_backward"): _attention_backward for name in _FUSED},
     # torch's formulas of products give the same numbers in ten times the time
     **dict.fromkeys((aten.mm, aten.bmm), _product),
-    **dict.fromkeys((aten.addmm, aten.addmm_, aten.baddbmm), lambda bias, *a, **k: _product(*a)),
+    **dict.fromkeys((aten.addmm, aten.addmm_, aten.addbmm, aten.baddbmm), lambda bias, *a, **k: _product(*a)),
+    **dict.fromkeys((aten.mv, aten.dot, aten.vdot), lambda matrix, *a, **k: 2 * matrix.numel()),
+    aten.addmv: lambda bias, matrix, *a, **k: 2 * matrix.numel(),
+    aten.addr: lambda bias, column, row, **k: 2 * column.numel() * row.numel(),
+    aten._trilinear: _trilinear,
     # torch's own formula for the gradient of a weight ignores groups
     aten.convolution: _convolution,
     aten.convolution_backward: _convolution_backward,
@@ -78,7 +98,7 @@ _MATMUL_WORDS = frozenset(
 )
 
 
-_BIAS_FIRST = frozenset({aten.addmm, aten.baddbmm, aten.addbmm, aten.addmv})
+_BIAS_FIRST = frozenset({aten.addmm, aten.baddbmm, aten.addbmm, aten.addmv, aten.addr})
 
 
 def gradient_macs(packet: Any, args: Any, macs: int) -> int:
@@ -92,8 +112,8 @@ def gradient_macs(packet: Any, args: Any, macs: int) -> int:
         return macs * (query + key + (query or key) + value) // 2
     if packet is aten.native_layer_norm:
         return macs * (needs_gradient(args[0]) + needs_gradient(args[2:4]))
-    first, second = args[1:3] if packet in _BIAS_FIRST else args[:2]
-    return macs * (needs_gradient(first) + needs_gradient(second))
+    operands = args[1:3] if packet in _BIAS_FIRST else args[: 3 if packet is aten._trilinear else 2]
+    return macs * sum(map(needs_gradient, operands))
 
 
 def needs_gradient(value: Any) -> bool:

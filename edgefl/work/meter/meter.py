@@ -365,8 +365,10 @@ class Meter(_Mode):
         if formula is not None:
             flops = formula(*args, **kwargs, out_val=out)
         elif is_matmul(packet):
+            part = f" of {self._scope[-1]}" if self._scope else ""
             raise UncountedOperator(
-                f"operator {packet} is of matmul class and has no FLOP formula; counting it as 0 would be wrong"
+                f"operator {packet}{part} is of matmul class and has no FLOP formula; counting it as 0 would be wrong; "
+                "compute it by torch.matmul, torch.einsum or a layer of torch.nn"
             )
         if self._in_backward:
             self._step.backward_flops += flops
