@@ -465,11 +465,11 @@ def at_most(scenarios: Iterable[Scenario]) -> list[str]:
     return [name for name in names if getattr(registry.get("schedule", name), "adapts", False)]
 
 
-def predictor_of(scenario: Scenario, *, brief: bool = False) -> Predictor:
+def predictor_of(scenario: Scenario) -> Predictor:
     """A memoised predictor for the type of device that the scenario trains on, even if this machine lacks it.
 
-    What kernels take is measured on this machine; for a GPU that it lacks it is assumed.  A ``brief`` one tries a step
-    of each work, without its kernels.  Raises MethodError if states are to be offloaded from a CPU.
+    What kernels take is measured on this machine; for a GPU that it lacks it is assumed.  Raises MethodError if states
+    are to be offloaded from a CPU.
     """
     name = scenario.executor.device_type
     device = device_of("auto").type if name == "auto" else name
@@ -478,7 +478,7 @@ def predictor_of(scenario: Scenario, *, brief: bool = False) -> Predictor:
             "training.offload_states: a CPU computes in its host's memory, so that there is nowhere to offload to; set "
             "executor.device: cuda, or leave it out"
         )
-    return Predictor(cache_folder() / "costs", device, brief=True) if brief else predictor_for(device)
+    return predictor_for(device)
 
 
 def predictor_for(device: str) -> Predictor:

@@ -26,8 +26,9 @@ from edgefl.scenario import Scenario
 def validate(scenario: Given, overrides: Sequence[str] = (), *, on_progress: OnProgress = silent) -> ValidScenario:
     """Check a scenario, and every combination that it compares, without running it.
 
-    The check is the one with which ``edgefl.run`` begins: data are opened, fleets drawn, works described, and files of
-    weights compared with the towers.  Nothing is trained and no run is written.
+    The check is the one with which ``edgefl.run`` begins: data are opened, fleets drawn, works described, files of
+    weights compared with the towers, and a step of each kind's work is priced on tensors without data.  Nothing is
+    trained and no run is written.
 
     Args:
         scenario: A scenario file, the name of a shipped scenario, or a scenario as a dictionary.
@@ -50,7 +51,7 @@ def validate(scenario: Given, overrides: Sequence[str] = (), *, on_progress: OnP
         scenario=whole.name,
         seed=whole.seed,
         combinations=[
-            _summary(label, combination, check(combination, messages(on_progress)))
+            _summary(label, combination, check(combination, messages(on_progress), brief=True))
             for label, combination in combinations
         ],
         resolved=whole.to_data(),

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +127,114 @@ def test_what_run_refuses_is_not_valid_and_leaves_nothing(
         edgefl.run(tiny(**sections), overrides=overrides)
     assert str(by_run.value) == str(by_validate.value) and by_run.value.exit_code == 2
     assert [path.name for path in tmp_path.iterdir()] == ["other.safetensors"]
+
+
+# --- steps without a price -------------------------------------------------------------------------------------------
+
+TOWERS = """
+import edgefl
+import torch
+from torch import nn
+
+
+class Plain(nn.Module):
+    blocks = "layers"
+
+    def __init__(self, channels: int, size: int, hidden: int = 8):
+        super().__init__()
+        self.inp = nn.Linear(channels * size * size, hidden)
+        self.layers = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(3))
+        self.end, self.width = nn.Bilinear(hidden, hidden, hidden), hidden
+
+    def forward(self, image):
+        x = self.inp(image.flatten(1))
+        for layer in self.layers:
+            x = x + layer(x).relu()
+        return self.read(x)
+
+    def read(self, x):
+        return x
+
+
+@edgefl.register("tower", "vectors")
+class Vectors(Plain):
+    def read(self, x):
+        return self.end(x, x) * torch.mv(x, self.end.weight[0, 0])[:, None]
+
+
+@edgefl.register("tower", "distances")
+class Distances(Plain):
+    def read(self, x):
+        return x + torch.cdist(x, x).mean()
+
+
+@edgefl.register("tower", "third")
+class Third(Plain):
+    def read(self, x):
+        if len(self.layers) == 2 and self.layers[1].weight.requires_grad:
+            raise RuntimeError("not at two layers")
+        return x
+
+
+@edgefl.register("tower", "single")
+class Single(Plain):
+    def read(self, x):
+        return x * x[1]
+"""
+
+
+@pytest.fixture
+def towers(tmp_path: Path) -> Iterator[Path]:
+    file = tmp_path / "odd.py"
+    file.write_text(TOWERS)
+    registry.load_plug_in(file)
+    yield file
+    registry.unload_plug_ins()
+
+
+PICTURES = {"source": "glyphs", "clients": {"image": 3}, "samples": 40, "size": 16, "validation": 40, "test": 40}
+ALONE = {**PICTURES, "partition": "iid", "samples": 1}
+LAYERWISE = {"name": "layerwise", "stages": 3, "rounds": 3}
+
+WITHOUT_PRICE: dict[str, tuple[dict[str, Any], str]] = {
+    "distances": ({}, r"kind 'image' \(distances, .*odd.py:35\): operator aten._cdist_forward is of matmul class"),
+    "third": ({"schedule": LAYERWISE}, r"model: a work of kind 'image' \(third, .*odd.py:42\): .*: not at two layers"),
+    "single": ({"data": ALONE}, r"odd.py:49, in Single.read\) failed: IndexError"),
+}
+
+
+@pytest.mark.parametrize("tower", WITHOUT_PRICE)
+def test_a_step_without_a_price_is_refused_before_anything_is_written(
+    tiny: Tiny, tmp_path: Path, towers: Path, tower: str
+) -> None:
+    sections, message = WITHOUT_PRICE[tower]
+    scenario = tiny(**{"data": PICTURES, "model": {"image": {"tower": tower}}, **sections})
+    with pytest.raises(EdgeflError, match=message) as by_validate:
+        edgefl.validate(scenario)
+    with pytest.raises(EdgeflError, match=message) as by_run:
+        edgefl.run(scenario, output=tmp_path / "run")
+    assert str(by_run.value) == str(by_validate.value) and by_run.value.exit_code == 2
+    assert not (tmp_path / "run").exists()
+
+
+def test_products_with_vectors_and_of_two_inputs_have_a_price(tiny: Tiny, tmp_path: Path, towers: Path) -> None:
+    scenario = tiny(data=PICTURES, model={"image": {"tower": "vectors"}}, schedule=LAYERWISE)
+    assert edgefl.validate(scenario)["combinations"]
+    assert edgefl.run(scenario, output=tmp_path / "run").is_finished
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_split_that_is_scored_needs_samples(tiny: Tiny, tmp_path: Path, split: str) -> None:
+    model = {"image": {"blocks": 1, "width": 8, "heads": 1}}
+    scenario = tiny(data={**PICTURES, split: 0}, model=model, evaluation={})
+    said = f"data.{split}: the server .glyphs. has no {split} image samples; set data.{split} to give it some, or eval"
+    for command in (edgefl.validate, edgefl.run):
+        with pytest.raises(ScenarioError, match=said):
+            command(scenario)
+    other = "evaluation.split=test" if split == "validation" else "evaluation.final=validation"
+    assert edgefl.validate(scenario, [other])["combinations"]
+    # a run whose every evaluation is the last scores no validation split
+    assert split == "test" or edgefl.validate(scenario, ["evaluation.every=2"])["combinations"]
 
 
 def test_costs_without_training_need_no_weights(tiny: Tiny) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -292,6 +293,33 @@ def test_an_unknown_operator_of_matmul_class_is_an_error() -> None:
     with pytest.raises(UncountedOperator, match="my_bmm"):
         do(work, meter=Meter())
     assert do(work).loss is None
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 3)])
+def test_products_of_two_inputs_and_a_tensor_are_counted_as_torch_computes_them(shape: tuple[int, ...]) -> None:
+    layer, first, second = nn.Bilinear(4, 7, 3), torch.rand(*shape, 4), torch.rand(*shape, 7)
+    inputs = first.requires_grad_(), second.requires_grad_()
+    meter = Meter()
+    with meter.step(0, "image"):
+        loss = layer(*inputs).sum()
+        meter.enter("backward")
+        loss.backward()
+    with torch.profiler.profile(record_shapes=True) as profiler:
+        layer(*inputs).sum().backward()
+    shapes = [event.input_shapes[:2] for event in profiler.events() if event.name == "aten::bmm"]
+    step = meter.steps[0, "image"]
+    assert step.forward_flops == 2 * math.prod(shape) * 3 * 7 * (4 + 1)
+    assert step.forward_flops + step.backward_flops == sum(2 * math.prod(a) * b[-1] for a, b in shapes) > 0
+
+
+def test_products_with_vectors_are_counted() -> None:
+    matrix, vector, column = torch.rand(3, 7), torch.rand(7), torch.rand(3)
+    meter = Meter()
+    with meter.step(0, "image"):
+        torch.mv(matrix, vector), torch.addmv(column, matrix, vector), torch.addr(matrix, column, vector)
+        torch.dot(vector, vector), torch.vdot(vector, vector)
+        torch.addbmm(torch.rand(3, 3), torch.rand(2, 3, 4), torch.rand(2, 4, 3))
+    assert meter.steps[0, "image"].forward_flops == 2 * (3 * 21 + 2 * 7 + 2 * 3 * 4 * 3)
 
 
 def test_a_storage_counts_once_and_dies() -> None:

@@ -17,6 +17,7 @@ from edgefl.commands.run.fingerprint import check_importable
 from edgefl.cost.predict import Predictor, metric_names, parts_of, passes_key
 from edgefl.errors import DataError, RunError, suggestion
 from edgefl.machine.host import free_bytes
+from edgefl.memo import cache_folder
 from edgefl.models import peft_folder, quantised
 from edgefl.planning.planner import Planner
 from edgefl.planning.round_options import places
@@ -31,17 +32,19 @@ from edgefl.work.description import Description, digest
 from edgefl.work.torch_device import device_of
 
 
-def check(scenario: Scenario, on_message: Callable[[str], None], folder: Path = Path("runs")) -> Setup:
+def check(
+    scenario: Scenario, on_message: Callable[[str], None], folder: Path = Path("runs"), *, brief: bool = False
+) -> Setup:
     """Compose a scenario, and raise the errors with which ``run`` refuses it before it writes anything.
 
     Beside those of ``compose``: a device that this machine lacks, data without samples, a tracker that isn't installed,
-    a metric to follow that the evaluation lacks, weights that are missing or belong to another model, and updates that
-    neither the memory nor the disk of the run's ``folder`` holds.
+    a metric to follow that the evaluation lacks, weights that are missing or belong to another model, updates that
+    neither the memory nor the disk of the run's ``folder`` holds, and works without a price (``check_steps``).
     """
     check_tracker(scenario.tracker.name, folder)
     setup = compose(scenario, on_message)
     if scenario.training.mode == "none":
-        check_steps(scenario, setup)
+        check_steps(scenario, setup, brief=brief)
         return setup
     check_devices(scenario, setup)
     check_open_files(scenario)
@@ -65,17 +68,19 @@ def check(scenario: Scenario, on_message: Callable[[str], None], folder: Path = 
             described = quantised.without(kind.model)
             with errors_at(scenario, "adapter", "weights"):
                 peft_folder.read_peft_folder(models.on_meta(described), described, tower, source)
-    check_steps(scenario, setup)
+    check_steps(scenario, setup, brief=brief)
     return setup
 
 
-def check_steps(scenario: Scenario, setup: Setup) -> None:
-    """Price a step of each kind at each stage, and the evaluations of a run that trains; they must have samples, too.
+def check_steps(scenario: Scenario, setup: Setup, *, brief: bool) -> None:
+    """Price the work of each kind at each stage, and the evaluations of a run that trains; they must have samples, too.
 
     A client with a single sample has steps of its own.  Of edgefl's own parts, which work at every depth, the last
-    stage is enough.  Raises ScenarioError or UncountedOperator for what has no price: the run would end so.
+    stage is enough.  With ``brief`` a step of each work is tried; else the run finds these prices in the cache.  Raises
+    ScenarioError or UncountedOperator for what has no price: the run would end so.
     """
-    planner, schedule, evaluation = Planner(setup, predictor_of(scenario, brief=True)), setup.schedule, setup.evaluation
+    planner = Planner(setup, Predictor(cache_folder() / "costs", predictor_of(scenario).device, brief=brief))
+    schedule, evaluation = setup.schedule, setup.evaluation
     samples, server = np.asarray(setup.clients.client_samples), setup.clients.server()
     makers = {("method", scenario.method_name), ("schedule", scenario.schedule_name)}
 
