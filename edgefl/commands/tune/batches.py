@@ -86,7 +86,7 @@ class TuneSearch:
                 if any(trial.ended is None for trial in batch):
                     self._halve(batch, run)
             if phase < len(phases) - 1:
-                self._widen()
+                self._widen(number)
         if not any(trial.refused is None for trial in self.store.trials):
             reasons = list(dict.fromkeys(trial.refused or "" for trial in self.store.trials))
             raise ScenarioError(f"each of {len(self.store.trials)} settings is refused: {'; '.join(reasons[:3])}")
@@ -213,9 +213,13 @@ class TuneSearch:
 
     # -- between phases --
 
-    def _widen(self) -> None:
-        """Widen the ranges, searched by their logarithm, at whose edge the best trial so far is."""
-        best, self.beyond = self.best(self.store.trials), []
+    def _widen(self, number: int) -> None:
+        """Widen the ranges, searched by their logarithm, at whose edge the best trial up to this batch is.
+
+        The store of a search that goes on may have later trials, which were drawn from ranges that this made.
+        """
+        so_far = [trial for trial in self.store.trials if trial.batch <= number]
+        best, self.beyond = self.best(so_far), []
         if best is None:
             return
         for i, each in enumerate(self.space):
@@ -225,7 +229,7 @@ class TuneSearch:
             side = each.edge(value)
             if side is None:
                 continue
-            wider, after = each.widen(side), sum(trial.refused is None for trial in self.store.trials)
+            wider, after = each.widen(side), sum(trial.refused is None for trial in so_far)
             old, new = (each.low, wider.low) if side == "lower" else (each.high, wider.high)
             errors = span_errors(self.task.base, wider, new)
             why_not = reason(errors[0]) if errors else "there is nothing beyond" if new == old else None

@@ -306,7 +306,8 @@ def searched(
     # the answer reads chance levels from the best trial's folder
     best = under_way.best(store.trials)
     assert best is not None
-    edgefl.run({**SMALL, "training": {"mode": "none"}}, output=under_way.folder(best.number, 5))
+    if not (run_folder := under_way.folder(best.number, 5)).exists():
+        edgefl.run({**SMALL, "training": {"mode": "none"}}, output=run_folder)
     return answer_of(under_way)
 
 
@@ -327,6 +328,23 @@ def test_an_optimum_at_the_edge_widens_the_range_twice(
     given, best = answer.best_as_given, answer.best
     assert given is not None and 1e-3 <= given.settings["training.lr"] <= 1e-2
     assert best.score > given.score and abs(log10(best.settings["training.lr"]) - optimum) < 1
+
+
+def test_a_search_that_goes_on_widens_by_the_trials_before(tmp_path: Path) -> None:
+    """Wherever the journal was cut, in each of three phases, or nowhere: the same ranges, the same trials."""
+
+    def score(settings: Mapping[str, Any]) -> float:
+        return -abs(log10(settings["lr"]) - 0.6)
+
+    whole = searched(tmp_path / "a", ["training.lr=1e-3..1e-2"], score)
+    assert [each.after for each in whole.widened] == [8, 12]  # the ends of the first and of the second phase
+    journal = tmp_path / "a" / JOURNAL
+    lines = journal.read_bytes().splitlines(keepends=True)
+    for size in (20, 40, 55, len(lines)):
+        journal.write_bytes(b"".join(lines[:size]))
+        again = searched(tmp_path / "a", ["training.lr=1e-3..1e-2"], score)
+        assert same(again, whole), f"{size} of {len(lines)} lines"
+    assert journal.read_bytes() == b"".join(lines)
 
 
 def test_an_optimum_inside_leaves_the_range(tmp_path: Path) -> None:
