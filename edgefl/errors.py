@@ -91,13 +91,23 @@ class UnknownName(EdgeflError):
         return type(self), (self.noun, self.name, self.allowed, self.hint)
 
 
+MOST_TOLD = 20
+"""Errors that a message lists. A choice: they fit a terminal of 24 lines, and whoever mends them asks again."""
+
+
+def list_errors(errors: Sequence[Exception]) -> str:
+    """A line for each of the first errors, and how many more there are."""
+    more = len(errors) - MOST_TOLD
+    return "\n".join([*map(str, errors[:MOST_TOLD]), *([f"and {more:,} more"] if more > 0 else [])])
+
+
 class UnknownNames(UnknownName):
-    """Several unknown names, a line for each; noun, name and allowed are those of the first."""
+    """Several unknown names, a line for each of the first 20; noun, name and allowed are those of the first."""
 
     def __init__(self, errors: Sequence[UnknownName]):
         super().__init__(errors[0].noun, errors[0].name, errors[0].allowed, errors[0].hint)
         self.errors = tuple(errors)
-        self.args = ("\n".join(map(str, errors)),)
+        self.args = (list_errors(errors),)
 
     def __reduce__(self) -> tuple[type[UnknownNames], tuple[Any, ...]]:
         return type(self), (self.errors,)
@@ -203,7 +213,8 @@ def suggestion(name: str, allowed: Iterable[str]) -> str:
     These are the one that differs in case alone or is most similar, those that it abbreviates (``pi4``), or the one
     that abbreviates it (``lr`` for ``learning_rate``).
     """
-    allowed = [printable(each) for each in allowed]
+    if not (allowed := [printable(each) for each in allowed]):
+        return ""
     short = name[:LONGEST_WORD]
     near = [each for each in allowed if each.lower() == short.lower()]
     initials = "".join(word[0] for word in re.split(r"[_ -]+", short.lower()) if word)
@@ -211,7 +222,7 @@ def suggestion(name: str, allowed: Iterable[str]) -> str:
     near = near or [each for each in allowed if len(initials) > 1 and each.lower() == initials]
     if near:
         return f"; did you mean {' or '.join(map(repr, near))}?"
-    return f"; allowed: {', '.join(allowed)}" if allowed else ""
+    return f"; allowed: {', '.join(allowed)}"
 
 
 MOST_MEANT = 4

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edgefl import units, yaml_lines
-from edgefl.errors import DeviceError, UnitError, suggestion
+from edgefl.errors import DeviceError, UnitError, list_errors, suggestion
 from edgefl.files import read_regular
 from edgefl.registry.part_fields import Fields
 from edgefl.yaml_lines import KeyPath, KeyPosition, spell
@@ -93,7 +93,7 @@ def _together(errors: Sequence[DeviceError]) -> DeviceError:
     if len(errors) == 1:
         return errors[0]
     errors.sort(key=lambda error: (error.line is None, error.line or 0))
-    together = DeviceError("\n".join(map(str, errors)))
+    together = DeviceError(list_errors(errors))
     together.errors = tuple(errors)
     return together
 

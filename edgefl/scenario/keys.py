@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from edgefl import SCENARIO_FORMAT
-from edgefl.errors import ScenarioError, suggestion
+from edgefl.errors import MOST_TOLD, ScenarioError, suggestion
 from edgefl.scenario.document import Document, KeyPath, KeyPosition, read_value, set_value
-from edgefl.scenario.library import find_document, sections_with
+from edgefl.scenario.library import fields_by_section, find_document
 from edgefl.scenario.problems import raise_all, show
 
 VERSION, TOP = "edgefl", ("name", "seed", "compare")
@@ -59,7 +59,8 @@ def check_keys(document: Document) -> list[ScenarioError]:
     allowed = [VERSION, *TOP[:2], *NAMES, TOP[2]]
     for key in data:
         if key not in allowed:
-            errors.append(document.error((key,), f"unknown key {key!r}{_unknown_key_hint(key, allowed)}", at_key=True))
+            hint = _unknown_key_hint(key, allowed) if len(errors) < MOST_TOLD else ""  # nobody reads the others
+            errors.append(document.error((key,), f"unknown key {key!r}{hint}", at_key=True))
     version = data.get(VERSION)
     if version is None:
         errors.append(document.error((VERSION,), f"is missing: write `edgefl: {SCENARIO_FORMAT}`", at_key=True))
@@ -72,7 +73,7 @@ def check_keys(document: Document) -> list[ScenarioError]:
 
 def _unknown_key_hint(key: str, allowed: Sequence[str]) -> str:
     """What may be meant by an unknown top-level key: a field of a section, or a key that is there."""
-    if sections := sections_with(key):
+    if sections := [section for section, fields in fields_by_section().items() if key in fields]:
         of, paths = " or ".join(sections), " or ".join(f"{section}.{key}" for section in sections)
         return f"; it is a field of {of}: indent it below, or set {paths}"
     return suggestion(key, allowed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ def library_folder() -> Path:
     return shipped if shipped.is_dir() else package.parent / "scenarios"
 
 
-def sections_with(key: str) -> list[str]:
-    """The sections of a scenario that have a field of this name, by the shipped JSON Schema; imports nothing."""
+@cache
+def fields_by_section() -> dict[str, set[str]]:
+    """The names of the fields of each section of a scenario, by the shipped JSON Schema; imports nothing."""
     schema = json.loads((library_folder() / SCHEMA).read_text(encoding="utf-8"))
 
     def fields(part: Mapping[str, Any]) -> Iterator[str]:
@@ -33,7 +35,7 @@ def sections_with(key: str) -> list[str]:
         if name := part.get("$ref"):
             yield from fields(schema["$defs"][name.rpartition("/")[2]])
 
-    return [section for section, part in schema["properties"].items() if key in fields(part)]
+    return {section: set(fields(part)) for section, part in schema["properties"].items()}
 
 
 SUITES = "suites"
