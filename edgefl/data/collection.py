@@ -26,6 +26,9 @@ OFFICIAL = ("train", "validation", "test")
 """The splits that a data set may be published with."""
 
 
+BITS = {"image": 1, "text": 2, "audio": 4}
+"""A bit for each modality, so that sums tell what a sample has."""
+
 _ARRAYS: dict[str, tuple[type[np.generic], tuple[str, ...]]] = {
     "label": (np.integer, ("n",)),
     "group": (np.integer, ("n",)),
@@ -59,13 +62,13 @@ class Collection:
     images: npt.NDArray[np.uint8] | None = None
     """Pictures `[m, channels, size, size]` of bytes, one for each sample, or as ``image`` says."""
     text: Integers | None = None
-    """`[n]`: which of the ``texts`` and ``masked`` a sample has."""
+    """`[n]`: which of the ``texts`` and ``masked`` a sample has; -1 for none, if it has an image."""
     texts: tuple[str, ...] = ()
     """Whole texts, for retrieval."""
     masked: tuple[str, ...] = ()
     """The same without the words that name the class, for classification; ``""`` if nothing is left."""
     image: Integers | None = None
-    """`[n]`: which of the ``images`` a sample has; a picture with several captions is stored once."""
+    """`[n]`: which of the ``images`` a sample has, -1 for none; a picture with several captions is stored once."""
     audio: npt.NDArray[np.float32] | None = None
     """Log mel energies `[n, frames, bins]`."""
     answer: Integers | None = None
@@ -97,20 +100,29 @@ class Collection:
         if self.images is None and self.text is None and self.audio is None:
             raise DataError("a collection needs images, texts or audio")
         if self.image is not None and (
-            self.images is None or not 0 <= self.image.min() <= self.image.max() < len(self.images)
+            self.images is None or not -1 <= self.image.min() <= self.image.max() < len(self.images)
         ):
-            raise DataError("image must be an index into images for each sample")
+            raise DataError("image must be an index into images for each sample, or -1 for none")
         if len(self.texts) != len(self.masked):
             raise DataError(
                 f"{len(self.texts)} texts, but {len(self.masked)} masked texts: masked are the same texts without the "
                 "words that name the class, or the texts themselves"
             )
-        if self.text is not None and not 0 <= self.text.min() <= self.text.max() < len(self.texts):
+        if self.text is not None and not -1 <= self.text.min() <= self.text.max() < len(self.texts):
             raise DataError(f"text must be an index into the {len(self.texts)} texts for each sample")
         if (self.answer is None) != (self.score is None):
             raise DataError("answer and score must be given together: the classes of soft targets and their scores")
         if self.official is not None and not 0 <= self.official.min() <= self.official.max() < len(OFFICIAL):
             raise DataError(f"official must be 0..{len(OFFICIAL) - 1}: {', '.join(OFFICIAL)}")
+
+    @property
+    def filled(self) -> Integers:
+        """The sum of ``BITS`` of the modalities that each sample has: `[n]`."""
+        filled = np.full(len(self.label), sum(BITS[modality] for modality in self.modalities))
+        for modality, index in (("image", self.image), ("text", self.text)):
+            if index is not None:
+                filled -= BITS[modality] * (index < 0)
+        return filled
 
     @property
     def modalities(self) -> frozenset[str]:

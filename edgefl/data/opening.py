@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache as once
-from functools import partial
+from functools import lru_cache, partial
 from importlib.metadata import version
 from math import prod
 from pathlib import Path
@@ -22,10 +22,12 @@ from edgefl import registry, seeds
 from edgefl.arrays import AnyArray, Floats, Integers
 from edgefl.data.collection import Collection, DataSet, FolderRequest, FolderSet, OnMessage
 from edgefl.data.federation import Federation
-from edgefl.data.fingerprints import code_of, collection_key
-from edgefl.data.missing import DROPPED, draw
+from edgefl.data.fingerprints import code_of, collection_key, data_fingerprint
+from edgefl.data.folders.csv_table import TABLE, TABLE_SET, table
+from edgefl.data.missing import DROPPED, draw, without
 from edgefl.data.options import KINDS, PUBLIC, DataOptions, Kind
-from edgefl.data.split import SPLITS, assign_kinds, hold_out, one_per_text, usable_mask
+from edgefl.data.partition import MINIMUM
+from edgefl.data.split import SPLITS, assign_kinds, bits_of, held_by_client, hold_out, one_per_text, usable_mask
 from edgefl.data.stored_arrays import Built, Meta, StoredEntry, entry
 from edgefl.data.stored_set import FederationPart
 from edgefl.data.vocabulary import encode_texts, ready_tokenizer, tokenizer_file, train_wordpiece
@@ -238,6 +240,7 @@ def _tokenizer(collections: Mapping[str, StoredEntry], options: DataOptions, tok
             corpus |= {
                 text
                 for index in np.unique(collection.text[train])
+                if index >= 0
                 for text in (collection.texts[index], collection.masked[index])
             }
     return train_wordpiece(corpus, options.vocabulary, tokens)
@@ -270,6 +273,7 @@ def _part(
         }
         samples = train if len(train) else np.flatnonzero(split >= 0)  # all samples may be public
         pictures = samples if collection.image is None else np.unique(collection.image[samples])
+        pictures = pictures[pictures >= 0]
         mean, deviation = _moments(collection.images, pictures)
         meta |= {"mean": mean, "deviation": deviation}
     if collection.text is not None:
@@ -300,24 +304,36 @@ def _part(
                 if collection.image is not None and "-" in kind:
                     rows = order_by_group(rows, collection.group[rows])  # the first few pairs have whole images
                 arrays[f"{data}.{kind}"], server[data][kind] = rows, len(rows)
-    arrays |= _deal_samples(collection, train, kinds, options, whole, seed)
+    arrays |= _deal_samples(collection, train, kinds, options, whole, seed, on_message)
     meta["client_kind"] = [index for index, kind in enumerate(kinds) for _ in range(options.clients[kind])]
     meta |= {"kinds": kinds, "facts": facts, "server_samples": server}
     return Built(arrays, meta, files)
 
 
 def _deal_samples(
-    collection: Collection, train: Integers, kinds: Sequence[Kind], options: DataOptions, whole: DataOptions, seed: int
+    collection: Collection,
+    train: Integers,
+    kinds: Sequence[Kind],
+    options: DataOptions,
+    whole: DataOptions,
+    seed: int,
+    on_message: OnMessage,
 ) -> dict[str, AnyArray]:
     """The samples of each client, and their missing modalities."""
     if not kinds:
         return {"client_rows": np.zeros(0, np.int64), "client_offset": np.zeros(1, np.int64)}
     tasks = {kind: options.task_of(kind) for kind in kinds}
+    named = [kind for kind in kinds if collection.owner is not None and _is_natural(options, kind)]
+    held = {kind: held_by_client(collection, train) for kind in named}
     try:
-        samples_of = assign_kinds(collection, train, options.clients, seeds.generator(seed, "samples of kinds"), tasks)
+        samples_of = assign_kinds(
+            collection, train, options.clients, seeds.generator(seed, "samples of kinds"), tasks, held
+        )
     except DataError as error:
         raise DataError(f"{options.source}: {error}") from error
     all_kinds = [kind for kind in KINDS if whole.clients.get(kind)]
+    filled = collection.filled
+    lacks = filled.min() < filled.max()
     client_rows: list[Integers] = []
     pattern_codes: list[Integers] = []
     dropped: list[int] = []
@@ -340,19 +356,79 @@ def _deal_samples(
             parts = partition(keys, options.clients[kind], argument, rng)
         except DataError as error:
             raise DataError(f"{kind} clients of {options.source}: {error}") from error
+        if left := len(rows) - sum(map(len, parts)) if kind in held else 0:
+            on_message(f"{kind} clients: {left:,} of {len(rows):,} samples are of clients that don't take part")
         rates, missing_rng = options.missing_of(kind), seeds.generator(seed, "missing", index)
         for part in parts:
             # In random order, so that a cap keeps a random subset.
             kept = np.sort(rng.permutation(rows[part])[: options.samples_of(kind)])
             code = draw(kind, rates, len(kept), missing_rng) if rates else np.zeros(len(kept), np.int8)
+            if lacks and "-" in kind:
+                code = without(code, filled[kept])
             client_rows.append(kept[code != DROPPED])
             pattern_codes.append(code[code != DROPPED])
             dropped.append(int((code == DROPPED).sum()))
     arrays: dict[str, AnyArray] = {"client_rows": np.concatenate(client_rows)}
     arrays["client_offset"] = np.cumsum([0, *map(len, client_rows)])
-    if any(options.missing_of(kind) for kind in kinds):
+    if any(options.missing_of(kind) for kind in kinds) or any(codes.any() for codes in pattern_codes):
         arrays |= {"client_pattern": np.concatenate(pattern_codes), "client_dropped": np.array(dropped)}
     return arrays
+
+
+def _is_natural(options: DataOptions, kind: Kind) -> bool:
+    """Whether clients of this kind are those that the data name."""
+    return getattr(registry.get("partition", options.partition_of(kind)[0]), "reads", "label") == "owner"
+
+
+def with_named_clients(options: DataOptions) -> DataOptions:
+    """The options of a table that names its clients, with the partition and the numbers of clients that aren't set.
+
+    The partition is ``natural``; then its clients are all with enough training samples, each of the kind of what it
+    has.  Raises DataError for a table that can't be read, or where no client has enough.
+    """
+    unset = {"partition", "clients"} - options.model_fields_set
+    if options.source != TABLE.name or not unset or options.partition != "natural" and "partition" not in unset:
+        return options
+    found = _named_clients(options.model_dump_json(), digest(data_fingerprint(options)))
+    if found is None:
+        return options
+    return options.model_copy(
+        update={"partition": "natural", "clients": found if "clients" in unset else options.clients}
+    )
+
+
+@lru_cache(maxsize=8)  # each combination of a scenario asks
+def _named_clients(data: str, made: str) -> dict[Kind, int] | None:
+    """How many clients of each kind a table names, None if it has no column ``client``; pictures aren't read."""
+    options = DataOptions.model_validate_json(data)
+    folder = collection_key(TABLE.name, TABLE_SET, options)[1]
+    collection = table(FolderRequest(None, folder, lambda _: None, Path(), options.columns), _unread)
+    if collection.owner is None:
+        return None
+    train = np.flatnonzero(_split(collection, options)[0] == 0)
+    held = held_by_client(collection, train)
+    found: dict[Kind, int] = {}
+    for kind in KINDS:
+        fits = usable_mask(collection, kind, options.task_of(kind), held) & (held == bits_of(kind))
+        if count := int((np.bincount(collection.owner[train[fits[train]]]) >= MINIMUM).sum()):
+            found[kind] = count
+    if not found:
+        raise DataError(f"{TABLE.name}: no client that {folder} names has {MINIMUM} training samples or more")
+    return found
+
+
+def _unread(paths: Sequence[Path], *_: object) -> tuple[AnyArray, Integers]:
+    """As many different pictures of 8 x 1 pixels."""
+    return np.arange(len(paths)).view(np.uint8).reshape(-1, 1, 8, 1), np.arange(len(paths))
+
+
+def unused_clients(options: DataOptions, federation: Federation) -> list[str]:
+    """A line if a table names clients and the partition deals its samples to others."""
+    own = [part for part in federation._parts if part.dataset == TABLE.name and "owner" in part.collection.arrays]
+    if not own or any(_is_natural(options, kind) for kind in own[0].kinds):
+        return []
+    column = options.columns.get("client", "client")
+    return [f"the column {column} of the table isn't used: data.partition deals its rows; natural follows the column"]
 
 
 def order_by_group(rows: Integers, group: Integers) -> Integers:

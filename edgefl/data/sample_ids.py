@@ -114,9 +114,9 @@ def _digests(part: FederationPart, rows: Integers) -> Integers:
     digests = bytearray()
     for row in rows.tolist():
         hashed = hashlib.blake2b(digest_size=_BYTES)
-        if "images" in arrays:
-            hashed.update(arrays["images"][arrays["image"][row] if "image" in arrays else row].tobytes())
-        if "text" in arrays:
+        if "images" in arrays and (picture := arrays["image"][row] if "image" in arrays else row) >= 0:
+            hashed.update(arrays["images"][picture].tobytes())
+        if "text" in arrays and arrays["text"][row] >= 0:
             hashed.update(b"\0text" + texts[arrays["text"][row]].encode(errors="surrogatepass"))
         if "audio" in arrays:
             hashed.update(b"\0audio" + arrays["audio"][row].tobytes())

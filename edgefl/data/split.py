@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from edgefl.arrays import Booleans, Integers
-from edgefl.data.collection import Collection
+from edgefl.data.collection import BITS, Collection
 from edgefl.data.options import KINDS, USUAL, Kind
 from edgefl.errors import DataError
 from edgefl.work.tasks import like
@@ -110,17 +110,37 @@ def held_out_counts(samples: Integers, share: float) -> Integers:
     return np.asarray(np.floor(samples * share + 1e-9), np.int64)
 
 
-def usable_mask(collection: Collection, kind: Kind, task: str) -> Booleans:
-    """Mask [n] of the samples that serve this kind: classification needs a class, and words left after masking."""
+def usable_mask(collection: Collection, kind: Kind, task: str, held: Integers | None = None) -> Booleans:
+    """Mask [n] of the samples that serve this kind: classification needs a class, and words left after masking.
+
+    Where samples lack a modality, one serves the kind of what it has, or of what its client has: ``held`` [n], as
+    ``Collection.filled``.
+    """
     fits: Booleans = np.ones(len(collection.label), bool)
     if not collection.modalities.issuperset(kind.split("-")):
         return np.zeros_like(fits)
+    filled = collection.filled
+    if filled.min() < filled.max():
+        fits &= (filled if held is None else held) == bits_of(kind)
     if like(task) == "classify":
         fits &= collection.label < len(collection.classes)
         if "text" in kind and collection.text is not None:
             has_words = np.array([bool(text) for text in collection.masked])
-            fits &= has_words[collection.text]
+            fits &= has_words[collection.text] | (collection.text < 0)
     return fits
+
+
+def bits_of(kind: str) -> int:
+    """The sum of ``BITS`` of a kind's modalities."""
+    return sum(BITS[modality] for modality in kind.split("-"))
+
+
+def held_by_client(collection: Collection, rows: Integers) -> Integers:
+    """Which modalities the client of each sample has in any of ``rows``: `[n]`, as ``Collection.filled``."""
+    assert collection.owner is not None
+    held = np.zeros(int(collection.owner.max()) + 1, np.int64)
+    np.bitwise_or.at(held, collection.owner[rows], collection.filled[rows])
+    return np.asarray(held[collection.owner], np.int64)
 
 
 def one_per_text(collection: Collection, rows: Integers, rng: np.random.Generator) -> Integers:
@@ -138,19 +158,27 @@ def assign_kinds(
     clients: Mapping[Kind, int],
     rng: np.random.Generator,
     tasks: Mapping[Kind, str] | None = None,
+    held: Mapping[Kind, Integers] | None = None,
 ) -> dict[Kind, Integers]:
     """Assign each sample to one kind, in proportion to the kinds' clients and within every class.
+
+    ``held`` is that of ``usable``, of kinds whose clients the data name.
 
     Further pictures of a name would repeat its text.  So text clients get one sample of each name with several
     pictures, and the other kinds share the remaining samples.
     """
     kinds = [kind for kind in KINDS if clients.get(kind)]
     task_of = USUAL | dict(tasks or {})
-    serves = {kind: usable_mask(collection, kind, task_of[kind]) for kind in kinds}
+    serves = {kind: usable_mask(collection, kind, task_of[kind], (held or {}).get(kind)) for kind in kinds}
     for kind in kinds:
         if not serves[kind][rows].any():
             possible = [other for other in KINDS if usable_mask(collection, other, task_of[other]).any()]
-            raise DataError(f"this data set has no samples for {kind} clients; it serves: {', '.join(possible)}")
+            serving = f"it serves: {', '.join(possible)}" if possible else "no sample has a label"
+            raise DataError(f"this data set has no samples for {kind} clients; {serving}")
+        if like(task_of[kind]) == "classify" and len(collection.classes) < 2:
+            raise DataError(
+                f"{kind} clients classify, but there is one class, {collection.classes[0]!r}: at least 2 are needed"
+            )
     dealt: dict[Kind, list[Integers]] = {kind: [] for kind in kinds}
     remaining = rows
     if "text" in kinds:

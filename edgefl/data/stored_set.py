@@ -131,7 +131,7 @@ class FederationPart:
             return []
         split = self.arrays["split"] == SPLITS.index(data)
         texts = json.loads(self.collection.text("texts.json"))["texts"]
-        return sorted(texts[index] for index in np.unique(self.arrays["text"][split]))
+        return sorted(texts[index] for index in np.unique(self.arrays["text"][split]) if index >= 0)
 
     @property
     def extra_specs(self) -> dict[str, TensorSpec]:

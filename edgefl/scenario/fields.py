@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
-from edgefl.data import DataOptions
+from edgefl.data import DataOptions, with_named_clients
 from edgefl.errors import EdgeflError, ScenarioError
 from edgefl.scenario.disagreements import data_errors, disagreements
 from edgefl.scenario.document import Document
@@ -36,6 +36,10 @@ def read_parts(document: Document) -> tuple[dict[str, Any], list[ScenarioError],
         if name is not None:
             names[key] = name
     if "data" in options:
+        try:
+            options["data"] = with_named_clients(cast(DataOptions, options["data"]))
+        except EdgeflError as error:
+            errors.append(document.error(("data",), str(error)))
         errors += data_errors(document, cast(DataOptions, options["data"]))
     fields: dict[str, Any] = {f"{key}_name": name for key, name in names.items()}
     for key, read in (("name", _name), ("seed", _seed)):

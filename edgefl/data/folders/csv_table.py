@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from edgefl.arrays import Integers
-from edgefl.data.collection import Collection, FolderRequest, FolderSet
-from edgefl.data.folders.pictures import read_pictures
-from edgefl.data.folders.places import SPLITS, PublishedDataset, report_left_out
+from edgefl.data.collection import Collection, FolderRequest, FolderSet, OnMessage
+from edgefl.data.folders.pictures import Pixels, groups_of_copies, read_pictures
+from edgefl.data.folders.places import SPLITS, PublishedDataset, check_names, report_copies, report_left_out
 from edgefl.data.folders.rows import lines, named_rows, number_by_appearance
 from edgefl.errors import DataError, suggestion
 
@@ -26,56 +27,80 @@ TABLE = PublishedDataset(
     licence="your own",
 )
 _WHOLE = re.compile(r"-?\d{1,1000}")
+DELIMITERS = (",", ";", "\t", "|")
+"""Between the fields of a table: the first of these that its first line has."""
 ROLES = ("image", "text", "label", "split", "client", "group")
 
 
-def table(wanted: FolderRequest) -> Collection:
-    """A sample for each row with all of the table's modalities; picture paths are relative to the table's folder.
+def table(wanted: FolderRequest, read: Callable[..., tuple[Pixels, Integers]] = read_pictures) -> Collection:
+    """A sample for each row that has an image or a text; picture paths are relative to the table's folder.
 
-    Without a column ``group``, rows with the same picture (else the same text) are held out together.
+    Without a column ``group``, rows with the same picture (else the same text) are held out together.  ``read`` reads
+    the pictures.
     """
+    for role in wanted.columns:
+        if role not in ROLES:
+            raise DataError(f"data.columns: unknown column {role!r}{suggestion(role, ROLES)}")
+    found: dict[str, None] = {}
     samples = [
-        (line, values, split)
+        (values, split)
         for path, file_split in _tables(wanted.folder)
-        for line, values, split in _values(path, wanted.columns, file_split)
+        for values, split in _values(path, wanted, file_split, found)
     ]
     if not samples:
         raise DataError(f"table: {wanted.folder} has no rows")
-    roles = set.intersection(*(set(values) for _, values, _ in samples))
+    for role, name in wanted.columns.items():
+        if name not in found:
+            raise DataError(f"{wanted.folder}: there is no column {name!r} for {role}{suggestion(name, found)}")
+    roles = {role for role in ROLES if wanted.columns.get(role, role) in found}
     if not roles & {"image", "text"}:
-        raise DataError("table: there is no column image or text; name yours with data.columns: {text: NAME}")
-    is_empty_at = [not all(values[role] for role in ("image", "text") if role in roles) for _, values, _ in samples]
-    counts = {"with an empty image or text": sum(is_empty_at)}
-    complete = [sample for sample, is_empty in zip(samples, is_empty_at, strict=True) if not is_empty]
-    pictures, image = None, None
-    if "image" in roles and complete:
-        picture_of = number_by_appearance([values["image"] for _, values, _ in complete])
-        pictures, position = read_pictures(
-            [Path(path) for path in dict.fromkeys(values["image"] for _, values, _ in complete)], wanted, TABLE.name
+        raise DataError(
+            f"table: there is no column image or text, only {', '.join(map(repr, found))}; name yours with "
+            "data.columns: {text: NAME}"
         )
-        image = position[picture_of]
-        counts["without their picture"] = int((image < 0).sum())
-        complete = [sample for sample, index in zip(complete, image.tolist(), strict=True) if index >= 0]
-        image = image[image >= 0]
-    report_left_out(wanted.on_message, TABLE.name, counts, len(samples))
-    if not complete:
-        raise DataError(f"table: no row of {wanted.folder} has all of {', '.join(sorted(roles & {'image', 'text'}))}")
-    by_role = {role: [values[role] for _, values, _ in complete] for role in roles}
-    texts = tuple(by_role.get("text", ()))
-    classes, label = _classes(by_role.get("label", [""] * len(complete)))
-    group_keys = by_role.get("group") or by_role.get("image") or by_role["text"]
-    split_of = [split for *_, split in complete]
+    total = len(samples)
+    samples = [sample for sample in samples if sample[0]["image"] or sample[0]["text"]]
+    counts = {"with an empty image or text": total - len(samples)}
+    position, pictures = {"": -1}, None
+    if paths := [path for path in dict.fromkeys(values["image"] for values, _ in samples) if path]:
+        pictures, positions = read([Path(path) for path in paths], wanted, TABLE.name)
+        position |= dict(zip(paths, positions.tolist(), strict=True))
+        complete = [sample for sample in samples if not sample[0]["image"] or position[sample[0]["image"]] >= 0]
+        counts["without their picture"] = len(samples) - len(complete)
+        samples = complete
+    report_left_out(wanted.on_message, TABLE.name, counts, total)
+    if not samples:
+        raise DataError(f"table: no row of {wanted.folder} has an {' or a '.join(sorted(roles & {'image', 'text'}))}")
+    by_role = {role: [values[role] for values, _ in samples] for role in ROLES}
+    filled = Counter("-".join(m for m in ("image", "text") if values[m]) for values, _ in samples)
+    if len(filled) > 1:
+        told = ", ".join(f"{filled[kind]:,} {kind}" for kind in ("image", "text", "image-text") if filled[kind])
+        wanted.on_message(f"{TABLE.name}: a row is of the kind whose columns it fills: {told}")
+    classes, label = _classes(by_role["label"])
+    if classes and (lacking := by_role["label"].count("")):
+        wanted.on_message(f"{TABLE.name}: {lacking:,} of {len(label):,} rows have no label, so that they have no class")
+    for role, names in (("label", classes), ("client", by_role["client"])):
+        check_names(names, role, wanted.folder, wanted.on_message)
+    copies = groups_of_copies(pictures) if pictures is not None else ()
+    group = number_by_appearance(
+        [v["group"] or (copies[position[v["image"]]] if v["image"] else v["text"]) for v, _ in samples]
+    )
+    official = np.array([split for _, split in samples])
+    if is_split := bool(official.min() >= 0):
+        report_copies(wanted.on_message, TABLE.name, group, official)
+    texts = tuple(filter(None, by_role["text"]))
+    has_text = np.array([bool(text) for text in by_role["text"]])
     return Collection(
         classes=classes,
         label=label,
-        group=number_by_appearance(group_keys),
+        group=group,
         images=pictures,
-        image=image,
-        text=np.arange(len(texts)) if texts else None,
+        image=None if pictures is None else np.array([position[path] for path in by_role["image"]]),
+        text=np.where(has_text, np.cumsum(has_text) - 1, -1) if texts else None,
         texts=texts,
         masked=texts,
         owner=number_by_appearance(by_role["client"]) if "client" in roles else None,
-        official=np.array(split_of) if min(split_of) >= 0 else None,
+        official=official if is_split else None,
     )
 
 
@@ -102,37 +127,50 @@ def _tables(folder: Path) -> list[tuple[Path, int]]:
     return [(paths[0], -1)]
 
 
-def _values(path: Path, columns: Mapping[str, str], split: int) -> Iterator[tuple[int, dict[str, str], int]]:
-    """Line number, values by role, and split of every row."""
-    for role in columns:
-        if role not in ROLES:
-            raise DataError(f"data.columns: unknown column {role!r}{suggestion(role, ROLES)}")
-    for line, row in _rows(path):
-        for role, name in columns.items():
-            if name not in row:
-                named = line if path.suffix.lower() == ".jsonl" else 1  # a table's first line names its columns
-                raise DataError(f"{path}:{named}: there is no column {name!r} for {role}{suggestion(name, row)}")
-        values = {role: row[columns.get(role, role)].strip() for role in ROLES if columns.get(role, role) in row}
-        if values.get("image"):
+def _values(
+    path: Path, wanted: FolderRequest, split: int, found: dict[str, None]
+) -> Iterator[tuple[dict[str, str], int]]:
+    """Values by role, "" for none, and split of every row that isn't empty; names of columns go to ``found``."""
+    columns = {role: wanted.columns.get(role, role) for role in ROLES}
+    for line, row in _rows(path, wanted.on_message):
+        found |= dict.fromkeys(row)
+        values = {role: _text(row.get(name), f"{path}:{line}: {name}") for role, name in columns.items()}
+        if not any(values.values()):
+            continue
+        if values["image"]:
             values["image"] = str(path.parent / values["image"])
-        if "client" in values and not values["client"]:
-            raise DataError(f"{path}:{line}: the client is empty; every row must name one, or none have the column")
-        split_name = values.get("split", "")
-        if split < 0 and "split" in values and split_name.lower() not in SPLITS:
+        split_name = values["split"].lower()
+        if split < 0 and columns["split"] in found and split_name not in SPLITS:
             raise DataError(
-                f"{path}:{line}: unknown split {split_name!r}{suggestion(split_name, ('train', 'validation', 'test'))}"
+                f"{path}:{line}: unknown split {values['split']!r}"
+                f"{suggestion(values['split'], ('train', 'validation', 'test'))}"
             )
-        yield line, values, SPLITS[split_name.lower()] if split < 0 and split_name else split
+        of_row = SPLITS[split_name] if split < 0 and split_name else split
+        if columns["client"] in found and not values["client"] and of_row <= 0:
+            raise DataError(f"{path}:{line}: the client is empty; every row must name one, or none have the column")
+        yield values, of_row
 
 
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+def _text(value: Any, where: str) -> str:
+    """A field as text, "" for none; NaN is none, as in pandas.  Raises DataError for a list or a mapping."""
+    if isinstance(value, list | dict):
+        raise DataError(f"{where}: expected text or a number, not {value!r:.60}")
+    text = "" if value is None else str(value).strip()
+    return "" if text.lower() == "nan" else text
+
+
+def _rows(path: Path, on_message: OnMessage) -> Iterator[tuple[int, Mapping[str, Any]]]:
     if path.suffix.lower() != ".jsonl":
-        yield from named_rows(path, ())
+        first = next(lines(path), "")
+        delimiter = next((mark for mark in DELIMITERS if mark in first), ",")
+        if delimiter != ",":
+            on_message(f"{TABLE.name}: the fields of {path.name} are read as separated by {delimiter!r}")
+        yield from named_rows(path, (), delimiter, strict=True)
         return
     for line, text in enumerate(lines(path), 1):
         if text.strip():
             try:
-                row: Any = json.loads(text)
+                row: Any = json.loads(text, object_pairs_hook=_object)
             except json.JSONDecodeError as error:
                 raise DataError(f"{path}:{line}: invalid JSON: {error.msg}") from error
             except (RecursionError, ValueError) as error:  # ValueError: a number of more than 4,300 digits
@@ -140,7 +178,15 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
                 raise DataError(f"{path}:{line}: invalid JSON: {reason}") from error
             if not isinstance(row, dict):
                 raise DataError(f"{path}:{line}: expected an object {{...}} on each line")
-            yield line, {str(key): "" if value is None else str(value) for key, value in row.items()}
+            yield line, row
 
 
-TABLE_SET = FolderSet(table, TABLE.find, summary="your pictures, texts and labels, listed in a CSV or JSON Lines file")
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if twice := next((name for name, count in Counter(name for name, _ in pairs).items() if count > 1), None):
+        raise ValueError(f"{twice!r} stands twice in an object")
+    return dict(pairs)
+
+
+TABLE_SET = FolderSet(
+    table, TABLE.find, revision=2, summary="your pictures, texts and labels, listed in a CSV or JSON Lines file"
+)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from edgefl.data.collection import Collection, FolderRequest, FolderSet
-from edgefl.data.folders.pictures import SUFFIXES, read_pictures
-from edgefl.data.folders.places import SPLITS, PublishedDataset, report_left_out
+from edgefl.data.folders.pictures import SUFFIXES, groups_of_copies, read_pictures
+from edgefl.data.folders.places import SPLITS, PublishedDataset, check_names, report_copies, report_left_out
 
 IMAGES = PublishedDataset(
     "images",
@@ -32,6 +33,7 @@ def images(wanted: FolderRequest) -> Collection:
         raise IMAGES.content_error(
             wanted.folder, f"{len(classes)} class folder{'s' * (len(classes) != 1)}; at least 2 are needed"
         )
+    check_names(classes, "class folder", wanted.folder, wanted.on_message)
     paths, label, official, skipped = [], [], [], 0
     for split_index, inner in class_folders:
         for name in sorted(inner):
@@ -41,22 +43,29 @@ def images(wanted: FolderRequest) -> Collection:
             paths += pictures
             label += [classes.index(name)] * len(pictures)
             official += [split_index] * len(pictures)
-    if not paths:
-        raise IMAGES.content_error(wanted.folder, f"no file in the class folders ends in {', '.join(sorted(SUFFIXES))}")
+    _check_classes(classes, label, wanted.folder)
     report_left_out(wanted.on_message, IMAGES.name, {"files that are not pictures": skipped}, len(paths) + skipped)
     pixels, position = read_pictures(paths, wanted, IMAGES.name)
     readable = position >= 0
-    return Collection(
-        classes,
-        np.array(label)[readable],
-        np.arange(int(readable.sum())),
-        pixels,
-        official=np.array(official)[readable] if is_split else None,
-    )
+    labels, split, group = np.array(label)[readable], np.array(official)[readable], groups_of_copies(pixels)
+    _check_classes(classes, labels.tolist(), wanted.folder)
+    if is_split:
+        report_copies(wanted.on_message, IMAGES.name, group, split)
+    return Collection(classes, labels, group, pixels, official=split if is_split else None)
+
+
+def _check_classes(classes: Sequence[str], labels: Sequence[int], folder: Path) -> None:
+    """Raise DataError for a class without pictures, as torchvision's ImageFolder does."""
+    if empty := [name for index, name in enumerate(classes) if index not in set(labels)]:
+        raise IMAGES.content_error(
+            folder,
+            f"the class folder {empty[0]}{f' (and {len(empty) - 1} more)' if empty[1:] else ''} holds no picture that "
+            f"can be read ({', '.join(sorted(SUFFIXES))}); remove it, or put its pictures directly in it",
+        )
 
 
 def _subfolders(folder: Path) -> dict[str, Path]:
     return {path.name: path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(".")}
 
 
-IMAGES_SET = FolderSet(images, IMAGES.find, summary="your pictures, a folder for each class")
+IMAGES_SET = FolderSet(images, IMAGES.find, revision=2, summary="your pictures, a folder for each class")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import shutil
@@ -15,6 +16,7 @@ import numpy.typing as npt
 
 from edgefl.arrays import Integers
 from edgefl.data.collection import FolderRequest
+from edgefl.data.folders.rows import number_by_appearance
 from edgefl.errors import DataError
 from edgefl.files import read_regular
 
@@ -59,6 +61,11 @@ def read_pictures(sources: Sequence[Source], wanted: FolderRequest, name: str) -
             f"{name}: of {len(sources):,} pictures: {', '.join(summary)}; samples that need them are left out"
         )
     return pixels[:count], position
+
+
+def groups_of_copies(pixels: Pixels) -> Integers:
+    """A number [m] for each picture, in order of appearance; copies have one, so that they are held out together."""
+    return number_by_appearance([hashlib.blake2b(picture.tobytes(), digest_size=16).digest() for picture in pixels])
 
 
 def scale_pictures(images: Pixels, wanted: FolderRequest, name: str) -> Pixels:

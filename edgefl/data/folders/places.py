@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
+from edgefl.arrays import Integers
 from edgefl.errors import DataError
 
 SHOWN = 6
@@ -121,3 +126,30 @@ def report_left_out(on_message: Callable[[str], None], name: str, counts: dict[s
     reasons = [f"{count:,} {reason}" for reason, count in counts.items() if count]
     if reasons:
         on_message(f"{name}: of {of:,} samples, left out: {', '.join(reasons)}")
+
+
+def check_names(names: Iterable[str], what: str, where: Path, on_message: Callable[[str], None]) -> None:
+    """Raise DataError if two names are one in another Unicode form, or one number (0, 0.0); report those that differ in
+    case or spaces only.  ``what`` they are: label, client."""
+    alike: dict[str, str] = {}
+    similar: dict[str, str] = {}
+    for name in sorted(set(names)):
+        form = unicodedata.normalize("NFC", name)
+        form = form.rstrip("0").rstrip(".") if re.fullmatch(r"-?\d+\.\d*", form) else form
+        if (other := alike.setdefault(form, name)) != name:
+            raise DataError(
+                f"{where}: the {what}s {other!a} and {name!a} are two, but seem to be one in another Unicode form or "
+                "another form of a number; write them alike"
+            )
+        if (other := similar.setdefault(" ".join(form.casefold().split()), name)) != name:
+            on_message(f"{where.name}: the {what}s {other!r} and {name!r} count as two; they differ in case or spaces")
+
+
+def report_copies(on_message: Callable[[str], None], name: str, group: Integers, official: Integers) -> None:
+    """Report samples of given validation and test sets whose ``group`` [n] stands in the training set too."""
+    held_out = group[official > 0]
+    if copies := int(np.isin(held_out, group[official == 0]).sum()):
+        on_message(
+            f"{name}: {copies:,} of {len(held_out):,} validation and test samples have the picture, text or group of a "
+            "training sample, so that their scores are too good"
+        )

@@ -39,9 +39,12 @@ def _open_file(path: Path) -> BinaryIO:
         raise DataError(f"{path}: can't be read: {error.strerror}") from error
 
 
-def rows(path: Path, delimiter: str = ",") -> Iterator[Row]:
-    """The non-empty rows of a table.  Raises DataError with the number of a line that can't be read."""
-    reader = csv.reader(lines(path), delimiter=delimiter)
+def rows(path: Path, delimiter: str = ",", *, strict: bool = False) -> Iterator[Row]:
+    """The non-empty rows of a table.  Raises DataError with the number of a line that can't be read.
+
+    With ``strict`` a quote that is never closed is an error, which would else swallow the rest of the file.
+    """
+    reader = csv.reader(lines(path), delimiter=delimiter, strict=strict)
     try:
         for row in reader:
             if row:
@@ -50,18 +53,28 @@ def rows(path: Path, delimiter: str = ",") -> Iterator[Row]:
         raise DataError(f"{path}:{reader.line_num}: {error}") from error
 
 
-def named_rows(path: Path, wanted: Sequence[str], delimiter: str = ",") -> Iterator[tuple[int, dict[str, str]]]:
+def named_rows(
+    path: Path, wanted: Sequence[str], delimiter: str = ",", *, strict: bool = False
+) -> Iterator[tuple[int, dict[str, str]]]:
     """The rows of a table by column name, from its first row; the columns ``wanted`` must exist.
 
-    A field that is missing at the end of a row is empty.
+    A field that is missing at the end of a row is empty.  Raises DataError for two columns of one name, and for a row
+    with more fields than columns.
     """
-    table = rows(path, delimiter)
-    _, header = next(table, (0, []))
+    table = rows(path, delimiter, strict=strict)
+    first, header = next(table, (1, []))
     header = [name.strip() for name in header]
+    if twice := next((name for name in header if name and header.count(name) > 1), None):
+        raise DataError(f"{path}:{first}: {header.count(twice)} columns are named {twice!r}: rename all but one")
     for name in wanted:
         if name not in header:
             raise DataError(f"{path}: there is no column {name!r}{suggestion(name, filter(None, header))}")
     for line, row in table:
+        if any(field.strip() for field in row[len(header) :]):
+            raise DataError(
+                f"{path}:{line}: {len(row)} fields under {len(header)} columns; a field with {delimiter!r} in it "
+                "stands in double quotes"
+            )
         yield line, dict(zip(header, [*row, *[""] * (len(header) - len(row))], strict=False))
 
 
