@@ -101,7 +101,14 @@ def _rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
             objects = ((n, json.loads(line)) for n, line in enumerate(text.splitlines(), 1) if line.strip())
         else:
             reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+            names = list(reader.fieldnames or ())
+            if twice := [name for name in names if name and names.count(name) > 1]:
+                raise DeviceError(
+                    f"{path}:1: {names.count(twice[0])} columns are named {twice[0]!r}: rename all but one"
+                )
             for row in reader:
+                if None in row:  # DictReader's key of fields without a name
+                    raise DeviceError(f"{path}:{reader.line_num}: more fields than the {len(names)} columns")
                 yield reader.line_num, dict(_flat(row))
             return
         for number, row in objects:

@@ -111,7 +111,8 @@ def draw(kind: str, rates: MissingRates, n: int, rng: np.random.Generator) -> In
 
 def without(code: Integers, filled: Integers) -> Integers:
     """The patterns ``code`` [n] of pairs of which some lack a modality: ``filled`` [n] is 1, 2, or 3 for both."""
-    return np.array([DROPPED, 1, 2, 0], np.int8)[np.array([3, 1, 2, 0])[code] & filled]
+    pattern_index: Integers = np.array([DROPPED, 1, 2, 0], np.int8)[np.array([3, 1, 2, 0])[code] & filled]
+    return pattern_index
 
 
 def lacking_in_a_test(kind: str, rates: MissingRates, n: int) -> Integers:

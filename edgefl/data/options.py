@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
@@ -10,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, fie
 from edgefl import registry
 from edgefl.data.missing import parse_missing
 from edgefl.errors import suggestion
-from edgefl.registry.part_fields import Fields, NamesOf
+from edgefl.registry.part_fields import Fields, FileName, FilePath, NamesOf
 from edgefl.work.tasks import Like, like
 
 if TYPE_CHECKING:
@@ -100,10 +99,11 @@ class DataOptions(Fields):
         description="name of a registered data set; or a mapping with one for each kind of client, and one for "
         "the public samples: {image: cifar100, text: ag-news, image-text: flickr30k, public: coco}",
     )
-    folders: dict[str, Path] = Field(
+    folders: dict[str, FilePath] = Field(
         default={},
-        description="folder of each data set that is read from one: {cifar100: /data/cifar-100-binary}; a set "
-        "that isn't named here is looked for in $EDGEFL_DATA/NAME and in data/NAME",
+        description="folder of each data set that is read from one: {cifar100: /data/cifar-100-binary}; a relative "
+        "path is looked for beside the scenario's file, then in the working directory, as all paths of a scenario are; "
+        "a set that isn't named here is looked for in $EDGEFL_DATA/NAME and in data/NAME",
     )
     columns: dict[str, str] = Field(
         default={},
@@ -111,14 +111,17 @@ class DataOptions(Fields):
         "label: class, client: user, split: part}",
     )
     clients: dict[Kind, Annotated[int, Field(ge=0)]] = Field(
-        default={"image": 12, "text": 10, "image-text": 8}, description="number of clients of each kind"
+        default={"image": 12, "text": 10, "image-text": 8},
+        description="number of clients of each kind; the default of a table with a column client are all that it "
+        "names, each of the kind whose columns its rows fill",
     )
     partition: Partition = Field(
         default=dict[str, object](dirichlet=0.5),
         description="how the samples of a kind are spread over its clients: iid, {dirichlet: alpha}, "
         "{dirichlet-equal: alpha}, {quantity: alpha}, {shared: N} (N samples each, which several clients may hold), "
-        "groups (all captions of a picture at one client), natural (the clients that the data name); or a mapping with "
-        "one of these for each kind: {image: {dirichlet: 0.5}, image-text: iid}",
+        "groups (all captions of a picture at one client), natural (the clients that the data name, the default of a "
+        "table with a column client); or a mapping with one of these for each kind: {image: {dirichlet: 0.5}, "
+        "image-text: iid}",
     )
     samples: Count | CountRange | dict[Kind, Count | CountRange] | None = Field(
         default=None,
@@ -142,7 +145,7 @@ class DataOptions(Fields):
         description="size of the public split, which the server and the methods that exchange public "
         "samples use; in the same unit as validation",
     )
-    vocabulary: Annotated[int, Field(ge=32, le=1_000_000)] | str = Field(
+    vocabulary: Annotated[int, Field(ge=32, le=1_000_000)] | FileName = Field(
         default=1000,
         description="size of the WordPiece vocabulary that is trained on the training texts; or a ready one: "
         "minilm (of the package with its weights), or the path of a tokenizer.json",

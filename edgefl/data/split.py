@@ -173,8 +173,8 @@ def assign_kinds(
     for kind in kinds:
         if not serves[kind][rows].any():
             possible = [other for other in KINDS if usable_mask(collection, other, task_of[other]).any()]
-            serving = f"it serves: {', '.join(possible)}" if possible else "no sample has a label"
-            raise DataError(f"this data set has no samples for {kind} clients; {serving}")
+            reason = f"it serves: {', '.join(possible)}" if possible else "no sample has a label"
+            raise DataError(f"this data set has no samples for {kind} clients; {reason}")
         if like(task_of[kind]) == "classify" and len(collection.classes) < 2:
             raise DataError(
                 f"{kind} clients classify, but there is one class, {collection.classes[0]!r}: at least 2 are needed"

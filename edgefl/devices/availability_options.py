@@ -12,7 +12,7 @@ from pydantic.json_schema import JsonSchemaValue
 
 from edgefl import registry, units
 from edgefl.errors import EdgeflError, UnitError, UnknownName, suggestion
-from edgefl.registry.part_fields import Fields
+from edgefl.registry.part_fields import Fields, FileName
 
 _HOURS = units.Quantity(
     "number of hours",
@@ -123,7 +123,7 @@ class MarkovOptions(Fields):
 class TraceOptions(Fields):
     """Recorded availability: each client gets the record of a random device of the trace."""
 
-    file: str = Field(
+    file: FileName = Field(
         min_length=1,
         description="CSV (.csv) or JSON Lines (.jsonl) with a row for each interval in which a device was available: "
         "device (or client), start, end. Times are in seconds; the rows of a device are sorted.",

@@ -17,7 +17,10 @@ import numpy as np
 from edgefl import units
 from edgefl.arrays import Booleans, Floats, Integers
 from edgefl.errors import DeviceError, UnitError, suggestion
-from edgefl.files import open_regular
+from edgefl.files import mapping_of, open_regular
+
+SINCE_1970 = 1e9
+"""Seconds of a time that is taken for one since 1970: September 2001 there, 32 years of a run."""
 
 _SHAPE = "a trace has a row for each interval in which a device was available: device, start, end (seconds)"
 
@@ -120,6 +123,11 @@ def _read(path: Path, period: float | None, changed: int, size: int) -> Availabi
     with open_regular(path) as file, TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
         for line, row in readers[path.suffix.lower()](path, text):
             start, end = (_seconds(path, line, name, row[name]) for name in ("start", "end"))
+            if start >= SINCE_1970:
+                raise DeviceError(
+                    f"{path}:{line}: the interval starts {start / 31_557_600:,.0f} years after the run's beginning; if "
+                    "these are times since 1970, subtract from all of them the time at which the run begins"
+                )
             if end <= start:
                 raise DeviceError(f"{path}:{line}: the interval ends at {end:g} s, not after its start at {start:g} s")
             if period is not None and end > period:
@@ -173,7 +181,7 @@ def _json_rows(path: Path, text: TextIO) -> Iterator[tuple[int, Mapping[str, obj
         if not written.strip():
             continue
         try:
-            row = json.loads(written)
+            row = json.loads(written, object_pairs_hook=mapping_of)
         except (ValueError, RecursionError) as error:
             reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
             raise DeviceError(f"{path}:{line}: this line isn't JSON: {reason}") from None
@@ -188,7 +196,10 @@ def _columns(path: Path, line: int, given: list[str]) -> dict[str, str]:
     for name, aliases in (("device", ("device", "client")), ("start", ("start",)), ("end", ("end",))):
         column = next((alias for alias in aliases if alias in given), None)
         if column is None:
-            raise DeviceError(f"{path}:{line}: {name!r} is missing{suggestion(name, given)}; {_SHAPE}")
+            found = f"; it has {', '.join(map(repr, given))}"
+            raise DeviceError(f"{path}:{line}: {name!r} is missing{suggestion(name, given) or found}; {_SHAPE}")
+        if given.count(column) > 1:
+            raise DeviceError(f"{path}:{line}: {given.count(column)} columns are named {column!r}: rename all but one")
         columns[name] = column
     return columns
 

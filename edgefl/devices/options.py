@@ -6,8 +6,9 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isclose
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self, cast, get_args
 
 from pydantic import (
@@ -33,16 +34,17 @@ from edgefl.devices.budgets import BUDGETS, FIELDS, budget_named
 from edgefl.devices.carbon import CarbonIntensity
 from edgefl.devices.failures import FailureOptions
 from edgefl.devices.fleet_profile import FleetProfile, fleet_profile
-from edgefl.devices.profile import load_device, load_link
+from edgefl.devices.profile import is_file_name, load_device, load_link, split_mode
 from edgefl.devices.runtime import PYTORCH, check_runtime, load_runtime, runtime_names
 from edgefl.errors import EdgeflError, UnitError, printable, suggestion
-from edgefl.registry.part_fields import Fields
+from edgefl.registry.part_fields import BESIDE, Fields, path_beside
 
 OF_DEVICE = "of device"
 
 
 def _loadable(load: Any) -> AfterValidator:
     def check(name: str) -> str:
+        name = profile_beside(name)
         try:
             load(name)
         except EdgeflError as error:  # pydantic reports ValueErrors together with their keys
@@ -50,6 +52,14 @@ def _loadable(load: Any) -> AfterValidator:
         return name
 
     return AfterValidator(check)
+
+
+def profile_beside(name: str) -> str:
+    """The name of a profile; of a file beside the one that is read, its path.  Raises ValueError as ``path_beside``."""
+    if not is_file_name(name):
+        return name
+    file, mode = split_mode(name)
+    return path_beside(file) + (f"@{mode}" if mode else "")
 
 
 def _shares(value: object, noun: str = "name") -> object:
@@ -267,6 +277,7 @@ _Memory = Annotated[
 def _runtime(value: object) -> object:
     """Read a runtime: the name or file of one, or the bytes that it takes."""
     if isinstance(value, str) and not re.match(r"\s*[-+.]?\d", value):
+        value = profile_beside(value)
         try:
             if value != PYTORCH:
                 load_runtime(value)
@@ -560,16 +571,17 @@ class FleetOptions(BaseModel):
         if not isinstance(written, Mapping) or not isinstance(written.get("like"), str):
             return written
         try:
-            return {**_fleet_of(written["like"]).fields, **written}
-        except EdgeflError:  # the validator of the field `like` reports it
+            return {**_fleet_of(profile_beside(written["like"])).fields, **written}
+        except (EdgeflError, ValueError):  # the validator of the field `like` reports it
             return written
 
 
 def _fleet_of(name: str) -> FleetProfile:
     """The fleet of the library or in a file.  Raises DeviceError with file, line and field if a field is wrong."""
     profile = fleet_profile(name)
+    token = BESIDE.set(Path(name).parent if is_file_name(name) else Path())
     try:
-        FleetOptions.model_validate(dict(profile.fields))
+        read = FleetOptions.model_validate(dict(profile.fields))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         path = [part for part in first["loc"] if part in _parts_of(profile.fields)]
@@ -579,7 +591,10 @@ def _fleet_of(name: str) -> FleetProfile:
         else:
             message = str(first["msg"]).removeprefix("Value error, ")
         raise profile.error(path, message) from None
-    return profile
+    finally:
+        BESIDE.reset(token)
+    own = {key: getattr(read, key) for key in ("devices", "links") if key in profile.fields and is_file_name(name)}
+    return replace(profile, fields={**profile.fields, **own})
 
 
 def _parts_of(value: object) -> set[object]:

@@ -20,7 +20,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from edgefl import registry
 from edgefl.errors import MethodError, suggestion
 from edgefl.models.model import AdapterDescription, Dtype, ModelDescription
-from edgefl.registry.part_fields import Fields
+from edgefl.registry.part_fields import Fields, FileName
 
 READ_OUT = ("head", "rep")
 """Parts that a task adds to a tower."""
@@ -165,7 +165,7 @@ class _Layers(_Named):
         description="ends of the names of the linear layers that get factors: [attn.qkv, attn.proj]; empty: all linear "
         "layers of the blocks",
     )
-    weights: str | dict[str, str] | None = Field(
+    weights: FileName | dict[str, FileName] | None = Field(
         None,
         description="where LoRA's factors start from: a folder of PEFT with adapter_config.json and "
         "adapter_model.safetensors, or one by modality, {text: DIR}; random if absent",

@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from edgefl.models.model import Dtype, Quantiser, TowerDescription
-from edgefl.registry.part_fields import Fields
+from edgefl.registry.part_fields import Fields, FileName
 
 
 class TowerFields(Fields):
@@ -41,7 +41,7 @@ class EncoderOptions(TowerFields):
     width: PositiveInt = Field(64, description="dimension of a token")
     heads: PositiveInt = Field(4, description="attention heads; must divide the width")
     mlp_ratio: float = Field(4.0, gt=0, description="hidden width of the MLP, as a multiple of the width")
-    weights: str | None = Field(
+    weights: FileName | None = Field(
         None,
         description="weights to start from: a folder with model.safetensors, a .safetensors file, or pretrained "
         "(the published ones, downloaded); random if absent",

@@ -3,13 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from contextvars import ContextVar
+from os.path import abspath, exists, isdir
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
 from pydantic.json_schema import JsonSchemaValue
 
 from edgefl import registry
 from edgefl.errors import EdgeflError
+
+BESIDE: ContextVar[Path] = ContextVar("beside", default=Path())
+"""The folder of the file that is read, where relative paths in it are looked for first."""
+
+PathT = TypeVar("PathT", str, Path)
+
+
+def path_beside(given: PathT) -> PathT:
+    """A path of a scenario: a relative one beside the scenario's file if it is there, else in the working directory.
+
+    Raises ValueError with both places if it is in neither.
+    """
+    path, folder = Path(given).expanduser(), BESIDE.get()
+    if str(given) in NAMES or path.is_absolute() or folder == Path() or not isdir(folder):
+        return given
+    if exists(folder / path):
+        return type(given)(str(folder / path))
+    if not exists(path):
+        raise ValueError(
+            f"{given} is neither beside the file that names it nor in the working directory: "
+            f"tried {abspath(folder / path)}, {abspath(path)}"
+        )
+    return given
+
+
+NAMES = ("minilm", "pretrained")
+"""What isn't a path where weights or a vocabulary may be one."""
+FileName = Annotated[str, AfterValidator(path_beside)]
+FilePath = Annotated[Path, AfterValidator(path_beside)]
 
 
 class Fields(BaseModel):

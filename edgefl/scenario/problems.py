@@ -7,12 +7,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from math import isfinite
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from edgefl.errors import MOST_TOLD, EdgeflError, ScenarioError, UnknownName, list_errors, suggestion
+from edgefl.registry.part_fields import BESIDE
 from edgefl.scenario.document import Document, KeyPath, spell
 
 Nested = Callable[[KeyPath, Any], type[BaseModel] | None]
@@ -65,6 +67,7 @@ def validate(
         if isinstance(value, float) and not isfinite(value)
     ]
     reported = {error.key for error in errors}
+    token = BESIDE.set(Path(document.file or "").parent)
     try:
         section = model.model_validate(data)
         errors += [
@@ -77,6 +80,8 @@ def validate(
     except EdgeflError as error:  # pydantic passes these on without the path of the value
         inner, at_key = _error_path(error, model, data)
         errors.append(document.error((*path, *inner), str(error), at_key=at_key))
+    finally:
+        BESIDE.reset(token)
     raise_all(errors)
     return section
 

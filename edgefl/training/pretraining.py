@@ -26,7 +26,7 @@ from edgefl.data.sample_ids import SeenSamples, check_unseen, decode, encode, pu
 from edgefl.errors import DataError, MethodError, suggestion
 from edgefl.memo import read_or_compute
 from edgefl.models.model import ModelDescription
-from edgefl.registry.part_fields import Fields
+from edgefl.registry.part_fields import Fields, FilePath
 from edgefl.runs.checkpoints import write_tensors
 from edgefl.runs.durable import replace_file
 from edgefl.training.assignment import Assignment
@@ -52,7 +52,7 @@ class TowerPretraining(BaseModel):
     )
     weight_decay: float = Field(0.0, ge=0, description="weight decay of AdamW")
     batch: PositiveInt = Field(32, description="samples per step")
-    source: Path | None = Field(
+    source: FilePath | None = Field(
         None,
         alias="from",
         description="read values instead of training: a .safetensors file, or a folder with one, such as a run's",

@@ -17,6 +17,7 @@ from edgefl.data.folders.pictures import Pixels, groups_of_copies, read_pictures
 from edgefl.data.folders.places import SPLITS, PublishedDataset, check_names, report_copies, report_left_out
 from edgefl.data.folders.rows import lines, named_rows, number_by_appearance
 from edgefl.errors import DataError, suggestion
+from edgefl.files import mapping_of
 
 TABLE = PublishedDataset(
     "table",
@@ -170,7 +171,7 @@ def _rows(path: Path, on_message: OnMessage) -> Iterator[tuple[int, Mapping[str,
     for line, text in enumerate(lines(path), 1):
         if text.strip():
             try:
-                row: Any = json.loads(text, object_pairs_hook=_object)
+                row: Any = json.loads(text, object_pairs_hook=mapping_of)
             except json.JSONDecodeError as error:
                 raise DataError(f"{path}:{line}: invalid JSON: {error.msg}") from error
             except (RecursionError, ValueError) as error:  # ValueError: a number of more than 4,300 digits
@@ -179,12 +180,6 @@ def _rows(path: Path, on_message: OnMessage) -> Iterator[tuple[int, Mapping[str,
             if not isinstance(row, dict):
                 raise DataError(f"{path}:{line}: expected an object {{...}} on each line")
             yield line, row
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if twice := next((name for name, count in Counter(name for name, _ in pairs).items() if count > 1), None):
-        raise ValueError(f"{twice!r} stands twice in an object")
-    return dict(pairs)
 
 
 TABLE_SET = FolderSet(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from edgefl.data.collection import Collection, FolderRequest, FolderSet
 from edgefl.data.folders.pictures import SUFFIXES, groups_of_copies, read_pictures
 from edgefl.data.folders.places import SPLITS, PublishedDataset, check_names, report_copies, report_left_out
+from edgefl.errors import DataError
 
 IMAGES = PublishedDataset(
     "images",
@@ -54,13 +55,13 @@ def images(wanted: FolderRequest) -> Collection:
     return Collection(classes, labels, group, pixels, official=split if is_split else None)
 
 
-def _check_classes(classes: Sequence[str], labels: Sequence[int], folder: Path) -> None:
+def _check_classes(classes: Sequence[str], labels: Iterable[int], folder: Path) -> None:
     """Raise DataError for a class without pictures, as torchvision's ImageFolder does."""
-    if empty := [name for index, name in enumerate(classes) if index not in set(labels)]:
-        raise IMAGES.content_error(
-            folder,
-            f"the class folder {empty[0]}{f' (and {len(empty) - 1} more)' if empty[1:] else ''} holds no picture that "
-            f"can be read ({', '.join(sorted(SUFFIXES))}); remove it, or put its pictures directly in it",
+    if empty := [classes[index] for index in sorted(set(range(len(classes))).difference(labels))]:
+        more = f" (and {len(empty) - 1} more)" if empty[1:] else ""
+        raise DataError(
+            f"{IMAGES.name}: the class folder {empty[0]}{more} in {folder} holds no picture that can be read: none of "
+            f"{', '.join(sorted(SUFFIXES))}; remove it, or put its pictures into it, not into subfolders"
         )
 
 

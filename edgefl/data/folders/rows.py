@@ -50,7 +50,8 @@ def rows(path: Path, delimiter: str = ",", *, strict: bool = False) -> Iterator[
             if row:
                 yield reader.line_num, row
     except csv.Error as error:
-        raise DataError(f"{path}:{reader.line_num}: {error}") from error
+        reason = "a double quote is never closed" if "end of data" in str(error) else error
+        raise DataError(f"{path}:{reader.line_num}: {reason}") from error
 
 
 def named_rows(

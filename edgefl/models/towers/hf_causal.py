@@ -19,6 +19,7 @@ from edgefl.models.model import Dtype, TowerDescription
 from edgefl.models.tower import Tower, TowerFields, initialise, options_from, through
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.models.weights import PARTS, PRETRAINED, Spelling, fill, locate
+from edgefl.registry.part_fields import FileName, path_beside
 
 ARCHITECTURES = ("gpt2", "llama", "mistral", "phi", "qwen2", "qwen3")
 """Model types whose parts this tower knows.  SmolLM2 is a Llama; phi are Phi-1, Phi-1.5 and Phi-2."""
@@ -60,7 +61,7 @@ class CausalOptions(TowerFields):
         "n_head: 4}, or a folder with its config.json; vocab_size is the data's"
     )
     tokens: PositiveInt = Field(40, description="tokens of a text: shorter texts are padded, longer ones cut")
-    weights: str | None = Field(
+    weights: FileName | None = Field(
         None,
         description="weights to start from: a folder with model.safetensors or a .safetensors file; random if absent",
     )
@@ -113,7 +114,7 @@ def of_folder(given: Any) -> dict[str, object]:
     """The fields of a folder's ``config.json``.  Raises ValueError."""
     if not isinstance(given, str):
         raise ValueError(f"write a mapping with model_type, or a folder with config.json, not {given!r:.60}")
-    path = Path(given).expanduser()
+    path = Path(path_beside(given)).expanduser()
     path = path / "config.json" if path.is_dir() else path
     try:
         read = json.loads(path.read_text(encoding="utf-8"))

