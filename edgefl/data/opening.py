@@ -35,6 +35,7 @@ from edgefl.errors import DataError
 from edgefl.memo import cache_folder
 from edgefl.registry.answers import describe_answer
 from edgefl.work.description import digest
+from edgefl.work.tasks import like
 
 WAITS = "another process builds these data: waiting for it"
 
@@ -304,6 +305,9 @@ def _part(
                 if collection.image is not None and "-" in kind:
                     rows = order_by_group(rows, collection.group[rows])  # the first few pairs have whole images
                 arrays[f"{data}.{kind}"], server[data][kind] = rows, len(rows)
+                if kind in kinds and like(options.task_of(kind)) == "classify" and not np.ptp(collection.label[rows]):
+                    only = collection.classes[collection.label[rows[0]]]
+                    on_message(f"all {data} samples of {kind} clients are of one class, {only!r}: who guesses it has 1")
     arrays |= _deal_samples(collection, train, kinds, options, whole, seed, on_message)
     meta["client_kind"] = [index for index, kind in enumerate(kinds) for _ in range(options.clients[kind])]
     meta |= {"kinds": kinds, "facts": facts, "server_samples": server}
@@ -402,7 +406,10 @@ def _named_clients(data: str, made: str) -> dict[Kind, int] | None:
     """How many clients of each kind a table names, None if it has no column ``client``; pictures aren't read."""
     options = DataOptions.model_validate_json(data)
     folder = collection_key(TABLE.name, TABLE_SET, options)[1]
-    collection = table(FolderRequest(None, folder, lambda _: None, Path(), options.columns), _unread)
+    collection = table(
+        FolderRequest(None, folder, lambda _: None, Path(), options.columns),
+        lambda paths, *_: (np.arange(len(paths)).view(np.uint8).reshape(-1, 1, 8, 1), np.arange(len(paths))),
+    )
     if collection.owner is None:
         return None
     train = np.flatnonzero(_split(collection, options)[0] == 0)
@@ -415,11 +422,6 @@ def _named_clients(data: str, made: str) -> dict[Kind, int] | None:
     if not found:
         raise DataError(f"{TABLE.name}: no client that {folder} names has {MINIMUM} training samples or more")
     return found
-
-
-def _unread(paths: Sequence[Path], *_: object) -> tuple[AnyArray, Integers]:
-    """As many different pictures of 8 x 1 pixels."""
-    return np.arange(len(paths)).view(np.uint8).reshape(-1, 1, 8, 1), np.arange(len(paths))
 
 
 def unused_clients(options: DataOptions, federation: Federation) -> list[str]:

@@ -175,10 +175,10 @@ def assign_kinds(
             possible = [other for other in KINDS if usable_mask(collection, other, task_of[other]).any()]
             reason = f"it serves: {', '.join(possible)}" if possible else "no sample has a label"
             raise DataError(f"this data set has no samples for {kind} clients; {reason}")
-        if like(task_of[kind]) == "classify" and len(collection.classes) < 2:
-            raise DataError(
-                f"{kind} clients classify, but there is one class, {collection.classes[0]!r}: at least 2 are needed"
-            )
+        classes = np.unique(collection.label[rows[serves[kind][rows]]])
+        if like(task_of[kind]) == "classify" and len(classes) < 2:
+            only = collection.classes[classes[0]]
+            raise DataError(f"all training samples of {kind} clients, who classify, are of one class, {only!r}")
     dealt: dict[Kind, list[Integers]] = {kind: [] for kind in kinds}
     remaining = rows
     if "text" in kinds:

@@ -43,20 +43,15 @@ def table(wanted: FolderRequest, read: Callable[..., tuple[Pixels, Integers]] = 
         if role not in ROLES:
             raise DataError(f"data.columns: unknown column {role!r}{suggestion(role, ROLES)}")
     found: dict[str, None] = {}
-    samples = [
-        (values, split)
-        for path, file_split in _tables(wanted.folder)
-        for values, split in _values(path, wanted, file_split, found)
-    ]
-    if not samples:
-        raise DataError(f"table: {wanted.folder} has no rows")
+    tables = _tables(wanted.folder)
+    where = tables[0][0]
+    samples = [sample for path, split in tables for sample in _values(path, wanted, split, found)]
     for role, name in wanted.columns.items():
-        if name not in found:
-            raise DataError(f"{wanted.folder}: there is no column {name!r} for {role}{suggestion(name, found)}")
-    roles = {role for role in ROLES if wanted.columns.get(role, role) in found}
-    if not roles & {"image", "text"}:
+        if name not in found and samples:
+            raise DataError(f"{where}: there is no column {name!r} for {role}{suggestion(name, found)}")
+    if samples and not found.keys() & {wanted.columns.get(role, role) for role in ("image", "text")}:
         raise DataError(
-            f"table: there is no column image or text, only {', '.join(map(repr, found))}; name yours with "
+            f"{where}: there is no column image or text, only {', '.join(map(repr, found))}; name yours with "
             "data.columns: {text: NAME}"
         )
     total = len(samples)
@@ -71,7 +66,7 @@ def table(wanted: FolderRequest, read: Callable[..., tuple[Pixels, Integers]] = 
         samples = complete
     report_left_out(wanted.on_message, TABLE.name, counts, total)
     if not samples:
-        raise DataError(f"table: no row of {wanted.folder} has an {' or a '.join(sorted(roles & {'image', 'text'}))}")
+        raise DataError(f"table: {where} has no rows with an image or a text")
     by_role = {role: [values[role] for values, _ in samples] for role in ROLES}
     filled = Counter("-".join(m for m in ("image", "text") if values[m]) for values, _ in samples)
     if len(filled) > 1:
@@ -81,7 +76,7 @@ def table(wanted: FolderRequest, read: Callable[..., tuple[Pixels, Integers]] = 
     if classes and (lacking := by_role["label"].count("")):
         wanted.on_message(f"{TABLE.name}: {lacking:,} of {len(label):,} rows have no label, so that they have no class")
     for role, names in (("label", classes), ("client", by_role["client"])):
-        check_names(names, role, wanted.folder, wanted.on_message)
+        check_names(names, role, where, wanted.on_message)
     copies = groups_of_copies(pictures) if pictures is not None else ()
     group = number_by_appearance(
         [v["group"] or (copies[position[v["image"]]] if v["image"] else v["text"]) for v, _ in samples]
@@ -100,7 +95,7 @@ def table(wanted: FolderRequest, read: Callable[..., tuple[Pixels, Integers]] = 
         text=np.where(has_text, np.cumsum(has_text) - 1, -1) if texts else None,
         texts=texts,
         masked=texts,
-        owner=number_by_appearance(by_role["client"]) if "client" in roles else None,
+        owner=number_by_appearance(by_role["client"]) if any(by_role["client"]) else None,
         official=official if is_split else None,
     )
 

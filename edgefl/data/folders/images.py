@@ -57,11 +57,10 @@ def images(wanted: FolderRequest) -> Collection:
 
 def _check_classes(classes: Sequence[str], labels: Iterable[int], folder: Path) -> None:
     """Raise DataError for a class without pictures, as torchvision's ImageFolder does."""
-    if empty := [classes[index] for index in sorted(set(range(len(classes))).difference(labels))]:
-        more = f" (and {len(empty) - 1} more)" if empty[1:] else ""
+    if empty := set(range(len(classes))).difference(labels):
         raise DataError(
-            f"{IMAGES.name}: the class folder {empty[0]}{more} in {folder} holds no picture that can be read: none of "
-            f"{', '.join(sorted(SUFFIXES))}; remove it, or put its pictures into it, not into subfolders"
+            f"{IMAGES.name}: the class folder {classes[min(empty)]} in {folder} holds no picture that can be read "
+            f"({', '.join(sorted(SUFFIXES))}); remove it, or put its pictures into it, not into subfolders"
         )
 
 
