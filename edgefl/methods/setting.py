@@ -16,6 +16,7 @@ from edgefl.methods.aggregation.options import MEAN, AggregationOptions
 from edgefl.models import Frozen, ModelOptions, adapters
 from edgefl.models.model import ModelDescription
 from edgefl.models.quantised import is_part
+from edgefl.models.tried import check_tensors
 from edgefl.work import Address, TensorSpec, digest
 from edgefl.work.description import MissingRates
 from edgefl.work.tasks import Like, like
@@ -121,6 +122,7 @@ def _tensors(key: Frozen) -> tuple[Specs, Specs]:
     specs = recall(folder, name, _specs, "shapes")
     if specs is None:
         module = models.on_meta(key.description)
+        check_tensors(f"model {key.description['name']}", module)
         specs = (
             {n: TensorSpec.from_tensor(t) for n, t in module.named_parameters()},
             {n: TensorSpec.from_tensor(t) for n, t in module.named_buffers()},

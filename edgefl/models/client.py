@@ -14,7 +14,7 @@ from edgefl.errors import MethodError
 from edgefl.models.model import JointDescription, Model, ModelDescription, ProjectionDescription, TowerDescription
 from edgefl.models.multiway import describe_multiway
 from edgefl.models.options import ModelOptions
-from edgefl.models.tower import initialise, stand_in, without_float32
+from edgefl.models.tower import initialise, stand_in, without_compiler, without_float32
 from edgefl.models.tried import check_tower
 
 FACTS = ("channels", "size", "vocabulary", "bins", "frames")
@@ -39,7 +39,8 @@ class ClientModel(Model):
         self.widths = {}
         for name, tower in towers.items():
             own_norm = "norm" not in joint
-            module = registry.get("tower", tower["tower"]).build(tower, own_norm)
+            built = registry.get("tower", tower["tower"]).build(tower, own_norm)
+            module = without_compiler(tower["tower"], built)
             self.widths[name] = add_read_out(module, module.width, tower)
             self.add_module(name, module)
         if joint:

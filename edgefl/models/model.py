@@ -9,6 +9,11 @@ from typing import Any, Literal, NotRequired, TypedDict
 import torch
 from torch import Tensor, nn
 
+DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name)
+    for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+}
+"""Dtypes in which tensors are held and travel."""
 Dtype = Literal["float32", "bfloat16", "float16"]
 """Dtypes in which a scenario may have a part of a model."""
 Quantiser = Literal["nf4", "nf4-double", "int8"]

@@ -17,12 +17,12 @@ from typing import Any, Literal, cast, get_type_hints
 import torch
 from pydantic import Field, PositiveInt, computed_field, create_model
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
 
-from edgefl.errors import MethodError, text_of
+from edgefl.errors import MethodError
 from edgefl.models.layers import PRE_NORM_BLOCK, BlockLayers
 from edgefl.models.model import TowerDescription
 from edgefl.models.tower import TowerFields, options_from
+from edgefl.models.tried import check_tensors, one_line
 from edgefl.registry.part_fields import FileName
 
 OF_DATA = {"image": ("channels", "size"), "text": ("vocabulary",), "audio": ("bins", "frames")}
@@ -85,9 +85,7 @@ class PlainTower:
             raise MethodError(
                 f"tower {self.name}: its part {taken[0]!r} has the name of what a task adds to a tower: rename it"
             )
-        for parameter, value in module.named_parameters():
-            if isinstance(value, UninitializedParameter):
-                raise MethodError(f"tower {self.name}: {parameter} is made in forward; make all parameters in __init__")
+        check_tensors(f"tower {self.name}", module)
         return module
 
     def build(self, description: TowerDescription, norm: bool) -> nn.Module:
@@ -203,7 +201,7 @@ def _probe_sizes(options: type[PlainOptions], given: str) -> tuple[int, int]:
         except Exception as error:  # whatever its constructor does
             failure = error
     assert failure is not None
-    raise MethodError(f"tower {plain.name}: its constructor fails: {' '.join(text_of(failure).split())}") from failure
+    raise MethodError(f"tower {plain.name}: its constructor fails: {one_line(failure)}") from failure
 
 
 def _modality(made: type[nn.Module]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
+from edgefl.errors import MethodError
 from edgefl.models.model import Dtype, Quantiser, TowerDescription
 from edgefl.registry.part_fields import Fields, FileName
 
@@ -236,6 +238,29 @@ def _recomputation(block: nn.Module, mode: AbstractContextManager[object]) -> It
     finally:
         for norm, (momentum, batches_tracked) in zip(norms, saved, strict=True):
             norm.momentum, norm.num_batches_tracked = momentum, batches_tracked
+
+
+def without_compiler(name: str, module: nn.Module) -> nn.Module:
+    """The tower of this name without ``torch.compile``, which puts ``_orig_mod`` into the names by which stages cut.
+
+    Raises MethodError for a part that ``torch.jit`` compiled: it takes no hooks, which tell the parts of a cost.
+    """
+    for path, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            what = f"its part {path!r}" if path else "it"
+            raise MethodError(f"tower {name}: {what} is compiled by torch.jit, which takes no hooks: leave that out")
+        if part._compiled_call_impl is not None:  # by ``module.compile()``
+            part._compiled_call_impl = None
+        for child, inside in part._modules.items():
+            if inside is not None and "_orig_mod" in inside._modules:
+                part._modules[child] = inside._modules["_orig_mod"]
+    return module._modules.get("_orig_mod") or module
+
+
+def without_dynamo() -> AbstractContextManager[object]:
+    """Within it functions that ``torch.compile`` made run as they are written: no compiler takes fake tensors."""
+    loaded = "torch._dynamo" in sys.modules  # whatever is compiled has imported it, which takes 1.3 s
+    return torch.compiler.set_stance("force_eager") if loaded else nullcontext()
 
 
 def stand_in(mask: str, like: Tensor, width: int) -> Tensor:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from edgefl import registry
 from edgefl.errors import EdgeflError, MethodError, text_of
-from edgefl.models.model import TowerDescription
+from edgefl.models.model import DTYPES, TowerDescription
+from edgefl.models.tower import without_compiler, without_dynamo
+
+_ADVICE = re.compile(r" (You may have run into this|This could be because|NotImplementedError:) .*")
+"""What torch adds to the names of an operator and of tensors without data, for those who write operators."""
 
 Build = Callable[[TowerDescription, bool], nn.Module]
 
@@ -25,9 +31,36 @@ def check_tower(name: str, modality: str, build: Build, description: TowerDescri
         wanted = cast(TowerDescription, {k: v for k, v in description.items() if k != "checkpointing"})
         with torch.device("meta"):
             module = build({**wanted, "depth": depth}, True)
+            module = without_compiler(name, module) if isinstance(module, nn.Module) else module
             _check_parts(name, module, depth)
+            check_tensors(f"tower {name}", module)
             if depth == full:
                 _check_forward(name, modality, module, description)
+
+
+def one_line(error: BaseException) -> str:
+    """What an exception of a module's code says, in a line."""
+    return _ADVICE.sub("", " ".join(text_of(error).split()))
+
+
+def check_tensors(whose: str, module: nn.Module) -> None:
+    """Raise MethodError for a parameter or buffer that can't travel: lazy, sparse, complex, or of an unknown dtype.
+
+    Complex values are refused, because averages, codecs and robust rules take the values of a tensor for real numbers.
+    """
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if is_lazy(tensor):
+            fault = "is made in forward; make all parameters in __init__"
+        elif tensor.layout is not torch.strided:
+            fault = "is sparse; hold it as a dense tensor"
+        elif tensor.is_complex():
+            fault = f"is {dtype}; hold it as torch.view_as_real of it, and take torch.view_as_complex in forward"
+        elif dtype not in DTYPES:
+            fault = f"is {dtype}, in which nothing is sent; allowed: {', '.join(DTYPES)}"
+        else:
+            continue
+        raise MethodError(f"{whose}: {name} {fault}")
 
 
 def _check_parts(name: str, module: object, depth: int) -> None:
@@ -50,15 +83,17 @@ def _check_forward(name: str, modality: str, module: nn.Module, description: Tow
     shape, dtype = shapes[modality], torch.int64 if modality == "text" else torch.float32
     names, width = {parameter for parameter, _ in module.named_parameters()}, module.width
     try:
-        out = module(torch.zeros(shape, dtype=dtype))
+        with without_dynamo():
+            out = module(torch.zeros(shape, dtype=dtype))
         read = module.pool_tokens(out) if hasattr(module, "pool_tokens") else out[:, 0]  # type: ignore[operator]
     except EdgeflError:
         raise
     except Exception as error:  # whatever the module does
         found = registry.plug_ins().locate_fault(error)
         place = f" ({found[0].file}:{found[0].line})" if found is not None else ""
-        said = " ".join(text_of(error).split())
-        raise MethodError(f"tower {name}: forward fails on {modality} {list(shape)}{place}: {said}") from error
+        raise MethodError(
+            f"tower {name}: forward fails on {modality} {list(shape)}{place}: {one_line(error)}"
+        ) from error
     if not isinstance(read, Tensor) or read.shape != (2, width):
         given = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
         taken = list(read.shape) if isinstance(read, Tensor) else type(read).__name__

@@ -26,7 +26,7 @@ Complaint = tuple[str, Mapping[str, object], Any, bool]
 
 
 class ScenarioErrors(ScenarioError):
-    """Several errors of one scenario, a line for each of the first 20; file, line, key and message are the first one's."""
+    """Several errors of one scenario, a line for each of the first; file, line, key and message are the first one's."""
 
     def __init__(self, errors: Sequence[ScenarioError]):
         first = errors[0]

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from edgefl.models.model import ModelDescription
+from edgefl.models.model import DTYPES, ModelDescription
 from edgefl.plain_data import from_data, to_data
 from edgefl.work.codecs import Codec
 from edgefl.work.slices import Cut
@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 Address = str
 """Name of a tensor at the server: ``<kind>/<tower>.<part>[.i].<rest>``, or ``table/<name>`` if not a parameter."""
 
-DTYPES: dict[str, torch.dtype] = {
-    name: getattr(torch, name)
-    for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
-}
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from edgefl import registry, seeds
 from edgefl.errors import MethodError
+from edgefl.models.tower import without_dynamo
 from edgefl.registry.answers import describe_answer
 from edgefl.work.attention import attention
 from edgefl.work.description import DTYPES, Description, Pass, Payload, Source, Work
@@ -91,7 +92,7 @@ def execute(
         meter.adopt(received.values(), "received")
         meter.adopt(reference.values(), "reference")
         try:
-            with attention(work.attention, device, kernels or device.type), meter.watching(module):
+            with attention(work.attention, device, kernels or device.type), meter.watching(module), without_dynamo():
                 total, steps = _run_passes(ctx, seed, meter)
             ctx.outputs.update(edit_uploads(work, module))
         finally:

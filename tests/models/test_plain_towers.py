@@ -188,6 +188,132 @@ def test_what_can_not_be_a_tower_is_told_in_a_line(tiny: Tiny) -> None:
         assert says in refused(tiny, made)
 
 
+class Odd(nn.Module):
+    """A linear tower, of which the classes below are odd in one thing."""
+
+    def __init__(self, channels: int, size: int) -> None:
+        super().__init__()
+        self.width = 8
+        self.stem = nn.Linear(channels * size * size, 8)
+
+    def forward(self, image: Tensor) -> Tensor:
+        return self.more(self.stem(image.flatten(1)))
+
+    def more(self, x: Tensor) -> Tensor:
+        return x
+
+
+def test_tensors_that_can_not_travel_and_operators_that_can_not_be_counted_are_refused(tiny: Tiny) -> None:
+    class Complex(Odd):
+        def __init__(self, channels: int, size: int) -> None:
+            super().__init__(channels, size)
+            self.turn = nn.Parameter(torch.ones(8, dtype=torch.complex64))
+
+    class Rotary(Odd):
+        def __init__(self, channels: int, size: int) -> None:
+            super().__init__(channels, size)
+            self.register_buffer("turn", torch.polar(torch.ones(8), torch.ones(8)), persistent=False)
+
+    class Neighbours(Odd):
+        def __init__(self, channels: int, size: int) -> None:
+            super().__init__(channels, size)
+            own = torch.arange(8)
+            self.register_buffer("near", torch.sparse_coo_tensor(torch.stack([own, own]), torch.ones(8), (8, 8)))
+
+    class Eighth(Odd):
+        def __init__(self, channels: int, size: int) -> None:
+            super().__init__(channels, size)
+            self.register_buffer("small", torch.zeros(8).to(torch.float8_e4m3fn))
+
+    class Running(Odd):
+        def __init__(self, channels: int, size: int) -> None:
+            super().__init__(channels, size)
+            self.norm = nn.LazyBatchNorm1d(affine=False)
+
+    class Scripted(Odd):
+        def __init__(self, channels: int, size: int) -> None:
+            super().__init__(channels, size)
+            self.part = torch.jit.script(nn.Linear(8, 8))
+
+    class Sparse(nn.Module):
+        def __init__(self, vocabulary: int) -> None:
+            super().__init__()
+            self.width = 8
+            self.words = nn.Embedding(vocabulary, 8, sparse=True)
+
+        def forward(self, text: Tensor) -> Tensor:
+            return self.words(text).mean(1)  # type: ignore[no-any-return]
+
+    as_real = "hold it as torch.view_as_real of it, and take torch.view_as_complex in forward"
+    for made, message in (
+        (Complex, f"tower complex: turn is complex64; {as_real}"),
+        (Rotary, f"tower rotary: turn is complex64; {as_real}"),
+        (Neighbours, "tower neighbours: near is sparse; hold it as a dense tensor"),
+        (Eighth, "tower eighth: small is float8_e4m3fn, in which nothing is sent; allowed: float64, float32,"),
+        (Running, "tower running: norm.running_mean is made in forward"),
+    ):
+        assert message in refused(tiny, made), message
+    with pytest.warns(DeprecationWarning, match="script"):
+        assert "tower scripted: its part 'part' is compiled by torch.jit" in refused(tiny, Scripted)
+    edgefl.register("tower", "sparse")(Sparse)
+    data = {**DATA, "clients": {"text": 3}}
+    with pytest.raises(EdgeflError, match=r"aten\..* gives a sparse tensor: .* by sparse=False"):
+        edgefl.profile(tiny(data=data, model={"text": {"tower": "sparse"}}))
+
+
+def test_a_complex_weight_that_is_held_as_real_numbers_counts_and_trains(tiny: Tiny, tmp_path: Path) -> None:
+    @edgefl.register("tower", "turned")
+    class Turned(Odd):
+        def __init__(self, channels: int, size: int) -> None:
+            super().__init__(channels, size)
+            self.turn = nn.Parameter(torch.randn(8, 8, 2))
+
+        def more(self, x: Tensor) -> Tensor:
+            return (x.to(torch.complex64) @ torch.view_as_complex(self.turn)).abs()
+
+    run = edgefl.run(tiny(data=DATA, model={"image": {"tower": "turned"}}), output=tmp_path / "run")
+    (row,) = {(row["kind"], row["download_bytes"]) for row in run.records("clients") if row["round"] == 1}
+    classes = run.weights()["image/image.head.bias"].numel()
+    assert row[1] == 4 * (256 * 8 + 8 + 8 * 8 * 2 + 8 * classes + classes)
+    assert {row["memory_error"] for row in run.records("clients")} <= {None, 0.0}
+
+
+@pytest.mark.slow  # the import of torch's compiler takes two seconds, and it uses what torch has deprecated
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
+def test_a_compiled_module_is_trained_as_it_is_written(tiny: Tiny, tmp_path: Path) -> None:
+    class Written(Odd):
+        blocks = "layers"
+
+        def __init__(self, channels: int, size: int) -> None:
+            super().__init__(channels, size)
+            self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+        def more(self, x: Tensor) -> Tensor:
+            for layer in self.layers:
+                x = self.activation(layer(x))
+            return x
+
+        activation = staticmethod(torch.relu)
+
+    class Compiled(Written):
+        def __init__(self, channels: int, size: int) -> None:
+            super().__init__(channels, size)
+            self.layers = nn.ModuleList(map(torch.compile, self.layers))  # type: ignore[arg-type]
+            self.stem.compile()
+
+        activation = staticmethod(torch.compile(torch.relu))
+
+    weights = []
+    for made in (Written, Compiled):
+        edgefl.register("tower", "written")(made)
+        given = tiny(data=DATA, model={"image": {"tower": "written"}}, schedule={"name": "layerwise", "rounds": 2})
+        weights.append(edgefl.run(given, output=tmp_path / made.__name__).weights())
+        PARTS.clear()
+        registry.forget()
+    assert weights[0].keys() == weights[1].keys() and "image/image.blocks.1.weight" in weights[0]
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+
+
 def test_a_module_without_blocks_trains_whole_or_not_at_all(tiny: Tiny, tmp_path: Path) -> None:
     class Whole(nn.Module):
         def __init__(self, channels: int, size: int, hidden: int = 6) -> None:

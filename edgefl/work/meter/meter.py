@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from edgefl.errors import UncountedOperator
+from edgefl.errors import MethodError, UncountedOperator
 from edgefl.operator_classes import OperatorClass
 from edgefl.work.meter.allocator_peak import MemoryEvent
 from edgefl.work.meter.flops import FORMULAS, GATHERS, class_of, gradient_macs, is_matmul
@@ -307,6 +307,8 @@ class Meter(_Mode):
             return out
         outs = [out] if isinstance(out, Tensor) else [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
         packet = func._overloadpacket
+        if any(tensor.layout is not torch.strided for tensor in outs):  # its bytes depend on values
+            raise MethodError(f"{packet} gives a sparse tensor: take dense ones, of an embedding by sparse=False")
         if packet in _PRODUCTS:
             self._product = outs[0].untyped_storage()._cdata
         if not func.is_view:
