@@ -20,11 +20,12 @@ Answer = TypeVar("Answer")
 
 
 def cache_folder() -> Path:
-    """The cache folder: ``EDGEFL_CACHE`` if it is set, otherwise ``edgefl`` in the user's cache folder."""
+    """The cache folder: ``EDGEFL_CACHE`` if it is set, otherwise ``edgefl`` in the user's cache folder, if any."""
     if named := os.environ.get("EDGEFL_CACHE"):
         return Path(named)
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "edgefl"
+    # a user without a home has no cache: nothing can be written beneath a device
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(os.devnull if base.startswith("~") else base) / "edgefl"
 
 
 def seal_content(name: str, content: bytes) -> bytes:

@@ -8,6 +8,7 @@ Either way a script needs ``if __name__ == "__main__"``.
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -20,6 +21,7 @@ from multiprocessing.context import SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from edgefl.errors import RunError
 from edgefl.preloaded import NAMED
 
 if sys.platform != "win32":  # which has neither
@@ -41,6 +43,10 @@ SET_BY_LIBRARIES = {
 }
 """Such variables that decide nothing here: workers are given ``sys.path``; scikit-learn sets the next two, and
 bitsandbytes the fourth, in whatever process imports them, and Ray the last in one that joins a cluster."""
+
+THREADS_OF_POOL, THREADS_OF_WORKER = 8, 4
+"""Threads and processes, which a limit counts alike: of the pool its own two and the watch's, the server, its tracker
+and torch's profiler, of a worker itself, the one that looks for its parent, its queue's and the profiler's."""
 
 _lock = threading.Lock()
 _begun: Mapping[str, str] | None = None
@@ -66,6 +72,39 @@ def begin(module: str) -> None:
         _serves(module)
 
 
+@contextmanager
+def start_faults(workers: int = 1) -> Iterator[None]:
+    """Turn an OSError or EOFError of a start of so many workers into a RunError that says what they need.
+
+    That the system has no room for them is found out before, because threads of the pool that fail to start others
+    would leave it waiting.
+    """
+    over, threads = threading.Event(), []
+    try:
+        for _ in range(THREADS_OF_POOL + THREADS_OF_WORKER * workers):
+            threads.append(threading.Thread(target=over.wait, daemon=True))
+            threads[-1].start()
+    except RuntimeError as error:
+        raise _cannot_start("no more processes or threads") from error
+    finally:
+        over.set()
+    for thread in threads:
+        thread.join()
+    try:
+        yield
+    except (OSError, EOFError) as error:
+        if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
+            raise
+        raise _cannot_start(getattr(error, "strerror", None) or "their server has ended") from error
+
+
+def _cannot_start(why: str) -> RunError:
+    return RunError(
+        f"worker processes can't be started ({why}): they need /dev/shm for semaphores, a temporary folder for a "
+        "socket (TMPDIR) and processes (ulimit -u); mend that, or do without (executor: inline, --jobs 1)"
+    )
+
+
 def end_with_parent() -> None:
     """End this worker when its parent has ended: a killed parent can't shut it down, and it would wait forever."""
     parent = multiprocessing.parent_process()
@@ -85,7 +124,8 @@ def _serves(module: str) -> bool:
     now = {name: each for name, each in now.items() if name not in SET_BY_LIBRARIES}
     with _lock:
         if _begun is None:
-            _begin(["torch", *[module] * module.startswith("edgefl.")])
+            with start_faults():
+                _begin(["torch", *[module] * module.startswith("edgefl.")])
             _begun = now
     return _begun == now
 

@@ -271,13 +271,27 @@ def _name(command: CommandInfo) -> str:
     return command.name or get_command_name(getattr(command.callback, "__name__", ""))
 
 
-def _most_files() -> str:
-    """How many files the system lets this process open."""
+def _limit(name: str) -> str:
+    """How much of something the system lets this process have."""
     try:
         import resource
-    except ImportError:  # Windows has no such limit
+    except ImportError:  # Windows has no such limits
         return "reached"
-    return str(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    return str(resource.getrlimit(getattr(resource, name))[0])
+
+
+def _refused_by_system(error: OSError | RuntimeError) -> str:
+    """What the system has refused a command, and how to mend that; "" for any other exception."""
+    said = str(getattr(error, "strerror", None) or error)
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"{said}: the limit of this process is {_limit('RLIMIT_NOFILE')} (ulimit -n); raise it"
+    if said in (os.strerror(errno.EAGAIN), "can't start new thread"):
+        return f"no more processes or threads: the limit of this user is {_limit('RLIMIT_NPROC')} (ulimit -u); raise it"
+    if said.startswith(("No usable temporary directory", "Matplotlib requires access to")):
+        return f"{said}: name a folder that can be written in the environment variable TMPDIR"
+    if said.startswith("Could not determine home"):
+        return "this user has no home folder: set the environment variable HOME, or write paths without ~"
+    return ""
 
 
 _HINT = "; for the traceback: edgefl --traceback COMMAND"
@@ -383,10 +397,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             # raise again, so stdout is redirected to the null device.
             _discard_rest(sys.stdout)
             sys.exit(1)
-        except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE) or _state["traceback"]:
+        except (OSError, RuntimeError) as error:
+            refused = _refused_by_system(error)
+            if not refused or _state["traceback"]:
                 raise
-            say(f"error: {error.strerror}: the limit of this process is {_most_files()} (ulimit -n); raise it")
+            say(f"error: {refused}")
             sys.exit(EdgeflError.exit_code)
         finally:
             _discard_rest(sys.stderr)

@@ -105,7 +105,7 @@ def stoppable(*, to_the_end: bool = False) -> Iterator[None]:
             _asked.clear()
             over.set()
             woken.set()
-            if watch is not None:
+            if watch is not None and watch.ident is not None:  # it couldn't be started at the limit of threads
                 watch.join()
 
 

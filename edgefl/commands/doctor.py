@@ -23,6 +23,7 @@ from packaging.requirements import Requirement
 
 from edgefl import units
 from edgefl.commands.progress import OnProgress, silent
+from edgefl.errors import EdgeflError
 from edgefl.memo import cache_folder
 
 OK: Literal["ok"] = "ok"
@@ -46,7 +47,7 @@ A choice, not measured: a process that has imported torch has 220 MiB, so that 5
 
 @dataclass(frozen=True)
 class MachineCheck:
-    """What was found about one thing; ``advice`` says what to do, None where nothing is wrong."""
+    """What was found about one thing; ``advice`` says what to do, None where nothing is wrong or ``found`` says it."""
 
     name: str
     status: Literal["ok", "warning", "error"]
@@ -92,9 +93,15 @@ def _checks(runs: bool, on_progress: OnProgress) -> Iterator[MachineCheck]:
     yield _guard_check("cache", lambda: cache_check(cache_folder()))
     yield _guard_check("disk", lambda: disk_check({"here": Path.cwd(), "cache": cache_folder()}))
     yield _guard_check("memory", memory_check)
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError as error:
+        advice = "name a folder that can be written in the environment variable TMPDIR"
+        yield MachineCheck("temporary", ERROR, f"{error.strerror}, which worker processes and figures need", advice)
+        return
     if runs:
         on_progress("prepare", {"what": "running a small scenario three times"})
-        with tempfile.TemporaryDirectory(prefix="edgefl-doctor-") as folder:
+        with tempfile.TemporaryDirectory(prefix="edgefl-doctor-", ignore_cleanup_errors=True) as folder:
             yield _guard_check("determinism", lambda: determinism_check(Path(folder)))
             yield _guard_check("run", lambda: run_check(Path(folder)))
 
@@ -103,6 +110,8 @@ def _guard_check(name: str, check: Callable[[], MachineCheck]) -> MachineCheck:
     """The check, or an error with the exception that it raised."""
     try:
         return check()
+    except EdgeflError as error:
+        return MachineCheck(name, ERROR, str(error))
     except Exception as error:
         return MachineCheck(name, ERROR, _one_line(error), "see the other lines for a cause; " + INSTALL)
 

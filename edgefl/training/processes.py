@@ -203,7 +203,8 @@ class ProcessExecutor:
         """The pool of all workers, or of the one at a place."""
         started = start_method.context(start.__module__, gpu=torch.device(self._device).type == "cuda")
         count, where = (1, (place.device, place.fraction)) if place else (self._workers, (self._device,))
-        return ProcessPoolExecutor(count, started, initializer=start, initargs=(*self._arguments, *where))
+        with start_method.start_faults(count):
+            return ProcessPoolExecutor(count, started, initializer=start, initargs=(*self._arguments, *where))
 
     def _pack(self, peaks: Iterable[int]) -> bool:
         """Pack workers for these works too, while all are idle; False if one fits nowhere.  Under the lock."""
@@ -242,7 +243,9 @@ class ProcessExecutor:
         pool = self._pool
         try:
             submit = partial(pool.submit, peak=entry.assignment.peak) if isinstance(pool, Pools) else pool.submit
-            entry.inner = submit(run_assignment, *self._call_arguments(entry))
+            arguments = self._call_arguments(entry)
+            with start_method.start_faults():
+                entry.inner = submit(run_assignment, *arguments)
         except BrokenProcessPool:
             self._recover(pool, how_ended(pool))
             return

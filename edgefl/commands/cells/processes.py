@@ -61,7 +61,8 @@ class ProcessCells:
         here, there = context.Pipe()
         arguments = (there, self._work, sys.path, registry.for_workers())
         process = context.Process(target=_serve, args=arguments)
-        process.start()
+        with start_method.start_faults():
+            process.start()
         there.close()  # so that the pipe ends with the worker
         return _Process(process, here)
 
