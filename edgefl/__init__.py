@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 SCENARIO_FORMAT = 1
 """Version of the format of scenarios that this package reads and writes, ``edgefl`` in a file."""
-RUN_FORMAT = 6
+RUN_FORMAT = 7
 """Version of a run's folder, ``run_format`` in environment.json.
 
 It rises when a file, a field's meaning or a scenario's default changes, so that no run is continued as another.

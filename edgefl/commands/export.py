@@ -23,7 +23,7 @@ from edgefl.errors import MethodError, RunError, install_hint, suggestion
 from edgefl.files import replacing
 from edgefl.records.explained import Exported
 from edgefl.records.reading import from_data
-from edgefl.records.rounds import Round, split_of
+from edgefl.records.rounds import PLANNED, Round, split_of
 from edgefl.records.run import FinalSummary
 from edgefl.report.console import csv_cell
 from edgefl.runs import Run, is_comparison, read_run
@@ -190,7 +190,8 @@ def _summary(label: str, run: Run) -> dict[str, object]:
     row |= {"rounds": result.rounds, "virtual_seconds": result.virtual_seconds}
     row |= {"metrics_split": settings.evaluation.final}
     row |= {f"metrics.{kind}.{name}": value for kind, of in result.metrics.items() for name, value in of.items()}
-    return row | {f"totals.{name}": value for name, value in result.totals.to_data().items()}
+    totals = result.totals.to_data().items()
+    return row | {f"{'planned' if name in PLANNED else 'totals'}.{name}": value for name, value in totals}
 
 
 def _flat_cells(frame: pd.DataFrame) -> pd.DataFrame:
@@ -255,6 +256,7 @@ def scalars(record: Round) -> dict[str, float]:
     """The numbers of a round's record by their path, lists and the round left out.
 
     Metrics have their split in it, ``metrics.test.image.accuracy``, so that scores on two splits make no one curve.
+    Amounts that were planned, whatever happened, are below ``planned``.
     """
 
     def walk(value: Any, path: str) -> Iterator[tuple[str, float]]:
@@ -265,7 +267,10 @@ def scalars(record: Round) -> dict[str, float]:
             yield path, float(value)
 
     found = record.to_data() | {"metrics": {split_of(work.when for work in record.server_works): record.metrics}}
-    return {path: value for name, item in found.items() if name != "round" for path, value in walk(item, name)}
+    return {
+        f"planned.{path}" if path in PLANNED else path: value
+        for name, item in found.items() if name != "round" for path, value in walk(item, name)
+    }  # fmt: skip
 
 
 def options_of(scenario: Mapping[str, object], prefix: str = "") -> dict[str, str]:

@@ -18,7 +18,7 @@ from edgefl.commands.progress import OnProgress, public_command, silent
 from edgefl.commands.recorded_rounds import PlayedFlight, PlayedRound, one_run, phases_of, server_spans, window_of
 from edgefl.errors import RunError
 from edgefl.files import output
-from edgefl.records.clients import FlightRecord
+from edgefl.records.clients import Executed, FlightRecord
 from edgefl.records.explained import TraceAnswer
 from edgefl.records.record import UNSET, ByKind, Maybe, part_of
 from edgefl.records.rounds import Metrics, Round, split_of
@@ -54,7 +54,7 @@ MICRO = 1e6
 
 FACTS = (
     "round", "base_round", "outcome", "phase", "stage", "part", "samples", "staleness", "weight_factor", "loss",
-    "slow_down", "attack", "peak_memory_bytes", "forward_flops", "backward_flops", "energy_joules",
+    "slow_down", "attack", "peak_memory_bytes", "executed_flops", "energy_joules",
 )  # fmt: skip
 """Fields of a client's record that its flight shows."""
 
@@ -72,7 +72,7 @@ class TracedRound(PlayedRound):
 
 
 @part_of(FlightRecord)
-class TracedFlight(PlayedFlight):
+class TracedFlight(PlayedFlight, Executed):
     """What a trace shows of a flight."""
 
     staleness: int
@@ -80,12 +80,8 @@ class TracedFlight(PlayedFlight):
     loss: float | None
     attack: str | Maybe | None = UNSET
     peak_memory_bytes: int
-    forward_flops: int
-    backward_flops: int
-    carried_download_bytes: int
-    carried_upload_bytes: int
 
-    def carried_bytes(self, phase: str) -> int:
+    def phase_bytes(self, phase: str) -> int:
         """Serialised bytes that crossed the link in the ``download`` or the ``upload``."""
         return self.carried_download_bytes if phase == "download" else self.carried_upload_bytes
 
@@ -169,7 +165,7 @@ def flight_events(flight: TracedFlight) -> Iterator[Event]:
     for span in phases_of(flight):
         yield _slice(CLIENTS, tid, span.name, "phase", span.start, min(span.end, ends), {})
         if span.name != "compute":
-            carried = flight.carried_bytes(span.name)
+            carried = flight.phase_bytes(span.name)
             bits = {"carried_bytes": carried, "bits_per_second": 8 * carried / (span.end - span.start)}
             yield _slice(LINKS, tid, span.name, "transfer", span.start, min(span.end, ends), bits)
 
@@ -199,7 +195,7 @@ def count_flight(flight: TracedFlight, counters: Steps) -> None:
         if span.name == "compute":
             _add(counters, "memory, bytes", flight.kind, start, end, flight.peak_memory_bytes)
         else:
-            rate = 8 * flight.carried_bytes(span.name) / (span.end - span.start)
+            rate = 8 * flight.phase_bytes(span.name) / (span.end - span.start)
             _add(counters, "traffic, bits per second", span.name, start, end, rate)
     begins, ends = flight.dispatched_virtual_seconds, flight.ended_virtual_seconds
     if ends > begins:

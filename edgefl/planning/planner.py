@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
+
 from edgefl.cost.client_cost import ComputeCost, Traffic, compute_cost, traffic
 from edgefl.cost.predict import Predictor, passes_key, work_key
 from edgefl.cost.price import price_rounds
 from edgefl.cost.traced_ahead import PriceRequest, ShapeSource
 from edgefl.devices import Device, Link
 from edgefl.devices.budgets import amounts
+from edgefl.devices.profile import throttled_seconds
 from edgefl.planning.payload_options import with_codecs
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import activations_address, travelling
@@ -30,13 +33,6 @@ Start = tuple[str, Hashable, int, tuple[str, ...]]
 
 WorkKey = tuple[str, Hashable, int]
 """Kind, variant and stage index: what decides the form of a work in a round."""
-
-
-PLANNED = (
-    "download_bytes", "upload_bytes", "serialised_download_bytes", "serialised_upload_bytes", "forward_flops",
-    "backward_flops",
-)  # fmt: skip
-"""Numbers of a plan that are summed in a round's record."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +80,21 @@ class Plan(PlacedDemand):
         t, c = self.traffic, self.compute
         moved = t.download_bytes, t.upload_bytes, t.serialised_download_bytes, t.serialised_upload_bytes
         return (*moved, c.forward_flops, c.backward_flops)
+
+    @cached_property
+    def flops(self) -> int:
+        """FLOPs of the whole work."""
+        return self.compute.forward_flops + self.compute.backward_flops
+
+    def executed_flops(self, seconds: float, whole: float, *, throttling: bool) -> int:
+        """FLOPs after ``seconds`` of the ``whole`` time of loading the model and then computing."""
+        device, times = self.device, np.array([seconds, whole])
+        if throttling:  # what the times would be without it
+            times = throttled_seconds(times, device.throttle_after_seconds, 1 / device.throttled_share)
+        (done, of), (cool, _) = times.tolist(), self.compute.cool(device)
+        loading = self.compute.load_seconds(device) / cool if cool else 1.0
+        share = (done / of - loading) / (1 - loading) if of and loading < 1 else 0.0
+        return int(self.flops * min(max(share, 0.0), 1.0))
 
     @property
     def start(self) -> Start:

@@ -52,9 +52,9 @@ class BenchRow(Record):
     diverged: int
     """Seeds whose model diverged"""
     peak_memory_bytes: int | None
-    """The largest predicted peak of clients that took part, over the seeds; `null` if none did"""
+    """The largest predicted peak of clients that were sent off, over the seeds; `null` if none was"""
     bytes: float | None
-    """Serialised bytes of all clients together, down and up; mean over the seeds"""
+    """Bytes that were carried for all clients together, down and up; mean over the seeds"""
     virtual_seconds: float | None
     """Virtual time of the run; mean over the seeds"""
     energy_joules: float | None

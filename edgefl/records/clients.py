@@ -87,23 +87,24 @@ class ClientCostRecord(WorkCost):
 
 
 class Downloads(Record):
-    """What a work moves down."""
+    """What a work is to move down, whatever becomes of it."""
 
     download_bytes: int
-    """Tensors sent down for the whole work"""
+    """Planned: tensors down for the whole work"""
     download_bytes_by_payload: ByPayload
     """The same by payload: `model`, `partner`, `prototypes` and others"""
     download_bytes_by_part: ByPart
     """The same by part of the model: `embedding`, `blocks`, `norm`, `rep`, `head`, `pooler`, `buffers`, `tables`"""
     serialised_download_bytes: int
-    """The same as safetensors files with their headers; this is what a link carries"""
+    """The same as safetensors files with their headers, which a link carries if nothing breaks
+    off"""
 
 
 class Uploads(Record):
-    """What a work moves up."""
+    """What a work is to move up, whatever becomes of it."""
 
     upload_bytes: int
-    """Tensors sent up"""
+    """Planned: tensors up"""
     upload_bytes_by_payload: ByPayload
     """The same by payload"""
     upload_bytes_by_part: ByPart
@@ -135,8 +136,8 @@ class Planned(ClientCostRecord, Downloads, Uploads, Assigned):
     """What all flights of a plan share."""
 
 
-class CarriedBytes(Record):
-    """What flights moved, as far as they came."""
+class Executed(Record):
+    """What flights moved and computed, as far as they came."""
 
     carried_download_bytes: int
     """Serialised bytes that crossed a client's link, down"""
@@ -146,6 +147,14 @@ class CarriedBytes(Record):
     """Those of them that were of no use, because the flight failed or was late"""
     lost_upload_bytes: int
     """The same, up"""
+    executed_flops: int
+    """FLOPs that were executed, forward and backward: all of the work's if its computing was over. Until then they grow
+    in proportion to the time, from the end of loading the model"""
+
+    @property
+    def carried_bytes(self) -> int:
+        """Serialised bytes that crossed the link, both ways."""
+        return self.carried_download_bytes + self.carried_upload_bytes
 
 
 class FlightCourse(FlightRelay):
@@ -176,7 +185,7 @@ class FlightCourse(FlightRelay):
     """The three together"""
 
 
-class FlightOutcome(CarriedBytes, CarbonGrams, FlightCourse):
+class FlightOutcome(Executed, CarbonGrams, FlightCourse):
     """What became of a flight, and what it really took."""
 
     staleness: Annotated[int, Unit("versions")]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated
 
 from edgefl.records.carbon import CarbonGrams
-from edgefl.records.clients import CarriedBytes, MeasuredRecord, WorkCost
+from edgefl.records.clients import Executed, MeasuredRecord, WorkCost
 from edgefl.records.record import (
     UNSET,
     ByKind,
@@ -36,27 +36,40 @@ def lower_is_better(metric: str) -> bool:
     return any(word in name for word in LOWER)
 
 
-class CostSums(Record):
-    """Sums over flights of what they were predicted to take, and of their energy."""
+class PlannedSums(Record):
+    """Sums over the works of flights as they were planned, whatever became of them."""
 
     download_bytes: int
-    """Tensors sent down, summed over the clients' records, and a final delivery. The other bytes down include the final
-    delivery too"""
+    """Planned: tensors down, summed over the clients' records, and a final delivery. The other bytes down include the
+    final delivery too"""
     upload_bytes: int
-    """Tensors sent up, summed over the clients' records"""
+    """Planned: tensors up, summed over the clients' records"""
     serialised_download_bytes: int
-    """The same as safetensors files with their headers, down"""
+    """Planned: the same as safetensors files with their headers, down"""
     serialised_upload_bytes: int
-    """The same, up"""
+    """Planned: the same, up"""
     forward_flops: int
-    """Forward FLOPs, summed over the clients' records"""
+    """Planned: forward FLOPs, summed over the clients' records"""
     backward_flops: int
-    """Backward FLOPs, likewise"""
+    """Planned: backward FLOPs, likewise"""
+
+
+PLANNED = tuple(types_of(PlannedSums))
+"""Amounts that needn't have happened."""
+
+
+class EnergySum(Record):
+    """Energy of flights."""
+
     energy_joules: float
     """Energy of the clients that landed in this round"""
 
 
-class FlightSums(CarriedBytes, CarbonGrams, CostSums):
+class SpentSums(Executed, CarbonGrams, EnergySum):
+    """Sums over what flights took."""
+
+
+class FlightSums(SpentSums, PlannedSums):
     """Sums over the records of flights."""
 
 
@@ -81,8 +94,12 @@ class RoundCounts(Record):
     """Virtual time of the server's works"""
 
 
-class RoundSums(RelaySums, RoundCounts, FlightSums):
-    """What a run's totals add up over its rounds."""
+class RunSums(RelaySums, RoundCounts, SpentSums):
+    """What happened in a run's rounds, added up."""
+
+
+class RoundSums(RunSums, FlightSums):
+    """What is added up over a run's rounds."""
 
 
 class Excluded(Record):

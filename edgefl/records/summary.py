@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from edgefl.records.record import UNSET, ByKind, Clients, Flights, Keys, Maybe, Record, Rounds, Samples, Share
-from edgefl.records.rounds import ClientMetrics, Excluded, Metrics, RoundSums
+from edgefl.records.rounds import ClientMetrics, Excluded, Metrics, RunSums
 from edgefl.records.run import BestRecord
 
 Chance = Annotated[Mapping[str, Mapping[str, float]], Keys("KIND.METRIC")]
 
 
-class RunTotals(RoundSums):
-    """Sums over all rounds, and means of a client's round."""
+class RunTotals(RunSums):
+    """Sums over all rounds of what happened, and means of a client's round."""
 
     bytes_per_client_round: float | None
-    """Tensors down and up by clients that were sent off; `null` if none was"""
+    """Bytes that were carried down and up, by clients that were sent off; `null` if none was"""
     energy_joules_per_client_round: float | None
     """Energy, likewise"""
 
@@ -79,16 +79,16 @@ class CostRow(Record):
     """The largest measured peak"""
     memory_error: Share | None
     """The largest error of a peak, by absolute value"""
-    flops: float | None
-    """Mean of forward and backward FLOPs"""
+    predicted_flops: float | None
+    """Mean of the works' forward and backward FLOPs, whatever was executed of them"""
     measured_flops: float | None
     """Mean of the measured ones"""
     flops_error: Share | None
     """The largest error of FLOPs, by absolute value"""
-    download_bytes: float | None
-    """Mean of tensors down"""
-    upload_bytes: float | None
-    """Mean of tensors up"""
+    carried_download_bytes: float | None
+    """Mean of the bytes that crossed the link down"""
+    carried_upload_bytes: float | None
+    """The same, up"""
     virtual_seconds: float | None
     """Mean time"""
     energy_joules: float | None
@@ -150,7 +150,7 @@ class RunSummary(Record):
     stages: Sequence[PlayedStage]
     """The stages"""
     costs: Sequence[CostRow]
-    """Costs of the clients that took part, by stage and kind"""
+    """Costs of the clients that were sent off, by stage and kind"""
     kinds: ByKind[Participation]
     """Participation by kind"""
     everyone: Participation
@@ -208,13 +208,13 @@ class RunRow(Record):
     peak_memory_bytes: ByKind[int]
     """The largest peak of any stage, of clients too that don't fit"""
     bytes_per_client_round: float | None
-    """Tensors down and up of a client's round"""
+    """Bytes that were carried down and up in a client's round"""
     energy_joules_per_client_round: float | None
     """Energy of a client's round"""
     total_bytes: int
-    """Tensors down and up of all rounds"""
+    """Bytes that were carried down and up in all rounds"""
     flops: int
-    """Forward and backward FLOPs of all rounds"""
+    """FLOPs that were executed in all rounds"""
     virtual_seconds: float
     """Virtual time at the end"""
     devices: Annotated[Mapping[str, DeviceClassRow], Keys("DEVICE")]

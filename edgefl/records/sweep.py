@@ -199,10 +199,10 @@ class TrainedCell(Record):
     """Virtual time at the end"""
     updates: int
     """Updates that arrived"""
-    download_bytes: int
-    """Tensors down"""
-    upload_bytes: int
-    """Tensors up"""
+    carried_download_bytes: int
+    """Bytes that crossed the clients' links, down"""
+    carried_upload_bytes: int
+    """The same, up"""
     energy_joules: float
     """Energy"""
     clients_that_took_part: Clients

@@ -19,8 +19,8 @@ from edgefl.records.rounds import (
     Round,
     RoundCourse,
     RoundScores,
-    RoundSums,
     RoundTimes,
+    RunSums,
 )
 from edgefl.records.run import EvaluationFacts, FinalSummary
 from edgefl.records.settings import EvaluationSettings
@@ -115,7 +115,7 @@ def facts_of(run: Run, label: str = "") -> RunSummary:
 
 
 @part_of(Round)
-class RoundFacts(RoundScores, RoundCourse, RoundTimes, RoundSums):
+class RoundFacts(RoundScores, RoundCourse, RoundTimes, RunSums):
     """What is read of a round."""
 
     stopped: EarlyStop | Maybe | None = UNSET
@@ -132,13 +132,13 @@ class FlightFacts(MeasuredRecord, Assigned):
     peak_memory_bytes: int
     forward_flops: int
     backward_flops: int
-    download_bytes: int
-    upload_bytes: int
+    carried_download_bytes: int
+    carried_upload_bytes: int
     virtual_seconds: float
     energy_joules: float
 
     @property
-    def flops(self) -> float:
+    def predicted_flops(self) -> float:
         """Predicted FLOPs, forward and backward."""
         return float(self.forward_flops + self.backward_flops)
 
@@ -224,11 +224,11 @@ def _text_of_stop(stopped: EarlyStop, split: str) -> str:
 
 def _totals(rounds: Sequence[RoundFacts]) -> RunTotals:
     found: dict[str, Any] = {}
-    for name, hint in types_of(RoundSums).items():
+    for name, hint in types_of(RunSums).items():
         if always(hint) or (rounds and getattr(rounds[0], name) is not UNSET):
             found[name] = sum(getattr(r, name) for r in rounds)
-    sent = found["selected"]
-    moved, joules = found["download_bytes"] + found["upload_bytes"], found["energy_joules"]
+    sent, joules = found["selected"], found["energy_joules"]
+    moved = found["carried_download_bytes"] + found["carried_upload_bytes"]
     return RunTotals(
         **found,
         bytes_per_client_round=moved / sent if sent else None,
@@ -277,7 +277,7 @@ def _count_clients_by(verdicts: Iterable[tuple[str, VerdictFacts]]) -> dict[str,
 
 
 def _costs(clients: Sequence[FlightFacts]) -> list[CostRow]:
-    """Costs of the clients that took part, by stage and kind: the largest peak memory, and means of a client's round.
+    """Costs of clients that were sent off, by stage and kind: the largest peak memory, and means of a client's round.
 
     Errors are the largest of the metered rounds, by absolute value.
     """
@@ -289,7 +289,7 @@ def _costs(clients: Sequence[FlightFacts]) -> list[CostRow]:
     for (stage, kind), records in sorted(groups.items(), key=lambda group: (group[0][0], order[group[0][1]])):
         peaks = [r.measured_peak_memory_bytes for r in records if r.measured_peak_memory_bytes is not None]
         metered = [r for r in records if r.measured_peak_memory_bytes is not None]
-        flops = [(r.flops, r.measured_flops) for r in metered]
+        flops = [(r.predicted_flops, r.measured_flops) for r in metered]
         rows.append(
             CostRow(
                 stage=stage,
@@ -300,12 +300,12 @@ def _costs(clients: Sequence[FlightFacts]) -> list[CostRow]:
                 peak_memory_bytes=max(r.peak_memory_bytes for r in records),
                 measured_peak_memory_bytes=max(peaks, default=None),
                 memory_error=max((e for r in metered if (e := r.memory_error) is not None), key=abs, default=None),
-                flops=_mean(r.flops for r in records),
+                predicted_flops=_mean(r.predicted_flops for r in records),
                 measured_flops=_mean(measured for _, measured in flops if measured is not None),
                 flops_error=max((predicted / measured - 1 for predicted, measured in flops if measured),
                                 key=abs, default=None),
-                download_bytes=_mean(r.download_bytes for r in records),
-                upload_bytes=_mean(r.upload_bytes for r in records),
+                carried_download_bytes=_mean(r.carried_download_bytes for r in records),
+                carried_upload_bytes=_mean(r.carried_upload_bytes for r in records),
                 virtual_seconds=_mean(r.virtual_seconds for r in records),
                 energy_joules=_mean(r.energy_joules for r in records),
             )
@@ -490,8 +490,8 @@ def _compared_row(label: str, facts: RunSummary, split: str) -> RunRow:
         peak_memory_bytes={kind: peak_of(facts, kind) for kind in facts.kinds},
         bytes_per_client_round=totals.bytes_per_client_round,
         energy_joules_per_client_round=totals.energy_joules_per_client_round,
-        total_bytes=totals.download_bytes + totals.upload_bytes,
-        flops=totals.forward_flops + totals.backward_flops,
+        total_bytes=totals.carried_bytes,
+        flops=totals.executed_flops,
         virtual_seconds=facts.virtual_seconds,
         devices={
             name: DeviceClassRow(

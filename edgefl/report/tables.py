@@ -65,9 +65,9 @@ def _print_run(console: Console, label: str, facts: RunSummary) -> None:
         Text(
             f"virtual time {units.show_seconds(facts.virtual_seconds)}, "
             f"{_updates(facts)}, "
-            f"down {units.show_bytes(totals.download_bytes)}, up {units.show_bytes(totals.upload_bytes)}, "
-            f"{units.show_flops(totals.forward_flops + totals.backward_flops)}, "
-            f"{units.show_joules(totals.energy_joules)}"
+            f"down {units.show_bytes(totals.carried_download_bytes)}, "
+            f"up {units.show_bytes(totals.carried_upload_bytes)}, "
+            f"{units.show_flops(totals.executed_flops)}, {units.show_joules(totals.energy_joules)}"
             + (f"\n{relays}" if (relays := relay_words(totals)) else "")
             + (f"\n{carbon}" if (carbon := carbon_words(totals)) else "")
             + (f"\nrounds not completed: {format_counts(not_completed)}" if not_completed else "")
@@ -158,10 +158,10 @@ def _print_costs(console: Console, facts: RunSummary) -> None:
             mib(row.peak_memory_bytes),
             or_dash(mib, row.measured_peak_memory_bytes),
             or_dash(signed_percent, row.memory_error),
-            or_dash(lambda flops: f"{flops / 1e9:.3g}", row.flops),
+            or_dash(lambda flops: f"{flops / 1e9:.3g}", row.predicted_flops),
             or_dash(signed_percent, row.flops_error),
-            or_dash(units.show_bytes, row.download_bytes),
-            or_dash(units.show_bytes, row.upload_bytes),
+            or_dash(units.show_bytes, row.carried_download_bytes),
+            or_dash(units.show_bytes, row.carried_upload_bytes),
             or_dash(units.show_seconds, row.virtual_seconds),
             or_dash(units.show_joules, row.energy_joules),
         )

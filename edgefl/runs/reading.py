@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from edgefl import html
 from edgefl.errors import RunError, UnknownName
 from edgefl.files import read_regular
+from edgefl.records.clients import Executed
 from edgefl.records.reading import decode as decode_record
 from edgefl.records.reading import from_data, located_records
 from edgefl.records.record import Record, part_of, whole_of
@@ -54,12 +55,10 @@ _FILES: Mapping[type[Record], str] = {
 
 
 @part_of(Round)
-class _Headline(RoundScores, RoundTimes):
+class _Headline(RoundScores, RoundTimes, Executed):
     """What a notebook shows of a round."""
 
     energy_joules: float
-    download_bytes: int
-    upload_bytes: int
 
 
 Frame = Table | Literal["client_evaluations", "client_metrics"]
@@ -392,7 +391,7 @@ class Run:
             metrics, split = (record.metrics, record.split) if record.metrics else (metrics, split)
             clock = record.finished_virtual_seconds
             energy += record.energy_joules
-            traffic += record.download_bytes + record.upload_bytes
+            traffic += record.carried_bytes
         names = {name: str(value) for name, value in self._names().items()}
         scores = {
             f"{kind} {name}, {split}": "-" if values[name] is None else f"{values[name]:.3f}"

@@ -36,6 +36,7 @@ class Flight:
 
     It is ``sent`` off when it is dispatched, or later, when its relay has what it downloads.  Unless it is cut short,
     it ends with its ``outcome`` in the phase ``last``, after which nothing follows.  Its battery has ``joules`` left.
+    Loading and computing takes ``whole`` seconds if the client doesn't fail.
     """
 
     client: int
@@ -51,6 +52,7 @@ class Flight:
     rates: tuple[float, float]
     bits: tuple[float, float]
     slow: float
+    whole: float
     watts: tuple[float, float, float]
     sent: float
     phase: int = AT_DOWNLOAD
@@ -189,6 +191,7 @@ def flights_from(flights: Flights, until: float = inf) -> Iterator[Flight]:
         _rows(*phases.rates),
         _rows(*ends.bits),
         flights.failures.slow.tolist(),
+        phases.compute_seconds.tolist(),
         _rows(*phases.watts),
         start.tolist(),
         strict=True,
@@ -203,12 +206,15 @@ def _rows(*columns: Any) -> Iterator[tuple[Any, ...]]:
 
 def landings(flown: Sequence[Flight]) -> Landings:
     """Results of these flights, as arrays in their order."""
-    rows = [(f.client, f.outcome, f.phase, f.sent, f.ended, f.slow, *f.seconds, *f.carried, *f.watts) for f in flown]
-    columns = np.array(rows, np.float64).reshape(-1, 14).T.copy()
-    client, outcome, phase, sent, ended, slow, fetching, computing, sending, *numbers = columns
+    rows = [
+        (f.client, f.outcome, f.phase, f.sent, f.ended, f.slow, f.whole, *f.seconds, *f.carried, *f.watts)
+        for f in flown
+    ]
+    columns = np.array(rows, np.float64).reshape(-1, 15).T.copy()
+    client, outcome, phase, sent, ended, slow, whole, fetching, computing, sending, *numbers = columns
     down, up = ((bits // 8.0).astype(np.int64) for bits in numbers[:2])
     outcomes = outcome.astype(np.int8)
     phases = np.where((outcomes == FINISHED) | (outcomes == REJECTED), AT_END, phase.astype(np.int8))
     joules = joules_of((fetching, computing, sending), numbers[2:])
     clients = client.astype(np.int64)
-    return Landings(clients, outcomes, phases, sent, ended, fetching, computing, sending, down, up, joules, slow)
+    return Landings(clients, outcomes, phases, sent, ended, fetching, computing, sending, down, up, joules, slow, whole)

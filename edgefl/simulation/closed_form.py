@@ -123,7 +123,10 @@ class Ends:
 
 @dataclass(frozen=True)
 class Landings:
-    """Results of flights, `[flights]`: outcome, phase, seconds of each phase, bytes carried, joules of each phase."""
+    """Results of flights, `[flights]`: outcome, phase, seconds of each phase, bytes carried, joules of each phase.
+
+    Computing that isn't cut short takes ``whole_compute_seconds``.
+    """
 
     client: Integers
     outcome: Integers
@@ -137,6 +140,7 @@ class Landings:
     carried_upload_bytes: Integers
     joules: tuple[Floats, Floats, Floats]
     slow: Floats
+    whole_compute_seconds: Floats
 
     @property
     def energy_joules(self) -> Floats:
@@ -214,8 +218,9 @@ def land_flights(flights: Flights, deadline: float = inf, wanted: int | None = N
     down_bytes, up_bytes = ((bits // 8).astype(np.int64) for bits in moved)
     joules, slow = joules_of(spent, flights.phases.watts), flights.failures.slow
     return Landings(
-        flights.client, outcome, phase, began, ended, fetching, computing, sending, down_bytes, up_bytes, joules, slow
-    )
+        flights.client, outcome, phase, began, ended, fetching, computing, sending, down_bytes, up_bytes, joules, slow,
+        flights.phases.compute_seconds,
+    )  # fmt: skip
 
 
 def _empty_times(

@@ -113,6 +113,7 @@ def dispatch_one(run: SimulationRun, client: Integers, dispatch: Dispatch, until
         rates=phases.rates,
         bits=phases.bits,
         slow=slow,
+        whole=float(busy),
         watts=phases.watts,
         sent=at,
     )

@@ -15,16 +15,16 @@ from edgefl.arrays import AnyArray, Floats, Integers
 from edgefl.cost.client_cost import ComputeCost, compute_cost
 from edgefl.planning.client_evaluation import Scoring
 from edgefl.planning.eligibility import Verdict
-from edgefl.planning.planner import PLANNED, Plan
+from edgefl.planning.planner import Plan
 from edgefl.planning.setup import Setup
 from edgefl.records import clients as written
 from edgefl.records.clients import UNMEASURED, MeasuredRecord, ScoredClient
 from edgefl.records.eligibility import VerdictRecord as VerdictRecord
 from edgefl.records.record import UNSET, Maybe, copy_fields, types_of
-from edgefl.records.rounds import SUMMED, RoundSums, ServerWorkRecord
+from edgefl.records.rounds import PLANNED, SUMMED, RoundSums, ServerWorkRecord
 from edgefl.records.writing import RecordTemplate, inner, texts
 from edgefl.simulation.attackers import attack_column
-from edgefl.simulation.closed_form import OUTCOMES, PHASES, Landings
+from edgefl.simulation.closed_form import AT_COMPUTE, OUTCOMES, PHASES, Landings
 from edgefl.simulation.learning import Arrival
 from edgefl.simulation.roster import CHUNK, Roster
 from edgefl.work import Description, Source, Work
@@ -119,8 +119,8 @@ class ClientLines:
         self.setup = setup
         self._texts: dict[int, tuple[Plan, bytes]] = {}
         own = [
-            "round", "base_round", "outcome", "phase", "staleness", "weight_factor", *OF_LANDINGS, "loss",
-            *attack_column(setup, np.empty(0, np.int64)), *self._rates([], []),
+            "round", "base_round", "outcome", "phase", "staleness", "weight_factor", *OF_LANDINGS, "executed_flops",
+            "loss", *attack_column(setup, np.empty(0, np.int64)), *self._rates([], []),
             *(name for each in setup.fleet.columns for name in each.flight_fields),
         ]  # fmt: skip
         self._columns = RecordTemplate(written.FlightRecord, own, [written.TrainingRecord, written.Planned])
@@ -138,6 +138,7 @@ class ClientLines:
             "staleness": texts(staleness),
             "weight_factor": texts(weight_factors),
             **{name: texts(getattr(landings, of)) for name, of in OF_LANDINGS.items()},
+            "executed_flops": [b"%d" % flops for flops in executed_flops(self.setup, landings, plans)],
             "loss": [b"null" if of is None or of.loss is None else orjson.dumps(of.loss) for of in updates],
             **attack_column(self.setup, landings.client),
             **self._rates(plans, base_rounds),
@@ -205,11 +206,22 @@ def fleet_columns(setup: Setup, landings: Landings) -> Iterator[tuple[str, AnyAr
         yield from each.flight_columns(landings.client, landings.joules).items()
 
 
+def executed_flops(setup: Setup, landings: Landings, plans: Sequence[Plan]) -> list[int]:
+    """FLOPs that each of these flights executed."""
+    throttling = setup.fleet.throttling
+    columns = landings.phase, landings.compute_seconds, landings.whole_compute_seconds
+    return [
+        plan.flops if phase > AT_COMPUTE else plan.executed_flops(seconds, whole, throttling=throttling)
+        for plan, phase, seconds, whole in zip(plans, *(column.tolist() for column in columns), strict=True)
+    ]
+
+
 def sums(setup: Setup, landings: Landings, plans: Sequence[Plan]) -> dict[str, float]:
     """Sums of the clients' records over these landings, by field."""
     own = [name for name in SUMMED if name in OF_LANDINGS]
     totals: dict[str, float] = {name: getattr(landings, name).sum().item() for name in own}
     totals |= {n: values.sum().item() for n, values in fleet_columns(setup, landings) if n in types_of(RoundSums)}
+    totals["executed_flops"] = sum(executed_flops(setup, landings, plans))
     planned = [plan.sums for plan in plans]
     # FLOPs of a large cohort may exceed 63 bits
     large = any(max(numbers) > 2**62 // max(len(planned), 1) for numbers in set(planned))

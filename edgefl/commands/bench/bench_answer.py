@@ -182,7 +182,7 @@ def _row(
         half_width=scores.half_width,
         diverged=sum(run is not None and run.score is None for run in runs),
         peak_memory_bytes=max((row.peak_memory_bytes for facts in there for row in facts.costs), default=None),
-        bytes=_over(there, lambda facts: float(facts.totals.download_bytes + facts.totals.upload_bytes)),
+        bytes=_over(there, lambda facts: float(facts.totals.carried_bytes)),
         virtual_seconds=_over(there, lambda facts: facts.virtual_seconds),
         energy_joules=_over(there, lambda facts: facts.totals.energy_joules),
         worst_decile=worst,

@@ -36,8 +36,8 @@ COSTS: dict[str, Callable[[Facts], float]] = {
     "took_part_share": lambda facts: share(facts.everyone.took_part, facts.everyone.clients),
     "updates": lambda facts: facts.totals.finished,
     "peak_memory_bytes": lambda facts: max((peak_of(facts, kind) for kind in facts.kinds), default=0),
-    "bytes": lambda facts: facts.totals.download_bytes + facts.totals.upload_bytes,
-    "flops": lambda facts: facts.totals.forward_flops + facts.totals.backward_flops,
+    "bytes": lambda facts: facts.totals.carried_bytes,
+    "flops": lambda facts: facts.totals.executed_flops,
     "virtual_seconds": lambda facts: facts.virtual_seconds,
     "energy_joules": lambda facts: facts.totals.energy_joules,
 }
@@ -223,7 +223,7 @@ def _orderings(
 
 
 AXES = ("virtual_seconds", "bytes", "energy_joules")
-"""What runs are held equal in: the virtual clock, bytes moved by all clients, and energy of all clients."""
+"""What runs are held equal in: the virtual clock, bytes that all clients' links carried, and energy of all clients."""
 ROUNDING = 1e-9
 """Sums of equal costs in another order differ by this share at most (see ``verify.conservation.CLOSE``)."""
 
@@ -260,7 +260,7 @@ def curve_of(run: Run) -> Curve:
         dict(zip(AXES, amounts, strict=True))
         for amounts in zip(
             (r.finished_virtual_seconds for r in rounds),
-            accumulate(float(r.download_bytes + r.upload_bytes) for r in rounds),
+            accumulate(float(r.carried_bytes) for r in rounds),
             accumulate(r.energy_joules for r in rounds),
             strict=True,
         )

@@ -283,6 +283,7 @@ def _landings(flights: Flights, rows: Sequence[EmulatedRound]) -> Landings:
         np.array([row.upload_bytes for row in rows], np.int64),
         joules_of(seconds, flights.phases.watts),
         flights.failures.slow,
+        flights.phases.compute_seconds,
     )
 
 

@@ -98,7 +98,8 @@ COUNTED = ("selected", "unavailable", "finished", "late", "failed")
 RULES = {
     "bytes": "0 <= lost <= carried <= serialised bytes, each way",
     "delivered": "carried minus lost bytes are all or none; a finished or rejected flight delivered all",
-    "phases": "nothing happens after the phase in which a flight ended, and the phases add up",
+    "phases": "nothing happens after the phase in which a flight ended, its FLOPs were executed if that is the upload, "
+    "and the phases add up",
     "clock": "a flight ends when its seconds have passed, within its rounds",
     "one flight": "no client is in two flights at once",
     "deadline": "no flight is longer than the deadline",
@@ -197,9 +198,11 @@ def _phases(record: CheckedFlight) -> Values | None:
     ends = PHASES.index(phase) if phase in PHASES else -1
     later = any(s != 0 for s in seconds[max(ends, 0) :]) or (ends < 3 and record.carried_upload_bytes != 0)
     whole = ends >= 0 and (phase is None) == (record.outcome in ARRIVED)
+    flops = record.forward_flops + record.backward_flops
+    whole = whole and flops * (ends > 2) <= record.executed_flops <= flops * (ends >= 2)
     if whole and not later and min(seconds) >= 0 and is_close(fsum(seconds), record.virtual_seconds):
         return None
-    return _values(record, "outcome", "phase", *SECONDS, "virtual_seconds", "carried_upload_bytes")
+    return _values(record, "outcome", "phase", *SECONDS, "virtual_seconds", "carried_upload_bytes", "executed_flops")
 
 
 # --- all of a run ----------------------------------------------------------------------------------------------------

@@ -41,10 +41,8 @@ _COSTS: tuple[tuple[str, str, str, Callable[[RunSummary], float | None]], ...] =
      lambda facts: share(facts.everyone.took_part_samples, facts.everyone.samples)),
     ("largest peak memory, of clients too that don't fit", "peak_memory_bytes", "bytes",
      lambda facts: max((peak_of(facts, kind) for kind in facts.kinds), default=None)),
-    ("traffic, all rounds", "traffic_bytes", "bytes",
-     lambda facts: facts.totals.download_bytes + facts.totals.upload_bytes),
-    ("computation, all rounds", "flops", "flops",
-     lambda facts: facts.totals.forward_flops + facts.totals.backward_flops),
+    ("traffic, all rounds", "traffic_bytes", "bytes", lambda facts: facts.totals.carried_bytes),
+    ("computation, all rounds", "flops", "flops", lambda facts: facts.totals.executed_flops),
     ("virtual time", "virtual_seconds", "seconds", lambda facts: facts.virtual_seconds),
     ("energy, all rounds", "energy_joules", "joules", lambda facts: facts.totals.energy_joules),
 )  # fmt: skip

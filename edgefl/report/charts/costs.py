@@ -90,7 +90,7 @@ def costs(records: Records) -> Chart | None:
     wanted: tuple[tuple[str, str, str, str, Any, Any, Any], ...] = (
         ("peak memory", "peak_memory_bytes", "bytes", "measured", lambda f: f.peak_memory_bytes,
          lambda f: f.measured_peak_memory_bytes, max),
-        ("computation", "flops", "flops", "measured", lambda f: f.flops, lambda f: f.measured_flops, None),
+        ("computation", "flops", "flops", "measured", lambda f: f.predicted_flops, lambda f: f.measured_flops, None),
         ("traffic", "traffic_bytes", "bytes", "in the run",
          lambda f: f.serialised_download_bytes + f.serialised_upload_bytes,
          lambda f: f.carried_download_bytes + f.carried_upload_bytes, None),

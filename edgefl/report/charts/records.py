@@ -23,8 +23,6 @@ class ShownFlight(FlightCourse, FlightFacts):
     memory_bytes: MemoryParts
     serialised_download_bytes: int
     serialised_upload_bytes: int
-    carried_download_bytes: int
-    carried_upload_bytes: int
 
     def seconds(self, phase: str) -> float:
         """Time of ``download``, ``compute`` or ``upload``."""
@@ -64,7 +62,7 @@ class Curves:
         return {
             "rounds": [r.round for r in self.rounds],
             "seconds": [r.finished_virtual_seconds for r in self.rounds],
-            "bytes": list(accumulate(r.download_bytes + r.upload_bytes for r in self.rounds)),
+            "bytes": list(accumulate(r.carried_bytes for r in self.rounds)),
             "joules": list(accumulate(r.energy_joules for r in self.rounds)),
         }
 

@@ -114,8 +114,8 @@ def _of_a_round(facts: RunSummary, kind: str, cost: Callable[[CostRow], float | 
 
 def _traffic(facts: RunSummary, kind: str) -> float | None:
     if not kind:
-        return float(facts.totals.download_bytes + facts.totals.upload_bytes)
-    return _of_a_round(facts, kind, lambda row: (row.download_bytes or 0.0) + (row.upload_bytes or 0.0))
+        return float(facts.totals.carried_bytes)
+    return _of_a_round(facts, kind, lambda row: (row.carried_download_bytes or 0.0) + (row.carried_upload_bytes or 0.0))
 
 
 def _time(facts: RunSummary, kind: str) -> float | None:
