@@ -55,13 +55,14 @@ def test_facts_agree_with_the_records(layerwise_run: Any) -> None:
     rounds, clients = layerwise_run.records("rounds"), layerwise_run.records("clients")
     assert facts["rounds"] == len(rounds) == 4 and facts["outcomes"] == {"completed": 4}
     assert facts["virtual_seconds"] == pytest.approx(layerwise_run.result["virtual_seconds"])
-    for name in ("download_bytes", "upload_bytes", "forward_flops", "energy_joules", "finished"):
+    for name in ("carried_download_bytes", "carried_upload_bytes", "executed_flops", "energy_joules", "finished"):
         assert facts["totals"][name] == pytest.approx(layerwise_run.result["totals"][name])
     assert sum(row["client_rounds"] for row in facts["costs"]) == len(clients)
     for row in facts["costs"]:
         mine = [c for c in clients if (c["stage"], c["kind"]) == (row["stage"], row["kind"])]
         assert row["peak_memory_bytes"] == max(c["peak_memory_bytes"] for c in mine)
-        assert row["download_bytes"] == pytest.approx(sum(c["download_bytes"] for c in mine) / len(mine))
+        moved = sum(c["carried_download_bytes"] for c in mine) / len(mine)
+        assert row["carried_download_bytes"] == pytest.approx(moved)
     assert facts["everyone"]["clients"] == 7 and facts["everyone"]["took_part"] == len({c["client"] for c in clients})
     assert facts["metrics"] == layerwise_run.result["metrics"] and facts["metrics_split"] == "test"
     json.dumps(summary(layerwise_run).to_data())

@@ -119,7 +119,7 @@ def test_a_metric_stands_over_the_rounds_seconds_bytes_and_joules_until_then(eva
     last, result = image[-1], run.result
     assert last["virtual_seconds"] == pytest.approx(result["virtual_seconds"])
     totals = result["totals"]
-    assert last["traffic_bytes"] == totals["download_bytes"] + totals["upload_bytes"]
+    assert last["traffic_bytes"] == totals["carried_download_bytes"] + totals["carried_upload_bytes"]
     assert last["energy_joules"] == pytest.approx(totals["energy_joules"])
     assert [row["split"] for row in image] == ["evaluation", "final"]
     assert len(chart.panels) == 4

@@ -167,7 +167,7 @@ def test_costs_until_the_target_are_those_of_the_rounds(done: tuple[BenchAnswer,
             moved, reached = 0, None
             for line in (folder / str(run) / "rounds.jsonl").read_text().splitlines():
                 record = json.loads(line)
-                moved += record["download_bytes"] + record["upload_bytes"]
+                moved += record["carried_download_bytes"] + record["carried_upload_bytes"]
                 if reached is None and record["metrics"].get("image", {}).get("accuracy", -1) >= 0.01:
                     reached = moved
             assert cost.bytes[seed] == reached

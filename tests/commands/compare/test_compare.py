@@ -153,7 +153,7 @@ def test_means_are_those_of_the_runs(comparison: Any, compared: ComparedRuns) ->
             ("text.accuracy", lambda run: run.result["metrics"]["text"]["accuracy"]),
             ("virtual_seconds", lambda run: run.result["virtual_seconds"]),
             ("energy_joules", lambda run: run.result["totals"]["energy_joules"]),
-            ("bytes", lambda run: sum(run.result["totals"][f"{way}_bytes"] for way in ("download", "upload"))),
+            ("bytes", lambda run: sum(run.result["totals"][f"carried_{way}_bytes"] for way in ("download", "upload"))),
         ):
             values = [value(run) for run in runs]
             figure = row["figures"][name]
@@ -230,12 +230,13 @@ def test_values_of_two_splits_are_not_compared() -> None:
 
 def test_at_equal_bytes_the_records_say_what_each_run_had(comparison: Any, compared: ComparedRuns) -> None:
     part = next(part for part in compared["equal"] if part["axis"] == "bytes")
-    totals = [run.rounds[["download_bytes", "upload_bytes"]].to_numpy().sum() for run in comparison.runs.values()]
+    ways = ["carried_download_bytes", "carried_upload_bytes"]
+    totals = [run.rounds[ways].to_numpy().sum() for run in comparison.runs.values()]
     assert part["budget"] == min(totals) and part["split"] == "validation"
     for row in part["rows"]:
         runs = [run for run in comparison.runs.values() if run.scenario["schedule"]["name"] == row["label"]]
         for run, round, value in zip(runs, row["rounds"], row["figures"]["text.accuracy"]["values"], strict=True):
-            spent = run.rounds[["download_bytes", "upload_bytes"]].sum(axis=1).cumsum()
+            spent = run.rounds[ways].sum(axis=1).cumsum()
             last = run.rounds[(spent <= part["budget"]) & (run.rounds["round"] < 3)].iloc[-1]
             assert (round, value) == (last["round"], last["metrics.text.accuracy"])
 

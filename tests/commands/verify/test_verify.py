@@ -60,7 +60,8 @@ def flight(round: int, client: int, began: float, outcome: str, phase: str | Non
         "energy_joules": joules, "carried_download_bytes": moved[0], "carried_upload_bytes": moved[1],
         "lost_download_bytes": 0 if place > 1 else moved[0], "lost_upload_bytes": 0 if place > 3 else moved[1],
         "download_bytes": BYTES - 500, "upload_bytes": BYTES - 500, "serialised_download_bytes": BYTES,
-        "serialised_upload_bytes": BYTES, "forward_flops": FLOPS, "backward_flops": 2 * FLOPS, "loss": None,
+        "serialised_upload_bytes": BYTES, "forward_flops": FLOPS, "backward_flops": 2 * FLOPS,
+        "executed_flops": int(3 * FLOPS * done[1]), "loss": None,
     }  # fmt: skip
 
 
@@ -158,8 +159,8 @@ def test_a_valid_run_keeps_every_rule(tmp_path: Path):
     assert {name: check["broken"] for name, check in found.items()} == dict.fromkeys((*RULES, *FILE_RULES), 0)
     seen = {name: check["records"] for name, check in found.items()}
     of_flights = ("bytes", "delivered", "phases", "clock", "one flight", "deadline", "energy", "refused")
-    # of the line: each way in each round; totals: eleven sums, six counts and times, and the end
-    others = {"verdicts": 10, "memory": 10, "rounds": 3, "counts": 3, "round sums": 3, "server link": 6, "totals": 18}
+    # of the line: each way in each round; totals: twelve sums, six counts and times, and the end
+    others = {"verdicts": 10, "memory": 10, "rounds": 3, "counts": 3, "round sums": 3, "server link": 6, "totals": 19}
     others |= {"rejected": 3, "diverged": 3, "scored": 1, "files": 1, "weights": 1}
     others |= {"relays": 0}
     assert seen == {**dict.fromkeys(of_flights, 12), **others}
@@ -197,6 +198,9 @@ CHANGES = [
     ("phases", put("clients", 4, "phase", "upload"), "clients.jsonl:5"),
     ("phases", put("clients", 4, "phase", "landing"), "clients.jsonl:5"),
     ("phases", put("clients", 0, "upload_seconds", 3.0), "clients.jsonl:1"),
+    ("phases", add("clients", 4, "executed_flops", -1), "clients.jsonl:5"),
+    ("phases", put("clients", 0, "executed_flops", 3 * FLOPS + 1), "clients.jsonl:1"),
+    ("phases", put("clients", 3, "executed_flops", 1), "clients.jsonl:4"),
     ("clock", add("clients", 4, "ended_virtual_seconds", -1e-3), "clients.jsonl:5"),
     ("clock", add("clients", 4, "dispatched_virtual_seconds", -200.0), "clients.jsonl:5"),
     ("clock", put("clients", 4, "base_round", 3), "clients.jsonl:5"),
@@ -299,7 +303,7 @@ def test_a_valid_run_behind_relays_keeps_every_rule(tmp_path: Path):
     found = checks(written(tmp_path / "run", behind_relays(), BEHIND))
     assert not [check for check in found.values() if check["broken"]]
     assert (found["relays"]["records"], found["relays"]["note"]) == (3, None)
-    assert found["totals"]["records"] == 22
+    assert found["totals"]["records"] == 23
 
 
 @pytest.mark.parametrize("change", RELAY_CHANGES, ids=range(len(RELAY_CHANGES)))

@@ -35,6 +35,7 @@ SUMMED = (
     "serialised_upload_bytes",
     "forward_flops",
     "backward_flops",
+    "executed_flops",
     "energy_joules",
 )
 
