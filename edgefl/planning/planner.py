@@ -11,15 +11,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-import numpy as np
-
 from edgefl.cost.client_cost import ComputeCost, Traffic, compute_cost, traffic
 from edgefl.cost.predict import Predictor, passes_key, work_key
 from edgefl.cost.price import price_rounds
 from edgefl.cost.traced_ahead import PriceRequest, ShapeSource
 from edgefl.devices import Device, Link
 from edgefl.devices.budgets import amounts
-from edgefl.devices.profile import throttled_seconds
 from edgefl.planning.payload_options import with_codecs
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import activations_address, travelling
@@ -86,15 +83,19 @@ class Plan(PlacedDemand):
         """FLOPs of the whole work."""
         return self.compute.forward_flops + self.compute.backward_flops
 
+    @cached_property
+    def loading_share(self) -> float:
+        """Share of the time of loading and computing in which the model is loaded, before any FLOP."""
+        cool, _ = self.compute.cool(self.device)
+        return self.compute.load_seconds(self.device) / cool if cool else 1.0
+
     def executed_flops(self, seconds: float, whole: float, *, throttling: bool) -> int:
-        """FLOPs after ``seconds`` of the ``whole`` time of loading the model and then computing."""
-        device, times = self.device, np.array([seconds, whole])
-        if throttling:  # what the times would be without it
-            times = throttled_seconds(times, device.throttle_after_seconds, 1 / device.throttled_share)
-        (done, of), (cool, _) = times.tolist(), self.compute.cool(device)
-        loading = self.compute.load_seconds(device) / cool if cool else 1.0
-        share = (done / of - loading) / (1 - loading) if of and loading < 1 else 0.0
-        return int(self.flops * min(max(share, 0.0), 1.0))
+        """FLOPs after ``seconds`` of loading and computing, all of which takes ``whole`` seconds."""
+        if throttling:  # what the times would be without it: the inverse of ``throttled_seconds``
+            after, share = self.device.throttle_after_seconds, self.device.throttled_share
+            seconds, whole = (min(t, after) + max(t - after, 0.0) * share for t in (seconds, whole))
+        loaded = whole * self.loading_share
+        return int(self.flops * min(max((seconds - loaded) / (whole - loaded), 0.0), 1.0)) if whole > loaded else 0
 
     @property
     def start(self) -> Start:

@@ -118,7 +118,7 @@ def besides(records: Records) -> list[str]:
     facts, totals = records.facts, records.facts.totals
     if not facts.rounds:
         return []
-    told = [f"{totals.finished:,} updates arrived, {totals.late:,} of them late; {totals.failed:,} failed."]
+    told = [f"{totals.finished:,} updates arrived; {totals.late:,} clients were late, {totals.failed:,} failed."]
     error = max((row.memory_error for row in facts.costs if row.memory_error is not None), key=abs, default=None)
     if error is not None:
         within = f"within {abs(error) * 100:.2g} %" if abs(error) >= 5e-4 else "as predicted"

@@ -163,14 +163,19 @@ def test_costs_until_the_target_are_those_of_the_rounds(done: tuple[BenchAnswer,
         [row] = [
             r for fleet in answer.fleets if fleet.fleet == cost.fleet for r in fleet.rows if r.variant == cost.variant
         ]
+        totals = []
         for seed, run in enumerate(row.runs):
+            flights = [json.loads(line) for line in (folder / str(run) / "clients.jsonl").read_text().splitlines()]
             moved, reached = 0, None
             for line in (folder / str(run) / "rounds.jsonl").read_text().splitlines():
                 record = json.loads(line)
-                moved += record["carried_download_bytes"] + record["carried_upload_bytes"]
+                mine = [flight for flight in flights if flight["round"] == record["round"]]
+                moved += sum(flight["carried_download_bytes"] + flight["carried_upload_bytes"] for flight in mine)
                 if reached is None and record["metrics"].get("image", {}).get("accuracy", -1) >= 0.01:
                     reached = moved
             assert cost.bytes[seed] == reached
+            totals.append(moved)
+        assert row.bytes == pytest.approx(fmean(totals))
         assert cost.reached == sum(each is not None for each in cost.bytes)
 
 
