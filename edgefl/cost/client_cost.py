@@ -135,8 +135,11 @@ def compute_cost(work: Description, source: Source, trace: StepTrace, without: s
 
 
 def _convention_macs(step: StepCost, trained: Container[str]) -> float:
-    """Forward MACs of all parts, and backward twice as many of those that train, or what their gradients take."""
-    backward = sum(step.gradient_macs.get(part, 2 * macs) for part, macs in step.macs.items() if part in trained)
+    """Forward MACs of all parts, and backward twice as many of those that train, or what their gradients take.
+
+    The rest of a tower or of a model, which has no parameters, has the backward MACs that gradients take.
+    """
+    backward = sum(step.gradient_macs.get(part, 2 * macs if part in trained else 0) for part, macs in step.macs.items())
     return float(sum(step.macs.values()) + backward)
 
 

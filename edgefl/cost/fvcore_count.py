@@ -24,7 +24,7 @@ from edgefl.models.model import ModelDescription, TowerDescription
 from edgefl.models.tower import without_dynamo
 from edgefl.work import Meter, TensorSpec
 from edgefl.work.description import DTYPES
-from edgefl.work.meter.meter import parts
+from edgefl.work.meter.meter import REST, parts
 
 AGREEMENT = 0.005
 """Largest relative difference at which the two counts agree.
@@ -39,25 +39,33 @@ class TwoCounts:
     """Forward MACs of one batch by part of the model, from the meter and from fvcore.
 
     ``operators`` are fvcore's MACs by part and operator.  ``unknown`` are the numbers of calls of matmul-class
-    operators that fvcore has no formula for; it counts them as 0.
+    operators that fvcore has no formula for; it counts them as 0.  ``total`` is fvcore's own, of the whole pass.
     """
 
     meter: Mapping[str, int]
     fvcore: Mapping[str, int]
     operators: Mapping[str, Mapping[str, int]]
     unknown: Mapping[str, int]
+    total: int
 
     @property
     def error(self) -> float:
-        """Relative difference of the totals: (fvcore - meter) / meter, or 0 if the meter counted none."""
+        """Relative difference of the totals: (fvcore - meter) / meter, or 0 if both counted none."""
         ours = sum(self.meter.values())
-        return (sum(self.fvcore.values()) - ours) / ours if ours else 0.0
+        return (self.total - ours) / (ours or self.total or 1)
 
     def differing(self) -> list[str]:
-        """A line for each part where the counts disagree, with fvcore's operators, and for each unknown operator."""
+        """A line for each part where the counts disagree, with fvcore's operators, and for each unknown operator.
+
+        What no part of a tower claims is compared as a whole: fvcore gives a tower's functions to no module.
+        """
         lines = []
-        for part in dict.fromkeys((*self.meter, *self.fvcore)):
-            ours, theirs = self.meter.get(part, 0), self.fvcore.get(part, 0)
+        names = dict.fromkeys(name if "." in name else REST for name in (*self.meter, *self.fvcore))
+        for part in names:
+            ours, theirs = (
+                sum(macs for name, macs in counts.items() if name == part or (part == REST and "." not in name))
+                for counts in (self.meter, self.fvcore)
+            )
             if abs(theirs - ours) > AGREEMENT * max(ours, theirs):
                 counted = ", ".join(f"{name} {macs}" for name, macs in self.operators.get(part, {}).items())
                 lines.append(f"{part}: meter {ours}, fvcore {theirs} ({counted or 'nothing'})")
@@ -65,7 +73,7 @@ class TwoCounts:
 
 
 class _Forward(nn.Module):
-    """A client model's forward pass on a batch: class scores of a pattern, or an embedding of each modality."""
+    """A client model's forward pass on a batch: scores of a pattern's classes or next tokens, or embeddings."""
 
     def __init__(self, model: nn.Module, pattern: str, task: str):
         super().__init__()
@@ -76,14 +84,17 @@ class _Forward(nn.Module):
         batch = dict(zip(modalities, values, strict=True))
         if self.task == "classify":
             return (model.classify(self.pattern, batch),)
+        if self.task == "next-token":
+            return (model.next_tokens(self.pattern, values[0]),)
         return tuple(model.embed(m, batch[m]) for m in modalities)
 
 
 def count_twice(description: ModelDescription, pattern: str, task: str, spec: Mapping[str, TensorSpec]) -> TwoCounts:
     """Count one forward pass of the described model by the meter and by fvcore.
 
-    ``task`` is "classify" or "retrieve"; ``spec`` has the shapes of a batch by modality.  torch.jit can't trace on the
-    meta device, so the forward pass is really computed, with zeros as weights and samples.  Use a batch of one sample.
+    ``task`` is "classify", "next-token" or "retrieve"; ``spec`` has the shapes of a batch by modality.  torch.jit can't
+    trace on the meta device, so the forward pass is really computed, with zeros as weights and samples.  Use a batch of
+    one sample.
     """
     # torch.jit can't trace activation checkpointing, which a forward pass doesn't need
     towers: dict[str, TowerDescription] = {
@@ -98,24 +109,24 @@ def count_twice(description: ModelDescription, pattern: str, task: str, spec: Ma
         meter = Meter()
         with meter.watching(module.model), meter.step(0, pattern):
             module(*values)
-        fvcore_macs, unknown = _fvcore(module, values)
-    names = dict.fromkeys(name for name, _ in parts(module.model))
+        fvcore_macs, unknown, total = _fvcore(module, values)
+    names = [*dict.fromkeys(name for name, _ in parts(module.model)), *(n for n, _ in module.model.named_children())]
     by_part: dict[str, Counter[str]] = {}
     for scope, operators in fvcore_macs.items():
         inside = scope.removeprefix("model.")
-        part = next((n for n in names if inside == n or inside.startswith(f"{n}.")), None)
-        if part is not None:
-            by_part.setdefault(part, Counter()).update(operators)
+        part = next((n for n in names if inside == n or inside.startswith(f"{n}.")), REST)
+        by_part.setdefault(part, Counter()).update(operators)
     return TwoCounts(
-        {n: m for n, m in meter.steps[0, pattern].macs.items() if m},
-        {n: total for n in names if (total := sum(by_part.get(n, Counter()).values()))},
+        dict(meter.steps[0, pattern].macs),
+        {n: macs for n, counts in by_part.items() if (macs := int(sum(counts.values())))},
         {n: {o: m for o, m in c.items() if m} for n, c in by_part.items()},
         unknown,
+        total,
     )
 
 
-def _fvcore(module: nn.Module, values: tuple[Tensor, ...]) -> tuple[dict[str, Counter[str]], dict[str, int]]:
-    """fvcore's MACs by module and operator, and the calls by operator that it couldn't count.
+def _fvcore(module: nn.Module, values: tuple[Tensor, ...]) -> tuple[dict[str, Counter[str]], dict[str, int], int]:
+    """fvcore's MACs by module and operator, the calls by operator that it couldn't count, and its total.
 
     A module's MACs exclude those of its submodules.
     """
@@ -125,7 +136,7 @@ def _fvcore(module: nn.Module, values: tuple[Tensor, ...]) -> tuple[dict[str, Co
         return _analyse(module, values)
 
 
-def _analyse(module: nn.Module, values: tuple[Tensor, ...]) -> tuple[dict[str, Counter[str]], dict[str, int]]:
+def _analyse(module: nn.Module, values: tuple[Tensor, ...]) -> tuple[dict[str, Counter[str]], dict[str, int], int]:
     from fvcore.nn import FlopCountAnalysis
 
     analysis = FlopCountAnalysis(module, values)
@@ -143,7 +154,7 @@ def _analyse(module: nn.Module, values: tuple[Tensor, ...]) -> tuple[dict[str, C
         for name, calls in analysis.unsupported_ops().items()
         if _is_matmul_class(name.removeprefix("aten::"))
     }
-    return {name: _without_children(name, totals) for name in totals}, unknown
+    return {name: _without_children(name, totals) for name in totals}, unknown, int(analysis.total())
 
 
 def _without_children(name: str, totals: Mapping[str, Counter[str]]) -> Counter[str]:
@@ -185,8 +196,20 @@ def _recurrent_macs(inputs: list[Any], outputs: list[Any]) -> int:
     return prod(_shape(inputs[0])[:2]) * sum(map(prod, matrices))
 
 
+def _bilinear_macs(inputs: list[Any], outputs: list[Any]) -> int:
+    """MACs of ``x^T W y`` for each sample and output: of x and W, ``[out, in, in]``, and of what that gives and y."""
+    out, first, second = _shape(inputs[2])
+    return prod(_shape(inputs[0])[:-1]) * out * (first * second + second)
+
+
 HANDLERS: dict[str, Callable[[list[Any], list[Any]], int]] = {
     "aten::scaled_dot_product_attention": _attention_macs,
+    "aten::bilinear": _bilinear_macs,
     "aten::gru": _recurrent_macs,
     "aten::lstm": _recurrent_macs,
+    # fvcore's own fails where an operand is a vector
+    **dict.fromkeys(
+        ("aten::matmul", "aten::mv", "aten::dot"),
+        lambda inputs, outputs: prod(_shape(outputs[0])) * _shape(inputs[0])[-1],
+    ),
 }

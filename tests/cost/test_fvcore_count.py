@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from edgefl_toys import FACTS, described
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from edgefl import models
+import edgefl
+from edgefl import models, registry
 from edgefl.cost.fvcore_count import AGREEMENT, TwoCounts, count_twice
 from edgefl.models import ModelOptions
+from edgefl.registry.registered import PARTS
 from edgefl.work import TensorSpec
 
 PAIR = ("image", "text")
@@ -51,8 +56,67 @@ def test_pairs_gates_and_checkpointing_change_no_agreement() -> None:
     assert found.meter == found.fvcore and {p.partition(".")[0] for p in found.meter} == {"image", "text", "joint"}
 
 
+class Unclaimed(nn.Module):
+    """Products in ``forward`` and in a function that the model calls by itself."""
+
+    def __init__(self, channels: int, size: int):
+        super().__init__()
+        self.rows, self.width = nn.Linear(channels * size, 8), size
+        self.query = nn.Parameter(torch.ones(size))
+
+    def forward(self, image: Tensor) -> Tensor:
+        rows = self.rows(image.permute(0, 2, 1, 3).flatten(2))
+        return torch.einsum("bik,bjk->bij", rows, rows)
+
+    def pool_tokens(self, tokens: Tensor) -> Tensor:
+        return torch.einsum("bij,bi->bj", tokens, (tokens @ self.query).softmax(-1))
+
+
+@pytest.fixture
+def unclaimed() -> Iterator[None]:
+    edgefl.register("tower", "unclaimed")(Unclaimed)
+    yield
+    PARTS.clear()
+    registry.forget()
+
+
+def test_what_no_part_claims_belongs_to_the_tower(unclaimed: None) -> None:
+    size = FACTS["image"]["size"]
+    options = ModelOptions(image={"tower": "unclaimed"})  # type: ignore[arg-type]
+    model = models.describe(options, ("image",), "classify", FACTS)
+    found = count_twice(model, "image", "classify", spec(FACTS, 1))
+    assert found.meter["image"] == size * size * 8 + 2 * size * size
+    assert found.error == 0 and not found.differing() and not found.unknown
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        models.build(model)(torch.zeros(spec(FACTS, 1)["image"].shape))
+    vector = size * size  # torch's own counter has no formula for a product with a vector
+    assert sum(found.meter.values()) == counter.get_total_flops() // 2 + vector == found.total
+
+
+def test_what_no_part_claims_has_the_backward_macs_of_its_operands(unclaimed: None) -> None:
+    shapes = {"image": {**FACTS["image"], "classes": 12}}
+    data = {"source": "declared", "clients": {"image": 1}, "samples": 8, "shapes": shapes}
+    model = {"image": {"tower": "unclaimed"}}
+    row = edgefl.profile({"name": "x", "data": data, "model": model, "training": {"batch": 4}}).rows[0]
+    counts = count_twice(
+        models.describe(ModelOptions(image={"tower": "unclaimed"}), ("image",), "classify", shapes),  # type: ignore[arg-type]
+        "image", "classify", spec(FACTS, 1),
+    )  # fmt: skip
+    assert row.fvcore_macs_per_sample == 3 * counts.total  # every operand of the tower's products needs a gradient
+
+
+def test_scores_by_the_rows_of_an_embedding_are_counted() -> None:
+    config = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2}
+    options = ModelOptions(text={"tower": "hf-causal", "config": config, "tokens": 6})  # type: ignore[arg-type]
+    facts = {"text": {"vocabulary": 50, "tokens": 6, "classes": 2}}
+    model = models.describe(options, ("text",), "next-token", facts)
+    found = count_twice(model, "text", "next-token", {"text": TensorSpec((1, 6), "int64")})
+    assert found.meter["text"] == 6 * 16 * 50
+    assert found.error == 0 and not found.differing()
+
+
 def test_what_differs_is_named() -> None:
-    found = TwoCounts({"image.head": 100, "image.norm": 50}, {"image.head": 100}, {}, {"aten::my_bmm": 3})
+    found = TwoCounts({"image.head": 100, "image.norm": 50}, {"image.head": 100}, {}, {"aten::my_bmm": 3}, 100)
     assert found.error == pytest.approx(-1 / 3)
     assert found.differing() == [
         "image.norm: meter 50, fvcore 0 (nothing)",

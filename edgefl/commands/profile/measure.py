@@ -114,7 +114,7 @@ def count(
                 stage=offered.index,
                 part=offered.label or UNSET,
                 forward_macs=sum(counts.meter.values()),
-                fvcore_forward_macs=sum(counts.fvcore.values()),
+                fvcore_forward_macs=counts.total,
                 error=counts.error,
                 forward_macs_by_part=counts.meter,
                 fvcore_forward_macs_by_part=counts.fvcore,

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache, partial
+from inspect import getattr_static
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -31,6 +33,9 @@ from edgefl.work.meter.trace import FINISH, METERED, PARTS, START, LiveCall, Liv
 
 WITHOUT_GRADIENT = "without gradient"
 """Used in place of a model part for what a training step runs without gradient."""
+
+REST = "joint"
+"""The part that has what no tower claims."""
 
 aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
@@ -159,6 +164,8 @@ class Meter(_Mode):
         self._trains = False
         self._scope: list[str] = []
         self._partial: set[str] = set()
+        self._functions: dict[CodeType, list[str]] = {}
+        self._last = ""
         self._position, self._phase, self._backward_scope = (0, "", 0), "", ""
         self._seen: Counter[tuple[int, str]] = Counter()
         self.steps: dict[tuple[int, str], StepCost] = {}
@@ -256,6 +263,8 @@ class Meter(_Mode):
     def watching(self, model: nn.Module) -> Iterator[None]:
         """Attribute MACs to the parts of the model (``image.blocks.3``), and count its gradients, while inside.
 
+        What no part of a tower claims belongs to the tower (``image``), and what no tower claims to ``joint``, also
+        where a step calls a function of theirs.
         Call it when it is settled which parameters train: a part has ``gradient_macs`` if only some of its own do.
         """
         handles = [
@@ -270,7 +279,14 @@ class Meter(_Mode):
             handles.append(
                 module.register_forward_hook(lambda _, __, out, name=name: self._leave(name, out), always_call=True)
             )
-        self._partial = {name for name, flags in trains.items() if len(flags) == 2}
+        wholes = [(REST, model), *model.named_children()]
+        self._partial = {name for name, flags in trains.items() if len(flags) == 2} | {name for name, _ in wholes}
+        self._functions = {}
+        for name, module in wholes:
+            for code in _codes_of(type(module)):
+                self._functions.setdefault(code, []).append(name)
+            handles.append(module.register_forward_pre_hook(lambda _, __, name=name: self._scope.append(name)))
+            handles.append(module.register_forward_hook(lambda *_: self._pop_scope(), always_call=True))
         try:
             yield
         finally:
@@ -278,10 +294,27 @@ class Meter(_Mode):
                 handle.remove()
             self._scope.clear()
 
-    def _leave(self, name: str, out: Any) -> None:
+    def _owner(self) -> str | None:
+        """The running part of the model, or the tower or model one of whose functions was called by itself.
+
+        A function is known by its code: a wrapper around it would hold its arguments, which live no longer otherwise.
+        Of several towers with one code it is the last that ran.
+        """
+        if self._scope:
+            return self._scope[-1]
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code not in self._functions:
+            frame = frame.f_back
+        names = [] if frame is None else self._functions[frame.f_code]
+        return self._last if self._last in names else next(iter(names), None)
+
+    def _pop_scope(self) -> None:
         # a recomputation that stops early can leave parts that it hasn't entered
         if self._scope:
-            self._scope.pop()
+            self._last = self._scope.pop()
+
+    def _leave(self, name: str, out: Any) -> None:
+        self._pop_scope()
         if self.moments is not None and name not in self._scope[-1:]:  # the whole part has run
             for tensor in tree_leaves(out):
                 if isinstance(tensor, Tensor) and tensor.requires_grad:
@@ -376,15 +409,13 @@ class Meter(_Mode):
             self._step.backward_flops += flops
         else:
             self._step.forward_flops += flops
-            if self._scope:
-                macs = flops // 2
-                if packet is aten.native_layer_norm:
-                    macs = 5 * outs[0].numel()
+            macs = 5 * outs[0].numel() if packet is aten.native_layer_norm else flops // 2
+            if macs and (owner := self._owner()):
                 # a frozen copy's forward within a training step has no backward, even if the part trains
                 without_gradient = self._trains and not torch.is_grad_enabled()
-                self._step.macs[WITHOUT_GRADIENT if without_gradient else self._scope[-1]] += macs
-                if macs and self._trains and not without_gradient and self._scope[-1] in self._partial:
-                    self._step.gradient_macs[self._scope[-1]] += gradient_macs(packet, args, macs)
+                self._step.macs[WITHOUT_GRADIENT if without_gradient else owner] += macs
+                if self._trains and not without_gradient and owner in self._partial:
+                    self._step.gradient_macs[owner] += gradient_macs(packet, args, macs)
         if packet in GATHERS:
             touched = 2 * sum(t.numel() * t.element_size() for t in outs)
         else:
@@ -407,6 +438,13 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
             yield value
         elif isinstance(value, list | tuple):
             yield from _tensors(value)
+
+
+def _codes_of(cls: type[nn.Module]) -> Iterator[CodeType]:
+    """The code of the functions that a class of modules has and torch's own class lacks."""
+    for name in dir(cls):
+        if not hasattr(nn.Module, name) and isinstance(function := getattr_static(cls, name), FunctionType):
+            yield function.__code__
 
 
 def parts(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
