@@ -12,6 +12,7 @@ from edgefl import models, registry
 from edgefl.errors import MethodError
 from edgefl.methods import Method
 from edgefl.methods.setting import tensors_of
+from edgefl.models import Frozen
 from edgefl.schedules import Schedule, Stage
 from edgefl.work import Work
 
@@ -86,12 +87,39 @@ def checked_rounds(method: Method, schedule: Schedule) -> Iterator[tuple[Stage, 
                     yield stage, kind, round, variant
 
 
+@lru_cache(64)
+def _shared_names(model: Frozen) -> list[list[str]]:
+    """The names of each parameter that a model has at several places, in order."""
+    by_tensor: dict[int, list[str]] = {}
+    module = models.blueprint(model.description)  # holds the tensors whose ids are the keys
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        by_tensor.setdefault(id(parameter), []).append(name)
+    return [names for names in by_tensor.values() if len(names) > 1]
+
+
+def _check_shared(work: Work, stage: Stage) -> None:
+    """Raise MethodError if a stage would train a shared parameter at one of its places and freeze it at another."""
+    if all(map(stage.is_active, work.trainable)):
+        return
+    for names in _shared_names(Frozen(work.model)):
+        there = [name for name in names if stage.is_attached(name)]
+        active = [name for name in there if stage.is_active(name)]
+        if names[0] in work.trainable and there and (there[0] != names[0] or 0 < len(active) < len(there)):
+            other = next((name for name in there if (name in active) != (names[0] in active)), there[0])
+            raise MethodError(
+                f"{names[0]} and {other} of {work.kind} clients are one parameter, which {stage} would train at one "
+                "place and freeze, or lack, at the other; allowed: a schedule that trains all its places together "
+                "(end-to-end), or parts of their own (copy.deepcopy)"
+            )
+
+
 def check_works(method: Method, schedule: Schedule) -> None:
     """Raise MethodError if the work of a client can't be split into the schedule's stages, or breaks a rule."""
     for stage, kind, round, variant in checked_rounds(method, schedule):
         full, again = (method.client_work(kind, round, variant) for _ in range(2))
         if full != again or dict(full.scalars) != dict(again.scalars):
             raise MethodError(f"two calls of work() give different works for {kind} clients, round {round} ({BLIND})")
+        _check_shared(full, stage)
         for rule, names, fault in broken_rules(stage.restrict_work(full), stage):
             if names:
                 told = fault.format(summarise_names(names))
