@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-KINDS = ("scenarios", "suites", "profiles", "traces", "tables", "runs")
+KINDS = ("scenarios", "suites", "profiles", "traces", "tables", "runs", "modules")
 """What is made hostile: one kind of input, each with a target of its own."""
 
 PIPE, LINK, FOLDER = "pipe", "link", "folder"
@@ -62,6 +62,8 @@ def commands(case: Case) -> list[str]:
         return ["edgefl devices show ./mine.yaml", "edgefl validate scenario.yaml"]
     if case.kind == "suites":
         return ["edgefl bench suite.yaml"]
+    if case.kind == "modules":
+        return [f"edgefl {word} scenario.yaml --plugin tower.py" for word in ("validate", "run")]
     if case.kind == "runs":
         return ["edgefl run --resume run --verify"]
     if "scenario.json" in case.files:

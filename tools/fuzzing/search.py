@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fuzzing.case import Case
 from fuzzing.judging import Finding
+from fuzzing.modules import modules
 from fuzzing.profiles import profiles
 from fuzzing.runs import runs
 from fuzzing.scenarios import scenarios, suites
@@ -19,6 +20,7 @@ from fuzzing.tables import tables, traces
 
 STRATEGIES: Mapping[str, Callable[[], st.SearchStrategy[Case]]] = {
     "scenarios": scenarios, "suites": suites, "profiles": profiles, "traces": traces, "tables": tables, "runs": runs,
+    "modules": modules,
 }  # fmt: skip
 
 BATCH = 50

@@ -182,6 +182,33 @@ def _shown(counts: Counts, command: Sequence[str]) -> None:
         raise BadMessage(f"{' '.join(command[:1])}: {fault}")
 
 
+class Disagreement(Exception):
+    """``validate`` and ``run`` say different things of one scenario."""
+
+
+def modules() -> Counts:
+    """Validate and run a scenario with a plug-in's tower.  Raises Disagreement unless both say the same."""
+    answers = []
+    for words in (["validate", "scenario.yaml"], ["run", "scenario.yaml", "-o", "out"]):
+        out, err = StringIO(), StringIO()
+        code: Any = 0
+        with redirect_stdout(out), redirect_stderr(err):
+            try:
+                main([*words, "--plugin", "tower.py"])
+            except SystemExit as end:
+                code = end.code or 0
+        said = err.getvalue()
+        if (fault := unprintable(said)) or "Traceback" in said:
+            raise BadMessage(f"{words[0]} shows {fault or 'a traceback'}")
+        answers.append((code, said[said.index("edgefl: error") :].strip() if code else ""))
+    (valid, why), (ran, how) = answers
+    if (valid, why) != (ran, how):
+        raise Disagreement(f"validate: {valid} {why[:400]} | run: {ran} {how[:400]}")
+    if ran and Path("out").exists():
+        raise Disagreement(f"a refused run leaves its folder: {how[:200]}")
+    return {"refused" if ran else "accepted": 1}
+
+
 def faults() -> Counts:
     """Fail in the way that the file ``fault`` names, to show that the harness finds it."""
     counts: Counts = {}
@@ -220,5 +247,5 @@ def _content(folder: Path) -> dict[str, bytes]:
 
 TARGETS: dict[str, Callable[[], Counts]] = {
     "scenarios": scenarios, "suites": suites, "profiles": profiles, "traces": traces, "tables": tables, "runs": runs,
-    "faults": faults,
+    "modules": modules, "faults": faults,
 }  # fmt: skip
