@@ -53,6 +53,8 @@ class Shapley(Record):
     """The kinds that take part"""
     seeds: Sequence[int]
     """Seeds of the runs"""
+    split: str
+    """The split of the metrics"""
     rows: Sequence[ValuedMetric]
     """A metric each"""
 

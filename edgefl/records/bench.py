@@ -163,6 +163,8 @@ class BenchAnswer(Answer):
     """Chance level of the metric; `null` if it has none"""
     target: float | Maybe = UNSET
     """The value of the metric to which costs are counted; only with a target"""
+    target_split: str = ""
+    """The split of the evaluations that may reach it; empty without a target"""
     budget: str | Maybe = UNSET
     """The budget of which small devices have little, `memory` or `flops`; only with one"""
     seeds: Sequence[int]

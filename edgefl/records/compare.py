@@ -28,37 +28,6 @@ class SeedFigure(Record):
     in one of these seeds takes no part"""
 
 
-class RowGap(Record):
-    """A row and one with a better mean."""
-
-    worse: str
-    """The row"""
-    better: str
-    """The one with the better mean"""
-    gap: float
-    """The difference of their means, not below 0"""
-    detectable: float | None
-    """The gap that these seeds could have shown with 80 % power in a t test at 5 % over the number of gaps that are
-    judged together; `null` where the differences are too large for a number"""
-
-
-class Standing(Record):
-    """Which rows are behind which in a metric, over the seeds that all rows share.
-
-    A gap is shown by the rule of `best`: judged together with the gaps of all other rows to the best one if it is ahead
-    of each of them, else with those of all pairs. A row that lacks a value in one of these seeds takes no part.
-    """
-
-    metric: str
-    """The metric, `KIND.NAME`"""
-    seeds: int
-    """The seeds"""
-    behind: Sequence[RowGap]
-    """Gaps that are shown"""
-    close: Sequence[RowGap]
-    """Gaps to the best row that aren't shown"""
-
-
 class SeedGroupRow(Record):
     """Runs that differ in their seeds only.
 
@@ -75,8 +44,6 @@ class SeedGroupRow(Record):
     """Seeds of its runs"""
     runs: Sequence[str]
     """Their folders"""
-    splits: Sequence[str]
-    """Splits of their last evaluations"""
     figures: Annotated[Mapping[str, SeedFigure], Keys("FIGURE")]
     """Metrics and costs"""
 
@@ -105,8 +72,8 @@ class EqualCosts(Record):
     """Chance level of a metric on that split, if it is the same in the first run of each row"""
     rows: Sequence[EqualRow]
     """The rows, in their order"""
-    standings: Sequence[Standing]
-    """Which rows are behind which in each metric; none with fewer than two shared seeds or two rows"""
+    standings: Annotated[Mapping[str, str], Keys("METRIC")]
+    """As of whole runs"""
 
 
 class OrderingFigure(Record):
@@ -194,8 +161,9 @@ class ComparedRuns(Answer):
     """Chance level of a metric on that split, if it is the same in the first run of each row"""
     rows: Sequence[SeedGroupRow]
     """A row for each group of runs that differ in their seeds only"""
-    standings: Sequence[Standing]
-    """Which rows are behind which in each metric; none with fewer than two shared seeds or two rows"""
+    standings: Annotated[Mapping[str, str], Keys("METRIC")]
+    """Which rows are behind which by the rule of `best`, judged over all pairs where no row is best; and the gaps that
+    the seeds could have shown, with 80 % power in a t test at 5 % over the number of gaps that are judged"""
     also_differ: Sequence[str]
     """Fields that differ between rows and that no label has"""
     stopped: Sequence[str]

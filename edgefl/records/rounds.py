@@ -7,20 +7,7 @@ from typing import Annotated
 
 from edgefl.records.carbon import CarbonGrams
 from edgefl.records.clients import Executed, MeasuredRecord, WorkCost
-from edgefl.records.record import (
-    UNSET,
-    ByKind,
-    Clients,
-    Flights,
-    Keys,
-    Maybe,
-    Record,
-    Samples,
-    Share,
-    always,
-    part_of,
-    types_of,
-)
+from edgefl.records.record import UNSET, ByKind, Clients, Flights, Keys, Maybe, Record, Samples, Share, always, types_of
 from edgefl.records.relays import LastRelay, RelaySums
 
 Metrics = Annotated[Mapping[str, Mapping[str, Share | None]], Keys("KIND.METRIC")]
@@ -262,26 +249,6 @@ class Round(LastRelay, RoundCourse, RoundSums, RoundTimes):
     `evaluation.clients` ([evaluation](../explanation/evaluation.md#clients-own-samples))"""
 
 
-@part_of(ServerWorkRecord)
-class WorkName(Record):
-    """Which work of the server it was."""
-
-    when: str
-
-
-@part_of(Round)
-class RoundScores(Record):
-    """What a round scored, and on which split."""
-
-    metrics: Metrics
-    server_works: Sequence[WorkName]
-
-    @property
-    def split(self) -> str:
-        """The split of ``metrics``: that of the round's last evaluation; "" without one."""
-        return split_of(work.when for work in self.server_works)
-
-
 def split_of(works: Iterable[str]) -> str:
-    """The split of the last evaluation among these works of the server; "" if none of them is one."""
+    """The split of a round's metrics: that of the last evaluation among its works of the server; "" without one."""
     return next((when.split()[1] for when in reversed([*works]) if when.startswith("evaluate ")), "")

@@ -174,6 +174,10 @@ class RunSummary(Record):
     client_metrics: Sequence[ClientMetrics] | Maybe = UNSET
     """Its groups of clients"""
 
+    def metrics_on(self, split: str) -> Metrics:
+        """The metrics if they are on this split; else none."""
+        return self.metrics if self.metrics_split == split else {}
+
 
 class DeviceClassRow(Record):
     """Clients of a device class, in a comparison."""

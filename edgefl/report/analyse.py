@@ -77,7 +77,7 @@ def _print_values(console: Console, result: Shapley) -> None:
             )
     seeds = len(result.seeds)
     print_section(
-        console, "Contribution of each client kind to the metrics", table,
+        console, f"Contribution of each client kind to the metrics ({result.split} split)", table,
         "everybody: all kinds take part.  nobody: no client takes part.\n"
         "Shapley: mean gain by a kind over all orders of joining; the values add up to everybody - nobody.\n"
         "lost: everybody - all other kinds.  alone: the kind by itself - nobody."

@@ -94,10 +94,10 @@ def sections(result: BenchAnswer) -> Iterator[BenchSection]:
 # --- words -----------------------------------------------------------------------------------------------------------
 
 
-def metric_words(result: BenchAnswer) -> str:
-    """The metric in words: ``image-text R@10``."""
+def metric_words(result: BenchAnswer, split: str = "") -> str:
+    """The metric and its split, by default that of the last evaluations: ``image-text R@10 on test``."""
     kind, _, name = result.metric.partition(".")
-    return f"{kind} {title_of(name)}"
+    return f"{kind} {title_of(name)} on {split or result.split}"
 
 
 def heading(result: BenchAnswer) -> str:
@@ -105,7 +105,7 @@ def heading(result: BenchAnswer) -> str:
     seeds = f"{len(result.seeds)} seeds" if len(result.seeds) > 1 else f"seed {result.seeds[0]}"
     lower = "" if result.better == "higher" else ", lower is better"
     chance = "" if result.chance is None else f", chance {result.chance:.3f}"
-    return f"{result.suite}: {metric_words(result)} on {result.split}{lower}{chance}, {seeds}"
+    return f"{result.suite}: {metric_words(result)}{lower}{chance}, {seeds}"
 
 
 def shows(result: BenchAnswer) -> Callable[[float], str]:
@@ -300,7 +300,7 @@ def _ranks(result: BenchAnswer) -> Iterator[BenchSection]:
 def _costs(result: BenchAnswer) -> Iterator[BenchSection]:
     if result.costs is UNSET or result.target is UNSET:
         return
-    title = f"Costs until {metric_words(result)} is {result.target:g}: median over the seeds"
+    title = f"Costs until {metric_words(result, result.target_split)} is {result.target:g}: median over the seeds"
     note = "A seed that doesn't reach it counts as more than all others; a dash where that is the median."
     places = _places(result)
     of_fleet = {fleet: list(costs) for fleet, costs in groupby(result.costs, key=lambda cost: cost.fleet)}
@@ -345,7 +345,7 @@ def _spend_sections(result: BenchAnswer) -> Iterator[BenchSection]:
             means = (or_dash("{:.3f}".format, row.means.get(name)) for name in names)
             table.add_row(show(row.total), *means, _best(row.winner, row.tied))
         yield BenchSection(
-            f"{metric_words(result)} on {rows[0].split} within a total of {noun}, {free_fleet(result)}", table
+            f"{metric_words(result, rows[0].split)} within a total of {noun}, {free_fleet(result)}", table
         )
 
 

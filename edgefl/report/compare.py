@@ -19,24 +19,10 @@ from edgefl.records.compare import (
     Ordering,
     OrderingClaim,
     OrderingFigure,
-    RowGap,
     SeedFigure,
     SeedGroupRow,
-    Standing,
 )
-from edgefl.report.console import (
-    DIVERGED,
-    MOST_NAMED,
-    NOTHING,
-    TITLES,
-    csv_text,
-    join_names,
-    new_table,
-    print_table,
-    screen,
-    some_names,
-    title_of,
-)
+from edgefl.report.console import DIVERGED, NOTHING, TITLES, csv_text, new_table, print_table, screen, title_of
 from edgefl.report.facts import own_metrics
 from edgefl.report.spread import spread_words
 
@@ -231,11 +217,6 @@ def _notes(result: ComparedRuns, columns: Sequence[ComparisonColumn]) -> list[st
     elif len(rows) > 1 and len(set.intersection(*(set(row.seeds) for row in rows))) < 2:
         notes.append("rows that share fewer than two seeds can't be paired, so no best is marked")
     notes.append(f"metrics: {result.split} split, last evaluation; costs: all clients together, whole run")
-    notes += [
-        f"{row.label}: scored on {join_names(row.splits)}, which isn't compared with {result.split}"
-        for row in rows
-        if {*row.splits} - {result.split}
-    ]
     if result.also_differ:
         notes.append(f"the rows differ in these fields too: {', '.join(result.also_differ)}")
     notes += result.stopped
@@ -270,49 +251,11 @@ def _print_equal(
     console.print()
 
 
-def _print_standings(console: Console, standings: Sequence[Standing], metrics: Sequence[str]) -> None:
+def _print_standings(console: Console, standings: Mapping[str, str], metrics: Sequence[str]) -> None:
     """Print who is behind whom, a line for each of these metrics."""
-    for each in standings:
-        if each.metric in metrics:
-            console.print(Text(f"{metric_title(each.metric)}: {standing_words(each)}"), soft_wrap=True)
-
-
-def metric_title(metric: str) -> str:
-    """A metric ``KIND.NAME`` in words: ``image-text R@10``."""
-    kind, _, name = metric.partition(".")
-    return f"{kind} {title_of(name)}"
-
-
-def standing_words(standing: Standing) -> str:
-    """Who is behind whom and by how much, and which gap could have been shown: ``c is behind a and b by .1 and .2``."""
-    ahead: dict[tuple[str, ...], list[RowGap]] = {}
-    for row in dict.fromkeys(each.worse for each in standing.behind):
-        mine = [each for each in standing.behind if each.worse == row]
-        ahead.setdefault(tuple(each.better for each in mine), []).extend(mine)
-    words = [
-        f"{_are(gaps)} behind {some_names(better)} by {_amounts([each.gap for each in gaps], len(better))}"
-        for better, gaps in ahead.items()
-    ]
-    found = [f"{'; '.join(words)} (paired over {standing.seeds} seeds, beyond chance)"] if words else []
-    if close := standing.close:
-        could = _amounts([each.detectable for each in close if each.detectable is not None])
-        found.append(
-            f"{_are(close)} not shown to be behind {close[0].better} by {_amounts([each.gap for each in close])}, "
-            f"where {standing.seeds} seeds could show {could}"
-        )
-    return "; ".join(found)
-
-
-def _are(gaps: Sequence[RowGap]) -> str:
-    names = list(dict.fromkeys(each.worse for each in gaps))
-    return f"{some_names(names)} {'is' if len(names) == 1 else 'are'}"
-
-
-def _amounts(gaps: Sequence[float], better: int = 1) -> str:
-    """Gaps to so many better rows in the order of the names, or from the least to the most of many."""
-    if len(gaps) <= MOST_NAMED and (better == 1 or len(gaps) == better):
-        return join_names([f"{gap:.3f}" for gap in gaps])
-    return f"{min(gaps):.3f} to {max(gaps):.3f}"
+    for kind, name in (metric.split(".", 1) for metric in metrics):
+        if words := standings[f"{kind}.{name}"]:
+            console.print(Text(f"{kind} {title_of(name)}: {words}"), soft_wrap=True)
 
 
 # --- CSV -------------------------------------------------------------------------------------------------------------
@@ -323,8 +266,7 @@ def comparison_csv(result: ComparedRuns) -> str:
     lines = []
     for index, row in enumerate(result.rows):
         line: dict[str, object] = {"label": row.label, **row.sets, "seeds": " ".join(map(str, row.seeds))}
-        line["split"] = result.split
-        line |= _cells("", row.figures)
+        line |= {"split": result.split, **_cells("", row.figures)}
         for part in result.equal:
             line |= {f"at_{part.axis}.budget": part.budget, f"at_{part.axis}.split": part.split}
             line |= _cells(f"at_{part.axis}.", part.rows[index].figures)

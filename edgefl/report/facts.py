@@ -8,20 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
+from edgefl.records import rounds as written
 from edgefl.records.clients import Assigned, FlightRecord, MeasuredRecord
 from edgefl.records.eligibility import VerdictRecord
 from edgefl.records.record import UNSET, Clients, Keys, Maybe, always, part_of, types_of
-from edgefl.records.rounds import (
-    ClientMetrics,
-    EarlyStop,
-    Excluded,
-    Metrics,
-    Round,
-    RoundCourse,
-    RoundScores,
-    RoundTimes,
-    RunSums,
-)
+from edgefl.records.rounds import ClientMetrics, EarlyStop, Excluded, Metrics, Round, RoundCourse, RoundTimes, RunSums
 from edgefl.records.run import EvaluationFacts, FinalSummary
 from edgefl.records.settings import EvaluationSettings
 from edgefl.records.summary import (
@@ -115,12 +106,19 @@ def facts_of(run: Run, label: str = "") -> RunSummary:
 
 
 @part_of(Round)
-class RoundFacts(RoundScores, RoundCourse, RoundTimes, RunSums):
+class RoundFacts(RoundCourse, RoundTimes, RunSums):
     """What is read of a round."""
 
+    server_works: Sequence[written.ServerWorkRecord]
+    metrics: Metrics
     stopped: EarlyStop | Maybe | None = UNSET
     diverged: bool
     client_metrics: Sequence[ClientMetrics] | Maybe = UNSET
+
+    @property
+    def split(self) -> str:
+        """The split of the metrics."""
+        return written.split_of(work.when for work in self.server_works)
 
 
 @part_of(FlightRecord)
@@ -182,7 +180,7 @@ def facts_to_compare(run: Run, label: str = "") -> RunFacts:
         schedule=settings.schedule.name,
         finished=run.is_finished,
         rounds=len(rounds),
-        stopped=_text_of_stop(stopped, settings.evaluation.split) if stopped else None,
+        stopped=stopped.text + (f" ({settings.evaluation.split} split)" if stopped.metric else "") if stopped else None,
         best=(result.best or None) if result else None,
         outcomes=Counter(r.outcome for r in rounds),
         diverged_rounds=[r.round for r in rounds if r.diverged is True],
@@ -216,10 +214,6 @@ def facts_to_compare(run: Run, label: str = "") -> RunFacts:
         Counter(r.client for r in clients if r.outcome == "finished"),
         [run.scenario[name] for name in ("seed", "data", "fleet")],
     )
-
-
-def _text_of_stop(stopped: EarlyStop, split: str) -> str:
-    return stopped.text if stopped.metric is None else f"{stopped.text} ({split} split)"
 
 
 def _totals(rounds: Sequence[RoundFacts]) -> RunTotals:
@@ -393,11 +387,6 @@ def compared_split(runs: Sequence[RunSummary]) -> str:
     return next((run.metrics_split for run in runs if run.finished), runs[0].metrics_split)
 
 
-def metrics_on(split: str, run: RunSummary) -> Metrics:
-    """The metrics of a run's last evaluation if that was on this split; else none."""
-    return run.metrics if run.metrics_split == split else {}
-
-
 def evaluation_of(run: Run, samples: Samples) -> EvaluationFacts:
     """What ``evaluation.json`` has, computed for a run whose server has these evaluation samples."""
     evaluation = run.settings.evaluation
@@ -504,7 +493,7 @@ def _compared_row(label: str, facts: RunSummary, split: str) -> RunRow:
         },
         metrics={
             kind: {name: values[name] for name in shown_metrics(values)}
-            for kind, values in metrics_on(split, facts).items()
+            for kind, values in facts.metrics_on(split).items()
         },
         chance=facts.chance if facts.metrics_split == split else {},
     )

@@ -10,15 +10,17 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations, compress, pairwise
+from itertools import combinations, pairwise, product
 from math import inf, isfinite, sqrt
+from typing import Any
 
 import numpy as np
 from scipy.special import chdtrc, stdtr, stdtrit
 
 from edgefl import seeds
 from edgefl.arrays import Floats
-from edgefl.records.compare import RowGap, SeedFigure, Standing
+from edgefl.records.compare import SeedFigure
+from edgefl.report.console import join_names, some_names
 from edgefl.report.spread import SeedSpread
 
 LEVEL = 0.95
@@ -185,19 +187,20 @@ def winner_of(scores: Mapping[str, Sequence[float | None]], *, higher: bool) -> 
         return Winner(None)
     best, *others = values
     gaps = {name: paired_gap(values[best], values[name]) for name in others}
-    close = [name for name, shown in zip(others, _which_are_shown([*gaps.values()]), strict=True) if not shown]
+    shown = _shown_gaps(gaps)
+    close = [name for name in others if name not in shown]
     named = not close and len(values[best]) > 1
-    shown = [gaps[name].detectable for name in close or others[:1]]
+    could = [gaps[name].detectable for name in close or others[:1]]
     return Winner(
         name=best if named else None,
         tied=() if named else (best, *close),
         gap=gaps[others[0]] if others else None,
-        detectable=max((each for each in shown if each is not None), default=None),
+        detectable=max((each for each in could if each is not None), default=None),
     )
 
 
 def _complete_scores(scores: Mapping[str, Sequence[float | None]], *, higher: bool) -> dict[str, list[float]]:
-    """The scores of the variants that have one for each seed, the best mean first; above is better in all of them."""
+    """The scores of variants that have one for each seed, the best mean first, below 0 where less is better."""
     if len({len(of) for of in scores.values()}) > 1:
         raise ValueError(f"variants need a score for each seed: { ({name: len(of) for name, of in scores.items()}) }")
     values: dict[str, list[float]] = {}
@@ -208,59 +211,62 @@ def _complete_scores(scores: Mapping[str, Sequence[float | None]], *, higher: bo
     return {name: values[name] for name in sorted(values, key=lambda name: (-sum(values[name]), name))}
 
 
-def _which_are_shown(gaps: Sequence[PairedGap]) -> list[bool]:
-    """Of gaps that are judged together, which are beyond chance: by Holm's adjustment and by the bootstrap."""
-    adjusted = holm([1.0 if gap.p is None else gap.p for gap in gaps])
-    return [
-        p < 1 - LEVEL and gap.bootstrap is not None and not gap.bootstrap.holds_zero
-        for p, gap in zip(adjusted, gaps, strict=True)
-    ]
+def _shown_gaps(gaps: Mapping[Any, PairedGap]) -> set[Any]:
+    """Those of gaps that are judged together that are beyond chance: by Holm's adjustment and by the bootstrap."""
+    adjusted = holm([1.0 if gap.p is None else gap.p for gap in gaps.values()])
+    return {
+        key for p, (key, gap) in zip(adjusted, gaps.items(), strict=True)
+        if p < 1 - LEVEL and gap.bootstrap is not None and not gap.bootstrap.holds_zero
+    }  # fmt: skip
 
 
-def standing_of(metric: str, scores: Mapping[str, Sequence[float | None]], *, higher: bool) -> Standing | None:
-    """Who is behind whom in a metric, and where nothing was shown, which gap these seeds could have shown.
+def standing_of(scores: Mapping[str, Sequence[float | None]], *, higher: bool) -> str:
+    """Who is behind whom over seeds, and where that isn't shown, which gap these seeds could have shown, in words.
 
-    Where ``winner_of`` names a winner, the others are behind it; else all pairs are judged together, by the same rule.
-    None with fewer than two seeds, or two variants that have a score for each.
+    A variant is behind another by the rule of ``winner_of``.  Without a winner the gaps of all pairs are judged
+    together.  What could be shown is ``detectable_gap`` at 5 % over the number of these gaps.  "" with fewer than two
+    seeds, or two variants that take part.
     """
-    values, name = _complete_scores(scores, higher=higher), winner_of(scores, higher=higher).name
+    values, winner = _complete_scores(scores, higher=higher), winner_of(scores, higher=higher).name
     best, *others = values or [""]
-    if not others or len(values[best]) < 2:
-        return None
-    pairs = [pair for pair in combinations(values, 2) if name in (None, pair[0])]
-    gaps = [paired_gap(values[better], values[worse]) for better, worse in pairs]
-    level = 1 - (1 - LEVEL) / len(pairs)
-    rows = [
-        RowGap(
-            worse=worse,
-            better=better,
-            gap=gap.mean,
-            detectable=None if gap.deviation is None else detectable_gap(gap.deviation, gap.seeds, level=level),
-        )
-        for (better, worse), gap in zip(pairs, gaps, strict=True)
-    ]
-    shown = _which_are_shown(gaps)
-    return Standing(
-        metric=metric,
-        seeds=gaps[0].seeds,
-        behind=list(compress(rows, shown)),
-        close=[row for row, is_shown in zip(rows, shown, strict=True) if not is_shown and row.better == best],
-    )
+    if not others or (seeds := len(values[best])) < 2:
+        return ""
+    pairs = [pair for pair in combinations(values, 2) if winner in (None, pair[0])]
+    gaps = {pair: paired_gap(values[pair[0]], values[pair[1]]) for pair in pairs}
+    shown, told = _shown_gaps(gaps), []
+    ahead: dict[tuple[str, ...], list[str]] = {}
+    for worse in others:
+        ahead.setdefault(tuple(name for name in values if (name, worse) in shown), []).append(worse)
+    for better, behind in ahead.items():
+        if better:
+            by = _amounts([gaps[pair].mean for pair in product(better, behind)])
+            told.append(f"{_are(behind)} behind {some_names(better)} by {by}")
+    if told:
+        told[-1] += f" (paired over {seeds} seeds, beyond chance)"
+    if close := [worse for worse in others if (best, worse) not in shown]:
+        level = 1 - (1 - LEVEL) / len(gaps)
+        could = _amounts([detectable_gap(gaps[best, name].deviation or 0.0, seeds, level=level) for name in close])
+        by = _amounts([gaps[best, name].mean for name in close])
+        told.append(f"{_are(close)} not shown to be behind {best}: by {by}, where {seeds} seeds could show {could}")
+    return "; ".join(told)
+
+
+def _are(names: Sequence[str]) -> str:
+    return f"{some_names(names)} {'is' if len(names) == 1 else 'are'}"
+
+
+def _amounts(gaps: Sequence[float]) -> str:
+    """Up to three gaps in the order of their names; of more the least and the largest."""
+    return join_names([f"{gap:.3f}" for gap in gaps]) if len(gaps) < 4 else f"{min(gaps):.3f} to {max(gaps):.3f}"
 
 
 def shared_scores(
-    names: Iterable[str], of_seeds: Sequence[Sequence[int]], spreads: Sequence[SeedSpread]
+    names: Iterable[str], of_seeds: Sequence[Sequence[int]], values: Sequence[Sequence[float | None]]
 ) -> dict[str, list[float | None]]:
-    """The values of each row of runs over the seeds that all rows share, for ``winner_of``.
-
-    ``of_seeds`` are the seeds of each row, in the order of its spread's values.
-    """
-    values = [
-        dict(zip(seeds_of_row, spread.values, strict=True))
-        for seeds_of_row, spread in zip(of_seeds, spreads, strict=True)
-    ]
-    shared = [seed for seed in of_seeds[0] if all(seed in of for of in values)]
-    return {name: [of[seed] for seed in shared] for name, of in zip(names, values, strict=True)}
+    """The values of each row of runs over the seeds that all rows share; ``of_seeds`` has the seed of each value."""
+    rows = [dict(zip(*pair, strict=True)) for pair in zip(of_seeds, values, strict=True)]
+    shared = [seed for seed in of_seeds[0] if all(seed in row for row in rows)]
+    return {name: [row[seed] for seed in shared] for name, row in zip(names, rows, strict=True)}
 
 
 def figures_of(of_seeds: Sequence[Sequence[int]], spreads: Sequence[SeedSpread], *, higher: bool) -> list[SeedFigure]:
@@ -268,7 +274,9 @@ def figures_of(of_seeds: Sequence[Sequence[int]], spreads: Sequence[SeedSpread],
 
     ``of_seeds`` are the seeds of each row, in the order of its spread's values; ``higher``: more is better.
     """
-    winner = winner_of(shared_scores(map(str, range(len(spreads))), of_seeds, spreads), higher=higher)
+    winner = winner_of(
+        shared_scores(map(str, range(len(spreads))), of_seeds, [spread.values for spread in spreads]), higher=higher
+    )
     return [
         SeedFigure(
             mean=spread.mean,

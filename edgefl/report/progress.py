@@ -15,7 +15,7 @@ from edgefl import terminal, units
 from edgefl.errors import visible
 from edgefl.records.reading import from_data
 from edgefl.records.record import UNSET, Clients, Flights, Maybe, Record, part_of
-from edgefl.records.rounds import EarlyStop, Round, RoundCourse, RoundScores, RoundTimes
+from edgefl.records.rounds import EarlyStop, Metrics, Round, RoundCourse, RoundTimes, ServerWorkRecord, split_of
 from edgefl.report.console import score, screen, title_of
 from edgefl.report.facts import own_metrics
 
@@ -37,11 +37,13 @@ their own, and a log of long ones shows that they are under way."""
 
 
 @part_of(Round)
-class ToldRound(RoundScores, RoundCourse, RoundTimes):
+class ToldRound(RoundCourse, RoundTimes):
     """What is told of a finished round."""
 
     selected: Clients
     finished: Flights
+    server_works: Sequence[ServerWorkRecord]
+    metrics: Metrics
     stopped: EarlyStop | Maybe | None = UNSET
 
 
@@ -67,7 +69,7 @@ class ProgressDisplay:
         self.done, self.of_round = 0, 0
         self.opened = self.began = time.monotonic()
         self._from: float | None = None  # the finished share when the pace began to be taken
-        self.latest: RoundScores | None = None
+        self.latest: ToldRound | None = None
         self.record: ToldRound | None = None
         self.what = ""
         self.has_folder = False
@@ -184,7 +186,7 @@ class ProgressDisplay:
         for kind, values in self.latest.metrics.items():
             names = {**SHORT, **{name: title_of(name) for name in own_metrics(values)}}
             words += [f"{kind} {short} {score(values, name)}" for name, short in names.items() if name in values]
-        return f"{self.latest.split}: {', '.join(words)}"
+        return f"{split_of(work.when for work in self.latest.server_works)}: {', '.join(words)}"
 
     def lines(self) -> list[str]:
         """The last finished round, in lines that fit a narrow terminal: its scores stand below it."""

@@ -252,15 +252,18 @@ def _print_metrics(console: Console, rows: Sequence[CellRow]) -> None:
         for name in shown_metrics(values)
     }
     table = new_table("", "updates", "took part", *columns.values())
+    trained = [row.trained for row in rows if row.trained]
+    split = next((each for each in trained if not each.diverged), trained[0]).metrics_split
     for row in rows:
         if not row.metrics or not row.trained:
             continue
-        scores = [score(row.metrics.get(kind, {}), name) for kind, name in columns]
+        metrics = row.metrics if row.trained.metrics_split == split else {}  # a model that diverged isn't scored on it
+        scores = [score(metrics.get(kind, {}), name) for kind, name in columns]
         table.add_row(
             _label(row), str(row.trained.updates), str(row.trained.clients_that_took_part),
             *scores,
         )  # fmt: skip
-    print_section(console, "Metrics", table)
+    print_section(console, f"Metrics: {split} split", table)
 
 
 def _print_smallest(console: Console, rows: Sequence[CellRow]) -> None:

@@ -88,8 +88,7 @@ def _best(best: BestRecord, split: str) -> str:
     """Where the best weights are from, as text."""
     if best.value is None:
         return f"best weights: none, as {best.metric} was never finite"
-    metric = " ".join(best.metric.split(".", 1))
-    return f"best weights: round {best.round}, {metric} {best.value:.4g} ({split} split)"
+    return f"best weights: round {best.round}, {best.metric.replace('.', ' ', 1)} {best.value:.4g} ({split} split)"
 
 
 def _divergence_text(rounds: Sequence[int]) -> str:
@@ -238,9 +237,8 @@ def _print_client_metrics(console: Console, facts: RunSummary, rows: Sequence[Cl
 def _print_compared(console: Console, compared: RunComparison) -> None:
     rows = compared.rows
     for start in range(0, len(rows), MOST_COLUMNS):
-        print_section(
-            console, "Comparison of the runs", _compared_table(rows[start : start + MOST_COLUMNS], compared.split)
-        )
+        table = _compared_table(rows[start : start + MOST_COLUMNS], compared.split)
+        print_section(console, "Comparison of the runs", table)
     updates = {row.label: row.updates for row in rows}
     if compared.gained is UNSET:
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
@@ -18,7 +18,7 @@ from edgefl.records.clients import Executed
 from edgefl.records.reading import decode as decode_record
 from edgefl.records.reading import from_data, located_records
 from edgefl.records.record import Record, part_of, whole_of
-from edgefl.records.rounds import EarlyStop, Metrics, Round, RoundScores, RoundTimes, split_of
+from edgefl.records.rounds import EarlyStop, Metrics, Round, RoundTimes, ServerWorkRecord, split_of
 from edgefl.records.run import BestRecord, Environment, EvaluationFacts, FinalSummary
 from edgefl.records.settings import Settings
 from edgefl.runs import tables
@@ -55,9 +55,11 @@ _FILES: Mapping[type[Record], str] = {
 
 
 @part_of(Round)
-class _Headline(RoundScores, RoundTimes, Executed):
+class _Headline(RoundTimes, Executed):
     """What a notebook shows of a round."""
 
+    server_works: Sequence[ServerWorkRecord]
+    metrics: Metrics
     energy_joules: float
 
 
@@ -383,22 +385,20 @@ class Run:
     def _headline(self, label: str) -> dict[str, str]:
         """The last round's figures of one run, as text by column."""
         rounds = 0
-        metrics: Metrics = {}
-        split = ""
+        scores: dict[str, str] = {}
         clock = energy = traffic = 0.0
         for record in self.read(_Headline):
-            rounds = record.round
-            metrics, split = (record.metrics, record.split) if record.metrics else (metrics, split)
+            rounds, split = record.round, split_of(work.when for work in record.server_works)
             clock = record.finished_virtual_seconds
             energy += record.energy_joules
             traffic += record.carried_bytes
+            scores = {
+                f"{kind} {name}, {split}": "-" if values[name] is None else f"{values[name]:.3f}"
+                for kind, values in record.metrics.items()
+                for name in ("accuracy", "r@10")
+                if name in values
+            } or scores
         names = {name: str(value) for name, value in self._names().items()}
-        scores = {
-            f"{kind} {name}, {split}": "-" if values[name] is None else f"{values[name]:.3f}"
-            for kind, values in metrics.items()
-            for name in ("accuracy", "r@10")
-            if name in values
-        }
         return {
             "run": label, **names, "rounds": f"{rounds}{'' if self.is_finished else ' so far'}",
             "virtual time": show_seconds(clock), "traffic": show_bytes(traffic), "energy, J": f"{energy:.4g}", **scores,

@@ -162,7 +162,8 @@ def values_of(
                 players={player: _worth(**measured) for player, measured in by_player.items()},
             )
         )
-    return Shapley(players=list(players), seeds=list(runs), rows=rows)
+    split = next(iter(runs.values()))[EVERYBODY].settings.evaluation.final
+    return Shapley(players=list(players), seeds=list(runs), split=split, rows=rows)
 
 
 def _worth(shapley: Sequence[float], lost: Sequence[float], alone: Sequence[float]) -> Worth:

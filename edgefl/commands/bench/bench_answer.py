@@ -87,24 +87,25 @@ def answer_of(
     shown = [_fleet(fleet, played, metric, lower=lower, first=fleets[0] if options.conditions else None)
              for fleet in fleets]  # fmt: skip
     reference = fleets[-1] if options.budget is not None else fleets[0]
-    split = next((each.facts.metrics_split for each in played.values()), "test")
+    split = suite.base.evaluation.final
+    during = _split(suite, [each.curve for each in played.values() if each.curve.evaluations])
+    levels = [_metric(each.facts.chance, metric) for each in played.values() if each.facts.metrics_split == split]
     return BenchAnswer(
         suite=suite.name,
         folder=str(folder),
         metric=metric,
         split=split,
         better="lower" if lower else "higher",
-        chance=next(
-            (found for each in played.values() if (found := _metric(each.facts.chance, metric)) is not None), None
-        ),
+        chance=next((level for level in levels if level is not None), None),
         target=UNSET if options.target is None else options.target,
+        target_split="" if options.target is None else during,
         budget=options.budget or UNSET,
         seeds=list(suite.seeds),
         variants=[_variant(each, needs, tunings) for each in variants],
         fleets=shown,
         ranks=_ranks(shown, higher=not lower),
         spent=_scores_within_totals(suite, reference, played, metric, higher=not lower),
-        costs=UNSET if options.target is None else _costs(suite, fleets, played, metric, options.target, lower=lower),
+        costs=UNSET if options.target is None else _costs(during, fleets, played, metric, options.target, lower=lower),
         trained=len(played),
         cells=sum(bool(cell.eligible_share) for fleet in fleets for of in fleet.cells.values() for cell in of),
         failed=dict(failed),
@@ -115,7 +116,7 @@ def answer_of(
 def _read(folder: Path, metric: str) -> _Played:
     run = read_run(folder)
     facts = facts_of(run)
-    return _Played(facts, curve_of(run), _metric(facts.metrics, metric))
+    return _Played(facts, curve_of(run), _metric(facts.metrics, metric) if run.is_finished else None)
 
 
 def _metric(metrics: Mapping[str, Mapping[str, float | None]], metric: str) -> float | None:
@@ -286,7 +287,7 @@ def _score_within(curve: Curve, axis: str, total: float, split: str, metric: str
 
 
 def _costs(
-    suite: Suite,
+    split: str,
     fleets: Sequence[FleetCells],
     played: Mapping[str, _Played],
     metric: str,
@@ -301,7 +302,7 @@ def _costs(
             spent: list[Mapping[str, float] | None] = []
             for cell in cells:
                 run = played.get(cell.run) if cell.eligible_share else None
-                spent.append(None if run is None else _until(suite, run.curve, metric, target, lower=lower))
+                spent.append(None if run is None else _until(split, run.curve, metric, target, lower=lower))
             if all(cell.eligible_share for cell in cells):
                 by_axis = {axis: [None if each is None else each[axis] for each in spent] for axis in AXES}
                 reached = len(spent) - spent.count(None)
@@ -309,9 +310,8 @@ def _costs(
     return rows
 
 
-def _until(suite: Suite, curve: Curve, metric: str, target: float, *, lower: bool) -> Mapping[str, float] | None:
-    """What a run had spent by its first evaluation that reaches the target, None if there is none."""
-    split = _split(suite, [curve])
+def _until(split: str, curve: Curve, metric: str, target: float, *, lower: bool) -> Mapping[str, float] | None:
+    """What a run had spent by its first evaluation on the split that reaches the target, None if there is none."""
     for each in curve.evaluations:
         value = _metric(each.metrics, metric)
         if each.split == split and value is not None and (value <= target if lower else value >= target):

@@ -10,20 +10,10 @@ from itertools import accumulate
 from edgefl.commands.compare.members import FinishedRun, Members, SeedGroup, members_of
 from edgefl.commands.compare.orderings import ordering_of_rows, ordering_of_study, tables_of
 from edgefl.commands.progress import OnProgress, silent
-from edgefl.records.compare import ComparedRuns, EqualCosts, EqualRow, Ordering, SeedGroupRow, Standing
+from edgefl.records.compare import ComparedRuns, EqualCosts, EqualRow, Ordering, SeedFigure, SeedGroupRow
 from edgefl.records.rounds import lower_is_better
 from edgefl.records.summary import RunSummary
-from edgefl.report.facts import (
-    RoundFacts,
-    compared_split,
-    facts_of,
-    fitting,
-    hardest,
-    metrics_on,
-    peak_of,
-    share,
-    shown_metrics,
-)
+from edgefl.report.facts import RoundFacts, compared_split, facts_of, fitting, hardest, peak_of, share, shown_metrics
 from edgefl.report.paired import figures_of, shared_scores, standing_of
 from edgefl.report.spread import SeedSpread, with_confidence
 from edgefl.runs import Run
@@ -74,11 +64,10 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> Com
         return facts_by_folder[str(member.run.path)]
 
     groups = members.groups
-    everyone = [facts(member) for group in groups for member in group.members]
-    metrics, split = _metrics(everyone), compared_split(everyone)
+    everyone = [member for group in groups for member in group.members]
+    metrics, split = _metrics([*map(facts, everyone)]), compared_split([*map(facts, everyone)])
     columns = {
-        metric: [_scores([metrics_on(split, facts(m)) for m in g.members], metric) for g in groups]
-        for metric in metrics
+        metric: [_scores([facts(m).metrics_on(split) for m in g.members], metric) for g in groups] for metric in metrics
     }
     columns |= {
         name: [SeedSpread(tuple(of(facts(m)) for m in g.members)) for g in groups] for name, of in COSTS.items()
@@ -98,12 +87,11 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> Com
                 sets=group.sets,
                 seeds=group.seeds,
                 runs=[str(member.run.path) for member in group.members],
-                splits=sorted({str(facts(member).metrics_split) for member in group.members}),
                 figures={name: cells[index] for name, cells in table.items()},
             )
             for index, group in enumerate(groups)
         ],
-        standings=_standings(groups, {metric: columns[metric] for metric in metrics}, higher),
+        standings=_standings(groups, table, metrics, higher),
         also_differ=[
             path
             for path in members.also
@@ -118,8 +106,11 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> Com
         ],
         equal=_equal(groups, metrics, higher),
         orderings=_orderings(groups, columns, metrics),
-        left_out=members.left_out,
-    )
+        left_out=members.left_out + [
+            f"the metrics of {m.run.path} are on another split than {split}"
+            for m in everyone if facts(m).metrics_split != split
+        ],
+    )  # fmt: skip
 
 
 def _metrics(all_facts: Sequence[Facts]) -> list[str]:
@@ -150,14 +141,13 @@ def _metric_value(metrics: Metrics, metric: str) -> float | None:
 
 
 def _standings(
-    groups: Sequence[SeedGroup], columns: Mapping[str, Sequence[SeedSpread]], higher: Mapping[str, bool]
-) -> list[Standing]:
+    groups: Sequence[SeedGroup], table: Mapping[str, Sequence[SeedFigure]], metrics: Sequence[str],
+    higher: Mapping[str, bool],
+) -> dict[str, str]:  # fmt: skip
+    """Who is behind whom in each metric, in words."""
     labels, seeds = [group.label for group in groups], [group.seeds for group in groups]
-    found = (
-        standing_of(metric, shared_scores(labels, seeds, spreads), higher=higher[metric])
-        for metric, spreads in columns.items()
-    )
-    return [standing for standing in found if standing is not None]
+    scores = {m: shared_scores(labels, seeds, [cell.values for cell in table[m]]) for m in metrics}
+    return {metric: standing_of(scores[metric], higher=higher[metric]) for metric in metrics}
 
 
 def _chances(split: str, groups: Sequence[SeedGroup], metrics: Sequence[str]) -> dict[str, float]:
@@ -176,8 +166,7 @@ def _equal(groups: Sequence[SeedGroup], metrics: Sequence[str], higher: Mapping[
         pick = dict(zip((run.path for run in runs), equal.evaluations, strict=True))
         picks = [[pick[member.run.path] for member in group.members] for group in groups]
         scores = [[None if e is None else e.metrics for e in row] for row in picks]
-        spreads = {metric: [_scores(row, metric) for row in scores] for metric in metrics}
-        columns = {metric: figures_of(seeds, of, higher=higher[metric]) for metric, of in spreads.items()}
+        columns = {m: figures_of(seeds, [_scores(row, m) for row in scores], higher=higher[m]) for m in metrics}
         found.append(
             EqualCosts(
                 axis=equal.axis,
@@ -192,7 +181,7 @@ def _equal(groups: Sequence[SeedGroup], metrics: Sequence[str], higher: Mapping[
                     )
                     for index, group in enumerate(groups)
                 ],
-                standings=_standings(groups, spreads, higher),
+                standings=_standings(groups, columns, metrics, higher),
             )
         )
     return found

@@ -62,7 +62,7 @@ def _values(result: Shapley) -> Panel:
             low = [each.shapley - (each.shapley_std or 0.0) for each in worth]
             high = [each.shapley + (each.shapley_std or 0.0) for each in worth]
         series.append(Series(player, places, values, of_kind(index), low, high))
-    title = "Shapley value of each client kind"
+    title = f"Shapley value of each client kind ({result.split} split)"
     return Panel(title, "bars", ChartAxis(""), ChartAxis(""), series, across=[(0.0, "")], legend=True)
 
 

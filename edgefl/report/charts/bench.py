@@ -288,7 +288,7 @@ def profile_of_costs(result: BenchAnswer) -> Chart | None:
                             marked=False))  # fmt: skip
     notes = [f"In {nobody} fleets and seeds no variant reaches it; they don't count."] if nobody else []
     return Chart(
-        "costs-to-target", f"Costs until {metric_words(result)} is {result.target:g}",
+        "costs-to-target", f"Costs until {metric_words(result, result.target_split)} is {result.target:g}",
         "The share of fleets and seeds in which a variant reaches the target at no more than so many times the lowest "
         "cost of any variant. At 1: how often it is the cheapest; at the right end: how often it gets there.",
         panels, ["cost", "variant", "times_lowest", "reached_share"], rows, notes=notes, across=len(panels),
@@ -325,13 +325,13 @@ def spend_chart(result: BenchAnswer) -> Chart | None:
             places = _places(index, len(_names(result)), (totals[0].total, ends[-1]), wide)
             series += _with_marks(name, pieces, index, [_mark(low, high, places) for low, high, _ in pieces])
         panels.append(Panel("", "lines", ChartAxis(AXES[axis][0], UNITS[axis], log=wide),
-                            ChartAxis(metric_words(result)), series, marked=False))  # fmt: skip
+                            ChartAxis(metric_words(result, totals[0].split)), series, marked=False))  # fmt: skip
         rows += [[AXES[axis][0], total.total, name, mean] for total in totals for name, mean in total.means.items()]
     if not panels:
         return None
     return Chart(
-        "within-totals", f"{metric_words(result)} within totals",
-        f"The mean of each variant's last evaluation within a total, on {result.spent[0].split}; {free_fleet(result)}.",
+        "within-totals", f"{metric_words(result, result.spent[0].split)} within totals",
+        f"The mean of each variant's last evaluation within a total; {free_fleet(result)}.",
         panels, ["of", "total", "variant", result.metric], rows, across=len(panels),
         size=(_width(panels), 2.8),
     )  # fmt: skip

@@ -12,7 +12,7 @@ from edgefl.report.charts.curves import REACH, evaluated_metrics
 from edgefl.report.charts.palette import of_run
 from edgefl.report.charts.records import Curves, Records
 from edgefl.report.console import NOTHING, SHOWN, title_of, without_seed
-from edgefl.report.facts import compared_split, fitting, hardest, metrics_on, peak_of, share
+from edgefl.report.facts import compared_split, fitting, hardest, peak_of, share
 from edgefl.report.spread import SeedSpread, spread_words, with_confidence
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def side_by_side(groups: Mapping[str, Sequence[Records]]) -> list[Chart]:
     split = compared_split(everyone)
     for kind, name in evaluated_metrics([run for runs in groups.values() for run in runs]):
         spreads = [
-            SeedSpread(tuple(metrics_on(split, run.facts).get(kind, {}).get(name) for run in runs))
+            SeedSpread(tuple(run.facts.metrics_on(split).get(kind, {}).get(name) for run in runs))
             for runs in groups.values()
         ]
         known = {facts.chance.get(kind, {}).get(name) for facts in everyone if facts.metrics_split == split}

@@ -142,8 +142,14 @@ def _chart(slug: str, title: str, lines: Mapping[str, _Line], runs: Sequence[Cur
     seeds = max(len(line.runs) for line in lines.values())
     confidence = with_confidence([SeedSpread((0.0,) * len(line.runs)) for line in lines.values()])
     (metric,) = {line.metric for line in lines.values()}
-    found_splits = [split for split in SPLITS if any(point.split == split for of in points.values() for point in of)]
-    across = _chance_lines(list(dict.fromkeys(line.kind for line in lines.values())), found_splits, metric, runs)
+    kinds = list(dict.fromkeys(line.kind for line in lines.values()))
+    splits = [split for split in SPLITS if any(point.split == split for of in points.values() for point in of)]
+    chance: dict[float, dict[str, None]] = {}
+    for kind, split, run in product(kinds, splits, runs):
+        if (level := run.chance.get(split, {}).get(kind, {}).get(metric)) is not None:
+            names = [kind] * (len(kinds) > 1) + [split] * (len(splits) > 1)
+            chance.setdefault(level, {}).update(dict.fromkeys(names))
+    across = [(level, f"chance ({', '.join(of)})" if len(chance) > 1 else "chance") for level, of in chance.items()]
     panels = []
     for clock, _, axis in CLOCKS:
         if not any(point.clocks[clock] for found in points.values() for point in found):
@@ -154,10 +160,8 @@ def _chart(slug: str, title: str, lines: Mapping[str, _Line], runs: Sequence[Cur
             for each in _series(label, lines[label], found, clock, confidence=confidence)
         ]
         panels.append(Panel("", "lines", axis, ChartAxis(title_of(metric)), series, across,
-                            symbols=[split if split in found_splits else "" for split in SPLITS]))  # fmt: skip
-    notes = []
-    if len(found_splits) > 1:
-        notes.append("Circles are on the validation split, squares on the test split: they aren't to be compared.")
+                            symbols=[split if split in splits else "" for split in SPLITS]))  # fmt: skip
+    apart = ["Circles are on the validation split, squares on the test split: they aren't to be compared."]
     spread = f"Means over the seeds; bands and error bars: {spread_words(confidence=confidence)}." if seeds > 1 else ""
     rows = [
         [label, *(point.clocks[clock] for clock, _, _ in CLOCKS), point.score.mean,
@@ -170,28 +174,8 @@ def _chart(slug: str, title: str, lines: Mapping[str, _Line], runs: Sequence[Cur
         f"metric-{slug}".replace("@", "-at-"), heading,
         f"{heading} over rounds, virtual time, and the traffic and energy of all clients until then.",
         panels, ["line", *(name for _, name, _ in CLOCKS), metric, f"{metric}_{REACH[confidence]}", "seeds", "split"],
-        rows, group="What was learned", choice=title, notes=notes, spread=spread,
+        rows, group="What was learned", choice=title, notes=apart[: len(splits) - 1], spread=spread,
     )  # fmt: skip
-
-
-def _chance_lines(
-    kinds: Sequence[str], splits: Sequence[str], metric: str, runs: Sequence[Curves]
-) -> list[tuple[float, str]]:
-    """A chance level for each kind and split; equal ones are one line, which names what the others don't share."""
-    found: dict[float, list[tuple[str, str]]] = {}
-    for kind, split, run in product(kinds, splits, runs):
-        level = run.chance.get(split, {}).get(kind, {}).get(metric)
-        if level is not None and (kind, split) not in found.setdefault(level, []):
-            found[level].append((kind, split))
-    told = []
-    for level, places in found.items():
-        of_kinds, of_splits = (dict.fromkeys(names) for names in zip(*places, strict=True))
-        words = [
-            *(of_kinds if len(of_kinds) < len(kinds) else ()),
-            *(of_splits if len(of_splits) < len(splits) else ()),
-        ]
-        told.append((level, f"chance ({', '.join(words)})" if words else "chance"))
-    return told
 
 
 def _points(line: _Line) -> list[_Point]:

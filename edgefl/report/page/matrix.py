@@ -13,7 +13,7 @@ from edgefl.report.charts import Records
 from edgefl.report.charts.curves import main_metrics
 from edgefl.report.compare import scale_of
 from edgefl.report.console import DIVERGED, NOTHING, title_of
-from edgefl.report.facts import compared_split, fitting, hardest, metrics_on, peak_of
+from edgefl.report.facts import compared_split, fitting, hardest, peak_of
 from edgefl.report.spread import SeedSpread, spread_words, with_confidence
 
 Groups = Mapping[str, Sequence[Records]]
@@ -75,7 +75,7 @@ def matrix_of(groups: Groups) -> Matrix:
     confidence = with_confidence([SeedSpread((0.0,) * len(runs)) for runs in groups.values()])
     parts = []
     for kind in (ALL, *dict.fromkeys(kind for run in everyone for kind in run.kinds)):
-        columns = [COLUMNS[0], *([metric_column(metrics.get(kind, ""), split)] if metrics else []), *COLUMNS[1:]]
+        columns = [COLUMNS[0], *([_metric(metrics.get(kind, ""), split)] if metrics else []), *COLUMNS[1:]]
         figures = [_figures(groups, kind, column) for column in columns]
         texts = [_texts(groups, kind, *each, confidence=confidence) for each in zip(columns, figures, strict=True)]
         parts.append(MatrixSection(kind, _about(kind, metrics, everyone, split), columns, figures, texts))
@@ -136,31 +136,21 @@ COLUMNS = (
 )
 
 
-def metric_column(name: str, split: str) -> MatrixColumn:
-    """The column of a metric on a split."""
+def _metric(name: str, split: str) -> MatrixColumn:
     return MatrixColumn(
-        "metric", "", lambda facts, kind: metrics_on(split, facts).get(kind, {}).get(name),
+        "metric", "", lambda facts, kind: facts.metrics_on(split).get(kind, {}).get(name),
         higher=not lower_is_better(name),
     )  # fmt: skip
 
 
-def seeds_of(groups: Groups) -> list[list[int]]:
-    """The seeds of each group's runs."""
-    return [[run.settings.seed for run in runs] for runs in groups.values()]
-
-
-def spreads_of(groups: Groups, kind: str, column: MatrixColumn) -> list[SeedSpread]:
-    """A column's values by seed, for each group."""
-    return [SeedSpread(tuple(column.of(run.facts, kind) for run in runs)) for runs in groups.values()]
-
-
 def _figures(groups: Groups, kind: str, column: MatrixColumn) -> list[SeedFigure]:
     """A figure for each group; the best is marked where several have two seeds or more."""
-    spreads = spreads_of(groups, kind, column)
+    spreads = [SeedSpread(tuple(column.of(run.facts, kind) for run in runs)) for runs in groups.values()]
     if len(groups) > 1 and max(map(len, groups.values())) > 1:
         from edgefl.report.paired import figures_of  # its libraries take longer to import than a page to write
 
-        return figures_of(seeds_of(groups), spreads, higher=column.higher)
+        seeds = [[run.settings.seed for run in runs] for runs in groups.values()]
+        return figures_of(seeds, spreads, higher=column.higher)
     return [
         SeedFigure(mean=spread.mean, deviation=spread.deviation, half_width=spread.half_width,
                    values=list(spread.values), diverged=spread.diverged, best=False)

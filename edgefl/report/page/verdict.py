@@ -9,10 +9,9 @@ from statistics import fmean
 from edgefl import units
 from edgefl.records.summary import RunSummary
 from edgefl.report.charts.curves import main_metrics
-from edgefl.report.compare import metric_title, standing_words
 from edgefl.report.console import MOST_NAMED, join_names, some_names, title_of
 from edgefl.report.facts import hardest, share
-from edgefl.report.page.matrix import ALL, Groups, Matrix, eligible, seeds_of, spreads_of
+from edgefl.report.page.matrix import ALL, Groups, Matrix, eligible
 
 SHOWS: dict[str, Callable[[float], str]] = {
     "bytes": units.show_bytes, "seconds": units.show_seconds, "joules": units.show_joules
@@ -86,15 +85,16 @@ def _who_learned(groups: Groups, matrix: Matrix) -> list[str]:
     metrics = main_metrics([run for runs in groups.values() for run in runs])
     if len(groups) < 2 or not metrics:
         return []
-    if len(set.intersection(*map(set, seeds_of(groups)))) < 2:
+    seeds = [[run.settings.seed for run in runs] for runs in groups.values()]
+    if len(set.intersection(*map(set, seeds))) < 2:
         return ["With fewer than two shared seeds nothing shows which run learns best."]
     from edgefl.report.paired import shared_scores, standing_of  # as for the matrix
 
     told = []
-    for kind, column in ((part.kind, part.columns[1]) for part in matrix.parts if part.kind in metrics):
-        scores = shared_scores(groups, seeds_of(groups), spreads_of(groups, kind, column))
-        if (standing := standing_of(f"{kind}.{metrics[kind]}", scores, higher=column.higher)) is not None:
-            told += _sentence(f"{metric_title(standing.metric)}: {standing_words(standing)}")
+    for kind, column, figures in ((part.kind, part.columns[1], part.figures[1]) for part in matrix.parts[1:]):
+        scores = shared_scores(matrix.labels, seeds, [figure.values for figure in figures])
+        if kind in metrics and (words := standing_of(scores, higher=column.higher)):
+            told += _sentence(f"{kind} {title_of(metrics[kind])}: {words}")
     return told
 
 
