@@ -104,7 +104,7 @@ class OrderingClaim(Record):
     metric: str
     """In this metric"""
     gap: float
-    """Difference of the means"""
+    """By how much the better row's mean is better"""
     gap_deviation: float | None
     """Standard deviation of the difference over seeds; null for one seed"""
     low: float | None
@@ -127,7 +127,7 @@ class OrderingClaim(Record):
 class Ordering(Record):
     """Which row is ahead beyond chance.
 
-    Of the scenarios `papers/orderings-*` what the papers claim, of other runs every pair of rows, the lower mean first.
+    Of the scenarios `papers/orderings-*` what the papers claim, of other runs every pair of rows, the worse mean first.
     [The rule](../papers/orderings.md) is in the page about them.
     """
 

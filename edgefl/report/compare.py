@@ -255,7 +255,7 @@ def _print_standings(console: Console, standings: Mapping[str, str], metrics: Se
     """Print who is behind whom, a line for each of these metrics."""
     for kind, name in (metric.split(".", 1) for metric in metrics):
         if words := standings[f"{kind}.{name}"]:
-            console.print(Text(f"{kind} {title_of(name)}: {words}"), soft_wrap=True)
+            console.print(Text(f"{kind} {title_of(name)}: {words}"))
 
 
 # --- CSV -------------------------------------------------------------------------------------------------------------

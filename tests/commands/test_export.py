@@ -64,7 +64,9 @@ def check_events(run: Run, folder: Path) -> None:
         assert [at for *_, at in found[tag]] == pytest.approx([r["finished_virtual_seconds"] for r in rounds])
     for kind, metrics in rounds[-1]["metrics"].items():
         for name, value in metrics.items():
-            assert found[f"metrics/{kind}/{name}"][-1][:2] == (rounds[-1]["round"], pytest.approx(value, rel=1e-6))
+            # a curve of its own: no earlier round was scored on test
+            last = (rounds[-1]["round"], pytest.approx(value, rel=1e-6))
+            assert [each[:2] for each in found[f"metrics/test/{kind}/{name}"]] == [last]
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
@@ -79,6 +81,8 @@ def test_tables_come_back_from_files(layerwise_run: Run, tmp_path: Path, form: s
     (row,) = read(tmp_path / "out" / f"runs.{form}").to_dict("records")
     assert row["method"] == "fedcola" and row["finished"] and row["rounds"] == 4
     assert row["totals.energy_joules"] == layerwise_run.result["totals"]["energy_joules"]
+    rounds = read(tmp_path / "out" / f"rounds.{form}")
+    assert row["metrics_split"] == rounds.metrics_split.iloc[-1] == "test"
     assert {Path(file).name for file in facts["files"]} == {path.name for path in (tmp_path / "out").iterdir()}
 
 

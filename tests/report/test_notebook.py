@@ -58,7 +58,7 @@ def test_a_run_shows_its_figures_and_numbers(layerwise_run: Run) -> None:
     (row,) = [row for row in cells(page) if row]
     assert row[1:5] == ["fedcola", "layerwise", "3", "4"]
     assert f"{layerwise_run.result['totals']['energy_joules']:.4g}" in row
-    assert f"{layerwise_run.result['metrics']['image']['accuracy']:.3f}" in row
+    assert f"{layerwise_run.result['metrics']['image']['accuracy']:.3f}" in row and "image accuracy, test" in page
     assert "partition of the run" in page
 
 

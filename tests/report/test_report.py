@@ -220,7 +220,7 @@ def test_a_line_for_each_round(layerwise_run: Any) -> None:
     first, *lines = file.getvalue().splitlines()
     assert first == "drawing" and len(lines) == 5 and progress.folder == "runs/x"
     assert lines[0].startswith("b (2 of 2): round 1/4, stage 1, clock ") and "eligible 7/7, ETA" in lines[0]
-    assert "ETA" in lines[2] and "ETA" not in lines[3] and lines[4].startswith("  image acc")
+    assert "ETA" in lines[2] and "ETA" not in lines[3] and lines[4].startswith("  test: image acc")
     assert max(map(len, lines)) <= 80
     assert progress.share == 1.0
 

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -25,6 +26,7 @@ from edgefl.report.charts.chart import MOST_UPRIGHT, ChartAxis, Panel, Series
 from edgefl.report.charts.picture import draw
 from edgefl.report.charts.sweep import sweep_chart
 from edgefl.report.charts.timeline import memory_timeline
+from edgefl.report.facts import summary
 from edgefl.report.page.traces import traces
 from edgefl.runs import Run
 from tests.report.test_profile import TIMELINE
@@ -39,6 +41,7 @@ def evaluated(
     """Two schedules by two seeds, evaluated after each round; two clients can't take part in end-to-end training."""
     scenario = tiny(
         method="fedcola",
+        data={**tiny()["data"], "validation": 20},
         compare={"schedule": SCHEDULES, "seed": [3, 4]},
         evaluation={"every": 1},
         fleet={"budgets": {"memory": "100 KiB .. 2 MiB"}},
@@ -121,7 +124,7 @@ def test_a_metric_stands_over_the_rounds_seconds_bytes_and_joules_until_then(eva
     totals = result["totals"]
     assert last["traffic_bytes"] == totals["carried_download_bytes"] + totals["carried_upload_bytes"]
     assert last["energy_joules"] == pytest.approx(totals["energy_joules"])
-    assert [row["split"] for row in image] == ["evaluation", "final"]
+    assert [row["split"] for row in image] == ["validation", "test"]
     assert len(chart.panels) == 4
 
 
@@ -132,8 +135,8 @@ def test_runs_that_differ_in_their_seeds_are_one_line_with_mean_and_deviation(ev
     scores = [
         run.result["metrics"]["text"]["accuracy"] for label, run in evaluated.runs.items() if "end-to-end" in label
     ]
-    assert table["end-to-end"]["text.accuracy"] == pytest.approx(mean(scores))
-    assert table["end-to-end"]["text.accuracy_deviation"] == pytest.approx(stdev(scores))
+    assert table["end-to-end"]["test.text.accuracy"] == pytest.approx(mean(scores))
+    assert table["end-to-end"]["test.text.accuracy_deviation"] == pytest.approx(stdev(scores))
     curve = [row for row in rows(found["metric-text-accuracy"]) if row["line"] == "end-to-end"]
     assert curve[-1]["accuracy"] == pytest.approx(mean(scores)) and curve[-1]["seeds"] == 2
     costs = {row["run"]: row for row in rows(found["runs-costs"])}
@@ -203,6 +206,51 @@ def test_what_is_on_another_split_is_a_mark_apart_from_the_line(evaluated: Run) 
     assert (list(tested.y), tested.form, tested.colour) == (scores[-1:], "points", line.colour)
     shown = [trace for trace in traces(charts(run)["metric-accuracy"].panels[0])["data"] if trace["name"] == "image"]
     assert [trace["mode"] for trace in shown] == ["lines+markers", "markers"]
+
+
+def test_each_split_has_its_mark_in_the_legend_and_its_chance_line(evaluated: Run) -> None:
+    run = next(iter(evaluated.runs.values()))
+    samples = json.loads((run.path / "evaluation.json").read_text())["samples"]
+    pairs = {split: samples[split]["image-text"] for split in ("validation", "test")}
+    assert pairs["validation"] != pairs["test"]
+    panel = charts(run)["metric-r-at-10"].panels[0]
+    assert {name: level for level, name in panel.across} == {
+        f"chance ({split})": pytest.approx(min(10 / n, 1)) for split, n in pairs.items()
+    }
+    shown = {trace["name"]: trace["marker"]["symbol"] for trace in traces(panel)["data"] if trace["x"] == [None]}
+    assert shown == {"validation": "circle", "test": "square"}
+    assert [name for _, name in charts(run)["metric-accuracy"].panels[0].across] == ["chance"]  # as many classes
+    beside = {chart.name: chart for chart in charts_beside(evaluated)}
+    assert "image-text: R@10, test" in [each.title for each in beside["runs-metrics"].panels]
+    assert list(beside["metric-image-text-r-at-10"].panels[0].symbols) == ["validation", "test"]
+
+
+def test_seeds_that_end_early_are_no_mean_with_those_that_go_on(evaluated: Run) -> None:
+    whole, other = [records_of(run, label) for label, run in evaluated.runs.items() if "end-to-end" in label]
+    short = replace(other, rounds=[replace(other.rounds[-1], round=1)])  # its last round is the first
+    (chart,) = [c for c in charts_of_comparison({"a": [whole, short]}) if c.name == "metric-text-accuracy"]
+    score = [run.rounds[i].metrics["text"]["accuracy"] for run, i in ((short, 0), (whole, 0), (whole, 1))]
+    assert sorted((row["round"], row["split"], row["accuracy"], row["seeds"]) for row in rows(chart)) == [
+        (1, "test", score[0], 1), (1, "validation", score[1], 1), (2, "test", score[2], 1)
+    ]  # fmt: skip
+    assert [(each.form, len(each.y)) for each in chart.panels[0].series] == [("points", 2), (None, 1)] or [
+        (each.form, len(each.y)) for each in chart.panels[0].series
+    ] == [(None, 1), ("points", 2)]
+
+
+def test_a_run_that_goes_on_is_not_compared_by_its_last_validation_score(evaluated: Run, tmp_path: Path) -> None:
+    shutil.copytree(evaluated.path, tmp_path / "cut")
+    first, *_ = edgefl.read_run(tmp_path / "cut").runs.values()
+    (first.path / "result.json").unlink()
+    rounds = first.path / "rounds.jsonl"
+    rounds.write_text(rounds.read_text().splitlines(keepends=True)[0])
+    cut = edgefl.read_run(tmp_path / "cut")
+    records = [records_of(run, label) for label, run in cut.runs.items()]
+    assert [each.facts.metrics_split for each in records] == ["validation", "test", "test", "test"]
+    table = rows(next(c for c in charts_of_comparison({r.label: [r] for r in records}) if c.name == "runs-metrics"))
+    assert [row["test.text.accuracy"] is None for row in table] == [True, False, False, False]
+    told = summary(cut).compared
+    assert told.split == "test" and [bool(row.metrics) for row in told.rows] == [False, True, True, True]
 
 
 def test_bands_are_those_of_the_table_and_the_figure_says_so(evaluated: Run) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import pi, tan
 from statistics import mean, stdev
 from typing import Any
 
@@ -67,7 +68,7 @@ def test_it_says_how_many_can_train_under_which_run(compared: Run, groups: Group
             min(sum(r["eligible"].values()) for r in run.records("rounds")) for run in runs_of(compared, label)
         )
         assert f"{'all 7' if fewest == 7 else f'{fewest:.3g} of 7'} under" in first and label in first
-    assert any("beyond chance" in sentence or "is ahead in" in sentence for sentence in others)
+    assert any("beyond chance" in sentence or "seeds could show" in sentence for sentence in others)
     assert any("takes the least" in sentence for sentence in others)
 
 
@@ -102,10 +103,13 @@ def scored(groups: Groups, scores: Mapping[str, Sequence[float]]) -> Groups:
 def test_a_run_is_ahead_only_beyond_chance(groups: Groups) -> None:
     a, b = groups
     clear = scored(groups, {a: (0.2, 0.8), b: (0.1, 0.69)})  # gaps .10 and .11: t = 21 with one degree of freedom
-    assert f"{a[:1].upper()}{a[1:]} is ahead in image accuracy." in verdict_of(clear, matrix_of(clear))
+    told = verdict_of(clear, matrix_of(clear))
+    assert f"Image accuracy: {b} is behind {a} by 0.105 (paired over 2 seeds, beyond chance)." in told
     assert any(best for part in matrix_of(clear).parts if part.kind == "image" for _, best in part.rows[0][1:2])
     chance = scored(groups, {a: (0.8, 0.9), b: (0.7, 0.7)})  # gaps .1 and .2: t = 3
-    assert "No run is ahead beyond chance in image accuracy." in verdict_of(chance, matrix_of(chance))
+    told = verdict_of(chance, matrix_of(chance))
+    could = (tan(0.475 * pi) + tan(0.3 * pi)) * 0.05  # quantiles of one degree of freedom, times the error
+    assert f"Image accuracy: {b} is not shown to be behind {a}: by 0.150, where 2 seeds could show {could:.3f}." in told
     single = {label: runs[:1] for label, runs in clear.items()}
     assert "With fewer than two shared seeds nothing shows which run learns best." in verdict_of(
         single, matrix_of(single)

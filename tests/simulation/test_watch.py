@@ -232,7 +232,9 @@ def test_runs_of_a_comparison_end_each_by_itself(
     assert "reached 0.2" in run.runs[fast].early_stop["text"]
     print_summary(summary(run))
     told = " ".join(capsys.readouterr().out.split())
-    assert run.runs[fast].early_stop["text"] in told and "best weights: round" in told
+    assert f"{run.runs[fast].early_stop['text']} (validation split)" in told
+    best = run.runs[fast].best
+    assert f"best weights: round {best.round}, image accuracy {best.value:.4g} (validation split)" in told
     compared = edgefl.compare([tmp_path / "run"])
     assert [row["rounds"] for part in compared["equal"] for row in part["rows"]]
     assert len(compared["stopped"]) == 1 and verify(run.path)["valid"]

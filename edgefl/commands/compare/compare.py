@@ -33,7 +33,7 @@ COSTS: dict[str, Callable[[Facts], float]] = {
 }
 """Figures of a whole run beside its metrics: bytes, FLOPs and joules are those of all clients together."""
 MORE_IS_BETTER = ("eligible_share", "eligible_share_ever", "took_part_share", "updates")
-"""Those of COSTS of which more is better.  Of metrics more is always better."""
+"""Those of COSTS of which more is better."""
 
 
 def compare(runs: Sequence[str | os.PathLike[str]], *, on_progress: OnProgress = silent) -> ComparedRuns:

@@ -18,6 +18,7 @@ from edgefl.errors import RunError
 from edgefl.records.compare import Ordering, OrderingClaim, OrderingFigure, OrderingRow
 from edgefl.records.eligibility import VerdictRecord
 from edgefl.records.record import Record, part_of
+from edgefl.records.rounds import lower_is_better
 from edgefl.records.run import FinalSummary
 from edgefl.report.paired import PairedGap, paired_gap, seeds_needed
 from edgefl.runs import Run
@@ -158,7 +159,7 @@ def ordering_of_study(table: SeedScores) -> Ordering:
 
 
 def ordering_of_rows(title: str, values: Values, metrics: Sequence[str]) -> Ordering:
-    """The means of a comparison's rows and the verdict on each pair, the row with the higher mean as the better one.
+    """The means of a comparison's rows and the verdict on each pair, the row with the better mean as the better one.
 
     ``values`` has for each row and metric the value by seed; only seeds that every row has are compared, and only
     metrics that every row has for all of them.
@@ -169,7 +170,8 @@ def ordering_of_rows(title: str, values: Values, metrics: Sequence[str]) -> Orde
     claims = []
     for metric in common if seeds else ():
         for pair in combinations(rows, 2):
-            columns = {row: [values[row][metric][seed] for seed in seeds] for row in pair}
+            sign = -1.0 if lower_is_better(metric) else 1.0  # a gap above 0 is one by which the better row is ahead
+            columns = {row: [sign * values[row][metric][seed] for seed in seeds] for row in pair}
             worse, better = sorted(pair, key=lambda row: fmean(columns[row]))
             claims.append(_claim(worse, better, metric, judge(columns[worse], columns[better])))
     return _ordering(title, values, rows, common, seeds, claims, [])

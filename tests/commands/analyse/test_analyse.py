@@ -144,7 +144,7 @@ def test_what_was_found_is_printed_kept_and_drawn(analysed: Any) -> None:
     print_analysis(found, Console(file=out, width=100, no_color=True))
     text = out.getvalue()
     for title in (
-        "Contribution",
+        "Contribution of each client kind to the metrics (test split)",
         "Gradient norm",
         "Agreement of the clients",
         "Agreement between kinds",

@@ -21,9 +21,12 @@ from scipy.stats import ttest_rel
 
 import edgefl
 from edgefl.cli import main
+from edgefl.commands.bench.bench_answer import _read
 from edgefl.errors import EdgeflError, RunError, ScenarioError
 from edgefl.records.bench import BenchAnswer, BenchFleet
 from edgefl.records.record import UNSET
+from edgefl.report.bench import sections
+from edgefl.report.charts.bench import charts_of_bench
 
 BASE: dict[str, Any] = {
     "seed": 4,
@@ -177,6 +180,31 @@ def test_costs_until_the_target_are_those_of_the_rounds(done: tuple[BenchAnswer,
             totals.append(moved)
         assert row.bytes == pytest.approx(fmean(totals))
         assert cost.reached == sum(each is not None for each in cost.bytes)
+
+
+def test_a_target_is_counted_on_one_split_which_its_title_says(done: tuple[BenchAnswer, Path]) -> None:
+    answer, _ = done
+    assert (answer.split, answer.target_split) == ("test", "validation")
+    titles = [section.title for section in sections(answer)]
+    assert any(title.startswith("Costs until image accuracy on validation is 0.01") for title in titles)
+    charts = {chart.name: chart for chart in charts_of_bench(answer)}
+    assert charts["costs-to-target"].title == "Costs until image accuracy on validation is 0.01"
+    assert charts["staircase"].panels[0].y.title == "image accuracy on test"
+
+
+def test_a_run_that_stopped_before_its_last_evaluation_has_no_score(
+    done: tuple[BenchAnswer, Path], tmp_path: Path
+) -> None:
+    _, folder = done
+    first = sorted((folder / "runs").iterdir())[0]
+    shutil.copytree(first, tmp_path / "run")
+    assert _read(tmp_path / "run", "image.accuracy").score == score(first)
+    # as a run whose model diverges in round 2 leaves it, where only every second round is evaluated
+    (tmp_path / "run" / "result.json").unlink()
+    rounds = tmp_path / "run" / "rounds.jsonl"
+    rounds.write_text(rounds.read_text().splitlines(keepends=True)[0])
+    played = _read(tmp_path / "run", "image.accuracy")
+    assert played.facts.metrics["image"]["accuracy"] is not None and played.score is None
 
 
 def test_the_same_call_trains_nothing_and_says_the_same(done: tuple[BenchAnswer, Path], tmp_path: Path) -> None:

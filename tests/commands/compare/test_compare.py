@@ -8,6 +8,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from math import atan, pi, tan
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -20,6 +21,7 @@ import edgefl
 from edgefl.cli import main
 from edgefl.commands.compare.compare import Curve, KindEvaluation, at_equal, compared_runs
 from edgefl.commands.compare.members import labels_of, members_of
+from edgefl.commands.report import write_report
 from edgefl.errors import RunError
 from edgefl.records.compare import ComparedRuns
 from edgefl.report.compare import comparison_csv, print_comparison
@@ -193,6 +195,68 @@ def test_unfinished_runs_are_left_out_and_said(comparison: Any, tmp_path: Path) 
         edgefl.compare([cut])
     with pytest.raises(RunError, match="there is no run at"):
         edgefl.compare([tmp_path / "nowhere"])
+
+
+def raw_scores(run: Any, round: int) -> float:
+    """The accuracy after a round, read as JSON."""
+    record = json.loads((run.path / "rounds.jsonl").read_text().splitlines()[round - 1])
+    return float(record["metrics"]["text"]["accuracy"])
+
+
+@pytest.mark.parametrize(("round", "split"), [(3, "test"), (2, "validation")])
+def test_it_says_who_is_behind_or_what_two_seeds_could_show(
+    comparison: Any, compared: ComparedRuns, round: int, split: str
+) -> None:
+    scores: dict[str, list[float]] = {}
+    for run in comparison.runs.values():
+        scores.setdefault(run.scenario["schedule"]["name"], []).append(raw_scores(run, round))
+    worse, best = sorted(scores, key=lambda name: sum(scores[name]))
+    gaps = [a - b for a, b in zip(scores[best], scores[worse], strict=True)]
+    centre, error = sum(gaps) / 2, abs(gaps[0] - gaps[1]) / 2
+    # Student's distribution of one degree of freedom: F(t) = 1/2 + atan(t) / pi
+    assert 1 - 2 / pi * atan(centre / error) > 0.05
+    could = (tan(pi * 0.475) + tan(pi * 0.3)) * error
+    words = f"{worse} is not shown to be behind {best}: by {centre:.3f}, where 2 seeds could show {could:.3f}"
+    if split == "test":
+        assert compared.standings["text.accuracy"] == words
+        assert f"text accuracy: {words}" in " ".join(shown(compared).split())
+    else:
+        equal = next(part for part in compared.equal if part.split == split)
+        assert equal.standings["text.accuracy"] == words
+    report = write_report(comparison.path, comparison.path / f"{split}.html").read_text()
+    if split == "test":
+        assert "Text balanced accuracy: " in report and "where 2 seeds could show" in report
+
+
+def test_runs_that_were_scored_on_two_splits_are_not_compared(comparison: Any, tmp_path: Path) -> None:
+    facts = {str(run.path): facts_of(run) for run in comparison.runs.values()}
+    odd = [path for path, each in facts.items() if each.schedule == "layerwise"]
+    moved = {path: replace(each, metrics_split="validation") if path in odd else each for path, each in facts.items()}
+    found = compared_runs(members_of([comparison.path]), moved)
+    assert found.split == "test" and found.left_out == [
+        f"the metrics of {path} are on another split than test" for path in odd
+    ]
+    first, second = (row.figures["text.accuracy"] for row in found.rows)
+    assert first.values == [facts[path].metrics["text"]["accuracy"] for path in facts if path not in odd]
+    assert second.mean is None and not first.best and found.standings["text.accuracy"] == ""
+
+
+def test_chance_is_that_of_the_split_of_each_table(tiny: Tiny, tmp_path: Path) -> None:
+    scenario = tiny(
+        data={"source": "glyphs", "clients": {"image-text": 2}, "samples": 20, "validation": 30, "test": 60},
+        evaluation={"every": 1},
+        compare={"schedule": [{"name": "end-to-end", "rounds": 2}, {"name": "layerwise", "stages": 2, "rounds": 2}]},
+    )
+    found = edgefl.compare([edgefl.run(scenario, output=tmp_path / "run").path])
+    part = next(part for part in found.equal if part.axis == "bytes")  # ten of so many pairs
+    assert (found.split, found.chance["image-text.r@10"]) == ("test", pytest.approx(10 / 60))
+    assert (part.split, part.chance["image-text.r@10"]) == ("validation", pytest.approx(10 / 30))
+    above, below = shown(found).split("At equal traffic")
+    assert "R@10, test" in above and "(chance 0.167)" in above
+    assert "R@10, validation" in below and "(chance 0.333)" in below
+    assert " R@10, test " in comparison_latex(found) and " (chance 0.167) " in comparison_latex(found)
+    line = next(csv.DictReader(io.StringIO(comparison_csv(found))))
+    assert (line["split"], line["at_bytes.split"]) == ("test", "validation")
 
 
 # --- equal costs -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from edgefl.report.paired import PairedGap, Winner, holm, paired_gap, ranks_of, seeds_needed, winner_of
+from edgefl.report.paired import PairedGap, Winner, holm, paired_gap, ranks_of, seeds_needed, standing_of, winner_of
 
 # Student (1908): hours of sleep gained by ten patients with two drugs
 FIRST = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
@@ -182,6 +182,71 @@ def test_who_has_no_score_is_behind_and_one_seed_has_no_winner() -> None:
     assert winner_of({}, higher=True) == Winner(None) == winner_of({"a": []}, higher=True)
     with pytest.raises(ValueError, match="a score for each seed"):
         winner_of({"a": [1.0], "b": [1.0, 2.0]}, higher=True)
+
+
+def of_three_seeds(gaps: list[float]) -> tuple[float, float]:
+    """The paired t test by hand: p, and the gap that could be shown at 5 % in three comparisons.
+
+    Student's distribution with two degrees of freedom has a closed form, F(t) = 1/2 + t / (2 sqrt(2 + t^2)).
+    """
+    centre = sum(gaps) / 3
+    error = sqrt(sum((gap - centre) ** 2 for gap in gaps) / 2) / sqrt(3)
+    t = centre / error
+    quantiles = [(2 * q - 1) * sqrt(2 / (1 - (2 * q - 1) ** 2)) for q in (1 - 0.05 / 3 / 2, 0.8)]
+    return 1 - t / sqrt(2 + t * t), sum(quantiles) * error
+
+
+def test_the_two_quantiles_of_two_degrees_of_freedom_are_the_published_ones() -> None:
+    # of the table in any textbook: t(0.975; 2) = 4.303, t(0.8; 2) = 1.061
+    q = 0.975
+    assert (2 * q - 1) * sqrt(2 / (1 - (2 * q - 1) ** 2)) == pytest.approx(4.303, abs=5e-4)
+    assert 0.6 * sqrt(2 / (1 - 0.36)) == pytest.approx(1.061, abs=5e-4)
+
+
+@pytest.mark.parametrize("higher", [True, False])
+def test_who_is_behind_is_said_with_each_gap_where_nobody_is_ahead(higher: bool) -> None:
+    scores = {"end-to-end": [0.86, 0.93, 0.898], "layerwise": [0.29, 0.38, 0.38], "progressive": [0.99, 0.97, 0.995]}
+    pairs = (("progressive", "layerwise"), ("end-to-end", "layerwise"), ("progressive", "end-to-end"))
+    gaps = {(a, b): [x - y for x, y in zip(scores[a], scores[b], strict=True)] for a, b in pairs}
+    found = {pair: of_three_seeds(by) for pair, by in gaps.items()}
+    first, second, third = sorted(found, key=lambda pair: found[pair][0])
+    # Holm: three times the least p, twice the next, once the largest
+    assert third == ("progressive", "end-to-end") and max(3 * found[first][0], 2 * found[second][0]) < 0.05
+    assert found[third][0] > 0.05
+    by, could = {pair: fmean(each) for pair, each in gaps.items()}, found[third][1]
+    if not higher:
+        scores = {name: [-value for value in of] for name, of in scores.items()}
+    assert standing_of(scores, higher=higher) == (
+        f"layerwise is behind progressive and end-to-end by {by['progressive', 'layerwise']:.3f} and "
+        f"{by['end-to-end', 'layerwise']:.3f} (paired over 3 seeds, beyond chance); "
+        f"end-to-end is not shown to be behind progressive: by {by[third]:.3f}, where 3 seeds could show {could:.3f}"
+    )
+
+
+def test_behind_a_winner_are_all_others_and_of_many_gaps_the_ends_are_said() -> None:
+    base = [0.1, 0.5, 0.3, 0.7, 0.2]
+    steps = {"a": 0.5, "b": 0.3, "c": 0.2, "d": 0.1, "e": 0.0}
+    wobble = {name: [(-1) ** i * place * 1e-3 for i in range(5)] for place, name in enumerate(steps)}
+    scores = {name: [x + step + w for x, w in zip(base, wobble[name], strict=True)] for name, step in steps.items()}
+    assert standing_of({name: scores[name] for name in "abc"}, higher=True) == (
+        "b and c are behind a by 0.200 and 0.300 (paired over 5 seeds, beyond chance)"
+    )
+    least, most = (0.5 - 0.3 - 1e-3 / 5, 0.5 - 4e-3 / 5)
+    assert standing_of(scores, higher=True) == (
+        f"b, c, d and e are behind a by {least:.3f} to {most:.3f} (paired over 5 seeds, beyond chance)"
+    )
+    assert standing_of({"a": [0.1], "b": [0.2]}, higher=True) == standing_of({"a": [0.1, 0.2]}, higher=True) == ""
+    assert standing_of({"a": [0.1, 0.2], "b": [0.1, None]}, higher=True) == standing_of({}, higher=True) == ""
+
+
+@given(table, st.booleans())
+def test_a_star_and_who_is_behind_say_the_same(scores: dict[str, list[float | None]], higher: bool) -> None:
+    winner, words = winner_of(scores, higher=higher), standing_of(scores, higher=higher)
+    assert words == standing_of(dict(reversed(scores.items())), higher=higher)
+    if winner.gap is not None and winner.name is not None:
+        assert f" behind {winner.name} by" in words and "not shown" not in words
+    elif winner.gap is not None:
+        assert f"not shown to be behind {winner.tied[0]}" in words
 
 
 @given(table, st.booleans())
