@@ -131,19 +131,22 @@ class BenchCost(Record):
 
 
 class BenchRanks(Record):
-    """Ranks of the variants over the fleets: 1 is best, ties share, who can't train is last (Demsar 2006)."""
+    """Ranks of the variants over the fleets: 1 is best, ties share, who can't train is last.
+
+    Fleets share seeds and runs, so they aren't independent: a seed has one mean rank over all fleets, and the spread
+    and the winner are over these.
+    """
 
     fleets: int
-    """Fleets that are ranked, by the mean over the seeds.  Fleets of one suite are alike, so the critical difference is
-    rather too small"""
+    """Fleets on which the variants are ranked with each seed"""
     ranks: Annotated[Mapping[str, float], Keys("VARIANT")]
-    """Mean rank of a variant"""
-    critical_difference: float
-    """Nemenyi's critical difference at 5 %: smaller differences of ranks show nothing"""
-    p_value: float
-    """Friedman's test that all variants are alike"""
-    alike: Sequence[Sequence[str]]
-    """Groups of variants whose ranks differ by less, from the best on"""
+    """Mean rank of a variant, over fleets and seeds"""
+    half_widths: ByVariant
+    """Half the 95 % interval of the mean rank over the seeds, by Student's t; `null` for one seed"""
+    winner: str | None
+    """As for a fleet, by the mean rank of each seed"""
+    tied: Sequence[str]
+    """As for a fleet"""
 
 
 class BenchAnswer(Answer):

@@ -287,13 +287,13 @@ def _ranks(result: BenchAnswer) -> Iterator[BenchSection]:
     if ranks is None:
         return
     table = new_table("variant", "mean rank")
-    for name, rank in sorted(ranks.ranks.items(), key=lambda each: each[1]):
-        table.add_row(name, f"{rank:.2f}")
-    groups = [", ".join(group) for group in ranks.alike if len(group) > 1]
-    alike = f"\nNot shown to differ: {'; '.join(groups)}." if groups else ""
+    for name, rank in ranks.ranks.items():
+        width = ranks.half_widths[name]
+        table.add_row(name, f"{rank:.2f}" + ("" if width is None else f" ± {width:.2f}"))
+    best = f"  Best by the ranks of each seed: {_best(ranks.winner, ranks.tied)}." if len(result.seeds) > 1 else ""
     yield BenchSection(
-        f"Ranks over {ranks.fleets} fleets (1 is best)", table,
-        f"Critical difference {ranks.critical_difference:.2f} (Nemenyi, 5 %); Friedman's p {ranks.p_value:.2g}.{alike}",
+        f"Ranks over {ranks.fleets} fleets (1 is best): mean{_reach(result)}", table,
+        f"The fleets share their runs, so each seed counts once, with its mean rank.{best}",
     )  # fmt: skip
 
 

@@ -10,12 +10,12 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations, pairwise, product
+from itertools import combinations, product
 from math import inf, isfinite, sqrt
 from typing import Any
 
 import numpy as np
-from scipy.special import chdtrc, stdtr, stdtrit
+from scipy.special import stdtr, stdtrit
 
 from edgefl import seeds
 from edgefl.arrays import Floats
@@ -293,62 +293,16 @@ def figures_of(of_seeds: Sequence[Sequence[int]], spreads: Sequence[SeedSpread],
 # --- ranks -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Ranks:
-    """Mean ranks of variants over blocks, such as fleets or data sets, 1 the best.
-
-    ``mean`` has the best first.  ``p`` is that of Friedman's test (ties corrected) for ranks that differ by chance.
-    Two variants are apart if their mean ranks differ by ``critical`` at least, Nemenyi's critical difference at 5 %
-    (Demšar 2006, 3.2.2).  ``together`` has the largest groups of neighbours, two or more, without such a pair.  With
-    fewer than two variants ``p`` and ``critical`` are None.
-    """
-
-    mean: Mapping[str, float]
-    blocks: int
-    p: float | None
-    critical: float | None
-    together: tuple[tuple[str, ...], ...]
-
-
-def ranks_of(blocks: Sequence[Mapping[str, float | None]], *, higher: bool) -> Ranks:
-    """Rank the variants within each block and compare their mean ranks.
+def mean_ranks(blocks: Sequence[Mapping[str, float | None]], *, higher: bool) -> dict[str, float]:
+    """Rank the variants within each block, such as a fleet, and take the means over the blocks: 1 is best.
 
     Equal scores share the mean of their ranks; those without a score (None) share the last ranks.  Raises ValueError
     if there is no block, or one has other variants than the first.
     """
     if not blocks or any(block.keys() != blocks[0].keys() for block in blocks):
         raise ValueError(f"ranks need one block or more with the same variants: {[sorted(block) for block in blocks]}")
-    names, n = sorted(blocks[0]), len(blocks)
-    k, sign = len(names), -1.0 if higher else 1.0
-    costs = np.array([[inf if (x := block[name]) is None else sign * x for name in names] for block in blocks])
+    sign = -1.0 if higher else 1.0
+    costs = np.array([[inf if x is None else sign * x for x in map(block.get, blocks[0])] for block in blocks])
     below = (costs[:, None, :] < costs[:, :, None]).sum(axis=2)
     equal = (costs[:, None, :] == costs[:, :, None]).sum(axis=2)
-    ranks = below + (equal + 1) / 2
-    means = dict(zip(names, ranks.mean(axis=0).tolist(), strict=True))
-    order = sorted(names, key=lambda name: (means[name], name))
-    if k < 2:
-        return Ranks(means, n, None, None, ())
-    spread = float((ranks**2).sum()) - n * k * (k + 1) ** 2 / 4
-    between = float(((ranks.sum(axis=0) - n * (k + 1) / 2) ** 2).sum())
-    critical = _studentized_range(k) / sqrt(2) * sqrt(k * (k + 1) / (6 * n))
-    return Ranks(
-        mean={name: means[name] for name in order},
-        blocks=n,
-        p=float(chdtrc(k - 1, (k - 1) * between / spread)) if spread else 1.0,
-        critical=critical,
-        together=_together(order, means, critical),
-    )
-
-
-def _together(order: Sequence[str], means: Mapping[str, float], critical: float) -> tuple[tuple[str, ...], ...]:
-    """The largest groups of neighbours in this order whose mean ranks differ by less than ``critical``."""
-    ends = [max(j for j, last in enumerate(order) if means[last] - means[first] < critical) for first in order]
-    starts = [0, *(i + 1 for i, (before, end) in enumerate(pairwise(ends)) if end > before)]
-    return tuple(tuple(order[i : ends[i] + 1]) for i in starts if ends[i] > i)
-
-
-@lru_cache(maxsize=64)
-def _studentized_range(k: int) -> float:
-    from scipy.stats import studentized_range  # takes a second to import
-
-    return float(studentized_range.ppf(LEVEL, k, inf))
+    return dict(zip(blocks[0], (below + (equal + 1) / 2).mean(axis=0).tolist(), strict=True))

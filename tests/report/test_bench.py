@@ -225,14 +225,14 @@ def test_without_a_budget_scores_and_what_is_kept_are_bars() -> None:
         assert list(series.x) == ["crash", "noise"] and list(series.y) == pytest.approx([0.9, 0.81])
 
 
-def test_bars_of_ranks_reach_to_the_last_variant_that_is_alike(memory: BenchAnswer) -> None:
+def test_bars_of_ranks_are_the_intervals_over_the_seeds(memory: BenchAnswer) -> None:
     (panel,) = charts(memory)["ranks"].panels
-    alike, reference, points = panel.series
+    bars, points = panel.series
     assert memory.ranks is not None
     assert dict(zip(points.y, points.x, strict=True)) == memory.ranks.ranks
-    ends = {name: (base, base + size) for name, base, size in zip(alike.y, alike.base, alike.x, strict=True)}
-    assert ends == {"end-to-end": pytest.approx((1.0, 2.6))}
-    assert list(reference.x) == [memory.ranks.critical_difference]
+    for name, base, size in zip(bars.y, bars.base, bars.x, strict=True):
+        assert base + size / 2 == pytest.approx(memory.ranks.ranks[name])
+        assert size / 2 == pytest.approx(memory.ranks.half_widths[name])
 
 
 def test_the_profile_is_that_of_dolan_and_more(memory: BenchAnswer) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.records.bench import BenchAnswer, BenchCost, BenchFleet, BenchRanks, BenchRow, BenchSpent, BenchVariant
+from edgefl.commands.bench.bench_answer import ranks_over_seeds
+from edgefl.records.bench import BenchAnswer, BenchCost, BenchFleet, BenchRow, BenchSpent, BenchVariant
 from edgefl.records.record import UNSET
 
 NEEDS = {"end-to-end": 17.2, "layer-wise": 6.1, "progressive": 7.4, "LoRA": 12.3, "BitFit": 11.5, "split": 4.2,
@@ -45,8 +46,6 @@ def drawn_bench(
                 end = None if high is None else high * MIB
                 label = f"{share:.0%} from {low}"
                 fleets.append(_fleet(label, rows, small_share=share, low=low * MIB, high=end))
-    ranks = {name: 1.0 + 0.8 * i for i, name in enumerate(names)}
-    alike = [list(names[i : i + 3]) for i in range(max(len(names) - 2, 1))]
     totals: list[tuple[str, float, dict[str, float | None]]] = [
         (axis, total * unit, {names[0]: None} if total == 5 else {})
         for axis, unit in zip(AXES, (60.0, MIB, 10.0), strict=True)
@@ -62,7 +61,7 @@ def drawn_bench(
             for i, (name, need) in enumerate(needs.items())
         ],
         "fleets": fleets,
-        "ranks": BenchRanks(fleets=len(fleets), ranks=ranks, critical_difference=2.1, p_value=0.003, alike=alike),
+        "ranks": ranks_over_seeds(fleets, higher=True),
         "spent": [
             BenchSpent(axis=axis, total=total, split="validation", winner=None, tied=list(names[:2]),
                        means={name: float(rng.uniform(0.1, 0.3)) for name in names} | missed)

@@ -413,7 +413,11 @@ def plain(x):
 SCRIPTED = "scripted = torch.jit.script(plain)\n\n\n"
 
 STEMS = {
-    "image": ("channels: int, size: int", "self.stem = nn.Linear(channels * size * size, 8)", "self.stem(image.flatten(1))"),
+    "image": (
+        "channels: int, size: int",
+        "self.stem = nn.Linear(channels * size * size, 8)",
+        "self.stem(image.flatten(1))",
+    ),
     "text": ("vocabulary: int", "self.stem = nn.Embedding(vocabulary, 8)", "self.stem(text).mean(1)"),
 }
 """Of a modality: arguments, constructor and first features."""

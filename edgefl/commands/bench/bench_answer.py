@@ -18,7 +18,7 @@ from edgefl.records.rounds import lower_is_better
 from edgefl.records.summary import RunSummary
 from edgefl.records.tune import Tuning
 from edgefl.report.facts import facts_of
-from edgefl.report.paired import Winner, ranks_of, winner_of
+from edgefl.report.paired import Winner, mean_ranks, winner_of
 from edgefl.report.spread import SeedSpread
 from edgefl.runs import read_run
 from edgefl.scenario import Scenario
@@ -103,7 +103,7 @@ def answer_of(
         seeds=list(suite.seeds),
         variants=[_variant(each, needs, tunings) for each in variants],
         fleets=shown,
-        ranks=_ranks(shown, higher=not lower),
+        ranks=ranks_over_seeds(shown, higher=not lower),
         spent=_scores_within_totals(suite, reference, played, metric, higher=not lower),
         costs=UNSET if options.target is None else _costs(during, fleets, played, metric, options.target, lower=lower),
         trained=len(played),
@@ -220,18 +220,24 @@ def _on_clients(
     return _mean(worst), {device: _mean(values) for device, values in devices.items()}
 
 
-def _ranks(fleets: Sequence[BenchFleet], *, higher: bool) -> BenchRanks | None:
-    blocks = [{row.variant: row.mean for row in fleet.rows} for fleet in fleets]
-    if len(blocks) < 2 or len(blocks[0]) < 2:
+def ranks_over_seeds(fleets: Sequence[BenchFleet], *, higher: bool) -> BenchRanks | None:
+    """Each seed ranks the variants on every fleet; the seeds are what is independent, so the spread is over them."""
+    variants = [row.variant for row in fleets[0].rows] if len(fleets) > 1 else []
+    if len(variants) < 2:
         return None
-    found = ranks_of(blocks, higher=higher)
-    assert found.critical is not None and found.p is not None
+    by_seed = [
+        mean_ranks([{row.variant: row.scores[seed] for row in fleet.rows} for fleet in fleets], higher=higher)
+        for seed in range(len(fleets[0].rows[0].scores))
+    ]
+    of = {name: SeedSpread(tuple(ranks[name] for ranks in by_seed)) for name in variants}
+    means = {name: spread.mean or 0.0 for name, spread in of.items()}
+    best = winner_of({name: spread.values for name, spread in of.items()}, higher=False)
     return BenchRanks(
-        fleets=len(blocks),
-        ranks=dict(found.mean),
-        critical_difference=found.critical,
-        p_value=found.p,
-        alike=[list(group) for group in found.together],
+        fleets=len(fleets),
+        ranks={name: means[name] for name in sorted(means, key=lambda name: (means[name], name))},
+        half_widths={name: spread.half_width for name, spread in of.items()},
+        winner=best.name,
+        tied=list(best.tied),
     )
 
 

@@ -13,7 +13,7 @@ from edgefl.records.bench import BenchAnswer, BenchFleet, BenchRow
 from edgefl.records.record import UNSET
 from edgefl.report.bench import best_of, by_share, free_fleet, interval, metric_words, score_text
 from edgefl.report.charts.chart import Chart, ChartAxis, Number, Panel, Series
-from edgefl.report.charts.palette import INK, QUIET, of_run
+from edgefl.report.charts.palette import INK, of_run
 from edgefl.report.compare import AXES
 
 WIDTH = 9.2
@@ -221,26 +221,22 @@ def _bars(result: BenchAnswer, name: str, index: int, field: str, *, but: BenchF
 
 
 def ranks(result: BenchAnswer) -> Chart | None:
-    """Mean ranks over the fleets; a bar reaches to the last variant that isn't shown to be worse (Demsar 2006)."""
+    """Mean ranks over the fleets, with their intervals over the seeds."""
     if result.ranks is None:
         return None
-    of, difference = result.ranks.ranks, result.ranks.critical_difference
-    order = sorted(of, key=lambda name: of[name])
-    groups = {group[0]: of[group[-1]] for group in result.ranks.alike if len(group) > 1}
-    reference = "critical difference"
-    series = [
-        Series("not shown to differ", [end - of[name] for name, end in groups.items()], list(groups), "#55aadd",
-               base=[of[name] for name in groups]),
-        Series(reference, [difference], [reference], QUIET, base=[1.0]),
-        Series("mean rank", list(of.values()), list(of), INK, symbols=[0] * len(of), form="points"),
-    ]  # fmt: skip
+    of = result.ranks.ranks
+    widths = {name: width for name in of if (width := result.ranks.half_widths[name]) is not None}
+    series = [Series("mean rank", list(of.values()), list(of), INK, symbols=[0] * len(of), form="points")]
+    if widths:
+        series.insert(0, Series("95 % interval over the seeds", [2 * width for width in widths.values()], list(widths),
+                                "#55aadd", base=[of[name] - width for name, width in widths.items()]))  # fmt: skip
     return Chart(
         "ranks", f"Ranks over {result.ranks.fleets} fleets",
-        "The mean rank of each variant, 1 is best. A bar reaches from a variant to the last one that isn't shown to be "
-        f"worse (Nemenyi, 5 %); Friedman's p {result.ranks.p_value:.2g}.",
-        [Panel("", "spans", ChartAxis("mean rank"), ChartAxis("", names=[*order, reference]), series)],
-        ["variant", "mean_rank"], [[name, of[name]] for name in order],
-        size=(3.2 + 0.07 * max(map(len, map(visible, [*order, reference]))), 0.9 + 0.22 * len(of)),
+        "The mean rank of each variant over the fleets, 1 is best. Fleets share their seeds' runs, so the interval is "
+        "over the seeds.",
+        [Panel("", "spans", ChartAxis("mean rank"), ChartAxis("", names=list(of)), series)],
+        ["variant", "mean_rank", "half_width"], [[name, of[name], widths.get(name)] for name in of],
+        size=(3.2 + 0.07 * max(map(len, map(visible, of))), 0.9 + 0.22 * len(of)),
     )  # fmt: skip
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import atan, inf, pi, sqrt, tan
 from statistics import fmean, stdev
 
 import numpy as np
 import pytest
+from drawn_bench import drawn_bench
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from edgefl.report.paired import PairedGap, Winner, holm, paired_gap, ranks_of, seeds_needed, standing_of, winner_of
+from edgefl.commands.bench.bench_answer import ranks_over_seeds
+from edgefl.report.paired import PairedGap, Winner, holm, mean_ranks, paired_gap, seeds_needed, standing_of, winner_of
 
 # Student (1908): hours of sleep gained by ten patients with two drugs
 FIRST = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
@@ -292,22 +295,10 @@ EXAMPLE = [
 ]
 
 
-def test_demsars_example_has_its_ranks_and_critical_difference() -> None:
-    found = ranks_of(EXAMPLE, higher=True)
-    assert found.mean == pytest.approx({"C4.5": 3.143, "C4.5+m": 2.0, "C4.5+cf": 2.893, "C4.5+m+cf": 1.964}, abs=5e-4)
-    assert found.critical == pytest.approx(2.569 * sqrt(4 * 5 / (6 * 14)), abs=5e-4) == pytest.approx(1.25, abs=5e-3)
-    assert list(found.mean) == ["C4.5+m+cf", "C4.5+m", "C4.5+cf", "C4.5"] and found.blocks == 14
-    assert found.together == (tuple(found.mean),)  # 3.143 - 1.964 < 1.25
-
-
-# Demšar (2006), table 5 (a): critical values of the two-tailed Nemenyi test at 5 %
-@pytest.mark.parametrize(
-    ("k", "q"),
-    [(2, 1.960), (3, 2.343), (4, 2.569), (5, 2.728), (6, 2.850), (7, 2.949), (8, 3.031), (9, 3.102), (10, 3.164)],
-)
-def test_critical_values_are_the_published_ones(k: int, q: float) -> None:
-    found = ranks_of([{str(i): float(i) for i in range(k)}] * 6, higher=True)
-    assert found.critical == pytest.approx(q * sqrt(k * (k + 1) / 36), abs=2e-3)
+def test_demsars_example_has_its_mean_ranks() -> None:
+    assert mean_ranks(EXAMPLE, higher=True) == pytest.approx(
+        {"C4.5": 3.143, "C4.5+m": 2.0, "C4.5+cf": 2.893, "C4.5+m+cf": 1.964}, abs=5e-4
+    )
 
 
 rows = st.integers(3, 5).flatmap(
@@ -316,28 +307,31 @@ rows = st.integers(3, 5).flatmap(
 
 
 @given(rows, st.booleans())
-def test_friedmans_test_is_scipys(blocks: list[list[float]], higher: bool) -> None:
-    found = ranks_of([dict(zip("abcde", block, strict=False)) for block in blocks], higher=higher)
+def test_mean_ranks_are_scipys(blocks: list[list[float]], higher: bool) -> None:
+    found = mean_ranks([dict(zip("abcde", block, strict=False)) for block in blocks], higher=higher)
     expected = stats.rankdata(blocks if not higher else np.negative(blocks), axis=1).mean(axis=0)
-    assert [found.mean[name] for name in "abcde"[: len(blocks[0])]] == pytest.approx(expected)
-    if all(len(set(block)) == 1 for block in blocks):
-        assert found.p == 1
-    else:
-        assert found.p == pytest.approx(stats.friedmanchisquare(*np.transpose(blocks)).pvalue, rel=1e-9)
+    assert list(found.values()) == pytest.approx(expected)
 
 
-def test_groups_are_the_largest_ones_that_are_not_apart() -> None:
-    blocks = [{"a": 5.0, "b": 4.0, "c": 3.0, "d": 2.0, "e": 1.0}] * 20  # critical 2.728 * sqrt(30 / 120) = 1.364
-    assert ranks_of(blocks, higher=True).together == (("a", "b"), ("b", "c"), ("c", "d"), ("d", "e"))
-    assert ranks_of(blocks * 2, higher=True).together == ()  # 0.964: every two neighbours are apart
-    assert ranks_of(blocks[:5], higher=True).together == (("a", "b", "c"), ("b", "c", "d"), ("c", "d", "e"))  # 2.728
+def test_fleets_that_share_their_seeds_are_no_more_evidence_than_one() -> None:
+    once = drawn_bench(names=("a", "b", "c"), shares=(1.0,), seeds=4)
+    found = ranks_over_seeds(once.fleets, higher=True)
+    assert found == once.ranks is not None
+    twice = ranks_over_seeds([*once.fleets, *once.fleets], higher=True)
+    assert twice == replace(found, fleets=2 * found.fleets)  # the same winner, and intervals as wide
+    for name, width in found.half_widths.items():
+        of_seeds = [
+            np.mean([stats.rankdata([np.inf if r.scores[seed] is None else -r.scores[seed] for r in fleet.rows])
+                     for fleet in once.fleets], axis=0)["abc".index(name)]
+            for seed in range(4)
+        ]  # fmt: skip
+        assert found.ranks[name] == pytest.approx(np.mean(of_seeds))
+        assert width == pytest.approx(stats.t.ppf(0.975, 3) * np.std(of_seeds, ddof=1) / 2)
 
 
 def test_who_has_no_score_shares_the_last_rank() -> None:
-    found = ranks_of([{"a": None, "b": 0.1, "c": None}, {"a": 0.3, "b": 0.2, "c": None}], higher=True)
-    assert found.mean == {"b": 1.5, "a": 1.75, "c": 2.75}
-    alone = ranks_of([{"a": 1.0}], higher=True)
-    assert (alone.mean, alone.p, alone.critical, alone.together) == ({"a": 1.0}, None, None, ())
+    found = mean_ranks([{"a": None, "b": 0.1, "c": None}, {"a": 0.3, "b": 0.2, "c": None}], higher=True)
+    assert found == {"b": 1.5, "a": 1.75, "c": 2.75}
     for blocks in ([], [{"a": 1.0}, {"b": 1.0}]):
         with pytest.raises(ValueError, match="one block or more with the same variants"):
-            ranks_of(blocks, higher=True)
+            mean_ranks(blocks, higher=True)
