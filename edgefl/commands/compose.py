@@ -32,7 +32,10 @@ from edgefl.planning.planner import Planner
 from edgefl.planning.rules import check_works
 from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario, load
-from edgefl.scenario.problems import raise_all
+from edgefl.scenario.document import Document
+from edgefl.scenario.overrides import blame
+from edgefl.scenario.problems import collecting, raise_all
+from edgefl.scenario.scenario import read_document
 from edgefl.scenario.sections import SECTIONS
 from edgefl.schedules import Schedule
 from edgefl.training import Attack
@@ -104,6 +107,21 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
     ScenarioError, with file and line, for a scenario that needs more memory than this machine has, data that can't be
     opened and sections that contradict each other, or DeviceError.  Warns of a run that takes long.
     """
+    try:
+        setup = _compose(scenario, on_message, trains=trains)
+    except ScenarioError as error:
+        raise_all(blame([error], scenario._document, _check_document, ("data", "seed")))  # other data take long to open
+        raise
+    if trains:
+        tell_time(scenario, setup)
+    return setup
+
+
+def _check_document(document: Document) -> None:
+    _compose(read_document(document, comparing=False), trains=False)
+
+
+def _compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: None, *, trains: bool) -> Setup:
     check_host(scenario, trains=trains)
     check_sections([scenario])
     with errors_at(scenario, "data"):
@@ -115,12 +133,12 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
     drawn = cache(lambda: Fleet.draw(scenario.fleet, len(federation.client_kind), scenario.seed))
     setting = _setting(scenario, federation, kinds, schedule, on_message, drawn)
     method = _method(scenario, setting)
-    _check_method(scenario, method)
-    _check_relays(scenario, method)
-    fleet = drawn()
-    _check_payload(scenario, method)
-    _check_schedule(scenario, method, schedule)
-    setup = Setup(
+    fleet, errors = drawn(), list[ScenarioError]()
+    for check in (_check_method, _check_relays, _check_payload, partial(_check_schedule, schedule=schedule)):
+        with collecting(errors):
+            check(scenario, method)
+    raise_all(errors)
+    return Setup(
         scenario.seed,
         method,
         schedule,
@@ -132,9 +150,6 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
         scenario.payload,
         scenario.stop,
     )
-    if trains:
-        tell_time(scenario, setup)
-    return setup
 
 
 def check_sections(scenarios: Sequence[Scenario]) -> None:
@@ -144,16 +159,13 @@ def check_sections(scenarios: Sequence[Scenario]) -> None:
     """
     errors = list[ScenarioError]()
     for scenario in scenarios:
-        try:
-            with errors_at(scenario, "method"):
-                registry.get("method", scenario.method_name).check_training(scenario.method_options, scenario.training)
-            with errors_at(scenario, "schedule"):
-                schedule: Schedule = registry.get("schedule", scenario.schedule_name)(
-                    scenario.schedule_options, scenario.model.blocks
-                )
-                schedule.check(scenario.adapter_options, scenario.aggregation)
-        except ScenarioError as error:
-            errors.append(error)
+        with collecting(errors), errors_at(scenario, "method"):
+            registry.get("method", scenario.method_name).check_training(scenario.method_options, scenario.training)
+        with collecting(errors), errors_at(scenario, "schedule"):
+            schedule: Schedule = registry.get("schedule", scenario.schedule_name)(
+                scenario.schedule_options, scenario.model.blocks
+            )
+            schedule.check(scenario.adapter_options, scenario.aggregation)
     raise_all(errors)
 
 

@@ -39,7 +39,10 @@ class ClientModel(Model):
         self.widths = {}
         for name, tower in towers.items():
             own_norm = "norm" not in joint
-            built = registry.get("tower", tower["tower"]).build(tower, own_norm)
+            try:
+                built = registry.get("tower", tower["tower"]).build(tower, own_norm)
+            except MethodError as error:  # whoever asks for the model's tensors first would be blamed
+                raise MethodError(f"model.{name}: {error}") from error
             module = without_compiler(tower["tower"], built)
             self.widths[name] = add_read_out(module, module.width, tower)
             self.add_module(name, module)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edgefl.errors import ScenarioError, suggestion
-from edgefl.scenario.document import Document, KeyPath, KeyPosition, read_value, spell
+from edgefl.scenario.document import Document, KeyPath, KeyPosition, Override, read_value, spell
 from edgefl.scenario.fields import plain_section, read_section
 from edgefl.scenario.keys import TOP, key_path
-from edgefl.scenario.overrides import with_value
-from edgefl.scenario.problems import raise_all, show
+from edgefl.scenario.overrides import with_overrides
+from edgefl.scenario.problems import collecting, raise_all, show
 from edgefl.scenario.sections import SECTIONS
 
 MOST_COMBINATIONS = 10_000
@@ -60,9 +60,9 @@ class ScenarioAxis:
         )
         return cls(path, tuple(value for value, _ in parsed), places)
 
-    def apply_value(self, document: Document, index: int) -> Document:
-        """The document with value ``index`` set.  Raises ScenarioError if the path can't hold a value."""
-        return with_value(document, self.path, self.values[index], self.places[index])
+    def override(self, index: int) -> Override:
+        """What sets value ``index``."""
+        return Override(self.path, self.values[index], self.places[index])
 
 
 def _repeated_indices(values: Iterable[Any]) -> Iterator[int]:
@@ -146,10 +146,8 @@ def complete_compare(document: Document, compare: Mapping[str, list[Any]]) -> di
             continue
         section = str(axis.path[0])
         for i in range(len(axis.values)):
-            try:
-                complete[key][i] = plain_section(*read_section(axis.apply_value(base, i), section))
-            except ScenarioError as error:
-                errors.append(error)
+            with collecting(errors):
+                complete[key][i] = plain_section(*read_section(with_overrides(base, [axis.override(i)]), section))
     raise_all(errors)
     return complete
 

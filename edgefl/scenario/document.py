@@ -12,18 +12,42 @@ from edgefl.errors import ScenarioError
 from edgefl.yaml_lines import KeyPath, KeyPosition, spell, write
 
 __all__ = [
-    "Document", "KeyPath", "KeyPosition", "set_value", "plain_data", "read_file", "read_text", "read_value", "spell",
-    "write",
+    "Document", "KeyPath", "KeyPosition", "Override", "set_value", "plain_data", "read_file", "read_text", "read_value",
+    "spell", "write",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
+class Override:
+    """A value that is set at a path of a document, and the places of the value and its parts."""
+
+    path: KeyPath
+    value: Any
+    places: dict[KeyPath, KeyPosition]
+
+    @property
+    def origin(self) -> str:
+        """What wrote it: ``--set training.lr=0.1``, or a file and line."""
+        place = self.places.get(self.path, KeyPosition(None))
+        return f"{place.file or spell(self.path)}{f':{place.value_line}' if place.value_line else ''}"
+
+    def error(self, message: str) -> ScenarioError:
+        """The error ``message`` about what it sets."""
+        return ScenarioError(message, file=self.origin, key=spell(self.path))
+
+
+@dataclass(frozen=True)
 class Document:
-    """``data`` (mappings, lists, text, numbers, booleans, None) and the place of each path in it."""
+    """``data`` (mappings, lists, text, numbers, booleans, None) and the place of each path in it.
+
+    One with ``overrides``, from the command line or axes, has the document ``before`` them.
+    """
 
     data: dict[str, Any]
     places: dict[KeyPath, KeyPosition] = field(default_factory=dict)
     file: str | None = None
+    overrides: tuple[Override, ...] = ()
+    before: Document | None = field(default=None, repr=False)
 
     def error(self, path: KeyPath, message: str, *, at_key: bool = False) -> ScenarioError:
         """The error ``message`` about this path, pointing at its value or key, or at the nearest part around it."""
@@ -108,11 +132,12 @@ def read_value(text: str, origin: str) -> tuple[Any, dict[KeyPath, KeyPosition]]
     return value, {path: KeyPosition(origin) for path in places if path}
 
 
-def set_value(document: Document, path: KeyPath, value: Any, places: dict[KeyPath, KeyPosition]) -> Document:
-    """The document with ``value`` at ``path`` (mappings on the way are made) and the places of its parts.
+def set_value(document: Document, override: Override) -> Document:
+    """The document with a value set (mappings on the way are made) and the places of its parts.
 
     Raises ScenarioError if the path leads through a value that is neither a mapping nor a list.
     """
+    path, value, places = override.path, override.value, override.places
 
     def put(node: Any, depth: int) -> Any:
         if depth == len(path):

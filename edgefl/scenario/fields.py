@@ -12,7 +12,7 @@ from edgefl.errors import EdgeflError, ScenarioError
 from edgefl.scenario.disagreements import data_errors, disagreements
 from edgefl.scenario.document import Document
 from edgefl.scenario.keys import check_keys
-from edgefl.scenario.problems import show, validate
+from edgefl.scenario.problems import collecting, show, validate
 from edgefl.scenario.sections import SECTIONS
 
 LARGEST_SEED = 2**63 - 1
@@ -28,13 +28,10 @@ def read_parts(document: Document) -> tuple[dict[str, Any], list[ScenarioError],
     names: dict[str, str] = {}
     options: dict[str, BaseModel] = {}
     for key in SECTIONS:
-        try:
+        with collecting(errors):
             name, options[key] = read_section(document, key)
-        except ScenarioError as error:
-            errors.append(error)
-            continue
-        if name is not None:
-            names[key] = name
+            if name is not None:
+                names[key] = name
     if "data" in options:
         try:
             options["data"] = with_named_clients(cast(DataOptions, options["data"]))
@@ -43,10 +40,8 @@ def read_parts(document: Document) -> tuple[dict[str, Any], list[ScenarioError],
         errors += data_errors(document, cast(DataOptions, options["data"]))
     fields: dict[str, Any] = {f"{key}_name": name for key, name in names.items()}
     for key, read in (("name", _name), ("seed", _seed)):
-        try:
+        with collecting(errors):
             fields[key] = read(document)
-        except ScenarioError as error:
-            errors.append(error)
     fields |= {f"{key}_options" if key in names else key: section for key, section in options.items()}
     return fields, errors, [] if errors else disagreements(document, options, names)
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from edgefl import SCENARIO_FORMAT
 from edgefl.errors import MOST_TOLD, ScenarioError, suggestion
-from edgefl.scenario.document import Document, KeyPath, KeyPosition, read_value, set_value
+from edgefl.scenario.document import Document, KeyPath, KeyPosition, Override, read_value, set_value
 from edgefl.scenario.library import fields_by_section, find_document
 from edgefl.scenario.problems import raise_all, show
 
@@ -33,11 +32,8 @@ def key_path(text: str) -> KeyPath:
     return tuple(int(part) if _INDEX.fullmatch(part) else part for part in parts)
 
 
-def read_override(override: str) -> tuple[KeyPath, Any, dict[KeyPath, KeyPosition]]:
-    """The path that an override ``path=value`` names, its value, and the places of the value and its parts.
-
-    Raises ScenarioError if it isn't written so.
-    """
+def read_override(override: str) -> Override:
+    """What an override ``path=value`` sets.  Raises ScenarioError if it isn't written so."""
     origin = f"--set {override}"
     path_text, equals, value_text = override.partition("=")
     if not equals:
@@ -47,7 +43,7 @@ def read_override(override: str) -> tuple[KeyPath, Any, dict[KeyPath, KeyPositio
         value, places = read_value(value_text, origin)
     except ScenarioError as error:
         raise ScenarioError(error.message, file=origin) from None
-    return path, value, {path: KeyPosition(origin), **{path + inner: place for inner, place in places.items()}}
+    return Override(path, value, {path: KeyPosition(origin), **{path + inner: at for inner, at in places.items()}})
 
 
 def check_keys(document: Document) -> list[ScenarioError]:
@@ -85,11 +81,10 @@ def check_overrides(overrides: Sequence[str]) -> None:
     errors: list[ScenarioError] = []
     for override in overrides:
         try:
-            path, _, _ = read_override(override)
+            top = (str(read_override(override).path[0]),)
         except ScenarioError as error:
             errors.append(error)
             continue
-        top = (str(path[0]),)
         errors += check_keys(
             Document({VERSION: SCENARIO_FORMAT, **dict.fromkeys(top)}, {top: KeyPosition(f"--set {override}")})
         )
@@ -101,9 +96,9 @@ def executor_of(scenario: str, overrides: Sequence[str]) -> str | None:
     try:
         document = find_document(scenario)
         for override in overrides:
-            path, value, places = read_override(override)
-            if path[0] == "executor":
-                document = set_value(_long(document), path, value, places)
+            change = read_override(override)
+            if change.path[0] == "executor":
+                document = set_value(_long(document), change)
         section = _long(document).data["executor"]
     except ScenarioError:
         return None

@@ -1,32 +1,53 @@
-"""Overrides: set a value in a scenario's document, from ``path=value`` or an axis of a grid."""
+"""Overrides: set values in a scenario's document, from ``path=value`` or axes of a grid, and tell what they cause."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from edgefl import registry
 from edgefl.errors import EdgeflError, ScenarioError
-from edgefl.scenario.document import Document, KeyPath, KeyPosition, set_value
+from edgefl.scenario.document import Document, KeyPath, KeyPosition, Override, set_value, spell
+from edgefl.scenario.fields import read_section
 from edgefl.scenario.keys import key_path, read_override
-from edgefl.scenario.sections import SECTIONS, Section
+from edgefl.scenario.problems import collecting, each_of, raise_all
+from edgefl.scenario.sections import SECTIONS
+
+SET = "--set "
+"""How the origin of an override begins that is no value of an axis."""
+
+Fault = tuple[str | None, str]
+"""The key and the message of an error."""
 
 
-def with_override(document: Document, override: str) -> Document:
-    """Apply an override such as ``training.lr=1e-3``; what it sets is compared no longer.
+def with_texts(document: Document, texts: Sequence[str]) -> Document:
+    """Apply overrides such as ``training.lr=1e-3``; what they set is compared no longer.
 
-    Raises ScenarioError if it is invalid.
+    Raises ScenarioError with all that are invalid, or name a part beside one that names another.
     """
-    path, value, places = read_override(override)
-    return with_value(_without_axis(document, path), path, value, places)
-
-
-def _without_axis(document: Document, path: KeyPath) -> Document:
-    """The document whose ``compare`` has no list for this path."""
+    errors: list[ScenarioError] = []
+    overrides: list[Override] = []
+    for text in texts:
+        with collecting(errors):
+            overrides.append(read_override(text))
     compare = document.data.get("compare")
-    if not isinstance(compare, dict):
-        return document
-    left = {key: values for key, values in compare.items() if not _names(key, path)}
-    return document if len(left) == len(compare) else replace(document, data={**document.data, "compare": left})
+    if isinstance(compare, dict):
+        compare = {key: values for key, values in compare.items() if not any(_names(key, o.path) for o in overrides)}
+        document = replace(document, data={**document.data, "compare": compare})
+    for override in overrides:
+        if (part := _named_part(override.path)) is None:
+            continue
+        other = next((o for o in overrides if o.path == part and o.value != override.value), None)
+        if other is not None:
+            errors.append(override.error(f"{other.origin} names {other.value!r}: give one of both"))
+        elif isinstance(compare, dict) and any(_names(key, part) for key in compare):
+            errors.append(override.error(f"{spell(part)} is compared: to run one alone write {_other_form(override)}"))
+    with collecting(errors):
+        document = with_overrides(document, overrides, quiet=bool(errors))
+    raise_all(errors)
+    return document
 
 
 def _names(key: Any, path: KeyPath) -> bool:
@@ -36,69 +57,239 @@ def _names(key: Any, path: KeyPath) -> bool:
         return False
 
 
-def with_value(document: Document, path: KeyPath, value: Any, places: dict[KeyPath, KeyPosition]) -> Document:
-    """The document with ``value`` at ``path``; a word for a section keeps the fields that still apply.
+def with_overrides(document: Document, overrides: Sequence[Override], *, quiet: bool = False) -> Document:
+    """The document with these values set, one after the other; a word for a part keeps the fields that the part takes.
 
-    ``places`` maps the paths of the value and its parts to their places.  Raises ScenarioError for a path through a
-    value without keys.
+    Warns of those that it doesn't take, unless it is ``quiet``.  Raises ScenarioError with all paths that lead through
+    a value without keys.
     """
+    errors: list[ScenarioError] = []
+    changed = document
+    for override in overrides:
+        with collecting(errors):
+            changed = _with_override(changed, override)
+    raise_all(errors)
+    changed = replace(changed, before=document.before or document, overrides=(*document.overrides, *overrides))
+    for override in overrides:
+        changed, refused = _without_refused(document, changed, override)
+        if not override.origin.startswith(SET):  # whoever lists words on an axis means parts, not their fields
+            refused = [field for field in refused if not field.startswith(f"{spell(override.path)}.")]
+        changed, rates = _without_rates(document, changed) if override.path == ("schedule",) else (changed, [])
+        name = _at(changed.data, (override.path[0], "name"))
+        for lost, why in (
+            (refused, f"which {override.value} doesn't take"),
+            (rates, f"with rates for stages that {name} hasn't"),
+        ):
+            if lost and not quiet:
+                warnings.warn(f"{override.origin} leaves out {', '.join(lost)}, {why}", stacklevel=1)
+    return changed
+
+
+def _with_override(document: Document, override: Override) -> Document:
+    """The document with a value set; a word for a part stands in the field with its name, if the part has others."""
+    path, target = override.path, _target(document, override)
+    section, place = SECTIONS.get(str(path[0])), override.places.get(path, KeyPosition(document.file))
+    if section and len(target) > 2 and (short := section.key_of_word(str(target[1]))):
+        document = _with_long_form(document, target[:2], short)
+    if target == path:
+        new = {path[:i]: place for i in range(1, len(path)) if _at(document.data, path[:i]) is _ABSENT}
+        return set_value(document, replace(override, places={**new, **override.places}))
+    if section and (section.whole or not isinstance(_at(document.data, path), dict)):
+        document = set_value(document, Override(path, {}, {}))
+    words = {target[:i]: place for i in range(len(path), len(target) + 1)}
+    return set_value(document, Override(target, override.value, words))
+
+
+def _target(document: Document, override: Override) -> KeyPath:
+    """Where a value is set: a word for a section, or for a part with other fields, in the field for its name."""
+    path, value = override.path, override.value
     section = SECTIONS.get(str(path[0]))
-    if len(path) == 1 and section and section.short and isinstance(value, str):
-        return _with_word(document, str(path[0]), section, section.short, value, places)
-    if section and len(path) > 2 and (short := section.key_of_word(str(path[1]))):
-        document = _with_long_form(document, path[:2], short)
-    new_places = {path[:i]: places[path] for i in range(1, len(path)) if not _holds(document.data, path[:i])}
-    return set_value(document, path, value, {**new_places, **places})
-
-
-def _with_word(
-    document: Document, key: str, section: Section, short: str, word: str, places: dict[KeyPath, KeyPosition]
-) -> Document:
-    """The document with ``word`` in the ``short`` field of a section."""
-    section_data = document.data.get(key)
-    section_data = section_data if isinstance(section_data, dict) and not section.whole else {}
-    fields = {k: v for k, v in section_data.items() if k != short}
-    if section.noun:
-        try:
-            known = section.model({"name": word}).model_fields
-        except EdgeflError:
-            known = {}  # the unknown name is reported when the section is read
-        fields = {k: v for k, v in fields.items() if k in known}
-    kept_places = {
-        path: place for path, place in document.places.items() if len(path) > 1 and path[0] == key and path[1] in fields
-    }
-    return set_value(document, (key,), {short: word, **fields}, {**kept_places, **places, (key, short): places[(key,)]})
+    if section is None or isinstance(value, bool) or not isinstance(value, str | int):
+        return path
+    if len(path) == 1 and section.short and isinstance(value, str):
+        path = (*path, section.short)
+    where = ".".join(map(str, path[1:]))
+    short = section.key_of_word(where) if isinstance(value, str) or where in section.words else None
+    return (*path, short) if short and isinstance(_at(document.data, path), dict) else path
 
 
 def _with_long_form(document: Document, path: KeyPath, short: str) -> Document:
     """The document with a bare word or number at ``path`` written as a mapping with the key ``short``."""
-    section = document.data.get(str(path[0]))
-    word = section.get(str(path[1])) if isinstance(section, dict) else None
+    word = _at(document.data, path)
     if not isinstance(word, str | int) or isinstance(word, bool):
         return document
     place = document.places.get(path, KeyPosition(document.file))
-    return set_value(document, path, {short: word}, {path: place, (*path, short): place})
-
-
-def _holds(data: Any, path: KeyPath) -> bool:
-    """Whether there is a value at ``path``."""
-    for part in path:
-        if isinstance(data, list):
-            if not isinstance(part, int) or part >= len(data):
-                return False
-            data = data[part]
-        elif isinstance(data, dict) and part in data:
-            data = data[part]
-        else:
-            return False
-    return True
+    return set_value(document, Override(path, {short: word}, {path: place, (*path, short): place}))
 
 
 def long_forms(document: Document) -> Document:
     """The document with each section that is a bare word written as a mapping."""
     for key, section in SECTIONS.items():
-        word = document.data.get(key)
-        if isinstance(word, str) and section.short:
-            place = document.places.get((key,), KeyPosition(document.file))
-            document = with_value(document, (key,), word, {(key,): place})
+        if section.short and isinstance(document.data.get(key), str):
+            document = _with_long_form(document, (key,), section.short)
     return document
+
+
+_ABSENT = object()
+
+
+def _at(data: Any, path: KeyPath) -> Any:
+    """The value at ``path``, or ``_ABSENT``."""
+    for part in path:
+        if isinstance(data, list):
+            data = data[part] if isinstance(part, int) and part < len(data) else _ABSENT
+        else:
+            data = data.get(part, _ABSENT) if isinstance(data, dict) else _ABSENT
+    return data
+
+
+def _without(document: Document, path: KeyPath) -> Document:
+    """The document without the field at ``path``."""
+    fields = {key: value for key, value in _at(document.data, path[:-1]).items() if key != path[-1]}
+    return replace(document, data=set_value(document, Override(path[:-1], fields, {})).data)
+
+
+# --- parts that are switched -----------------------------------------------------------------------------------------
+
+
+def _named_part(path: KeyPath) -> KeyPath | None:
+    """The part whose name stands at ``path``: ``schedule`` for ``schedule.name``."""
+    section = SECTIONS.get(str(path[0]))
+    if section is None or len(path) < 2:
+        return None
+    short = section.short if len(path) == 2 else section.key_of_word(".".join(map(str, path[1:-1])))
+    return path[:-1] if path[-1] == short else None
+
+
+def _other_form(override: Override) -> str:
+    """A word for the part whose name an override sets."""
+    option = SET if override.origin.startswith(SET) else ""
+    return f"{option}{spell(override.path[:-1])}={override.value}"
+
+
+def _is_overridden(document: Document, path: KeyPath) -> bool:
+    """Whether an override wrote the value at ``path``."""
+    place = document.places.get(path)
+    return place is not None and any(place in override.places.values() for override in document.overrides)
+
+
+def _without_refused(before: Document, changed: Document, override: Override) -> tuple[Document, list[str]]:
+    """The document without the fields that a part doesn't take which a word has named, and which the one before took.
+
+    Fields that an override gives stay.  Returns their paths, too.
+    """
+    lost: list[str] = []
+    key, target = str(override.path[0]), _target(changed, override)
+    section, where = SECTIONS.get(key), ".".join(map(str, override.path[1:]))
+    if section is None or section.whole and not where or not isinstance(override.value, str):
+        return changed, lost
+    if f"{where}.*" in section.deep and isinstance(old := _at(before.data, override.path), dict):
+        return changed, [spell((*override.path, field)) for field in old]
+    if not (section.key_of_word(where) if where else section.short) or not (faults := _faults(changed, key)):
+        return changed, lost
+    faults -= (known := _faults(before, key))
+    while faults:
+        for path in _fields_beside(changed, target):
+            without = _without(changed, path)
+            left = _faults(without, key) - known
+            if not faults <= left and len(left) <= len(faults) and spell(path) not in {place for place, _ in left}:
+                changed, faults = without, left
+                lost.append(spell(path))
+                break
+        else:
+            break  # the word itself is wrong, or what an override gives beside it
+    return changed, lost
+
+
+def _fields_beside(document: Document, target: KeyPath) -> Iterator[KeyPath]:
+    """The fields beside a value and beside the mappings that hold it, but for those that an override wrote."""
+    for depth in range(len(target) - 1, 0, -1):
+        for field in _at(document.data, target[:depth]):
+            if field != target[depth] and not _is_overridden(document, (*target[:depth], field)):
+                yield (*target[:depth], field)
+
+
+def _faults(document: Document, key: str) -> set[Fault]:
+    """What is wrong with a section."""
+    return _faults_of(lambda: read_section(document, key))
+
+
+def _without_rates(before: Document, changed: Document) -> tuple[Document, list[str]]:
+    """The document without lists of rates for the stages of the schedule before, if it has another number of them now,
+    and their paths."""
+    lost: list[str] = []
+    rates = _at(changed.data, ("training", "rates"))
+    for key, rate in rates.items() if isinstance(rates, dict) else ():
+        path: KeyPath = ("training", "rates", key)
+        listed = rate.get("lr") if isinstance(rate, dict) else rate
+        if not isinstance(listed, list) or _is_overridden(changed, path):
+            continue
+        if len(listed) == _count_stages(before) != _count_stages(changed):
+            lost.append(spell(path))
+            changed = _without(changed, path if rate is listed or len(rate) == 1 else (*path, "lr"))
+    return changed, lost
+
+
+def _count_stages(document: Document) -> int | None:
+    """The number of the schedule's stages, None if the document doesn't say it."""
+    try:
+        name, options = read_section(document, "schedule")
+        return len(registry.get("schedule", str(name))(options, read_section(document, "model")[1].blocks).stages)
+    except EdgeflError:
+        return None
+
+
+# --- what an override causes -----------------------------------------------------------------------------------------
+
+
+def blame(
+    errors: Sequence[ScenarioError],
+    document: Document,
+    check: Callable[[Document], object],
+    unasked: Sequence[str] = (),
+) -> list[ScenarioError]:
+    """The errors of a document, each told of the overrides without which ``check`` doesn't raise it.
+
+    Errors that stand at an override already stay as they are.  ``unasked`` are sections whose overrides aren't tried.
+    """
+    found = each_of(errors)
+    places = {place for override in document.overrides for place in override.places.values()}
+    own = {(place.file, line) for place in places for line in (place.key_line, place.value_line)}
+    causes: dict[Fault, list[Override]] = {fault(e): [] for e in found if (e.file, e.line) not in own}
+    for override in document.overrides if causes else ():
+        if override.path[0] not in unasked and document.before is not None:
+            others = [other for other in document.overrides if other is not override]
+            left = _faults_of(lambda others=others: check(with_overrides(document.before, others, quiet=True)))
+            if left <= {fault(error) for error in found}:  # else it may have hidden them
+                for each in causes.keys() - left:
+                    causes[each].append(override)
+    return [_told(error, by) if (by := causes.get(fault(error))) else error for error in found]
+
+
+def _told(error: ScenarioError, by: Sequence[Override]) -> ScenarioError:
+    """The error, named as one of these overrides."""
+    origin, message = " and ".join(override.origin for override in by), error.message
+    part = _named_part(by[0].path)
+    if part is not None and str(error.key).startswith(spell(part)):
+        message += f"; {_other_form(by[0])} leaves it out"
+    place = by[0].places.get(by[0].path)
+    if len(by) == 1 and place and place.file == error.file:
+        return ScenarioError(message, file=place.file, line=place.value_line, key=error.key)
+    file = f"{origin}: {error.file}" if error.file else origin
+    return ScenarioError(message, file=file, line=error.line, key=error.key)
+
+
+def fault(error: ScenarioError) -> Fault:
+    """What an error says of which key, wherever it stands."""
+    return error.key, error.message
+
+
+def _faults_of(check: Callable[[], object]) -> set[Fault]:
+    """What is wrong with a document, as far as a check finds it."""
+    try:
+        check()
+    except ScenarioError as error:
+        return {fault(each) for each in each_of([error])}
+    except EdgeflError as error:
+        return {(None, str(error))}
+    return set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
@@ -35,10 +36,23 @@ class ScenarioErrors(ScenarioError):
         self.args = (list_errors(errors),)
 
 
+def each_of(errors: Sequence[ScenarioError]) -> list[ScenarioError]:
+    """The single errors, where some are several."""
+    return [item for error in errors for item in (error.errors if isinstance(error, ScenarioErrors) else (error,))]
+
+
+@contextmanager
+def collecting(errors: list[ScenarioError]) -> Iterator[None]:
+    """Add the ScenarioError that ends the block to ``errors``, in place of raising it."""
+    try:
+        yield
+    except ScenarioError as error:
+        errors.append(error)
+
+
 def raise_all(errors: Sequence[ScenarioError]) -> None:
     """Raise the errors together, in the order of their lines, if there are any."""
-    flat = [item for error in errors for item in (error.errors if isinstance(error, ScenarioErrors) else (error,))]
-    unique = list({str(error): error for error in flat}.values())
+    unique = list({str(error): error for error in each_of(errors)}.values())
     unique.sort(key=lambda error: (error.line is None, error.line or 0))
     if len(unique) == 1:
         raise unique[0]

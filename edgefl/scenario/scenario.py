@@ -24,8 +24,8 @@ from edgefl.scenario.fields import plain_section, read_parts
 from edgefl.scenario.keys import VERSION
 from edgefl.scenario.labels import folder_name, labels_of
 from edgefl.scenario.library import find_document
-from edgefl.scenario.overrides import long_forms, with_override
-from edgefl.scenario.problems import ScenarioErrors, raise_all, reason, show
+from edgefl.scenario.overrides import blame, fault, long_forms, with_overrides, with_texts
+from edgefl.scenario.problems import ScenarioErrors, each_of, raise_all, reason, show
 from edgefl.scenario.sections import SECTIONS
 from edgefl.training.options import ExecutorOptions, TrackerOptions
 from edgefl.training.pretraining import PretrainOptions
@@ -112,21 +112,16 @@ def load(path: str | Path | dict[str, Any], overrides: Sequence[str] = ()) -> Sc
 
 def scenario_in(document: Document, overrides: Sequence[str] = ()) -> Scenario:
     """The scenario of a document, with overrides as for ``load``.  Raises ScenarioError with all errors in it."""
-    document = long_forms(document)
-    errors: list[ScenarioError] = []
-    for override in overrides:
-        try:
-            document = with_override(document, override)
-        except ScenarioError as error:
-            errors.append(error)
-    raise_all(errors)
-    return _compose(document)
+    return read_document(with_texts(long_forms(document), overrides))
 
 
-def _compose(document: Document, *, comparing: bool = True) -> Scenario:
-    """Build the scenario of a document.  Raises ScenarioError with all errors in it."""
+def read_document(document: Document, *, comparing: bool = True) -> Scenario:
+    """The scenario of a document; without what it compares, unless ``comparing``.
+
+    Raises ScenarioError with all errors in it.
+    """
     fields, invalid, contradictions = read_parts(document)
-    errors = invalid + contradictions
+    errors = blame(invalid + contradictions, document, _check_parts)
     compare = document.data.get("compare") if comparing else None
     if compare is not None:
         errors += check_compare(document, compare)
@@ -148,15 +143,9 @@ def combinations_of(scenario: Scenario, axes: Sequence[ScenarioAxis]) -> list[tu
     """
     if not axes:
         return [(folder_name(scenario.name), scenario)]
-    combinations: list[tuple[str, Scenario]] = []
-    errors: list[ScenarioError] = []
-    for label, document in _documents(scenario, axes, errors):
-        try:
-            combinations.append((label, _compose(document, comparing=False)))
-        except ScenarioError as error:
-            errors.append(error)
-    raise_all(errors)
-    return combinations
+    cells, errors, refused = _read_cells(scenario, axes)
+    raise_all(errors + [error for contradictions in refused.values() for error in contradictions])
+    return cells
 
 
 def cells_of(
@@ -169,20 +158,43 @@ def cells_of(
     """
     if not axes:
         return [(folder_name(scenario.name), scenario)], {}
+    cells, errors, refused = _read_cells(scenario, axes)
+    raise_all(errors)
+    if some and len(refused) == len(cells):
+        raise_all([error for contradictions in refused.values() for error in contradictions])
+    # a cell is named by its label
+    plain = [
+        (label, replace(cell, _document=replace(cell._document, overrides=(), before=None))) for label, cell in cells
+    ]
+    return plain, {label: reason(ScenarioErrors(contradictions)) for label, contradictions in refused.items()}
+
+
+def _check_parts(document: Document) -> None:
+    """Raise ScenarioError for a document whose fields are invalid or contradict each other."""
+    _, invalid, contradictions = read_parts(document)
+    raise_all(invalid + contradictions)
+
+
+def _read_cells(
+    scenario: Scenario, axes: Sequence[ScenarioAxis]
+) -> tuple[list[tuple[str, Scenario]], list[ScenarioError], dict[str, list[ScenarioError]]]:
+    """``(label, scenario)`` for every combination that is valid, errors of the others, and contradictions by label."""
     cells: list[tuple[str, Scenario]] = []
     errors: list[ScenarioError] = []
     refused: dict[str, list[ScenarioError]] = {}
+    known: dict[tuple[str | None, str], ScenarioError] = {}  # what is wrong in many combinations is blamed once
     for label, document in _documents(scenario, axes, errors):
         fields, invalid, contradictions = read_parts(document)
-        errors += invalid
-        if not invalid:
-            cells.append((label, Scenario(**fields, compare={}, _document=document)))
-            if contradictions:
-                refused[label] = contradictions
-    raise_all(errors)
-    if some and len(refused) == len(cells):
-        raise_all([error for errors in refused.values() for error in errors])
-    return cells, {label: reason(ScenarioErrors(errors)) for label, errors in refused.items()}
+        found = each_of(invalid or contradictions)
+        new = [error for error in found if fault(error) not in known]
+        known |= zip(map(fault, new), blame(new, document, _check_parts), strict=True)
+        if invalid:
+            errors += [known[fault(each)] for each in found]
+            continue
+        cells.append((label, Scenario(**fields, compare={}, _document=document)))
+        if contradictions:
+            refused[label] = [known[fault(each)] for each in found]
+    return cells, errors, refused
 
 
 def _documents(
@@ -193,10 +205,8 @@ def _documents(
     # set whole sections before their fields, in any order of the file
     order = sorted(range(len(axes)), key=lambda i: len(axes[i].path))
     for choice in product(*(range(len(axis.values)) for axis in axes)):
-        document = base
         try:
-            for i in order:
-                document = axes[i].apply_value(document, choice[i])
+            document = with_overrides(base, [axes[i].override(choice[i]) for i in order])
         except ScenarioError as error:
             errors.append(error)
             continue

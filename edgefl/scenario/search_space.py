@@ -14,6 +14,7 @@ from edgefl.scenario.axes import ScenarioAxis, without_compare
 from edgefl.scenario.document import KeyPath, KeyPosition, read_value, spell, write
 from edgefl.scenario.fields import read_parts
 from edgefl.scenario.keys import key_path
+from edgefl.scenario.overrides import with_overrides
 from edgefl.scenario.problems import raise_all, show
 from edgefl.scenario.scenario import Scenario, combinations_of
 
@@ -235,10 +236,9 @@ def span_errors(scenario: Scenario, span: NumberRange, value: float) -> list[Sce
 
 def _invalid(scenario: Scenario, axis: ScenarioAxis, index: int) -> list[ScenarioError]:
     try:
-        _, invalid, _ = read_parts(axis.apply_value(without_compare(scenario._document), index))
+        return read_parts(with_overrides(without_compare(scenario._document), [axis.override(index)]))[1]
     except ScenarioError as error:
         return [error]
-    return invalid
 
 
 def _check_path(path: KeyPath, origin: str) -> None:

@@ -45,9 +45,11 @@ class Section:
     words: Mapping[str, str] = field(default_factory=dict)
     deep: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
-    def key_of_word(self, name: str) -> str | None:
-        """The key that a bare word as the value of a field sets; None if the field takes no such word."""
-        return self.inner[name][1] if name in self.inner else self.words.get(name)
+    def key_of_word(self, where: str) -> str | None:
+        """The key that a bare word as the value of a field, by dotted path, sets; None if there is no such key."""
+        if where in self.inner or where in self.deep:
+            return (self.inner.get(where) or self.deep[where])[1]
+        return self.words.get(where)
 
     def model(self, data: Mapping[str, object]) -> type[BaseModel]:
         """The model of these fields.  Raises UnknownName if they name something that isn't registered."""

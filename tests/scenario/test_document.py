@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.errors import ScenarioError
-from edgefl.scenario.document import KeyPosition, read_file, read_text, read_value, set_value, spell, write
+from edgefl.scenario.document import KeyPosition, Override, read_file, read_text, read_value, set_value, spell, write
 
 
 def test_places_of_keys_and_values() -> None:
@@ -102,15 +102,15 @@ def test_files(tmp_path: Path) -> None:
 def test_overrides_are_put_where_they_belong() -> None:
     document = read_text("a: {b: [1, {c: 2}]}\n", "f.yaml")
     value, places = read_value("[x, 1e-3]", "--set a.b[1].c=...")
-    changed = set_value(document, ("a", "b", 1, "c"), value, {("a", "b", 1, "c"): KeyPosition("--set")})
+    changed = set_value(document, Override(("a", "b", 1, "c"), value, {("a", "b", 1, "c"): KeyPosition("--set")}))
     assert changed.data == {"a": {"b": [1, {"c": ["x", 0.001]}]}}
     assert document.data == {"a": {"b": [1, {"c": 2}]}}
     assert set(places) == {(0,), (1,)}
-    assert set_value(document, ("new", "deep"), 1, {}).data["new"] == {"deep": 1}
+    assert set_value(document, Override(("new", "deep"), 1, {})).data["new"] == {"deep": 1}
     with pytest.raises(ScenarioError, match=r"a\.b is a list of 2"):
-        set_value(document, ("a", "b", 5), 1, {})
+        set_value(document, Override(("a", "b", 5), 1, {}))
     with pytest.raises(ScenarioError, match="has no keys"):
-        set_value(document, ("a", "b", 0, "x"), 1, {})
+        set_value(document, Override(("a", "b", 0, "x"), 1, {}))
 
 
 plain = st.recursive(
