@@ -16,7 +16,7 @@ import numpy as np
 
 from edgefl import units
 from edgefl.arrays import Booleans, Floats, Integers
-from edgefl.errors import DeviceError, UnitError, suggestion
+from edgefl.errors import DeviceError, UnitError
 from edgefl.files import mapping_of, open_regular
 
 SINCE_1970 = 1e9
@@ -196,8 +196,8 @@ def _columns(path: Path, line: int, given: list[str]) -> dict[str, str]:
     for name, aliases in (("device", ("device", "client")), ("start", ("start",)), ("end", ("end",))):
         column = next((alias for alias in aliases if alias in given), None)
         if column is None:
-            found = f"; it has {', '.join(map(repr, given))}"
-            raise DeviceError(f"{path}:{line}: {name!r} is missing{suggestion(name, given) or found}; {_SHAPE}")
+            found = ", ".join(f"{each!r:.40}" for each in given[:6])
+            raise DeviceError(f"{path}:{line}: {name!r} is missing, there are {found}; {_SHAPE}")
         if given.count(column) > 1:
             raise DeviceError(f"{path}:{line}: {given.count(column)} columns are named {column!r}: rename all but one")
         columns[name] = column

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextvars import ContextVar
-from os.path import abspath, exists, isdir
+from os.path import abspath, exists, isdir, samefile
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -29,7 +29,7 @@ def path_beside(given: PathT) -> PathT:
     if str(given) in NAMES or path.is_absolute() or folder == Path() or not isdir(folder):
         return given
     if exists(folder / path):
-        return type(given)(str(folder / path))
+        return given if exists(path) and samefile(path, folder / path) else type(given)(str(folder / path))
     if not exists(path):
         raise ValueError(
             f"{given} is neither beside the file that names it nor in the working directory: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from pydantic import ValidationError
 
 from edgefl import seeds
+from edgefl.commands.compose import federation_of
 from edgefl.data import Collection, DataOptions, DataSet, FolderRequest, FolderSet, open_federation
 from edgefl.data.missing import DROPPED, draw, parse_missing, patterns_of
 from edgefl.data.opening import _open, order_by_group
@@ -21,6 +24,7 @@ from edgefl.errors import DataError
 from edgefl.methods import Kind, Setting
 from edgefl.methods.fedavg import FedAvg
 from edgefl.models import ModelOptions, describe
+from edgefl.scenario import load
 from edgefl.work import Pass
 from edgefl.work.training_options import TrainingOptions
 
@@ -186,7 +190,7 @@ def test_each_kind_may_have_a_data_set_of_its_own(tmp_path: Path) -> None:
 
 
 def test_pictures_of_different_size_are_no_one_tower(tmp_path: Path) -> None:
-    small = Collection(("x",), np.zeros(40, np.int64), np.arange(40), np.zeros((40, 1, 4, 4), np.uint8))
+    small = Collection(("x", "y"), np.arange(40) % 2, np.arange(40), np.zeros((40, 1, 4, 4), np.uint8))
     options = DataOptions(
         source={"image": "small", "image-text": "pairs"}, clients={"image": 1, "image-text": 1}, partition="iid"
     )
@@ -215,6 +219,73 @@ def test_natural_clients_are_those_that_the_data_name(tmp_path: Path) -> None:
         natural(np.array([1] * 12 + [2] * 9 + [3] * 11), 3, None, np.random.default_rng(0))
     with pytest.raises(DataError, match="the data name no clients"):
         opened(tmp_path / "other", pairs(), partition="natural")
+
+
+def test_one_class_is_no_classification(tmp_path: Path) -> None:
+    made = pairs()
+    alone = replace(made, label=np.zeros(N, np.int64))
+    with pytest.raises(DataError, match="all training samples of image clients, who classify, are of one class, 'a'"):
+        opened(tmp_path, alone, clients={"image": 2})
+    said: list[str] = []
+    split = replace(made, official=np.where(made.label == 2, 2, 0))
+    options = DataOptions(source="toy", clients={"text": 2}, partition="iid")
+    _open({"toy": DataSet(lambda size, report: split)}, options, 1, 8, tmp_path / "split", said.append)
+    assert "all test samples of text clients are of one class, 'c': who guesses it has 1" in said
+
+
+def site_table(folder: Path, *, mixed: bool = False) -> Path:
+    """A table of nine sites with 30 rows each: three with pictures, three with texts, three with both.
+
+    With ``mixed`` the last lacks a third of its texts.
+    """
+    rows = ["image,text,label,client"]
+    for i in range(270):
+        kind = ("image", "text", "image-text")[i // 30 % 3]
+        Image.fromarray(np.full((8, 8), i % 256, np.uint8)).save(folder / f"{i}.png")
+        has_text = "text" in kind and not (mixed and i >= 240 and i % 3 == 0)
+        rows.append(
+            f"{f'{i}.png' if 'image' in kind else ''},{f'word {i}' if has_text else ''},{'ab'[i % 2]},site {i // 30}"
+        )
+    (folder / "sites.csv").write_text("\n".join(rows))
+    return folder / "sites.csv"
+
+
+MODELS = {"image": {"tower": "vit", "blocks": 1, "width": 16, "heads": 2, "patch": 4},
+          "text": {"tower": "transformer", "blocks": 1, "width": 16, "heads": 2, "tokens": 8}}  # fmt: skip
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_table_decides_who_holds_its_rows(tmp_path: Path, mixed: bool) -> None:
+    data = {"source": "table", "folders": {"table": str(site_table(tmp_path, mixed=mixed))}, "validation": 0,
+            "test": 0.1, "size": 8}  # fmt: skip
+    scenario = load({"model": MODELS, "data": data})
+    assert scenario.data.clients == {"image": 3, "text": 3, "image-text": 3} and scenario.data.partition == "natural"
+    assert load(scenario.to_data()) == scenario
+    found = federation_of(scenario, lambda _: None)
+    assert found.kinds == ("image", "text", "image-text") and found.client_kind.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    (part,) = found._parts
+    owner, filled = np.asarray(part.arrays["owner"]), {1: "image", 2: "text", 3: "image-text"}
+    sites = [set(owner[found.rows(client)].tolist()) for client in range(9)]
+    assert all(len(site) == 1 for site in sites) and set.union(*sites) == set(range(9))
+    assert [site.pop() % 3 for site in sites] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    has = (np.asarray(part.arrays["image"]) >= 0) + 2 * (np.asarray(part.arrays["text"]) >= 0)
+    for client, kind in enumerate(found.client_kind.tolist()):
+        for pattern in found.patterns(found.kinds[kind]):
+            assert {filled[each] for each in has[found.rows(client, pattern)].tolist()} <= {pattern}
+    assert found.patterns("image-text") == (("image-text", "image") if mixed else ("image-text",))
+    assert found.client_samples.sum() + len(part.arrays["split"]) - (part.arrays["split"] == 0).sum() == 270
+
+
+def test_named_clients_that_are_not_used_are_told_of(tmp_path: Path) -> None:
+    data = {"source": "table", "folders": {"table": str(site_table(tmp_path))}, "size": 8, "validation": 0,
+            "clients": {"image": 2, "image-text": 2}}  # fmt: skip
+    assert load({"model": MODELS, "data": data}).data.partition == "natural"  # of the numbers that are asked for
+    scenario = load({"model": MODELS, "data": {**data, "partition": "iid"}})
+    with pytest.warns(UserWarning, match="the column client of the table isn't used: data.partition deals its rows"):
+        found = federation_of(scenario, lambda _: None)
+    has_text = np.asarray(found._parts[0].arrays["text"]) >= 0
+    assert [bool(has_text[found.rows(client)].any()) for client in range(4)] == [False, False, True, True]
+    assert all(has_text[found.rows(client)].all() for client in (2, 3))
 
 
 def test_soft_targets_and_captions_of_one_image_are_fields_that_a_pass_asks_for(tmp_path: Path) -> None:

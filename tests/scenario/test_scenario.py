@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
@@ -202,7 +203,7 @@ def test_every_scenario_reloads_equal_from_what_it_resolves_to(data: dict[str, A
         ("lr: 1e-3", "lr: .inf", 13, "training.lr: must be a finite number, not inf"),
         ("lr: 1e-3", "lr: .nan", 13, "training.lr: must be a finite number, not nan"),
         ("source: glyphs", "source: glyph", 5, "data.source: unknown data set 'glyph'; did you mean 'glyphs'?"),
-        ("source: glyphs", "source: glyphs\n  folders: {cifar: x}", 6, "data.folders.cifar: unknown data set 'cifar'"),
+        ("source: glyphs", "source: glyphs\n  folders: {cifar: /x}", 6, "data.folders.cifar: unknown data set 'cifar'"),
         ("source: glyphs", "source: glyphs\n  missing: {audio: 30%}", 6,
          "data.missing: modalities are missing only from image-audio clients, but all clients are of the "
          "kinds image, "),
@@ -480,3 +481,49 @@ def test_a_suite_is_no_scenario_and_a_scenario_no_suite(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(load("quickstart").to_yaml())
     with pytest.raises(ScenarioError, match="data: belongs to a scenario; a suite names one under `scenario`"):
         read_suite(tmp_path / "s.yaml")
+
+
+def test_relative_paths_are_looked_for_beside_the_scenario_then_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, home = tmp_path / "here", tmp_path / "home"
+    for folder in (here, home):
+        (folder / "profiles").mkdir(parents=True)
+    monkeypatch.chdir(here)
+    device = (Path(__file__).parents[2] / "profiles" / "devices" / "raspberry-pi-4-4gb.yaml").read_text()
+    fleet = (Path(__file__).parents[2] / "profiles" / "fleets" / "classroom.yaml").read_text()
+    for path in (home / "profiles" / "pi.yaml", here / "zero.yaml"):
+        path.write_text(device)
+    (home / "profiles" / "fleet.yaml").write_text(re.sub(r"devices: .*", "devices: {./pi.yaml: 100%}", fleet))
+    for path in (home / "trace.csv", home / "w.safetensors", here / "w.safetensors", home / "tokenizer.json"):
+        path.write_text("device,start,end\na,0,9\n")
+    text = """edgefl: 1
+data: {source: digits, clients: {image: 2}, folders: {images: pictures}, vocabulary: tokenizer.json}
+model: {image: {blocks: 1, width: 16, heads: 2, patch: 4, weights: w.safetensors}}
+pretrain: {image: {from: w.safetensors}}
+fleet: {devices: {profiles/pi.yaml: 1, ./zero.yaml: 1}, availability: {trace: {file: trace.csv}}}
+"""
+    (home / "s.yaml").write_text(text)
+    (home / "pictures").mkdir()
+    found = load("../home/s.yaml")
+    assert found.data.folders == {"images": Path("../home/pictures")}
+    assert found.data.vocabulary == "../home/tokenizer.json"
+    assert found.model.image.weights == "../home/w.safetensors" == str(found.pretrain.image.source)
+    assert list(found.fleet.devices) == ["../home/profiles/pi.yaml", "./zero.yaml"]
+    assert found.fleet.availability.trace.file == "../home/trace.csv"
+    assert load(found.to_data()) == found  # a run's folder has the paths from here
+    (home / "s.yaml").write_text("edgefl: 1\nmodel: {image: {}, text: {}}\nfleet: profiles/fleet.yaml\n")
+    assert list(load("../home/s.yaml").fleet.devices) == ["../home/profiles/pi.yaml"]
+    monkeypatch.chdir(home)
+    (home / "s.yaml").write_text(text.replace("./zero.yaml: 1", "raspberry-pi-4-4gb: 1"))
+    assert load("s.yaml").data.folders == {"images": Path("pictures")}  # as it is written
+    monkeypatch.chdir(here)
+    names = "pictures|tokenizer.json|w.safetensors|profiles/pi.yaml|trace.csv"
+    (home / "s.yaml").write_text(re.sub(names, "gone.yaml", text))
+    with pytest.raises(ScenarioErrors) as caught:
+        load("../home/s.yaml")
+    assert {error.key for error in caught.value.errors} == {
+        "data.folders.images", "data.vocabulary", "model.image.weights", "pretrain.image.from",
+        "fleet.devices.gone.yaml", "fleet.availability.trace.file"}  # fmt: skip
+    tried = f"tried {home / 'gone.yaml'}, {here / 'gone.yaml'}"
+    assert all(error.message.endswith(tried) for error in caught.value.errors)

@@ -109,6 +109,8 @@ def test_rows_without_a_throughput_are_counted_and_left_out(tool: ModuleType, tm
         ("MeanThroughputMbps,LossRate\n3,2\n", "LossRate must be a share below 1, not 2"),
         ("MeanThroughputMbps\n3\n4\n", "2 tests with a throughput; at least 10 are needed"),
         ("", "0 tests"),
+        ("MeanThroughputMbps\n3,4\n", ":2: more fields than the 1 columns"),
+        ("MeanThroughputMbps,MeanThroughputMbps\n3,4\n", ":1: 2 columns are named 'MeanThroughputMbps'"),
         ("{broken", "not valid JSON"),
         ("[1]", "expected an object"),
         ("\n".join(["MeanThroughputMbps", *"123456789123"]), "needs a latency"),

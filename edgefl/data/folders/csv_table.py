@@ -14,7 +14,7 @@ import numpy as np
 from edgefl.arrays import Integers
 from edgefl.data.collection import Collection, FolderRequest, FolderSet, OnMessage
 from edgefl.data.folders.pictures import Pixels, groups_of_copies, read_pictures
-from edgefl.data.folders.places import SPLITS, PublishedDataset, check_names, report_copies, report_left_out
+from edgefl.data.folders.places import SHOWN, SPLITS, PublishedDataset, check_names, report_copies, report_left_out
 from edgefl.data.folders.rows import lines, named_rows, number_by_appearance
 from edgefl.errors import DataError, suggestion
 from edgefl.files import mapping_of
@@ -47,12 +47,12 @@ def table(wanted: FolderRequest, read: Callable[..., tuple[Pixels, Integers]] = 
     where = tables[0][0]
     samples = [sample for path, split in tables for sample in _values(path, wanted, split, found)]
     for role, name in wanted.columns.items():
-        if name not in found and samples:
+        if found and name not in found:
             raise DataError(f"{where}: there is no column {name!r} for {role}{suggestion(name, found)}")
-    if samples and not found.keys() & {wanted.columns.get(role, role) for role in ("image", "text")}:
+    if found and not found.keys() & {wanted.columns.get(role, role) for role in ("image", "text")}:
+        names = ", ".join(f"{name!r:.40}" for name in [*found][:SHOWN])
         raise DataError(
-            f"{where}: there is no column image or text, only {', '.join(map(repr, found))}; name yours with "
-            "data.columns: {text: NAME}"
+            f"{where}: there is no column image or text, only {names}; name yours with data.columns: {{text: NAME}}"
         )
     total = len(samples)
     samples = [sample for sample in samples if sample[0]["image"] or sample[0]["text"]]

@@ -201,12 +201,18 @@ def test_a_table_of_everything(read, tmp_path):
     table(tmp_path / "mine.csv", [head, *rows])
     columns = {"image": "picture", "text": "caption", "client": "writer"}
     made = read("table", tmp_path, 4, **columns)
-    assert made.texts == ("one", "two", "three", "five")
-    assert made.classes == ("a", "b") and made.label.tolist() == [1, 1, 2, 0]  # 2: of no class
-    assert made.image.tolist() == [0, 0, 1, 2] and made.group.tolist() == [0, 0, 1, 2]
-    assert made.owner.tolist() == [0, 1, 0, 2] and made.official.tolist() == [0, 0, 2, 1]
+    assert made.texts == ("one", "two", "three", "five") and made.text.tolist() == [0, 1, 2, -1, 3]  # -1: none
+    assert made.classes == ("a", "b") and made.label.tolist() == [1, 1, 2, 0, 0]  # 2: of no class
+    assert made.image.tolist() == [0, 0, 1, 2, 2] and made.group.tolist() == [0, 0, 1, 2, 2]
+    assert made.owner.tolist() == [0, 1, 0, 2, 2] and made.official.tolist() == [0, 0, 2, 0, 1]
     assert made.images[:, :, 0, 0].tolist() == [[0, 0, 0], [37, 91, 53], [74, 182, 106]]
-    assert read.said[-1] == "table: of 6 samples, left out: 1 with an empty image or text, 1 without their picture"
+    assert read.said[-4:] == [
+        "table: of 6 samples, left out: 1 without their picture",
+        "table: a row is of the kind whose columns it fills: 1 image, 4 image-text",
+        "table: 1 of 5 rows have no label, so that they have no class",
+        "table: 1 of 2 validation and test samples have the picture, text or group of a training sample, so that their "
+        "scores are too good",
+    ]
     assert read("table", tmp_path / "mine.csv", 4, **columns).texts == made.texts
 
 
@@ -224,12 +230,20 @@ def test_json_lines_with_labels_that_are_numbers(read, tmp_path):
     ("content", "columns", "said"),
     [
         ("text,label\na,b\n", {"txt": "text"}, "data.columns: unknown column 'txt'; did you mean 'text'"),
-        ("text,label\na,b\n", {"text": "txt"}, "mine.csv:1: there is no column 'txt' for text; did you mean 'text'"),
-        ("words,label\na,b\n", {}, "there is no column image or text"),
+        ("text,label\na,b\n", {"text": "txt"}, "mine.csv: there is no column 'txt' for text; did you mean 'text'"),
+        ("words,label\na,b\n", {}, "mine.csv: there is no column image or text, only 'words', 'label'; name yours"),
+        ("a;b\n1;2\n", {}, "there is no column image or text, only 'a', 'b'; name yours"),
+        ("text,label\nsweet, juicy apple,fruit\n", {}, "mine.csv:2: 3 fields under 2 columns; a field with ','"),
+        ("text,label,label\na,b,c\n", {}, "mine.csv:1: 2 columns are named 'label': rename all but one"),
+        ('text,label\n"a,b\nc,d\n', {}, "mine.csv:3: a double quote is never closed"),
+        ("text,label\na,0\nb,0.0\n", {}, "the labels '0' and '0.0' are two, but seem to be one"),
+        ("text,label\na,caf\u00e9\nb,cafe\u0301\n", {}, r"'cafe\\u0301' and 'caf\\xe9' are two, but seem to be one"),
+        ("text,client\na,7\nb,7.0\n", {}, "the clients '7' and '7.0' are two, but seem to be one"),
         ("text,split\na,trian\n", {}, "mine.csv:2: unknown split 'trian'; did you mean 'train'"),
         ("text,client\na,\n", {}, "mine.csv:2: the client is empty"),
         ("text,label\n", {}, "has no rows"),
-        ("text,label\n ,b\n", {}, "no row of .* has all of text"),
+        ("text,label\nnan,b\n", {}, "has no rows with an image or a text"),
+        ("text,label\n ,b\n", {}, "has no rows with an image or a text"),
         ("image,label\nx.png,b\n", {}, "none of 1 pictures can be read: 1 missing"),
     ],
 )
@@ -238,6 +252,39 @@ def test_a_wrong_table_is_one_line(content, columns, said, read, tmp_path):
     with pytest.raises(DataError, match=said) as caught:
         read("table", tmp_path, **columns)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_a_table_is_read_by_the_mark_between_its_columns(mark, read, tmp_path):
+    write(
+        tmp_path / "mine.csv", f"text{mark}label\r\none, two{mark}a\r\n\r\n{mark}\r\nthree{mark}NaN\r\nfour{mark}A\r\n"
+    )
+    made = read("table", tmp_path)
+    assert made.texts == ("one, two", "three", "four") and made.label.tolist() == [1, 2, 0]
+    assert read.said == [
+        f"table: the fields of mine.csv are read as separated by {mark!r}",
+        "table: 1 of 3 rows have no label, so that they have no class",
+        "mine.csv: the labels 'A' and 'a' count as two; they differ in case or spaces",
+    ]
+
+
+def test_json_lines_may_lack_what_they_do_not_have(read, tmp_path):
+    write(tmp_path / "p.png", picture(1, kind="PNG"))
+    rows = [{"text": "a", "label": 1, "client": "x"}, {"image": "p.png", "label": 2, "client": "y"},
+            {"text": "b", "client": "x"},
+            {"text": float("nan"), "image": "p.png", "label": None, "client": "x"}]  # fmt: skip
+    write(tmp_path / "mine.jsonl", "\n".join(map(json.dumps, rows)))
+    made = read("table", tmp_path, 4)
+    assert made.text.tolist() == [0, -1, 1, -1] and made.image.tolist() == [-1, 0, -1, 0]
+    assert made.label.tolist() == [0, 1, 2, 2] and made.owner.tolist() == [0, 1, 0, 0]
+    assert made.filled.tolist() == [2, 1, 2, 1] and made.group.tolist() == [0, 1, 2, 1]
+    for line, said in (
+        ('{"text": "a", "text": "b"}', "mine.jsonl:1: invalid JSON: 'text' stands twice in an object"),
+        ('{"text": ["a", "b"]}', "mine.jsonl:1: text: expected text or a number, not \\['a', 'b'\\]"),
+    ):
+        write(tmp_path / "mine.jsonl", line)
+        with pytest.raises(DataError, match=said):
+            read("table", tmp_path)
 
 
 def test_two_tables_or_lines_that_are_no_objects(read, tmp_path):

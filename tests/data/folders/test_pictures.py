@@ -157,10 +157,32 @@ def test_own_pictures_without_classes_or_pictures(read, tmp_path):
         read("images", tmp_path)
     write(tmp_path / "cat" / "x.txt", "")
     write(tmp_path / "dog" / "y.txt", "")
-    with pytest.raises(DataError, match="no file in the class folders ends in"):
+    with pytest.raises(DataError, match=r"the class folder cat in .* holds no picture that can be read"):
         read("images", tmp_path)
+    write(tmp_path / "cat" / "x.jpg", "torn")
     write(tmp_path / "dog" / "y.jpg", "torn")
-    with pytest.raises(DataError, match="none of 1 pictures can be read: 1 unreadable"):
+    with pytest.raises(DataError, match="none of 2 pictures can be read: 2 unreadable"):
+        read("images", tmp_path)
+    write(tmp_path / "cat" / "x.jpg", picture(1))
+    with pytest.raises(DataError, match=r"the class folder dog in .* holds no picture that can be read .*; remove it"):
+        read("images", tmp_path)
+
+
+def test_copies_of_own_pictures_stand_together_and_are_told_of_in_a_test_set(read, tmp_path):
+    for seed, name in ((1, "cat/1.png"), (1, "cat/2.png"), (2, "dog/1.png")):
+        write(tmp_path / "all" / name, picture(seed, kind="PNG"))
+        write(tmp_path / "split" / "train" / name, picture(seed, kind="PNG"))
+    assert read("images", tmp_path / "all", 4).group.tolist() == [0, 0, 1] and not read.said
+    write(tmp_path / "split" / "test" / "cat" / "9.png", picture(1, kind="PNG"))
+    write(tmp_path / "split" / "test" / "dog" / "9.png", picture(3, kind="PNG"))
+    read("images", tmp_path / "split", 4)
+    assert [said.partition(" have")[0] for said in read.said] == ["images: 1 of 2 validation and test samples"]
+
+
+def test_class_folders_that_look_alike_are_refused(read, tmp_path):
+    for name in ("train/caf\u00e9", "train/tea", "test/cafe\u0301"):
+        write(tmp_path / name / "1.png", picture(len(name), kind="PNG"))
+    with pytest.raises(DataError, match="the class folders .* are two, but seem to be one in another Unicode form"):
         read("images", tmp_path)
 
 
