@@ -50,9 +50,9 @@ def table(wanted: FolderRequest, read: Callable[..., tuple[Pixels, Integers]] = 
         if found and name not in found:
             raise DataError(f"{where}: there is no column {name!r} for {role}{suggestion(name, found)}")
     if found and not found.keys() & {wanted.columns.get(role, role) for role in ("image", "text")}:
-        names = ", ".join(f"{name!r:.40}" for name in [*found][:SHOWN])
+        columns = ", ".join(f"{name!r:.40}" for name in [*found][:SHOWN])
         raise DataError(
-            f"{where}: there is no column image or text, only {names}; name yours with data.columns: {{text: NAME}}"
+            f"{where}: there is no column image or text, only {columns}; name yours with data.columns: {{text: NAME}}"
         )
     total = len(samples)
     samples = [sample for sample in samples if sample[0]["image"] or sample[0]["text"]]
