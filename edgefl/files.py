@@ -6,10 +6,10 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, BinaryIO
 from uuid import uuid4
 
 from edgefl.errors import RunError
@@ -79,15 +79,6 @@ def read_regular(path: Path) -> bytes:
     """
     with open_regular(path) as file:
         return file.read()
-
-
-def mapping_of(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of these keys and values, for ``json.loads``.  Raises ValueError if a key stands twice."""
-    mapping = dict(pairs)
-    if len(mapping) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"{next(key for key in mapping if keys.count(key) > 1)!r} stands twice in an object")
-    return mapping
 
 
 def open_regular(path: Path) -> BinaryIO:

@@ -18,7 +18,7 @@ from edgefl.commands.host_need import check_host, tell_time
 from edgefl.commands.progress import OnProgress, messages, silent
 from edgefl.cost.predict import Predictor
 from edgefl.cost.scratch import ScratchTable
-from edgefl.data import Federation, data_fingerprint, open_federation, revision_warnings, unused_clients
+from edgefl.data import Federation, data_fingerprint, open_federation, revision_warnings
 from edgefl.devices import Device, Fleet, Link
 from edgefl.errors import DataError, MethodError, ScenarioError, UnknownName
 from edgefl.machine.kernel_scratch import kernels, probe
@@ -60,7 +60,7 @@ _federations: dict[tuple[str, int, int, str, str], Federation] = {}
 def federation_of(scenario: Scenario, on_message: Callable[[str], None]) -> Federation:
     """The scenario's data, opened once for all scenarios that share them, and again if their files have changed.
 
-    Warns of a plug-in's data set whose code changed without a new revision, and of a table's clients that aren't used.
+    Warns of a plug-in's data set whose code changed without a new revision.
     """
     # the cache and the folders that relative paths are looked up in
     folders = f"{cache_folder()} {os.environ.get('EDGEFL_DATA')} {os.getcwd()} {registry.changes()}"
@@ -72,9 +72,7 @@ def federation_of(scenario: Scenario, on_message: Callable[[str], None]) -> Fede
             _federations.pop(next(iter(_federations)))
         whole = open_federation(scenario.data, seed=key[1], tokens=key[2], on_message=on_message)
         _federations[key] = whole.with_held_out(share, key[1])
-        for line in revision_warnings(scenario.data, _federations[key]) + unused_clients(
-            scenario.data, _federations[key]
-        ):
+        for line in revision_warnings(scenario.data, _federations[key]):
             warnings.warn(line, stacklevel=2)
     return _federations[key]
 

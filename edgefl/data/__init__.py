@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from edgefl.data.federation import Federation
     from edgefl.data.fingerprints import data_fingerprint, revision_warnings
     from edgefl.data.look import one_look
-    from edgefl.data.opening import open_federation, unused_clients, with_named_clients
+    from edgefl.data.opening import open_federation, with_named_clients
     from edgefl.data.options import KINDS, DataOptions
     from edgefl.data.samples import Samples
     from edgefl.data.shipping import Cargo, pack_federation, unpack_federation
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "KINDS", "Cargo", "Collection", "DataOptions", "DataSet", "Federation", "FolderSet", "Samples", "FolderRequest",
     "data_fingerprint", "one_look", "open_federation", "pack_federation", "unpack_federation", "revision_warnings",
-    "unused_clients", "with_named_clients",
+    "with_named_clients",
 ]  # fmt: skip
 
 _MODULES = {
@@ -27,7 +27,7 @@ _MODULES = {
     "Federation": "federation",
     **dict.fromkeys(("data_fingerprint", "revision_warnings"), "fingerprints"),
     "one_look": "look",
-    **dict.fromkeys(("open_federation", "unused_clients", "with_named_clients"), "opening"),
+    **dict.fromkeys(("open_federation", "with_named_clients"), "opening"),
     **dict.fromkeys(("KINDS", "DataOptions"), "options"),
     "Samples": "samples",
     **dict.fromkeys(("Cargo", "pack_federation", "unpack_federation"), "shipping"),

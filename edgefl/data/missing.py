@@ -109,12 +109,6 @@ def draw(kind: str, rates: MissingRates, n: int, rng: np.random.Generator) -> In
     return pattern_index
 
 
-def without(code: Integers, filled: Integers) -> Integers:
-    """The patterns ``code`` [n] of pairs of which some lack a modality: ``filled`` [n] is 1, 2, or 3 for both."""
-    pattern_index: Integers = np.array([DROPPED, 1, 2, 0], np.int8)[np.array([3, 1, 2, 0])[code] & filled]
-    return pattern_index
-
-
 def lacking_in_a_test(kind: str, rates: MissingRates, n: int) -> Integers:
     """``draw`` for the first ``n`` samples of a server split, equal in every round and for every method."""
     return draw(kind, rates, n, seeds.generator(0, "missing in a test"))

@@ -24,7 +24,7 @@ from edgefl.data.collection import Collection, DataSet, FolderRequest, FolderSet
 from edgefl.data.federation import Federation
 from edgefl.data.fingerprints import code_of, collection_key, data_fingerprint
 from edgefl.data.folders.csv_table import TABLE, TABLE_SET, table
-from edgefl.data.missing import DROPPED, draw, without
+from edgefl.data.missing import DROPPED, draw
 from edgefl.data.options import KINDS, PUBLIC, DataOptions, Kind
 from edgefl.data.partition import MINIMUM
 from edgefl.data.split import SPLITS, assign_kinds, bits_of, held_by_client, hold_out, one_per_text, usable_mask
@@ -329,6 +329,9 @@ def _deal_samples(
     tasks = {kind: options.task_of(kind) for kind in kinds}
     named = [kind for kind in kinds if collection.owner is not None and _is_natural(options, kind)]
     held = {kind: held_by_client(collection, train) for kind in named}
+    if collection.owner is not None and not named and options.source == TABLE.name:
+        column = options.columns.get("client", "client")
+        on_message(f"the column {column} isn't used, because data.partition deals the rows; natural follows the column")
     try:
         samples_of = assign_kinds(
             collection, train, options.clients, seeds.generator(seed, "samples of kinds"), tasks, held
@@ -367,8 +370,8 @@ def _deal_samples(
             # In random order, so that a cap keeps a random subset.
             kept = np.sort(rng.permutation(rows[part])[: options.samples_of(kind)])
             code = draw(kind, rates, len(kept), missing_rng) if rates else np.zeros(len(kept), np.int8)
-            if lacks and "-" in kind:
-                code = without(code, filled[kept])
+            if lacks and "-" in kind:  # by bits: 1 image, 2 text, 3 both
+                code = np.array([DROPPED, 1, 2, 0], np.int8)[np.array([3, 1, 2, 0])[code] & filled[kept]]
             client_rows.append(kept[code != DROPPED])
             pattern_codes.append(code[code != DROPPED])
             dropped.append(int((code == DROPPED).sum()))
@@ -422,15 +425,6 @@ def _named_clients(data: str, made: str) -> dict[Kind, int] | None:
     if not found:
         raise DataError(f"{TABLE.name}: no client that {folder} names has {MINIMUM} training samples or more")
     return found
-
-
-def unused_clients(options: DataOptions, federation: Federation) -> list[str]:
-    """A line if a table names clients and the partition deals its samples to others."""
-    own = [part for part in federation._parts if part.dataset == TABLE.name and "owner" in part.collection.arrays]
-    if not own or any(_is_natural(options, kind) for kind in own[0].kinds):
-        return []
-    column = options.columns.get("client", "client")
-    return [f"the column {column} of the table isn't used: data.partition deals its rows; natural follows the column"]
 
 
 def order_by_group(rows: Integers, group: Integers) -> Integers:

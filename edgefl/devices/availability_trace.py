@@ -17,7 +17,7 @@ import numpy as np
 from edgefl import units
 from edgefl.arrays import Booleans, Floats, Integers
 from edgefl.errors import DeviceError, UnitError
-from edgefl.files import mapping_of, open_regular
+from edgefl.files import open_regular
 
 SINCE_1970 = 1e9
 """Seconds of a time that is taken for one since 1970: September 2001 there, 32 years of a run."""
@@ -181,7 +181,7 @@ def _json_rows(path: Path, text: TextIO) -> Iterator[tuple[int, Mapping[str, obj
         if not written.strip():
             continue
         try:
-            row = json.loads(written, object_pairs_hook=mapping_of)
+            row = json.loads(written)
         except (ValueError, RecursionError) as error:
             reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
             raise DeviceError(f"{path}:{line}: this line isn't JSON: {reason}") from None

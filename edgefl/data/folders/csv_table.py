@@ -17,7 +17,6 @@ from edgefl.data.folders.pictures import Pixels, groups_of_copies, read_pictures
 from edgefl.data.folders.places import SHOWN, SPLITS, PublishedDataset, check_names, report_copies, report_left_out
 from edgefl.data.folders.rows import lines, named_rows, number_by_appearance
 from edgefl.errors import DataError, suggestion
-from edgefl.files import mapping_of
 
 TABLE = PublishedDataset(
     "table",
@@ -166,7 +165,7 @@ def _rows(path: Path, on_message: OnMessage) -> Iterator[tuple[int, Mapping[str,
     for line, text in enumerate(lines(path), 1):
         if text.strip():
             try:
-                row: Any = json.loads(text, object_pairs_hook=mapping_of)
+                row: Any = json.loads(text)
             except json.JSONDecodeError as error:
                 raise DataError(f"{path}:{line}: invalid JSON: {error.msg}") from error
             except (RecursionError, ValueError) as error:  # ValueError: a number of more than 4,300 digits

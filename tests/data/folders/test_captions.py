@@ -278,13 +278,9 @@ def test_json_lines_may_lack_what_they_do_not_have(read, tmp_path):
     assert made.text.tolist() == [0, -1, 1, -1] and made.image.tolist() == [-1, 0, -1, 0]
     assert made.label.tolist() == [0, 1, 2, 2] and made.owner.tolist() == [0, 1, 0, 0]
     assert made.filled.tolist() == [2, 1, 2, 1] and made.group.tolist() == [0, 1, 2, 1]
-    for line, said in (
-        ('{"text": "a", "text": "b"}', "mine.jsonl:1: invalid JSON: 'text' stands twice in an object"),
-        ('{"text": ["a", "b"]}', "mine.jsonl:1: text: expected text or a number, not \\['a', 'b'\\]"),
-    ):
-        write(tmp_path / "mine.jsonl", line)
-        with pytest.raises(DataError, match=said):
-            read("table", tmp_path)
+    write(tmp_path / "mine.jsonl", '{"text": ["a", "b"]}')
+    with pytest.raises(DataError, match="mine.jsonl:1: text: expected text or a number, not \\['a', 'b'\\]"):
+        read("table", tmp_path)
 
 
 def test_two_tables_or_lines_that_are_no_objects(read, tmp_path):
