@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import random
 
 import numpy as np
 import pytest
+import torch
 from calls import calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -92,3 +94,25 @@ def test_moments():
 @pytest.mark.parametrize("many", [1000, 1_000_000])
 def test_a_cohort_is_drawn_in_blocks(draw, many):
     assert calls(lambda: draw(1, "speed", 7, of=np.arange(many))) < 100 + many // 100
+
+
+def test_global_generators_are_seeded_and_stay_as_they_were():
+    """Also where a seeded part begins in another, and where one fails."""
+
+    def draws():
+        return random.random(), *np.random.randn(2), torch.rand(()).item()  # noqa: NPY002
+
+    seeds.seed_globals(5)
+    expected = draws(), draws()
+    seeds.seed_globals(5)
+    assert draws() == expected[0]
+    with pytest.raises(ZeroDivisionError), seeds.seeding_globals(2**62 + 1):
+        first = draws()
+        with seeds.seeding_globals(2**62 + 2):
+            assert draws() != first
+        assert 1 / 0
+    with seeds.seeding_globals(2**62 + 1):
+        assert draws() == first and draws() != first
+        np.random.seed(3)  # noqa: NPY002
+        assert np.random.rand() == np.random.RandomState(3).rand()  # noqa: NPY002
+    assert draws() == expected[1]

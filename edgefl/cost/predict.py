@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from edgefl import models, registry
+from edgefl import models, registry, seeds
 from edgefl.cost.caching_allocator import least_limit
 from edgefl.cost.fake_tensors import PredictionMode
 from edgefl.cost.scratch import ScratchTable
@@ -239,6 +239,7 @@ def _where(work: Work, error: BaseException) -> str:
     return f"a work of kind {work.kind!r} ({towers or work.model['name']}{line and ', '}{line})"
 
 
+@seeds.seeding_globals(0)
 def _execute_on_fakes(
     work: Work,
     source: Source,
@@ -255,7 +256,7 @@ def _execute_on_fakes(
         module = replace_tensors(module, lambda old: torch.empty(old.shape, dtype=old.dtype))
     meter = Meter(CUDA_ROUNDING if device == "cuda" else 1, moments=moments, calls=not brief, events=events)
     model_tensors = {n for n, _ in module.named_parameters()} | {n for n, _ in module.named_buffers()}
-    with torch.random.fork_rng([]), mode:
+    with mode:
         inputs = {i.name: i.spec.empty() for p in work.down for i in p.items if i.name not in model_tensors}
         few = _FewBatches(source, 1 if brief else metered_steps(work))
         ctx, _, _ = execute(

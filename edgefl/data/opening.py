@@ -202,7 +202,8 @@ def _facts(parts: Mapping[str, FederationPart]) -> dict[str, dict[str, int]]:
 
 def _collect(name: str, make: Callable[[], Collection], code: str, on_message: OnMessage) -> Built:
     on_message(f"building the data set {name} (once; kept in the cache)")
-    collection: object = make()
+    with seeds.seeding_globals(seeds.key(0, "data set")):
+        collection: object = make()
     if not isinstance(collection, Collection):
         raise DataError(f"{name}: build returned {describe_answer(collection)}, not a Collection")
     arrays: dict[str, AnyArray] = collection.arrays()

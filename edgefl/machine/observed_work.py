@@ -14,7 +14,7 @@ import psutil
 import torch
 from torch import Tensor
 
-from edgefl import models
+from edgefl import models, seeds
 from edgefl.cost.client_cost import compute_cost
 from edgefl.cost.predict import shorten_passes
 from edgefl.devices import Device
@@ -178,8 +178,7 @@ def _run(
     work: Work, source: RandomBatches, device: torch.device, seed: int, meter: Meter | NoMeter, watched: bool = False
 ) -> int:
     """Execute a work on a new module.  Returns the peak of the allocator if ``watched``, otherwise 0."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+    with seeds.seeding_globals(seed, device):
         module = models.build(work.model).to(device)
         of_module = {n for n, _ in module.named_parameters()} | {n for n, _ in module.named_buffers()}
         # downloaded items that aren't part of the module, such as weights of other kinds and tables

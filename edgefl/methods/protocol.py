@@ -129,8 +129,7 @@ class Method:
         tensors: dict[Address, Tensor] = {}
         for kind in self.setting.kinds.values():
             described = quantised.without(kind.model)
-            with torch.random.fork_rng([]):
-                torch.manual_seed(seeds.key(seed, "initial", len(kind.modalities)))
+            with seeds.seeding_globals(seeds.key(seed, "initial", len(kind.modalities))):
                 module = models.build(described)
             models.load_weights(module, described, kind.weights)
             for tower, source in kind.adapter_weights.items():

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from edgefl import registry
+from edgefl import registry, seeds
 from edgefl.errors import MethodError
 from edgefl.models import adapters, dtypes, quantised
 from edgefl.models.client import describe
@@ -93,6 +93,7 @@ def _version(package: str) -> str:
         return "absent"
 
 
+@seeds.seeding_globals(0)
 def on_meta(description: ModelDescription) -> nn.Module:
     """Build the described module on the meta device: its tensors have shapes and dtypes but no data."""
     # Random initialisation of meta tensors would import torch's compiler, which takes seconds.

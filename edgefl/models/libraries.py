@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from edgefl import registry
+from edgefl import registry, seeds
 from edgefl.models import quantised
 from edgefl.models.model import Model, TowerDescription
 
@@ -27,7 +27,7 @@ def as_library(model: Model, modality: str, description: TowerDescription) -> nn
     given = {names[name]: value for name, value in model.state_dict().items() if name in names}
     head: Any = getattr(tower, "head", None)
     classified = hasattr(part, "classifier") and isinstance(head, nn.Linear) and not hasattr(tower, "rep")
-    with torch.random.fork_rng([]):
+    with seeds.seeding_globals(0):
         whole: Any = part.library(description, classes=head.out_features) if classified else part.library(description)
         if classified:
             layer = part.classifier(whole)

@@ -18,6 +18,7 @@ import torch
 from pydantic import Field, PositiveInt, computed_field, create_model
 from torch import Tensor, nn
 
+from edgefl import seeds
 from edgefl.errors import MethodError
 from edgefl.models.layers import PRE_NORM_BLOCK, BlockLayers
 from edgefl.models.model import TowerDescription
@@ -192,7 +193,7 @@ def _probe_sizes(options: type[PlainOptions], given: str) -> tuple[int, int]:
     failure: Exception | None = None
     for data in TRIED:
         try:
-            with torch.device("meta"):
+            with torch.device("meta"), seeds.seeding_globals(0):
                 module = plain.module({**data, **json.loads(given)})
             blocks = module._modules.get(plain.sequence) if plain.sequence else None
             return len(cast(nn.ModuleList, blocks)) if blocks is not None else 1, int(cast(int, module.width))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from edgefl import registry
+from edgefl import registry, seeds
 from edgefl.errors import EdgeflError, MethodError, text_of
 from edgefl.models.model import DTYPES, TowerDescription
 from edgefl.models.tower import without_compiler, without_dynamo
@@ -21,6 +21,7 @@ _ADVICE = re.compile(r" (You may have run into this|This could be because|NotImp
 Build = Callable[[TowerDescription, bool], nn.Module]
 
 
+@seeds.seeding_globals(0)
 def check_tower(name: str, modality: str, build: Build, description: TowerDescription) -> None:
     """Raise MethodError unless the tower has the depth that is asked for, and gives what its ``width`` says.
 

@@ -22,7 +22,7 @@ from edgefl.training.summed import Adder
 from edgefl.work import CUDA_ROUNDING, NO_METER, SERVER, AllocatorPeak, Meter, Pass, Source, Update, Work, run
 from edgefl.work.meter.allocator_peak import is_profiling
 from edgefl.work.packed import Buffers, buffer_bytes
-from edgefl.work.torch_device import is_out_of_memory, seeding_torch, threads, warm
+from edgefl.work.torch_device import is_out_of_memory, threads, warm
 from edgefl.work.update import HostFigures
 
 
@@ -67,7 +67,7 @@ class Node:
             if self._one_module:
                 self._modules.clear()
                 module = None
-            with seeding_torch(seeds.key(assignment.seed, "module"), self.device):
+            with seeds.seeding_globals(seeds.key(assignment.seed, "module"), self.device):
                 module = models.build(assignment.form.model).to(self.device)
             self._modules[key] = module, frozenset(module.state_dict())
         return module

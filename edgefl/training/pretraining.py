@@ -309,8 +309,7 @@ class Pretraining:
             data, own = self._split_public(modality, stop)
             held_out = Node(own, self.device)
         node, count = Node(data, self.device), len(works)
-        with torch.random.fork_rng([]):
-            torch.manual_seed(seeds.key(self.seed, "initial", 1))
+        with seeds.seeding_globals(seeds.key(self.seed, "initial", 1)):
             module = models.build(self.descriptions[modality])
         values = {n: t.detach().clone() for n, t in (*module.named_parameters(), *module.named_buffers())}
         best, best_epoch = values, 0

@@ -31,7 +31,6 @@ from edgefl.work.packed import Parts, PayloadLayout, split_buffer
 from edgefl.work.paired_batches import batches
 from edgefl.work.step_faults import describe_step, step_faults
 from edgefl.work.steps import Context, Step
-from edgefl.work.torch_device import seeding_torch
 from edgefl.work.update import SERVER, Update
 
 
@@ -59,7 +58,7 @@ def execute(
 
     ``inputs`` are tensors by the client's own item names, from which ``module`` is loaded; those with a source
     ``table/...`` stay in memory as received.  At the end the edits are folded into the module, and nothing is sent:
-    results are in the module and in the context's outputs.  Random draws use torch's generators in their current
+    results are in the module and in the context's outputs.  Random draws use the global generators in their current
     state, the order of samples uses ``seed``.  ``kernels`` is the device type whose kernels are simulated, if not
     ``device``'s (a prediction's "cuda").  Raises MethodError if the work trains a parameter that its model lacks.
     """
@@ -335,34 +334,37 @@ def run(
     ``[packed.space(work.up)]``, if it is given.
     Raises MethodError if a payload names a tensor that neither the model nor the outputs hold.
     """
-    with seeding_torch(seed, device), watch or nullcontext():
-        ctx, total, steps = execute(work, inputs, source, module=module, device=device, seed=seed, meter=meter)
-    parameters, buffers = named_tensors(module)
-    held = {**ctx.outputs, **buffers, **parameters}
-    if missing := [name for name in work.keep if name not in held and name not in ctx.received]:
-        raise MethodError(
-            f"a work of kind {work.kind!r} keeps {missing[0]!r}, which neither model, outputs nor tables hold"
-        )
-    payloads: dict[str, Mapping[str, Tensor]] = {}
-    buffers = {} if buffer is None else {payload.name: part for payload, part in split_buffer(buffer, work.up)}
-    for payload in work.up:
-        if missing := [item.name for item in payload.items if item.name not in held]:
-            raise MethodError(f"payload {payload.name!r} sends {missing[0]!r}, which neither model nor outputs hold")
-        places = payload.places
-        if places is not None and sent is None:
-            payloads[payload.name] = places.copy(held, buffers.get(payload.name), _module_parts(module, places))
-            continue
-        tensors = {i.name: held[i.name].detach().to("cpu", DTYPES[i.dtype], copy=True) for i in payload.items}
-        if sent is not None:
-            tensors = sent(payload, tensors, work.bases(inputs))
-        # gradients, optimizer and activations are freed by now, so that encoding tensor by tensor is never the peak;
-        # what was sent down is read again from the node's storage
-        payloads[payload.name] = payload.encode_tensors(tensors, work.bases(inputs)) if payload.codec else tensors
-    return Update(
-        SERVER, work.kind, {}, work, payloads, {},
-        loss=float(total) / steps if steps else None,
-        metrics={name: float(value) for name, value in ctx.metrics.items()},
-        updates=ctx.updates,
-        kept={name: {**ctx.received, **held}[name].detach().to("cpu", copy=True) for name in work.keep},
-        trace=meter.trace(),
-    )  # fmt: skip
+    with seeds.seeding_globals(seed, device):
+        with watch or nullcontext():
+            ctx, total, steps = execute(work, inputs, source, module=module, device=device, seed=seed, meter=meter)
+        parameters, buffers = named_tensors(module)
+        held = {**ctx.outputs, **buffers, **parameters}
+        if missing := [name for name in work.keep if name not in held and name not in ctx.received]:
+            raise MethodError(
+                f"a work of kind {work.kind!r} keeps {missing[0]!r}, which neither model, outputs nor tables hold"
+            )
+        payloads: dict[str, Mapping[str, Tensor]] = {}
+        buffers = {} if buffer is None else {payload.name: part for payload, part in split_buffer(buffer, work.up)}
+        for payload in work.up:
+            if missing := [item.name for item in payload.items if item.name not in held]:
+                raise MethodError(
+                    f"payload {payload.name!r} sends {missing[0]!r}, which neither model nor outputs hold"
+                )
+            places = payload.places
+            if places is not None and sent is None:
+                payloads[payload.name] = places.copy(held, buffers.get(payload.name), _module_parts(module, places))
+                continue
+            tensors = {i.name: held[i.name].detach().to("cpu", DTYPES[i.dtype], copy=True) for i in payload.items}
+            if sent is not None:
+                tensors = sent(payload, tensors, work.bases(inputs))
+            # gradients, optimizer and activations are freed by now, so that encoding tensor by tensor is never the
+            # peak; what was sent down is read again from the node's storage
+            payloads[payload.name] = payload.encode_tensors(tensors, work.bases(inputs)) if payload.codec else tensors
+        return Update(
+            SERVER, work.kind, {}, work, payloads, {},
+            loss=float(total) / steps if steps else None,
+            metrics={name: float(value) for name, value in ctx.metrics.items()},
+            updates=ctx.updates,
+            kept={name: {**ctx.received, **held}[name].detach().to("cpu", copy=True) for name in work.keep},
+            trace=meter.trace(),
+        )  # fmt: skip

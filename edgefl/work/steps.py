@@ -116,9 +116,9 @@ class Step(ABC):
     The cost is predicted on tensors without data.  So no shape may depend on data: never call ``.item()``,
     ``.tolist()`` or ``bool(tensor)``, and never index by a mask; use ``where``, ``index_add_``, or a product with 0 and
     1.  Allocate outputs in ``start`` with ``ctx.output``, and write to them in place afterwards.  Read data from
-    ``batch`` and ``ctx`` only: a step may run in a worker process.  Random numbers may come from torch's global
-    generator, which is seeded for each work by the client and its dispatch.  Numbers that differ between rounds come
-    from ``ctx.work.scalars``.
+    ``batch`` and ``ctx`` only: a step may run in a worker process.  Random numbers may come from the global
+    generators of torch, numpy and random, which are seeded for each work by the client and its dispatch.  Numbers that
+    differ between rounds come from ``ctx.work.scalars``.
     """
 
     chunks: bool = False

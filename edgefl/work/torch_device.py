@@ -38,27 +38,6 @@ def device_of(name: str) -> torch.device:
 
 
 @contextmanager
-def seeding_torch(seed: int, device: torch.device) -> Iterator[None]:
-    """torch's generators of the CPU and of ``device``, seeded; afterwards they are as before.
-
-    ``torch.manual_seed`` draws the same numbers, but seeds all devices and takes a stack trace without CUDA.
-    """
-    generators = [torch.default_generator]
-    if device.type == "cuda":
-        torch.cuda.init()
-        index = torch.cuda.current_device() if device.index is None else device.index
-        generators.append(torch.cuda.default_generators[index])
-    states = [generator.get_state() for generator in generators]
-    try:
-        for generator in generators:
-            generator.manual_seed(seed)
-        yield
-    finally:
-        for generator, state in zip(generators, states, strict=True):
-            generator.set_state(state)
-
-
-@contextmanager
 def threads(count: int = 1) -> Iterator[None]:
     """So many threads of torch, and afterwards as many as before.
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import edgefl
-from edgefl import models, registry
+from edgefl import models, registry, seeds
 from edgefl.errors import EdgeflError, PluginError
 from edgefl.models.plain import PlainTower, arrange_parts
 from edgefl.registry.registered import PARTS
@@ -21,7 +22,10 @@ from edgefl.registry.registered import PARTS
 Tiny = Callable[..., dict[str, Any]]
 DATA = {"source": "glyphs", "clients": {"image": 3}, "samples": 40, "size": 16, "validation": 40, "test": 40}
 PLUG_IN = """
+import random
+
 import edgefl
+import numpy as np
 import torch
 from torch import nn
 
@@ -30,17 +34,21 @@ from torch import nn
 class MyNet(nn.Module):
     blocks = "layers"
 
-    def __init__(self, channels: int, size: int, hidden: int = 8, deep: int = 3):
+    def __init__(self, channels: int, size: int, hidden: int = 8, deep: int = 3, noise: float = 0):
         super().__init__()
+        self.noise = noise
         self.place = nn.Parameter(torch.zeros(hidden, size // 4, size // 4))
         self.embedding = nn.Conv2d(channels, hidden, 4, stride=4)
         self.layers = nn.ModuleList(nn.Conv2d(hidden, hidden, 3, padding=1) for _ in range(deep))
         self.norm = nn.BatchNorm2d(hidden)
         self.final = nn.Linear(hidden, 12)
         self.width = 12
+        with torch.no_grad():
+            self.place += noise * random.random()
 
     def forward(self, image):
         x = self.embedding(image) + self.place
+        x = x + self.noise * np.random.randn()
         for layer in self.layers:
             x = x + layer(x).relu()
         return self.final(self.norm(x).mean((2, 3)))
@@ -100,8 +108,9 @@ def test_every_schedule_cuts_it_and_costs_are_those_measured(
 
 
 def test_workers_give_the_same_bytes_and_weights_load_by_own_names(tiny: Tiny, mynet: Path, tmp_path: Path) -> None:
+    model = {"image": {"tower": "mynet", "hidden": 10, "noise": 0.1}}
     runs = [
-        edgefl.run(with_mynet(tiny, executor=executor), output=tmp_path / executor["name"])
+        edgefl.run(with_mynet(tiny, model=model, executor=executor), output=tmp_path / executor["name"])
         for executor in ({"name": "inline", "device": "cpu"}, {"name": "processes", "workers": 2, "device": "cpu"})
     ]
     first, second = (run.weights() for run in runs)
@@ -119,6 +128,31 @@ def test_workers_give_the_same_bytes_and_weights_load_by_own_names(tiny: Tiny, m
     save_file({"place": own.place.detach()}, tmp_path / "own.safetensors")
     with pytest.raises(EdgeflError, match="embedding.weight isn't there"):
         edgefl.validate(with_mynet(tiny, model=model))
+
+
+def test_what_it_draws_from_global_generators_is_the_same_again(tiny: Tiny, mynet: Path, tmp_path: Path) -> None:
+    """From numpy's and random's, while it is built, trained and scored; also where a run goes on.  numpy's and torch's
+    stay as they were: the checks of annotations in tests draw from random's."""
+    model, schedule = {"image": {"tower": "mynet", "noise": 0.1}}, {"name": "end-to-end", "rounds": 2}
+    scenario = with_mynet(tiny, model=model, schedule=schedule)
+
+    def stop(event: str, facts: Mapping[str, Any]) -> None:
+        if event == "record" and facts["round"] == 2:
+            raise KeyboardInterrupt
+
+    def states() -> list[list[int]]:
+        return [np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]  # noqa: NPY002
+
+    seeds.seed_globals(1)
+    edgefl.run(scenario, output=tmp_path / "whole")
+    seeds.seed_globals(2)
+    before = states()
+    with pytest.raises(KeyboardInterrupt):
+        edgefl.run(scenario, output=tmp_path / "again", on_progress=stop)
+    edgefl.run(resume=tmp_path / "again")
+    assert states() == before
+    for file in ("rounds.jsonl", "clients.jsonl", "weights.safetensors"):
+        assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "again" / file).read_bytes()
 
 
 def refused(tiny: Tiny, made: type[nn.Module], **options: Any) -> str:

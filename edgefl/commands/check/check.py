@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from pydantic import ValidationError
 
-from edgefl import registry
+from edgefl import registry, seeds
 from edgefl.commands.check.findings import (
     HANG_SECONDS,
     CheckReport,
@@ -199,6 +198,6 @@ def options_of(noun: str, name: str, owner: Any, fields: Mapping[str, object]) -
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Run with one thread, as training does, and restore the global random generator."""
-    with threads(1), torch.random.fork_rng([]):
+    """Run with one thread, as training does, with the global generators as they are in every check."""
+    with threads(1), seeds.seeding_globals(0):
         yield

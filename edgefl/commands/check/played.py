@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-import numpy as np
-import torch
-
-from edgefl import registry
+from edgefl import registry, seeds
 from edgefl.commands.check.findings import CheckRule, Findings, HangWatch, Hung, hang_location
 from edgefl.commands.run.run import run
 from edgefl.commands.verify.verify import verify
@@ -42,7 +37,7 @@ def check_runs(findings: Findings, watch: HangWatch, scenario: Scenario) -> None
     try:
         with (
             watch.watching(),
-            _global_seeds(),
+            seeds.seeding_globals(0),
             TemporaryDirectory(prefix="edgefl-check-") as folder,
             findings.attempt(CheckRule.RUNS, where),
         ):
@@ -56,25 +51,6 @@ def check_runs(findings: Findings, watch: HangWatch, scenario: Scenario) -> None
         findings.expect(CheckRule.RUNS, where, False, fault)
 
 
-@contextmanager
-def _global_seeds() -> Iterator[None]:
-    """Restore the global random generators, which a part may draw from."""
-    held = random.getstate(), np.random.get_state()  # noqa: NPY002
-    try:
-        with torch.random.fork_rng([]):
-            yield
-    finally:
-        random.setstate(held[0])
-        np.random.set_state(held[1])  # noqa: NPY002
-
-
-def seed_globals(seed: int) -> None:
-    """Seed the global random generators, which edgefl itself never draws from."""
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002
-    torch.manual_seed(seed)
-
-
 def _run(findings: Findings, scenario: Scenario, folder: Path, stop: int | None = None, seed: int = 1) -> Run:
     """The run; with ``stop`` it is interrupted when that round has ended, and resumed."""
 
@@ -83,13 +59,13 @@ def _run(findings: Findings, scenario: Scenario, folder: Path, stop: int | None 
         if event == "record" and facts["round"] == stop:
             raise _Stopped
 
-    seed_globals(seed)
+    seeds.seed_globals(seed)
     if stop is None:
         return run(scenario, output=folder, on_progress=on_progress)
     try:
         return run(scenario, output=folder, on_progress=on_progress)
     except _Stopped:
-        seed_globals(seed + 1)
+        seeds.seed_globals(seed + 1)
         return run(resume=folder, on_progress=lambda event, facts: findings.renew())
 
 
@@ -178,7 +154,7 @@ def main() -> None:
     given = json.load(sys.stdin)
     files = [(path, source.encode("latin-1")) for path, source in given["files"]]
     registry.adopt(registry.ForWorkers(files, [tuple(part) for part in given["parts"]]))
-    seed_globals(given["seed"])
+    seeds.seed_globals(given["seed"])
     run(given["scenario"], output=given["output"])
 
 

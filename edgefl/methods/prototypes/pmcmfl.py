@@ -184,8 +184,7 @@ class PmcmFL(LibraryMethod):
         """The initial model, library and matching models."""
         state = super().initial(seed)
         matching = {}
-        with torch.random.fork_rng([]):
-            torch.manual_seed(seeds.key(seed, "matching"))
+        with seeds.seeding_globals(seeds.key(seed, "matching")):
             for modality in self.matching_modalities():
                 for name, shape in self.parameters(modality).items():
                     # as torch initialises linear layers: uniform within 1 / sqrt(inputs)

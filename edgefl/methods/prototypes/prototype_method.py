@@ -133,8 +133,7 @@ class LibraryMethod(Method, ABC):
     def initial(self, seed: int) -> ServerState:
         """The same random model for every kind, and the library."""
         tensors = dict(super().initial(seed).tensors)
-        with torch.random.fork_rng([]):
-            torch.manual_seed(seeds.key(seed, "prototypes"))
+        with seeds.seeding_globals(seeds.key(seed, "prototypes")):
             for table in self.tables:
                 tensors[f"table/prototypes.{table}"] = self.first(table)
         return ServerState.from_tensors(tensors)

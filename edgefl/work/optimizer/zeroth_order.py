@@ -75,7 +75,7 @@ class ZerothOrderTrainer:
         losses = []
         for distance in (self.epsilon, -2 * self.epsilon):
             self._move(z, distance, meter)
-            torch.manual_seed(seeds.key(self.seed, "noise", self.ctx.updates))
+            seeds.seed_globals(seeds.key(self.seed, "noise", self.ctx.updates))
             losses.append(forward())
         step = (losses[0] - losses[1]).float() * (self.lr / (2 * self.epsilon))
         self._move(z, self.epsilon - step, meter)

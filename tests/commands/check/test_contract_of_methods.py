@@ -37,7 +37,8 @@ class Unseeded(Step):
     """Draws from a generator that no seed reaches."""
 
     def loss(self, ctx, batch, pattern, pass_):
-        return F.cross_entropy(ctx.client_model.logits(pattern, batch[pattern]), batch["label"]) * random.random()
+        loss = F.cross_entropy(ctx.client_model.logits(pattern, batch[pattern]), batch["label"])
+        return loss * random.SystemRandom().random()
 
 
 class Still(Step):
