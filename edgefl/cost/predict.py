@@ -283,8 +283,8 @@ class Predictor:
     predicted again, and a changed report isn't.
     So is a cost whose file can't be read, with a warning.  ``predicted`` counts the predictions that were computed.
     ``scratch`` is the table of what kernels take; without it peaks are those of live storage.
-    ``ahead`` are other processes that price works with such a table, if there are any.  A ``brief`` one tries a step of
-    each work (``predict``), unless its whole trace is known.
+    ``ahead`` are other processes that price works with such a table, if there are any.  Of works that are ``brief`` a
+    step is tried (``predict``), unless the whole trace is known.
     """
 
     ahead: PricingPool | None = None
@@ -295,7 +295,7 @@ class Predictor:
         device: str = "cpu",
         scratch: ScratchTable | None = None,
         *,
-        brief: bool = False,
+        brief: Callable[[Work], bool] = lambda _: False,
     ):
         self.folder, self.device, self.scratch, self.brief = folder, device, scratch, brief
         self._traces: dict[str, StepTrace] = {}
@@ -315,11 +315,12 @@ class Predictor:
                 self._traces[key] = priced
                 return priced
             name = self._name(work, key)
-            trace = recall(self.folder, name, partial(from_data, StepTrace), "costs")
-            if trace is None and self.brief:
+            read, brief = partial(from_data, StepTrace), self.brief(work)
+            trace = recall(self.folder, name, read, "costs")
+            if trace is None and brief:
                 name = digest([name, "brief"])
-                trace = recall(self.folder, name, partial(from_data, StepTrace), "costs")
-            self._traces[key] = self._with_scratch(trace or self._predict(name, work, source), name)
+                trace = recall(self.folder, name, read, "costs")
+            self._traces[key] = self._with_scratch(trace or self._predict(name, work, source, brief), name)
         return self._traces[key]
 
     def knows(self, work: Work, key: str) -> bool:
@@ -343,8 +344,8 @@ class Predictor:
             remember(self.folder, name, {"scratch": rows})
         return trace.with_scratch(insides)
 
-    def _predict(self, name: str, work: Work, source: Source) -> StepTrace:
-        trace = predict(work, source, self.device, brief=self.brief)
+    def _predict(self, name: str, work: Work, source: Source, brief: bool) -> StepTrace:
+        trace = predict(work, source, self.device, brief=brief)
         self.predicted += 1
         remember(self.folder, name, to_data(trace))
         return trace

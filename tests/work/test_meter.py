@@ -312,6 +312,35 @@ def test_products_of_two_inputs_and_a_tensor_are_counted_as_torch_computes_them(
     assert step.forward_flops + step.backward_flops == sum(2 * math.prod(a) * b[-1] for a, b in shapes) > 0
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.LSTM(6, 4, batch_first=True, bidirectional=True),
+        nn.LSTM(6, 4, num_layers=2),
+        nn.TransformerEncoderLayer(6, 2, 12, batch_first=True, dropout=0.0),
+        nn.TransformerEncoderLayer(6, 2, 12, batch_first=True, dropout=0.0, activation="gelu", norm_first=True),
+        nn.MultiheadAttention(6, 2, batch_first=True),
+        nn.LSTMCell(6, 4),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_a_layer_takes_as_many_flops_in_evaluation_by_whatever_kernel(layer: nn.Module) -> None:
+    x = torch.rand(5, 6) if isinstance(layer, nn.LSTMCell) else torch.rand(3, 5, 6)
+    inputs = (x, x, x) if isinstance(layer, nn.MultiheadAttention) else (x,)
+    found = []
+    for trains in (True, False):
+        meter = Meter()
+        layer.train(trains)
+        with torch.set_grad_enabled(trains), meter.step(0, "image"):
+            out = layer(*inputs)
+            meter.enter("backward")
+            if trains:
+                (out if isinstance(out, torch.Tensor) else out[0]).sum().backward()
+        found.append(meter.steps[0, "image"])
+    assert found[0].forward_flops == found[1].forward_flops > 0
+    assert found[0].backward_flops > 0
+
+
 def test_products_with_vectors_are_counted() -> None:
     matrix, vector, column = torch.rand(3, 7), torch.rand(7), torch.rand(3)
     meter = Meter()

@@ -76,17 +76,18 @@ def check_steps(scenario: Scenario, setup: Setup, *, brief: bool) -> None:
     """Price the work of each kind at each stage, and the evaluations of a run that trains; they must have samples, too.
 
     A client with a single sample has steps of its own.  Of edgefl's own parts, which work at every depth, the last
-    stage is enough.  With ``brief`` a step of each work is tried; else the run finds these prices in the cache.  Raises
+    stage is enough, and with ``brief`` one step of it.  The run finds the other prices in the cache.  Raises
     ScenarioError or UncountedOperator for what has no price: the run would end so.
     """
-    planner = Planner(setup, Predictor(cache_folder() / "costs", predictor_of(scenario).device, brief=brief))
-    schedule, evaluation = setup.schedule, setup.evaluation
-    samples, server = np.asarray(setup.clients.client_samples), setup.clients.server()
     makers = {("method", scenario.method_name), ("schedule", scenario.schedule_name)}
 
     def is_own(work: Description) -> bool:
         return all(registry.origin(*part).package == "edgefl" for part in makers | parts_of(work))
 
+    folder, device = cache_folder() / "costs", predictor_of(scenario).device
+    planner = Planner(setup, Predictor(folder, device, brief=is_own) if brief else Predictor(folder, device))
+    schedule, evaluation = setup.schedule, setup.evaluation
+    samples, server = np.asarray(setup.clients.client_samples), setup.clients.server()
     with errors_at(scenario, "model"):
         for stage, kind, round, variant in checked_rounds(setup.method, schedule):
             members = setup.of_variant(kind, variant)

@@ -49,6 +49,23 @@ def _cudnn_rnn(input: Tensor, weight: list[Tensor], *_: Any, **__: Any) -> int:
     return 2 * input.shape[0] * input.shape[1] * sum(w.numel() for w in weight if w.dim() == 2)
 
 
+def _mkldnn_rnn(input: Tensor, weight: Tensor, hidden_weight: Tensor, *_: Any, **__: Any) -> int:
+    # a layer of one direction on a CPU
+    return 2 * input.shape[0] * input.shape[1] * (weight.numel() + hidden_weight.numel())
+
+
+def _whole_attention(query: Tensor, key: Tensor, _: Any, width: int, heads: int, *weights: Any, **__: Any) -> int:
+    # projections of queries, keys and values, of outputs, and attention: torch's kernel of layers that don't train
+    samples, queries = query.shape[:2]
+    return 2 * samples * queries * (weights[0].numel() + weights[2].numel() + 2 * key.shape[1] * width)
+
+
+def _encoder_layer(x: Tensor, width: int, heads: int, *weights: Any, **_: Any) -> int:
+    # the same with the two layers after it
+    tokens = x.shape[0] * x.shape[1]
+    return _whole_attention(x, x, x, width, heads, *weights) + 2 * tokens * sum(weights[i].numel() for i in (11, 13))
+
+
 def _product(first: Tensor, second: Tensor, *_: Any, **__: Any) -> int:
     return 2 * first.numel() * second.shape[-1]
 
@@ -78,19 +95,33 @@ FORMULAS: dict[Any, Callable[..., int]] = {
     **{getattr(aten, f"_scaled_dot_product_{name}_backward"): _attention_backward for name in _FUSED},
     # torch's formulas of products give the same numbers in ten times the time
     **dict.fromkeys((aten.mm, aten.bmm), _product),
-    **dict.fromkeys((aten.addmm, aten.addmm_, aten.addbmm, aten.baddbmm), lambda bias, *a, **k: _product(*a)),
+    **dict.fromkeys(
+        (aten.addmm, aten.addmm_, aten._addmm_activation, aten.addbmm, aten.addbmm_, aten.baddbmm, aten.baddbmm_),
+        lambda bias, *a, **k: _product(*a),
+    ),
     **dict.fromkeys((aten.mv, aten.dot, aten.vdot), lambda matrix, *a, **k: 2 * matrix.numel()),
-    aten.addmv: lambda bias, matrix, *a, **k: 2 * matrix.numel(),
-    aten.addr: lambda bias, column, row, **k: 2 * column.numel() * row.numel(),
+    **dict.fromkeys((aten.addmv, aten.addmv_), lambda bias, matrix, *a, **k: 2 * matrix.numel()),
+    **dict.fromkeys((aten.addr, aten.addr_), lambda bias, column, row, **k: 2 * column.numel() * row.numel()),
     aten._trilinear: _trilinear,
     # torch's own formula for the gradient of a weight ignores groups
     aten.convolution: _convolution,
     aten.convolution_backward: _convolution_backward,
     aten._cudnn_rnn: _cudnn_rnn,
     aten._cudnn_rnn_backward: lambda *a, **k: 2 * _cudnn_rnn(*a, **k),
+    aten.mkldnn_rnn_layer: _mkldnn_rnn,
+    aten.mkldnn_rnn_layer_backward: lambda *a, **k: 2 * _mkldnn_rnn(*a, **k),
+    aten._native_multi_head_attention: _whole_attention,
+    aten._transformer_encoder_layer_fwd: _encoder_layer,
     # pointwise, despite their names: a cell's matrix products are separate operators
-    aten._thnn_fused_gru_cell: lambda *a, **k: 0,
-    aten._thnn_fused_gru_cell_backward: lambda *a, **k: 0,
+    **dict.fromkeys(
+        (
+            aten._thnn_fused_gru_cell,
+            aten._thnn_fused_gru_cell_backward,
+            aten._thnn_fused_lstm_cell,
+            aten._thnn_fused_lstm_cell_backward_impl,
+        ),
+        lambda *a, **k: 0,
+    ),
 }
 _MATMUL_WORDS = frozenset(
     "mm addmm bmm baddbmm addbmm mv addmv dot vdot ger addr matmul linear einsum lstm gru rnn cdist bilinear "
@@ -98,7 +129,7 @@ _MATMUL_WORDS = frozenset(
 )
 
 
-_BIAS_FIRST = frozenset({aten.addmm, aten.baddbmm, aten.addbmm, aten.addmv, aten.addr})
+_BIAS_FIRST = frozenset({aten.addmm, aten._addmm_activation, aten.baddbmm, aten.addbmm, aten.addmv, aten.addr})
 
 
 def gradient_macs(packet: Any, args: Any, macs: int) -> int:
