@@ -17,7 +17,12 @@ from edgefl.cli.app import AsJson, Jobs, Overrides, Plugins, app, examples, inte
     )
 )
 def bench(
-    suite: Annotated[str, typer.Argument(metavar="SUITE", help="A suite's file, or the name of a shipped one: small.")],
+    suite: Annotated[
+        str,
+        typer.Argument(
+            metavar="SUITE", help="The file of a suite or of a comparing scenario, or the name of a shipped one: small."
+        ),
+    ],
     overrides: Overrides = None,
     output: Annotated[
         str | None,

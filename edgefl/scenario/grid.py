@@ -12,7 +12,7 @@ from edgefl.errors import ScenarioError
 from edgefl.scenario.axes import MOST_COMBINATIONS, ScenarioAxis, check_compare
 from edgefl.scenario.document import Document, KeyPath, read_file, spell
 from edgefl.scenario.labels import labels_of
-from edgefl.scenario.problems import raise_all
+from edgefl.scenario.problems import collecting, raise_all
 from edgefl.scenario.scenario import Scenario, cells_of
 
 _SHAPE = "a grid maps paths to lists of values, such as `training.batch: [8, 16]`"
@@ -53,18 +53,23 @@ def grid_of(
             axis = ScenarioAxis.from_compare(document, key)
             axis_of[axis.path] = axis
     written: set[KeyPath] = set()
+    errors: list[ScenarioError] = []
     for text in axes:
-        axis = ScenarioAxis.from_text(text)
-        if axis.path in written:
-            raise ScenarioError("is varied twice; put all its values into one --vary", key=spell(axis.path))
-        written.add(axis.path)
-        axis_of[axis.path] = axis
+        with collecting(errors):
+            axis = ScenarioAxis.from_text(text)
+            if axis.path in written:
+                raise ScenarioError("is varied twice; put all its values into one --vary", key=spell(axis.path))
+            written.add(axis.path)
+            axis_of[axis.path] = axis
     all_axes = list(axis_of.values())
     count = prod(len(axis.values) for axis in all_axes)
     if count > most:
         sizes = " x ".join(f"{len(axis.values)} of {spell(axis.path)}" for axis in all_axes)
         raise ScenarioError(f"{sizes} = {count:,} cells are more than {most:,}: leave values out")
-    cells, refused = cells_of(scenario, all_axes)
+    cells, refused = list[tuple[str, Scenario]](), dict[str, str]()
+    with collecting(errors):
+        cells, refused = cells_of(scenario, all_axes)
+    raise_all(errors)
     return Grid(
         tuple(spell(axis.path) for axis in all_axes),
         tuple(axis.path for axis in all_axes),

@@ -15,7 +15,7 @@ from edgefl.scenario.document import KeyPath, KeyPosition, read_value, spell, wr
 from edgefl.scenario.fields import read_parts
 from edgefl.scenario.keys import key_path
 from edgefl.scenario.overrides import with_overrides
-from edgefl.scenario.problems import raise_all, show
+from edgefl.scenario.problems import collecting, raise_all, show
 from edgefl.scenario.scenario import Scenario, combinations_of
 
 OPTION = "--search"
@@ -177,11 +177,14 @@ def parse_search_space(scenario: Scenario, texts: Sequence[str]) -> list[Searche
     if not texts:
         raise ScenarioError(f"nothing is searched: add {OPTION} training.lr=1e-4..1e-1")
     found: list[Searched] = []
+    errors: list[ScenarioError] = []
     for text in texts:
-        each = _parse_searched_field(scenario, text)
-        if any(other.path == each.path for other in found):
-            raise ScenarioError(f"is searched twice; put its values into one {OPTION}", key=each.name)
-        found.append(each)
+        with collecting(errors):
+            each = _parse_searched_field(scenario, text)
+            if any(other.path == each.path for other in found):
+                raise ScenarioError(f"is searched twice; put its values into one {OPTION}", key=each.name)
+            found.append(each)
+    raise_all(errors)
     return found
 
 

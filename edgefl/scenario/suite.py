@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -12,14 +13,16 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 
 from edgefl import SCENARIO_FORMAT, units
 from edgefl.devices.budgets import FIELDS, budget_named
+from edgefl.devices.options import UNLIMITED
 from edgefl.errors import ScenarioError, UnitError, suggestion
-from edgefl.scenario.axes import ScenarioAxis
-from edgefl.scenario.document import Document, KeyPath, KeyPosition, read_file
+from edgefl.scenario.axes import ScenarioAxis, without_compare
+from edgefl.scenario.document import Document, KeyPath, KeyPosition, Override, read_file, set_value, spell
 from edgefl.scenario.fields import LARGEST_SEED
 from edgefl.scenario.keys import VERSION, key_path
-from edgefl.scenario.library import SUITES, find_document, library_folder, suite_names
-from edgefl.scenario.problems import raise_all, reason, show, validate
-from edgefl.scenario.scenario import Scenario, cells_of, combinations_of, scenario_in
+from edgefl.scenario.labels import labels_of
+from edgefl.scenario.library import SUITES, find_document, library_folder, scenario_names, suite_names
+from edgefl.scenario.problems import collecting, raise_all, reason, show, validate
+from edgefl.scenario.scenario import Scenario, cells_of, combinations_of, read_document, scenario_in
 from edgefl.scenario.search_space import parse_search_space
 from edgefl.scenario.sections import SECTIONS
 
@@ -79,6 +82,11 @@ def _shares(value: object) -> object:
     return tuple(found)
 
 
+def _amount(budget: str, value: object) -> float | str:
+    """An amount of a budget, or ``unlimited``.  Raises UnitError."""
+    return UNLIMITED if value in (UNLIMITED, None) else float(budget_named(budget).quantity.parse(value))
+
+
 class SuiteOptions(BaseModel):
     """A suite's own fields."""
 
@@ -99,7 +107,9 @@ class SuiteOptions(BaseModel):
         default=None, description="What is compared, KIND.NAME; by default as for `edgefl tune`."
     )
     variants: dict[str, Fields] = Field(
-        min_length=1, description="The fields in which each variant differs, by dotted path as for --set."
+        min_length=1,
+        description="The fields in which each variant differs, by dotted path as for --set; by default the scenario's "
+        "compare.",
     )
     budget: Literal["memory", "flops"] | None = Field(
         default=None, description="The budget of a round of which small devices have little: memory or flops."
@@ -122,19 +132,20 @@ class SuiteOptions(BaseModel):
 
     @field_validator("at", mode="after")
     @classmethod
-    def _amounts(cls, value: list[Any], info: ValidationInfo) -> list[float]:
+    def _amounts(cls, value: list[Any], info: ValidationInfo) -> list[Any]:
         budget = info.data.get("budget")
         if not value:
             return value
         if budget is None:
             raise ValueError("needs a budget: write budget: memory")
         try:
-            found = [float(budget_named(budget).quantity.parse(each)) for each in value]
+            found = [_amount(budget, each) for each in value]
         except UnitError as error:
             raise ValueError(str(error)) from None
         if twice := [each for each in found if found.count(each) > 1]:
-            raise ValueError(f"{budget_named(budget).show(twice[0])} is listed twice")
-        return sorted(found)
+            shown = UNLIMITED if twice[0] == UNLIMITED else budget_named(budget).show(twice[0])
+            raise ValueError(f"{shown} is listed twice")
+        return sorted(found, key=lambda amount: inf if amount == UNLIMITED else amount)
 
     @model_validator(mode="after")
     def _one_kind_of_fleets(self) -> SuiteOptions:
@@ -180,65 +191,121 @@ class Suite:
         assert self.options.budget is not None
         path = f"fleet.budgets.{FIELDS[self.options.budget]}"
         if amount == inf:
-            return {path: "unlimited"}
-        return {path: amount if share == 1 else {repr(amount): share, "unlimited": 1 - share}}
+            return {path: UNLIMITED}
+        return {path: amount if share == 1 else {repr(amount): share, UNLIMITED: 1 - share}}
 
 
 def read_suite(path: str | Path, overrides: Sequence[str] = ()) -> Suite:
-    """Read a suite: a file, or the name of a shipped one.  ``overrides`` are of its scenario.
+    """Read a suite: a file, that of a comparing scenario, or the name of a shipped one.
+
+    ``overrides`` are of its scenario.
 
     Raises ScenarioError with all errors of its own fields, of the scenario, and of variants and conditions.
     """
     document = _whole(_read_suite_file(str(path)))
-    misplaced = next((key for key in document.data if key in SECTIONS), None)
-    if misplaced and not {"scenario", "variants"} & {*document.data}:
-        raise document.error(
-            (misplaced,), "belongs to a scenario; a suite names one under `scenario`, and has `variants`", at_key=True
-        )
-    for key in document.data:
-        if key not in SuiteOptions.model_fields:
-            raise document.error(
-                (key,), f"unknown key {key!r}{suggestion(key, SuiteOptions.model_fields)}", at_key=True
-            )
-    options = cast(SuiteOptions, validate(SuiteOptions, document.data, document, ()))
-    if options.edgefl != SCENARIO_FORMAT:
-        raise document.error(
-            (VERSION,), f"this edgefl reads version {SCENARIO_FORMAT} of the format, not {options.edgefl}"
-        )
-    name = options.name or Path(str(path)).stem
-    base = _scenario(document, options, name, overrides)
-    if base.compare:
-        raise document.error(("scenario",), f"compares {', '.join(base.compare)}: list the combinations as variants")
-    field = FIELDS.get(options.budget or "")
-    if field is not None and getattr(base.fleet.budgets, field) is not None:
-        raise document.error(("budget",), f"the scenario has fleet.budgets.{field} already, which the suite varies")
-    seeds = options.seeds if isinstance(options.seeds, tuple) else tuple(range(base.seed, base.seed + options.seeds))
-    errors: list[ScenarioError] = []
-    for group, members in (("variants", options.variants), ("conditions", options.conditions)):
-        for key, fields in members.items():
-            errors += _path_errors(document, (group, key), fields)
-    raise_all(errors)
-    variants = []
-    for key, fields in options.variants.items():
-        try:
-            [(_, scenario)], refused = cells_of(base, _axes(document, fields, ("variants", key)), some=False)
-            why = next(iter(refused.values()), None)
-            variants.append(Variant(key, fields, replace(scenario, name=base.name), why))
-        except ScenarioError as error:
-            errors.append(error)
-    for key, fields in options.conditions.items():
-        for variant in [each for each in variants if each.refused is None][:1]:  # a wrong field is wrong in all
+    if not {"scenario", "variants"} & {*document.data} and {*SECTIONS, "compare"} & {*document.data}:
+        document = _around_scenario(document)
+    errors = [
+        document.error((key,), f"unknown key {key!r}{suggestion(key, SuiteOptions.model_fields)}", at_key=True)
+        for key in document.data.keys() - SuiteOptions.model_fields.keys()
+    ]
+    base = options = None
+    name = str(document.data.get("name") or Path(str(path)).stem)
+    with collecting(errors):
+        base = _scenario(document, document.data.get("scenario"), name, overrides)
+        if base is not None and base.compare:
+            if "variants" in document.data:
+                message = f"compares {', '.join(base.compare)}: list the combinations as variants, or none"
+                raise document.error(("scenario",), message)
+            document, base = _with_comparison(document, base)
+    with collecting(errors):
+        known = {key: value for key, value in document.data.items() if key in SuiteOptions.model_fields}
+        if base is None:  # it may compare something
+            known.setdefault("variants", {name: {}})
+        options = cast(SuiteOptions, validate(SuiteOptions, known, document, ()))
+        field = FIELDS.get(options.budget or "")
+        if options.edgefl != SCENARIO_FORMAT:
+            message = f"this edgefl reads version {SCENARIO_FORMAT} of the format, not {options.edgefl}"
+            errors.append(document.error((VERSION,), message))
+        if base is not None and field is not None and getattr(base.fleet.budgets, field) is not None:
+            message = f"the scenario has fleet.budgets.{field} already, which the suite varies"
+            errors.append(document.error(("budget",), message))
+        if base is not None and options.tune is not None:
             try:
-                with_places(variant.scenario, document, fields, ("conditions", key))
+                parse_search_space(base, options.tune.search)
             except ScenarioError as error:
-                errors.append(error)
+                errors.append(document.error(("tune", "search"), reason(error)))
+    variants: list[Variant] = []
+    for group, key, fields in _members(document):
+        wrong = [*_path_errors(document, (group, key), fields)]
+        errors += wrong
+        runnable = [variant for variant in variants if variant.refused is None]
+        with collecting(errors):
+            if wrong or base is None:
+                continue
+            if group == "variants":
+                [(_, scenario)], refused = cells_of(base, _axes(document, fields, (group, key)), some=False)
+                why = next(iter(refused.values()), None)
+                variants.append(Variant(key, fields, replace(scenario, name=base.name), why))
+            else:  # a wrong field is wrong in all
+                with_places(runnable[0].scenario if runnable else base, document, fields, (group, key))
     raise_all(errors)
-    if options.tune is not None:
-        try:
-            parse_search_space(base, options.tune.search)
-        except ScenarioError as error:
-            raise document.error(("tune", "search"), reason(error)) from error
+    assert base is not None and options is not None
+    seeds = options.seeds if isinstance(options.seeds, tuple) else tuple(range(base.seed, base.seed + options.seeds))
     return Suite(name, options, base, seeds, tuple(variants), document)
+
+
+def _members(document: Document) -> Iterator[tuple[str, str, Fields]]:
+    """The variants and the conditions of a suite, as far as they are mappings: group, name and fields."""
+    for group in ("variants", "conditions"):
+        given = document.data.get(group)
+        for key, fields in given.items() if isinstance(given, dict) else ():
+            if isinstance(fields, dict):
+                yield group, key, fields
+
+
+def _around_scenario(document: Document) -> Document:
+    """The suite of a scenario's own file."""
+    named = {"name": document.data["name"]} if "name" in document.data else {}
+    places = {("scenario", *path): place for path, place in document.places.items()}
+    data = {VERSION: SCENARIO_FORMAT, **named, "scenario": document.data}
+    return Document(data, {**document.places, **places}, document.file)
+
+
+def _with_comparison(document: Document, base: Scenario) -> tuple[Document, Scenario]:
+    """The suite whose seeds, budget, conditions and variants are what its scenario compares, and the scenario alone.
+
+    A budget of memory or of FLOPs is the suite's, unless it is compared with amounts that clients draw, or beside other
+    things of the fleet or the data: all these are conditions.  Fields that the suite has itself come first.
+    """
+    axes = [ScenarioAxis.from_compare(base._document, key) for key in base.compare]
+    budgets = {("fleet", "budgets", FIELDS[name]): name for name in ("memory", "flops")}
+    around = [axis for axis in axes if axis.path[0] in ("fleet", "data")]
+    written, data, places = without_compare(base._document), dict[str, Any](), dict[KeyPath, KeyPosition]()
+    if len(around) == 1 and (budget := budgets.get(around[0].path)) and _are_amounts(budget, around[0].values):
+        data |= {"budget": budget, "at": list(around[0].values)}
+        written = set_value(written, Override(around[0].path, None, {}))
+        around = []
+    for seeds in (axis.values for axis in axes if axis.path == ("seed",)):
+        data["seeds"] = list(seeds)
+    choices = [axis for axis in axes if axis.path[0] not in ("fleet", "data", "seed")]
+    for group, varied in (("conditions", around), ("variants", choices)):
+        labels = labels_of(varied)
+        for indices in product(*(range(len(axis.values)) for axis in varied)) if varied else ():
+            label = ",".join(labels[i][index] for i, index in enumerate(indices))
+            for axis, index in zip(varied, indices, strict=True):
+                data.setdefault(group, {}).setdefault(label, {})[spell(axis.path)] = axis.values[index]
+                at = (group, label, spell(axis.path))
+                places |= {(*at, *path[len(axis.path) :]): place for path, place in axis.places[index].items()}
+    suite = Document({**data, **document.data}, {**places, **document.places}, document.file)
+    return suite, read_document(written)
+
+
+def _are_amounts(budget: str, values: Iterable[object]) -> bool:
+    try:
+        return all(_amount(budget, value) for value in values)
+    except UnitError:
+        return False
 
 
 def _read_suite_file(path: str) -> Document:
@@ -246,13 +313,15 @@ def _read_suite_file(path: str) -> Document:
     shipped = library_folder() / SUITES / f"{path.removesuffix('.yaml')}.yaml"
     if not Path(path).exists() and "\0" not in path and shipped.is_file():
         return read_file(shipped, path)
+    if not Path(path).exists() and path.removesuffix(".yaml") in scenario_names():
+        return find_document(path)
     try:
         return read_file(Path(path), path)
     except (ScenarioError, OSError, ValueError) as error:
         message = error.message if isinstance(error, ScenarioError) else "this can't be the name of a file"
         if message == "there is no such file":
-            names = suite_names()
-            message = f"there is no such file or shipped suite{suggestion(path, names)}"
+            names = [*suite_names(), *scenario_names()]
+            message = f"there is no such file, shipped scenario or suite{suggestion(path, names)}"
         line = error.line if isinstance(error, ScenarioError) else None
         raise ScenarioError(message.replace("a scenario", "a suite"), file=path, line=line) from error
 
@@ -273,9 +342,10 @@ def _whole(document: Document) -> Document:
     return Document({**taken, **document.data}, {**places, **document.places}, document.file)
 
 
-def _scenario(document: Document, options: SuiteOptions, name: str, overrides: Sequence[str]) -> Scenario:
-    """The scenario of a suite: written in it, a file beside it, or a shipped one."""
-    given = options.scenario
+def _scenario(document: Document, given: object, name: str, overrides: Sequence[str]) -> Scenario | None:
+    """The scenario of a suite: written in it, a file beside it, or a shipped one; None if it isn't named so."""
+    if not isinstance(given, str | dict):
+        return None
     if isinstance(given, dict):
         places = document.move_places(("scenario",), ())
         return scenario_in(

@@ -15,6 +15,7 @@ from edgefl.commands.run.fingerprint import fixed_part
 from edgefl.cost.predict import Predictor
 from edgefl.devices import Fleet
 from edgefl.devices.budgets import FIELDS, budget_named
+from edgefl.devices.options import UNLIMITED
 from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
 from edgefl.planning.workload import LEFT_OUT, Workload, stage_eligibility, workload_of
@@ -133,11 +134,12 @@ class Level:
     amount: float
 
 
-def levels_of(needs: Mapping[str, list[float]], budget: str, at: list[float]) -> list[Level]:
+def levels_of(needs: Mapping[str, list[float]], budget: str, at: list[Any]) -> list[Level]:
     """The intervals of the budget between amounts from which some variant does more, or the amounts ``at``."""
-    if at:
-        return [Level(amount, amount, amount) for amount in at]
     amounts = sorted({amount for each in needs.values() for amount in each})
+    if at:
+        most = max([*amounts, *(each for each in at if each != UNLIMITED)])  # more changes nothing
+        return [Level(most, inf, inf) if each == UNLIMITED else Level(each, each, each) for each in at]
     if not amounts:
         return [Level(0.0, inf, inf)]
     whole = budget_named(budget).quantity.whole

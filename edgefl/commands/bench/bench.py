@@ -37,7 +37,7 @@ from edgefl.runs.durable import lock_folder, replace_file, writing
 from edgefl.runs.folders import check_finished, free_folder, json_text
 from edgefl.scenario import Scenario
 from edgefl.scenario.document import write
-from edgefl.scenario.problems import reason
+from edgefl.scenario.problems import raise_all, reason
 from edgefl.scenario.search_space import parse_search_space, with_settings
 from edgefl.scenario.suite import Suite, Variant, read_suite
 from edgefl.units import show_share
@@ -63,7 +63,8 @@ def bench(
     suite adds.
 
     Args:
-        suite: A suite's file, or the name of a shipped one (``"small"``).
+        suite: A suite's file, that of a scenario which compares (its ``compare`` has the variants, the budget or the
+            conditions, and the seeds), or the name of a shipped one (``"small"``).
         overrides: Changes of single fields of the suite's scenario, ``"training.epochs=1"``.
         output: The folder.  By default ``runs/NAME``, or the first of ``runs/NAME-2``, ... that is free.
         jobs: How many runs are trained side by side, each in a process of its own.
@@ -158,10 +159,13 @@ def _check_variants(suite: Suite, on_progress: OnProgress) -> tuple[list[Variant
             continue
         variants.append(variant)
         try:
-            metric = metric_of(setup, scenario.evaluation.final, metric, None, "metric:")
+            followed = scenario.stop.metric or scenario.evaluation.best
+            where = "metric: KIND.NAME, or in a scenario evaluation.best:"
+            metric = metric_of(setup, scenario.evaluation.final, metric, followed, where)
         except ScenarioError as error:
             raise suite.document.error(("metric",), f"{error.message} (variant {variant.name})") from error
     if len(errors) == len(variants):
+        raise_all([error for error in errors if isinstance(error, ScenarioError)])
         raise errors[0]
     assert metric is not None
     return variants, metric
