@@ -398,11 +398,8 @@ def with_named_clients(options: DataOptions) -> DataOptions:
     if options.source != TABLE.name or not unset or options.partition != "natural" and "partition" not in unset:
         return options
     found = _named_clients(options.model_dump_json(), digest(data_fingerprint(options)))
-    if found is None:
-        return options
-    return options.model_copy(
-        update={"partition": "natural", "clients": found if "clients" in unset else options.clients}
-    )
+    settled = {"partition": "natural", "clients": found if "clients" in unset else options.clients}
+    return options.model_copy(update=settled) if found else options
 
 
 @lru_cache(maxsize=8)  # each combination of a scenario asks
@@ -417,15 +414,13 @@ def _named_clients(data: str, made: str) -> dict[Kind, int] | None:
     if collection.owner is None:
         return None
     train = np.flatnonzero(_split(collection, options)[0] == 0)
-    held = held_by_client(collection, train)
-    found: dict[Kind, int] = {}
+    held, found = held_by_client(collection, train), dict[Kind, int]()
     for kind in KINDS:
         fits = usable_mask(collection, kind, options.task_of(kind), held) & (held == bits_of(kind))
-        if count := int((np.bincount(collection.owner[train[fits[train]]]) >= MINIMUM).sum()):
-            found[kind] = count
-    if not found:
+        found[kind] = int((np.bincount(collection.owner[train[fits[train]]]) >= MINIMUM).sum())
+    if not any(found.values()):
         raise DataError(f"{TABLE.name}: no client that {folder} names has {MINIMUM} training samples or more")
-    return found
+    return {kind: count for kind, count in found.items() if count}
 
 
 def order_by_group(rows: Integers, group: Integers) -> Integers:

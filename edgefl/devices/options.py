@@ -6,9 +6,8 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf, isclose
-from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self, cast, get_args
 
 from pydantic import (
@@ -37,7 +36,7 @@ from edgefl.devices.fleet_profile import FleetProfile, fleet_profile
 from edgefl.devices.profile import is_file_name, load_device, load_link, split_mode
 from edgefl.devices.runtime import PYTORCH, check_runtime, load_runtime, runtime_names
 from edgefl.errors import EdgeflError, UnitError, printable, suggestion
-from edgefl.registry.part_fields import BESIDE, Fields, path_beside
+from edgefl.registry.part_fields import Fields, path_beside
 
 OF_DEVICE = "of device"
 
@@ -579,9 +578,8 @@ class FleetOptions(BaseModel):
 def _fleet_of(name: str) -> FleetProfile:
     """The fleet of the library or in a file.  Raises DeviceError with file, line and field if a field is wrong."""
     profile = fleet_profile(name)
-    token = BESIDE.set(Path(name).parent if is_file_name(name) else Path())
     try:
-        read = FleetOptions.model_validate(dict(profile.fields))
+        FleetOptions.model_validate(dict(profile.fields))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         path = [part for part in first["loc"] if part in _parts_of(profile.fields)]
@@ -591,10 +589,7 @@ def _fleet_of(name: str) -> FleetProfile:
         else:
             message = str(first["msg"]).removeprefix("Value error, ")
         raise profile.error(path, message) from None
-    finally:
-        BESIDE.reset(token)
-    own = {key: getattr(read, key) for key in ("devices", "links") if key in profile.fields and is_file_name(name)}
-    return replace(profile, fields={**profile.fields, **own})
+    return profile
 
 
 def _parts_of(value: object) -> set[object]:

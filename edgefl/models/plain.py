@@ -22,9 +22,8 @@ from edgefl import seeds
 from edgefl.errors import MethodError
 from edgefl.models.layers import PRE_NORM_BLOCK, BlockLayers
 from edgefl.models.model import TowerDescription
-from edgefl.models.tower import TowerFields, options_from
+from edgefl.models.tower import TowerFields, Weights, options_from
 from edgefl.models.tried import check_tensors, one_line
-from edgefl.registry.part_fields import FileName
 
 OF_DATA = {"image": ("channels", "size"), "text": ("vocabulary",), "audio": ("bins", "frames")}
 """Arguments that the data determine, by modality; ``classes`` too, where the tower has a classifier."""
@@ -67,8 +66,7 @@ class PlainTower:
         fields |= {argument: given for argument, given in self.arguments.items() if argument not in data}
         if self.modality == "text" and "tokens" not in fields:
             fields["tokens"] = (PositiveInt, Field(24, description="tokens of a text: padded or cut"))
-        described = "a .safetensors file with the module's own names"
-        fields["weights"] = (FileName | None, Field(None, description=described))
+        fields["weights"] = (Weights, Field(None, description="a .safetensors file with the module's own names"))
         self.Options = create_model("Options", __base__=PlainOptions, **cast(Any, fields))
         self.Options.plain = self  # type: ignore[attr-defined]
 

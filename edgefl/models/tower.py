@@ -36,6 +36,10 @@ class TowerFields(Fields):
     )
 
 
+Weights = FileName | None
+"""Weights to start from, of a tower's options: a file or folder, or a name; random if absent."""
+
+
 class EncoderOptions(TowerFields):
     """Options of every transformer tower, edgefl's own or a library's."""
 
@@ -43,7 +47,7 @@ class EncoderOptions(TowerFields):
     width: PositiveInt = Field(64, description="dimension of a token")
     heads: PositiveInt = Field(4, description="attention heads; must divide the width")
     mlp_ratio: float = Field(4.0, gt=0, description="hidden width of the MLP, as a multiple of the width")
-    weights: FileName | None = Field(
+    weights: Weights = Field(
         None,
         description="weights to start from: a folder with model.safetensors, a .safetensors file, or pretrained "
         "(the published ones, downloaded); random if absent",

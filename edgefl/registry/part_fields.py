@@ -26,7 +26,7 @@ def path_beside(given: PathT) -> PathT:
     Raises ValueError with both places if it is in neither.
     """
     path, folder = Path(given).expanduser(), BESIDE.get()
-    if str(given) in NAMES or path.is_absolute() or folder == Path() or not isdir(folder):
+    if str(given) in ("minilm", "pretrained") or path.is_absolute() or folder == Path() or not isdir(folder):
         return given
     if exists(folder / path):
         return given if exists(path) and samefile(path, folder / path) else type(given)(str(folder / path))
@@ -38,8 +38,6 @@ def path_beside(given: PathT) -> PathT:
     return given
 
 
-NAMES = ("minilm", "pretrained")
-"""What isn't a path where weights or a vocabulary may be one."""
 FileName = Annotated[str, AfterValidator(path_beside)]
 FilePath = Annotated[Path, AfterValidator(path_beside)]
 

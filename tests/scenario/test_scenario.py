@@ -494,7 +494,7 @@ def test_relative_paths_are_looked_for_beside_the_scenario_then_here(
     fleet = (Path(__file__).parents[2] / "profiles" / "fleets" / "classroom.yaml").read_text()
     for path in (home / "profiles" / "pi.yaml", here / "zero.yaml"):
         path.write_text(device)
-    (home / "profiles" / "fleet.yaml").write_text(re.sub(r"devices: .*", "devices: {./pi.yaml: 100%}", fleet))
+    (home / "profiles" / "fleet.yaml").write_text(re.sub(r"devices: .*", "devices: {profiles/pi.yaml: 100%}", fleet))
     for path in (home / "trace.csv", home / "w.safetensors", here / "w.safetensors", home / "tokenizer.json"):
         path.write_text("device,start,end\na,0,9\n")
     text = """edgefl: 1
@@ -509,7 +509,7 @@ fleet: {devices: {profiles/pi.yaml: 1, ./zero.yaml: 1}, availability: {trace: {f
     assert found.data.folders == {"images": Path("../home/pictures")}
     assert found.data.vocabulary == "../home/tokenizer.json"
     assert found.model.image.weights == "../home/w.safetensors" == str(found.pretrain.image.source)
-    assert list(found.fleet.devices) == ["../home/profiles/pi.yaml", "./zero.yaml"]
+    assert {*found.fleet.devices} == {"../home/profiles/pi.yaml", "./zero.yaml"}
     assert found.fleet.availability.trace.file == "../home/trace.csv"
     assert load(found.to_data()) == found  # a run's folder has the paths from here
     (home / "s.yaml").write_text("edgefl: 1\nmodel: {image: {}, text: {}}\nfleet: profiles/fleet.yaml\n")

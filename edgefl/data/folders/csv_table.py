@@ -127,8 +127,9 @@ def _values(
 ) -> Iterator[tuple[dict[str, str], int]]:
     """Values by role, "" for none, and split of every row that isn't empty; names of columns go to ``found``."""
     columns = {role: wanted.columns.get(role, role) for role in ROLES}
-    for line, row in _rows(path, wanted.on_message):
-        found |= dict.fromkeys(row)
+    rows = list(_rows(path, wanted.on_message))
+    found |= dict.fromkeys(name for _, row in rows for name in row)
+    for line, row in rows:
         values = {role: _text(row.get(name), f"{path}:{line}: {name}") for role, name in columns.items()}
         if not any(values.values()):
             continue

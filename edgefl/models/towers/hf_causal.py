@@ -16,10 +16,10 @@ from torch.nn import functional as F
 
 from edgefl.errors import MethodError, suggestion
 from edgefl.models.model import Dtype, TowerDescription
-from edgefl.models.tower import Tower, TowerFields, initialise, options_from, through
+from edgefl.models.tower import Tower, TowerFields, Weights, initialise, options_from, through
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.models.weights import PARTS, PRETRAINED, Spelling, fill, locate
-from edgefl.registry.part_fields import FileName, path_beside
+from edgefl.registry.part_fields import path_beside
 
 ARCHITECTURES = ("gpt2", "llama", "mistral", "phi", "qwen2", "qwen3")
 """Model types whose parts this tower knows.  SmolLM2 is a Llama; phi are Phi-1, Phi-1.5 and Phi-2."""
@@ -61,7 +61,7 @@ class CausalOptions(TowerFields):
         "n_head: 4}, or a folder with its config.json; vocab_size is the data's"
     )
     tokens: PositiveInt = Field(40, description="tokens of a text: shorter texts are padded, longer ones cut")
-    weights: FileName | None = Field(
+    weights: Weights = Field(
         None,
         description="weights to start from: a folder with model.safetensors or a .safetensors file; random if absent",
     )

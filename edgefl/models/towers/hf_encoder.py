@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from edgefl.errors import MethodError, suggestion
 from edgefl.models.layers import BlockLayers
 from edgefl.models.model import TowerDescription
-from edgefl.models.tower import TowerFields, options_from
+from edgefl.models.tower import TowerFields, Weights, options_from
 from edgefl.models.towers.hf_causal import (
     IRRELEVANT,
     configuration,
@@ -26,7 +26,6 @@ from edgefl.models.towers.hf_causal import (
 )
 from edgefl.models.towers.hugging_face import VISION_BLOCK, Bert, DistilBert
 from edgefl.models.towers.vision import import_torchvision
-from edgefl.registry.part_fields import FileName
 
 TEXTS = ("bert", "roberta", "xlm-roberta", "mpnet", "distilbert", "modernbert", "siglip_text_model")
 FAMILIES = MappingProxyType(
@@ -60,7 +59,7 @@ class HFEncoderOptions(TowerFields):
     read: Literal["first", "mean"] = Field(
         "first", description="what is read of a sample: the first token, or the mean of all tokens"
     )
-    weights: FileName | None = Field(
+    weights: Weights = Field(
         None, description="a folder with config.json and model.safetensors to start from; random if absent"
     )
 

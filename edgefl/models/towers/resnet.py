@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgefl.models.model import TowerDescription
-from edgefl.models.tower import Tower, TowerFields, options_from
+from edgefl.models.tower import Tower, TowerFields, Weights, options_from
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.models.weights import Spelling, fill, locate
-from edgefl.registry.part_fields import FileName
 
 STAGES = 4
 """Of each ResNet of torchvision and timm: they are the tower's blocks."""
@@ -34,7 +33,7 @@ class ResNetOptions(TowerFields):
         "convolution of stride 1 for images of about 32 pixels (small)",
     )
 
-    weights: FileName | None = Field(
+    weights: Weights = Field(
         None,
         description="weights to start from: a folder with model.safetensors or a .safetensors file in torchvision's "
         "names, or pretrained (torchvision's for ImageNet, downloaded); random if absent",
