@@ -25,6 +25,7 @@ from edgefl.report.charts import Records
 from edgefl.report.charts.compared import side_by_side
 from edgefl.report.facts import facts_of, summary
 from edgefl.report.page.matrix import matrix_of
+from edgefl.report.page.told import besides
 from edgefl.report.tables import print_summary
 
 DECLARED = {"source": "declared", "clients": {"image": 3, "text": 2}, "samples": {"image": 40, "text": 20},
@@ -159,6 +160,10 @@ def test_what_is_said_to_have_happened_is_the_sum_of_the_flights(
     assert (drawn["traffic_bytes"], drawn["flops"]) == (moved, flops)
     matrix = matrix_of({"one": [records]})
     assert matrix.parts[0].figures[matrix.titles.index("traffic")][0].mean == moved
+    ends = [flight["outcome"] for flight in flights]
+    arrived, late = ends.count("finished"), ends.count("late")
+    failed = len(ends) - arrived - late
+    assert besides(records)[0] == f"{arrived} updates arrived; {late} clients were late, {failed} failed."
     assert f"<td>{units.show_bytes(moved)}</td>" in run._repr_html_()
     # export
     edgefl.export(run.path, "csv", tmp_path / "csv")
