@@ -42,6 +42,6 @@ def compare(
     elif as_latex:
         sys.stdout.write(comparison_latex(result, full=full))
     elif orderings:
-        sys.stdout.write(orderings_markdown(result.orderings))
+        sys.stdout.write(orderings_markdown(result.orderings, result.split))
     else:
         print_comparison(result, full=full)

@@ -232,7 +232,8 @@ class Round(LastRelay, RoundCourse, RoundSums, RoundTimes):
     """The learning rate of this round, without scaling by batch size; only where
     [`training.lr_schedule`](../explanation/methods/training.md#learning-rates-by-round) varies it"""
     metrics: Metrics
-    """Metrics of the evaluation; empty in a round without one; `null` if the scores aren't finite"""
+    """Metrics of the evaluation, on the split that the last evaluation in `server_works` names; empty in a round
+    without one; `null` if the scores aren't finite"""
     scored_part: int | Maybe = UNSET
     """The number of the part that the evaluation scored: under `heterofl` with several widths the widest that an update
     has reached so far, 1 before any; only in a round with an evaluation"""

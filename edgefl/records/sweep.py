@@ -208,9 +208,9 @@ class TrainedCell(Record):
     clients_that_took_part: Clients
     """Clients of which an update arrived"""
     metrics_round: int | None
-    """Round of the metrics"""
+    """Round of the last evaluation"""
     metrics_split: str | None
-    """Split of the metrics"""
+    """Its split; the row has no metrics where that isn't `evaluation.final`"""
     diverged: str | Maybe = UNSET
     """Where the model diverged, if it did"""
 

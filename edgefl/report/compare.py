@@ -285,19 +285,19 @@ def _cells(prefix: str, figures: Mapping[str, SeedFigure]) -> dict[str, object]:
 # --- orderings -------------------------------------------------------------------------------------------------------
 
 
-def orderings_markdown(orderings: Iterable[Ordering]) -> str:
-    """The ``orderings`` of a comparison as Markdown: a section each."""
+def orderings_markdown(orderings: Iterable[Ordering], split: str) -> str:
+    """The ``orderings`` of a comparison, whose metrics are on ``split``, as Markdown: a section each."""
     return "".join(
-        f"### {plain_markdown(ordering.title)}\n\n" + "\n".join(_markdown(ordering)) + "\n\n" for ordering in orderings
+        f"### {plain_markdown(each.title)}\n\n" + "\n".join(_markdown(each, split)) + "\n\n" for each in orderings
     )
 
 
-def _markdown(ordering: Ordering) -> list[str]:
+def _markdown(ordering: Ordering, split: str) -> list[str]:
     seeds, metrics = ordering.seeds, ordering.metrics
     if not seeds:
         return ["no seed has a finished run of every variant yet"]
     lines = [
-        f"Mean ± standard deviation over seeds {', '.join(map(str, seeds))}.",
+        f"Mean ± standard deviation over seeds {', '.join(map(str, seeds))}, {split} split.",
         "",
         f"| variant | {' | '.join(map(plain_markdown, metrics))} |",
         f"| --- |{' --- |' * len(metrics)}",

@@ -22,6 +22,7 @@ from edgefl.records.sweep import (
     Sweep,
 )
 from edgefl.report.console import (
+    DIVERGED,
     NOTHING,
     field_formatter,
     new_table,
@@ -252,13 +253,12 @@ def _print_metrics(console: Console, rows: Sequence[CellRow]) -> None:
         for name in shown_metrics(values)
     }
     table = new_table("", "updates", "took part", *columns.values())
-    trained = [row.trained for row in rows if row.trained]
-    split = next((each for each in trained if not each.diverged), trained[0]).metrics_split
+    split = next(row.trained.metrics_split for row in rows if row.metrics and row.trained)
     for row in rows:
-        if not row.metrics or not row.trained:
+        if not row.trained:
             continue
-        metrics = row.metrics if row.trained.metrics_split == split else {}  # a model that diverged isn't scored on it
-        scores = [score(metrics.get(kind, {}), name) for kind, name in columns]
+        scores = [DIVERGED if row.trained.diverged else score((row.metrics or {}).get(kind, {}), name)
+                  for kind, name in columns]  # fmt: skip
         table.add_row(
             _label(row), str(row.trained.updates), str(row.trained.clients_that_took_part),
             *scores,

@@ -58,13 +58,13 @@ def test_only_seeds_that_have_every_variant_are_compared() -> None:
     assert table.seed_values("b - a", "m.x") == pytest.approx([0.2, 0.3])
     # gaps .2 and .3: error .05; with one degree of freedom quantiles are tan(.475 pi) and tan(.3 pi), and with three
     # seeds (4.303 + 1.061) .0707 / sqrt(3) = .219 can be shown
-    assert (
-        "| a < b | m.x | +0.250 ± 0.071 | -0.385 to +0.885 | 0.704 | 2 of 2 | 3 | no ordering |"
-        in orderings_markdown([orderings.ordering_of_study(table)])
+    assert "| a < b | m.x | +0.250 ± 0.071 | -0.385 to +0.885 | 0.704 | 2 of 2 | 3 | no ordering |" in (
+        told := orderings_markdown([orderings.ordering_of_study(table)], "test")
     )
+    assert "over seeds 1, 2, test split." in told
     table.values["b"]["m.x"].pop(2)
     assert "| a < b | m.x | +0.200 | - | - | 1 of 1 | - | one seed: no ordering |" in orderings_markdown(
-        [orderings.ordering_of_study(table)]
+        [orderings.ordering_of_study(table)], "test"
     )
 
 

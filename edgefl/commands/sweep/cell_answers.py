@@ -188,7 +188,8 @@ class Workloads:
 def run_cell(label: str, scenario: Scenario, folder: Path, on_progress: OnProgress) -> CellRun:
     """Run a cell in ``folder``, or resume the run of an earlier sweep, and return the fields that its row gets.
 
-    A run that diverged has the metrics up to then, and ``trained.diverged`` says where it stopped.  Raises RunError if
+    A run that diverged has no metrics of an earlier round, since these are on another split than those of other cells,
+    and ``trained.diverged`` says where it stopped.  Raises RunError if
     the folder holds another scenario's run, and what else ``edgefl.run`` raises.
     """
 
@@ -209,7 +210,7 @@ def run_cell(label: str, scenario: Scenario, folder: Path, on_progress: OnProgre
     facts = facts_of(done, label)
     totals = facts.totals
     return CellRun(
-        {kind: dict(values) for kind, values in facts.metrics.items()},
+        {kind: dict(values) for kind, values in facts.metrics_on(scenario.evaluation.final).items()},
         TrainedCell(
             rounds=facts.rounds,
             outcomes=facts.outcomes,

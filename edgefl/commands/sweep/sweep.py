@@ -186,7 +186,8 @@ def sweep(
         sensitivity=order,
     )
     if figure is not None:
-        chart = sweep_chart(whole.name, value, expanded.paths, expanded.words, values_of(rows, value))
+        on = f" on {whole.evaluation.final}" if value.startswith("metrics.") else ""
+        chart = sweep_chart(f"{whole.name}{on}", value, expanded.paths, expanded.words, values_of(rows, value))
         draw_figure(chart, Path(figure))
     on_progress("done", {"folder": str(output) if output is not None else None})
     return result

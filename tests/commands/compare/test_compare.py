@@ -350,7 +350,7 @@ def test_a_run_of_several_seeds_prints_one_table(comparison: Any, capsys: pytest
     main_ends("compare", str(comparison.path), "--orderings")
     out = capsys.readouterr().out
     assert "| claimed | metric | gap | 95 % interval | detectable | seeds | seeds for 80 % | verdict |" in out
-    assert "| text.accuracy |" in out
+    assert "| text.accuracy |" in out and "over seeds 3, 4, test split." in out
     main_ends("compare", str(comparison.path), "--json")
     assert json.loads(capsys.readouterr().out)["spread"] == "standard deviation"
     assert main_ends("compare", str(comparison.path / "nowhere")) == 2

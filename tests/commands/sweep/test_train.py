@@ -66,6 +66,7 @@ def test_a_cell_that_diverges_leaves_the_others(tiny: Tiny, tmp_path: Path) -> N
     rows = edgefl.sweep(scenario, axes, output=tmp_path / "sweep", train=True)["rows"]
     assert "the model diverged in round" in rows[0]["trained"]["diverged"] and "diverged" not in rows[1]["trained"]
     assert rows[1]["metrics"]["image"]["accuracy"] >= 0.0 and rows[0]["eligible_share"] == 1.0
+    assert rows[0]["metrics"] == {} and rows[1]["trained"]["metrics_split"] == "test"  # it isn't scored on test
     # it is kept as it is
     assert edgefl.sweep(scenario, axes, output=tmp_path / "sweep", train=True)["rows"] == rows
 
