@@ -44,7 +44,7 @@ class BenchRow(Record):
     eligible_share: Share
     """Clients that fit in some stage, mean over the seeds"""
     scores: Sequence[float | None]
-    """The metric by seed; `null` where no client can train, the model diverged, or the run failed"""
+    """The metric by seed; `null` where no client can train or none did, the model diverged, or the run failed"""
     mean: float | None
     """Mean over the seeds; `null` if a seed has none"""
     half_width: float | None

@@ -23,9 +23,9 @@ class SeedFigure(Record):
     diverged: int
     """Seeds whose model diverged"""
     best: bool
-    """Whether this is the best row and ahead of each other one beyond chance: over the seeds that all rows share, the
-    paired t test with Holm's adjustment at 5 % and the bootstrap interval of the gap say so. A row that lacks a value
-    in one of these seeds takes no part"""
+    """Whether this is the best row of those with its budgets and ahead of each other one beyond chance: over the seeds
+    that these rows share, the paired t test with Holm's adjustment at 5 % and the bootstrap interval of the gap say so.
+    A row that lacks a value in one of these seeds takes no part, nor does one with a run without an update"""
 
 
 class SeedGroupRow(Record):

@@ -57,6 +57,8 @@ STEPS: dict[str, list[tuple[float, str]]] = {
 """Units by the end of a figure's name, each with the value from which it is used."""
 SIZES = {"min": 60.0, "h": 3600.0, "d": 86400.0}
 """Units that are used from a larger value than their own size."""
+BEST = "ahead of each other row of the same budgets beyond chance (paired over shared seeds, 5 %)"
+"""What a star and bold stand for."""
 LABEL_WIDTH = 36
 """Columns for labels, a third of a screen; longer ones are wrapped between words."""
 
@@ -213,7 +215,7 @@ def _print_blocks(
 def _notes(result: ComparedRuns, columns: Sequence[ComparisonColumn]) -> list[str]:
     rows, notes = result.rows, []
     if any(cell.best for column in columns for cell in column.cells):
-        notes.append("*: the best, ahead of each other row beyond chance (paired over shared seeds, 5 %)")
+        notes.append(f"*: {BEST}")
     elif len(rows) > 1 and len(set.intersection(*(set(row.seeds) for row in rows))) < 2:
         notes.append("rows that share fewer than two seeds can't be paired, so no best is marked")
     notes.append(f"metrics: {result.split} split, last evaluation; costs: all clients together, whole run")
@@ -233,7 +235,8 @@ def _print_equal(
 ) -> None:
     """Print the metrics at the largest budget of one axis that all runs reached."""
     noun, show = AXES[part.axis]
-    title = f"At equal {noun}: {show(part.budget)}, the most that all runs reached"
+    trained = "" if all(0 not in row.figures["updates"].values for row in result.rows) else " in which anybody trained"
+    title = f"At equal {noun}: {show(part.budget)}, the most that all runs{trained} reached"
     rows = part.rows
     figures = [row.figures[metric] for row in rows for metric in metrics]
     if all(cell.mean is None for cell in figures):

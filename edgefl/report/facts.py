@@ -14,7 +14,7 @@ from edgefl.records.eligibility import VerdictRecord
 from edgefl.records.record import UNSET, Clients, Keys, Maybe, always, part_of, types_of
 from edgefl.records.rounds import ClientMetrics, EarlyStop, Excluded, Metrics, Round, RoundCourse, RoundTimes, RunSums
 from edgefl.records.run import EvaluationFacts, FinalSummary
-from edgefl.records.settings import EvaluationSettings
+from edgefl.records.settings import EvaluationSettings, Settings
 from edgefl.records.summary import (
     CostRow,
     DeviceClassRow,
@@ -365,6 +365,16 @@ def _participation_of_many(verdicts: Sequence[VerdictFacts], clients: Sequence[F
 def hardest(facts: RunSummary) -> PlayedStage | None:
     """The stage that admits the smallest share of the clients; None before the first round."""
     return min(facts.stages, key=lambda stage: share(*fitting(stage)), default=None)
+
+
+def rivals_of(runs: Iterable[tuple[Settings, RunSummary]]) -> str | None:
+    """What the rows of runs have in common among which one can be the best: their budgets, as text.
+
+    None if a run has no update: where nobody trained, nothing is cheap.
+    """
+    row = list(runs)
+    budgets = {str((settings.fleet.budgets, settings.round.deadline)) for settings, _ in row}
+    return " ".join(sorted(budgets)) if all(facts.totals.finished for _, facts in row) else None
 
 
 def fitting(stage: PlayedStage) -> tuple[int, int]:

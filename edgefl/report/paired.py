@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations, product
+from itertools import combinations, compress, product
 from math import inf, isfinite, sqrt
 from typing import Any
 
@@ -269,14 +269,23 @@ def shared_scores(
     return {name: [row[seed] for seed in shared] for name, row in zip(names, rows, strict=True)}
 
 
-def figures_of(of_seeds: Sequence[Sequence[int]], spreads: Sequence[SeedSpread], *, higher: bool) -> list[SeedFigure]:
-    """A column of a table: a figure for each row of runs, the best marked by the seeds that all rows share.
+def figures_of(
+    of_seeds: Sequence[Sequence[int]], spreads: Sequence[SeedSpread], rivals: Sequence[object], *, higher: bool
+) -> list[SeedFigure]:
+    """A column of a table: a figure for each row of runs, the best of its rivals marked by the seeds that these share.
 
-    ``of_seeds`` are the seeds of each row, in the order of its spread's values; ``higher``: more is better.
+    ``of_seeds`` are the seeds of each row, in the order of its spread's values; ``higher``: more is better.  Rows are
+    ``rivals`` if they have equal ones; None takes no part (``facts.rivals_of``).
     """
-    winner = winner_of(
-        shared_scores(map(str, range(len(spreads))), of_seeds, [spread.values for spread in spreads]), higher=higher
-    )
+    best = set[str]()
+    for group in {each for each in rivals if each is not None}:
+        mine = [each == group for each in rivals]
+        names = compress(map(str, range(len(spreads))), mine)
+        scores = shared_scores(
+            names, [*compress(of_seeds, mine)], [spread.values for spread in compress(spreads, mine)]
+        )
+        winner = winner_of(scores, higher=higher)
+        best |= {winner.name} if winner.name is not None and winner.gap is not None else set()
     return [
         SeedFigure(
             mean=spread.mean,
@@ -284,7 +293,7 @@ def figures_of(of_seeds: Sequence[Sequence[int]], spreads: Sequence[SeedSpread],
             half_width=spread.half_width,
             values=list(spread.values),
             diverged=spread.diverged,
-            best=winner.gap is not None and winner.name == str(index),
+            best=str(index) in best,
         )
         for index, spread in enumerate(spreads)
     ]

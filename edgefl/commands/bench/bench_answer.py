@@ -82,7 +82,8 @@ def answer_of(
     """The record of a suite whose runs, in ``folder``, have ended; ``failed`` says why some failed."""
     lower = lower_is_better(metric)
     trained = {cell.run for fleet in fleets for of in fleet.cells.values() for cell in of if cell.eligible_share}
-    played = {name: _read(folder / "runs" / name, metric) for name in sorted(trained - failed.keys())}
+    ended = {name: _read(folder / "runs" / name, metric) for name in sorted(trained - failed.keys())}
+    played = {name: run for name, run in ended.items() if run.facts.totals.finished}  # in others nobody trained
     options = suite.options
     shown = [_fleet(fleet, played, metric, lower=lower, first=fleets[0] if options.conditions else None)
              for fleet in fleets]  # fmt: skip
@@ -106,7 +107,7 @@ def answer_of(
         ranks=ranks_over_seeds(shown, higher=not lower),
         spent=_scores_within_totals(suite, reference, played, metric, higher=not lower),
         costs=UNSET if options.target is None else _costs(during, fleets, played, metric, options.target, lower=lower),
-        trained=len(played),
+        trained=len(ended),
         cells=sum(bool(cell.eligible_share) for fleet in fleets for of in fleet.cells.values() for cell in of),
         failed=dict(failed),
         seconds=seconds,

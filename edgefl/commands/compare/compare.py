@@ -13,7 +13,17 @@ from edgefl.commands.progress import OnProgress, silent
 from edgefl.records.compare import ComparedRuns, EqualCosts, EqualRow, Ordering, SeedFigure, SeedGroupRow
 from edgefl.records.rounds import lower_is_better
 from edgefl.records.summary import RunSummary
-from edgefl.report.facts import RoundFacts, compared_split, facts_of, fitting, hardest, peak_of, share, shown_metrics
+from edgefl.report.facts import (
+    RoundFacts,
+    compared_split,
+    facts_of,
+    fitting,
+    hardest,
+    peak_of,
+    rivals_of,
+    share,
+    shown_metrics,
+)
 from edgefl.report.paired import figures_of, shared_scores, standing_of
 from edgefl.report.spread import SeedSpread, with_confidence
 from edgefl.runs import Run
@@ -74,8 +84,9 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> Com
     }
     confidence = with_confidence(columns["virtual_seconds"])
     seeds = [group.seeds for group in groups]
+    rivals = [rivals_of((member.run.settings, facts(member)) for member in group.members) for group in groups]
     higher = {name: name in MORE_IS_BETTER if name in COSTS else not lower_is_better(name) for name in columns}
-    table = {name: figures_of(seeds, spreads, higher=higher[name]) for name, spreads in columns.items()}
+    table = {name: figures_of(seeds, spreads, rivals, higher=higher[name]) for name, spreads in columns.items()}
     return ComparedRuns(
         spread="95 % interval" if confidence else "standard deviation",
         metrics=metrics,
@@ -104,7 +115,7 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> Com
             for member in group.members
             if (text := facts(member).stopped)
         ],
-        equal=_equal(groups, metrics, higher),
+        equal=_equal(groups, rivals, metrics, higher),
         orderings=_orderings(groups, columns, metrics),
         left_out=members.left_out + [
             f"the metrics of {m.run.path} are on another split than {split}"
@@ -157,7 +168,9 @@ def _chances(split: str, groups: Sequence[SeedGroup], metrics: Sequence[str]) ->
     return {metric: value for metric, found in levels.items() if len(found) == 1 and (value := found.pop()) is not None}
 
 
-def _equal(groups: Sequence[SeedGroup], metrics: Sequence[str], higher: Mapping[str, bool]) -> list[EqualCosts]:
+def _equal(
+    groups: Sequence[SeedGroup], rivals: Sequence[str | None], metrics: Sequence[str], higher: Mapping[str, bool]
+) -> list[EqualCosts]:
     """Each group's metrics at the largest budget that all runs reached, for each of ``budgets.AXES``."""
     runs, seeds = [member.run for group in groups for member in group.members], [group.seeds for group in groups]
     splits = list(dict.fromkeys(s for r in runs for s in (r.settings.evaluation.final, r.settings.evaluation.split)))
@@ -166,7 +179,8 @@ def _equal(groups: Sequence[SeedGroup], metrics: Sequence[str], higher: Mapping[
         pick = dict(zip((run.path for run in runs), equal.evaluations, strict=True))
         picks = [[pick[member.run.path] for member in group.members] for group in groups]
         scores = [[None if e is None else e.metrics for e in row] for row in picks]
-        columns = {m: figures_of(seeds, [_scores(row, m) for row in scores], higher=higher[m]) for m in metrics}
+        spreads = {metric: [_scores(row, metric) for row in scores] for metric in metrics}
+        columns = {metric: figures_of(seeds, of, rivals, higher=higher[metric]) for metric, of in spreads.items()}
         found.append(
             EqualCosts(
                 axis=equal.axis,
@@ -231,10 +245,11 @@ class KindEvaluation:
 
 @dataclass(frozen=True)
 class Curve:
-    """The evaluations of a run, in order, and what the whole run spent, by AXES."""
+    """The evaluations of a run, in order, what the whole run spent, by AXES, and whether anybody trained in it."""
 
     evaluations: tuple[KindEvaluation, ...]
     spent: Mapping[str, float]
+    has_update: bool = True
 
     def last(self, axis: str, budget: float, split: str | None = None) -> KindEvaluation | None:
         """The last evaluation, on this split if one is given, that the budget allows; None if there is none."""
@@ -259,7 +274,8 @@ def curve_of(run: Run) -> Curve:
         for r, spent in zip(rounds, spent_by_round, strict=True)
         if r.metrics
     )
-    return Curve(evaluations, spent_by_round[-1] if spent_by_round else dict.fromkeys(AXES, 0.0))
+    spent = spent_by_round[-1] if spent_by_round else dict.fromkeys(AXES, 0.0)
+    return Curve(evaluations, spent, any(r.finished for r in rounds))
 
 
 @dataclass(frozen=True)
@@ -273,7 +289,7 @@ class Equal:
 
 
 def at_equal(curves: Sequence[Curve], splits: Sequence[str]) -> list[Equal]:
-    """For each of AXES the runs' last evaluations within the largest budget that all runs reached.
+    """For each of AXES the runs' last evaluations within the largest budget that all runs with an update reached.
 
     The metric is a step function of what was spent: it keeps the value of the last evaluation until the next one.  If
     these evaluations are on several splits (a run's last one is on ``evaluation.final``), those on the first of
@@ -281,7 +297,7 @@ def at_equal(curves: Sequence[Curve], splits: Sequence[str]) -> list[Equal]:
     """
     found = []
     for axis in AXES:
-        budget = min(curve.spent[axis] for curve in curves)
+        budget = min((c.spent[axis] for c in curves if c.has_update), default=max(c.spent[axis] for c in curves))
         picks = [curve.last(axis, budget) for curve in curves]
         on = {pick.split for pick in picks if pick is not None}
         if len(on) <= 1:

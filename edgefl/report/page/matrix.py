@@ -11,9 +11,9 @@ from edgefl.records.rounds import lower_is_better
 from edgefl.records.summary import CostRow, Participation, RunSummary
 from edgefl.report.charts import Records
 from edgefl.report.charts.curves import main_metrics
-from edgefl.report.compare import scale_of
+from edgefl.report.compare import BEST, scale_of
 from edgefl.report.console import DIVERGED, NOTHING, title_of
-from edgefl.report.facts import compared_split, fitting, hardest, peak_of
+from edgefl.report.facts import compared_split, fitting, hardest, peak_of, rivals_of
 from edgefl.report.spread import SeedSpread, spread_words, with_confidence
 
 Groups = Mapping[str, Sequence[Records]]
@@ -143,6 +143,11 @@ def _metric(name: str, split: str) -> MatrixColumn:
     )  # fmt: skip
 
 
+def rivals_among(groups: Groups) -> list[str | None]:
+    """For each group what its rivals have in common; None where nobody trained."""
+    return [rivals_of((run.settings, run.facts) for run in runs) for runs in groups.values()]
+
+
 def _figures(groups: Groups, kind: str, column: MatrixColumn) -> list[SeedFigure]:
     """A figure for each group; the best is marked where several have two seeds or more."""
     spreads = [SeedSpread(tuple(column.of(run.facts, kind) for run in runs)) for runs in groups.values()]
@@ -150,7 +155,7 @@ def _figures(groups: Groups, kind: str, column: MatrixColumn) -> list[SeedFigure
         from edgefl.report.paired import figures_of  # its libraries take longer to import than a page to write
 
         seeds = [[run.settings.seed for run in runs] for runs in groups.values()]
-        return figures_of(seeds, spreads, higher=column.higher)
+        return figures_of(seeds, spreads, rivals_among(groups), higher=column.higher)
     return [
         SeedFigure(mean=spread.mean, deviation=spread.deviation, half_width=spread.half_width,
                    values=list(spread.values), diverged=spread.diverged, best=False)
@@ -205,5 +210,5 @@ def _notes(groups: Groups, parts: Sequence[MatrixSection], *, confidence: bool) 
     if max(map(len, groups.values())) > 1:
         notes.append(f"Means ± {spread_words(confidence=confidence)} over the seeds.")
     if any(figure.best for part in parts for of in part.figures for figure in of):
-        notes.append("A star: the best, ahead of each other run beyond chance (paired over shared seeds, 5 %).")
+        notes.append(f"A star: {BEST}.")
     return notes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import compress
 from statistics import fmean
 
 from edgefl import units
@@ -11,7 +12,7 @@ from edgefl.records.summary import RunSummary
 from edgefl.report.charts.curves import main_metrics
 from edgefl.report.console import MOST_NAMED, join_names, some_names, title_of
 from edgefl.report.facts import hardest, share
-from edgefl.report.page.matrix import ALL, Groups, Matrix, eligible
+from edgefl.report.page.matrix import ALL, Groups, Matrix, eligible, rivals_among
 
 SHOWS: dict[str, Callable[[float], str]] = {
     "bytes": units.show_bytes, "seconds": units.show_seconds, "joules": units.show_joules
@@ -24,7 +25,7 @@ def verdict_of(groups: Groups, matrix: Matrix) -> list[str]:
     if len(everyone) == 1:
         facts = everyone[0].facts
         return [_who_fits_one(facts), *_who_is_lost(facts), *_score_sentence(facts, main_metrics(everyone))]
-    return [_who_fits(groups), *_who_learned(groups, matrix), *_who_is_cheap(matrix)]
+    return [_who_fits(groups), *_who_learned(groups, matrix), *_who_is_cheap(groups, matrix)]
 
 
 def _sentence(*clauses: str) -> list[str]:
@@ -98,13 +99,14 @@ def _who_learned(groups: Groups, matrix: Matrix) -> list[str]:
     return told
 
 
-def _who_is_cheap(matrix: Matrix) -> list[str]:
-    """Which run takes least of each cost, if one does."""
-    whole = matrix.parts[0]
+def _who_is_cheap(groups: Groups, matrix: Matrix) -> list[str]:
+    """Which run takes least of each cost, if one does, of those in which somebody trained."""
+    whole, trained = matrix.parts[0], [each is not None for each in rivals_among(groups)]
+    labels = [*compress(matrix.labels, trained)]
     least: dict[str, list[str]] = {}
     for column, figures in zip(whole.columns, whole.figures, strict=True):
-        means = [figure.mean for figure in figures if figure.mean is not None]
-        if column.unit in SHOWS and len(means) == len(figures) > 1 and means.count(min(means)) == 1:
-            label = matrix.labels[means.index(min(means))]
+        means = [figure.mean for figure in compress(figures, trained) if figure.mean is not None]
+        if column.unit in SHOWS and len(means) == len(labels) > 1 and means.count(min(means)) == 1:
+            label = labels[means.index(min(means))]
             least.setdefault(label, []).append(f"{column.title} ({SHOWS[column.unit](min(means))})")
     return _sentence(*(f"{label} takes the least {join_names(words)}" for label, words in least.items()))
