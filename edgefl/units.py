@@ -44,7 +44,7 @@ _LARGEST_INTEGER = 2**63 - 1
 """Whole amounts become arrays of int64."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Quantity:
     """One kind of quantity: its noun and example for error messages, and the factor of each unit to the base unit.
 
@@ -106,6 +106,29 @@ class Quantity:
         if low > high:
             raise UnitError(f"{value!r} is an empty range of a {self.noun}: its lower end is above its upper end")
         return low, high
+
+    def write(self, low: float, high: float | None = None) -> str:
+        """An amount, or a range, as a user writes it: exactly, in the unit that takes the fewest digits."""
+        ends = [self._texts(end) for end in ({low, low if high is None else high})]
+        shared = [unit for unit in ends[0] if all(unit in texts for texts in ends)]
+        if not shared:
+            return f"{self.write(low)}..{self.write(low if high is None else high)}"
+        unit = min(shared, key=lambda unit: (sum(len(texts[unit]) for texts in ends), unit != self.unit))
+        numbers = sorted((texts[unit] for texts in ends), key=float)
+        return f"{'..'.join(numbers)}{'' if unit == '%' else ' '}{unit}".rstrip()
+
+    def _texts(self, amount: float) -> dict[str, str]:
+        """The amount as a number in each unit in which it has at most ten digits; of equal units in the shortest."""
+        names: dict[Fraction, str] = {}
+        for name in sorted(self.factors, key=len):
+            if name and (name.endswith(self.unit) or self.unit == "s"):
+                names.setdefault(self.factors[name], name)
+        exact, found = Fraction(repr(amount)), dict[str, str]()
+        for factor, name in names.items():
+            text = f"{float(exact / factor):.10g}"
+            if Fraction(text) * factor == exact:
+                found[name] = text
+        return found or {self.unit: repr(amount)}
 
     def _factor(self, unit: str, value: str) -> Fraction:
         if unit not in self.factors:
@@ -261,6 +284,40 @@ def show_share(value: float) -> str:
     return f"{value * 100:.3g} %"
 
 
+def setting_text(value: object, quantity: Quantity | None = None) -> str:
+    """The value of a setting as a user writes it: ``3 MiB`` or ``12..48 MiB`` in a quantity, else as YAML on a line.
+
+    A mapping is one of names to values, and in a quantity one of amounts to shares.  Whole numbers beside shares are
+    counts.
+    """
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "none" if quantity is None else "unlimited"}[value]
+    if isinstance(value, Mapping):
+        key = setting_text if quantity is None else lambda amount: _amount_text(amount, quantity)
+        inner = None if quantity is None else SHARE
+        parts = (
+            f"{key(name)}: {setting_text(part, inner if isinstance(part, float) else None)}"
+            for name, part in value.items()
+        )
+        return f"{{{', '.join(parts)}}}"
+    if isinstance(value, list | tuple):
+        if quantity is not None and len(value) == 2:
+            return quantity.write(*value)
+        return f"[{', '.join(setting_text(part, quantity) for part in value)}]"
+    if isinstance(value, int | float) and quantity is not None and not (quantity is SHARE and isinstance(value, int)):
+        return quantity.write(value)
+    if isinstance(value, float):
+        return short if float(short := f"{value:g}") == value else repr(value)
+    return str(value)
+
+
+def _amount_text(amount: str, quantity: Quantity) -> str:
+    try:
+        return quantity.write(*quantity.parse_range(amount))
+    except UnitError:
+        return amount  # "unlimited", "40% of device"
+
+
 def _validator(parse: Callable[[object], Any]) -> BeforeValidator:
     def read(value: object) -> Any:
         try:
@@ -289,12 +346,12 @@ def _range_schema(quantity: Quantity) -> WithJsonSchema:
 
 
 # Types of pydantic fields: each accepts a number in the base unit or a text with a unit.
-Bytes = Annotated[int, _validator(BYTES.parse), _schema(BYTES)]
-BitsPerSecond = Annotated[float, _validator(BITS_PER_SECOND.parse), _schema(BITS_PER_SECOND)]
-Seconds = Annotated[float, _validator(SECONDS.parse), _schema(SECONDS)]
-Watts = Annotated[float, _validator(WATTS.parse), _schema(WATTS)]
-Share = Annotated[float, _validator(SHARE.parse), _schema(SHARE)]
-CarbonIntensity = Annotated[float, _validator(CARBON_INTENSITY.parse), _schema(CARBON_INTENSITY)]
+Bytes = Annotated[int, _validator(BYTES.parse), _schema(BYTES), BYTES]
+BitsPerSecond = Annotated[float, _validator(BITS_PER_SECOND.parse), _schema(BITS_PER_SECOND), BITS_PER_SECOND]
+Seconds = Annotated[float, _validator(SECONDS.parse), _schema(SECONDS), SECONDS]
+Watts = Annotated[float, _validator(WATTS.parse), _schema(WATTS), WATTS]
+Share = Annotated[float, _validator(SHARE.parse), _schema(SHARE), SHARE]
+CarbonIntensity = Annotated[float, _validator(CARBON_INTENSITY.parse), _schema(CARBON_INTENSITY), CARBON_INTENSITY]
 
-JoulesRange = Annotated[tuple[float, float], _validator(JOULES.parse_range), _range_schema(JOULES)]
-ShareRange = Annotated[tuple[float, float], _validator(SHARE.parse_range), _range_schema(SHARE)]
+JoulesRange = Annotated[tuple[float, float], _validator(JOULES.parse_range), _range_schema(JOULES), JOULES]
+ShareRange = Annotated[tuple[float, float], _validator(SHARE.parse_range), _range_schema(SHARE), SHARE]

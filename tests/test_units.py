@@ -189,3 +189,44 @@ def test_field_types_have_a_schema():
     schema = Plan.model_json_schema()["properties"]["energy"]
     assert {"type": "string"} in schema["anyOf"]
     assert schema["examples"] == ["2 kJ"]
+
+
+amounts = st.one_of(st.integers(0, 2**50), st.integers(0, 2**20).map(lambda n: n * 2**20), st.floats(1e-6, 1e15))
+
+
+@given(
+    st.sampled_from([units.BYTES, units.FLOPS, units.SECONDS, units.JOULES, units.BITS_PER_SECOND]), amounts, amounts
+)
+def test_what_is_written_is_read_as_the_same_amount(quantity: units.Quantity, first: float, second: float) -> None:
+    low, high = sorted(round(each) if quantity.whole else float(each) for each in (first, second))
+    assert quantity.parse(quantity.write(low)) == low
+    assert quantity.parse_range(quantity.write(low, high)) == (low, high)
+
+
+@pytest.mark.parametrize(
+    ("quantity", "value", "text"),
+    [
+        (units.BYTES, [3 * 2**20, 3 * 2**20], "3 MiB"),
+        (units.BYTES, [12 * 2**20, 48 * 2**20], "12..48 MiB"),
+        (units.BYTES, [800 * 10**6, 10**9], "0.8..1 GB"),
+        (units.BYTES, 3 * 2**20 + 1, "3145729 B"),
+        (units.BYTES, {"6291456": 0.7, "unlimited": 0.3}, "{6 MiB: 70%, unlimited: 30%}"),
+        (units.BYTES, "40% of device", "40% of device"),
+        (units.BYTES, None, "unlimited"),
+        (units.SECONDS, 600.0, "10 min"),
+        (units.SECONDS, 90.0, "90 s"),
+        (units.SHARE, 0.5, "50%"),
+        (units.SHARE, 3, "3"),  # a count
+        (units.SHARE, {"jetson": 0.25, "macbook": 0.75}, "{jetson: 25%, macbook: 75%}"),
+        (units.BITS_PER_SECOND, 2e7, "20 Mbit/s"),
+        (None, [0.001, 1e-5], "[0.001, 1e-05]"),
+        (
+            None,
+            {"name": "layerwise", "stages": [1, 2], "deliver_final": False},
+            "{name: layerwise, stages: [1, 2], deliver_final: false}",
+        ),
+        (None, 0.12345678, "0.12345678"),
+    ],
+)
+def test_a_setting_is_written_as_users_write_it(quantity: units.Quantity | None, value: object, text: str) -> None:
+    assert units.setting_text(value, quantity) == text

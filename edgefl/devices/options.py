@@ -248,13 +248,20 @@ def _reads(read: Read) -> BeforeValidator:
     return BeforeValidator(lambda value: _read_budget(value, read))
 
 
-_Bytes = Annotated[tuple[int, int] | Mixture, _reads(units.BYTES.parse_range), WithJsonSchema(_schema(units.BYTES))]
-_Flops = Annotated[tuple[float, float] | Mixture, _reads(units.FLOPS.parse_range), WithJsonSchema(_schema(units.FLOPS))]
+_Bytes = Annotated[
+    tuple[int, int] | Mixture, _reads(units.BYTES.parse_range), WithJsonSchema(_schema(units.BYTES)), units.BYTES
+]
+_Flops = Annotated[
+    tuple[float, float] | Mixture, _reads(units.FLOPS.parse_range), WithJsonSchema(_schema(units.FLOPS)), units.FLOPS
+]
 _Joules = Annotated[
-    tuple[float, float] | Mixture, _reads(units.JOULES.parse_range), WithJsonSchema(_schema(units.JOULES))
+    tuple[float, float] | Mixture, _reads(units.JOULES.parse_range), WithJsonSchema(_schema(units.JOULES)), units.JOULES
 ]
 _Seconds = Annotated[
-    tuple[float, float] | Mixture, _reads(units.SECONDS.parse_range), WithJsonSchema(_schema(units.SECONDS))
+    tuple[float, float] | Mixture,
+    _reads(units.SECONDS.parse_range),
+    WithJsonSchema(_schema(units.SECONDS)),
+    units.SECONDS,
 ]
 _Memory = Annotated[
     tuple[int, int] | str | Mixture,
@@ -270,6 +277,7 @@ _Memory = Annotated[
             "examples": ["12..48 MiB", "40% of device", {"6 MiB": "70%", "unlimited": "30%"}],
         }
     ),
+    units.BYTES,
 ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -109,8 +108,11 @@ def heading(result: BenchAnswer) -> str:
 
 
 def shows(result: BenchAnswer) -> Callable[[float], str]:
-    """How amounts of the suite's budget are shown."""
-    return budget_named(result.budget).show if result.budget is not UNSET else "{:g}".format
+    """How amounts of the suite's budget are shown: those that the suite names as it does."""
+    if result.budget is UNSET:
+        return "{:g}".format
+    part, has_named = budget_named(result.budget), any(fleet.low == fleet.high for fleet in result.fleets)
+    return part.quantity.write if has_named else part.show
 
 
 def interval(result: BenchAnswer, fleet: BenchFleet) -> str:
@@ -123,6 +125,8 @@ def interval(result: BenchAnswer, fleet: BenchFleet) -> str:
 def _between(low: float, high: float | None, show: Callable[[float], str]) -> str:
     if high is None:
         return f"{show(low)} and more" if low else "any"
+    if low == high:
+        return show(low)
     if not low:
         return f"below {show(high)}"
     (first, unit), (last, same) = show(low).rsplit(" ", 1), show(high).rsplit(" ", 1)
@@ -351,18 +355,17 @@ def _spend_sections(result: BenchAnswer) -> Iterator[BenchSection]:
 
 def _variants(result: BenchAnswer) -> BenchSection:
     tuned = any(variant.tuned is not UNSET for variant in result.variants)
-    limited = result.budget is not UNSET
-    needs = ["needs"] if limited else []
+    needs = [] if result.budget is UNSET else ["needs"]
     columns = ["variant", "fields", *needs, *(["tuned", "validation", "trials"] if tuned else [])]
     table = new_table(*columns, left=(0, 1, columns.index("tuned") if tuned else 0))
     notes = []
     for variant in result.variants:
         cells = [
             variant.variant,
-            "\n".join(f"{path}={_value(value)}" for path, value in variant.sets.items()) or NOTHING,
+            "\n".join(f"{path}={units.setting_text(value)}" for path, value in variant.sets.items()) or NOTHING,
         ]
-        if limited:
-            cells.append(_needs(variant, shows(result)))
+        if result.budget is not UNSET:
+            cells.append(_needs(variant, budget_named(result.budget).show))
         if tuned:
             score, trials = variant.tuned_score, variant.trials
             cells += ["\n".join(variant.tuned or ()) or NOTHING, NOTHING if score is UNSET else f"{score:.3f}",
@@ -378,11 +381,7 @@ def _needs(variant: BenchVariant, show: Callable[[float], str]) -> str:
     if not variant.needs:
         return NOTHING
     low, high = min(variant.needs), max(variant.needs)
-    return show(low) if low == high else _between(low, high, show)
-
-
-def _value(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return _between(low, high, show)
 
 
 # --- CSV -------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections import Counter
 
@@ -99,18 +98,12 @@ def _print_trials(console: Console, result: Tuning, metric: str) -> None:
     for trial in sorted(result.trials, key=order):
         score = DIVERGED if trial.score is None else f"{trial.score:.3f}"
         spread = [] if not several else [NOTHING if trial.deviation is None else f"{trial.deviation:.3f}"]
-        values = [_value(trial.settings[path]) for path in paths]
+        values = [units.setting_text(trial.settings[path]) for path in paths]
         rounds = f"{trial.rungs[trial.reached - 1]}/{trial.rungs[-1]}"
         table.add_row(str(trial.number), *values, rounds, score, *spread)
     over = f"  Mean and standard deviation over seeds {result.seeds[0]} to {result.seeds[-1]}." if several else ""
     note = f"Rounds at which a trial was scored last, of all.{over}"
     print_section(console, f"Trials, best first ({result.better} is better)", table, note)
-
-
-def _value(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:g}"
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _print_refused(console: Console, result: Tuning) -> None:

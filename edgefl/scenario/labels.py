@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, get_args
 
+from edgefl.devices.budgets import budget_named
+from edgefl.errors import EdgeflError
 from edgefl.scenario.axes import ScenarioAxis
 from edgefl.scenario.document import spell
-from edgefl.scenario.problems import show
+from edgefl.scenario.problems import alternatives, is_model, show
 from edgefl.scenario.sections import SECTIONS
+from edgefl.units import SHARE, Quantity
 
 
 def labels_of(axes: Sequence[ScenarioAxis]) -> list[list[str]]:
@@ -34,6 +37,29 @@ def labels_of(axes: Sequence[ScenarioAxis]) -> list[list[str]]:
 def folder_name(word: str) -> str:
     """``word`` without spaces; characters that are unsafe in file names become ``_``."""
     return re.sub(r"[^\w.,=%+#\[\]-]", "_", re.sub(r"\s+", "", word)).strip(".")[:80] or "_"
+
+
+def quantity_of(path: str) -> Quantity | None:
+    """The quantity of the field at a dotted path of a resolved scenario; None if it has none."""
+    section, *keys = path.split(".")
+    if path in LEAVES:
+        return SHARE
+    hint: Any = SECTIONS[section].owner if section in SECTIONS else None
+    for key in keys:
+        fields = [model.model_fields for model in alternatives(hint) if is_model(model)]
+        hint = next((Annotated[of[key].annotation, *of[key].metadata, ""] for of in fields if key in of), None)
+    if path.startswith("fleet.budgets.") and hint is None:
+        try:
+            return budget_named(keys[-1]).quantity
+        except EdgeflError:  # of a plug-in that is gone
+            return None
+    return _quantity_in(hint)
+
+
+def _quantity_in(hint: Any) -> Quantity | None:
+    """The quantity that annotates a type, at any depth."""
+    inner = (part if isinstance(part, Quantity) else _quantity_in(part) for part in get_args(hint))
+    return next((part for part in inner if part is not None), None)
 
 
 def _differ(words: Sequence[str]) -> bool:
@@ -67,6 +93,8 @@ def _word(value: Any, short: str | None, field: str = "", alike: Sequence[Any] =
 
 SHARES = ("devices", "links")
 """Fields that map names to shares of the clients, which add up to all of them."""
+LEAVES = tuple(f"fleet.{name}" for name in SHARES)
+"""Their paths."""
 
 
 def _difference(value: Any, values: Sequence[Any], short: str | None) -> str:

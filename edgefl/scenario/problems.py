@@ -246,20 +246,21 @@ def _locate(loc: Sequence[str | int], data: Any, is_missing: bool) -> tuple[KeyP
     return tuple(path), exact
 
 
-def _alternatives(annotation: Any) -> Iterator[Any]:
+def alternatives(annotation: Any) -> Iterator[Any]:
     """The members of a union, without aliases and annotations."""
     if hasattr(annotation, "__value__"):
-        yield from _alternatives(annotation.__value__)
+        yield from alternatives(annotation.__value__)
     elif get_origin(annotation) is Annotated:
-        yield from _alternatives(get_args(annotation)[0])
+        yield from alternatives(get_args(annotation)[0])
     elif get_origin(annotation) in (Union, UnionType):
         for member in get_args(annotation):
-            yield from _alternatives(member)
+            yield from alternatives(member)
     else:
         yield annotation
 
 
-def _is_model(annotation: Any) -> bool:
+def is_model(annotation: Any) -> bool:
+    """Whether this is a class of options."""
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
@@ -276,21 +277,21 @@ def _annotations_at(
             candidates = [(nested_model, ())]
             continue
         for annotation, _ in candidates:
-            if _is_model(annotation):
+            if is_model(annotation):
                 for name, info in annotation.model_fields.items():
                     if part in (name, info.alias):
-                        next_candidates += [(a, tuple(info.metadata)) for a in _alternatives(info.annotation)]
+                        next_candidates += [(a, tuple(info.metadata)) for a in alternatives(info.annotation)]
             elif get_origin(annotation) in (dict, Mapping):
-                next_candidates += [(a, ()) for a in _alternatives(get_args(annotation)[1])]
+                next_candidates += [(a, ()) for a in alternatives(get_args(annotation)[1])]
             elif get_origin(annotation) in (list, tuple, set, frozenset, Sequence):
-                next_candidates += [(a, ()) for member in get_args(annotation) for a in _alternatives(member)]
+                next_candidates += [(a, ()) for member in get_args(annotation) for a in alternatives(member)]
         candidates = next_candidates
     return candidates
 
 
 def models_at(model: type[BaseModel], path: KeyPath, data: Any, nested: Nested | None = None) -> list[type[BaseModel]]:
     """The models that the value at ``path`` may be, following the annotations of ``model``."""
-    return [a for a, _ in _annotations_at(model, path, data, nested) if _is_model(a)]
+    return [a for a, _ in _annotations_at(model, path, data, nested) if is_model(a)]
 
 
 def _field_names(model: type[BaseModel]) -> list[str]:
@@ -336,7 +337,7 @@ def _misplaced_booleans(
 def _takes_boolean(hint: Any) -> bool:
     if get_origin(hint) is Literal:
         return any(isinstance(value, bool) for value in get_args(hint))
-    return not (hint in (int, float, NoneType) or get_origin(hint) in (list, tuple, dict) or _is_model(hint))
+    return not (hint in (int, float, NoneType) or get_origin(hint) in (list, tuple, dict) or is_model(hint))
 
 
 def _type_names(hints: Iterable[Any]) -> Iterator[str]:

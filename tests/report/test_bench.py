@@ -98,6 +98,10 @@ def test_an_interval_names_a_unit_once_if_both_ends_have_it(memory: BenchAnswer)
     assert interval(memory, replace(fleet, low=0.0, high=None)) == "any"
     flops = replace(memory, budget="flops")
     assert interval(flops, replace(fleet, low=1e9, high=None)) == "1 GFLOP and more"
+    three = replace(fleet, low=3 * MIB, high=3 * MIB)  # an amount that the suite names
+    assert interval(replace(memory, fleets=[three]), three) == "3 MiB"
+    odd = replace(fleet, low=1_500_000.0, high=1_500_000.0, winner="layer-wise")
+    assert "layer-wise (1.5 MB)" in answer(replace(memory, fleets=[odd]))[1]
 
 
 def test_a_seed_that_misses_the_target_counts_as_more_than_all_others(memory: BenchAnswer) -> None:

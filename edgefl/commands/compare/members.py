@@ -9,6 +9,8 @@ from pathlib import Path
 
 from edgefl.errors import RunError
 from edgefl.runs import Run, comparison, is_comparison, read_run
+from edgefl.scenario.labels import LEAVES, quantity_of
+from edgefl.units import setting_text
 
 Flat = dict[str, object]
 """Values of a scenario by dotted path; a list is one value."""
@@ -129,7 +131,7 @@ def flat(scenario: Mapping[str, object]) -> Flat:
     fields: Flat = {}
 
     def add(value: object, path: str) -> None:
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping) and value and path not in LEAVES and not path.startswith("fleet.budgets."):
             for name, inner in value.items():
                 add(inner, f"{path}.{name}" if path else str(name))
         elif value != {}:
@@ -183,15 +185,7 @@ def _word(path: str, value: object, paths: Sequence[str]) -> str:
         return str(value)
     last = path.rpartition(".")[2]
     key = last if sum(other.rpartition(".")[2] == last for other in paths) == 1 else path
-    return f"{key}={_plain(value)}"
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "none"}[value]
-    if isinstance(value, float):
-        return f"{value:g}"
-    return f"[{', '.join(map(_plain, value))}]" if isinstance(value, list) else str(value)
+    return f"{key}={setting_text(value, quantity_of(path))}"
 
 
 def _names(fields: Flat) -> str:

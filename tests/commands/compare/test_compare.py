@@ -20,7 +20,7 @@ from scipy import stats
 import edgefl
 from edgefl.cli import main
 from edgefl.commands.compare.compare import Curve, KindEvaluation, at_equal, compared_runs
-from edgefl.commands.compare.members import labels_of, members_of
+from edgefl.commands.compare.members import flat, labels_of, members_of
 from edgefl.commands.report import write_report
 from edgefl.errors import RunError
 from edgefl.records.compare import ComparedRuns
@@ -28,6 +28,7 @@ from edgefl.report.compare import comparison_csv, print_comparison
 from edgefl.report.facts import facts_of
 from edgefl.report.latex import comparison_latex
 from edgefl.report.spread import SeedSpread
+from edgefl.scenario import load
 
 Tiny = Callable[..., dict[str, Any]]
 
@@ -97,6 +98,40 @@ def test_the_best_is_marked_if_its_paired_gap_is_beyond_chance(
     assert [row.figures["text.accuracy"].best for row in rows] == best
 
 
+@pytest.fixture(scope="module")
+def budgets(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Two schedules under three amounts of memory, with the least of which nobody trains."""
+    scenario = tiny(
+        data={"source": "glyphs", "clients": {"text": 4}, "samples": 40, "validation": 40, "test": 40},
+        training={"mode": "none"},
+        compare={
+            "schedule": [{"name": "layerwise", "stages": 2, "rounds": 2}, {"name": "end-to-end", "rounds": 2}],
+            "fleet.budgets.memory": ["1 KiB", "1.5 GiB", "2..4 GB"],
+            "seed": [3, 4],
+        },
+    )
+    return edgefl.run(scenario, output=tmp_path_factory.mktemp("budgets") / "run")
+
+
+def test_where_nobody_trained_nothing_is_cheap_and_the_best_is_so_under_its_budget(budgets: Any) -> None:
+    found = edgefl.compare([budgets.path])
+    stars = {
+        (str(row.sets["schedule.name"]), row.label.rpartition("=")[2]): {n for n, f in row.figures.items() if f.best}
+        for row in found.rows
+    }
+    assert all(not names for (_, memory), names in stars.items() if memory == "1 KiB")
+    for memory in ("1.5 GiB", "2..4 GB"):
+        assert "flops" in stars["layerwise", memory] and not stars["end-to-end", memory]
+    nobody = next(row for row in found.rows if row.label.endswith("1 KiB"))
+    assert nobody.figures["updates"].values == [0, 0] and nobody.figures["bytes"].values == [0, 0]
+    latex = [line for line in comparison_latex(found, full=True).splitlines() if "1 KiB" in line]
+    assert len(latex) == 2 and not any("mathbf" in line for line in latex)
+    for part in found.equal:  # those who spent nothing are no limit
+        spent = [row.figures[part.axis].values for row in found.rows if row.figures["updates"].mean]
+        assert part.budget == min(map(min, spent)) > 0
+    assert {row.label.partition("=")[2] for row in found.rows} == {"1 KiB", "1.5 GiB", "2..4 GB"}  # as they are written
+
+
 def test_latex_has_the_numbers_of_the_table_and_the_best_in_bold(compared: ComparedRuns) -> None:
     text = comparison_latex(compared)
     assert text.count(r"\toprule") == text.count(r"\midrule") == text.count(r"\bottomrule") == 1
@@ -144,6 +179,27 @@ def test_a_label_has_names_first_and_what_tells_equal_names_apart() -> None:
     )
     assert labels == ["fedavg", "fedprox, mu=0.1", "fedprox, mu=0.5"] and also == ["training.lr"]
     assert labels_of([{"method.name": "fedavg", "schedule.name": "elastic"}]) == (["fedavg, elastic"], [])
+
+
+def test_a_label_has_values_as_they_are_written(tiny: Tiny) -> None:
+    written: list[tuple[str, list[Any], list[str]]] = [
+        ("fleet.budgets.memory", ["3 MiB", "12..48 MiB", {"6 MiB": "70%", "unlimited": "30%"}, None],
+         ["memory=3 MiB", "memory=12..48 MiB", "memory={6 MiB: 70%, unlimited: 30%}", "memory=unlimited"]),
+        ("round.deadline", ["90 s", "10 min"], ["deadline=90 s", "deadline=10 min"]),
+        ("round.cohort", [3, "50%"], ["cohort=3", "cohort=50%"]),
+        ("fleet.devices", [{"macbook-air-m1": 1.0}, {"macbook-air-m1": "25%", "raspberry-pi-4-8gb": "75%"}],
+         ["devices={macbook-air-m1: 100%}", "devices={macbook-air-m1: 25%, raspberry-pi-4-8gb: 75%}"]),
+        ("training.lr", [1e-3, 3e-2], ["lr=0.001", "lr=0.03"]),
+        ("fleet.battery.initial", ["40..60%", "50%"], ["initial=40..60%", "initial=50%"]),
+    ]  # fmt: skip
+    for path, values, labels in written:
+        scenarios = [load(with_field(tiny(), path, value)) for value in values]
+        assert labels_of([flat(scenario.to_data()) for scenario in scenarios])[0] == labels
+
+
+def with_field(scenario: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    first, *rest = path.split(".", 1)
+    return {**scenario, first: with_field(scenario.get(first, {}), rest[0], value) if rest else value}
 
 
 def test_means_are_those_of_the_runs(comparison: Any, compared: ComparedRuns) -> None:
