@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from edgefl import registry
 from edgefl.errors import EdgeflError, ScenarioError
 from edgefl.scenario.document import Document, KeyPath, KeyPosition, Override, set_value, spell
-from edgefl.scenario.fields import read_section
+from edgefl.scenario.fields import read_parts
 from edgefl.scenario.keys import key_path, read_override
 from edgefl.scenario.problems import collecting, each_of, raise_all
 from edgefl.scenario.sections import SECTIONS
 
 SET = "--set "
 """How the origin of an override begins that is no value of an axis."""
+
+_RATES: KeyPath = ("training", "rates")
 
 Fault = tuple[str | None, str]
 """The key and the message of an error."""
@@ -71,17 +72,12 @@ def with_overrides(document: Document, overrides: Sequence[Override], *, quiet: 
     raise_all(errors)
     changed = replace(changed, before=document.before or document, overrides=(*document.overrides, *overrides))
     for override in overrides:
-        changed, refused = _without_refused(document, changed, override)
+        name = override.value.get("name", "") if isinstance(override.value, dict) else override.value
+        changed, lost = _without_refused(document, changed, override)
         if not override.origin.startswith(SET):  # whoever lists words on an axis means parts, not their fields
-            refused = [field for field in refused if not field.startswith(f"{spell(override.path)}.")]
-        changed, rates = _without_rates(document, changed) if override.path == ("schedule",) else (changed, [])
-        name = _at(changed.data, (override.path[0], "name"))
-        for lost, why in (
-            (refused, f"which {override.value} doesn't take"),
-            (rates, f"with rates for stages that {name} hasn't"),
-        ):
-            if lost and not quiet:
-                warnings.warn(f"{override.origin} leaves out {', '.join(lost)}, {why}", stacklevel=1)
+            lost = [field for field in lost if not field.startswith(f"{spell(override.path)}.")]
+        if lost and not quiet:
+            warnings.warn(f"{override.origin} leaves out {', '.join(lost)}, which {name} doesn't take", stacklevel=1)
     return changed
 
 
@@ -167,32 +163,26 @@ def _other_form(override: Override) -> str:
     return f"{option}{spell(override.path[:-1])}={override.value}"
 
 
-def _is_overridden(document: Document, path: KeyPath) -> bool:
-    """Whether an override wrote the value at ``path``."""
-    place = document.places.get(path)
-    return place is not None and any(place in override.places.values() for override in document.overrides)
-
-
 def _without_refused(before: Document, changed: Document, override: Override) -> tuple[Document, list[str]]:
     """The document without the fields that a part doesn't take which a word has named, and which the one before took.
 
-    Fields that an override gives stay.  Returns their paths, too.
+    So are lists of rates for the stages of another schedule.  Fields that an override gives stay.  Returns their paths,
+    too.
     """
     lost: list[str] = []
-    key, target = str(override.path[0]), _target(changed, override)
-    section, where = SECTIONS.get(key), ".".join(map(str, override.path[1:]))
-    if section is None or section.whole and not where or not isinstance(override.value, str):
+    section, where = SECTIONS.get(str(override.path[0])), ".".join(map(str, override.path[1:]))
+    if section is None or not (isinstance(override.value, str) or override.path == ("schedule",)):
         return changed, lost
     if f"{where}.*" in section.deep and isinstance(old := _at(before.data, override.path), dict):
         return changed, [spell((*override.path, field)) for field in old]
-    if not (section.key_of_word(where) if where else section.short) or not (faults := _faults(changed, key)):
+    if not (section.key_of_word(where) if where else section.short and not section.whole):
         return changed, lost
-    faults -= (known := _faults(before, key))
-    while faults:
-        for path in _fields_beside(changed, target):
+    known = _faults(before) if (faults := _faults(changed)) else set()
+    while faults := faults - known:
+        for path in _fields_beside(changed, _target(changed, override)):
             without = _without(changed, path)
-            left = _faults(without, key) - known
-            if not faults <= left and len(left) <= len(faults) and spell(path) not in {place for place, _ in left}:
+            left = _faults(without)
+            if not faults <= left and spell(path) not in {key for key, _ in left - known}:
                 changed, faults = without, left
                 lost.append(spell(path))
                 break
@@ -202,41 +192,24 @@ def _without_refused(before: Document, changed: Document, override: Override) ->
 
 
 def _fields_beside(document: Document, target: KeyPath) -> Iterator[KeyPath]:
-    """The fields beside a value and beside the mappings that hold it, but for those that an override wrote."""
-    for depth in range(len(target) - 1, 0, -1):
-        for field in _at(document.data, target[:depth]):
-            if field != target[depth] and not _is_overridden(document, (*target[:depth], field)):
-                yield (*target[:depth], field)
+    """The fields beside a part's name and beside the part, and of a schedule the rates by stage, but for those that an
+    override wrote."""
+    rates = _at(document.data, _RATES) if target[0] == "schedule" else None
+    parents = [target[:depth] for depth in range(len(target) - 1, 0, -1)]
+    for parent in [*parents, *((*_RATES, key) for key in rates), _RATES] if isinstance(rates, dict) else parents:
+        fields = _at(document.data, parent)
+        for path in [(*parent, field) for field in fields] if isinstance(fields, dict) else ():
+            place = document.places.get(path)
+            written = any(place in override.places.values() for override in document.overrides)
+            if path != target[: len(path)] and not (place and written):
+                yield path
 
 
-def _faults(document: Document, key: str) -> set[Fault]:
-    """What is wrong with a section."""
-    return _faults_of(lambda: read_section(document, key))
-
-
-def _without_rates(before: Document, changed: Document) -> tuple[Document, list[str]]:
-    """The document without lists of rates for the stages of the schedule before, if it has another number of them now,
-    and their paths."""
-    lost: list[str] = []
-    rates = _at(changed.data, ("training", "rates"))
-    for key, rate in rates.items() if isinstance(rates, dict) else ():
-        path: KeyPath = ("training", "rates", key)
-        listed = rate.get("lr") if isinstance(rate, dict) else rate
-        if not isinstance(listed, list) or _is_overridden(changed, path):
-            continue
-        if len(listed) == _count_stages(before) != _count_stages(changed):
-            lost.append(spell(path))
-            changed = _without(changed, path if rate is listed or len(rate) == 1 else (*path, "lr"))
-    return changed, lost
-
-
-def _count_stages(document: Document) -> int | None:
-    """The number of the schedule's stages, None if the document doesn't say it."""
-    try:
-        name, options = read_section(document, "schedule")
-        return len(registry.get("schedule", str(name))(options, read_section(document, "model")[1].blocks).stages)
-    except EdgeflError:
-        return None
+def _faults(document: Document) -> set[Fault]:
+    """What is wrong with the fields of a document, and with its rates."""
+    _, invalid, contradictions = read_parts(document)
+    of_rates = [error for error in contradictions if str(error.key).startswith(spell(_RATES))]
+    return {fault(error) for error in each_of(invalid + of_rates)}
 
 
 # --- what an override causes -----------------------------------------------------------------------------------------
@@ -248,7 +221,7 @@ def blame(
     check: Callable[[Document], object],
     unasked: Sequence[str] = (),
 ) -> list[ScenarioError]:
-    """The errors of a document, each told of the overrides without which ``check`` doesn't raise it.
+    """The errors of a document, each named as those of the overrides without which ``check`` doesn't raise it.
 
     Errors that stand at an override already stay as they are.  ``unasked`` are sections whose overrides aren't tried.
     """
@@ -257,39 +230,35 @@ def blame(
     own = {(place.file, line) for place in places for line in (place.key_line, place.value_line)}
     causes: dict[Fault, list[Override]] = {fault(e): [] for e in found if (e.file, e.line) not in own}
     for override in document.overrides if causes else ():
-        if override.path[0] not in unasked and document.before is not None:
+        left: set[Fault] = set()
+        if override.path[0] in unasked or document.before is None:
+            continue
+        try:
             others = [other for other in document.overrides if other is not override]
-            left = _faults_of(lambda others=others: check(with_overrides(document.before, others, quiet=True)))
-            if left <= {fault(error) for error in found}:  # else it may have hidden them
-                for each in causes.keys() - left:
-                    causes[each].append(override)
+            check(with_overrides(document.before, others, quiet=True))
+        except ScenarioError as error:
+            left = {fault(each) for each in each_of([error])}
+        except EdgeflError:
+            continue
+        if left <= {fault(error) for error in found}:  # else it may have hidden them
+            for each in causes.keys() - left:
+                causes[each].append(override)
     return [_told(error, by) if (by := causes.get(fault(error))) else error for error in found]
 
 
 def _told(error: ScenarioError, by: Sequence[Override]) -> ScenarioError:
     """The error, named as one of these overrides."""
-    origin, message = " and ".join(override.origin for override in by), error.message
-    part = _named_part(by[0].path)
+    origin, message, line = " and ".join(override.origin for override in by), error.message, error.line
+    part, place = _named_part(by[0].path), by[0].places.get(by[0].path)
     if part is not None and str(error.key).startswith(spell(part)):
         message += f"; {_other_form(by[0])} leaves it out"
-    place = by[0].places.get(by[0].path)
     if len(by) == 1 and place and place.file == error.file:
-        return ScenarioError(message, file=place.file, line=place.value_line, key=error.key)
-    file = f"{origin}: {error.file}" if error.file else origin
-    return ScenarioError(message, file=file, line=error.line, key=error.key)
+        origin, line = str(place.file), place.value_line
+    elif error.file:
+        origin = f"{origin}: {error.file}"
+    return ScenarioError(message, file=origin, line=line, key=error.key)
 
 
 def fault(error: ScenarioError) -> Fault:
     """What an error says of which key, wherever it stands."""
     return error.key, error.message
-
-
-def _faults_of(check: Callable[[], object]) -> set[Fault]:
-    """What is wrong with a document, as far as a check finds it."""
-    try:
-        check()
-    except ScenarioError as error:
-        return {fault(each) for each in each_of([error])}
-    except EdgeflError as error:
-        return {(None, str(error))}
-    return set()
