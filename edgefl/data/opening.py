@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache as once
-from functools import lru_cache, partial
+from functools import partial
 from importlib.metadata import version
 from math import prod
 from pathlib import Path
@@ -32,7 +32,7 @@ from edgefl.data.stored_arrays import Built, Meta, StoredEntry, entry
 from edgefl.data.stored_set import FederationPart
 from edgefl.data.vocabulary import encode_texts, ready_tokenizer, tokenizer_file, train_wordpiece
 from edgefl.errors import DataError
-from edgefl.memo import cache_folder
+from edgefl.memo import cache_folder, read_or_compute
 from edgefl.registry.answers import describe_answer
 from edgefl.work.description import digest
 from edgefl.work.tasks import like
@@ -397,15 +397,17 @@ def with_named_clients(options: DataOptions) -> DataOptions:
     unset = {"partition", "clients"} - options.model_fields_set
     if options.source != TABLE.name or not unset or options.partition != "natural" and "partition" not in unset:
         return options
-    found = _named_clients(options.model_dump_json(), digest(data_fingerprint(options)))
+    path = cache_folder() / f"named-clients-{digest([data_fingerprint(options), options.model_dump()])}"
+    content = read_or_compute(
+        path, "clients that a table names", lambda: json.dumps(_named_clients(options)).encode(), lambda: None
+    )
+    found = json.loads(content)
     settled = {"partition": "natural", "clients": found if "clients" in unset else options.clients}
     return options.model_copy(update=settled) if found else options
 
 
-@lru_cache(maxsize=8)  # each combination of a scenario asks
-def _named_clients(data: str, made: str) -> dict[Kind, int] | None:
+def _named_clients(options: DataOptions) -> dict[Kind, int] | None:
     """How many clients of each kind a table names, None if it has no column ``client``; pictures aren't read."""
-    options = DataOptions.model_validate_json(data)
     folder = collection_key(TABLE.name, TABLE_SET, options)[1]
     collection = table(
         FolderRequest(None, folder, lambda _: None, Path(), options.columns),
