@@ -120,11 +120,11 @@ _asked: list[StopSignal] = []
 
 def behind(error: BaseException | None) -> KeyboardInterrupt | None:
     """The interruption that this exception is, or that was under way when it was raised; None if there was none."""
-    seen = set()
-    while error is not None and error not in seen:
+    seen: list[BaseException] = []  # some can't be hashed
+    while error is not None and not any(error is each for each in seen):
         if isinstance(error, KeyboardInterrupt):
             return error
-        seen.add(error)
+        seen.append(error)
         error = error.__context__
     return None
 

@@ -35,6 +35,11 @@ _POINTWISE = frozenset(
 _KEEPS_STRIDES = frozenset({aten.clone, aten.deg2rad, aten.hardtanh, aten.nan_to_num, aten.rad2deg})
 """Pointwise operators whose kernels allocate the output with the strides of the operand."""
 
+_OF_ONE_DTYPE = frozenset(
+    getattr(aten, name) for name in "mm addmm bmm baddbmm addbmm mv addmv dot addr convolution".split()
+)
+"""Products whose kernels refuse operands of several dtypes, which torch's fake kernels take."""
+
 _OF_A_NUMBER = "Scalar"
 """The overload whose kernel makes a tensor without dimensions of a number (``aten.mul.Scalar``)."""
 
@@ -147,6 +152,10 @@ class PredictionMode(FakeTensorMode):
 
     def _corrected_outputs(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """torch's outputs, with corrected statistics of norms and strides of pointwise operators."""
+        if func._overloadpacket in _OF_ONE_DTYPE:
+            dtypes = {str(each.dtype).removeprefix("torch."): None for each in args if isinstance(each, Tensor)}
+            if len(dtypes) > 1:
+                raise RuntimeError(f"{func} takes tensors of one dtype, not of {' and '.join(dtypes)}")
         out: Any = super().__torch_dispatch__(func, types, args, kwargs)
         if type(out) is FakeTensor and _chooses_strides(func):
             return self._laid_out_anew(func, args, out)

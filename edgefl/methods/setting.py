@@ -73,8 +73,8 @@ class Kind:
         return _split_parameters(Frozen(self.model))[0]
 
     def fixed_parameters(self) -> frozenset[str]:
-        """Names of the parameters that no client trains at any stage: those of the model under an adapter, and what is
-        quantised."""
+        """Names of the parameters that no client trains at any stage: those of the model under an adapter, what is
+        quantised, and what a tower holds without gradients (``requires_grad_(False)``)."""
         return _split_parameters(Frozen(self.model))[1]
 
     @property
@@ -109,12 +109,15 @@ def _dimension(key: Frozen) -> int:
 
 def tensors_of(model: ModelDescription) -> tuple[Specs, Specs]:
     """Parameters and buffers of a described model by name, in order; cached."""
-    return _tensors(Frozen(model))
+    return _tensors(Frozen(model))[:2]
 
 
 @cache
-def _tensors(key: Frozen) -> tuple[Specs, Specs]:
-    """Parameters and buffers of a description; cached on disk, since building a large model takes time."""
+def _tensors(key: Frozen) -> tuple[Specs, Specs, frozenset[str]]:
+    """Parameters and buffers of a description, and the parameters that it holds without gradients.
+
+    They are cached on disk, since building a large model takes time.
+    """
     folder, name = (
         cache_folder() / "shapes",
         digest([key.description, *models.versions(), *models.code(key.description)]),
@@ -126,22 +129,27 @@ def _tensors(key: Frozen) -> tuple[Specs, Specs]:
         specs = (
             {n: TensorSpec.from_tensor(t) for n, t in module.named_parameters()},
             {n: TensorSpec.from_tensor(t) for n, t in module.named_buffers()},
+            frozenset(n for n, t in module.named_parameters() if not t.requires_grad),
         )
-        remember(folder, name, [[[n, list(s.shape), s.dtype] for n, s in part.items()] for part in specs])
+        rows = [[[n, list(s.shape), s.dtype, n not in specs[2]] for n, s in part.items()] for part in specs[:2]]
+        remember(folder, name, rows)
     return specs
 
 
 @cache
 def _split_parameters(key: Frozen) -> tuple[tuple[str, ...], frozenset[str]]:
     """Names of the parameters that train and that don't, of a description; asked once a round."""
-    names, adapter = _tensors(key)[0], key.description.get("adapter")
-    own = tuple(name for name in names if not is_part(name) and (adapter is None or adapters.trains(adapter, name)))
+    (names, _, frozen), adapter = _tensors(key), key.description.get("adapter")
+    own = tuple(
+        name for name in names
+        if not is_part(name) and name not in frozen and (adapter is None or adapters.trains(adapter, name))
+    )  # fmt: skip
     return own, frozenset(names) - set(own)
 
 
-def _specs(raw: Any) -> tuple[Specs, Specs]:
-    parameters, buffers = ({n: TensorSpec(tuple(shape), dtype) for n, shape, dtype in part} for part in raw)
-    return parameters, buffers
+def _specs(raw: Any) -> tuple[Specs, Specs, frozenset[str]]:
+    parameters, buffers = ({n: TensorSpec(tuple(shape), dtype) for n, shape, dtype, _ in part} for part in raw)
+    return parameters, buffers, frozenset(n for n, _, _, trains in raw[0] if not trains)
 
 
 @dataclass(frozen=True)

@@ -181,7 +181,7 @@ def _own_name(sequence: str, moved: Mapping[str, str]) -> Callable[[nn.Module, s
 
 def _pool_tokens(self: nn.Module, tokens: Tensor) -> Tensor:
     """The feature ``[batch, width]``: what forward gives, or its first token."""
-    return tokens if tokens.dim() == 2 else tokens[:, 0]
+    return tokens if not isinstance(tokens, Tensor) or tokens.dim() == 2 else tokens[:, 0]
 
 
 @cache

@@ -261,10 +261,18 @@ def without_compiler(name: str, module: nn.Module) -> nn.Module:
     return module._modules.get("_orig_mod") or module
 
 
-def without_dynamo() -> AbstractContextManager[object]:
-    """Within it functions that ``torch.compile`` made run as they are written: no compiler takes fake tensors."""
+@contextmanager
+def as_written() -> Iterator[None]:
+    """Within it modules run as they are written, without functions that ``torch.compile`` made of them, since no
+    compiler takes fake tensors, and without torch's own way around its attention, whose products have no formula."""
     loaded = "torch._dynamo" in sys.modules  # whatever is compiled has imported it, which takes 1.3 s
-    return torch.compiler.set_stance("force_eager") if loaded else nullcontext()
+    short_cut = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.compiler.set_stance("force_eager") if loaded else nullcontext():
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(short_cut)
 
 
 def stand_in(mask: str, like: Tensor, width: int) -> Tensor:

@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 from edgefl import registry, seeds
 from edgefl.errors import EdgeflError, MethodError, text_of
 from edgefl.models.model import DTYPES, TowerDescription
-from edgefl.models.tower import without_compiler, without_dynamo
+from edgefl.models.tower import as_written, without_compiler
 
 _ADVICE = re.compile(r" (You may have run into this|This could be because|NotImplementedError:) .*")
 """What torch adds to the names of an operator and of tensors without data, for those who write operators."""
@@ -35,13 +35,14 @@ def check_tower(name: str, modality: str, build: Build, description: TowerDescri
             module = without_compiler(name, module) if isinstance(module, nn.Module) else module
             _check_parts(name, module, depth)
             check_tensors(f"tower {name}", module)
+            module.to("meta")  # from numpy's arrays come tensors that no context makes elsewhere
             if depth == full:
                 _check_forward(name, modality, module, description)
 
 
 def one_line(error: BaseException) -> str:
     """What an exception of a module's code says, in a line."""
-    return _ADVICE.sub("", " ".join(text_of(error).split()))
+    return _ADVICE.sub("", " ".join(text_of(error).split())) or type(error).__name__
 
 
 def check_tensors(whose: str, module: nn.Module) -> None:
@@ -55,6 +56,8 @@ def check_tensors(whose: str, module: nn.Module) -> None:
             fault = "is made in forward; make all parameters in __init__"
         elif tensor.layout is not torch.strided:
             fault = "is sparse; hold it as a dense tensor"
+        elif any(step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)):
+            fault = "has elements that share memory; clone() it"
         elif tensor.is_complex():
             fault = f"is {dtype}; hold it as torch.view_as_real of it, and take torch.view_as_complex in forward"
         elif dtype not in DTYPES:
@@ -84,7 +87,7 @@ def _check_forward(name: str, modality: str, module: nn.Module, description: Tow
     shape, dtype = shapes[modality], torch.int64 if modality == "text" else torch.float32
     names, width = {parameter for parameter, _ in module.named_parameters()}, module.width
     try:
-        with without_dynamo():
+        with as_written():
             out = module(torch.zeros(shape, dtype=dtype))
         read = module.pool_tokens(out) if hasattr(module, "pool_tokens") else out[:, 0]  # type: ignore[operator]
     except EdgeflError:
@@ -102,5 +105,7 @@ def _check_forward(name: str, modality: str, module: nn.Module, description: Tow
             f"tower {name}: forward gives {given} of {modality} {list(shape)}, and {taken} is read of it; expected "
             f"[2, {width}], as self.width says"
         )
+    if read.dtype != torch.float32:
+        raise MethodError(f"tower {name}: forward gives {str(read.dtype).removeprefix('torch.')}; expected float32")
     if made := sorted({parameter for parameter, _ in module.named_parameters()} - names):
         raise MethodError(f"tower {name}: {made[0]} is made in forward; make all parameters in __init__")

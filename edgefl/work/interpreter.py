@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from edgefl import registry, seeds
 from edgefl.errors import MethodError
-from edgefl.models.tower import without_dynamo
+from edgefl.models.tower import as_written
 from edgefl.registry.answers import describe_answer
 from edgefl.work.attention import attention
 from edgefl.work.description import DTYPES, Description, Pass, Payload, Source, Work
@@ -91,7 +91,7 @@ def execute(
         meter.adopt(received.values(), "received")
         meter.adopt(reference.values(), "reference")
         try:
-            with attention(work.attention, device, kernels or device.type), meter.watching(module), without_dynamo():
+            with attention(work.attention, device, kernels or device.type), meter.watching(module), as_written():
                 total, steps = _run_passes(ctx, seed, meter)
             ctx.outputs.update(edit_uploads(work, module))
         finally:

@@ -1,4 +1,4 @@
-"""Two mistakes of steps by their remedy: an operator that needs values, and a field that a pass doesn't ask for."""
+"""Mistakes of steps by their remedy: an operator that needs values, an unknown tensor, a field nobody asked for."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def line_of(error: BaseException) -> str:
 
 @contextmanager
 def step_faults(pass_: Pass, fields: Collection[str] = ()) -> Iterator[None]:
-    """Raise MethodError, with the step and its line, for the two mistakes in a step that reads these ``fields``."""
+    """Raise MethodError, with the step and its line, for the three mistakes in a step that reads these ``fields``."""
     try:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -42,6 +42,13 @@ def step_faults(pass_: Pass, fields: Collection[str] = ()) -> Iterator[None]:
             f"{_where(pass_, error)}: the result of {operator} depends on values, but a cost is predicted from shapes "
             "alone: leave out .item(), float(), bool(), `if` on a tensor and indexing by a mask; torch.where and a "
             "product with the mask keep shapes"
+        ) from error
+    except AssertionError as error:
+        if "convert all Tensors to FakeTensors" not in str(error):
+            raise
+        raise MethodError(
+            f"{_where(pass_, error)}: a tensor is neither a parameter nor a buffer of the model: register it "
+            "(register_buffer), and hold modules in an nn.ModuleList or nn.ModuleDict"
         ) from error
     except KeyError as error:
         name = error.args[0] if error.args else None
