@@ -76,7 +76,7 @@ def check_steps(scenario: Scenario, setup: Setup, *, brief: bool) -> None:
     """Price the work of each kind at each stage, and the evaluations of a run that trains; they must have samples, too.
 
     A client with a single sample has steps of its own.  Of edgefl's own parts, which work at every depth, the last
-    stage is enough, and with ``brief`` one step of it.  The run finds the other prices in the cache.  Raises
+    stage is enough, and with ``brief`` a step of the whole model.  The run finds the other prices in the cache.  Raises
     ScenarioError or UncountedOperator for what has no price: the run would end so.
     """
     makers = {("method", scenario.method_name), ("schedule", scenario.schedule_name)}
@@ -91,12 +91,19 @@ def check_steps(scenario: Scenario, setup: Setup, *, brief: bool) -> None:
     with errors_at(scenario, "model"):
         for stage, kind, round, variant in checked_rounds(setup.method, schedule):
             members = setup.of_variant(kind, variant)
-            if len(members) and setup.participates(kind, round):
-                form, base = planner.form(kind, round, stage, variant)
-                if stage.index == schedule.stages[-1].index or not is_own(form):
-                    single = members[samples[members] == 1][:1].tolist()
-                    for client in {int(members[samples[members].argmax()]), *single}:
-                        planner.compute(form, planner.scalars(kind, round, stage, variant), base, client)
+            if not len(members) or not setup.participates(kind, round):
+                continue
+            whole, (form, base) = (
+                setup.method.client_work(kind, round, variant),
+                planner.form(kind, round, stage, variant),
+            )
+            single, own = members[samples[members] == 1][:1].tolist(), is_own(form)
+            for client in {int(members[samples[members].argmax()]), *single}:
+                if own and brief:
+                    source = setup.clients.client(client)
+                    planner.predictor.trace(whole.limit_batches(source.size), source)
+                elif not own or stage.index == schedule.stages[-1].index:
+                    planner.compute(form, planner.scalars(kind, round, stage, variant), base, client)
     follows = scenario.stop.metric or evaluation.best
     splits = [evaluation.split] if follows or evaluation.every < schedule.rounds else []
     for split in dict.fromkeys([*splits, evaluation.final]) if scenario.training.mode == "real" else ():

@@ -49,11 +49,6 @@ def _cudnn_rnn(input: Tensor, weight: list[Tensor], *_: Any, **__: Any) -> int:
     return 2 * input.shape[0] * input.shape[1] * sum(w.numel() for w in weight if w.dim() == 2)
 
 
-def _mkldnn_rnn(input: Tensor, weight: Tensor, hidden_weight: Tensor, *_: Any, **__: Any) -> int:
-    # a layer of one direction on a CPU
-    return 2 * input.shape[0] * input.shape[1] * (weight.numel() + hidden_weight.numel())
-
-
 def _whole_attention(query: Tensor, key: Tensor, _: Any, width: int, heads: int, *weights: Any, **__: Any) -> int:
     # projections of queries, keys and values, of outputs, and attention: torch's kernel of layers that don't train
     samples, queries = query.shape[:2]
@@ -108,8 +103,9 @@ FORMULAS: dict[Any, Callable[..., int]] = {
     aten.convolution_backward: _convolution_backward,
     aten._cudnn_rnn: _cudnn_rnn,
     aten._cudnn_rnn_backward: lambda *a, **k: 2 * _cudnn_rnn(*a, **k),
-    aten.mkldnn_rnn_layer: _mkldnn_rnn,
-    aten.mkldnn_rnn_layer_backward: lambda *a, **k: 2 * _mkldnn_rnn(*a, **k),
+    # a layer of a CPU's LSTM, whose first two weights are those of products
+    aten.mkldnn_rnn_layer: lambda x, *weights, **k: _cudnn_rnn(x, list(weights[:2])),
+    aten.mkldnn_rnn_layer_backward: lambda x, *weights, **k: 2 * _cudnn_rnn(x, list(weights[:2])),
     aten._native_multi_head_attention: _whole_attention,
     aten._transformer_encoder_layer_fwd: _encoder_layer,
     # pointwise, despite their names: a cell's matrix products are separate operators
