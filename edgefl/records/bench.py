@@ -125,7 +125,7 @@ class BenchCost(Record):
     virtual_seconds: Sequence[float | None]
     """Virtual time until the first evaluation at which it is reached, by seed; `null` where it isn't"""
     bytes: Sequence[float | None]
-    """Bytes of all clients, likewise"""
+    """Bytes that were carried for all clients, likewise"""
     energy_joules: Sequence[float | None]
     """Energy of all clients, likewise"""
 

@@ -33,7 +33,8 @@ class SeedGroupRow(Record):
 
     `FIGURE` is a metric or a cost of the whole run: `eligible_share` (clients that fit in the stage that admits
     fewest), `eligible_share_ever` (in any stage), `took_part_share`, `updates`, `peak_memory_bytes` (of the largest
-    client, fit or not), and of all clients together `bytes`, `flops`, `virtual_seconds`, `energy_joules`.
+    client, fit or not), and of all clients together what happened: `bytes` that were carried, `flops` that were
+    executed, `virtual_seconds`, `energy_joules`.
     """
 
     label: str
