@@ -245,7 +245,8 @@ def _recomputation(block: nn.Module, mode: AbstractContextManager[object]) -> It
 
 
 def without_compiler(name: str, module: nn.Module) -> nn.Module:
-    """The tower of this name without ``torch.compile``, which puts ``_orig_mod`` into the names by which stages cut.
+    """The tower of this name without what hides its operators: ``torch.compile``, which also puts ``_orig_mod`` into the
+    names by which stages cut, and oneDNN's LSTM.
 
     Raises MethodError for a part that ``torch.jit`` compiled: it takes no hooks, which tell the parts of a cost.
     """
@@ -255,10 +256,17 @@ def without_compiler(name: str, module: nn.Module) -> nn.Module:
             raise MethodError(f"tower {name}: {what} is compiled by torch.jit, which takes no hooks: leave that out")
         if part._compiled_call_impl is not None:  # by ``module.compile()``
             part._compiled_call_impl = None
+        if isinstance(part, nn.LSTM):  # oneDNN's has a workspace, whose size torch's fake kernels don't tell
+            part.register_forward_pre_hook(partial(_use_onednn, False))
+            part.register_forward_hook(partial(_use_onednn, True), always_call=True)
         for child, inside in part._modules.items():
             if inside is not None and "_orig_mod" in inside._modules:
                 part._modules[child] = inside._modules["_orig_mod"]
     return module._modules.get("_orig_mod") or module
+
+
+def _use_onednn(used: bool, *_: object) -> None:
+    torch._C._set_mkldnn_enabled(used)
 
 
 @contextmanager

@@ -103,9 +103,6 @@ FORMULAS: dict[Any, Callable[..., int]] = {
     aten.convolution_backward: _convolution_backward,
     aten._cudnn_rnn: _cudnn_rnn,
     aten._cudnn_rnn_backward: lambda *a, **k: 2 * _cudnn_rnn(*a, **k),
-    # a layer of a CPU's LSTM, whose first two weights are those of products
-    aten.mkldnn_rnn_layer: lambda x, *weights, **k: _cudnn_rnn(x, list(weights[:2])),
-    aten.mkldnn_rnn_layer_backward: lambda x, *weights, **k: 2 * _cudnn_rnn(x, list(weights[:2])),
     aten._native_multi_head_attention: _whole_attention,
     aten._transformer_encoder_layer_fwd: _encoder_layer,
     # pointwise, despite their names: a cell's matrix products are separate operators
