@@ -35,9 +35,6 @@ Room for a float32 copy of each argument in a half precision.  A choice: some co
 For a GPU that isn't at hand, kernels that work element by element or on lists of tensors are assumed to take none.
 """
 
-UNSAFE = frozenset({"aten.mkldnn_rnn_layer_backward.default"})
-"""Operators that end the process on zeros, since they read addresses from what their forward has kept."""
-
 REFUSALS = (RuntimeError, IndexError, ValueError, TypeError, LookupError, MemoryError)
 """Errors by which an operator refuses zeros, or is unknown to this torch."""
 
@@ -65,7 +62,7 @@ def probe(held: Sequence[LiveCall], device: str) -> list[Inside]:
     """The most bytes that each of these calls holds at a time, outputs included; ``device`` is cpu or cuda.
 
     Calls run on zeros and on one thread.  A call that can't be run is assumed: one with arguments of more than
-    ``PROBED_BYTES``, one whose operator refuses zeros or is ``UNSAFE``, and all for a device that isn't at hand.
+    ``PROBED_BYTES``, one whose operator refuses zeros, and all for a device that isn't at hand.
     """
     if device == "cuda" and not torch.cuda.is_available():
         return [_without_gpu(each) for each in held]
@@ -86,8 +83,6 @@ def _choose_probe(call: Call, device: str, most: int) -> tuple[Call | None, floa
     It is the call itself, or of a call on lists of more than ``most`` bytes the largest entry or a part of it; None if
     none is.
     """
-    if call.operator in UNSAFE:
-        return None, 1.0
     if call.argument_bytes <= most:
         return (call.with_fewer_terms(TERMS) if device == "cpu" and _is_slow_product(call) else call), 1.0
     if not call.takes_lists:
