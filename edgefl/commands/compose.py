@@ -32,6 +32,7 @@ from edgefl.planning.planner import Planner
 from edgefl.planning.rules import check_works
 from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario, load
+from edgefl.scenario.axes import without_compare
 from edgefl.scenario.document import Document
 from edgefl.scenario.overrides import blame
 from edgefl.scenario.problems import collecting, raise_all
@@ -105,21 +106,22 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
     ScenarioError, with file and line, for a scenario that needs more memory than this machine has, data that can't be
     opened and sections that contradict each other, or DeviceError.  Warns of a run that takes long.
     """
-    try:
+    errors = list[ScenarioError]()
+    with collecting(errors):
         setup = _compose(scenario, on_message, trains=trains)
-    except ScenarioError as error:
-        raise_all(blame([error], scenario._document, _check_document, ("data", "seed")))  # other data take long to open
-        raise
+    # other data take long to open
+    raise_all(blame(errors, scenario._document, lambda document: _compose(_alone(document)), ("data", "seed")))
     if trains:
         tell_time(scenario, setup)
     return setup
 
 
-def _check_document(document: Document) -> None:
-    _compose(read_document(document, comparing=False), trains=False)
+def _alone(document: Document) -> Scenario:
+    """The scenario of a document without what it compares."""
+    return read_document(without_compare(document))
 
 
-def _compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: None, *, trains: bool) -> Setup:
+def _compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: None, *, trains: bool = False) -> Setup:
     check_host(scenario, trains=trains)
     check_sections([scenario])
     with errors_at(scenario, "data"):
@@ -157,13 +159,15 @@ def check_sections(scenarios: Sequence[Scenario]) -> None:
     """
     errors = list[ScenarioError]()
     for scenario in scenarios:
-        with collecting(errors), errors_at(scenario, "method"):
+        found = list[ScenarioError]()
+        with collecting(found), errors_at(scenario, "method"):
             registry.get("method", scenario.method_name).check_training(scenario.method_options, scenario.training)
-        with collecting(errors), errors_at(scenario, "schedule"):
+        with collecting(found), errors_at(scenario, "schedule"):
             schedule: Schedule = registry.get("schedule", scenario.schedule_name)(
                 scenario.schedule_options, scenario.model.blocks
             )
             schedule.check(scenario.adapter_options, scenario.aggregation)
+        errors += blame(found, scenario._document, lambda document: check_sections([_alone(document)]))
     raise_all(errors)
 
 

@@ -74,7 +74,8 @@ def with_overrides(document: Document, overrides: Sequence[Override], *, quiet: 
     for override in overrides:
         name = override.value.get("name", "") if isinstance(override.value, dict) else override.value
         changed, lost = _without_refused(document, changed, override)
-        if not override.origin.startswith(SET):  # whoever lists words on an axis means parts, not their fields
+        if not override.origin.startswith(SET) or override.origin.startswith(f"{SET}compare"):
+            # whoever lists words to compare means parts, not their fields
             lost = [field for field in lost if not field.startswith(f"{spell(override.path)}.")]
         if lost and not quiet:
             warnings.warn(f"{override.origin} leaves out {', '.join(lost)}, which {name} doesn't take", stacklevel=1)
@@ -90,7 +91,7 @@ def _with_override(document: Document, override: Override) -> Document:
     if target == path:
         new = {path[:i]: place for i in range(1, len(path)) if _at(document.data, path[:i]) is _ABSENT}
         return set_value(document, replace(override, places={**new, **override.places}))
-    if section and (section.whole or not isinstance(_at(document.data, path), dict)):
+    if section and (section.whole and len(path) == 1 or not isinstance(_at(document.data, path), dict)):
         document = set_value(document, Override(path, {}, {}))
     words = {target[:i]: place for i in range(len(path), len(target) + 1)}
     return set_value(document, Override(target, override.value, words))
@@ -235,7 +236,7 @@ def blame(
             continue
         try:
             others = [other for other in document.overrides if other is not override]
-            check(with_overrides(document.before, others, quiet=True))
+            check(replace(with_overrides(document.before, others, quiet=True), overrides=()))  # which blames nothing
         except ScenarioError as error:
             left = {fault(each) for each in each_of([error])}
         except EdgeflError:

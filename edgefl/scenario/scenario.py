@@ -115,14 +115,11 @@ def scenario_in(document: Document, overrides: Sequence[str] = ()) -> Scenario:
     return read_document(with_texts(long_forms(document), overrides))
 
 
-def read_document(document: Document, *, comparing: bool = True) -> Scenario:
-    """The scenario of a document; without what it compares, unless ``comparing``.
-
-    Raises ScenarioError with all errors in it.
-    """
+def read_document(document: Document) -> Scenario:
+    """The scenario of a document.  Raises ScenarioError with all errors in it."""
     fields, invalid, contradictions = read_parts(document)
     errors = blame(invalid + contradictions, document, _check_parts)
-    compare = document.data.get("compare") if comparing else None
+    compare = document.data.get("compare")
     if compare is not None:
         errors += check_compare(document, compare)
     raise_all(errors)

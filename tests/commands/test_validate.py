@@ -254,7 +254,7 @@ def test_sections_that_contradict_each_other_are_told_before_data_are_built(
     override: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EDGEFL_CACHE", str(tmp_path))
-    with pytest.raises(ScenarioError, match=said) as caught:
+    with pytest.raises(ScenarioError, match=said) as caught, pytest.warns(UserWarning, match="leaves out"):
         edgefl.validate("quickstart", [override])
     assert str(caught.value).startswith(f"--set {override}: ") and not [*tmp_path.iterdir()]
 
@@ -265,6 +265,28 @@ def test_refusals_of_all_combinations_come_before_data(tmp_path: Path, monkeypat
         with pytest.raises(ScenarioError, match="scaffold counts steps of plain SGD"):
             command("quickstart", overrides=["compare={method: [fedavg, scaffold]}"])
         assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("sections", "override", "said"),
+    [
+        ({}, "model.image.patch=7", "model.image: patch 7 doesn't divide the image size 32"),
+        (
+            {"method": "scaffold", "training": {"optimizer": "sgd", "batch": 8}},
+            "training.optimizer=adam",
+            "method: scaffold",
+        ),
+        ({"method": "scaffold", "training": {"optimizer": "sgd"}}, "training.optimizer=adam", "method: scaffold"),
+        ({"method": "scaffold", "training": {"optimizer": "sgd"}}, "fleet.relays=2", "fleet.relays: "),
+    ],
+)
+def test_what_is_found_once_data_are_open_is_told_at_the_override_that_causes_it(
+    tiny: Tiny, sections: dict[str, Any], override: str, said: str
+) -> None:
+    scenario = tiny(data=DECLARED, **sections)
+    with pytest.raises(ScenarioError) as caught:
+        edgefl.validate(scenario, [override, "training.epochs=2"])
+    assert str(caught.value).startswith(f"--set {override}: {said}")
 
 
 def test_relays_are_listed_and_what_combinations_share_is_printed_once(tiny: Tiny) -> None:

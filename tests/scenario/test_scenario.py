@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from edgefl.errors import ScenarioError
 from edgefl.scenario import ScenarioErrors, load
-from edgefl.scenario.suite import read_suite
 
 TEXT = """\
 edgefl: 1
@@ -285,7 +284,8 @@ def test_overrides_apply_in_order(file: Path) -> None:
 
 
 def test_a_word_replaces_the_name_and_keeps_what_applies(file: Path) -> None:
-    scenario = load(file, ["schedule=end-to-end", "method=fedavg", "compare=null"])
+    with pytest.warns(UserWarning, match="leaves out"):
+        scenario = load(file, ["schedule=end-to-end", "method=fedavg", "compare=null"])
     assert scenario.schedule_options.model_dump() == {"name": "end-to-end", "rounds": 16}
     assert scenario.method_name == "fedavg"
 
@@ -475,12 +475,9 @@ def test_each_unknown_device_of_a_list_has_a_line() -> None:
     assert len(lines) == 3 and all("fleet.devices: unknown device " in line for line in lines)
 
 
-def test_a_suite_is_no_scenario_and_a_scenario_no_suite(tmp_path: Path) -> None:
+def test_a_suite_is_no_scenario() -> None:
     with pytest.raises(ScenarioError, match="variants: belongs to a suite, which edgefl bench takes"):
         load({"scenario": "quickstart", "variants": {"a": {}}, "seeds": 3})
-    (tmp_path / "s.yaml").write_text(load("quickstart").to_yaml())
-    with pytest.raises(ScenarioError, match="data: belongs to a scenario; a suite names one under `scenario`"):
-        read_suite(tmp_path / "s.yaml")
 
 
 def test_relative_paths_are_looked_for_beside_the_scenario_then_here(
