@@ -49,7 +49,7 @@ def read_override(override: str) -> Override:
 def check_keys(document: Document) -> list[ScenarioError]:
     """Errors in the top-level keys and in the version of the format.  Raises ScenarioError for a suite."""
     data = document.data
-    errors = []
+    errors: list[ScenarioError] = []
     if "variants" in data:
         raise document.error(("variants",), "belongs to a suite, which edgefl bench takes", at_key=True)
     allowed = [VERSION, *TOP[:2], *NAMES, TOP[2]]

@@ -143,7 +143,7 @@ class SuiteOptions(BaseModel):
         except UnitError as error:
             raise ValueError(str(error)) from None
         if twice := [each for each in found if found.count(each) > 1]:
-            shown = UNLIMITED if twice[0] == UNLIMITED else budget_named(budget).show(twice[0])
+            shown = twice[0] if isinstance(twice[0], str) else budget_named(budget).show(twice[0])
             raise ValueError(f"{shown} is listed twice")
         return sorted(found, key=lambda amount: inf if amount == UNLIMITED else amount)
 
@@ -279,7 +279,7 @@ def _with_comparison(document: Document, base: Scenario) -> tuple[Document, Scen
     things of the fleet or the data: all these are conditions.  Fields that the suite has itself come first.
     """
     axes = [ScenarioAxis.from_compare(base._document, key) for key in base.compare]
-    budgets = {("fleet", "budgets", FIELDS[name]): name for name in ("memory", "flops")}
+    budgets: dict[KeyPath, str] = {("fleet", "budgets", FIELDS[name]): name for name in ("memory", "flops")}
     around = [axis for axis in axes if axis.path[0] in ("fleet", "data")]
     written, data, places = without_compare(base._document), dict[str, Any](), dict[KeyPath, KeyPosition]()
     if len(around) == 1 and (budget := budgets.get(around[0].path)) and _are_amounts(budget, around[0].values):
