@@ -245,8 +245,8 @@ def _recomputation(block: nn.Module, mode: AbstractContextManager[object]) -> It
 
 
 def without_compiler(name: str, module: nn.Module) -> nn.Module:
-    """The tower of this name without what hides its operators: ``torch.compile``, which also puts ``_orig_mod`` into the
-    names by which stages cut, and oneDNN's LSTM.
+    """The tower of this name without what hides its operators: oneDNN's LSTM, and ``torch.compile``, which also puts
+    ``_orig_mod`` into the names by which stages cut.
 
     Raises MethodError for a part that ``torch.jit`` compiled: it takes no hooks, which tell the parts of a cost.
     """
