@@ -26,7 +26,7 @@ from edgefl.memo import cache_folder
 from edgefl.methods import ClientFacts, Kind, Method, Setting
 from edgefl.methods.setting import tensors_of
 from edgefl.models import adapters, dtypes, quantised
-from edgefl.models.model import ModelDescription
+from edgefl.models.model import DTYPES, ModelDescription
 from edgefl.planning.payload_options import with_codecs
 from edgefl.planning.planner import Planner
 from edgefl.planning.rules import check_works
@@ -42,7 +42,7 @@ from edgefl.schedules import Schedule
 from edgefl.training import Attack
 from edgefl.training.pretraining import Pretraining, descriptions_of
 from edgefl.work import Work
-from edgefl.work.description import DTYPE_NAMES, DTYPES, digest
+from edgefl.work.description import DTYPE_NAMES, digest
 from edgefl.work.optimizer.gradient_trainer import wrong_step
 from edgefl.work.optimizer.zeroth_order import without_gradients
 from edgefl.work.steps import says

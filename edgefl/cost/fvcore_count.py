@@ -20,10 +20,9 @@ from torch import Tensor, nn
 
 from edgefl import models
 from edgefl.cost.predict import replace_tensors
-from edgefl.models.model import ModelDescription, TowerDescription
+from edgefl.models.model import DTYPES, ModelDescription, TowerDescription
 from edgefl.models.tower import as_written
 from edgefl.work import Meter, TensorSpec
-from edgefl.work.description import DTYPES
 from edgefl.work.meter.meter import REST, parts
 
 AGREEMENT = 0.005

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import torch
 
+from edgefl.models.model import DTYPES
 from edgefl.work import Address, Item, Payload, TensorSpec
-from edgefl.work.description import DTYPE_NAMES, DTYPES
+from edgefl.work.description import DTYPE_NAMES
 from edgefl.work.slices import Cut, covers
 from edgefl.work.sums import is_averaged
 

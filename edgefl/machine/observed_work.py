@@ -18,7 +18,7 @@ from edgefl import models, seeds
 from edgefl.cost.client_cost import compute_cost
 from edgefl.cost.predict import shorten_passes
 from edgefl.devices import Device
-from edgefl.models.model import ModelDescription
+from edgefl.models.model import DTYPES, ModelDescription
 from edgefl.work import (
     CUDA_ROUNDING,
     NO_METER,
@@ -35,7 +35,6 @@ from edgefl.work import (
     execute,
     metered_steps,
 )
-from edgefl.work.description import DTYPES
 from edgefl.work.torch_device import threads, warm
 
 

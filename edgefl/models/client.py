@@ -44,7 +44,7 @@ class ClientModel(Model):
             except MethodError as error:  # whoever asks for the model's tensors first would be blamed
                 raise MethodError(f"model.{name}: {error}") from error
             module = without_compiler(tower["tower"], built)
-            self.widths[name] = add_read_out(module, module.width, tower)
+            self.widths[name] = add_read_out(module, built.width, tower)
             self.add_module(name, module)
         if joint:
             self.joint = nn.Module()

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from edgefl.models.model import DTYPES
 from edgefl.work import Description, TensorSpec
-from edgefl.work.description import DTYPES
 from edgefl.work.packed import Packed, is_finite
 from edgefl.work.update import Update
 

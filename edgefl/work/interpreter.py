@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from edgefl import registry, seeds
 from edgefl.errors import MethodError
+from edgefl.models.model import DTYPES
 from edgefl.models.tower import as_written
 from edgefl.registry.answers import describe_answer
 from edgefl.work.attention import attention
-from edgefl.work.description import DTYPES, Description, Pass, Payload, Source, Work
+from edgefl.work.description import Description, Pass, Payload, Source, Work
 from edgefl.work.edits import applying_edits, edit_uploads
 from edgefl.work.meter.meter import NO_METER, Meter, NoMeter
 from edgefl.work.meter.trace import FINISH, METERED, START

@@ -12,7 +12,8 @@ from math import isfinite, prod
 import torch
 from torch import Tensor
 
-from edgefl.work.description import DTYPES, Payload
+from edgefl.models.model import DTYPES
+from edgefl.work.description import Payload
 
 ALIGNMENT = 64
 """Tensors begin at multiples of so many bytes, as those that torch allocates do, so that kernels treat both alike.

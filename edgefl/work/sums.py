@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from edgefl.work.description import DTYPES, Address, Payload
+from edgefl.models.model import DTYPES
+from edgefl.work.description import Address, Payload
 from edgefl.work.packed import Packed, PayloadLayout, add_change
 from edgefl.work.slices import Cut, covers, take, within
 

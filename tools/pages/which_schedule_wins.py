@@ -64,6 +64,6 @@ def answer_tables() -> dict[str, str]:
     return {name: "```text\n" + "\n\n".join(texts) + "\n```" for name, texts in blocks.items()}
 
 
-STARTS = (("Best where", "winners"), ("image-text R@10 on test: mean", "scores"), ("Ranks", "ranks"), ("Costs", "costs"),
-          ("Variants", "variants"))  # fmt: skip
+STARTS = (("Best where", "winners"), ("image-text R@10 on test: mean", "scores"), ("Ranks", "ranks"),
+          ("Costs", "costs"), ("Variants", "variants"))  # fmt: skip
 """The beginnings of titles, and the blocks of the page that they stand in."""

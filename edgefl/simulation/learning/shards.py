@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from edgefl.methods import Method, ServerState
 from edgefl.methods.aggregation.mean import Fold
+from edgefl.models.model import DTYPES
 from edgefl.planning.planner import Start
 from edgefl.planning.setup import Setup
 from edgefl.schedules import Stage
 from edgefl.simulation.attackers import is_attacker
 from edgefl.simulation.learning.interface import part_of_stage
 from edgefl.work import Form
-from edgefl.work.description import DTYPES
 from edgefl.work.sums import Means, SharedSum, is_averaged
 
 if TYPE_CHECKING:

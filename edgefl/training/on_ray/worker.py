@@ -14,12 +14,13 @@ from torch import Tensor
 
 from edgefl.data import Cargo
 from edgefl.errors import text_of
+from edgefl.models.model import DTYPES
 from edgefl.training.assignment import Assignment
 from edgefl.training.node import Node
 from edgefl.training.on_ray.cluster import Greeting, greeting
 from edgefl.training.worker import MOST_FORMS, open_node
 from edgefl.work import Form
-from edgefl.work.description import DTYPE_NAMES, DTYPES
+from edgefl.work.description import DTYPE_NAMES
 from edgefl.work.torch_device import keep_freed_memory
 
 Sent = list[tuple[str, str, list[int], Any]]
