@@ -208,7 +208,7 @@ def test_what_is_on_another_split_is_a_mark_apart_from_the_line(evaluated: Run) 
     assert [trace["mode"] for trace in shown] == ["lines+markers", "markers"]
 
 
-def test_each_split_has_its_mark_in_the_legend_and_its_chance_line(evaluated: Run) -> None:
+def test_each_split_has_its_mark_in_the_legend_and_its_chance_line(evaluated: Run, tmp_path: Path) -> None:
     run = next(iter(evaluated.runs.values()))
     samples = json.loads((run.path / "evaluation.json").read_text())["samples"]
     pairs = {split: samples[split]["image-text"] for split in ("validation", "test")}
@@ -219,6 +219,10 @@ def test_each_split_has_its_mark_in_the_legend_and_its_chance_line(evaluated: Ru
     }
     shown = {trace["name"]: trace["marker"]["symbol"] for trace in traces(panel)["data"] if trace["x"] == [None]}
     assert shown == {"validation": "circle", "test": "square"}
+    draw(replace(charts(run)["metric-r-at-10"], panels=[panel]), tmp_path / "drawn.svg")
+    words = re.findall(r"<!-- (.*?) -->", (tmp_path / "drawn.svg").read_text())  # each text is drawn below its comment
+    assert (words.count("validation"), words.count("test")) == (1, 1)  # in the legend
+    assert (words.count("chance (validation)"), words.count("chance (test)")) == (1, 1)
     assert [name for _, name in charts(run)["metric-accuracy"].panels[0].across] == ["chance"]  # as many classes
     beside = {chart.name: chart for chart in charts_beside(evaluated)}
     assert "image-text: R@10, test" in [each.title for each in beside["runs-metrics"].panels]
