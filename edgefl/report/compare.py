@@ -57,8 +57,6 @@ STEPS: dict[str, list[tuple[float, str]]] = {
 """Units by the end of a figure's name, each with the value from which it is used."""
 SIZES = {"min": 60.0, "h": 3600.0, "d": 86400.0}
 """Units that are used from a larger value than their own size."""
-BEST = "ahead of each other row of the same budgets beyond chance (paired over shared seeds, 5 %)"
-"""What a star and bold stand for."""
 LABEL_WIDTH = 36
 """Columns for labels, a third of a screen; longer ones are wrapped between words."""
 
@@ -215,7 +213,7 @@ def _print_blocks(
 def _notes(result: ComparedRuns, columns: Sequence[ComparisonColumn]) -> list[str]:
     rows, notes = result.rows, []
     if any(cell.best for column in columns for cell in column.cells):
-        notes.append(f"*: {BEST}")
+        notes.append(f"*: the best, {best_words(rows)}")
     elif len(rows) > 1 and len(set.intersection(*(set(row.seeds) for row in rows))) < 2:
         notes.append("rows that share fewer than two seeds can't be paired, so no best is marked")
     notes.append(f"metrics: {result.split} split, last evaluation; costs: all clients together, whole run")
@@ -223,6 +221,14 @@ def _notes(result: ComparedRuns, columns: Sequence[ComparisonColumn]) -> list[st
         notes.append(f"the rows differ in these fields too: {', '.join(result.also_differ)}")
     notes += result.stopped
     return notes
+
+
+def best_words(rows: Sequence[SeedGroupRow]) -> str:
+    """What a star and bold stand for."""
+    among = (
+        " of its budgets" if any(path.startswith(("fleet.budgets.", "round.deadline")) for path in rows[0].sets) else ""
+    )
+    return f"ahead of each other row{among} beyond chance (paired over shared seeds, 5 %)"
 
 
 def _print_equal(

@@ -363,8 +363,15 @@ def _participation_of_many(verdicts: Sequence[VerdictFacts], clients: Sequence[F
 
 
 def hardest(facts: RunSummary) -> PlayedStage | None:
-    """The stage that admits the smallest share of the clients; None before the first round."""
-    return min(facts.stages, key=lambda stage: share(*fitting(stage)), default=None)
+    """The stage that admits the smallest share of the clients, of equal ones that with the largest peak.
+
+    None before the first round.
+    """
+
+    def ease(stage: PlayedStage) -> tuple[float, int]:
+        return share(*fitting(stage)), -max((kind.peak_memory_bytes for kind in stage.kinds.values()), default=0)
+
+    return min(facts.stages, key=ease, default=None)
 
 
 def rivals_of(runs: Iterable[tuple[Settings, RunSummary]]) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgefl.errors import visible
 from edgefl.records.compare import ComparedRuns
-from edgefl.report.compare import BEST, columns_of, heading_of, labels_of
+from edgefl.report.compare import best_words, columns_of, heading_of, labels_of
 
 ESCAPED = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -24,7 +24,7 @@ def comparison_latex(result: ComparedRuns, *, full: bool = False) -> str:
     heads = [column.title.split("\n") for column in columns]
     deep = max((len(head) for head in heads), default=1)
     lines = [f"% {visible(heading_of(result.rows, confidence=confidence))}",
-             f"% bold: {BEST}; needs booktabs",
+             f"% bold: {best_words(result.rows)}; needs booktabs",
              rf"\begin{{tabular}}{{l{'r' * len(columns)}}}", r"  \toprule"]  # fmt: skip
     for level in range(deep):
         cells = [_text(head[at]) if (at := level - deep + len(head)) >= 0 else "" for head in heads]

@@ -12,7 +12,7 @@ from edgefl.scenario.axes import ScenarioAxis
 from edgefl.scenario.document import spell
 from edgefl.scenario.problems import alternatives, is_model, show
 from edgefl.scenario.sections import SECTIONS
-from edgefl.units import SHARE, Quantity
+from edgefl.units import SHARE, Quantity, setting_text
 
 
 def labels_of(axes: Sequence[ScenarioAxis]) -> list[list[str]]:
@@ -54,6 +54,12 @@ def quantity_of(path: str) -> Quantity | None:
         except EdgeflError:  # of a plug-in that is gone
             return None
     return _quantity_in(hint)
+
+
+def in_a_cell(path: str, value: object) -> object:
+    """A field's value for a table's cell: ranges and mixtures of amounts as they are written, others as they are."""
+    quantity = quantity_of(path) if isinstance(value, list | dict) else None
+    return value if quantity is None else setting_text(value, quantity)
 
 
 def _quantity_in(hint: Any) -> Quantity | None:

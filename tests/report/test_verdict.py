@@ -13,6 +13,7 @@ import pytest
 import edgefl
 from edgefl import units
 from edgefl.report.charts import Records, groups_of, records_of
+from edgefl.report.facts import hardest
 from edgefl.report.page.matrix import Matrix, matrix_of
 from edgefl.report.page.verdict import verdict_of
 from edgefl.runs import Run
@@ -41,6 +42,27 @@ def cells(matrix: Matrix, kind: str, label: str) -> Mapping[str, str]:
     part = next(part for part in matrix.parts if part.kind == kind)
     row = part.rows[list(matrix.labels).index(label)]
     return dict(zip(matrix.titles, (text for text, _ in row), strict=True))
+
+
+def test_of_stages_that_admit_as_many_the_one_with_the_largest_peak_is_the_hardest(groups: Groups) -> None:
+    facts = groups["layerwise"][0].facts
+    first, second = (
+        replace(stage, kinds={"text": replace(stage.kinds["text"], clients=2, eligible=1, peak_memory_bytes=peak)})
+        for stage, peak in zip(facts.stages, (6, 11), strict=True)
+    )
+    assert hardest(replace(facts, stages=[first, second])) is hardest(replace(facts, stages=[second, first])) is second
+    fewer = replace(first, kinds={"text": replace(first.kinds["text"], eligible=0)})
+    assert hardest(replace(facts, stages=[fewer, second])) is fewer
+
+
+def test_where_nobody_trained_nothing_is_least(groups: Groups) -> None:
+    runs = groups["end-to-end"]
+    nobody = [replace(run, facts=replace(run.facts, totals=replace(run.facts.totals, finished=0))) for run in runs]
+    both = {**groups, "end-to-end": nobody}
+    matrix = matrix_of(both)
+    assert not any(is_best for part in matrix.parts for row in part.rows for _, is_best in row)
+    assert any("takes the least" in sentence for sentence in verdict_of(groups, matrix_of(groups)))
+    assert not any("takes the least" in sentence for sentence in verdict_of(both, matrix))
 
 
 def test_the_matrix_has_what_the_records_have(compared: Run, groups: Groups) -> None:

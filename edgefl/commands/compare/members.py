@@ -9,7 +9,7 @@ from pathlib import Path
 
 from edgefl.errors import RunError
 from edgefl.runs import Run, comparison, is_comparison, read_run
-from edgefl.scenario.labels import LEAVES, quantity_of
+from edgefl.scenario.labels import LEAVES, in_a_cell, quantity_of
 from edgefl.units import setting_text
 
 Flat = dict[str, object]
@@ -84,7 +84,7 @@ def members_of(paths: Sequence[str | os.PathLike[str]]) -> Members:
     labels, also = labels_of([group[0].fields for group in grouped])
     differing = _differing([group[0].fields for group in grouped])
     groups = [
-        SeedGroup(label, {path: group[0].fields.get(path) for path in differing}, tuple(group))
+        SeedGroup(label, {path: in_a_cell(path, group[0].fields.get(path)) for path in differing}, tuple(group))
         for label, group in zip(labels, grouped, strict=True)
     ]
     return Members(groups, also, left_out)

@@ -307,13 +307,16 @@ class FitSearch:
 
 
 def worst(rows: Sequence[tuple[Any, Any, Verdict]]) -> Verdict:
-    """All verdicts in one: smallest margins and largest costs, with the binding budget of the tightest verdict."""
+    """All verdicts in one: smallest margins and largest costs, with the binding budget of the tightest verdict.
 
-    def relative(verdict: Verdict) -> float:
+    Of equally tight ones it is that with the largest peak.
+    """
+
+    def relative(verdict: Verdict) -> tuple[float, float]:
         if verdict.binding is None:
-            return inf
+            return inf, 0.0
         allowed = verdict.budgets[verdict.binding]
-        return verdict.margins[verdict.binding] / allowed if allowed else -inf
+        return verdict.margins[verdict.binding] / allowed if allowed else -inf, -verdict.costs["memory"]
 
     verdicts = [verdict for _, _, verdict in rows]
     tightest = min(verdicts, key=relative)

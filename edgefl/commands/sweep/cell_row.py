@@ -53,7 +53,7 @@ def row_of(workload: Workload, library: Library) -> CellCosts:
     everyone = np.ones(len(holdings.samples), bool)
     ever = np.logical_or.reduce([turn.eligible for turn in judged])
     clients, rounds = len(everyone), sum(stage.rounds for stage in stages)
-    hardest = min(stages, key=lambda stage: stage.eligible)
+    hardest = min(stages, key=lambda stage: (stage.eligible, -stage.peak_memory_bytes))
     excluded = holdings.measure_coverage(everyone, ever)
     counts: Integers = np.sum(
         [turn.stage.rounds * counts_of(turn.work[turn.eligible], workload) for turn in judged], axis=0

@@ -37,6 +37,7 @@ from edgefl.runs.durable import replace_file
 from edgefl.scenario.axes import MOST_COMBINATIONS
 from edgefl.scenario.document import KeyPath
 from edgefl.scenario.grid import Grid, grid_of
+from edgefl.scenario.labels import in_a_cell
 from edgefl.scenario.problems import reason
 
 
@@ -235,7 +236,7 @@ def _check_trainable(grid: Grid, refused: dict[str, str], on_progress: OnProgres
 def _columns(grid: Grid) -> dict[str, dict[str, object]]:
     """The columns of each cell that tell what it sets: one for each axis, for one of mappings those that differ."""
     sets = {
-        label: {path: value_at(data, key) for path, key in zip(grid.paths, grid.keys, strict=True)}
+        label: {path: in_a_cell(path, value_at(data, key)) for path, key in zip(grid.paths, grid.keys, strict=True)}
         for label, data in ((label, variant.to_data()) for label, variant in grid.cells)
     }
     return columns_of(sets, own=("method", "schedule"), kept=grid.paths)

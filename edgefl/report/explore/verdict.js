@@ -152,7 +152,8 @@ const edgeflVerdicts = (() => {
       }
       const judged = { state, cell, names, allowed, ofDevice, ofJob, turns, ever };
       judged.stages = stages.map((stage) => this._stage(judged, stage));
-      judged.hardest = judged.stages.reduce((least, stage) => (stage.eligible < least.eligible ? stage : least));
+      const harder = (a, b) => a.eligible - b.eligible || b.peak_memory_bytes - a.peak_memory_bytes;
+      judged.hardest = judged.stages.reduce((least, stage) => (harder(stage, least) < 0 ? stage : least));
       return judged;
     }
 

@@ -11,7 +11,7 @@ from edgefl.records.rounds import lower_is_better
 from edgefl.records.summary import CostRow, Participation, RunSummary
 from edgefl.report.charts import Records
 from edgefl.report.charts.curves import main_metrics
-from edgefl.report.compare import BEST, scale_of
+from edgefl.report.compare import scale_of
 from edgefl.report.console import DIVERGED, NOTHING, title_of
 from edgefl.report.facts import compared_split, fitting, hardest, peak_of, rivals_of
 from edgefl.report.spread import SeedSpread, spread_words, with_confidence
@@ -210,5 +210,6 @@ def _notes(groups: Groups, parts: Sequence[MatrixSection], *, confidence: bool) 
     if max(map(len, groups.values())) > 1:
         notes.append(f"Means ± {spread_words(confidence=confidence)} over the seeds.")
     if any(figure.best for part in parts for of in part.figures for figure in of):
-        notes.append(f"A star: {BEST}.")
+        among = " of its budgets" if len({*rivals_among(groups)} - {None}) > 1 else ""
+        notes.append(f"A star: the best, ahead of each other run{among} beyond chance (paired over shared seeds, 5 %).")
     return notes

@@ -16,11 +16,12 @@ from edgefl.commands.compose import compose, planner_of, predictor_of
 from edgefl.commands.fit.bounds import FitQuestion, Pricer
 from edgefl.commands.fit.changes import FitAxis, FitChange, Levels, axes_of, candidates, sets_of, steps_of, within
 from edgefl.commands.fit.fit import allowances_of
+from edgefl.commands.fit.search import worst
 from edgefl.cost.price import price_rounds
 from edgefl.devices import load_device, load_link
 from edgefl.devices.budgets import BUDGETS, amounts
 from edgefl.errors import EdgeflError, ScenarioError, UnitError, UnknownName
-from edgefl.planning.eligibility import gate
+from edgefl.planning.eligibility import Verdict, gate
 from edgefl.records.fit import BudgetLimit
 from edgefl.scenario import load
 from edgefl.schedules import Stage
@@ -509,6 +510,15 @@ def test_layers_in_4_bits_are_proposed_where_there_are_some(causal: dict[str, An
     assert axes({**adapted, "model": held}, "text")["adapter"] == []
     recurrent = {"text": {"tower": "gru", "tokens": 12}}
     assert axes({**adapted, "model": recurrent, "data": TEXTS}, "text")["adapter"] == []
+
+
+def test_of_equally_tight_rounds_the_one_with_the_largest_peak_is_told() -> None:
+    def verdict(memory: float, binding: str) -> Verdict:
+        return Verdict(False, binding, {"memory": -memory, "seconds": -memory}, {"memory": memory, "seconds": memory},
+                       {"memory": 0.0, "seconds": 0.0}, "owner")  # fmt: skip
+
+    rows = [(None, None, verdict(6.0, "seconds")), (None, None, verdict(11.0, "memory"))]
+    assert worst(rows).binding == worst(rows[::-1]).binding == "memory"
 
 
 def test_gravest_last() -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import edgefl
+from edgefl import units
 from edgefl.commands.compose import compose, predictor_of
 from edgefl.data import Federation
 from edgefl.devices import device_names, library_folder, load_device
@@ -58,10 +59,20 @@ def test_the_byte_that_decides(declared: dict[str, Any]) -> None:
     assert some["eligible_share_ever_by_kind"]["text"] == 1.0
     in_hardest = some["stages"][some["hardest_stage"] - 1]
     assert in_hardest["eligible_samples_share"] == pytest.approx(2 * 20 / (4 * 40 + 2 * 20))
-    assert some["fleet.budgets.memory"] == f"[{enough - 1}, {enough - 1}]"
+    assert some["fleet.budgets.memory"] == units.BYTES.write(enough - 1)
     hardest = some["stages"][some["hardest_stage"] - 1]["kinds"]
     assert hardest["image"]["eligible"] == 0 and hardest["image"]["energy_joules"] is None
     assert hardest["text"]["eligible_share"] == 1.0
+
+
+def test_of_equally_hard_stages_the_one_with_the_largest_peak_is_the_hardest(tiny: Tiny) -> None:
+    scenario = tiny(
+        data=DECLARED, training={"batch": 8, "mode": "none"}, schedule={"name": "progressive", "stages": 2, "rounds": 2}
+    )
+    for row in rows_of(scenario, ["fleet.budgets.memory=1KiB,1GiB"]):
+        peaks = {stage["stage"]: stage["peak_memory_bytes"] for stage in row["stages"]}
+        assert len({stage["eligible"] for stage in row["stages"]}) == 1 and peaks[1] < peaks[2]
+        assert row["hardest_stage"] == 2
 
 
 def test_every_budget_and_the_deadline_can_bind(declared: dict[str, Any]) -> None:
