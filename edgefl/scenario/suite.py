@@ -320,7 +320,7 @@ def _read_suite_file(path: str) -> Document:
     except (ScenarioError, OSError, ValueError) as error:
         message = error.message if isinstance(error, ScenarioError) else "this can't be the name of a file"
         if message == "there is no such file":
-            names = [*suite_names(), *scenario_names()]
+            names = [*suite_names(), *(name for name in scenario_names() if "/" not in name)]
             message = f"there is no such file, shipped scenario or suite{suggestion(path, names)}"
         line = error.line if isinstance(error, ScenarioError) else None
         raise ScenarioError(message.replace("a scenario", "a suite"), file=path, line=line) from error

@@ -330,7 +330,7 @@ def test_killed_at_any_time_it_ends_as_it_would_have(done: tuple[BenchAnswer, Pa
         ({"scenario": "nowhere"}, "no such file or shipped scenario"),
         ({"tune": {"search": ["training.lr=1..0.1"]}}, r"tune.search: .*is empty"),
         ({"tune": {"search": ["training.lr=0.1..1"], "trails": 3}}, "trails"),
-        ({"suite": "nowhere"}, "no such file or shipped suite; allowed: bandwidth, memory"),
+        ({"suite": "nowhere"}, "no such file, shipped scenario or suite; allowed: bandwidth, memory"),
         ({"varients": {}}, "unknown key 'varients'; did you mean 'variants'"),
     ],
 )
@@ -369,7 +369,7 @@ def test_the_command_prints_what_it_wrote(
     assert (folder / "bench.html").read_text().count("<html") == 1 and (folder / "bench.csv").exists()
     with pytest.raises(SystemExit) as ended:
         main(["bench", str(tmp_path / "none.yaml")])
-    assert ended.value.code == 2 and "no such file or shipped suite" in capsys.readouterr().err
+    assert ended.value.code == 2 and "no such file, shipped scenario or suite" in capsys.readouterr().err
 
 
 def test_a_run_that_fails_is_named_and_the_others_have_ended(done: tuple[BenchAnswer, Path], tmp_path: Path) -> None:
