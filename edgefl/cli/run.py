@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 BROKEN = 1
 """Exit code if a run breaks a conservation rule."""
+NOBODY = 1
+"""Exit code if no client could train in any of the runs."""
 
 
 @app.command(
@@ -134,9 +136,19 @@ def run(
         _verify(str(finished.path), as_json, told)
     elif as_json:
         print_json(told)
+    from edgefl.devices.budgets import nobody_fits
+    from edgefl.report.facts import fitting_of
+
+    fitting = {label: fitting_of(each) for label, each in result.runs.items()}
+    texts = [(text, label) for label, cells in fitting.items() for text in nobody_fits(cells)]
+    for text in dict.fromkeys(text for text, _ in texts):
+        of = [label for each, label in texts if each == text]
+        say(text if len(of) == len(fitting) else f"{', '.join(of)}: {text}")
     if diverged is not None:
         say(f"to go on all the same: edgefl run --resume {finished.path} --set training.on_divergence=continue")
         raise diverged
+    if any(fitting.values()) and not any(cell.eligible for cells in fitting.values() for cell in cells):
+        raise typer.Exit(NOBODY)
 
 
 @app.command(

@@ -10,9 +10,9 @@ from math import prod
 import numpy as np
 
 from edgefl.arrays import AnyArray
-from edgefl.commands.compose import Given, check_sections, scenario_of
+from edgefl.commands.compose import Given, check_sections, predictor_of, scenario_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
-from edgefl.commands.run.needs import check
+from edgefl.commands.run.needs import brief_predictor, check, idle_parts
 from edgefl.data import Federation
 from edgefl.data.missing import patterns_of
 from edgefl.models import quantised
@@ -76,6 +76,7 @@ def _summary(label: str, scenario: Scenario, setup: Setup) -> ValidCombination:
         samples={kind: int(samples[setup.of_kind(kind)].sum()) for kind in kinds},
         lacking=_lacking(setup),
         parameters={k: sum(prod(s.shape) for s in plain[k].parameters().values()) for k in kinds},
+        nobody_fits=idle_parts(setup, predictor_of(scenario), brief_predictor(scenario)),
         devices=_count_clients([device.name for device in fleet.devices], fleet.device_index),
         links=_count_clients([link.name for link in fleet.links], fleet.link_index),
         relays={fleet.relays.link.name: len(np.unique(fleet.relays.of))} if fleet.relays is not None else UNSET,

@@ -34,6 +34,8 @@ class StageKind(Record):
     """The largest peak of a client's round, as predicted: of those too that don't fit"""
     refused_by: Annotated[Mapping[str, Clients], Keys("BUDGET")]
     """The others by binding budget"""
+    least_needs: Annotated[Mapping[str, float], Keys("BUDGET")]
+    """The least that one of the others needs of the budget that binds it, in the units of verdicts"""
     refused_memory_by: Annotated[Mapping[str, Clients], Keys("LIMIT")]
     """Those refused by memory, by whose word it is: `owner` or `device`"""
     refused_devices: Annotated[Mapping[str, Clients], Keys("DEVICE")]

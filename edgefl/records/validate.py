@@ -32,6 +32,8 @@ class ValidCombination(Record):
     """Samples of kinds that lack modalities, by pattern; `dropped`: those without any"""
     parameters: Annotated[Mapping[str, int], Keys("KIND")]
     """Parameters of each kind's model"""
+    nobody_fits: Sequence[str]
+    """Sentences that say that nobody can train: at all, or of a kind or in a stage"""
     devices: ByName
     """Clients by device, most first"""
     links: ByName

@@ -6,8 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
+from edgefl.devices.budgets import Fitting
 from edgefl.records import rounds as written
 from edgefl.records.clients import Assigned, FlightRecord, MeasuredRecord
 from edgefl.records.eligibility import VerdictRecord
@@ -252,6 +254,7 @@ def _stages(rounds: Sequence[RoundFacts], verdicts: Sequence[VerdictFacts]) -> l
                 most_eligible=max(eligible),
                 peak_memory_bytes=int(max((v.costs["memory"] for v in judged), default=0)),
                 refused_by=_count_clients_by((str(v.binding), v) for v in refused.values()),
+                least_needs=_least_needs(refused.values()),
                 refused_memory_by=_count_clients_by((str(v.memory_limit), v) for v in by_memory),
                 refused_devices=_count_clients_by((v.device, v) for v in refused.values()),
             )
@@ -260,6 +263,26 @@ def _stages(rounds: Sequence[RoundFacts], verdicts: Sequence[VerdictFacts]) -> l
         excluded = StageExcluded(**lost, of_samples=sum(worst.samples.values()))
         stages.append(PlayedStage(stage=stage, rounds=len(stage_rounds), kinds=kinds, excluded=excluded))
     return stages
+
+
+def _least_needs(refused: Iterable[VerdictFacts]) -> dict[str, float]:
+    needs: dict[str, float] = {}
+    for verdict in refused:
+        if verdict.binding is not None:
+            needs[verdict.binding] = min(verdict.costs[verdict.binding], needs.get(verdict.binding, inf))
+    return needs
+
+
+def fitting_of(facts: RunSummary) -> list[Fitting]:
+    """Who fitted in a run, or was sent off all the same (``gate: everyone``), by stage and kind."""
+    sent = Counter[tuple[int, str]]()
+    for row in facts.costs:
+        sent[row.stage, row.kind] += row.client_rounds
+    return [
+        Fitting(stage.stage, kind, max(counts.most_eligible, sent[stage.stage, kind]), counts.least_needs)
+        for stage in facts.stages
+        for kind, counts in stage.kinds.items()
+    ]
 
 
 def _count_clients_by(verdicts: Iterable[tuple[str, VerdictFacts]]) -> dict[str, int]:

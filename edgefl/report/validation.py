@@ -53,5 +53,6 @@ def _clients_and_fleet(row: ValidCombination) -> list[str]:
         lines.append(f"  {n} {kind} clients: {size}")
         if lacking := row.lacking.get(kind):
             lines.append("    of which " + ", ".join(f"{m:,} {what}" for what, m in lacking.items()))
+    lines += [f"  {text}" for text in row.nobody_fits]
     lines += [f"  devices: {format_counts(row.devices)}", f"  links: {format_counts(row.links)}"]
     return lines if row.relays is UNSET else [*lines, f"  relays: {format_counts(row.relays)}"]

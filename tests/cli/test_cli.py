@@ -253,6 +253,38 @@ def test_sweep(call: Call, declared: str) -> None:
     assert {p.name for p in Path("grid").iterdir()} == {"sweep.jsonl", "sweep.csv", "writer.lock"}
 
 
+def needs_of(call: Call, declared: str) -> dict[str, int]:
+    """The least peak of each kind at any stage, as ``profile`` prices them."""
+    peaks: dict[str, int] = {}
+    for row in json.loads(call("profile", declared, "--json")[1])["rows"]:
+        peaks[row["kind"]] = min(row["peak_memory_bytes"], peaks.get(row["kind"], row["peak_memory_bytes"]))
+    return peaks
+
+
+def test_nobody_can_train(call: Call, declared: str) -> None:
+    """It is said first and last, and by ``validate``, with the least need; the exit code is 1."""
+    need = edgefl.units.show_bytes(needs_of(call, declared)["text"])
+    simulated = (declared, "--set", "training=none", "--set", "fleet.budgets.memory=1KiB")
+    said = f"nobody can train: the least need of memory is {need} (text, stage "
+    code, out, _ = call("validate", *simulated)
+    assert code == 0 and said in out
+    code, out, err = call("run", *simulated, "-o", "run", "--json")
+    assert code == 1 and json.loads(out)["finished"]
+    assert err.index(said) < err.index("round 1/4") and err.splitlines()[-1].startswith(f"edgefl: {said}")
+
+
+@pytest.mark.slow
+def test_nobody_of_a_kind_or_in_one_run_can_train(call: Call, declared: str) -> None:
+    """It is said, too, and the exit code is 0."""
+    peaks, simulated = needs_of(call, declared), (declared, "--set", "training=none", "--set")
+    between = (peaks["text"] + peaks["image"]) // 2
+    code, _, err = call("run", *simulated, f"fleet.budgets.memory={between} B", "-o", "texts")
+    need = edgefl.units.show_bytes(peaks["image"])
+    assert code == 0 and f"no image client can train: the least need of memory is {need} (image, stage " in err
+    code, _, err = call("run", *simulated, "compare={fleet.budgets.memory: [1 KiB, 1 GiB]}", "-o", "both")
+    assert code == 0 and err.splitlines()[-1].startswith("edgefl: memory=1KiB: nobody can train: the least need of ")
+
+
 def test_validate(call: Call, declared: str) -> None:
     simulated = ("validate", declared, "--set", "training=none")
     code, out, _ = call(*simulated)

@@ -14,8 +14,9 @@ EXIT_CODES = {
     "new": ("the scenario is written", "", ""),
     "schema": ("the schema is printed or written", "", ""),
     "run": (
-        "every run is finished; with `--verify`, every rule holds",
-        "a client's or the server's work failed while it ran; with `--verify`, a rule is broken",
+        "every run is finished, and clients could train in one at least; with `--verify`, every rule holds",
+        "a client's or the server's work failed while it ran; every run is finished, but no client fits its budgets in "
+        "any; with `--verify`, a rule is broken",
         "finished rounds are kept: `edgefl run --resume DIR` goes on",
     ),
     "validate": ("the scenario can be run", "", ""),

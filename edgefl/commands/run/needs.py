@@ -15,14 +15,17 @@ from edgefl.commands.compose import compose, errors_at, federation_of, predictor
 from edgefl.commands.export import check_tracker
 from edgefl.commands.run.fingerprint import check_importable
 from edgefl.cost.predict import Predictor, metric_names, parts_of, passes_key
+from edgefl.devices.budgets import Fitting, nobody_fits
 from edgefl.errors import DataError, RunError, suggestion
 from edgefl.machine.host import free_bytes
 from edgefl.memo import cache_folder
 from edgefl.models import peft_folder, quantised
+from edgefl.planning.offers import Prices, choose
 from edgefl.planning.planner import Planner
 from edgefl.planning.round_options import places
 from edgefl.planning.rules import checked_rounds
 from edgefl.planning.setup import Setup
+from edgefl.planning.workload import LEFT_OUT, stage_eligibility, workload_of
 from edgefl.scenario import Scenario
 from edgefl.training import Executor, ProcessExecutor
 from edgefl.training.packing import DeviceMemory
@@ -113,6 +116,46 @@ def check_steps(scenario: Scenario, setup: Setup, *, brief: bool) -> None:
             if not is_own(work):
                 with errors_at(scenario, "model"):
                     planner.server(work)
+
+
+def brief_predictor(scenario: Scenario) -> Predictor:
+    """A predictor that tries a step of each work, without what kernels take beside it."""
+    return Predictor(cache_folder() / "costs", predictor_of(scenario).device, brief=lambda _: True)
+
+
+def idle_parts(setup: Setup, predictor: Predictor, brief: Predictor) -> list[str]:
+    """Sentences that say that nobody can train: at all, or of a kind or in a stage; none as a rule.
+
+    Where a client of each kind has budgets for what ``brief`` says of its largest client's last stage, no more is
+    priced; a stage before the last in which nobody fits shows when it is played.
+    """
+    if setup.round.gate != "eligible":
+        return []
+    planner, fleet, samples = Planner(setup, brief), setup.fleet, np.asarray(setup.clients.client_samples)
+    able, asked, last = set[str](), set[str](), setup.schedule.stages[-1].index
+    for stage, kind, round, variant in checked_rounds(setup.method, setup.schedule):
+        members = setup.of_variant(kind, variant)
+        if stage.index == last and len(members) and setup.participates(kind, round):
+            demand = planner.demand(int(members[samples[members].argmax()]), round, stage)
+            priced = Prices([demand], fleet.budget_names).on(fleet.pairs, fleet.throttling)
+            works, budgets = np.zeros(len(members), np.int32), setup.budgets(members, fleet)
+            if choose({last: works}, fleet.pair_index[members], priced, budgets, why=False).eligible.any():
+                able.add(kind)
+            asked.add(kind)
+    if able == asked:
+        return []
+    workload, fitting = workload_of(setup, predictor), list[Fitting]()
+    priced = workload.prices.on(fleet.pairs, fleet.throttling)
+    for turn in stage_eligibility(workload):
+        for kind in setup.clients.kinds:
+            members = setup.of_kind(kind)
+            members = members[turn.work[members] != LEFT_OUT]
+            costs = priced.work_costs(turn.work[members], fleet.pair_index[members])
+            of_budget = {name: costs[name][turn.binding[members] == i] for i, name in enumerate(fleet.budget_names)}
+            least = {name: float(values.min()) for name, values in of_budget.items() if len(values)}
+            if len(members):
+                fitting.append(Fitting(turn.stage.index, kind, int(turn.eligible[members].sum()), least))
+    return nobody_fits(fitting)
 
 
 def peaks_of(planner: Planner) -> dict[str, int]:

@@ -21,7 +21,14 @@ from edgefl.commands.run.fingerprint import (
     report_changed_inputs,
     run_fingerprint,
 )
-from edgefl.commands.run.needs import check, check_open_files, check_updates, expect_works, memory_for_updates
+from edgefl.commands.run.needs import (
+    check,
+    check_open_files,
+    check_updates,
+    expect_works,
+    idle_parts,
+    memory_for_updates,
+)
 from edgefl.commands.run.resume import check_models, check_plug_in_files, keep_scratch, reopen_runs, sets_of
 from edgefl.data import Federation
 from edgefl.errors import DataError, DivergedError, RunError
@@ -291,6 +298,8 @@ def _run_one(
             on_round=on_round,
         )
         expect_works(executor, scenario, setup, predictor)
+        for text in idle_parts(setup, predictor, predictor):
+            on_message(text)
         directory.made_of = run_fingerprint(scenario, setup, predictor.device)
         directory.inputs = inputs_of(federation, simulation.state.tensors)
         if continued:
