@@ -174,8 +174,8 @@ def replace_tensors(module: nn.Module, make: Callable[[Tensor], Tensor]) -> nn.M
 def predict(work: Work, source: Source, device: str = "cpu", *, brief: bool = False) -> StepTrace:
     """Predict the peak memory by part and the cost of each distinct step of ``work``, without computing it.
 
-    With ``brief`` only the first batch of each distinct pass is run, or with a plug-in's model the first two: that
-    shows whether the work can be priced.
+    With ``brief`` only the first batch of each distinct pass is run: that shows whether the work can be priced, unless a
+    module keeps something of its first step that fails in the second.
 
     The peak is that of live storage; ``StepTrace.with_scratch`` adds what kernels take (``ScratchTable``).
     With ``device`` "cuda", the prediction uses a GPU's allocator rounding and its kernels of attention and dropout.
@@ -260,9 +260,7 @@ def _execute_on_fakes(
     model_tensors = {n for n, _ in module.named_parameters()} | {n for n, _ in module.named_buffers()}
     with mode:
         inputs = {i.name: i.spec.empty() for p in work.down for i in p.items if i.name not in model_tensors}
-        # what a module keeps of its first step may fail in the second
-        own = all(registry.origin(*part).package == "edgefl" for part in models.parts_of(work.model))
-        few = _FewBatches(source, 1 if brief and own else metered_steps(work))
+        few = _FewBatches(source, 1 if brief else metered_steps(work))
         ctx, _, _ = execute(
             replace(work, passes=tuple(distinct(work))) if brief else shorten_passes(work),
             inputs,

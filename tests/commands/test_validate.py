@@ -197,7 +197,7 @@ ALONE = {**PICTURES, "partition": "iid", "samples": 1}
 LAYERWISE = {"name": "layerwise", "stages": 3, "rounds": 3}
 
 WITHOUT_PRICE: dict[str, tuple[dict[str, Any], str]] = {
-    "distances": ({}, r"kind 'image' \(distances, .*odd.py:35\): operator aten._cdist_forward is of matmul class"),
+    "distances": ({}, r"kind 'image' \(distances, .*odd.py:35\): operator aten._cdist_forward of image is of matmul"),
     "third": ({"schedule": LAYERWISE}, r"model: a work of kind 'image' \(third, .*odd.py:42\): .*: not at two layers"),
     "single": ({"data": ALONE}, r"odd.py:49, in Single.read\) failed: IndexError"),
 }
@@ -215,6 +215,14 @@ def test_a_step_without_a_price_is_refused_before_anything_is_written(
         edgefl.run(scenario, output=tmp_path / "run")
     assert str(by_run.value) == str(by_validate.value) and by_run.value.exit_code == 2
     assert not (tmp_path / "run").exists()
+
+
+def test_a_step_of_edgefls_own_parts_is_tried(tiny: Tiny, tmp_path: Path) -> None:
+    resnet = {"image": {"tower": "resnet"}}
+    scenario = tiny(data=PICTURES, model=resnet, training={"batch": 1})
+    for command in (edgefl.validate, edgefl.run):
+        with pytest.raises(ScenarioError, match="model: .* single value per channel from a batch of 1"):
+            command(scenario)
 
 
 def test_products_with_vectors_and_of_two_inputs_have_a_price(tiny: Tiny, tmp_path: Path, towers: Path) -> None:

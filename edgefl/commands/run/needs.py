@@ -96,14 +96,11 @@ def check_steps(scenario: Scenario, setup: Setup, *, brief: bool) -> None:
             members = setup.of_variant(kind, variant)
             if not len(members) or not setup.participates(kind, round):
                 continue
-            whole, (form, base) = (
-                setup.method.client_work(kind, round, variant),
-                planner.form(kind, round, stage, variant),
-            )
+            form, base = planner.form(kind, round, stage, variant)
             single, own = members[samples[members] == 1][:1].tolist(), is_own(form)
             for client in {int(members[samples[members].argmax()]), *single}:
                 if own and brief:
-                    source = setup.clients.client(client)
+                    whole, source = setup.method.client_work(kind, round, variant), setup.clients.client(client)
                     planner.predictor.trace(whole.limit_batches(source.size), source)
                 elif not own or stage.index == schedule.stages[-1].index:
                     planner.compute(form, planner.scalars(kind, round, stage, variant), base, client)
