@@ -224,6 +224,14 @@ SHOWN: dict[str, Callable[[float], str]] = {
 """How numbers of each unit are shown."""
 
 
+def with_spread(text: str, value: float, spread: float) -> str:
+    """A mean as ``text``, and its spread in the mean's unit: ``32.4 ± 0.46 GFLOP``."""
+    number, _, unit = text.partition(" ")
+    shown = float(number.replace(",", ""))
+    reach = float(f"{spread * (shown / value if shown and value else 1.0):.2g}")
+    return f"{number} ± {reach:,.12g} {unit}".rstrip()
+
+
 def mib(value: float) -> str:
     """Bytes in MiB with two decimals and without a unit: ``12.30``; 0 bytes give ``0``."""
     return f"{value / 2**20:.2f}" if value else "0"

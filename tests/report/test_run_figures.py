@@ -6,14 +6,17 @@ import csv
 import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 import plotly.graph_objects as go
 import pytest
+from matplotlib.container import ErrorbarContainer
 from PIL import Image
 from scipy import stats
 
@@ -23,9 +26,13 @@ from edgefl.cli import main
 from edgefl.errors import RunError, UnknownName
 from edgefl.report.charts import Chart, charts_of, charts_of_comparison, groups_of, palette, records_of
 from edgefl.report.charts.chart import MOST_UPRIGHT, ChartAxis, Panel, Series
-from edgefl.report.charts.picture import draw
+from edgefl.report.charts.compared import side_by_side
+from edgefl.report.charts.curves import overview
+from edgefl.report.charts.devices import devices_that_fit
+from edgefl.report.charts.picture import draw, figure_of
 from edgefl.report.charts.sweep import sweep_chart
 from edgefl.report.charts.timeline import memory_timeline
+from edgefl.report.console import with_spread
 from edgefl.report.facts import summary
 from edgefl.report.page.traces import traces
 from edgefl.runs import Run
@@ -406,3 +413,89 @@ def test_more_bars_than_stand_beside_each_other_lie_with_their_names(tmp_path: P
     alone = (tmp_path / "one.svg").read_text(encoding="utf-8")
     assert drawn.count("<!-- run 8 -->") == alone.count("<!-- run 8 -->") == 1  # the second panel has the first's names
     assert len({palette.of_run(i) for i in range(12)}) == 12
+
+
+# --- texts -----------------------------------------------------------------------------------------------------------
+
+
+def texts_of(figure: Any) -> list[tuple[str, Any]]:
+    """What a figure of matplotlib says, and the boxes in which the renderer draws it."""
+    figure.draw_without_rendering()
+    drawn = []
+    for axes in figure.axes:
+        ticks = [
+            tick.label1
+            for axis, (low, high) in ((axes.xaxis, sorted(axes.get_xlim())), (axes.yaxis, sorted(axes.get_ylim())))
+            for tick in axis.get_major_ticks()
+            if low <= tick.get_loc() <= high and tick.label1.get_visible()
+        ]
+        drawn += [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label, *ticks]
+        drawn += axes.get_legend().get_texts() if axes.get_legend() else []
+    drawn += [text for legend in figure.legends for text in legend.get_texts()]
+    return [(text.get_text(), text.get_window_extent()) for text in drawn if text.get_text() and text.get_visible()]
+
+
+def overprinted(figure: Any) -> list[tuple[str, str]]:
+    return [(a, b) for (a, one), (b, other) in combinations(texts_of(figure), 2) if one.overlaps(other)]
+
+
+def test_counts_in_the_picture_of_devices_are_those_of_its_table_and_names_have_room(
+    tiny: Callable[..., dict[str, Any]],
+) -> None:
+    check = edgefl.check_devices(tiny(fleet={"links": {"lte": 1.0}, "budgets": {"memory": "800 KiB"}}))
+    rows = list(check.rows)
+    first = [i for i, row in enumerate(rows) if row.whose == "image"]
+    for i, answer, left in zip(
+        first, ("no", "depends on free memory", "depends on scratch"), (0, 0, 2**20), strict=False
+    ):
+        rows[i] = replace(rows[i], answer=answer, eligible=False, available_memory_bytes=left)
+    check = replace(check, rows=rows)
+    chart = devices_that_fit(check)
+    for panel in chart.panels:
+        words = {"yes": "fits", "no": "does not fit"}
+        counts = Counter(words.get(row.answer, row.answer) for row in rows if row.whose == panel.title)
+        shown = {name: int(n) for name, n in (s.name.removesuffix(")").split(" (") for s in panel.series)}
+        assert {name: n for name, n in shown.items() if n} == counts
+        assert shown == {s.name.partition(" (")[0]: len(s.x) for s in panel.series}
+        places = [x for series in panel.series for x in series.x]
+        known = [row.available_memory_bytes for row in rows if row.whose == panel.title if row.available_memory_bytes]
+        assert min(places) * 2**30 >= min([*known, panel.down[0][0] * 2**30]) / 2  # 0 B stands beside the least
+    assert any("(0 B)" in note for series in chart.panels[0].series for note in series.notes)
+    figure = figure_of(chart, title=chart.title)
+    assert len(texts_of(figure)) > 3 * len(first) and overprinted(figure) == []
+
+
+def test_values_stand_above_whiskers_and_titles_beside_ticks(evaluated: Run) -> None:
+    groups = groups_of(evaluated, [records_of(run, label) for label, run in evaluated.runs.items()])
+    for chart in side_by_side(groups):
+        figure = figure_of(chart)
+        values = {note for panel in chart.panels for series in panel.series for note in series.notes}
+        assert overprinted(figure) == []
+        for axes in figure.axes:
+            tops = {
+                float(x): axes.transData.transform((x, top))[1]
+                for bars in axes.containers
+                if isinstance(bars, ErrorbarContainer)
+                for x, top in zip(*bars.lines[1][1].get_data(), strict=True)
+            }
+            over = [text for text in axes.texts if text.get_text() in values and text.xy[0] in tops]
+            assert len(over) == len(tops) > 0
+            assert all(text.get_window_extent().y0 > tops[text.xy[0]] for text in over)
+    chart = overview(groups)
+    assert chart is not None
+    odd = [
+        replace(p, y=replace(p.y, title="image-text: recall"), x=replace(p.x, title="virtual time"))
+        for p in chart.panels
+    ]
+    figure = figure_of(replace(chart, panels=odd), title="runs", measured=False)
+    assert overprinted(figure) == []
+    for axes in figure.axes:
+        label = axes.yaxis.label.get_window_extent()
+        assert not any(label.overlaps(other.bbox) for other in figure.axes)
+
+
+def test_a_mean_and_its_spread_have_one_unit() -> None:
+    assert with_spread("32.4 GFLOP", 32.4e9, 460e6) == "32.4 ± 0.46 GFLOP"
+    assert with_spread("0.812", 0.8123, 0.0123) == "0.812 ± 0.012"
+    assert with_spread("1,234 J", 1234.0, 5.0) == "1,234 ± 5 J"
+    assert with_spread("2.1 MiB", 2.1 * 2**20, 1.0) == "2.1 ± 9.5e-07 MiB"

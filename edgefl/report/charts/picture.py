@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from io import BytesIO
+from math import hypot, isfinite
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -20,6 +21,8 @@ HEIGHT = 2.5
 """Inches of a panel's height."""
 MOST_LETTERS = 22
 """Letters of a line of the legend."""
+BEFORE, BELOW = 0.58, 0.6
+"""Inches for ticks and titles before and below a panel, where margins are fixed."""
 
 STYLE: dict[Any, Any] = {
     "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7, "xtick.labelsize": 7,
@@ -37,9 +40,26 @@ def draw(chart: Chart, path: Path, *, dpi: int = 200, title: str = "", measured:
     of lines with a ``palette`` of 64 colours, enough for their smoothed edges, is a third as large.
     """
     import matplotlib as mpl
+    from PIL import Image
+
+    with mpl.rc_context(STYLE):
+        figure = figure_of(chart, title=title, measured=measured)
+        form = path.suffix.removeprefix(".").lower()
+        metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(form, {"Software": None})
+        content = BytesIO()
+        figure.savefig(content, format=form, dpi=dpi, metadata=metadata)
+        if palette and form == "png":
+            with Image.open(content) as drawn:
+                reduced = drawn.convert("RGB").quantize(palette)
+            reduced.save(content := BytesIO(), "png", optimize=True)
+        write_output(path, content.getvalue())
+
+
+def figure_of(chart: Chart, *, title: str = "", measured: bool = True) -> Any:
+    """The figure that ``draw`` writes, of matplotlib; no name in it stands on another."""
+    import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-    from PIL import Image
 
     with mpl.rc_context(STYLE):
         columns = max(min(chart.across, len(chart.panels)), 1)
@@ -53,10 +73,12 @@ def draw(chart: Chart, path: Path, *, dpi: int = 200, title: str = "", measured:
         figure = Figure(figsize=(wide, tall), layout="constrained" if measured else None)
         FigureCanvasAgg(figure)
         if not measured:
-            names = [fill(series.name, MOST_LETTERS) for panel in chart.panels for series in panel.series]
+            names = [_wrap(series.name) for panel in chart.panels for series in panel.series]
             beside = 0.5 + 0.06 * max((len(line) for name in names for line in name.split("\n")), default=0)
             bottom = 0.65 if chart.spread else 0.5
-            figure.subplots_adjust(0.58 / wide, bottom / tall, 1 - beside / wide, 1 - 0.3 / tall, 0.2, 0.25)
+            across, down = (wide - beside) / columns, (tall - bottom - 0.3 + BELOW) / lines
+            gaps = BEFORE / (across - BEFORE), BELOW / (down - BELOW)
+            figure.subplots_adjust(BEFORE / wide, bottom / tall, 1 - beside / wide, 1 - 0.3 / tall, *gaps)
         grid = figure.subplots(
             lines, columns, squeeze=False, sharex=chart.aligned, sharey="row" if chart.aligned else False
         )
@@ -75,15 +97,44 @@ def draw(chart: Chart, path: Path, *, dpi: int = 200, title: str = "", measured:
             figure.supxlabel(chart.spread, fontsize=6, color=QUIET, **({} if measured else {"y": 0.05 / tall}))
         if not any(panel.legend for panel in chart.panels) and not all(panel.has_single_bars for panel in chart.panels):
             _legend(figure, grid, "outside right upper" if measured else "center right", 1 if chart.aligned else 2)
-        form = path.suffix.removeprefix(".").lower()
-        metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(form, {"Software": None})
-        content = BytesIO()
-        figure.savefig(content, format=form, dpi=dpi, metadata=metadata)
-        if palette and form == "png":
-            with Image.open(content) as drawn:
-                reduced = drawn.convert("RGB").quantize(palette)
-            reduced.save(content := BytesIO(), "png", optimize=True)
-        write_output(path, content.getvalue())
+        crowded = [axes for axes in grid.flat if len(axes.texts) > 1]
+        if crowded:
+            figure.draw_without_rendering()  # places the panels
+        for axes in crowded:
+            _spread_names(axes)
+        return figure
+
+
+PLACES = sorted(((x, y) for x in range(-120, 121, 8) for y in range(-100, 101, 4)), key=lambda place: hypot(*place))
+"""Points by which a name may stand beside its own place, the nearest first."""
+
+
+def _spread_names(axes: Any) -> None:
+    """Move names in a panel that stand on others, or over its edge, to the nearest free place, each with a line.
+
+    Names of points, which aren't in the layout, give way to those of lines.
+    """
+    from matplotlib.transforms import Bbox
+
+    taken = [axes.get_legend().get_window_extent()] if axes.get_legend() else []
+    room, letter = axes.bbox.padded(2), axes.figure.dpi / 72
+    marks = axes.transData.transform([name.xy for name in axes.texts if not name.get_in_layout()] or [(0, 0)])
+    taken += [Bbox([mark, mark]).padded(1.8 * letter) for mark in marks]
+    for name in sorted(axes.texts, key=lambda name: not name.get_in_layout()):
+        box = name.get_window_extent()
+        for x, y in PLACES if hasattr(name, "xyann") else ():
+            there = box.translated(x * letter, y * letter)
+            inside = room.x0 <= there.x0 and there.x1 <= room.x1 and room.y0 <= there.y0 and there.y1 <= room.y1
+            if (inside or name.get_in_layout()) and not any(there.overlaps(other) for other in taken):
+                break
+        else:
+            x, y, there = 0, 0, box
+        taken.append(there.padded(0.5 * letter))
+        if x or y:
+            name.set_position((name.xyann[0] + x, name.xyann[1] + y))
+        if hypot(x, y) > 8:
+            axes.annotate("", name.xy, name.xyann, name.xycoords, "offset points",
+                          arrowprops={"arrowstyle": "-", "linewidth": 0.3, "color": QUIET})  # fmt: skip
 
 
 def _height(panel: Panel) -> float:
@@ -214,7 +265,7 @@ def _points(axes: Any, panel: Panel) -> None:
         mark = min(marks) if len(marks) == 1 and not panel.symbols else 0
         axes.scatter([], [], s=14, marker=MARKS[mark % len(MARKS)], edgecolors=series.colour, label=series.name,
                      facecolors="none" if series.hollow else series.colour)  # fmt: skip
-        _write(axes, series, [x / fx for x in series.x], [y / fy for y in series.y], fontsize=4.5)
+        _write(axes, series, [x / fx for x in series.x], [y / fy for y in series.y], fontsize=4.5, in_layout=False)
     _across(axes, panel, fy)
     _down(axes, panel, fx)
     _label(axes, panel, fx, fy)
@@ -233,7 +284,9 @@ def _bars(axes: Any, panel: Panel) -> None:
         at = [place[x] for x in series.x]
         bottom = [floor[i] for i in at] if panel.form == "stacks" else [0.0] * len(at)
         axes.bar([i + shift for i in at], y, width, bottom=bottom, color=series.colour, label=series.name)
-        _write(axes, series, [i + shift for i in at], y, ha="center", va="bottom", xytext=(0, 2))
+        tops = _scale_values(series.high or series.y, fy)
+        ends = [max(top, value) if isfinite(top) else value for top, value in zip(tops, y, strict=True)]
+        _write(axes, series, [i + shift for i in at], ends, ha="center", va="bottom", xytext=(0, 2))
         if panel.form == "stacks":
             for i, value in zip(at, y, strict=True):
                 floor[i] += value
@@ -337,8 +390,8 @@ def _across(axes: Any, panel: Panel, factor: float) -> None:
     """Dotted lines over the panel, their names at alternating ends, so that near ones don't overlap."""
     for index, (height, name) in enumerate(sorted(panel.across)):
         axes.axhline(height / factor, color=QUIET, linestyle=":", linewidth=0.8)
-        axes.annotate(name, (1 - index % 2, height / factor), xycoords=("axes fraction", "data"), va="bottom",
-                      ha="left" if index % 2 else "right", fontsize=6, color="#555555")  # fmt: skip
+        axes.annotate(name, (1 - index % 2, height / factor), (0, 0), ("axes fraction", "data"), "offset points",
+                      va="bottom", ha="left" if index % 2 else "right", fontsize=6, color="#555555")  # fmt: skip
 
 
 def _errors(series: Series, factor: float) -> list[list[float]]:
@@ -364,6 +417,11 @@ def _spans(axes: Any, panel: Panel) -> None:
     axes.set_xlabel(panel.x.title_with_unit(fx))
 
 
+def _wrap(name: str) -> str:
+    """A name for a legend, on lines that end between words and behind commas."""
+    return fill(name.replace(",", ", "), MOST_LETTERS, break_on_hyphens=False)
+
+
 def _legend(figure: Any, grid: Any, place: str, least: int) -> None:
     """One legend for all panels, beside them; none if there are fewer than ``least`` names to tell."""
     handles: dict[str, Any] = {}
@@ -371,4 +429,4 @@ def _legend(figure: Any, grid: Any, place: str, least: int) -> None:
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(name, handle)
     if len(handles) >= least:
-        figure.legend(handles.values(), [fill(name, MOST_LETTERS) for name in handles], loc=place)
+        figure.legend(handles.values(), [*map(_wrap, handles)], loc=place)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from edgefl.report.charts import Chart
 from edgefl.report.charts.curves import REACH
-from edgefl.report.console import NOTHING, field_formatter
+from edgefl.report.console import NOTHING, field_formatter, with_spread
 from edgefl.report.page.traces import MARKS, Plot, PlotlyTrace, traces
 
 SIGNS = dict(zip(MARKS, "●■◆▲▼✖✚★", strict=True))
@@ -142,7 +142,7 @@ class PageCharts:
 
         def cell(row: Sequence[Any], i: int) -> str:
             spread = row[i + 1] if i + 1 in spreads else None
-            return shows[i](row[i]) + (f" ± {shows[i](float(f'{spread:.2g}'))}" if spread else "")
+            return with_spread(shows[i](row[i]), row[i], spread) if spread else shows[i](row[i])
 
         cells = [[cell(row, i) for i in shown] for row in rows]
         left = len(chart.rows) - len(rows)
