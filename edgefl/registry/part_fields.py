@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextvars import ContextVar
-from os.path import abspath, exists, isdir, samefile
+from os.path import abspath, exists, expanduser, isdir, samefile
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -25,7 +25,7 @@ def path_beside(given: PathT) -> PathT:
 
     Raises ValueError with both places if it is in neither.
     """
-    path, folder = Path(given).expanduser(), BESIDE.get()
+    path, folder = Path(expanduser(given)), BESIDE.get()
     if str(given) in ("minilm", "pretrained") or path.is_absolute() or folder == Path() or not isdir(folder):
         return given
     if exists(folder / path):

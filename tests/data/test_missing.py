@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from pydantic import ValidationError
 
+import edgefl
 from edgefl import seeds
 from edgefl.commands.compose import federation_of
 from edgefl.data import Collection, DataOptions, DataSet, FolderRequest, FolderSet, open_federation
@@ -274,6 +275,20 @@ def test_a_table_decides_who_holds_its_rows(tmp_path: Path, mixed: bool) -> None
             assert {filled[each] for each in has[found.rows(client, pattern)].tolist()} <= {pattern}
     assert found.patterns("image-text") == (("image-text", "image") if mixed else ("image-text",))
     assert found.client_samples.sum() + len(part.arrays["split"]) - (part.arrays["split"] == 0).sum() == 270
+
+
+@pytest.mark.slow
+def test_a_run_on_a_table_with_gaps_trains_all_three_kinds(tmp_path: Path) -> None:
+    data = {"source": "table", "folders": {"table": str(site_table(tmp_path, mixed=True))}, "validation": 0,
+            "test": 0.2, "size": 8}  # fmt: skip
+    run = edgefl.run(
+        {"model": MODELS, "data": data, "schedule": {"name": "end-to-end", "rounds": 1}, "training": {"batch": 8},
+         "round": {"cohort": 1.0}},
+        output=tmp_path / "run",
+    )  # fmt: skip
+    clients = run.records("clients")
+    assert sorted(client["kind"] for client in clients) == ["image"] * 3 + ["image-text"] * 3 + ["text"] * 3
+    assert all(client["outcome"] == "finished" and client["loss"] is not None for client in clients)
 
 
 def test_named_clients_that_are_not_used_are_told_of(tmp_path: Path) -> None:
