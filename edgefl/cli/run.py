@@ -142,8 +142,8 @@ def run(
     fitting = {label: fitting_of(each) for label, each in result.runs.items()}
     texts = [(text, label) for label, cells in fitting.items() for text in nobody_fits(cells)]
     for text in dict.fromkeys(text for text, _ in texts):
-        of = [label for each, label in texts if each == text]
-        say(text if len(of) == len(fitting) else f"{', '.join(of)}: {text}")
+        labels = [label for each, label in texts if each == text]
+        say(text if len(labels) == len(fitting) else f"{', '.join(labels)}: {text}")
     if diverged is not None:
         say(f"to go on all the same: edgefl run --resume {finished.path} --set training.on_divergence=continue")
         raise diverged
