@@ -174,8 +174,8 @@ def replace_tensors(module: nn.Module, make: Callable[[Tensor], Tensor]) -> nn.M
 def predict(work: Work, source: Source, device: str = "cpu", *, brief: bool = False) -> StepTrace:
     """Predict the peak memory by part and the cost of each distinct step of ``work``, without computing it.
 
-    With ``brief`` only the first batch of each distinct pass is run: that shows whether the work can be priced, unless a
-    module keeps something of its first step that fails in the second.
+    With ``brief`` only the first batch of each distinct pass is run: that shows whether the work can be priced, unless
+    a module keeps something of its first step that fails in the second.
 
     The peak is that of live storage; ``StepTrace.with_scratch`` adds what kernels take (``ScratchTable``).
     With ``device`` "cuda", the prediction uses a GPU's allocator rounding and its kernels of attention and dropout.
