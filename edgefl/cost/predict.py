@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from edgefl import garbage, models, registry, seeds
+from edgefl import models, registry, seeds
 from edgefl.cost.caching_allocator import least_limit
 from edgefl.cost.fake_tensors import PredictionMode
 from edgefl.cost.scratch import ScratchTable
@@ -252,8 +252,7 @@ def _execute_on_fakes(
 ) -> tuple[Meter, Context]:
     # outside the mode: the towers of ViTs call ``item()`` while they are built, which fake tensors refuse
     module = models.on_meta(work.model)
-    with garbage.pausing_collection():  # the first one imports torch's compiler
-        mode = PredictionMode()
+    mode = PredictionMode()
     with mode:
         module = replace_tensors(module, lambda old: torch.empty(old.shape, dtype=old.dtype))
     meter = Meter(CUDA_ROUNDING if device == "cuda" else 1, moments=moments, calls=not brief, events=events)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgefl import models, registry
+from edgefl import garbage, models, registry
 from edgefl.commands.compose import compose, errors_at, federation_of, predictor_of
 from edgefl.commands.export import check_tracker
 from edgefl.commands.run.fingerprint import check_importable
@@ -91,7 +91,8 @@ def check_steps(scenario: Scenario, setup: Setup, *, brief: bool) -> None:
     planner = Planner(setup, Predictor(folder, device, brief=is_own) if brief else Predictor(folder, device))
     schedule, evaluation = setup.schedule, setup.evaluation
     samples, server = np.asarray(setup.clients.client_samples), setup.clients.server()
-    with errors_at(scenario, "model"):
+    # the first price imports torch's compiler
+    with garbage.pausing_collection(), errors_at(scenario, "model"):
         for stage, kind, round, variant in checked_rounds(setup.method, schedule):
             members = setup.of_variant(kind, variant)
             if not len(members) or not setup.participates(kind, round):
