@@ -284,38 +284,27 @@ def show_share(value: float) -> str:
     return f"{value * 100:.3g} %"
 
 
-def setting_text(value: object, quantity: Quantity | None = None) -> str:
-    """The value of a setting as a user writes it: ``3 MiB`` or ``12..48 MiB`` in a quantity, else as YAML on a line.
+def setting_text(value: object, quantity: Quantity) -> str:
+    """A setting in a quantity as a user writes it: ``3 MiB``, ``12..48 MiB``, ``{6 MiB: 70%}``, ``unlimited`` for None.
 
-    A mapping is one of names to values, and in a quantity one of amounts to shares.  Whole numbers beside shares are
-    counts.
+    Whole numbers of shares are counts.
     """
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "none" if quantity is None else "unlimited"}[value]
     if isinstance(value, Mapping):
-        key = setting_text if quantity is None else lambda amount: _amount_text(amount, quantity)
-        inner = None if quantity is None else SHARE
-        parts = (
-            f"{key(name)}: {setting_text(part, inner if isinstance(part, float) else None)}"
-            for name, part in value.items()
+        return (
+            f"{{{', '.join(f'{_key(name, quantity)}: {setting_text(part, SHARE)}' for name, part in value.items())}}}"
         )
-        return f"{{{', '.join(parts)}}}"
     if isinstance(value, list | tuple):
-        if quantity is not None and len(value) == 2:
-            return quantity.write(*value)
-        return f"[{', '.join(setting_text(part, quantity) for part in value)}]"
-    if isinstance(value, int | float) and quantity is not None and not (quantity is SHARE and isinstance(value, int)):
+        return quantity.write(*value)
+    if isinstance(value, float) or (isinstance(value, int) and quantity is not SHARE):
         return quantity.write(value)
-    if isinstance(value, float):
-        return short if float(short := f"{value:g}") == value else repr(value)
-    return str(value)
+    return "unlimited" if value is None else str(value)
 
 
-def _amount_text(amount: str, quantity: Quantity) -> str:
+def _key(name: str, quantity: Quantity) -> str:
     try:
-        return quantity.write(*quantity.parse_range(amount))
+        return quantity.write(*quantity.parse_range(name))
     except UnitError:
-        return amount  # "unlimited", "40% of device"
+        return name  # of a device; "unlimited", "40% of device"
 
 
 def _validator(parse: Callable[[object], Any]) -> BeforeValidator:

@@ -29,6 +29,7 @@ from edgefl.report.console import (
     screen,
     title_of,
 )
+from edgefl.yaml_lines import flow
 
 NOBODY = "nobody can train"
 COSTS = ("virtual time", "traffic", "energy")
@@ -362,7 +363,7 @@ def _variants(result: BenchAnswer) -> BenchSection:
     for variant in result.variants:
         cells = [
             variant.variant,
-            "\n".join(f"{path}={units.setting_text(value)}" for path, value in variant.sets.items()) or NOTHING,
+            "\n".join(f"{path}={flow(value)}" for path, value in variant.sets.items()) or NOTHING,
         ]
         if result.budget is not UNSET:
             cells.append(_needs(variant, budget_named(result.budget).show))

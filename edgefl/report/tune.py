@@ -11,6 +11,7 @@ from rich.text import Text
 from edgefl import units
 from edgefl.records.tune import BestSettings, TunedTrial, Tuning, Widening
 from edgefl.report.console import DIVERGED, NOTHING, new_table, percent, print_at_most, print_section, screen, title_of
+from edgefl.yaml_lines import flow
 
 MOST_REASONS = 3
 """Reasons of refused settings that are printed; further ones are counted."""
@@ -98,7 +99,7 @@ def _print_trials(console: Console, result: Tuning, metric: str) -> None:
     for trial in sorted(result.trials, key=order):
         score = DIVERGED if trial.score is None else f"{trial.score:.3f}"
         spread = [] if not several else [NOTHING if trial.deviation is None else f"{trial.deviation:.3f}"]
-        values = [units.setting_text(trial.settings[path]) for path in paths]
+        values = [flow(trial.settings[path]) for path in paths]
         rounds = f"{trial.rungs[trial.reached - 1]}/{trial.rungs[-1]}"
         table.add_row(str(trial.number), *values, rounds, score, *spread)
     over = f"  Mean and standard deviation over seeds {result.seeds[0]} to {result.seeds[-1]}." if several else ""

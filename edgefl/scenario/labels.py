@@ -13,6 +13,7 @@ from edgefl.scenario.document import spell
 from edgefl.scenario.problems import alternatives, is_model, show
 from edgefl.scenario.sections import SECTIONS
 from edgefl.units import SHARE, Quantity, setting_text
+from edgefl.yaml_lines import flow
 
 
 def labels_of(axes: Sequence[ScenarioAxis]) -> list[list[str]]:
@@ -56,10 +57,15 @@ def quantity_of(path: str) -> Quantity | None:
     return _quantity_in(hint)
 
 
+def written(path: str, value: object) -> str:
+    """A field's value as a user writes it."""
+    quantity = quantity_of(path)
+    return flow(value) if quantity is None else setting_text(value, quantity)
+
+
 def in_a_cell(path: str, value: object) -> object:
     """A field's value for a table's cell: ranges and mixtures of amounts as they are written, others as they are."""
-    quantity = quantity_of(path) if isinstance(value, list | dict) else None
-    return value if quantity is None else setting_text(value, quantity)
+    return written(path, value) if isinstance(value, list | dict) and quantity_of(path) else value
 
 
 def _quantity_in(hint: Any) -> Quantity | None:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from edgefl.errors import RunError
 from edgefl.runs import Run, comparison, is_comparison, read_run
-from edgefl.scenario.labels import LEAVES, in_a_cell, quantity_of
-from edgefl.units import setting_text
+from edgefl.scenario.labels import LEAVES, in_a_cell, written
 
 Flat = dict[str, object]
 """Values of a scenario by dotted path; a list is one value."""
@@ -185,7 +184,7 @@ def _word(path: str, value: object, paths: Sequence[str]) -> str:
         return str(value)
     last = path.rpartition(".")[2]
     key = last if sum(other.rpartition(".")[2] == last for other in paths) == 1 else path
-    return f"{key}={setting_text(value, quantity_of(path))}"
+    return f"{key}={written(path, value)}"
 
 
 def _names(fields: Flat) -> str:

@@ -189,6 +189,8 @@ def test_a_label_has_values_as_they_are_written(tiny: Tiny) -> None:
         ("fleet.devices", [{"macbook-air-m1": 1.0}, {"macbook-air-m1": "25%", "raspberry-pi-4-8gb": "75%"}],
          ["devices={macbook-air-m1: 100%}", "devices={macbook-air-m1: 25%, raspberry-pi-4-8gb: 75%}"]),
         ("training.lr", [1e-3, 3e-2], ["lr=0.001", "lr=0.03"]),
+        ("schedule", [{"name": "layerwise", "stages": [1, 1], "rounds": 2}, {"name": "layerwise", "rounds": 2}],
+         ["stages=[1, 1]", "stages=2"]),
         ("fleet.battery.initial", ["40..60%", "50%"], ["initial=40..60%", "initial=50%"]),
     ]  # fmt: skip
     for path, values, labels in written:
