@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,10 @@ _RATES: KeyPath = ("training", "rates")
 
 Fault = tuple[str | None, str]
 """The key and the message of an error."""
+
+
+class LeftOut(UserWarning):
+    """Fields are left out that a part doesn't take which an override names."""
 
 
 def with_texts(document: Document, texts: Sequence[str]) -> Document:
@@ -78,7 +83,9 @@ def with_overrides(document: Document, overrides: Sequence[Override], *, quiet: 
             # whoever lists words to compare means parts, not their fields
             lost = [field for field in lost if not field.startswith(f"{spell(override.path)}.")]
         if lost and not quiet:
-            warnings.warn(f"{override.origin} leaves out {', '.join(lost)}, which {name} doesn't take", stacklevel=1)
+            warnings.warn(
+                f"{override.origin} leaves out {', '.join(lost)}, which {name} doesn't take", LeftOut, stacklevel=1
+            )
     return changed
 
 
@@ -183,7 +190,9 @@ def _without_refused(before: Document, changed: Document, override: Override) ->
         for path in _fields_beside(changed, _target(changed, override)):
             without = _without(changed, path)
             left = _faults(without)
-            if not faults <= left and spell(path) not in {key for key, _ in left - known}:
+            # the key of an error that stays may be another one's
+            gone = Counter(message for _, message in faults) - Counter(message for _, message in left)
+            if gone and spell(path) not in {key for key, _ in left - known}:
                 changed, faults = without, left
                 lost.append(spell(path))
                 break

@@ -133,7 +133,7 @@ def test_its_fields_are_checked_and_it_stays_out_of_what_it_cannot_do(mylab: Pat
     for override, said in (
         ("payload.up.scale=median", "payload.up.scale: must be 'mean' or 'max', not 'median'"),
         ("payload.up.scael=max", "unknown key 'scael'; did you mean 'scale'"),
-        ("payload.up=sings", "payload.up: unknown codec 'sings'; did you mean 'signs'"),
+        ("payload.up=sings", "payload.up.dtype: unknown codec 'sings'; did you mean 'signs'"),
         ("payload.up=3", "payload.up: .*a codec is a name, or a mapping"),
     ):
         with pytest.raises(EdgeflError, match=said):

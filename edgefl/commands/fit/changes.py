@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -14,6 +15,7 @@ from edgefl.devices import FleetOptions
 from edgefl.errors import EdgeflError
 from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario, load
+from edgefl.scenario.overrides import LeftOut
 from edgefl.work import Pass
 from edgefl.yaml_lines import flow
 
@@ -133,10 +135,12 @@ def plain(scenario: Scenario) -> dict[str, object]:
 
 def _valid(data: dict[str, object], step: FitChange) -> bool:
     try:
-        scenario = load(data, sets_of([step]))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", LeftOut)  # a step changes what it says, and nothing else
+            scenario = load(data, sets_of([step]))
         if step.family:  # not every model has parts for it
             compose(replace(scenario, fleet=FleetOptions.model_validate({})), trains=False)
-    except EdgeflError:
+    except (EdgeflError, LeftOut):
         return False
     return True
 
