@@ -83,9 +83,8 @@ def with_overrides(document: Document, overrides: Sequence[Override], *, quiet: 
             # whoever lists words to compare means parts, not their fields
             lost = [field for field in lost if not field.startswith(f"{spell(override.path)}.")]
         if lost and not quiet:
-            warnings.warn(
-                f"{override.origin} leaves out {', '.join(lost)}, which {name} doesn't take", LeftOut, stacklevel=1
-            )
+            text = f"{override.origin} leaves out {', '.join(lost)}, which {name} doesn't take"
+            warnings.warn(text, LeftOut, stacklevel=1)
     return changed
 
 
