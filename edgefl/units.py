@@ -1,7 +1,8 @@
 """Parsing and printing of quantities with units ("4 GiB", "236 GFLOP/s", "12..48 MiB").
 
 MiB is 2^20 bytes, MB is 10^6. A number without a unit is in the base unit (bytes, FLOPs, bits per second, seconds,
-joules, watts). Quantities are parsed exactly, as fractions, and rounded once at the end. Negative values are refused.
+joules, watts); bytes between 0 and 1 MiB need one, because who writes 48 means MiB. Quantities are parsed exactly, as
+fractions, and rounded once at the end. Negative values are refused.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from fractions import Fraction
 from math import inf, isfinite
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, WithJsonSchema
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 
 from edgefl.errors import UnitError, suggestion
@@ -48,7 +49,8 @@ _LARGEST_INTEGER = 2**63 - 1
 class Quantity:
     """One kind of quantity: its noun and example for error messages, and the factor of each unit to the base unit.
 
-    ``whole`` quantities are rounded to integers; values above ``most`` are refused.
+    ``whole`` quantities are rounded to integers; values above ``most`` are refused, and so are those between 0 and
+    ``least_bare`` without a unit.
     """
 
     noun: str
@@ -56,6 +58,7 @@ class Quantity:
     factors: Mapping[str, Fraction]
     whole: bool = False
     most: float = inf
+    least_bare: int = 0
 
     @property
     def unit(self) -> str:
@@ -68,11 +71,11 @@ class Quantity:
             if ".." in value:
                 raise UnitError(f"{value!r} is a range, and one {self.noun} is needed, for example {self.example!r}")
             number, unit = _split(value, self)
-            return self._finish(number * self._factor(unit, value), value)
+            return self._finish(number * self._factor(unit, value), value, bare=not unit)
         if isinstance(value, int | float) and not isinstance(value, bool):
             if not isfinite(value):
                 raise UnitError(f"{value!r} is not a finite {self.noun}")
-            return self._finish(Fraction(*value.as_integer_ratio()), value)
+            return self._finish(Fraction(*value.as_integer_ratio()), value, bare=True)
         raise UnitError(f"{value!r} is not a {self.noun}; write for example {self.example!r}")
 
     def parse_range(self, value: object) -> tuple[float, float]:
@@ -92,7 +95,7 @@ class Quantity:
             number, unit = _split(left, self)
             # in "12..48 MiB" the unit of the upper end holds for both
             of_upper = _split(right, self)[1]
-            low = self._finish(number * self._factor(unit or of_upper, value), value)
+            low = self._finish(number * self._factor(unit or of_upper, value), value, bare=not (unit or of_upper))
             if low > high and unit and not of_upper:
                 raise UnitError(f"{value!r}: the upper end has no unit; did you mean '{left}..{right} {unit}'?")
         else:
@@ -143,9 +146,15 @@ class Quantity:
             raise UnitError(f"{value!r}: unknown unit {unit!r} of a {self.noun}{hint}")
         return self.factors[unit]
 
-    def _finish(self, exact: Fraction, value: object) -> float:
+    def to_data(self, number: float) -> float | str:
+        """A number as it can be read again: with its unit where it needs one."""
+        return f"{number} {self.unit}" if 0 < number < self.least_bare else number
+
+    def _finish(self, exact: Fraction, value: object, *, bare: bool) -> float:
         if exact < 0:
             raise UnitError(f"{value!r} is negative; a {self.noun} must be 0 or more")
+        if bare and 0 < exact < self.least_bare:
+            raise UnitError(f"{value!r} has no unit: write {value} {self.unit} or {value} Mi{self.unit}")
         if self.whole:
             if exact > _LARGEST_INTEGER:
                 raise UnitError(f"{value!r} is too large for a {self.noun}")
@@ -181,7 +190,10 @@ _TIME |= {name: Fraction(60) for name in ("min", "minute", "minutes")}
 _TIME |= {name: Fraction(3600) for name in ("h", "hour", "hours")}
 _TIME |= {name: Fraction(86400) for name in ("d", "day", "days")}
 
-BYTES = Quantity("number of bytes", "48 MiB", _PLAIN | _units("B", binary=True) | {"bytes": Fraction(1)}, whole=True)
+BYTES = Quantity(
+    "number of bytes", "48 MiB", _PLAIN | _units("B", binary=True) | {"bytes": Fraction(1)}, whole=True,
+    least_bare=2**20,
+)  # fmt: skip
 FLOPS = Quantity("number of FLOPs", "2 TFLOP", _PLAIN | _units("FLOP", "FLOPs"))
 RATE = Quantity("rate of FLOPs per second", "236 GFLOP/s", _PLAIN | _units("FLOP/s", "FLOPs/s", "FLOPS"))
 BITS_PER_SECOND = Quantity(
@@ -335,7 +347,7 @@ def _range_schema(quantity: Quantity) -> WithJsonSchema:
 
 
 # Types of pydantic fields: each accepts a number in the base unit or a text with a unit.
-Bytes = Annotated[int, _validator(BYTES.parse), _schema(BYTES), BYTES]
+Bytes = Annotated[int, _validator(BYTES.parse), PlainSerializer(BYTES.to_data, when_used="json"), _schema(BYTES), BYTES]
 BitsPerSecond = Annotated[float, _validator(BITS_PER_SECOND.parse), _schema(BITS_PER_SECOND), BITS_PER_SECOND]
 Seconds = Annotated[float, _validator(SECONDS.parse), _schema(SECONDS), SECONDS]
 Watts = Annotated[float, _validator(WATTS.parse), _schema(WATTS), WATTS]

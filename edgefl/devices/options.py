@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +16,13 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
+    PlainSerializer,
+    SerializerFunctionWrapHandler,
     ValidationError,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
+    model_serializer,
     model_validator,
 )
 from pydantic.config import JsonDict
@@ -148,9 +150,9 @@ class Mixture:
             raise ValueError(f"{twice} stands twice; give each amount one share or count")
         return cls(tuple(sorted(((parts[key], share) for key, share in shares.items()), key=_by_amount)))
 
-    def to_data(self) -> dict[str, float | int]:
+    def to_data(self, quantity: units.Quantity | None = None) -> dict[str, float | int]:
         """The mapping that ``from_data`` reads as an equal mixture, amounts in the base unit."""
-        return {_amount_text(amount): share for amount, share in self.parts}
+        return {_amount_text(amount, quantity): share for amount, share in self.parts}
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
@@ -166,11 +168,10 @@ def _by_amount(part: tuple[Amount | None, float | int]) -> tuple[int, tuple[floa
     return (1, share_of_device(amount)) if isinstance(amount, str) else (0, amount)
 
 
-def _amount_text(amount: Amount | None) -> str:
+def _amount_text(amount: Amount | None, quantity: units.Quantity | None) -> str:
     if amount is None or isinstance(amount, str):
         return amount or UNLIMITED
-    low, high = amount
-    return f"{low!r}" if low == high else f"{low!r}..{high!r}"
+    return "..".join(dict.fromkeys(str(quantity.to_data(end) if quantity else end) for end in amount))
 
 
 def amounts_of(stated: Amount | Mixture | None) -> list[tuple[Amount, float | int]]:
@@ -203,32 +204,10 @@ def _memory(value: object) -> Amount:
         if isinstance(value, str) and value.strip().endswith(OF_DEVICE):
             units.SHARE.parse_range(value.strip().removesuffix(OF_DEVICE))
             return value.strip()
-        amount = units.BYTES.parse_range(value)
+        return units.BYTES.parse_range(value)
     except UnitError as error:
-        also = "" if str(error).endswith("?") else "; a share of the device's RAM is written '40% of device'"
+        also = "" if str(error).endswith(("?", "MiB")) else "; a share of the device's RAM is written '40% of device'"
         raise UnitError(f"{error}{also}") from None
-    if 0 < amount[0] < LEAST_BARE and _is_bare(value):
-        warnings.warn(
-            f"fleet.budgets.memory: {value} is {amount[0]:,.0f} bytes, less than 1 MiB; write a unit if that isn't "
-            f"meant, such as '{value if isinstance(value, str) else f'{amount[0]:g}'} MiB'",
-            BareNumber,
-            stacklevel=2,
-        )
-    return amount
-
-
-LEAST_BARE = 2**20
-"""Bytes below which a budget of memory without a unit is warned about.  A choice: who writes
-48 means MiB, and hardly bytes."""
-
-
-class BareNumber(UserWarning):
-    """A budget of memory is so small that its unit may have been forgotten."""
-
-
-def _is_bare(value: object) -> bool:
-    """Whether an amount is a number without a unit."""
-    return isinstance(value, int | float) or (isinstance(value, str) and bool(re.fullmatch(r"\s*[\d._]+\s*", value)))
 
 
 _MIXTURE: JsonDict = {
@@ -300,6 +279,7 @@ def _runtime(value: object) -> object:
 RuntimeOption = Annotated[
     str | int,
     BeforeValidator(_runtime),
+    PlainSerializer(lambda taken: taken if isinstance(taken, str) else units.BYTES.to_data(taken), when_used="json"),
     WithJsonSchema(
         {"anyOf": [{"type": "string"}, {"type": "number", "minimum": 0}], "examples": [PYTORCH, "executorch", "20 MB"]}
     ),
@@ -394,6 +374,17 @@ class BudgetOptions(BaseModel):
         read = {name: _NamedBudget(name, value) if name in others else value for name, value in written.items()}
         without = [n for n in others & set(_registered_budgets()) if written[n] is None or written[n] == UNLIMITED]
         return {name: value for name, value in read.items() if name not in without}
+
+    @model_serializer(mode="wrap")
+    def _with_units(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = handler(self)
+        for name, limit in self.limits().items():
+            field, quantity = FIELDS.get(name, name), budget_named(name).quantity
+            if isinstance(limit, Mixture):
+                data[field] = limit.to_data(quantity)
+            elif isinstance(limit, tuple) and quantity.least_bare:
+                data[field] = [quantity.to_data(end) for end in limit]
+        return data
 
     def limits(self) -> dict[str, Amount | Mixture | None]:
         """What clients draw each budget from, None if it is unlimited: those of BUDGETS, then the others by name."""

@@ -184,6 +184,8 @@ class Suite:
     def to_data(self) -> dict[str, Any]:
         """The suite as plain data, the scenario with every default; ``read_suite`` reads it as an equal suite."""
         fields = self.options.model_dump(mode="json", exclude_defaults=True, exclude={"suite"})
+        if self.options.budget is not None:
+            fields["at"] = [budget_named(self.options.budget).quantity.to_data(each) for each in self.options.at]
         return {**fields, "name": self.name, "scenario": self.base.to_data(), "seeds": list(self.seeds)}
 
     def budget_fields(self, share: float, amount: float) -> dict[str, Any]:
@@ -192,7 +194,8 @@ class Suite:
         path = f"fleet.budgets.{FIELDS[self.options.budget]}"
         if amount == inf:
             return {path: UNLIMITED}
-        return {path: amount if share == 1 else {repr(amount): share, UNLIMITED: 1 - share}}
+        data = budget_named(self.options.budget).quantity.to_data(amount)
+        return {path: data if share == 1 else {str(data): share, UNLIMITED: 1 - share}}
 
 
 def read_suite(path: str | Path, overrides: Sequence[str] = ()) -> Suite:

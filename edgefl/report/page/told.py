@@ -63,6 +63,7 @@ def _budgets(budgets: Mapping[str, object]) -> str:
 def _limit(value: Any, part: Budget | None) -> Any:
     """A budget's amount or range in words, or a mixture's, each with its share; without a ``part`` it has no unit."""
     if not isinstance(value, dict):
+        value = [_ends(str(each)) for each in value] if isinstance(value, list) else value
         return _with_unit(value, part.show if part else "{:g}".format)
     return {_words(_limit(_ends(str(text)), part)): _share(share) for text, share in value.items()}
 
@@ -70,7 +71,7 @@ def _limit(value: Any, part: Budget | None) -> Any:
 def _ends(text: str) -> Any:
     """An amount or both ends of a range, as a resolved scenario writes them as keys; other text as it is."""
     try:
-        ends = [float(end) for end in text.split("..")]
+        ends = [float(end.removesuffix(" B")) for end in text.split("..")]
     except ValueError:
         return text
     return text if not all(map(isfinite, ends)) else ends if len(ends) > 1 else ends[0]
