@@ -7,10 +7,10 @@ seed, spread less than their scores, and it is the differences that intervals an
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations, compress, product
+from itertools import combinations, product
 from math import inf, isfinite, sqrt
 from typing import Any
 
@@ -260,13 +260,20 @@ def _amounts(gaps: Sequence[float]) -> str:
     return join_names([f"{gap:.3f}" for gap in gaps]) if len(gaps) < 4 else f"{min(gaps):.3f} to {max(gaps):.3f}"
 
 
-def shared_scores(
-    names: Iterable[str], of_seeds: Sequence[Sequence[int]], values: Sequence[Sequence[float | None]]
-) -> dict[str, list[float | None]]:
-    """The values of each row of runs over the seeds that all rows share; ``of_seeds`` has the seed of each value."""
-    rows = [dict(zip(*pair, strict=True)) for pair in zip(of_seeds, values, strict=True)]
-    shared = [seed for seed in of_seeds[0] if all(seed in row for row in rows)]
-    return {name: [row[seed] for seed in shared] for name, row in zip(names, rows, strict=True)}
+def rival_scores(
+    names: Iterable[str], of_seeds: Sequence[Sequence[int]], values: Sequence[Sequence[float | None]],
+    rivals: Sequence[object],
+) -> Iterator[dict[str, list[float | None]]]:  # fmt: skip
+    """The values of rows of runs over the seeds that rivals share, for each group of rivals.
+
+    ``of_seeds`` are the seeds of each row, in the order of its values.  Rows are ``rivals`` if they have equal ones;
+    None takes no part (``facts.rivals_of``).
+    """
+    rows = [(name, dict(zip(*row, strict=True))) for name, *row in zip(names, of_seeds, values, strict=True)]
+    for group in dict.fromkeys(each for each in rivals if each is not None):
+        mine = {name: row for (name, row), each in zip(rows, rivals, strict=True) if each == group}
+        shared = [seed for seed in next(iter(mine.values())) if all(seed in row for row in mine.values())]
+        yield {name: [row[seed] for seed in shared] for name, row in mine.items()}
 
 
 def figures_of(
@@ -274,16 +281,11 @@ def figures_of(
 ) -> list[SeedFigure]:
     """A column of a table: a figure for each row of runs, the best of its rivals marked by the seeds that these share.
 
-    ``of_seeds`` are the seeds of each row, in the order of its spread's values; ``higher``: more is better.  Rows are
-    ``rivals`` if they have equal ones; None takes no part (``facts.rivals_of``).
+    The arguments are those of ``rival_scores``; ``higher``: more is better.
     """
     best = set[str]()
-    for group in {each for each in rivals if each is not None}:
-        mine = [each == group for each in rivals]
-        names = compress(map(str, range(len(spreads))), mine)
-        scores = shared_scores(
-            names, [*compress(of_seeds, mine)], [spread.values for spread in compress(spreads, mine)]
-        )
+    values = [spread.values for spread in spreads]
+    for scores in rival_scores(map(str, range(len(spreads))), of_seeds, values, rivals):
         winner = winner_of(scores, higher=higher)
         best |= {winner.name} if winner.name is not None and winner.gap is not None else set()
     return [

@@ -24,7 +24,7 @@ from edgefl.report.facts import (
     share,
     shown_metrics,
 )
-from edgefl.report.paired import figures_of, shared_scores, standing_of
+from edgefl.report.paired import figures_of, rival_scores, standing_of
 from edgefl.report.spread import SeedSpread, with_confidence
 from edgefl.runs import Run
 
@@ -102,7 +102,7 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> Com
             )
             for index, group in enumerate(groups)
         ],
-        standings=_standings(groups, table, metrics, higher),
+        standings=_standings(groups, rivals, table, metrics, higher),
         also_differ=[
             path
             for path in members.also
@@ -152,13 +152,15 @@ def _metric_value(metrics: Metrics, metric: str) -> float | None:
 
 
 def _standings(
-    groups: Sequence[SeedGroup], table: Mapping[str, Sequence[SeedFigure]], metrics: Sequence[str],
-    higher: Mapping[str, bool],
+    groups: Sequence[SeedGroup], rivals: Sequence[str | None], table: Mapping[str, Sequence[SeedFigure]],
+    metrics: Sequence[str], higher: Mapping[str, bool],
 ) -> dict[str, str]:  # fmt: skip
-    """Who is behind whom in each metric, in words."""
-    labels, seeds = [group.label for group in groups], [group.seeds for group in groups]
-    scores = {m: shared_scores(labels, seeds, [cell.values for cell in table[m]]) for m in metrics}
-    return {metric: standing_of(scores[metric], higher=higher[metric]) for metric in metrics}
+    """Who of its rivals is behind whom in each metric, in words."""
+    labels, seeds, told = [group.label for group in groups], [group.seeds for group in groups], {}
+    for metric in metrics:
+        found = rival_scores(labels, seeds, [cell.values for cell in table[metric]], rivals)
+        told[metric] = "; ".join(filter(None, (standing_of(scores, higher=higher[metric]) for scores in found)))
+    return told
 
 
 def _chances(split: str, groups: Sequence[SeedGroup], metrics: Sequence[str]) -> dict[str, float]:
@@ -195,7 +197,7 @@ def _equal(
                     )
                     for index, group in enumerate(groups)
                 ],
-                standings=_standings(groups, columns, metrics, higher),
+                standings=_standings(groups, rivals, columns, metrics, higher),
             )
         )
     return found

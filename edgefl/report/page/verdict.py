@@ -89,13 +89,13 @@ def _who_learned(groups: Groups, matrix: Matrix) -> list[str]:
     seeds = [[run.settings.seed for run in runs] for runs in groups.values()]
     if len(set.intersection(*map(set, seeds))) < 2:
         return ["With fewer than two shared seeds nothing shows which run learns best."]
-    from edgefl.report.paired import shared_scores, standing_of  # as for the matrix
+    from edgefl.report.paired import rival_scores, standing_of  # as for the matrix
 
     told = []
     for kind, column, figures in ((part.kind, part.columns[1], part.figures[1]) for part in matrix.parts[1:]):
-        scores = shared_scores(matrix.labels, seeds, [figure.values for figure in figures])
-        if kind in metrics and (words := standing_of(scores, higher=column.higher)):
-            told += _sentence(f"{kind} {title_of(metrics[kind])}: {words}")
+        for scores in rival_scores(matrix.labels, seeds, [each.values for each in figures], rivals_among(groups)):
+            if kind in metrics and (words := standing_of(scores, higher=column.higher)):
+                told += _sentence(f"{kind} {title_of(metrics[kind])}: {words}")
     return told
 
 

@@ -14,7 +14,17 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from edgefl.commands.bench.bench_answer import ranks_over_seeds
-from edgefl.report.paired import PairedGap, Winner, holm, mean_ranks, paired_gap, seeds_needed, standing_of, winner_of
+from edgefl.report.paired import (
+    PairedGap,
+    Winner,
+    holm,
+    mean_ranks,
+    paired_gap,
+    rival_scores,
+    seeds_needed,
+    standing_of,
+    winner_of,
+)
 
 # Student (1908): hours of sleep gained by ten patients with two drugs
 FIRST = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
@@ -240,6 +250,15 @@ def test_behind_a_winner_are_all_others_and_of_many_gaps_the_ends_are_said() -> 
     )
     assert standing_of({"a": [0.1], "b": [0.2]}, higher=True) == standing_of({"a": [0.1, 0.2]}, higher=True) == ""
     assert standing_of({"a": [0.1, 0.2], "b": [0.1, None]}, higher=True) == standing_of({}, higher=True) == ""
+
+
+def test_rows_of_other_budgets_and_those_in_which_nobody_trained_are_not_held_against_each_other() -> None:
+    rows = {"a": ([1, 2, 3], (0.1, 0.2, 0.3)), "b": ([2, 1], (0.5, 0.4)), "c": ([1, 2], (9.0, 9.0)), "d": ([1], (0.0,))}
+    seeds, values = zip(*rows.values(), strict=True)
+    assert list(rival_scores(rows, seeds, values, ["3 MiB", "3 MiB", "9 MiB", None])) == [
+        {"a": [0.1, 0.2], "b": [0.4, 0.5]},
+        {"c": [9.0, 9.0]},
+    ]
 
 
 @given(table, st.booleans())
