@@ -57,7 +57,7 @@ def quantity_of(path: str) -> Quantity | None:
     return _quantity_in(hint)
 
 
-def written(path: str, value: object) -> str:
+def field_text(path: str, value: object) -> str:
     """A field's value as a user writes it."""
     quantity = quantity_of(path)
     return flow(value) if quantity is None else setting_text(value, quantity)
@@ -65,7 +65,7 @@ def written(path: str, value: object) -> str:
 
 def in_a_cell(path: str, value: object) -> object:
     """A field's value for a table's cell: ranges and mixtures of amounts as they are written, others as they are."""
-    return written(path, value) if isinstance(value, list | dict) and quantity_of(path) else value
+    return field_text(path, value) if isinstance(value, list | dict) and quantity_of(path) else value
 
 
 def _quantity_in(hint: Any) -> Quantity | None:

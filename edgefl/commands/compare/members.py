@@ -9,7 +9,7 @@ from pathlib import Path
 
 from edgefl.errors import RunError
 from edgefl.runs import Run, comparison, is_comparison, read_run
-from edgefl.scenario.labels import LEAVES, in_a_cell, written
+from edgefl.scenario.labels import LEAVES, field_text, in_a_cell
 
 Flat = dict[str, object]
 """Values of a scenario by dotted path; a list is one value."""
@@ -184,7 +184,7 @@ def _word(path: str, value: object, paths: Sequence[str]) -> str:
         return str(value)
     last = path.rpartition(".")[2]
     key = last if sum(other.rpartition(".")[2] == last for other in paths) == 1 else path
-    return f"{key}={written(path, value)}"
+    return f"{key}={field_text(path, value)}"
 
 
 def _names(fields: Flat) -> str:
