@@ -252,7 +252,7 @@ def without_compiler(name: str, module: nn.Module) -> nn.Module:
     """
     for path, part in module.named_modules():
         if isinstance(part, torch.jit.ScriptModule):
-            what = f"its part {path!r}" if path else "it"
+            what = f"its part {path.replace('_orig_mod.', '')!r}" if path else "it"
             raise MethodError(f"tower {name}: {what} is compiled by torch.jit, which takes no hooks: leave that out")
         if part._compiled_call_impl is not None:  # by ``module.compile()``
             part._compiled_call_impl = None

@@ -468,7 +468,7 @@ class RunDirectory:
         if error is None:
             self.close()
             return
-        with suppress(RunError):  # the error of the body says more
+        with suppress(RunError, OSError):  # the error of the body says more
             self.close()
 
     def __del__(self) -> None:

@@ -52,9 +52,10 @@ def append_file(path: Path, content: bytes) -> None:
         try:
             while len(left):  # one call may write less
                 left = left[file.write(left) :]
-        finally:
-            if len(left):  # else the next call would continue a part of a line
-                file.truncate(before)
+        except BaseException:
+            with suppress(OSError):  # what went wrong first is told
+                file.truncate(before)  # else the next call would continue a part of a line
+            raise
 
 
 def write_output(path: Path, content: bytes) -> None:
@@ -89,7 +90,8 @@ class Lock:
         held.locks -= 1
         if not held.locks:
             del _held[key]
-            held.file.close()
+            with suppress(OSError):  # nothing was written to it, and another error may be under way
+                held.file.close()
 
     def __del__(self) -> None:
         self.close()

@@ -122,19 +122,22 @@ def load_checkpoint(run: SimulationRun, tensors: Mapping[str, Tensor], state: Ma
         with torch.device("meta"):
             held = {a: spec.empty() for a, spec in from_data(dict[str, TensorSpec], state["shapes"]).items()} | held
     # tables may be created during a run
-    if {a for a in held.keys() ^ learning.state.tensors.keys() if not a.startswith("table/")}:
+    own = learning.state.tensors
+    if {a for a in held.keys() ^ own.keys() if not a.startswith("table/")} or any(
+        (t.shape, t.dtype) != (own[a].shape, own[a].dtype) for a, t in held.items() if a in own
+    ):
         raise RunError("the checkpoint's tensors differ from those of this scenario's models")
-    learning.state = ServerState(held, dict(state["versions"]))
+    learning.state = ServerState(held, from_data(dict[str, int], state["versions"], strict=True))
     arrays = {name.removeprefix(ARRAY): t.numpy() for name, t in tensors.items() if name.startswith(ARRAY)}
-    if len(arrays["stage"]) != len(roster.stage):
-        raise RunError("the checkpoint has another number of clients than this scenario")
     for name in OF_CLIENTS:
-        if getattr(roster, name) is not None:
+        if (mine := getattr(roster, name)) is not None:
+            if (arrays[name].shape, arrays[name].dtype) != (mine.shape, mine.dtype):
+                raise RunError("the checkpoint has another number of clients than this scenario")
             setattr(roster, name, arrays[name].copy())
     for name, versions in _versions_of_clients(run).items():
         versions.load_data(arrays[name], state[name])
-    run.at = from_data(RunMoment, state["at"])
-    run.env = Clock(initial_time=state["now"])
+    run.at = from_data(RunMoment, state["at"], strict=True)
+    run.env = Clock(initial_time=from_data(float, state["now"], strict=True))
     load_data(progress, state["progress"])
     if progress.watch is not None and "watch" in state:
         progress.watch.load_data(state["watch"])

@@ -158,7 +158,13 @@ class Simulation:
 
     def load_data(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint.  Raises RunError if it doesn't match this setup."""
-        load_checkpoint(self.run, tensors, state)
+        try:
+            load_checkpoint(self.run, tensors, state)
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
+            raise RunError(
+                f"the last checkpoint isn't one that this run wrote ({type(error).__name__}: {error}); remove its "
+                "folder to go on from an earlier one, or start a new run"
+            ) from error
 
     def play(self, rounds: int | None = None) -> FinalSummary:
         """Play the remaining rounds, up to the number ``rounds`` if it is given; return final metrics and totals."""

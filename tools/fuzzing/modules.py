@@ -461,7 +461,7 @@ def modules(draw: st.DrawFn) -> Case:
     training = {
         "batch": draw(st.sampled_from((4, 8))),
         "optimizer": draw(st.sampled_from(("adamw", "adamw", "sgd", "mezo"))),
-        **draw(st.sampled_from(({}, {}, {"precision": "bfloat16"}, {"accumulation": 2}, {"clip": 1.0},
+        **draw(st.sampled_from(({}, {}, {}, {}, {"precision": "bfloat16"}, {"accumulation": 2}, {"clip": 1.0},
                                 {"checkpointing": True}, {"precision": "float64"}, {"measure": "all"}))),
     }  # fmt: skip
     text = HEAD + SCRIPTED * ("scripted function" in (*names, inside))
@@ -476,7 +476,8 @@ def modules(draw: st.DrawFn) -> Case:
         made = made.replace("range(2)", "range(deep)").replace("[block, block]", "[block] * deep")
     parts = "".join(f"self.part{number} = Part{number}()\n" for number in range(len(names)))
     forward = f"x = {first}\n" + "for layer in self.layers:\n    x = layer(x)\n" * bool(cut)
-    forward += "".join(f"x = self.part{number}(x)\n" for number in range(len(names))) + ENDS[end]
+    forward += "".join(f"x = self.part{number}(x)\n" for number in range(len(names)))
+    forward += "return x[:, None]" if written != "class" and end == "as it is" else ENDS[end]
     held = "layers" if written == "class" else "blocks"
     body = f"super().__init__()\nself.width = 8\n{stem}\n{made}\n{parts}".replace("layers", held)
     forward = forward.replace("layers", held)
@@ -503,6 +504,8 @@ def modules(draw: st.DrawFn) -> Case:
         "aggregation": draw(st.sampled_from(("mean", "mean", "median", "krum"))),
         "payload": {"up": draw(st.sampled_from(("float32", "float32", "float16", "int8")))},
     }  # fmt: skip
+    if scenario["method"] == "scaffold":
+        training["optimizer"] = "sgd"
     if training["optimizer"] == "mezo":
         scenario["method"], scenario["training"] = "mezo", {"batch": training["batch"], "optimizer": "mezo"}
     return Case(
