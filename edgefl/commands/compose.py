@@ -110,13 +110,13 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
     with collecting(errors):
         setup = _compose(scenario, on_message, trains=trains)
     # other data take long to open
-    raise_all(blame(errors, scenario._document, lambda document: _compose(_alone(document)), ("data", "seed")))
+    raise_all(blame(errors, scenario._document, lambda document: _compose(_read_single(document)), ("data", "seed")))
     if trains:
         tell_time(scenario, setup)
     return setup
 
 
-def _alone(document: Document) -> Scenario:
+def _read_single(document: Document) -> Scenario:
     """The scenario of a document without what it compares."""
     return read_document(without_compare(document))
 
@@ -167,7 +167,7 @@ def check_sections(scenarios: Sequence[Scenario]) -> None:
                 scenario.schedule_options, scenario.model.blocks
             )
             schedule.check(scenario.adapter_options, scenario.aggregation)
-        errors += blame(found, scenario._document, lambda document: check_sections([_alone(document)]))
+        errors += blame(found, scenario._document, lambda document: check_sections([_read_single(document)]))
     raise_all(errors)
 
 

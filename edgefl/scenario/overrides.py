@@ -166,8 +166,7 @@ def _named_part(path: KeyPath) -> KeyPath | None:
 
 def _other_form(override: Override) -> str:
     """A word for the part whose name an override sets."""
-    option = SET if override.origin.startswith(SET) else ""
-    return f"{option}{spell(override.path[:-1])}={override.value}"
+    return f"{SET if override.origin.startswith(SET) else ''}{spell(override.path[:-1])}={override.value}"
 
 
 def _without_refused(before: Document, changed: Document, override: Override) -> tuple[Document, list[str]]:
@@ -239,23 +238,25 @@ def blame(
     own = {(place.file, line) for place in places for line in (place.key_line, place.value_line)}
     causes: dict[Fault, list[Override]] = {fault(e): [] for e in found if (e.file, e.line) not in own}
     for override in document.overrides if causes else ():
-        left: set[Fault] = set()
         if override.path[0] in unasked or document.before is None:
             continue
+        others = [other for other in document.overrides if other is not override]
+        left: list[ScenarioError] = []
         try:
-            others = [other for other in document.overrides if other is not override]
-            check(replace(with_overrides(document.before, others, quiet=True), overrides=()))  # which blames nothing
-        except ScenarioError as error:
-            left = {fault(each) for each in each_of([error])}
+            with collecting(left):
+                check(
+                    replace(with_overrides(document.before, others, quiet=True), overrides=())
+                )  # which blames nothing
         except EdgeflError:
             continue
-        if left <= {fault(error) for error in found}:  # else it may have hidden them
-            for each in causes.keys() - left:
+        stay = set(map(fault, each_of(left)))
+        if stay <= set(map(fault, found)):  # else it may have hidden them
+            for each in causes.keys() - stay:
                 causes[each].append(override)
-    return [_told(error, by) if (by := causes.get(fault(error))) else error for error in found]
+    return [_name_causes(error, by) if (by := causes.get(fault(error))) else error for error in found]
 
 
-def _told(error: ScenarioError, by: Sequence[Override]) -> ScenarioError:
+def _name_causes(error: ScenarioError, by: Sequence[Override]) -> ScenarioError:
     """The error, named as one of these overrides."""
     origin, message, line = " and ".join(override.origin for override in by), error.message, error.line
     part, place = _named_part(by[0].path), by[0].places.get(by[0].path)

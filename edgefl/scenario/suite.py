@@ -207,7 +207,7 @@ def read_suite(path: str | Path, overrides: Sequence[str] = ()) -> Suite:
     """
     document = _whole(_read_suite_file(str(path)))
     if not {"scenario", "variants"} & {*document.data} and {*SECTIONS, "compare"} & {*document.data}:
-        document = _around_scenario(document)
+        document = _wrap_scenario(document)
     errors = [
         document.error((key,), f"unknown key {key!r}{suggestion(key, SuiteOptions.model_fields)}", at_key=True)
         for key in document.data.keys() - SuiteOptions.model_fields.keys()
@@ -267,7 +267,7 @@ def _members(document: Document) -> Iterator[tuple[str, str, Fields]]:
                 yield group, key, fields
 
 
-def _around_scenario(document: Document) -> Document:
+def _wrap_scenario(document: Document) -> Document:
     """The suite of a scenario's own file."""
     named = {"name": document.data["name"]} if "name" in document.data else {}
     places = {("scenario", *path): place for path, place in document.places.items()}
