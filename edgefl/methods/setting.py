@@ -120,7 +120,7 @@ def _tensors(key: Frozen) -> tuple[Specs, Specs, frozenset[str]]:
     """
     folder, name = (
         cache_folder() / "shapes",
-        digest([key.description, *models.versions(), *models.code(key.description)]),
+        digest([key.description, "with gradients", *models.versions(), *models.code(key.description)]),
     )
     specs = recall(folder, name, _specs, "shapes")
     if specs is None:

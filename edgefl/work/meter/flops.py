@@ -49,16 +49,17 @@ def _cudnn_rnn(input: Tensor, weight: list[Tensor], *_: Any, **__: Any) -> int:
     return 2 * input.shape[0] * input.shape[1] * sum(w.numel() for w in weight if w.dim() == 2)
 
 
-def _whole_attention(query: Tensor, key: Tensor, _: Any, width: int, heads: int, *weights: Tensor, **__: Any) -> int:
+def _whole_attention(query: Tensor, key: Tensor, _: Any, width: int, heads: int, *weights: Any, **__: Any) -> int:
     # projections of queries, keys and values, of outputs, and attention: torch's kernel of layers that don't train
     samples, queries = query.shape[:2]
-    return 2 * samples * queries * (weights[0].numel() + weights[2].numel() + 2 * key.shape[1] * width)
+    return int(2 * samples * queries * (weights[0].numel() + weights[2].numel() + 2 * key.shape[1] * width))
 
 
-def _encoder_layer(x: Tensor, width: int, heads: int, *weights: Tensor, **_: Any) -> int:
+def _encoder_layer(x: Tensor, width: int, heads: int, *weights: Any, **_: Any) -> int:
     # the same with the two layers after it
     tokens = x.shape[0] * x.shape[1]
-    return _whole_attention(x, x, x, width, heads, *weights) + 2 * tokens * sum(weights[i].numel() for i in (11, 13))
+    after = 2 * tokens * sum(weights[i].numel() for i in (11, 13))
+    return int(_whole_attention(x, x, x, width, heads, *weights) + after)
 
 
 def _product(first: Tensor, second: Tensor, *_: Any, **__: Any) -> int:
