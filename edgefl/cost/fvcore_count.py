@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from edgefl import models
 from edgefl.cost.predict import replace_tensors
 from edgefl.models.model import DTYPES, ModelDescription, TowerDescription
-from edgefl.models.tower import as_written
+from edgefl.models.tower import running_as_written
 from edgefl.work import Meter, TensorSpec
 from edgefl.work.meter.meter import REST, parts
 
@@ -104,7 +104,7 @@ def count_twice(description: ModelDescription, pattern: str, task: str, spec: Ma
     model = replace_tensors(model, lambda old: torch.zeros_like(old, device="cpu"))
     module = _Forward(model, pattern, task).eval()
     values = tuple(torch.zeros(spec[m].shape, dtype=DTYPES[spec[m].dtype]) for m in pattern.split("-"))
-    with torch.no_grad(), as_written():
+    with torch.no_grad(), running_as_written():
         meter = Meter()
         with meter.watching(module.model), meter.step(0, pattern):
             module(*values)

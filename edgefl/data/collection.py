@@ -116,7 +116,7 @@ class Collection:
             raise DataError(f"official must be 0..{len(OFFICIAL) - 1}: {', '.join(OFFICIAL)}")
 
     @property
-    def filled(self) -> Integers:
+    def modality_bits(self) -> Integers:
         """Which modalities each sample has: `[n]`, as a sum of image 1, text 2, audio 4."""
         filled = np.full(len(self.label), sum(BITS[modality] for modality in self.modalities))
         for modality, index in (("image", self.image), ("text", self.text)):

@@ -340,7 +340,7 @@ def _deal_samples(
     except DataError as error:
         raise DataError(f"{options.source}: {error}") from error
     all_kinds = [kind for kind in KINDS if whole.clients.get(kind)]
-    filled = collection.filled
+    filled = collection.modality_bits
     lacks = filled.min() < filled.max()
     client_rows: list[Integers] = []
     pattern_codes: list[Integers] = []

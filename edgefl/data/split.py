@@ -114,12 +114,12 @@ def usable_mask(collection: Collection, kind: Kind, task: str, held: Integers | 
     """Mask [n] of the samples that serve this kind: classification needs a class, and words left after masking.
 
     Where samples lack a modality, one serves the kind of what it has, or of what its client has: ``held`` [n], as
-    ``Collection.filled``.
+    ``Collection.modality_bits``.
     """
     fits: Booleans = np.ones(len(collection.label), bool)
     if not collection.modalities.issuperset(kind.split("-")):
         return np.zeros_like(fits)
-    filled = collection.filled
+    filled = collection.modality_bits
     if filled.min() < filled.max():
         fits &= (filled if held is None else held) == bits_of(kind)
     if like(task) == "classify":
@@ -136,10 +136,10 @@ def bits_of(kind: str) -> int:
 
 
 def held_by_client(collection: Collection, rows: Integers) -> Integers:
-    """Which modalities the client of each sample has in any of ``rows``: `[n]`, as ``Collection.filled``."""
+    """Which modalities the client of each sample has in any of ``rows``: `[n]`, as ``Collection.modality_bits``."""
     assert collection.owner is not None
     held = np.zeros(int(collection.owner.max()) + 1, np.int64)
-    np.bitwise_or.at(held, collection.owner[rows], collection.filled[rows])
+    np.bitwise_or.at(held, collection.owner[rows], collection.modality_bits[rows])
     return np.asarray(held[collection.owner], np.int64)
 
 

@@ -270,7 +270,7 @@ def _use_onednn(used: bool, *_: object) -> None:
 
 
 @contextmanager
-def as_written() -> Iterator[None]:
+def running_as_written() -> Iterator[None]:
     """Within it modules run as they are written, without functions that ``torch.compile`` made of them, since no
     compiler takes fake tensors, and without torch's own way around its attention, whose products have no formula."""
     loaded = "torch._dynamo" in sys.modules  # whatever is compiled has imported it, which takes 1.3 s

@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 from edgefl import registry, seeds
 from edgefl.errors import EdgeflError, MethodError, text_of
 from edgefl.models.model import DTYPES, TowerDescription
-from edgefl.models.tower import as_written, without_compiler
+from edgefl.models.tower import running_as_written, without_compiler
 
 _ADVICE = re.compile(r" (You may have run into this|This could be because|NotImplementedError:) .*")
 """What torch adds to the names of an operator and of tensors without data, for those who write operators."""
@@ -87,7 +87,7 @@ def _check_forward(name: str, modality: str, module: nn.Module, description: Tow
     shape, dtype = shapes[modality], torch.int64 if modality == "text" else torch.float32
     names, width = {parameter for parameter, _ in module.named_parameters()}, module.width
     try:
-        with as_written():
+        with running_as_written():
             out = module(torch.zeros(shape, dtype=dtype))
         read = module.pool_tokens(out) if hasattr(module, "pool_tokens") else out[:, 0]  # type: ignore[operator]
     except EdgeflError:

@@ -78,7 +78,7 @@ def with_overrides(document: Document, overrides: Sequence[Override], *, quiet: 
     changed = replace(changed, before=document.before or document, overrides=(*document.overrides, *overrides))
     for override in overrides:
         name = override.value.get("name", "") if isinstance(override.value, dict) else override.value
-        changed, lost = _without_refused(document, changed, override)
+        changed, lost = _drop_refused_fields(document, changed, override)
         if not override.origin.startswith(SET) or override.origin.startswith(f"{SET}compare"):
             # whoever lists words to compare means parts, not their fields
             lost = [field for field in lost if not field.startswith(f"{spell(override.path)}.")]
@@ -169,7 +169,7 @@ def _other_form(override: Override) -> str:
     return f"{SET if override.origin.startswith(SET) else ''}{spell(override.path[:-1])}={override.value}"
 
 
-def _without_refused(before: Document, changed: Document, override: Override) -> tuple[Document, list[str]]:
+def _drop_refused_fields(before: Document, changed: Document, override: Override) -> tuple[Document, list[str]]:
     """The document without the fields that a part doesn't take which a word has named, and which the one before took.
 
     So are lists of rates for the stages of another schedule.  Fields that an override gives stay.  Returns their paths,

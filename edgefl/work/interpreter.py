@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from edgefl import registry, seeds
 from edgefl.errors import MethodError
 from edgefl.models.model import DTYPES
-from edgefl.models.tower import as_written
+from edgefl.models.tower import running_as_written
 from edgefl.registry.answers import describe_answer
 from edgefl.work.attention import attention
 from edgefl.work.description import Description, Pass, Payload, Source, Work
@@ -92,7 +92,11 @@ def execute(
         meter.adopt(received.values(), "received")
         meter.adopt(reference.values(), "reference")
         try:
-            with attention(work.attention, device, kernels or device.type), meter.watching(module), as_written():
+            with (
+                attention(work.attention, device, kernels or device.type),
+                meter.watching(module),
+                running_as_written(),
+            ):
                 total, steps = _run_passes(ctx, seed, meter)
             ctx.outputs.update(edit_uploads(work, module))
         finally:

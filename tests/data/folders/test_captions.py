@@ -277,7 +277,7 @@ def test_json_lines_may_lack_what_they_do_not_have(read, tmp_path):
     made = read("table", tmp_path, 4)
     assert made.text.tolist() == [0, -1, 1, -1] and made.image.tolist() == [-1, 0, -1, 0]
     assert made.label.tolist() == [0, 1, 2, 2] and made.owner.tolist() == [0, 1, 0, 0]
-    assert made.filled.tolist() == [2, 1, 2, 1] and made.group.tolist() == [0, 1, 2, 1]
+    assert made.modality_bits.tolist() == [2, 1, 2, 1] and made.group.tolist() == [0, 1, 2, 1]
     write(tmp_path / "mine.jsonl", '{"text": ["a", "b"]}')
     with pytest.raises(DataError, match="mine.jsonl:1: text: expected text or a number, not \\['a', 'b'\\]"):
         read("table", tmp_path)
