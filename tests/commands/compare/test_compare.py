@@ -379,10 +379,7 @@ def test_at_equal_costs_the_lowest_loss_is_the_best(comparison: Any, tmp_path: P
 def test_the_table_says_which_spread_it_shows(compared: ComparedRuns) -> None:
     text = shown(compared)
     assert text.startswith("Comparison: mean ± standard deviation over seeds 3, 4\n")
-    assert (
-        "*: ahead of each other row of the same budgets beyond chance" in text
-        and "At equal traffic of all clients" in text
-    )
+    assert "*: the best, ahead of each other row beyond chance" in text and "At equal traffic of all clients" in text
     cell = compared["rows"][0]["figures"]["text.accuracy"]
     assert f"{cell['mean']:.3f} ± {cell['deviation']:.3f}" in text
     shown(compared, width=80, full=True)
