@@ -185,7 +185,8 @@ class Suite:
         """The suite as plain data, the scenario with every default; ``read_suite`` reads it as an equal suite."""
         fields = self.options.model_dump(mode="json", exclude_defaults=True, exclude={"suite"})
         if self.options.budget is not None:
-            fields["at"] = [budget_named(self.options.budget).quantity.to_data(each) for each in self.options.at]
+            show = budget_named(self.options.budget).quantity.to_data
+            fields["at"] = [each if each == UNLIMITED else show(each) for each in self.options.at]
         return {**fields, "name": self.name, "scenario": self.base.to_data(), "seeds": list(self.seeds)}
 
     def budget_fields(self, share: float, amount: float) -> dict[str, Any]:
