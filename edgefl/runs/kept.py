@@ -173,7 +173,10 @@ class Index:
     def from_data(cls, folder: Path, rows: Tensor, facts: KeptFacts) -> Index:
         """From a checkpoint's ``rows`` ``[clients, 4]`` and ``facts``.  Raises RunError if they don't fit together."""
         try:
-            names, layouts = list(map(_check_name, facts["files"])), from_data(list[TensorLayout], facts["layouts"])
+            names, layouts = (
+                list(map(_check_name, facts["files"])),
+                from_data(list[TensorLayout], facts["layouts"], strict=True),
+            )
             clients = {}
             for client, file, offset, layout in rows.tolist():
                 if min(client, file, offset, layout) < 0:
