@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,14 @@ def told(here: Path, before: str, words: str, after: str = "", **environment: st
     return ran.returncode, ran.stdout, ran.stderr
 
 
+@pytest.fixture
+def here() -> Iterator[Path]:
+    """A folder that isn't in memory, where a mount may hide it, and that anybody may use."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        Path(folder).chmod(0o777)
+        yield Path(folder)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "why"),
@@ -50,20 +59,19 @@ def told(here: Path, before: str, words: str, after: str = "", **environment: st
         ("ulimit -u 8", "no more processes or threads"),
     ],
 )
-def test_worker_processes_say_what_they_lack(tiny: Tiny, tmp_path: Path, before: str, why: str) -> None:
-    (tmp_path / "small.yaml").write_text(yaml.safe_dump({**tiny(**SMALL), "executor": "processes"}))
+def test_worker_processes_say_what_they_lack(tiny: Tiny, here: Path, before: str, why: str) -> None:
+    (here / "small.yaml").write_text(yaml.safe_dump({"edgefl": 1, **tiny(**SMALL), "executor": "processes"}))
     as_nobody = before.startswith("ulimit")
     if as_nobody and subprocess.run([*NOBODY.split(), sys.executable, "-c", ""], capture_output=True).returncode:
         pytest.skip("another user can't run this Python")
-    tmp_path.chmod(0o777)
-    words = f"run {tmp_path}/small.yaml -o {tmp_path}/run"
-    code, _, said = told(tmp_path, before.format(here=tmp_path), words, NOBODY * as_nobody, OMP_NUM_THREADS="1")
+    words = f"run {here}/small.yaml -o {here}/run"
+    code, _, said = told(here, before.format(here=here), words, NOBODY * as_nobody, OMP_NUM_THREADS="1")
     assert code == 2 and f"edgefl: error: worker processes can't be started ({why}" in said, said
 
 
 @pytest.mark.slow
-def test_doctor_says_that_there_is_no_temporary_folder(tmp_path: Path) -> None:
-    code, shown, _ = told(tmp_path, READ_ONLY.format(here=tmp_path), "doctor")
+def test_doctor_says_that_there_is_no_temporary_folder(here: Path) -> None:
+    code, shown, _ = told(here, READ_ONLY.format(here=here), "doctor")
     assert code == 1 and "No usable temporary directory" in shown and "variable TMPDIR" in " ".join(shown.split())
 
 
