@@ -91,12 +91,12 @@ class Quantity:
             left, _, right = (part.strip() for part in value.partition(".."))
             if not left or not right:
                 raise UnitError(f"{value!r} is not a range of a {self.noun}; write for example '12..48' with a unit")
-            high = self.parse(right)
             number, unit = _split(left, self)
             # in "12..48 MiB" the unit of the upper end holds for both
-            of_upper = _split(right, self)[1]
+            upper, of_upper = _split(right, self)
+            high = self._finish(upper, value, bare=False) if unit and not of_upper else self.parse(right)
             low = self._finish(number * self._factor(unit or of_upper, value), value, bare=not (unit or of_upper))
-            if low > high and unit and not of_upper:
+            if unit and not of_upper and (low > high or high < self.least_bare):
                 raise UnitError(f"{value!r}: the upper end has no unit; did you mean '{left}..{right} {unit}'?")
         else:
             try:

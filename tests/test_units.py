@@ -20,9 +20,9 @@ from edgefl.errors import UnitError
         (units.BYTES.parse, "48 MiB", 48 * 2**20),
         (units.BYTES.parse, "20 MB", 20_000_000),
         (units.BYTES.parse, "1.5KiB", 1536),
-        (units.BYTES.parse, "1e3", 1000),
+        (units.FLOPS.parse, "1e3", 1000),
         (units.BYTES.parse, "9007199254740993", 2**53 + 1),
-        (units.BYTES.parse, 12, 12),
+        (units.BYTES.parse, 12_000_000, 12_000_000),
         (units.FLOPS.parse, "2 TFLOP", 2e12),
         (units.RATE.parse, "236 GFLOP/s", 236e9),
         (units.BITS_PER_SECOND.parse, "20 Mbit/s", 20e6),
@@ -74,8 +74,8 @@ def test_a_share_is_at_most_the_whole():
         ("800 kB..1 MB", (800_000, 1_000_000)),
         ("0.5 .. 1.5 KiB", (512, 1536)),
         ("48 MiB", (48 * 2**20,) * 2),
-        (["1 kB", 2000], (1000, 2000)),
-        ("12..48", (12, 48)),
+        (["1 kB", 2000000], (1000, 2000000)),
+        ("12..48 B", (12, 48)),
     ],
 )
 def test_ranges(value, expected):
@@ -108,9 +108,15 @@ def test_a_range_in_place_of_one_value_is_told_as_such():
         units.SECONDS.parse("5..10 min")
 
 
-@given(st.integers(0, 2**63 - 1))
+@given(st.one_of(st.integers(0, 2**63 - 1), st.integers(0, 2**21)))
 def test_bytes_are_exact(count):
-    assert units.BYTES.parse(f"{count} B") == units.BYTES.parse(str(count)) == count
+    assert units.BYTES.parse(f"{count} B") == units.BYTES.parse(units.BYTES.write(count)) == count
+    if 0 < count < 2**20:
+        for bare in (count, str(count), f"{count}..2000000", [count, 2000000], f" {count:_} "):
+            with pytest.raises(UnitError, match=r"has no unit: write [\d_ ]+ B or [\d_ ]+ MiB"):
+                units.BYTES.parse_range(bare)
+    else:
+        assert units.BYTES.parse(str(count)) == units.BYTES.parse(count) == count
 
 
 @given(st.floats(1e-9, 1e15), st.sampled_from(sorted(units.RATE.factors)))

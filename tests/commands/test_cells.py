@@ -196,7 +196,7 @@ def test_an_interrupted_command_says_how_to_go_on(tmp_path):
 
 
 def test_rows_are_equal_whether_cells_are_planned_together_or_alone():
-    budgets = [40_000, 60_000, "200 KiB"]
+    budgets = ["40 kB", "60 kB", "200 KiB"]
     together = edgefl.sweep({**GRID, "compare": {"method": ["fedavg", "fedprox"], "fleet.budgets.memory": budgets}})
     alone = [
         edgefl.sweep({**GRID, "compare": {}}, [f"method={method}", f"fleet.budgets.memory={budget}"])["rows"][0]

@@ -50,7 +50,7 @@ def test_axes_multiply_and_keep_commas_inside_brackets() -> None:
     ]  # fmt: skip
     assert cells[0][1].fleet.budgets.memory == (2**24, 2**24)
     assert cells[0][1].training.batch == {"image": 1, "text": 2}
-    assert grid_of(scenario, ["fleet.budgets.memory=[1, 2],[3, 4]"]).cells[1][1].fleet.budgets.memory == (3, 4)
+    assert grid_of(scenario, ["fleet.budgets.memory=[1 B, 2 B],[3 B, 4 B]"]).cells[1][1].fleet.budgets.memory == (3, 4)
     assert [one.method_name for _, one in grid_of(scenario, ["method=fedavg,fedcola"]).cells] == ["fedavg", "fedcola"]
     assert grid_of(scenario).cells == (("scenario", scenario),)
 

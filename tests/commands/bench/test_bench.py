@@ -148,9 +148,9 @@ def test_a_run_equals_one_at_another_budget_of_its_interval(done: tuple[BenchAns
     [row] = [row for row in fleet.rows if row.variant == "layer-wise"]
     assert fleet.high is not None and fleet.low < fleet.high - 2
     scenario = {**BASE, **SUITE["variants"]["layer-wise"]}
-    scenario["fleet"] = {"budgets": {"within_device": False, "memory": int(fleet.high) - 1}}
+    scenario["fleet"] = {"budgets": {"within_device": False, "memory": f"{int(fleet.high) - 1} B"}}
     edgefl.run(scenario, output=tmp_path / "inside")
-    scenario["fleet"] = {"budgets": {"within_device": False, "memory": int(fleet.high)}}
+    scenario["fleet"] = {"budgets": {"within_device": False, "memory": f"{int(fleet.high)} B"}}
     edgefl.run(scenario, output=tmp_path / "beyond")
     weights = [load_file(path / "weights.safetensors") for path in (folder / str(row.runs[0]), tmp_path / "inside")]
     assert weights[0].keys() == weights[1].keys()

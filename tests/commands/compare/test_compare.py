@@ -157,7 +157,7 @@ def test_what_is_eligible_is_so_in_the_hardest_stage_and_peaks_are_of_all_that_w
     needs = {row["stage"]: row["peak_memory_bytes"] for row in edgefl.profile(scenario)["rows"]}
     hardest = max(needs.values())
     assert min(needs.values()) < hardest
-    scenario["fleet"] = {"budgets": {"memory": (min(needs.values()) + hardest) // 2}}
+    scenario["fleet"] = {"budgets": {"memory": f"{(min(needs.values()) + hardest) // 2} B"}}
     run = edgefl.run(scenario, output=tmp_path / "run")
     (row,) = edgefl.compare([run.path]).rows
     assert row.figures["eligible_share"].mean == 0.0 and row.figures["eligible_share_ever"].mean == 1.0

@@ -117,7 +117,8 @@ def minimal(axes: list[FitAxis], costs: Mapping[Levels, Turns], allowed: Mapping
 
 def answers(scenario: dict[str, Any], allowed: Mapping[str, float], **more: Any) -> dict[str, Any]:
     """What ``fit`` says of the text clients."""
-    budgets = {name: value for name, value in allowed.items() if value != inf}
+    of_bytes = ("memory", "bytes")
+    budgets = {n: f"{v} B" if n in of_bytes else v for n, v in allowed.items() if v != inf}
     asked = {"kind": "text", "first": None, **more}
     found: dict[str, Any] = edgefl.fit(scenario, device=PI, link=WIFI, **budgets, **asked)["kinds"]["text"]
     return found
@@ -400,7 +401,7 @@ def test_few_predictions_of_many(texts: dict[str, Any]) -> None:
 def test_what_the_scenario_compares_is_left_aside(few: dict[str, Any]) -> None:
     compared = few | {"compare": {"training.batch": [2, 1]}}
     now = costs_of(few, [])[0][0]["bytes"]
-    found = edgefl.fit(compared, device=PI, bytes=now * 0.9, first=1)
+    found = edgefl.fit(compared, device=PI, bytes=f"{now * 0.9} B", first=1)
     assert found["sets"] == ["compare=null"]
     (one,) = found["kinds"]["text"]["solutions"]
     assert load(compared, [*found["sets"], *one["sets"]]).compare == {}
@@ -613,7 +614,7 @@ def test_the_command(
     code, out, _ = call()
     assert code == 0 and "text clients, of which the largest has 40 samples: fit without changes" in out
     now = costs_of(few, [])[0][0]
-    code, out, err = call("--bytes", str(int(now["bytes"] * 0.8)), "--answers", "2")
+    code, out, err = call("--bytes", f"{int(now['bytes'] * 0.8)} B", "--answers", "2")
     assert code == 0 and "1: --set payload.up=float16\n" in out and "tightest" in out
     assert "text: work 1 of at most 200: as it stands, stage 1" in err
     assert all(len(line) <= 100 for line in out.splitlines() if "--set" not in line)
@@ -626,5 +627,6 @@ def test_the_command(
     assert [int(words.split(" of ")[0].replace(",", "")) for words in told] == list(range(1, every + 1))
     code, out, _ = call("--bytes", "1kB", "--most", "2", "--json")
     assert code == 1 and json.loads(out)["kinds"]["text"]["unmet"] == ["bytes"]
+    assert call("--memory", "2")[0::2] == (2, "edgefl: error: memory: '2' has no unit: write 2 B or 2 MiB\n")
     code, _, err = call("--memory", "60s")
     assert code == 2 and err.startswith("edgefl: error: memory: '60s': unknown unit 's'")

@@ -42,7 +42,7 @@ def scenario(tiny: Tiny) -> dict[str, Any]:
         fleet={"devices": {"raspberry-pi-4-4gb": 5, "raspberry-pi-3b-plus": 5}, "links": {"wifi-5": 5, "lte": 5}},
     )  # fmt: skip
     peaks = sorted(row["peak_memory_bytes"] for row in edgefl.profile(plain)["rows"])
-    plain["fleet"]["budgets"] = {"memory": [peaks[0], peaks[-1]]}
+    plain["fleet"]["budgets"] = {"memory": f"{peaks[0]}..{peaks[-1]} B"}
     return plain
 
 
@@ -256,7 +256,7 @@ def test_what_depends_on_scratch_is_said(scenario: dict[str, Any]) -> None:
     assert row.memory_assumed and row.live_memory_bytes < row.peak_memory_bytes
     answers = {}
     for most in (row.live_memory_bytes - 1, row.live_memory_bytes, row.peak_memory_bytes - 1, row.peak_memory_bytes):
-        fleet = {**scenario["fleet"], "budgets": {"memory": most}}
+        fleet = {**scenario["fleet"], "budgets": {"memory": f"{most} B"}}
         checked = edgefl.check_devices({**on_gpu, "fleet": fleet}, devices=["desktop-rtx-3060"], stage=2, kind="image")
         answers[most] = checked.rows[0].answer
         if answers[most] == "depends on scratch":

@@ -52,7 +52,7 @@ def peak(scenario: dict[str, Any], kind: str) -> int:
 def test_the_byte_that_decides(declared: dict[str, Any]) -> None:
     enough = peak(declared, "image")
     assert enough > peak(declared, "text")
-    some, all_ = rows_of(declared, [f"fleet.budgets.memory={enough - 1},{enough}"])
+    some, all_ = rows_of(declared, [f"fleet.budgets.memory={enough - 1} B,{enough} B"])
     assert all_["eligible_share"] == all_["eligible_share_ever"] == 1.0 and all_["refused_by"] == {}
     assert some["refused_by"] == {"memory": 4} and some["refused_memory_by"] == {"owner": 4}
     assert some["eligible_share_at_hardest_stage"] == pytest.approx(2 / 6)
@@ -78,7 +78,7 @@ def test_of_equally_hard_stages_the_one_with_the_largest_peak_is_the_hardest(tin
 def test_every_budget_and_the_deadline_can_bind(declared: dict[str, Any]) -> None:
     axes = {
         "flops": "fleet.budgets.flops_per_round=1",
-        "bytes": "fleet.budgets.bytes_per_round=1",
+        "bytes": "fleet.budgets.bytes_per_round=1 B",
         "joules": "fleet.budgets.energy_per_round=1e-9",
         "seconds": "round.deadline=1e-9",
     }
@@ -187,7 +187,7 @@ def test_what_leaves_with_the_excluded_is_counted(tiny: Tiny) -> None:
     scenario = tiny(model={"image": {"blocks": 2, "width": 16, "heads": 2}, "dimension": 8,
                            "text": {"blocks": 2, "width": 48, "heads": 2, "tokens": 12}})  # fmt: skip
     assert peak(scenario, "image") < peak(scenario, "text") < peak(scenario, "image-text")
-    (row,) = rows_of(scenario, [f"fleet.budgets.memory={peak(scenario, 'image')}"])
+    (row,) = rows_of(scenario, [f"fleet.budgets.memory={peak(scenario, 'image')} B"])
     (stage,) = row["stages"]
     kinds = stage["kinds"]
     excluded = {kind: found["excluded_samples"] for kind, found in kinds.items()}

@@ -222,7 +222,7 @@ def test_settings_that_no_budget_admits_are_refused_by_price(tmp_path: Path) -> 
     }
     limit = sum(peaks.values()) // 2
     assert peaks[2] < limit < peaks[20]
-    scenario = {**SMALL, "fleet": {"devices": {"raspberry-pi-4-4gb": 1.0}, "budgets": {"memory": limit}}}
+    scenario = {**SMALL, "fleet": {"devices": {"raspberry-pi-4-4gb": 1.0}, "budgets": {"memory": f"{limit} B"}}}
     answer = edgefl.tune(scenario, ["training.batch=2,20", "training.lr=0.01,0.001"], trials=3, output=tmp_path / "a")
     assert {trial.settings["training.batch"] for trial in answer.trials} == {2}
     assert {each.settings["training.batch"] for each in answer.refused} == {20}
