@@ -306,7 +306,7 @@ def setting_text(value: object, quantity: Quantity) -> str:
             f"{{{', '.join(f'{_key(name, quantity)}: {setting_text(part, SHARE)}' for name, part in value.items())}}}"
         )
     if isinstance(value, list | tuple):
-        return quantity.write(*value)
+        return quantity.write(*(quantity.parse(end) if isinstance(end, str) else end for end in value))
     if isinstance(value, float) or (isinstance(value, int) and quantity is not SHARE):
         return quantity.write(value)
     return "unlimited" if value is None else str(value)

@@ -113,7 +113,7 @@ def test_bytes_are_exact(count):
     assert units.BYTES.parse(f"{count} B") == units.BYTES.parse(units.BYTES.write(count)) == count
     if 0 < count < 2**20:
         for bare in (count, str(count), f"{count}..2000000", [count, 2000000], f" {count:_} "):
-            with pytest.raises(UnitError, match=r"has no unit: write [\d_ ]+ B or [\d_ ]+ MiB"):
+            with pytest.raises(UnitError, match=r"has no unit: write [\d_. ]+ B or [\d_. ]+ MiB"):
                 units.BYTES.parse_range(bare)
     else:
         assert units.BYTES.parse(str(count)) == units.BYTES.parse(count) == count
