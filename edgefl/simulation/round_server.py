@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
+from time import monotonic
 
 from edgefl.arrays import Booleans, Integers
 from edgefl.errors import RunError
@@ -21,6 +22,11 @@ from edgefl.simulation.policy_rules import PolicyRules, PolicySteps
 from edgefl.simulation.run_state import SimulationRun
 from edgefl.simulation.selection.base import Candidates, Chosen
 from edgefl.simulation.tally import Tally
+from edgefl.units import show_seconds
+
+PAUSE = 10.0
+"""Seconds of wall time between two signs of life of a round that waits.  A choice: a wait tries again every few virtual
+minutes, thousands of times."""
 
 FLIGHTS_PER_UPDATE = 20
 """Flights per wanted update after which a round gives up, so that it ends even if all clients fail.  A choice: a round
@@ -60,6 +66,7 @@ class RoundServer:
 
     def __post_init__(self) -> None:
         self.began, self._size = self.now, cohort_size(self.run.parts.setup, self.kinds)
+        self._quiet_until = 0.0
         self._rules = PolicyRules(self.run, self._size)
 
     @property
@@ -257,6 +264,7 @@ class RoundServer:
         options = self.options
         patient = options.below_quorum == "wait" and self.now - self.began <= options.patience
         if patient and why != "nobody eligible":
+            self._say_waiting(why, self.arrived)
             return True
         self._outcome = why
         return False
@@ -278,7 +286,22 @@ class RoundServer:
             raise self._below_quorum(outcome, arrived, f", after {waited:g} s of waiting")
         if run.parts.roster.may_change:
             run.judge(self.round)  # the selected clients hold newer copies now, or have spent joules
+        if options.below_quorum == "wait":
+            self._say_waiting(outcome, arrived)
         return True
+
+    def _say_waiting(self, why: str, arrived: int) -> None:
+        """Tell of a wait for a quorum when it begins, and after each ``PAUSE`` of wall time in which it goes on."""
+        if monotonic() < self._quiet_until:
+            return
+        self._quiet_until = monotonic() + PAUSE
+        options = self.options
+        text = (
+            f"round {self.round} waits for a quorum of {options.quorum} since {show_seconds(self.began)} on the "
+            f"virtual clock, now {show_seconds(self.now)}: {why}, {arrived} updates arrived; after "
+            f"{show_seconds(options.patience)} the run ends (round.patience)"
+        )
+        self.run.parts.on_progress("prepare", {"what": text})
 
     def _below_quorum(self, outcome: str, arrived: int, after: str = "") -> RunError:
         count = f"{arrived} updates arrived of a quorum of {self.options.quorum}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +88,24 @@ def test_the_expected_time_is_that_of_a_run_within_a_factor_of_ten(tiny: Tiny, t
     edgefl.run(scenario, output=tmp_path / "run")
     took = time.perf_counter() - started
     assert 0 < expected < 600 and expected / 10 < took < 60 + expected * 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "round", [{"cohort": 2}, {"cohort": 60}, {"policy": "buffered", "cohort": 20, "buffer": 5}], ids=str
+)
+def test_the_expected_time_of_a_simulation_is_so_within_a_factor_of_three(
+    tiny: Tiny, tmp_path: Path, round: dict[str, Any]
+) -> None:
+    """Processor time, from the first round on: by cohorts and policies, the cost of a round and of its clients."""
+    data = {**DECLARED, "clients": {"image": 100, "text": 50}}
+    schedule = {"name": "layerwise", "stages": 2, "rounds": 400}
+    scenario = load(tiny(data=data, training="none", round=round, schedule=schedule))
+    expected, started = host_need.expected_seconds(scenario, compose(scenario)), list[float]()
+
+    def begins(event: str, facts: Mapping[str, Any]) -> None:
+        if event == "start":
+            started.append(time.process_time())
+
+    edgefl.run(scenario, output=tmp_path / "run", on_progress=begins)
+    assert expected / 3 < time.process_time() - started[0] < 3 * expected

@@ -211,6 +211,23 @@ def test_exactly_the_quorum_is_enough(once: Setup) -> None:
     assert [r["outcome"] for r in journal.tables["rounds"]] == ["completed"]
 
 
+@pytest.mark.parametrize("policy", [{"deadline": "10 min"}, {"policy": "buffered", "buffer": 5}], ids=str)
+def test_a_wait_gives_signs_of_life(tiny: Tiny, tmp_path: Any, policy: dict[str, Any]) -> None:
+    """At once, and then by wall time: for what it waits, since when and until when, on the virtual clock."""
+    data = {"source": "declared", "clients": {"image": 6}, "samples": 20,
+            "shapes": {"image": {"channels": 1, "size": 16, "classes": 3}}}  # fmt: skip
+    fleet = {"availability": {"diurnal": {"hours": "1..2 h"}}}
+    round = {"cohort": 6, "below_quorum": "wait", **policy}
+    heard: list[str] = []
+    edgefl.run(
+        tiny(data=data, fleet=fleet, round=round, training="none"), output=tmp_path / "run",
+        on_progress=lambda event, facts: heard.append(str(facts.get("what"))),
+    )  # fmt: skip
+    (text, *_) = [text for text in heard if "waits" in text]
+    assert text.startswith(f"round 1 waits for a quorum of 1 since 0 s on the virtual clock, now ")
+    assert "nobody available, 0 updates arrived; after 24 h the run ends (round.patience)" in text
+
+
 def budgets(setup: Setup, **limits: float) -> Setup:
     arrays = {k: np.full(len(setup.fleet), limits.get(k, np.inf)) for k in setup.fleet.budgets}
     return replace(setup, fleet=granted(setup.fleet, **arrays))
