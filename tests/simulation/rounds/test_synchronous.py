@@ -224,7 +224,7 @@ def test_a_wait_gives_signs_of_life(tiny: Tiny, tmp_path: Any, policy: dict[str,
         on_progress=lambda event, facts: heard.append(str(facts.get("what"))),
     )  # fmt: skip
     (text, *_) = [text for text in heard if "waits" in text]
-    assert text.startswith(f"round 1 waits for a quorum of 1 since 0 s on the virtual clock, now ")
+    assert text.startswith("round 1 waits for a quorum of 1 since 0 s on the virtual clock, now ")
     assert "nobody available, 0 updates arrived; after 24 h the run ends (round.patience)" in text
 
 
