@@ -46,7 +46,7 @@ def comparison(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Any:
         label: max(r["peak_memory_bytes"] for r in part["rows"])
         for label, part in edgefl.profile(scenario)["combinations"].items()
     }
-    scenario["fleet"] = {"budgets": {"memory": (peaks["end-to-end"] + peaks["layerwise"]) // 2}}
+    scenario["fleet"] = {"budgets": {"memory": f"{(peaks['end-to-end'] + peaks['layerwise']) // 2} B"}}
     return edgefl.run(scenario, output=tmp_path_factory.mktemp("comparison") / "run")
 
 

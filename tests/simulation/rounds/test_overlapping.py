@@ -351,7 +351,7 @@ def test_a_fleet_of_which_nobody_is_there(games: Games, setup: Setup, policy: st
 @pytest.mark.parametrize("policy", POLICIES)
 def test_nobody_eligible(games: Games, setup: Setup, policy: str) -> None:
     rounds = {"policy": policy, "window": 60.0, "buffer": 2}
-    played = changed(setup, rounds, {"budgets": {"memory": 1000}})
+    played = changed(setup, rounds, {"budgets": {"memory": "1 kB"}})
     _, journal = games.none(played)
     assert broken_rules(played, journal) == []
     assert [r["outcome"] for r in journal.tables["rounds"]] == ["nobody eligible"] * 3
@@ -415,7 +415,7 @@ def test_who_is_asked_over_its_memory_budget_runs_out_of_memory(
     assert 0 < len(over) < 7
     rounds = {"policy": policy, "window": 60.0, "buffer": 3}
     for gate in ("everyone", "eligible"):
-        played = changed(setup, {**rounds, "gate": gate}, {"budgets": {"memory": budget}})
+        played = changed(setup, {**rounds, "gate": gate}, {"budgets": {"memory": f"{budget} B"}})
         _, journal = games.none(played)
         assert broken_rules(played, journal) == []
         clients = journal.tables["clients"]

@@ -262,7 +262,8 @@ def test_each_budget_can_be_the_one_that_binds(tiny: Tiny, plain: tuple[Simulati
     costs = {v["client"]: v["costs"][budget] for v in plain[1].tables["eligibility"]}
     whole = budget in ("memory", "bytes")
     allowed = max(costs.values()) - 1 if whole else max(costs.values()) * (1 - 1e-6)
-    scenario = tiny(fleet={"budgets": {NAMES[budget]: allowed}}, schedule={"name": "end-to-end", "rounds": 1})
+    stated = f"{allowed} B" if whole else allowed
+    scenario = tiny(fleet={"budgets": {NAMES[budget]: stated}}, schedule={"name": "end-to-end", "rounds": 1})
     setup = compose(load(scenario))
     (device,) = setup.fleet.devices
     has = device.usable_memory_bytes - device.runtime_overhead_bytes
