@@ -136,8 +136,7 @@ def run(
         _verify(str(finished.path), as_json, told)
     elif as_json:
         print_json(told)
-    from edgefl.devices.budgets import nobody_fits
-    from edgefl.report.facts import fitting_of
+    from edgefl.report.facts import fitting_of, nobody_fits
 
     fitting = {label: fitting_of(each) for label, each in result.runs.items()}
     texts = [(text, label) for label, cells in fitting.items() for text in nobody_fits(cells)]

@@ -285,8 +285,12 @@ class Federation:
         def rows_of(data: str, pattern: str) -> Integers:
             if data not in self.server_samples or pattern not in self.server_samples[data]:
                 allowed = [f"{d} {p}" for d, sizes in self.server_samples.items() for p in sizes]
-                other = {"validation": ", or evaluation.split: test", "test": ", or evaluation.final: validation"}
-                hint = f"; set data.{data} to give it some{other.get(data, '')}"
+                other = {
+                    PUBLIC: "",
+                    "validation": ", or evaluation.split: test",
+                    "test": ", or evaluation.final: validation",
+                }
+                hint = f"; set data.{data} to give it some{other[data]}" if data in other else ""
                 raise DataError(f"{title} has no {data} {pattern} samples{hint}; it has: {', '.join(allowed)}")
             if not self._parts:
                 return _placeholder_rows(self.server_samples[data][pattern])

@@ -15,6 +15,10 @@ __all__ = [
     "Document", "KeyPath", "KeyPosition", "Override", "set_value", "plain_data", "read_file", "read_text", "read_value",
     "spell", "write",
 ]  # fmt: skip
+SHARES = ("devices", "links")
+"""Fields that map names to shares of the clients, which add up to all of them."""
+LEAVES = tuple(f"fleet.{name}" for name in SHARES)
+"""Their paths."""
 
 
 @dataclass(frozen=True)

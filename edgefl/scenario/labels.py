@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args
 from edgefl.devices.budgets import budget_named
 from edgefl.errors import EdgeflError
 from edgefl.scenario.axes import ScenarioAxis
-from edgefl.scenario.document import spell
+from edgefl.scenario.document import LEAVES, SHARES, spell
 from edgefl.scenario.problems import alternatives, is_model, show
 from edgefl.scenario.sections import SECTIONS
 from edgefl.units import SHARE, Quantity, setting_text
@@ -101,12 +101,6 @@ def _word(value: Any, short: str | None, field: str = "", alike: Sequence[Any] =
     return "+".join(
         f"{key}={_word(value[key], None, str(key), [other.get(key) for other in others])}" for key in differing
     )
-
-
-SHARES = ("devices", "links")
-"""Fields that map names to shares of the clients, which add up to all of them."""
-LEAVES = tuple(f"fleet.{name}" for name in SHARES)
-"""Their paths."""
 
 
 def _difference(value: Any, values: Sequence[Any], short: str | None) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from edgefl.errors import RunError
 from edgefl.runs import Run, comparison, is_comparison, read_run
-from edgefl.scenario.labels import LEAVES, field_text, in_a_cell
+from edgefl.scenario.document import LEAVES
+from edgefl.yaml_lines import flow
 
 Flat = dict[str, object]
 """Values of a scenario by dotted path; a list is one value."""
@@ -83,7 +84,7 @@ def members_of(paths: Sequence[str | os.PathLike[str]]) -> Members:
     labels, also = labels_of([group[0].fields for group in grouped])
     differing = _differing([group[0].fields for group in grouped])
     groups = [
-        SeedGroup(label, {path: in_a_cell(path, group[0].fields.get(path)) for path in differing}, tuple(group))
+        SeedGroup(label, {path: _cell(path, group[0].fields.get(path)) for path in differing}, tuple(group))
         for label, group in zip(labels, grouped, strict=True)
     ]
     return Members(groups, also, left_out)
@@ -184,7 +185,25 @@ def _word(path: str, value: object, paths: Sequence[str]) -> str:
         return str(value)
     last = path.rpartition(".")[2]
     key = last if sum(other.rpartition(".")[2] == last for other in paths) == 1 else path
-    return f"{key}={field_text(path, value)}"
+    return f"{key}={_text(path, value)}"
+
+
+def _text(path: str, value: object) -> str:
+    """A field's value as a user writes it."""
+    if isinstance(value, str | bool):
+        return flow(value)
+    from edgefl.scenario.labels import field_text  # the types of fields import torch, which names don't need
+
+    return field_text(path, value)
+
+
+def _cell(path: str, value: object) -> object:
+    """A field's value for a table's cell: ranges and mixtures as they are written, others as they are."""
+    if not isinstance(value, list | dict):
+        return value
+    from edgefl.scenario.labels import in_a_cell
+
+    return in_a_cell(path, value)
 
 
 def _names(fields: Flat) -> str:

@@ -15,7 +15,6 @@ from edgefl.commands.compose import compose, errors_at, federation_of, predictor
 from edgefl.commands.export import check_tracker
 from edgefl.commands.run.fingerprint import check_importable
 from edgefl.cost.predict import Predictor, metric_names, parts_of, passes_key
-from edgefl.devices.budgets import Fitting, nobody_fits
 from edgefl.errors import DataError, RunError, suggestion
 from edgefl.machine.host import free_bytes
 from edgefl.memo import cache_folder
@@ -26,6 +25,7 @@ from edgefl.planning.round_options import places
 from edgefl.planning.rules import checked_rounds
 from edgefl.planning.setup import Setup
 from edgefl.planning.workload import LEFT_OUT, stage_eligibility, workload_of
+from edgefl.report.facts import Fitting, nobody_fits
 from edgefl.scenario import Scenario
 from edgefl.training import Executor, ProcessExecutor
 from edgefl.training.packing import DeviceMemory

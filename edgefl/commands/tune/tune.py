@@ -9,7 +9,7 @@ from pathlib import Path
 
 from edgefl import RUN_FORMAT, registry
 from edgefl.commands.cells.cells import check_jobs, kept_workers
-from edgefl.commands.compose import Given, federation_of, scenario_of
+from edgefl.commands.compose import Given, scenario_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.run.fingerprint import fixed_part
 from edgefl.commands.run.needs import check
@@ -158,11 +158,6 @@ def _task(scenario: Scenario, metric: str | None, seeds: int, on_progress: OnPro
         "evaluation.split": SPLIT, "evaluation.final": SPLIT, "evaluation.best": None, "training.on_divergence": "stop",
     })  # fmt: skip
     setup = check(base, on_message)
-    samples = federation_of(base, on_message).server_samples.get(SPLIT, {})
-    if not any(samples.values()):
-        raise scenario.error(
-            ("data", "validation"), "trials are scored on validation samples, and there are none: give it some"
-        )
     chosen = metric_of(setup, SPLIT, metric, followed)
     better = scenario.stop.better if scenario.stop.metric == chosen else None
     return TrialTask(

@@ -177,7 +177,7 @@ def test_a_damaged_journal_is_refused_in_a_line(done: tuple[Tuning, Path], line:
 @pytest.mark.parametrize(
     ("sections", "given", "message"),
     [
-        ({"data": {**SMALL["data"], "validation": 0}}, {}, "scored on validation samples, and there are none"),
+        ({"data": {**SMALL["data"], "validation": 0}}, {}, "has no validation image samples; set data.validation"),
         ({"training": {"mode": "none"}}, {}, "training.mode: none trains nothing that could be scored"),
         ({"compare": {"seed": [1, 2]}}, {}, "one scenario is tuned, and this one compares seed"),
         ({}, {"metric": "image.acuracy"}, "--metric: the evaluation has no 'image.acuracy'; did you mean"),

@@ -145,7 +145,7 @@ def test_progress_warns_of_them() -> None:
         "samples": {"image": 8}, "eligible_samples": {"image": 8}, "under_way": 0, "outcomes": {},
         "excluded": {"samples": 0, "lost_classes": [], "lost_modalities": [], "modality_samples_share": {}},
         "outcome": "completed", "started_virtual_seconds": 0.0, "virtual_seconds": 1.0,
-        "finished_virtual_seconds": 1.0, "metrics": {}, "rejected": [], "rejections": {},
+        "finished_virtual_seconds": 1.0, "metrics": {}, "rejected": [], "rejections": {}, "server_works": [],
     }  # fmt: skip
     with Lines(said) as lines:
         lines("combination", {"label": "run", "index": 0, "of": 1})
