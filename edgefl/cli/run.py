@@ -136,13 +136,14 @@ def run(
         _verify(str(finished.path), as_json, told)
     elif as_json:
         print_json(told)
+    from edgefl.report.console import some_names
     from edgefl.report.facts import fitting_of, nobody_fits
 
     fitting = {label: fitting_of(each) for label, each in result.runs.items()}
     texts = [(text, label) for label, cells in fitting.items() for text in nobody_fits(cells)]
     for text in dict.fromkeys(text for text, _ in texts):
         labels = [label for each, label in texts if each == text]
-        say(text if len(labels) == len(fitting) else f"{', '.join(labels)}: {text}")
+        say(text if len(labels) == len(fitting) else f"{some_names(labels)}: {text}")
     if diverged is not None:
         say(f"to go on all the same: edgefl run --resume {finished.path} --set training.on_divergence=continue")
         raise diverged

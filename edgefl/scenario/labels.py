@@ -60,7 +60,9 @@ def quantity_of(path: str) -> Quantity | None:
 def field_text(path: str, value: object) -> str:
     """A field's value as a user writes it."""
     quantity = quantity_of(path)
-    return flow(value) if quantity is None else setting_text(value, quantity)
+    if quantity is None:
+        return repr(value) if isinstance(value, float) else flow(value)  # YAML would write 1.0e-06
+    return setting_text(value, quantity)
 
 
 def in_a_cell(path: str, value: object) -> object:
