@@ -337,7 +337,7 @@ def test_quantities_are_those_of_edgefl(visit: Callable[..., Visit]) -> None:
         texts = page.evaluate("([unit, values]) => values.map((value) => edgeflUnits.show(value, unit))", [unit, some])
         assert texts == [show(value) for value in some]
     reads = {"B": units.BYTES, "FLOP": units.FLOPS, "s": units.SECONDS, "J": units.JOULES, "share": units.SHARE}
-    asked = {"B": ["48 MiB", "1.5 GB", "12", "3kB"], "FLOP": ["2 TFLOP", "1e9"],
+    asked = {"B": ["48 MiB", "1.5 GB", "1048576", "0", "3kB"], "FLOP": ["2 TFLOP", "1e9"],
              "s": ["10 min", "1.5 h", "20 ms", "2 d"], "J": ["2 kJ", "3 mJ", "1 Wh"],
              "share": ["40%", "0.4", "12.5 %"]}  # fmt: skip
     for unit, texts in asked.items():
@@ -345,6 +345,7 @@ def test_quantities_are_those_of_edgefl(visit: Callable[..., Visit]) -> None:
         assert numbers == [reads[unit].parse(text) for text in texts]
         exact = "([unit, values]) => values.map((v) => edgeflUnits.parse(edgeflUnits.exact(v, unit, false), unit))"
         assert page.evaluate(exact, [unit, [0.1234567, 3.25, 0.7]]) == [0.1234567, 3.25, 0.7]
+    assert page.evaluate("['12', '1048575'].map((text) => edgeflUnits.parse(text, 'B'))") == [None, None]
 
 
 # --- devices ---------------------------------------------------------------------------------------------------------

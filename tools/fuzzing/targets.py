@@ -203,8 +203,8 @@ def modules() -> Counts:
         why = said[said.index("edgefl: error") :].strip() if code else ""
         answers.append((code, re.sub(r"mangle_\d+|0x[0-9a-f]+", "...", why)))  # torch.jit counts its classes
     (valid, why), (ran, how) = answers
-    if not valid and "the model diverged" in how:
-        return {"diverged": 1}  # whether losses stay finite is nothing that tensors without data can show
+    if not valid and ("the model diverged" in how or "LinAlgError" in how):
+        return {"values": 1}  # whether losses are finite, or a matrix positive definite, no tensor without data shows
     if (valid, why) != (ran, how):
         raise Disagreement(f"validate: {valid} {why[:400]} | run: {ran} {how[:400]}")
     if ran and Path("out").exists():

@@ -36,7 +36,8 @@ const edgeflUnits = (() => {
     return `${text.includes(".") ? text.replace(/\.?0+$/, "") : text} ${name}`.trim();
   }
 
-  // The number of a text, with a unit or in the base unit; "unlimited" is Infinity.  Null for other texts.
+  // The number of a text, with a unit or in the base unit; "unlimited" is Infinity.  Null for other texts, and for bytes
+  // between 0 and 1 MiB without a unit, as in a scenario.
   function parse(text, unit) {
     const given = text.trim();
     if (/^(unlimited|none|null|∞)$/i.test(given)) return Infinity;
@@ -46,6 +47,7 @@ const edgeflUnits = (() => {
     const factor = Object.hasOwn(factors, match[2]) ? factors[match[2]] : undefined;
     const number = Number(match[1].replaceAll("_", ""));
     if (factor === undefined || !Number.isFinite(number)) return null;
+    if (unit === "B" && match[2] === "" && number > 0 && number < 2 ** 20) return null;
     return factor < 1 ? number / Math.round(1 / factor) : number * factor;
   }
 
