@@ -25,7 +25,9 @@ MOVE = """async (states) => {
       axis.querySelectorAll("input")[record.cells[cell].at[a]].click();
     });
     for (const field of document.querySelectorAll(".limit input[type=text]")) {
-      field.value = (set[field.closest(".limit").dataset.limit] ?? "").replace("Infinity", "unlimited");
+      const name = field.closest(".limit").dataset.limit, text = set[name] ?? "";
+      const unit = text && text !== "Infinity" && ["memory", "bytes"].includes(name) ? " B" : "";
+      field.value = text.replace("Infinity", "unlimited") + unit;
       field.dispatchEvent(new Event("change"));
     }
     await new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));
