@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from edgefl import models, registry
+from edgefl.arrays import Integers
 from edgefl.commands.host_need import check_host, tell_time
 from edgefl.commands.progress import OnProgress, messages, silent
 from edgefl.cost.predict import Predictor
@@ -509,11 +510,15 @@ def planner_of(scenario: Scenario, on_progress: OnProgress = silent) -> Planner:
 
 def commonest_device(fleet: Fleet) -> Device:
     """The device that most clients have; of equally common ones the slowest."""
-    counts = np.bincount(fleet.device_index, minlength=len(fleet.devices)).tolist()
-    return max(zip(counts, fleet.devices, strict=True), key=lambda each: (each[0], -each[1].flops_per_second))[1]
+    return fleet.devices[_commonest(fleet.device_index, [device.flops_per_second for device in fleet.devices])]
 
 
 def commonest_link(fleet: Fleet) -> Link:
     """The link that most clients have; of equally common ones the slowest to upload over."""
-    counts = np.bincount(fleet.link_index, minlength=len(fleet.links)).tolist()
-    return max(zip(counts, fleet.links, strict=True), key=lambda each: (each[0], -each[1].upload_bits_per_second))[1]
+    return fleet.links[_commonest(fleet.link_index, [link.upload_bits_per_second for link in fleet.links])]
+
+
+def _commonest(index: Integers, rates: Sequence[float]) -> int:
+    """The number that stands most often in ``index``, of equally common ones that with the lowest rate."""
+    counts = np.bincount(index, minlength=len(rates)).tolist()
+    return max(range(len(rates)), key=lambda number: (counts[number], -rates[number]))

@@ -162,7 +162,7 @@ def assign_kinds(
 ) -> dict[Kind, Integers]:
     """Assign each sample to one kind, in proportion to the kinds' clients and within every class.
 
-    ``held`` is that of ``usable``, of kinds whose clients the data name.
+    ``held`` is that of ``usable_mask``, of kinds whose clients the data name.
 
     Further pictures of a name would repeat its text.  So text clients get one sample of each name with several
     pictures, and the other kinds share the remaining samples.

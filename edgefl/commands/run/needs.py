@@ -31,7 +31,7 @@ from edgefl.training import Executor, ProcessExecutor
 from edgefl.training.packing import DeviceMemory
 from edgefl.training.pools import Packing
 from edgefl.units import show_bytes
-from edgefl.work.description import Description, digest
+from edgefl.work.description import Description, Work, digest
 from edgefl.work.torch_device import device_of
 
 
@@ -87,8 +87,7 @@ def check_steps(scenario: Scenario, setup: Setup, *, brief: bool) -> None:
     def is_own(work: Description) -> bool:
         return all(registry.origin(*part).package == "edgefl" for part in makers | parts_of(work))
 
-    folder, device = cache_folder() / "costs", predictor_of(scenario).device
-    planner = Planner(setup, Predictor(folder, device, brief=is_own) if brief else Predictor(folder, device))
+    planner = Planner(setup, brief_predictor(scenario, lambda work: brief and is_own(work)))
     schedule, evaluation = setup.schedule, setup.evaluation
     samples, server = np.asarray(setup.clients.client_samples), setup.clients.server()
     # the first price imports torch's compiler
@@ -116,9 +115,9 @@ def check_steps(scenario: Scenario, setup: Setup, *, brief: bool) -> None:
                     planner.server(work)
 
 
-def brief_predictor(scenario: Scenario) -> Predictor:
-    """A predictor that tries a step of each work, without what kernels take beside it."""
-    return Predictor(cache_folder() / "costs", predictor_of(scenario).device, brief=lambda _: True)
+def brief_predictor(scenario: Scenario, brief: Callable[[Work], bool] = lambda _: True) -> Predictor:
+    """A predictor that tries a step of each work that is ``brief``, without what kernels take beside it."""
+    return Predictor(cache_folder() / "costs", predictor_of(scenario).device, brief=brief)
 
 
 def idle_parts(setup: Setup, predictor: Predictor, brief: Predictor) -> list[str]:
