@@ -307,6 +307,19 @@ class Unlucky(ClassifyStep):
         return super().loss(ctx, batch, pattern, pass_)
 
 
+class Meeting(ClassifyStep):
+    """Classification that goes on when ``args.processes`` processes have left their number in ``args.folder``."""
+
+    def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
+        folder, until = Path(pass_.args["folder"]), time.monotonic() + 120
+        (folder / str(os.getpid())).touch()
+        while len(list(folder.iterdir())) < pass_.args["processes"]:
+            if time.monotonic() > until:
+                raise TimeoutError(f"fewer than {pass_.args['processes']} processes came")
+            time.sleep(0.01)
+        return super().loss(ctx, batch, pattern, pass_)
+
+
 @torch.library.custom_op("toys::my_bmm", mutates_args=())
 def my_bmm(a: Tensor, b: Tensor) -> Tensor:
     """A matrix product without a registered FLOP formula."""

@@ -236,15 +236,22 @@ def placed(scenario: Scenario, count: int, free: int) -> ProcessExecutor:
 
 
 @pytest.mark.filterwarnings("ignore:.*fit the memory of")
-def test_works_go_where_they_are_held_and_a_larger_one_packs_workers_anew(scenario: Scenario, setup: Setup) -> None:
+def test_works_go_where_they_are_held_and_a_larger_one_packs_workers_anew(
+    scenario: Scenario, setup: Setup, tmp_path: Path
+) -> None:
     small, large = GIB // 4, 4 * GIB
+
+    def meeting(work: Work) -> Work:  # a work as short as these may end before the next one is submitted
+        args = {"folder": str(tmp_path), "processes": 3}
+        return replace(work, passes=tuple(replace(p, step="toy-meeting", args={**p.args, **args}) for p in work.passes))
+
     # three contexts with 0.25 GiB each, or one with 4.4 GiB beside at most one more
     with placed(scenario, 3, 3 * (CONTEXT_BYTES + limit_of(small)) + 3 * GIB) as executor:
         executor.expect({"a work": small})
         assert isinstance(executor._pool, Pools)
         assert len(executor._pool.places) == 3 and not any(place.holds(large) for place in executor._pool.places)
-        peaks = [small, small, small, large, small, None]
-        tasks = [task_of(setup, 0, peak=peak) for peak in peaks]
+        peaks = [large, small, None]
+        tasks = [task_of(setup, 0, meeting, peak=small)] * 3 + [task_of(setup, 0, peak=peak) for peak in peaks]
         reports = [future.result(240) for future in [executor.submit(task) for task in tasks]]
         assert len({report.host["process"] for report in reports[:3]}) == 3
         after = executor._pool
