@@ -10,26 +10,26 @@ from typing import TYPE_CHECKING
 from edgefl import first_use
 
 if TYPE_CHECKING:
-    from edgefl.commands.analyse.analyse import analyse
-    from edgefl.commands.bench.bench import bench
-    from edgefl.commands.calibrate import calibrate
+    from edgefl.commands.analyse.command import analyse
+    from edgefl.commands.bench.command import bench
     from edgefl.commands.check.check import check
-    from edgefl.commands.compare.compare import compare
-    from edgefl.commands.devices.check_devices import check_devices
+    from edgefl.commands.compare.command import compare
+    from edgefl.commands.devices.calibrate import calibrate
     from edgefl.commands.emulate.emulate import emulate
-    from edgefl.commands.explain import explain
-    from edgefl.commands.explore.explore import explore
-    from edgefl.commands.explore.explore_devices import explore_devices
-    from edgefl.commands.export import export
-    from edgefl.commands.fit.fit import fit
-    from edgefl.commands.profile.profile import profile
+    from edgefl.commands.explain.command import explain
+    from edgefl.commands.export.command import export
+    from edgefl.commands.export.perfetto import trace
+    from edgefl.commands.fit.command import fit
+    from edgefl.commands.profile.command import profile
     from edgefl.commands.profile.profile_clients import profile_clients
-    from edgefl.commands.report import write_figures, write_report
-    from edgefl.commands.run.run import run
-    from edgefl.commands.sweep.sweep import sweep
-    from edgefl.commands.trace import trace
-    from edgefl.commands.tune.tune import tune
-    from edgefl.commands.validate import validate
+    from edgefl.commands.report.command import write_figures, write_report
+    from edgefl.commands.run.command import run
+    from edgefl.commands.sweep.command import sweep
+    from edgefl.commands.sweep.on_devices import check_devices
+    from edgefl.commands.sweep.page.of_devices import explore_devices
+    from edgefl.commands.sweep.page.of_fleet import explore
+    from edgefl.commands.tune.command import tune
+    from edgefl.commands.validate.command import validate
     from edgefl.paper_tables.papers import papers
     from edgefl.registry import register
     from edgefl.runs import Run, read_run
@@ -72,30 +72,30 @@ __all__ = [
 
 _MODULES = {
     "Run": "runs",
-    "analyse": "commands.analyse.analyse",
-    "bench": "commands.bench.bench",
-    "calibrate": "commands.calibrate",
+    "analyse": "commands.analyse.command",
+    "bench": "commands.bench.command",
+    "calibrate": "commands.devices.calibrate",
     "check": "commands.check.check",
-    "check_devices": "commands.devices.check_devices",
-    "compare": "commands.compare.compare",
+    "check_devices": "commands.sweep.on_devices",
+    "compare": "commands.compare.command",
     "emulate": "commands.emulate.emulate",
-    "explain": "commands.explain",
-    "explore": "commands.explore.explore",
-    "explore_devices": "commands.explore.explore_devices",
-    "export": "commands.export",
-    "fit": "commands.fit.fit",
+    "explain": "commands.explain.command",
+    "explore": "commands.sweep.page.of_fleet",
+    "explore_devices": "commands.sweep.page.of_devices",
+    "export": "commands.export.command",
+    "fit": "commands.fit.command",
     "papers": "paper_tables.papers",
-    "profile": "commands.profile.profile",
+    "profile": "commands.profile.command",
     "profile_clients": "commands.profile.profile_clients",
     "read_run": "runs",
     "register": "registry",
-    "run": "commands.run.run",
-    "sweep": "commands.sweep.sweep",
-    "trace": "commands.trace",
-    "tune": "commands.tune.tune",
-    "validate": "commands.validate",
-    "write_figures": "commands.report",
-    "write_report": "commands.report",
+    "run": "commands.run.command",
+    "sweep": "commands.sweep.command",
+    "trace": "commands.export.perfetto",
+    "tune": "commands.tune.command",
+    "validate": "commands.validate.command",
+    "write_figures": "commands.report.command",
+    "write_report": "commands.report.command",
 }
 """Module of each public name.  It is imported on first use, so that ``edgefl --help`` doesn't import torch."""
 

@@ -17,7 +17,7 @@ class EscapedStream(io.TextIOBase):
     """A stream whose control characters, and what the terminal can't print, come out as escapes: ``\\x1b``.
 
     It has no binary ``buffer``, so nothing is written past it.  Styles are added below it, by consoles of rich, which
-    ask for ``rich_proxied_file`` (``edgefl.report.console.Screen`` lets no other control characters through).  On a
+    ask for ``rich_proxied_file`` (``drawing.text_tables.Screen`` lets no other control characters through).  On a
     terminal a write may begin with a carriage return, as progress bars of other libraries do.
     """
 

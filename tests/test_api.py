@@ -49,7 +49,7 @@ def test_a_function_and_its_module_have_one_name() -> None:
         module = getattr(edgefl, name).__module__
         elsewhere = {
             "Run": "edgefl.runs.reading", "read_run": "edgefl.runs.reading", "register": "edgefl.registry",
-            "write_figures": "edgefl.commands.report", "write_report": "edgefl.commands.report",
+            "write_figures": "edgefl.commands.report.command", "write_report": "edgefl.commands.report.command",
         }  # fmt: skip
         assert module == elsewhere[name] if name in elsewhere else module.endswith(f".{name}")
 
@@ -63,10 +63,10 @@ def test_the_names_of_the_page_are_there_after_import_edgefl() -> None:
 
 
 def test_no_function_hides_a_module_of_the_commands() -> None:
-    import edgefl.commands.run.run
-    from edgefl.commands.run import run
+    import edgefl.commands.run.command
+    from edgefl.commands.run import command as run
 
-    assert run is edgefl.commands.run.run and callable(run.run) and callable(edgefl.run)
+    assert run is edgefl.commands.run.command and callable(run.run) and callable(edgefl.run)
 
 
 def test_importing_edgefl_imports_nothing_heavy() -> None:

@@ -15,12 +15,12 @@ from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl import registry
-from edgefl.commands.compose import compose
-from edgefl.commands.verify.verify import verify
+from edgefl.commands.run.verify import verify
 from edgefl.cost.predict import Predictor
 from edgefl.errors import EdgeflError
 from edgefl.runs import Run
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 
 Tiny = Callable[..., dict[str, Any]]
 METHODS, SCHEDULES = registry.names("method"), registry.names("schedule")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgefl import units
-from edgefl.commands.new import new
+from edgefl.commands.new.command import new
 from edgefl.devices import device_names, link_names
 from edgefl.errors import ScenarioError, UnitError, suggestion
 

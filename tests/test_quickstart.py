@@ -17,10 +17,10 @@ from torch.profiler import ProfilerActivity, profile
 
 import edgefl
 from edgefl import models
-from edgefl.commands.compose import compose
 from edgefl.cost.predict import predict
 from edgefl.runs import Run
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 from edgefl.work import run as run_work
 
 pytestmark = pytest.mark.slow

@@ -35,9 +35,9 @@ from torch import Tensor  # noqa: E402
 
 import edgefl  # noqa: E402
 from edgefl import seeds  # noqa: E402
-from edgefl.commands.compose import compose, federation_of  # noqa: E402
 from edgefl.data.collection import DataSet  # noqa: E402
 from edgefl.scenario import load  # noqa: E402
+from edgefl.setup.compose import compose, federation_of  # noqa: E402
 from edgefl.work.description import Pass  # noqa: E402
 
 ROUNDS, COHORT, SAMPLES, BATCH = 5, 4, 24, 8

@@ -56,7 +56,7 @@ import torch
 from pydantic import BaseModel
 
 import edgefl
-from edgefl.cli.app import main as command
+from edgefl.console.app import main as command
 
 RATE = 0.0123456789
 PRICED = ("download_seconds", "compute_seconds", "upload_seconds", "virtual_seconds", "energy_joules")

@@ -27,11 +27,11 @@ import torch
 from torch import Tensor
 
 from edgefl import registry
-from edgefl.commands.compose import compose, predictor_of
 from edgefl.methods import ServerState
 from edgefl.planning.setup import Setup
 from edgefl.runs import RunDirectory, environment, read_run
 from edgefl.scenario import load
+from edgefl.setup.compose import compose, predictor_of
 from edgefl.simulation import Simulation
 from edgefl.training import Assignment
 from edgefl.work import Item, Payload, Update, Work

@@ -19,11 +19,11 @@ import torch
 
 import edgefl
 from edgefl import models
-from edgefl.commands.compose import compose, federation_of
 from edgefl.models import quantised
 from edgefl.models.model import Quantiser
 from edgefl.runs import read_run
 from edgefl.scenario import load
+from edgefl.setup.compose import compose, federation_of
 from edgefl.training.assignment import Assignment
 from edgefl.training.node import Node
 from edgefl.work import Work

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import Address, AsJson, Jobs, Overrides, Plugins, Shard, app, examples, observing, print_json
+from edgefl.console.app import Address, AsJson, Jobs, Overrides, Plugins, Shard, app, examples, observing, print_json
 from edgefl.terminal import say
 
 
@@ -50,14 +50,14 @@ def analyse(
     as_json: AsJson = False,
 ) -> None:
     """Analyse a run: Shapley values of client kinds, gradient norms, drift of clients, and prototype matching."""
-    from edgefl.records.analyse import ShardOfAnalysis
-    from edgefl.report.analyse import print_analysis
+    from edgefl.commands.analyse.answer import ShardOfAnalysis
+    from edgefl.commands.analyse.table import print_analysis
 
     names = [name.strip() for name in (only or "").split(",") if name.strip()]
     if only is not None and not names:
         raise typer.BadParameter("name one or more of shapley, gradients, drift, matching", param_hint="--only")
     with observing("repeat the command to continue") as on_progress:
-        from edgefl.commands.analyse import analyse as command
+        from edgefl.commands.analyse import command
 
         result = command.analyse(
             given, only=names, overrides=overrides or (), output=output, figure=figure, seeds=seeds, clients=clients,

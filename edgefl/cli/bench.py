@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, Jobs, Overrides, Plugins, app, examples, interruptible, print_json
+from edgefl.console.app import AsJson, Jobs, Overrides, Plugins, app, examples, interruptible, print_json
 
 
 @app.command(
@@ -39,10 +39,10 @@ def bench(
 
     The answer is printed, and written to DIR as bench.json, bench.csv and bench.html.
     """
-    from edgefl.report.bench import print_bench
-    from edgefl.report.charts.bench import charts_of_bench
-    from edgefl.report.figures import SWEEP_FORMS, check_figure, draw_figure
-    from edgefl.report.progress import make_progress
+    from edgefl.commands.bench.chart import charts_of_bench
+    from edgefl.commands.bench.table import print_bench
+    from edgefl.console.display import make_progress
+    from edgefl.drawing.figures import SWEEP_FORMS, check_figure, draw_figure
 
     if figure is not None:
         check_figure(figure, SWEEP_FORMS)
@@ -53,7 +53,7 @@ def bench(
         return f"continue with: the same command and -o {folder}" if folder else "nothing was written"
 
     with interruptible(how_to_continue), progress:
-        from edgefl.commands.bench import bench as command
+        from edgefl.commands.bench import command
 
         result = command.bench(suite, overrides=overrides or (), output=output, jobs=jobs, on_progress=progress)
     if figure is not None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, Plugins, app, examples, observing, print_json
+from edgefl.console.app import AsJson, Plugins, app, examples, observing, print_json
 from edgefl.terminal import say
 
 
@@ -24,13 +24,13 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare runs over their seeds: mean and spread of metrics and costs, also at equal time, bytes and joules."""
-    from edgefl.report.compare import comparison_csv, orderings_markdown, print_comparison
-    from edgefl.report.latex import comparison_latex
+    from edgefl.commands.compare.latex import comparison_latex
+    from edgefl.commands.compare.table import comparison_csv, orderings_markdown, print_comparison
 
     if as_csv + as_json + as_latex + orderings > 1:
         raise typer.BadParameter("--csv, --latex, --json and --orderings can't be combined", param_hint="--csv")
     with observing() as on_progress:
-        from edgefl.commands.compare import compare as command
+        from edgefl.commands.compare import command
 
         result = command.compare(runs, on_progress=on_progress)
     for sentence in result.left_out:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from edgefl.cli.app import (
+from edgefl.console.app import (
     AsJson,
     Overrides,
     Plugins,
@@ -66,8 +66,8 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List devices, links and fleets with their main numbers, and the profiles and libraries that are broken."""
+    from edgefl.commands.devices.table import print_devices
     from edgefl.devices.browsing import browse
-    from edgefl.report.devices import print_devices
 
     options = {"devices": devices, "links": links, "fleets": fleets}
     result = browse(
@@ -90,8 +90,8 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show every number of a profile with range, source and confidence, and what the seconds of a device rest on."""
+    from edgefl.commands.devices.table import print_devices
     from edgefl.devices.browsing import describe
-    from edgefl.report.devices import print_devices
 
     result = describe(name)
     print_json(result) if as_json else print_devices(result)
@@ -127,8 +127,8 @@ def check(
 
     Several scenarios give a row for each device, and a column for each scenario and kind.
     """
-    from edgefl.report.device_check import devices_markdown, print_device_check, print_device_checks
-    from edgefl.report.profile import profile_csv
+    from edgefl.commands.profile.table import profile_csv
+    from edgefl.commands.sweep.devices_table import devices_markdown, print_device_check, print_device_checks
 
     forms = {"--csv": as_csv, "--markdown": as_markdown, "--json": as_json}
     if len(given := [name for name, value in forms.items() if value]) > 1:
@@ -137,7 +137,7 @@ def check(
     if several and (others := [name for name, value in {"--full": full, "--figure": figure}.items() if value]):
         raise typer.BadParameter(f"{others[0]} takes one scenario", param_hint=others[0])
     with observing() as on_progress:
-        from edgefl.commands.devices.check_devices import check_scenarios
+        from edgefl.commands.sweep.on_devices import check_scenarios
 
         result = check_scenarios(
             scenarios, overrides or (), devices=device or (), link=link, stage=stage, kind=kind, figure=figure,

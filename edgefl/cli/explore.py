@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, Overrides, Plugins, ScenarioFile, app, examples, observing, print_json
+from edgefl.console.app import AsJson, Overrides, Plugins, ScenarioFile, app, examples, observing, print_json
 
 
 @app.command(
@@ -41,10 +41,11 @@ def explore(
     as_json: AsJson = False,
 ) -> None:
     """Write a page in which budgets and choices are moved by hand: who can train then, and what it costs."""
-    from edgefl.report.explore.explore import print_explored
+    from edgefl.drawing.sliders.explore import print_explored
 
     with observing() as on_progress:
-        from edgefl.commands.explore import explore, explore_devices
+        from edgefl.commands.sweep.page import of_devices as explore_devices
+        from edgefl.commands.sweep.page import of_fleet as explore
 
         command = explore_devices.explore_devices if devices else explore.explore
         result = command(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import (
+from edgefl.console.app import (
     AsJson,
     Overrides,
     Plugins,
@@ -62,11 +62,11 @@ def fit(
     as_json: AsJson = False,
 ) -> None:
     """Find the smallest changes that let a device take part.  The exit code is 1 if there are none."""
-    from edgefl.report.fit import print_fit
+    from edgefl.commands.fit.table import print_fit
 
     with interruptible(lambda: "what was found is incomplete; the same command goes on, since prices are kept"):
-        from edgefl.commands.fit import fit as command
-        from edgefl.report.progress import make_progress
+        from edgefl.commands.fit import command
+        from edgefl.console.display import make_progress
 
         try:
             with make_progress() as on_progress:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, Overrides, Plugins, ScenarioFile, app, examples, observing, print_json
+from edgefl.console.app import AsJson, Overrides, Plugins, ScenarioFile, app, examples, observing, print_json
 from edgefl.terminal import say
 
 
@@ -44,7 +44,7 @@ def calibrate(
     as_json: AsJson = False,
 ) -> None:
     """Measure this machine and write a device profile that a fleet can use."""
-    from edgefl.report.calibration import print_calibration
+    from edgefl.commands.devices.calibration_table import print_calibration
 
     if serve is not None:
         from edgefl.machine.link_speed import serve as serve_link
@@ -52,7 +52,7 @@ def calibrate(
         serve_link(serve, say)
         return
     with observing() as on_progress:
-        from edgefl.commands import calibrate as command
+        from edgefl.commands.devices import calibrate as command
 
         result = command.calibrate(
             output, force=force, quick=quick, threads=threads, device=device, minutes=minutes, address=address,
@@ -83,7 +83,7 @@ def emulate(
     as_json: AsJson = False,
 ) -> None:
     """Play a scenario with real processes under the kernel's limits.  Linux, root.  Exit code 2: it can't be."""
-    from edgefl.report.calibration import print_emulation
+    from edgefl.commands.devices.calibration_table import print_emulation
 
     with observing("nothing is left of the clients") as on_progress:
         from edgefl.commands.emulate.emulate import emulate as command
@@ -109,7 +109,7 @@ def doctor(
 ) -> None:
     """Check versions, GPU, cache, disk and memory, and run a small scenario."""
     # it prints plain lines and imports no tables, since what tables need may be what is broken
-    from edgefl.commands import doctor as command
+    from edgefl.commands.doctor import command
 
     result = command.doctor(runs=not quick, on_progress=lambda event, facts: say(facts["what"]))
     if as_json:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, Plugins, app, examples, observing, print_json
+from edgefl.console.app import AsJson, Plugins, app, examples, observing, print_json
 from edgefl.terminal import say
 
 RunFolder = Annotated[str, typer.Argument(metavar="RUN", help="Folder of a run or of a comparison, finished or not.")]
@@ -25,7 +25,7 @@ def report(
 ) -> None:
     """Write a run as one HTML page with its figures and tables, which opens without a network."""
     with observing() as on_progress:
-        from edgefl.commands.report import write_report
+        from edgefl.commands.report.command import write_report
 
         path = write_report(run, output, on_progress=on_progress)
     say(f"report: {path}")
@@ -47,7 +47,7 @@ def figures(
 ) -> None:
     """Draw a run's figures for a paper, with the numbers of each as CSV beside it."""
     with observing() as on_progress:
-        from edgefl.commands.report import write_figures
+        from edgefl.commands.report.command import write_figures
 
         files = write_figures(run, output, formats=formats.split(","), only=only or (), on_progress=on_progress)
     tables = [path for path in files if path.suffix == ".csv"]
@@ -69,10 +69,10 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Explain a round: what its length is made of, what would have shortened it, and why each absent client was."""
-    from edgefl.report.explain import print_explanation
+    from edgefl.commands.explain.table import print_explanation
 
     with observing():
-        from edgefl.commands.explain import explain as command
+        from edgefl.commands.explain.command import explain as command
 
         result = command(run, round, client=client)
     print_json(result) if as_json else print_explanation(result)
@@ -89,7 +89,7 @@ def trace(
 ) -> None:
     """Write a run's virtual time as a Chrome trace, which ui.perfetto.dev and chrome://tracing show."""
     with observing() as on_progress:
-        from edgefl.commands.trace import trace as command
+        from edgefl.commands.export.perfetto import trace as command
 
         result = command(run, output=output, on_progress=on_progress)
     if as_json:
@@ -118,7 +118,7 @@ def export(
 ) -> None:
     """Write a run's records, or its trained towers, for another program."""
     with observing() as on_progress:
-        from edgefl.commands.export import export as command
+        from edgefl.commands.export.command import export as command
 
         result = command(run, to, output, on_progress=on_progress)
     if as_json:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, app, examples, observing, print_json
+from edgefl.console.app import AsJson, app, examples, observing, print_json
 
 OUTPUT = "runs/papers"
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, Overrides, Plugins, app, examples, print_json, say_broken
+from edgefl.console.app import AsJson, Overrides, Plugins, app, examples, print_json, say_broken
 
 
 @app.command(epilog=examples("edgefl methods", "edgefl methods fedcola"))
@@ -72,13 +72,13 @@ def optimizers(plugins: Plugins = None, as_json: AsJson = False) -> None:
 
 def _list(*sections: str, as_json: bool, name: str | None = None) -> None:
     """Print these sections of the parts, or the part of this ``name``, as JSON or as text."""
-    from edgefl.commands.parts import only, parts
+    from edgefl.commands.parts.command import only, parts
 
     result = parts(sections) if name is None else only(parts(sections), name)
     if as_json:
         print_json(result)
         return
-    from edgefl.report.tables import print_options, print_parts
+    from edgefl.commands.run.table import print_options, print_parts
 
     print_parts(result) if name is None else print_options(result)
     say_broken(result.broken or ())

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import (
+from edgefl.console.app import (
     AsJson,
     Overrides,
     Plugins,
@@ -72,12 +72,12 @@ def profile(
     as_json: AsJson = False,
 ) -> None:
     """Predict memory, FLOPs, bytes, time and energy of each stage and client kind, without training."""
+    from edgefl.commands.profile.against_table import print_compared_profiles
+    from edgefl.commands.profile.answer import ComparedProfiles, Profile
+    from edgefl.commands.profile.clients_table import print_clients
+    from edgefl.commands.profile.table import print_profile, profile_csv
     from edgefl.records.devices import FleetClients
-    from edgefl.records.profile import ComparedProfiles, Profile
     from edgefl.records.record import UNSET
-    from edgefl.report.compared_profiles import print_compared_profiles
-    from edgefl.report.profile import print_profile, profile_csv
-    from edgefl.report.profile_clients import print_clients
 
     if as_csv and as_json:
         raise typer.BadParameter("--csv and --json can't be combined", param_hint="--csv")
@@ -107,7 +107,7 @@ def profile(
                 on_progress=on_progress,
             )  # fmt: skip
         else:
-            from edgefl.commands.profile import profile as command
+            from edgefl.commands.profile import command
 
             result = command.profile(
                 scenarios[0], overrides or (), device=device, link=link, stage=stage, kind=kind, timeline=timeline,
@@ -135,7 +135,7 @@ def profile(
     elif isinstance(result, ComparedProfiles):
         print_compared_profiles(result)
     else:
-        from edgefl.report.measured import print_counts, print_measured
+        from edgefl.commands.profile.measured_table import print_counts, print_measured
 
         print_profile(result, full=full)
         if result.measured:
@@ -156,9 +156,9 @@ def cost_diff(
     as_json: AsJson = False,
 ) -> None:
     """Compare two profiles.  Exit codes: 1 if a cost grew by more than --fail-above, 2 if they can't be compared."""
-    from edgefl.commands.cost_diff import RowsDiffer, share_of
-    from edgefl.commands.cost_diff import cost_diff as compare
-    from edgefl.report.compared_profiles import print_cost_difference
+    from edgefl.commands.profile.against import RowsDiffer, share_of
+    from edgefl.commands.profile.against import cost_diff as compare
+    from edgefl.commands.profile.against_table import print_cost_difference
 
     differ: RowsDiffer | None = None
     try:

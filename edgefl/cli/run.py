@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgefl.cli.app import (
+from edgefl.console.app import (
     Address,
     AsJson,
     Jobs,
@@ -28,7 +28,7 @@ from edgefl.errors import DivergedError
 from edgefl.terminal import say
 
 if TYPE_CHECKING:
-    from edgefl.records.compare import ComparedRuns
+    from edgefl.commands.compare.answer import ComparedRuns
     from edgefl.records.summary import RunSummary
     from edgefl.runs import Run
 
@@ -89,17 +89,17 @@ def run(
         return
     if finished is None and jobs == 1:
         _begin_workers(os.path.join(resume, "scenario.yaml") if resume is not None else scenario, overrides)
-    from edgefl.report.compare import print_comparison
-    from edgefl.report.facts import summary
-    from edgefl.report.progress import make_progress
-    from edgefl.report.tables import print_summary
+    from edgefl.commands.compare.table import print_comparison
+    from edgefl.commands.run.table import print_summary
+    from edgefl.console.display import make_progress
+    from edgefl.results.facts import summary
 
     diverged: DivergedError | None = None
     if finished is None:
         progress = make_progress()
         try:
             with interruptible(lambda: _how_to_continue(progress.folder)), progress:
-                from edgefl.commands.run import run as command
+                from edgefl.commands.run import command
 
                 finished = command.run(
                     scenario, output=output, resume=resume, overrides=overrides or (), jobs=jobs, address=address,
@@ -136,8 +136,8 @@ def run(
         _verify(str(finished.path), as_json, told)
     elif as_json:
         print_json(told)
-    from edgefl.report.console import some_names
-    from edgefl.report.facts import fitting_of, nobody_fits
+    from edgefl.drawing.text_tables import some_names
+    from edgefl.results.facts import fitting_of, nobody_fits
 
     fitting = {label: fitting_of(each) for label, each in result.runs.items()}
     texts = [(text, label) for label, cells in fitting.items() for text in nobody_fits(cells)]
@@ -168,10 +168,10 @@ def validate(
     as_json: AsJson = False,
 ) -> None:
     """Check a scenario without running it."""
-    from edgefl.report.validation import print_validation
+    from edgefl.commands.validate.table import print_validation
 
     with observing() as on_progress:
-        from edgefl.commands import validate as command
+        from edgefl.commands.validate import command
 
         result = command.validate(scenario, overrides or (), on_progress=on_progress)
     if as_json:
@@ -210,7 +210,7 @@ def _finished_run(folder: str, *, check: bool) -> Run | None:
             check_finished(each.path)
             tidy(each.path)
         if run.runs and not (run.path / "curves.png").is_file():  # interrupted after the last run had ended
-            from edgefl.report.charts import draw_curves
+            from edgefl.drawing.charts import draw_curves
 
             draw_curves(run)
     return run
@@ -232,7 +232,7 @@ def _over_seeds(run: Run, facts: Mapping[str, RunSummary]) -> ComparedRuns | Non
     """The means over seeds, from the facts of runs by label; None for a single seed or an unfinished run."""
     if not run.is_finished or len({member.settings.seed for member in run.runs.values()}) < 2:
         return None
-    from edgefl.commands.compare.compare import compared_runs
+    from edgefl.commands.compare.command import compared_runs
     from edgefl.commands.compare.members import members_of
 
     return compared_runs(members_of([run.path]), {str(run.runs[label].path): each for label, each in facts.items()})
@@ -243,8 +243,8 @@ def _verify(folder: str, as_json: bool, summary: Mapping[str, object] | None = N
 
     JSON output contains the run's summary, too.
     """
-    from edgefl.commands.verify.verify import verify
-    from edgefl.report.verified import print_verified
+    from edgefl.commands.run.verified_table import print_verified
+    from edgefl.commands.run.verify import verify
 
     result = verify(folder)
     if as_json:

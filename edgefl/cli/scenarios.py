@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, Plugins, app, examples, print_json, shipped_and_files
+from edgefl.console.app import AsJson, Plugins, app, examples, print_json, shipped_and_files
 
 
 @app.command(epilog=examples("edgefl new mine", "edgefl new study/first --like papers/fedcola-colayer-none"))
@@ -25,7 +25,7 @@ def new(
     as_json: AsJson = False,
 ) -> None:
     """Write a commented scenario to begin with, and beside it the schema with which editors check it."""
-    from edgefl.commands.new import new as command
+    from edgefl.commands.new.command import new as command
 
     result = command(name, like, force=force)
     if as_json:
@@ -54,7 +54,7 @@ def schema(
     """Print the JSON Schema of scenarios, with the parts of installed plug-ins, for editors; or those of records."""
     if of not in ("scenario", "records") or (name and of == "scenario"):
         raise typer.BadParameter(f"{of} {name or ''}".strip() + " isn't scenario, records, or records and one's name")
-    from edgefl.commands.new import record_schemas, schema_text
+    from edgefl.commands.new.command import record_schemas, schema_text
 
     text = schema_text() if of == "scenario" else record_schemas(name)
     if output is None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import (
+from edgefl.console.app import (
     Address,
     AsJson,
     Jobs,
@@ -67,14 +67,14 @@ def sweep(
     as_json: AsJson = False,
 ) -> None:
     """Vary fields of a scenario without training: which clients are eligible, which data are lost, what it costs."""
-    from edgefl.report.sweep import print_sweep
+    from edgefl.commands.sweep.table import print_sweep
 
     if as_csv and as_json:
         raise typer.BadParameter("--csv and --json can't be combined", param_hint="--csv")
     if as_csv and sensitivity is not None:
         raise typer.BadParameter("CSV has only the rows; use --json for the sensitivity", param_hint="--csv")
     with observing("repeat the command to continue" if output else "") as on_progress:
-        from edgefl.commands.sweep import sweep as command
+        from edgefl.commands.sweep import command
 
         result = command.sweep(
             scenario, vary or (), grid=grid, overrides=overrides or (), output=output, train=train,

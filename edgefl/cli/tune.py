@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, Jobs, Overrides, Plugins, ScenarioFile, app, examples, interruptible, print_json
+from edgefl.console.app import AsJson, Jobs, Overrides, Plugins, ScenarioFile, app, examples, interruptible, print_json
 
 
 @app.command(
@@ -38,8 +38,8 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Search for the settings of a scenario that score best on validation.  The test split stays unseen."""
-    from edgefl.report.progress import make_progress
-    from edgefl.report.tune import print_tuning
+    from edgefl.commands.tune.table import print_tuning
+    from edgefl.console.display import make_progress
 
     progress = make_progress()
 
@@ -48,7 +48,7 @@ def tune(
         return f"continue with: the same command and -o {folder}" if folder else "nothing was written"
 
     with interruptible(how_to_continue), progress:
-        from edgefl.commands.tune import tune as command
+        from edgefl.commands.tune import command
 
         result = command.tune(
             scenario, search, trials=trials, metric=metric, seeds=seeds, overrides=overrides or (), output=output,

@@ -9,7 +9,6 @@ from typing import Any, cast
 import torch
 
 from edgefl import models
-from edgefl.commands.compose import compose
 from edgefl.models import peft_folder
 from edgefl.models.model import Model
 from edgefl.models.towers.hf_causal import quiet
@@ -28,6 +27,7 @@ from edgefl.paper_tables.strangers import (
     PeftRun,
 )
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 
 LLAMA, PHI, NETS = "estimates-llama", "estimates-phi", "estimates-nets"
 RESERVED_AT_START = 2 * 2**20

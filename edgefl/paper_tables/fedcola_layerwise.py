@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from edgefl.commands.profile.answer import ProfileRow, Tables
+from edgefl.commands.profile.chart import stages_chart
+from edgefl.drawing.figures import draw_figure
 from edgefl.paper_tables.page_tables import PageTable, alike, mib, ratio
 from edgefl.paper_tables.profiles import LIVE, Profiles, highest
-from edgefl.records.profile import ProfileRow, Tables
-from edgefl.report.charts.profile import stages_chart
-from edgefl.report.figures import draw_figure
 
 OPTIONS = ("none", "attention", "mlp", "blocks")
 SCHEDULES = {"end-to-end": "end-to-end", "progressive": "progressive", "layerwise": "layer-wise"}

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from edgefl.commands.profile.answer import ProfileRow
+from edgefl.commands.profile.chart import stages_chart
+from edgefl.drawing.figures import draw_figure
 from edgefl.paper_tables.page_tables import CopiedCell, PageTable, alike, mib, ratio
 from edgefl.paper_tables.profiles import LIVE, Profiles, highest
-from edgefl.records.profile import ProfileRow
-from edgefl.report.charts.profile import stages_chart
-from edgefl.report.figures import draw_figure
 
 RUNS = {"fedmml": "FedMML", "prog-fedmml": "Prog-FedMML", "lw-fedmml": "LW-FedMML"}
 TRAFFIC = {"fedmml": 76613, "prog-fedmml": 62918, "lw-fedmml": 32794}

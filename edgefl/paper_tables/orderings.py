@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from edgefl.commands.progress import OnProgress, silent
-from edgefl.commands.run.run import run
+from edgefl.commands.compare.answer import Ordering, OrderingFigure
+from edgefl.commands.compare.table import CLAIM_HEADER, claim_cells
+from edgefl.commands.run.command import run
 from edgefl.errors import RunError
 from edgefl.paper_tables.page_tables import PageTable, Tolerance
-from edgefl.records.compare import Ordering, OrderingFigure
-from edgefl.report.compare import CLAIM_HEADER, claim_cells
 from edgefl.runs import Run, is_comparison, read_run
 from edgefl.scenario import Scenario, load
+from edgefl.setup.progress import OnProgress, silent
 
 # 0.02 is a choice: processors round sums differently, which training amplifies
 TRAINED = Tolerance("training on another processor; verdicts and counts of seeds must be equal", absolute=0.02)

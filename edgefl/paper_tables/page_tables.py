@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgefl.drawing.text_tables import csv_lines
 from edgefl.records.papers import PaperCell, PaperDifference
-from edgefl.report.console import csv_lines
 
 
 class CopiedCell(str):

@@ -11,13 +11,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgefl.commands.progress import OnProgress, public_command, silent
+from edgefl.drawing.text_tables import csv_text
 from edgefl.errors import EdgeflError, RunError, UnknownName
 from edgefl.files import read_regular
 from edgefl.paper_tables.page_tables import Committed, PageTable, committed_tables, differences, pages_folder
 from edgefl.records.papers import MadePage, PaperDifference, PaperFigure, PaperPage, PaperPages, Papers, PaperTable
-from edgefl.report.console import csv_text
 from edgefl.runs.durable import replace_file, writing
+from edgefl.setup.progress import OnProgress, public_command, silent
 
 if TYPE_CHECKING:
     from edgefl.paper_tables.profiles import Profiles

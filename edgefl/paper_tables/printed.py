@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from edgefl.drawing.text_tables import NOTHING, new_table, print_section, screen
 from edgefl.paper_tables.papers import all_differences
 from edgefl.records.papers import MadePage, PaperFigure, PaperPage, PaperPages, Papers, PaperTable
-from edgefl.report.console import NOTHING, new_table, print_section, screen
 
 MOST_CELLS = 40
 """Differing cells that are printed, about a screen; all of them are in differences.csv."""

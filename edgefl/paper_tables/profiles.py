@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edgefl.commands.compose import compose, planner_of
-from edgefl.commands.profile.profile import profile
+from edgefl.commands.profile.answer import Profile, ProfileRow, Tables
+from edgefl.commands.profile.command import profile
 from edgefl.commands.profile.subjects import largest, shown_round
-from edgefl.commands.progress import OnProgress, silent
 from edgefl.cost.caching_allocator import CachingAllocator
 from edgefl.cost.predict import storage_events, timeline
 from edgefl.planning.planner import Planner
-from edgefl.records.profile import Profile, ProfileRow, Tables
 from edgefl.scenario import load
+from edgefl.setup.compose import compose, planner_of
+from edgefl.setup.progress import OnProgress, silent
 from edgefl.work import Source, Work
 from edgefl.work.meter.trace import PARTS
 

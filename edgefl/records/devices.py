@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from edgefl.records.profile import AtStage, OfKind, Refused
+from edgefl.commands.profile.answer import AtStage, OfKind, Refused
 from edgefl.records.record import UNSET, Keys, Maybe, Record, Samples, Share
 
 

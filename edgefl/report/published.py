@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
+from edgefl.drawing.text_tables import NOTHING, new_table, or_dash, percent, print_section, screen
 from edgefl.records.published import Agreement, Estimate, PublishedAgreement, PublishedGroup, PublishedRow
 from edgefl.records.record import UNSET
-from edgefl.report.console import NOTHING, new_table, or_dash, percent, print_section, screen
 
 _QUANTITIES: dict[str, tuple[str, Callable[[float], str]]] = {
     "seconds": ("Seconds of a training step", units.show_seconds),

@@ -20,7 +20,7 @@ import yaml
 import edgefl
 from edgefl import RUN_FORMAT, __version__
 from edgefl.cli import main
-from edgefl.report.facts import summary
+from edgefl.results.facts import summary
 from edgefl.terminal import EscapedStream
 
 Answer = tuple[int, str, str]

@@ -21,8 +21,9 @@ from jsonschema import Draft202012Validator
 
 import edgefl
 from edgefl import registry
-from edgefl.cli import app, main
-from edgefl.commands.parts import LISTED, describe_part, parts
+from edgefl.cli import main
+from edgefl.commands.parts.command import LISTED, describe_part, parts
+from edgefl.console import app
 from edgefl.runs.folders import TABLES
 from edgefl.scenario import library_folder, load, scenario_names
 from edgefl.scenario.document import read_file

@@ -20,9 +20,9 @@ import yaml
 from hostile_names import TEXT, harmful, places, replaced, typed
 
 import edgefl
-from edgefl.report.compare import orderings_markdown
-from edgefl.report.console import csv_cell, new_table, print_table, screen
-from edgefl.report.progress import make_progress
+from edgefl.commands.compare.table import orderings_markdown
+from edgefl.console.display import make_progress
+from edgefl.drawing.text_tables import csv_cell, new_table, print_table, screen
 
 NEEDED = {
     ("evaluation.json", "chance"), ("rounds.jsonl", "excluded"), ("rounds.jsonl", "server_works"),
@@ -154,7 +154,7 @@ def test_a_formula_is_a_name_in_a_table_and_a_figure_stays() -> None:
 
 
 def test_markdown_shows_a_name_as_it_is() -> None:
-    from edgefl.records.compare import Ordering
+    from edgefl.commands.compare.answer import Ordering
 
     odd = Ordering(title="a|b`c\\\x1b", metrics=[], seeds=[], rows=[], claims=[], not_run=[])
     text = orderings_markdown([odd], "test")

@@ -18,7 +18,8 @@ from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl import registry
-from edgefl.cli import app, main
+from edgefl.cli import main
+from edgefl.console import app
 from edgefl.memo import cache_folder
 
 Call = Callable[..., tuple[int, str, str]]

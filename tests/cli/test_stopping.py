@@ -24,8 +24,8 @@ import pytest
 import typer
 import yaml
 
-from edgefl.cli.app import interruptible
-from edgefl.cli.stopping import StopSignal, stoppable
+from edgefl.console.app import interruptible
+from edgefl.console.stopping import StopSignal, stoppable
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SECONDS = 300.0
@@ -147,7 +147,7 @@ def test_what_nohup_starts_stays_when_the_terminal_goes(begin: Begin, long: str)
 
 HOLDS = """
 import os, signal, sys, time
-from edgefl.cli.stopping import StopSignal, exit_code, stoppable
+from edgefl.console.stopping import StopSignal, exit_code, stoppable
 class Drops:
     def __del__(self):
         os.kill(os.getpid(), number)

@@ -19,14 +19,14 @@ from rich.console import Console
 import edgefl
 from edgefl import units
 from edgefl.cli import main
-from edgefl.commands.compare.compare import curve_of
+from edgefl.commands.compare.command import curve_of
+from edgefl.commands.run.table import print_summary
 from edgefl.devices import library_folder, load_device
-from edgefl.report.charts import Records
-from edgefl.report.charts.compared import side_by_side
-from edgefl.report.facts import facts_of, summary
-from edgefl.report.page.matrix import matrix_of
-from edgefl.report.page.told import besides
-from edgefl.report.tables import print_summary
+from edgefl.drawing.charts import Records
+from edgefl.drawing.charts.compared import side_by_side
+from edgefl.drawing.page.matrix import matrix_of
+from edgefl.drawing.page.told import besides
+from edgefl.results.facts import facts_of, summary
 
 DECLARED = {"source": "declared", "clients": {"image": 3, "text": 2}, "samples": {"image": 40, "text": 20},
             "shapes": {"image": {"channels": 1, "size": 32, "classes": 12}, "text": {"vocabulary": 200}}}  # fmt: skip

@@ -17,7 +17,8 @@ import yaml
 from edgefl_toys import Toy, described, make_work, training_pass
 
 import edgefl
-from edgefl.commands import calibrate as calibrating
+from edgefl.commands.devices import calibrate as calibrating
+from edgefl.commands.devices.calibration_table import print_calibration
 from edgefl.cost.client_cost import compute_cost
 from edgefl.cost.predict import predict
 from edgefl.cost.step_seconds import step_seconds
@@ -28,7 +29,6 @@ from edgefl.errors import DeviceError, EdgeflError
 from edgefl.machine import link_speed, microbenchmarks
 from edgefl.machine.microbenchmarks import threads_of
 from edgefl.machine.observed_work import RandomBatches
-from edgefl.report.calibration import print_calibration
 
 
 @pytest.fixture

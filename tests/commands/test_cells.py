@@ -14,8 +14,8 @@ from cell_works import ends_itself, fails_at_two, where
 from small_grid import GRID, contents
 
 import edgefl
-from edgefl.commands.cells.cells import kept_workers, run_cells, shard_of, share_of
-from edgefl.commands.cells.workers import Cell
+from edgefl.cells.cells import kept_workers, run_cells, shard_of, share_of
+from edgefl.cells.workers import Cell
 from edgefl.errors import EdgeflError, RunError
 from edgefl.runs import comparison, read_run
 

@@ -17,9 +17,9 @@ from ray_nodes import QUIET, node_with_mounts, nodes_of
 from small_grid import GRID, contents
 
 import edgefl
-from edgefl.commands.cells import on_ray
-from edgefl.commands.cells.cells import Nodes, run_cells
-from edgefl.commands.cells.workers import Cell
+from edgefl.cells import on_ray
+from edgefl.cells.cells import Nodes, run_cells
+from edgefl.cells.workers import Cell
 from edgefl.errors import EdgeflError, RunError
 from edgefl.runs import comparison, read_run
 from edgefl.scenario import load

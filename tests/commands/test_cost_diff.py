@@ -14,7 +14,7 @@ import yaml
 
 import edgefl
 from edgefl.cli import main
-from edgefl.commands.cost_diff import cost_diff, share_of
+from edgefl.commands.profile.against import cost_diff, share_of
 from edgefl.errors import UnitError
 
 Tiny = Callable[..., dict[str, Any]]

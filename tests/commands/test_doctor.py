@@ -11,11 +11,11 @@ import pytest
 from packaging.requirements import Requirement
 
 from edgefl.cli import main
-from edgefl.commands import doctor as command
-from edgefl.commands.doctor import (
+from edgefl.commands.doctor.command import (
     LEAST_DISK,
     LITTLE_DISK,
     cache_check,
+    command,
     differing,
     disk_check,
     doctor,

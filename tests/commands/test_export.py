@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 import edgefl
-from edgefl.commands import export as trackers
+from edgefl.commands.export.command import command as trackers
 from edgefl.errors import MethodError, RunError, ScenarioError
 from edgefl.runs import Run
 
@@ -261,8 +261,8 @@ def test_towers_leave_for_peft_and_transformers_and_start_another_run(tiny: Tiny
     import torch
     from transformers import AutoModel, AutoTokenizer
 
-    from edgefl.commands.compose import compose
     from edgefl.scenario import load
+    from edgefl.setup.compose import compose
 
     small = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
     towers: dict[str, Any] = {

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import edgefl
-from edgefl.commands import host_need
-from edgefl.commands.compose import compose
-from edgefl.commands.host_need import SlowWarning, check_host, parameters_of
 from edgefl.errors import MethodError, ScenarioError
 from edgefl.scenario import load
+from edgefl.setup import host_need
+from edgefl.setup.compose import compose
+from edgefl.setup.host_need import SlowWarning, check_host, parameters_of
 
 Tiny = Callable[..., dict[str, Any]]
 DECLARED = {"source": "declared", "clients": {"image": 2, "text": 2}, "samples": 40,

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import edgefl
-from edgefl.commands.cells.pricing import Pricing, beside
-from edgefl.commands.compose import planner_of
-from edgefl.commands.fit.fit import Unfinished
+from edgefl.cells.pricing import Pricing, beside
+from edgefl.commands.fit.command import Unfinished
 from edgefl.commands.profile.subjects import works_of
 from edgefl.plain_data import to_data
 from edgefl.scenario import load
+from edgefl.setup.compose import planner_of
 
 Tiny = Callable[..., dict[str, Any]]
 PI = "raspberry-pi-4-4gb"

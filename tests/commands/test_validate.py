@@ -12,10 +12,10 @@ from safetensors.torch import save_file
 
 import edgefl
 from edgefl import models, registry
+from edgefl.commands.validate.table import print_validation
 from edgefl.errors import EdgeflError, ScenarioError
 from edgefl.methods import Kind
 from edgefl.methods.fedcola.stacks import PARTS, WORKING, Stack
-from edgefl.report.validation import print_validation
 from edgefl.scenario import load
 
 DECLARED = {"source": "declared", "clients": {"image": 2, "text": 2}, "samples": 40,

@@ -14,11 +14,11 @@ import pytest
 
 import edgefl
 from edgefl import registry
-from edgefl.commands.compose import federation_of
 from edgefl.data.fingerprints import fingerprint
 from edgefl.data.look import one_look
 from edgefl.errors import DataError
 from edgefl.scenario import load
+from edgefl.setup.compose import federation_of
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from pydantic import ValidationError
 
 import edgefl
 from edgefl import seeds
-from edgefl.commands.compose import federation_of
 from edgefl.data import Collection, DataOptions, DataSet, FolderRequest, FolderSet, open_federation
 from edgefl.data.missing import DROPPED, draw, parse_missing, patterns_of
 from edgefl.data.opening import _open, order_by_group
@@ -26,6 +25,7 @@ from edgefl.methods import Kind, Setting
 from edgefl.methods.fedavg import FedAvg
 from edgefl.models import ModelOptions, describe
 from edgefl.scenario import load
+from edgefl.setup.compose import federation_of
 from edgefl.work import Pass
 from edgefl.work.training_options import TrainingOptions
 

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 
 import edgefl
 from edgefl import registry, units
-from edgefl.commands.verify.verify import verify
+from edgefl.commands.fit.answer import BudgetLimit
+from edgefl.commands.run.verify import verify
 from edgefl.cost.client_cost import ComputeCost, Traffic
 from edgefl.cost.price import price_rounds
 from edgefl.devices import Budget, Price, load_device, load_link
 from edgefl.devices.budgets import BUDGETS, amounts
 from edgefl.devices.options import BudgetOptions
+from edgefl.drawing.page.told import scenario_lines
 from edgefl.errors import DeviceError, PluginError, ScenarioError
 from edgefl.operator_classes import OperatorClass
-from edgefl.records.fit import BudgetLimit
 from edgefl.registry.registered import PARTS
-from edgefl.report.page.told import scenario_lines
 from edgefl.scenario import json_schema, load
 from edgefl.simulation import Selection
 from edgefl.simulation.selection import Chosen

@@ -12,11 +12,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.commands.compose import compose
 from edgefl.devices import Fleet, FleetOptions, Relays, load_link
 from edgefl.devices.options import RelayOptions
 from edgefl.errors import DeviceError, ScenarioError
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 
 
 def drawn(relays: Any, clients: int = 1000, seed: int = 1) -> Relays:

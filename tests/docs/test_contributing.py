@@ -12,11 +12,11 @@ import torch
 
 import edgefl
 from edgefl import devices, registry
-from edgefl.commands.compose import compose
 from edgefl.errors import UnknownName
 from edgefl.registry import registered
 from edgefl.runs import Run
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 from tools.pages import running
 
 PARTS = ("devices", "own-data", "own-model", "own-method", "own-schedule", "own-aggregation", "own-parts")

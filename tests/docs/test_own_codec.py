@@ -19,11 +19,11 @@ from torch import Tensor
 
 import edgefl
 from edgefl import registry
-from edgefl.commands.compose import compose
 from edgefl.cost.predict import Predictor
 from edgefl.errors import EdgeflError, MethodError, PluginError
 from edgefl.registry.registered import PARTS
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 from edgefl.simulation import Simulation
 from edgefl.training import Assignment, Inline
 from edgefl.work import Codec, Item, Payload, RegisteredCodec, Work

@@ -14,12 +14,12 @@ from torch.nn import functional as F
 
 import edgefl
 from edgefl import models, registry
-from edgefl.commands.compose import compose
 from edgefl.devices import AvailabilityOptions, availability_of
 from edgefl.errors import EdgeflError, PluginError, ScenarioError
 from edgefl.registry import registered
 from edgefl.runs import Run
 from edgefl.scenario import json_schema, load
+from edgefl.setup.compose import compose
 from edgefl.work.tasks import Task
 from tools.pages import running
 

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 import edgefl
-from edgefl.cli import app
+from edgefl.console import app
 from edgefl.runs import Run
 from tools.pages.errors import EXIT_CODES, error_classes
 from tools.pages.markdown import anchor

@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import edgefl
-from edgefl.commands.doctor import doctor, package_check
+from edgefl.commands.doctor.command import doctor, package_check
 from edgefl.runs import Run, read_run
 from edgefl.work.metrics import TOP
 from edgefl.work.scoring import RECALLS

@@ -16,13 +16,13 @@ import pytest
 
 import edgefl
 from edgefl import registry
-from edgefl.commands.compose import compose, federation_of, predictor_of
 from edgefl.emulation.client_process import Data
 from edgefl.emulation.emulator import EmulatedClient, EmulatedRound, Emulator
 from edgefl.emulation.journal import MachineJournal
 from edgefl.emulation.links import Rates
 from edgefl.planning.planner import Plan, Planner
 from edgefl.scenario import load
+from edgefl.setup.compose import compose, federation_of, predictor_of
 from edgefl.training import Assignment
 
 LATENCY = 0.05

@@ -16,10 +16,10 @@ from torch.nn import functional as F
 
 import edgefl
 from edgefl import models, seeds
-from edgefl.commands.compose import compose
 from edgefl.errors import EdgeflError, ScenarioError
 from edgefl.models import adapters
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 
 Tiny = Callable[..., dict[str, Any]]
 IMAGES = {"source": "glyphs", "clients": {"image": 3}, "samples": 40, "size": 16, "validation": 40, "test": 40}

@@ -13,11 +13,11 @@ from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl import models, registry
-from edgefl.commands.compose import compose
 from edgefl.data.samples import Samples
 from edgefl.methods import Kind, Setting, Update
 from edgefl.models import ModelOptions
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 from edgefl.work import TensorSpec, run
 from edgefl.work.steps import clip_loss
 from edgefl.work.training_options import TrainingOptions

@@ -15,9 +15,9 @@ from torch.nn import functional as F
 
 import edgefl
 from edgefl import models
-from edgefl.commands.compose import compose
 from edgefl.errors import EdgeflError
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 from edgefl.work.optimizer import zeroth_order
 
 Tiny = Callable[..., dict[str, Any]]

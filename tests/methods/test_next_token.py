@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 import edgefl
 from edgefl import models, seeds
-from edgefl.commands.compose import compose
 from edgefl.errors import EdgeflError, ScenarioError
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 from edgefl.training import Assignment, Inline
 from edgefl.work.description import Pass
 

@@ -19,8 +19,8 @@ from torch.nn import functional as F
 
 import edgefl
 from edgefl import seeds
-from edgefl.commands.compose import compose
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 from edgefl.work import Pass
 
 Tiny = Callable[..., dict[str, Any]]

@@ -13,8 +13,8 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 import edgefl
-from edgefl.commands.compose import compose
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 from edgefl.work import Pass
 
 Tiny = Callable[..., dict[str, Any]]

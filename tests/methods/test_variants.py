@@ -22,9 +22,8 @@ from torch.nn import functional as F
 
 import edgefl
 from edgefl import seeds
-from edgefl.commands.compose import compose
-from edgefl.commands.cost_diff import cost_diff
-from edgefl.commands.verify.verify import verify
+from edgefl.commands.profile.against import cost_diff
+from edgefl.commands.run.verify import verify
 from edgefl.cost.predict import Predictor
 from edgefl.errors import MethodError, ScenarioError
 from edgefl.methods import ClientFacts, Method, ServerState, Setting, Update
@@ -32,6 +31,7 @@ from edgefl.planning.planner import Planner
 from edgefl.registry import registered
 from edgefl.runs import Run, checkpoints
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 from edgefl.training import Assignment, Inline
 from edgefl.work import Context, Pass, Work, Wrapper
 from edgefl.work.training_options import TrainingOptions

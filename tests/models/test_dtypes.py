@@ -14,10 +14,10 @@ from torch.nn import functional as F
 
 import edgefl
 from edgefl import models, seeds
-from edgefl.commands.compose import compose, federation_of
 from edgefl.errors import ScenarioError
 from edgefl.runs import read_run
 from edgefl.scenario import load
+from edgefl.setup.compose import compose, federation_of
 from edgefl.work.description import Pass
 from edgefl.work.sums import WeightedMeans
 

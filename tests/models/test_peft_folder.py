@@ -234,8 +234,8 @@ def test_what_a_task_adds_starts_too_where_it_fits(tmp_path: Path) -> None:
 
 def test_a_run_starts_from_a_folder(tiny: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     import edgefl
-    from edgefl.commands.compose import compose
     from edgefl.scenario import load
+    from edgefl.setup.compose import compose
 
     def scenario(**adapter: Any) -> dict[str, Any]:
         found = tiny(model={"image": VIT[1]}, adapter={"name": "lora", "rank": 3, "also": ["norm"], **adapter})

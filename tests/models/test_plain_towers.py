@@ -119,8 +119,8 @@ def test_workers_give_the_same_bytes_and_weights_load_by_own_names(tiny: Tiny, m
     own = registry.get("tower", "mynet").made(1, 16, hidden=10)
     save_file(own.state_dict(), tmp_path / "own.safetensors")
     model = {"image": {"tower": "mynet", "hidden": 10, "weights": str(tmp_path / "own.safetensors")}}
-    from edgefl.commands.compose import compose
     from edgefl.scenario import load
+    from edgefl.setup.compose import compose
 
     state = compose(load(with_mynet(tiny, model=model))).method.initial(3).tensors
     assert torch.equal(state["image/image.blocks.1.weight"], own.layers[1].weight)

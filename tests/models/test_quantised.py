@@ -16,12 +16,12 @@ from torch.nn import functional as F
 
 import edgefl
 from edgefl import models
-from edgefl.commands.compose import compose
 from edgefl.errors import MethodError, ScenarioError
 from edgefl.models import quantised
 from edgefl.models.peft_folder import adapter_bytes, write_adapter
 from edgefl.runs import read_run
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 
 Make = Callable[..., dict[str, Any]]
 TEXTS = {"source": "names", "clients": {"text": 2}, "samples": 20, "validation": 20, "test": 20, "vocabulary": 200,

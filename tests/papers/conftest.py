@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from edgefl.commands.compose import compose, predictor_of
 from edgefl.planning.planner import Planner
 from edgefl.planning.versions import ClientVersions, final_blocks, stale
 from edgefl.scenario import load
+from edgefl.setup.compose import compose, predictor_of
 
 
 @dataclass

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import edgefl
-from edgefl.commands.compose import compose
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 
 MIB = 2**20
 MODELS = 21_704_164 + 33_033_220  # parameters of FedCola's image and text models (test_fedcola_colayer.py)

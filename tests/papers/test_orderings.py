@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import edgefl
 from edgefl.commands.compare import orderings
 from edgefl.commands.compare.studies import Claim, Study, study_of
-from edgefl.report.compare import orderings_markdown
+from edgefl.commands.compare.table import orderings_markdown
 from edgefl.scenario import load, scenario_names
 
 SCENARIOS = [name for name in scenario_names() if name.startswith("papers/orderings-")]

@@ -14,6 +14,7 @@ from scipy import stats
 
 import edgefl
 from edgefl.cli import main
+from edgefl.commands.compare.answer import Ordering, OrderingClaim, OrderingFigure, OrderingRow
 from edgefl.errors import RunError, UnknownName
 from edgefl.paper_tables import orderings, papers, pmcmfl
 from edgefl.paper_tables.page_tables import (
@@ -29,7 +30,6 @@ from edgefl.paper_tables.page_tables import (
     plain,
 )
 from edgefl.paper_tables.papers import PAGES
-from edgefl.records.compare import Ordering, OrderingClaim, OrderingFigure, OrderingRow
 
 BY_HAND = {"orderings": 1}
 """Tables that are a summary in words."""

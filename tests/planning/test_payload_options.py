@@ -17,7 +17,6 @@ from tensors import assert_equal_tensors
 from torch import Tensor
 
 import edgefl
-from edgefl.commands.compose import compose
 from edgefl.cost.predict import Predictor
 from edgefl.cost.scratch import ScratchTable
 from edgefl.errors import ScenarioError
@@ -26,6 +25,7 @@ from edgefl.planning.payload_options import PayloadOptions, with_codecs
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import final_blocks
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 from edgefl.simulation import Simulation
 from edgefl.training import Assignment, Inline
 from edgefl.work import Codec

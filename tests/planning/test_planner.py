@@ -10,12 +10,12 @@ import pytest
 from edgefl_games import Games
 from edgefl_toys import Toy, do, make_work, training_pass
 
-from edgefl.commands.compose import compose
 from edgefl.cost.predict import Predictor
 from edgefl.methods.fedavg import FedAvg
 from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 from edgefl.training import Inline
 from edgefl.work import Work
 

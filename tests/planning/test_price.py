@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.commands.compose import planner_of
 from edgefl.cost.client_cost import NO_COMPUTE, NO_TRAFFIC, ComputeCost, Traffic
 from edgefl.cost.price import price_rounds
 from edgefl.devices import Device, Link, load_device, load_link
@@ -21,6 +20,7 @@ from edgefl.operator_classes import OperatorClass
 from edgefl.planning.planner import Planner
 from edgefl.planning.versions import stale
 from edgefl.scenario import load
+from edgefl.setup.compose import planner_of
 
 _LOADED = [load_device(name) for name in ("raspberry-pi-4-4gb", "phone-mid", "jetson-orin-nano-8gb")]
 DEVICES = [*_LOADED, replace(_LOADED[0], processor=ROOFLINE)]

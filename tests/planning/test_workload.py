@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgefl.commands.compose import compose, predictor_of
 from edgefl.cost.price import price_rounds
 from edgefl.devices import Device, Link, load_device, load_link
 from edgefl.devices.budgets import BUDGETS, amounts
@@ -17,6 +16,7 @@ from edgefl.planning.offers import Prices
 from edgefl.planning.planner import Demand
 from edgefl.planning.workload import LEFT_OUT, Workload, stage_eligibility, workload_of
 from edgefl.scenario import load
+from edgefl.setup.compose import compose, predictor_of
 
 DECLARED = {"source": "declared", "clients": {"image": 30, "text": 20}, "samples": {"image": "8..60", "text": 20},
             "shapes": {"image": {"channels": 1, "size": 32, "classes": 12}, "text": {"vocabulary": 200}}}  # fmt: skip

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import edgefl
 from edgefl.cli import main
-from edgefl.commands.verify.verify import verify
+from edgefl.commands.run.verify import verify
 from edgefl.errors import RunError
 
 DEVICES = ("raspberry-pi-3b-plus", "raspberry-pi-4-4gb", "phone-mid", "macbook-air-m1")

@@ -13,19 +13,19 @@ import pytest
 
 import edgefl
 from edgefl import records
-from edgefl.commands.cost_diff import cost_diff
+from edgefl.commands.analyse.answer import Analysis
+from edgefl.commands.compare.answer import ComparedRuns
 from edgefl.commands.devices.published import validate_devices
+from edgefl.commands.fit.answer import Fit
+from edgefl.commands.profile.against import cost_diff
+from edgefl.commands.profile.answer import ComparedProfiles, CostDifference, Measurements, Profile
 from edgefl.commands.profile.compare_profiles import compare_profiles
 from edgefl.commands.profile.measure import count, measure
-from edgefl.records.analyse import Analysis
-from edgefl.records.compare import ComparedRuns
+from edgefl.commands.sweep.answer import CellRow, RefusedCell, Sweep
 from edgefl.records.devices import DeviceCheck
-from edgefl.records.fit import Fit
-from edgefl.records.profile import ComparedProfiles, CostDifference, Measurements, Profile
 from edgefl.records.published import PublishedAgreement
 from edgefl.records.reading import decode
 from edgefl.records.record import Record, fields_of
-from edgefl.records.sweep import CellRow, RefusedCell, Sweep
 from edgefl.runs import Run
 from tests.toys.answers import RECORDED, recorded_fit, recorded_profile, recorded_sweep
 

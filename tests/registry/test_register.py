@@ -12,12 +12,12 @@ from pydantic import Field
 
 import edgefl
 from edgefl import registry
-from edgefl.commands.compose import compose
-from edgefl.commands.parts import parts
+from edgefl.commands.parts.command import parts
 from edgefl.errors import PluginError, ScenarioError, UnknownName
 from edgefl.methods import Method
 from edgefl.registry.registered import PARTS
 from edgefl.scenario import json_schema, load
+from edgefl.setup.compose import compose
 from edgefl.work import Step
 
 Tiny = Callable[..., dict[str, Any]]

@@ -19,15 +19,15 @@ import pytest
 from drawn_bench import MIB, NEEDS, drawn_bench
 from hostile_names import TEXT, harmful
 
-from edgefl.records.bench import BenchAnswer, BenchCost
-from edgefl.report.bench import answer, bench_csv, interval, median_cost, print_bench, sections
-from edgefl.report.charts.bench import charts_of_bench, staircase, step_corners, times_lowest
-from edgefl.report.charts.chart import Chart, Panel, Series
-from edgefl.report.charts.palette import RUNS
-from edgefl.report.console import Screen
-from edgefl.report.figures import draw_figure
-from edgefl.report.page import write_bench_page
-from edgefl.report.page.traces import traces
+from edgefl.commands.bench.answer import BenchAnswer, BenchCost
+from edgefl.commands.bench.chart import charts_of_bench, staircase, step_corners, times_lowest
+from edgefl.commands.bench.table import answer, bench_csv, interval, median_cost, print_bench, sections
+from edgefl.drawing.charts.chart import Chart, Panel, Series
+from edgefl.drawing.charts.palette import RUNS
+from edgefl.drawing.figures import draw_figure
+from edgefl.drawing.page import write_bench_page
+from edgefl.drawing.page.traces import traces
+from edgefl.drawing.text_tables import Screen
 
 
 @pytest.fixture(scope="module")

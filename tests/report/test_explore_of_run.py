@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import edgefl
-from edgefl.report.charts import records_of
-from edgefl.report.explore.of_run import explore_run
+from edgefl.drawing.charts import records_of
+from edgefl.drawing.sliders.of_run import explore_run
 from edgefl.runs import Run
 
 Tiny = Callable[..., dict[str, Any]]

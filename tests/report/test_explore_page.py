@@ -17,8 +17,8 @@ from visited_page import VisitedPage
 
 import edgefl
 from edgefl import units
-from edgefl.records.explore import Explored, ExploredDevices
-from edgefl.report.explore import page_of
+from edgefl.drawing.sliders import page_of
+from edgefl.drawing.sliders.page_data import Explored, ExploredDevices
 
 Tiny = Callable[..., dict[str, Any]]
 

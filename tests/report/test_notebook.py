@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import edgefl
-from edgefl.records.fit import ScenarioChange
-from edgefl.report.notebook import html
-from edgefl.report.progress import make_bar
+from edgefl.commands.fit.answer import ScenarioChange
+from edgefl.commands.notebook import html
+from edgefl.console.display import make_bar
 from edgefl.runs import Run
 from edgefl.units import show_bytes
 from tests.toys.answers import recorded_fit, recorded_profile, recorded_sweep

@@ -18,15 +18,15 @@ from rich.console import Console
 
 import edgefl
 from edgefl import units
+from edgefl.commands.profile.against_table import print_compared_profiles
+from edgefl.commands.profile.answer import Profile, ProfileRow
+from edgefl.commands.profile.chart import stages_chart
 from edgefl.commands.profile.compare_profiles import compare_profiles
+from edgefl.commands.profile.table import flat, print_profile, profile_csv
+from edgefl.commands.profile.timeline import memory_timeline
+from edgefl.drawing.figures import check_figure, draw_figure
 from edgefl.errors import RunError, ScenarioError
-from edgefl.records.profile import Profile, ProfileRow
 from edgefl.records.record import Record
-from edgefl.report.charts.profile import stages_chart
-from edgefl.report.charts.timeline import memory_timeline
-from edgefl.report.compared_profiles import print_compared_profiles
-from edgefl.report.figures import check_figure, draw_figure
-from edgefl.report.profile import flat, print_profile, profile_csv
 from edgefl.work import PARTS, LiveMoment, Timeline
 
 Tiny = Callable[..., dict[str, Any]]

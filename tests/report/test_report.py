@@ -14,13 +14,13 @@ from rich.console import Console
 
 import edgefl
 from edgefl import registry
+from edgefl.commands.compare.table import print_comparison
+from edgefl.commands.run.table import print_summary
+from edgefl.console.display import Lines
 from edgefl.errors import RunError
 from edgefl.methods.fedavg import FedAvg
 from edgefl.registry.registered import PARTS
-from edgefl.report.compare import print_comparison
-from edgefl.report.facts import compare_runs, evaluation_of, facts_of, facts_to_compare, summary
-from edgefl.report.progress import Lines
-from edgefl.report.tables import print_summary
+from edgefl.results.facts import compare_runs, evaluation_of, facts_of, facts_to_compare, summary
 from edgefl.runs import Run
 from edgefl.runs.digests import file_digest
 from edgefl.work import Context, Pass, Work
@@ -242,7 +242,7 @@ def test_lines_of_progress_fit_a_narrow_terminal_whatever_the_label_is(layerwise
 
 def test_a_long_round_tells_how_many_clients_have_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     file, now = io.StringIO(), [0.0]
-    monkeypatch.setattr("edgefl.report.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("edgefl.console.display.time.monotonic", lambda: now[0])
     progress = Lines(file)
     progress("combination", {"label": "a", "index": 0, "of": 1})
     progress("start", {"rounds": 2, "round": 0})
@@ -259,7 +259,7 @@ def test_a_long_round_tells_how_many_clients_have_trained(monkeypatch: pytest.Mo
 
 def test_the_pace_of_one_batch_of_cells_is_not_that_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     now, shares, progress = [0.0], [0.0, 0.0], Lines(io.StringIO())
-    monkeypatch.setattr("edgefl.report.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("edgefl.console.display.time.monotonic", lambda: now[0])
 
     def cell(index: int, share: float, started: bool = False) -> None:
         shares[index] = share
@@ -298,7 +298,7 @@ def test_nor_is_that_of_one_batch_of_runs_one_after_the_other(
     layerwise_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, progress, record = [0.0], Lines(io.StringIO()), layerwise_run.records("rounds")[0]
-    monkeypatch.setattr("edgefl.report.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("edgefl.console.display.time.monotonic", lambda: now[0])
     for seconds, left in ((10.0, ["70 s", "10 s"]), (1.0, ["7 s", "1 s"])):
         told = []
         for index, played in ((0, 0), (1, 2)):  # the second is resumed: two of its four rounds were played before

@@ -23,18 +23,18 @@ from scipy import stats
 import edgefl
 from edgefl import units
 from edgefl.cli import main
+from edgefl.commands.profile.timeline import memory_timeline
+from edgefl.commands.sweep.chart import sweep_chart
+from edgefl.commands.sweep.devices_chart import devices_that_fit
+from edgefl.drawing.charts import Chart, charts_of, charts_of_comparison, groups_of, palette, records_of
+from edgefl.drawing.charts.chart import MOST_UPRIGHT, ChartAxis, Panel, Series
+from edgefl.drawing.charts.compared import side_by_side
+from edgefl.drawing.charts.curves import overview
+from edgefl.drawing.charts.picture import draw, figure_of
+from edgefl.drawing.page.traces import traces
+from edgefl.drawing.text_tables import with_spread
 from edgefl.errors import RunError, UnknownName
-from edgefl.report.charts import Chart, charts_of, charts_of_comparison, groups_of, palette, records_of
-from edgefl.report.charts.chart import MOST_UPRIGHT, ChartAxis, Panel, Series
-from edgefl.report.charts.compared import side_by_side
-from edgefl.report.charts.curves import overview
-from edgefl.report.charts.devices import devices_that_fit
-from edgefl.report.charts.picture import draw, figure_of
-from edgefl.report.charts.sweep import sweep_chart
-from edgefl.report.charts.timeline import memory_timeline
-from edgefl.report.console import with_spread
-from edgefl.report.facts import summary
-from edgefl.report.page.traces import traces
+from edgefl.results.facts import summary
 from edgefl.runs import Run
 from tests.report.test_profile import TIMELINE
 

@@ -18,9 +18,9 @@ from drawn_bench import drawn_bench
 from visited_page import VisitedPage
 
 import edgefl
+from edgefl.drawing.charts import charts_of, charts_of_comparison, groups_of, records_of
+from edgefl.drawing.page import write_bench_page
 from edgefl.errors import RunError
-from edgefl.report.charts import charts_of, charts_of_comparison, groups_of, records_of
-from edgefl.report.page import write_bench_page
 from edgefl.runs import Run
 
 

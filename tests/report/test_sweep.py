@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from edgefl.report.charts.sweep import sweep_chart
-from edgefl.report.console import field_formatter
-from edgefl.report.figures import draw_figure
+from edgefl.commands.sweep.chart import sweep_chart
+from edgefl.drawing.figures import draw_figure
+from edgefl.drawing.text_tables import field_formatter
 
 
 def test_a_field_is_shown_by_its_unit() -> None:

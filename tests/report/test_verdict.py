@@ -12,10 +12,10 @@ import pytest
 
 import edgefl
 from edgefl import units
-from edgefl.report.charts import Records, groups_of, records_of
-from edgefl.report.facts import hardest
-from edgefl.report.page.matrix import Matrix, matrix_of
-from edgefl.report.page.verdict import verdict_of
+from edgefl.drawing.charts import Records, groups_of, records_of
+from edgefl.drawing.page.matrix import Matrix, matrix_of
+from edgefl.drawing.page.verdict import verdict_of
+from edgefl.results.facts import hardest
 from edgefl.runs import Run
 
 Groups = dict[str, list[Records]]

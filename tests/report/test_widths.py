@@ -22,15 +22,15 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from edgefl import registry
-from edgefl.commands.parts import parts
+from edgefl.commands.devices.table import print_devices
+from edgefl.commands.fit.table import print_fit
+from edgefl.commands.parts.command import parts
+from edgefl.commands.profile.table import print_profile
+from edgefl.commands.run.table import print_options, print_parts
+from edgefl.commands.sweep.answer import RefusedCell, Sweep
+from edgefl.commands.sweep.table import print_sweep
 from edgefl.devices.browsing import browse, describe
-from edgefl.records.sweep import RefusedCell, Sweep
-from edgefl.report.console import new_table, print_table, screen
-from edgefl.report.devices import print_devices
-from edgefl.report.fit import print_fit
-from edgefl.report.profile import print_profile
-from edgefl.report.sweep import print_sweep
-from edgefl.report.tables import print_options, print_parts
+from edgefl.drawing.text_tables import new_table, print_table, screen
 from tests.toys.answers import recorded_fit, recorded_profile, recorded_sweep
 
 HERE = Path(__file__).parent

@@ -14,11 +14,11 @@ from rich.console import Console
 
 import edgefl
 from edgefl import registry
+from edgefl.commands.fit.table import print_fit
+from edgefl.commands.profile.table import print_profile
+from edgefl.commands.sweep.table import print_sweep
 from edgefl.errors import EdgeflError, MethodError
 from edgefl.registry.registered import PARTS
-from edgefl.report.fit import print_fit
-from edgefl.report.profile import print_profile
-from edgefl.report.sweep import print_sweep
 from edgefl.schedules import EndedRound, Layerwise, movement
 
 Tiny = Callable[..., dict[str, Any]]

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from tensors import assert_equal_tensors
 
 import edgefl
-from edgefl.commands.profile.profile import profile
+from edgefl.commands.profile.command import profile
 from edgefl.errors import MethodError
 from edgefl.methods import Update
 from edgefl.methods.fedavg import FedAvg

@@ -15,13 +15,13 @@ from torch import Tensor
 import edgefl
 from edgefl import models
 from edgefl.arrays import Floats
-from edgefl.commands.compose import compose
 from edgefl.errors import EdgeflError
 from edgefl.methods import Method, ServerState, Update
 from edgefl.methods.aggregation.products import factor_product
 from edgefl.models import adapters
 from edgefl.scenario import load
 from edgefl.schedules.flexlora import Ranked
+from edgefl.setup.compose import compose
 
 Tiny = Callable[..., dict[str, Any]]
 TOWER = {"blocks": 2, "width": 16, "heads": 2, "patch": 8}

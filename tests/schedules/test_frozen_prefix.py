@@ -12,9 +12,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import edgefl
-from edgefl.commands.compose import compose
 from edgefl.errors import EdgeflError
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 
 Tiny = Callable[..., dict[str, Any]]
 TOWER = {"blocks": 3, "width": 16, "heads": 2}

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from edgefl import models
-from edgefl.commands.compose import compose
 from edgefl.cost.predict import Predictor
 from edgefl.errors import MethodError
 from edgefl.methods import Kind, Setting
@@ -24,6 +23,7 @@ from edgefl.models import ModelOptions
 from edgefl.planning.planner import Planner
 from edgefl.scenario import load
 from edgefl.schedules import EndToEnd, Layerwise, Progressive, Schedule, Stage, allocate, part_of
+from edgefl.setup.compose import compose
 from edgefl.work import Item, Payload, Work
 from edgefl.work.training_options import TrainingOptions
 

@@ -14,10 +14,10 @@ from edgefl_games import TABLES, Games, broken_rules, changed
 from edgefl_toys import Memory
 from tensors import assert_equal_tensors
 
-from edgefl.commands.compose import compose
 from edgefl.errors import EdgeflError
 from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario, load
+from edgefl.setup.compose import compose
 from edgefl.training import Assignment, Inline, ProcessExecutor
 from edgefl.work.update import Update
 

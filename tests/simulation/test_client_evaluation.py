@@ -16,8 +16,8 @@ from edgefl_toys import Memory
 
 import edgefl
 from edgefl import models
-from edgefl.commands.verify.conservation import CheckedRound, CheckedScore, RuleCheck, check_scored
-from edgefl.commands.verify.verify import verify
+from edgefl.commands.run.conservation import CheckedRound, CheckedScore, RuleCheck, check_scored
+from edgefl.commands.run.verify import verify
 from edgefl.errors import ScenarioError
 from edgefl.methods import Method
 from edgefl.planning.client_evaluation import scored_clients
@@ -317,9 +317,9 @@ def test_files_are_equal_in_workers_and_after_a_stop_and_are_read_as_tables(
     first = edgefl.run(games.tiny(), output=tmp_path / "without")
     assert first.client_evaluations.empty and first.client_metrics.empty
 
-    from edgefl.report.facts import summary
-    from edgefl.report.page import write_page
-    from edgefl.report.tables import print_summary
+    from edgefl.commands.run.table import print_summary
+    from edgefl.drawing.page import write_page
+    from edgefl.results.facts import summary
 
     print_summary(summary(whole))
     assert "Clients' own held-out samples, after round 4" in capsys.readouterr().out

@@ -14,7 +14,7 @@ import pytest
 
 import edgefl
 from edgefl.cli import main
-from edgefl.commands.verify.verify import verify
+from edgefl.commands.run.verify import verify
 from edgefl.errors import DivergedError
 from edgefl.runs import Run, read_run
 

@@ -14,13 +14,13 @@ from edgefl_games import Games, broken_rules, changed
 from edgefl_toys import Memory, declared
 
 import edgefl
-from edgefl.commands.verify.verify import verify
+from edgefl.commands.run.table import print_summary
+from edgefl.commands.run.verify import verify
 from edgefl.devices import load_device, load_link
 from edgefl.errors import ScenarioError
 from edgefl.planning.eligibility import gate
 from edgefl.planning.setup import Setup
-from edgefl.report.facts import summary
-from edgefl.report.tables import print_summary
+from edgefl.results.facts import summary
 from edgefl.scenario import load
 from edgefl.simulation import Simulation
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from edgefl_games import Games
 
-from edgefl.commands.compose import compose
 from edgefl.errors import DivergedError, ScenarioError
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 
 HUGE = 1e30
 

@@ -12,8 +12,8 @@ from pydantic import Field
 
 import edgefl
 from edgefl import registry
+from edgefl.cells.needs import held_updates
 from edgefl.commands.recorded_rounds import one_run, window_of
-from edgefl.commands.run.needs import held_updates
 from edgefl.errors import EdgeflError, ScenarioError
 from edgefl.planning.round_options import RoundOptions
 from edgefl.registry.registered import PARTS

@@ -13,8 +13,8 @@ import yaml
 
 import edgefl
 from edgefl import registry
-from edgefl.cli.app import main
 from edgefl.commands.check.findings import CheckRule
+from edgefl.console.app import main
 from edgefl.errors import PluginError
 from edgefl.registry.registered import PARTS
 from edgefl.simulation import Policy

@@ -13,11 +13,11 @@ import torch
 from tensors import assert_equal_tensors
 
 import edgefl
-from edgefl.commands.compose import compose
-from edgefl.commands.run.needs import check_updates, held_updates
+from edgefl.cells.needs import check_updates, held_updates
 from edgefl.errors import ScenarioError
 from edgefl.runs.tensor_file import TensorFile
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 
 Tiny = Callable[..., dict[str, Any]]
 Small = Callable[..., dict[str, Any]]

@@ -13,12 +13,12 @@ from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl import registry
-from edgefl.commands.compose import compose
 from edgefl.errors import MethodError
 from edgefl.methods import Kind, Method, ServerState, Update
 from edgefl.methods.aggregation.updates import Updates
 from edgefl.registry.registered import PARTS
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 
 Tiny = Callable[..., dict[str, Any]]
 

@@ -14,13 +14,13 @@ from pydantic import ValidationError
 from tensors import assert_equal_tensors
 
 import edgefl
-from edgefl.commands.verify.verify import verify
+from edgefl.commands.run.verify import verify
 from edgefl.errors import MethodError, RunError, ScenarioError
 from edgefl.methods import ServerState
 from edgefl.planning.stop_options import StopOptions
 from edgefl.records.rounds import lower_is_better
 from edgefl.records.run import BestRecord
-from edgefl.report.facts import summary
+from edgefl.results.facts import summary
 from edgefl.runs import Run, best
 from edgefl.scenario import load
 from edgefl.simulation.watch import MetricWatch
@@ -220,7 +220,7 @@ def test_the_best_weights_count_from_their_checkpoint_on(tmp_path: Path) -> None
 def test_runs_of_a_comparison_end_each_by_itself(
     tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from edgefl.report.tables import print_summary
+    from edgefl.commands.run.table import print_summary
 
     both = scenario(
         tiny, rounds=3, stop={"metric": "image.accuracy", "target": 0.2}, compare={"training.lr": [1e-9, 3e-3]}

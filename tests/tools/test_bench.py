@@ -372,7 +372,7 @@ def test_the_longest_prefix_says_the_part() -> None:
     assert parts.part_of("edgefl.simulation.learning.training:Training.aggregate") == "aggregate"
     assert parts.part_of("edgefl.simulation.learning.training:Training.send") == "clock and planning"
     assert parts.part_of("edgefl.runs.directory:RunDirectory.append") == "records"
-    assert parts.part_of("edgefl.report.progress:ProgressDisplay.line") is None
+    assert parts.part_of("edgefl.console.display:ProgressDisplay.line") is None
     assert parts.part_of("edgefl.runs.durable:replace_file") is None  # of whoever calls it
 
 
@@ -431,7 +431,7 @@ import json, sys
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 from edgefl import models
-from edgefl.commands.compose import compose, scenario_of
+from edgefl.setup.compose import compose, scenario_of
 from bench import edgefl_parts, jobs, plain
 
 def flops(call):

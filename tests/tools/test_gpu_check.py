@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from edgefl import registry
-from edgefl.commands.compose import compose
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "gpu_check.py"
 

@@ -17,9 +17,9 @@ import pytest
 import torch
 
 from edgefl import models
-from edgefl.commands.compose import planner_of, scenario_of
 from edgefl.models import quantised
 from edgefl.models.towers.vision import import_torchvision
+from edgefl.setup.compose import planner_of, scenario_of
 from edgefl.work.optimizer.eight_bit import ReferenceAdamW8bit
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "memory.py"

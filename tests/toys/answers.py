@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from edgefl.records.fit import Fit
-from edgefl.records.profile import Profile
+from edgefl.commands.fit.answer import Fit
+from edgefl.commands.profile.answer import Profile
+from edgefl.commands.sweep.answer import MethodFrontier, Sensitivity, Sweep, read_cell
 from edgefl.records.reading import decode
 from edgefl.records.record import UNSET
-from edgefl.records.sweep import MethodFrontier, Sensitivity, Sweep, read_cell
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "expected"
 

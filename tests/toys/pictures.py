@@ -13,7 +13,7 @@ _patch = pytest.MonkeyPatch()
 
 def leave_out() -> None:
     """From now on runs of this process leave their pictures out, as those of a search do."""
-    from edgefl.commands.run import run
+    from edgefl.commands.run import command as run
 
     _patch.setattr(run, "_run_one", partial(run._run_one, pictures=False))
     _patch.setattr(run, "draw_curves", lambda run: None)  # of a comparison

@@ -14,10 +14,10 @@ import torch
 from tensors import assert_equal_tensors
 
 import edgefl
-from edgefl.commands.compose import compose
 from edgefl.errors import ScenarioError, TrainingError, UnknownName
 from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario, load
+from edgefl.setup.compose import compose
 from edgefl.training import Assignment, Inline, ProcessExecutor, device_of
 from edgefl.training.packing import CONTEXT_BYTES, DeviceMemory, limit_of
 from edgefl.training.pools import Pools

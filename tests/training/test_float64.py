@@ -13,10 +13,10 @@ import torch
 
 import edgefl
 from edgefl import models, seeds
-from edgefl.commands.compose import compose, federation_of
 from edgefl.commands.fit.changes import axes_of
 from edgefl.errors import ScenarioError
 from edgefl.scenario import load
+from edgefl.setup.compose import compose, federation_of
 from edgefl.work.description import Pass
 
 Make = Callable[..., dict[str, Any]]

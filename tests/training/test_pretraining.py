@@ -20,10 +20,10 @@ from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl import models, seeds
-from edgefl.commands import compose as composing
-from edgefl.commands.compose import compose
 from edgefl.errors import EdgeflError, ScenarioError
 from edgefl.scenario import load
+from edgefl.setup import compose as composing
+from edgefl.setup.compose import compose
 from edgefl.training.pretraining import Pretraining
 from edgefl.work.torch_device import threads
 
@@ -281,7 +281,7 @@ def test_runs_of_other_seeds_share_a_pre_training_of_its_own_seed(
 def test_two_processes_that_need_it_at_once_train_it_once(few: Make, tmp_path: Path) -> None:
     program = """
         import json, sys
-        from edgefl.commands.compose import compose
+        from edgefl.setup.compose import compose
         from edgefl.scenario import load
         setup = compose(load(json.loads(sys.argv[1])), lambda line: print(line, flush=True))
         sys.stdin.readline()

@@ -23,12 +23,12 @@ from ray_nodes import QUIET, nodes_of
 from tensors import assert_equal_tensors
 
 import edgefl
-from edgefl.commands.compose import compose
 from edgefl.data import open_federation, pack_federation
 from edgefl.errors import EdgeflError, ScenarioError, TrainingError
 from edgefl.planning.setup import Setup
 from edgefl.runs import Run
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 from edgefl.simulation.learning import shards
 from edgefl.training import Assignment, Inline
 from edgefl.training.options import ExecutorOptions

@@ -16,10 +16,10 @@ import torch
 from tensors import assert_equal_tensors
 
 import edgefl
-from edgefl.commands.compose import compose
 from edgefl.plain_data import from_data, to_data
 from edgefl.runs.kept import TensorLayout
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 from edgefl.training import Assignment, Inline, ProcessExecutor
 from edgefl.training.shared import MOST_LENT, Slot, Slots, has_shared_memory, room, write_to_slot
 

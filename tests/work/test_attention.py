@@ -13,10 +13,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from edgefl import models
-from edgefl.commands.compose import compose
 from edgefl.cost.predict import cost_key, predict, timeline
 from edgefl.errors import MethodError
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 from edgefl.work import LiveMoment, Meter, Work, execute
 from edgefl.work.attention import AttentionCall, attention, kernel_of
 

@@ -16,11 +16,11 @@ from torch.nn import functional as F
 
 import edgefl
 from edgefl import models, registry
-from edgefl.commands.compose import compose, planner_of
 from edgefl.errors import ScenarioError
 from edgefl.methods import Method
 from edgefl.registry.registered import PARTS
 from edgefl.scenario import load
+from edgefl.setup.compose import compose, planner_of
 from edgefl.work import Context, Pass, Work
 from edgefl.work.chunked_loss import summed_cross_entropy
 from edgefl.work.steps import NextTokenStep

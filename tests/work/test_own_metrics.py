@@ -14,10 +14,10 @@ from torch import Tensor
 
 import edgefl
 from edgefl import registry
-from edgefl.commands.compose import compose
 from edgefl.errors import EdgeflError, PluginError
 from edgefl.registry.registered import PARTS
 from edgefl.scenario import json_schema, load
+from edgefl.setup.compose import compose
 from edgefl.work import Pass
 from edgefl.work.metrics import Confusion, Metric
 
@@ -177,7 +177,7 @@ def test_what_is_no_metric_is_refused(tiny: Tiny) -> None:
 
 
 def test_the_list_and_the_schema_have_them() -> None:
-    from edgefl.commands.parts import parts
+    from edgefl.commands.parts.command import parts
 
     listed = {entry["name"]: entry for entry in parts(["metrics"])["metrics"]}
     assert {"classes", "top5", "soft", "kappa"} <= set(listed)

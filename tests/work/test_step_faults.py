@@ -11,11 +11,11 @@ import pytest
 
 import edgefl
 from edgefl import registry
-from edgefl.commands.compose import compose
 from edgefl.cost.predict import predict
 from edgefl.errors import MethodError
 from edgefl.registry.registered import PARTS
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 from edgefl.work import Step
 
 

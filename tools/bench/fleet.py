@@ -114,7 +114,7 @@ def measured(
 
 def play(task: Mapping[str, Any]) -> dict[str, Any]:
     """Run the task of ``measured`` in this process; returns seconds of its parts and peak memory."""
-    from edgefl.commands.run.run import run
+    from edgefl.commands.run.command import run
     from edgefl.scenario import load
 
     changes = dict(task["changes"])
@@ -166,10 +166,10 @@ def formula(folder: Path) -> tuple[float, float]:
     The formula reads profiles and the work's operators, and computes all rows of a device at once in NumPy.  Compared
     are the seconds of each phase and the time at which the client ended.
     """
-    from edgefl.commands.compose import compose, predictor_of
     from edgefl.planning.planner import Planner
     from edgefl.runs import read_run
     from edgefl.scenario import load
+    from edgefl.setup.compose import compose, predictor_of
 
     scenario = load(str(folder / "scenario.yaml"))
     setup = compose(scenario)

@@ -15,9 +15,9 @@ from measuring import paired, parser_of, ratios, spread, table
 from torch.nn import functional as F
 
 from edgefl import models
-from edgefl.commands.compose import compose
 from edgefl.cost.predict import predict
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 from edgefl.work import NO_METER, Meter, NoMeter, run
 
 

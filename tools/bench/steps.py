@@ -26,7 +26,6 @@ from measuring import parser_of, table
 from bench.networks import NETWORKS, operators_of, seconds_of_steps
 from bench.roofline import roofline
 from edgefl import models
-from edgefl.commands.compose import compose
 from edgefl.cost.predict import predict
 from edgefl.cost.step_seconds import step_seconds
 from edgefl.devices import Device, read_device
@@ -36,6 +35,7 @@ from edgefl.machine.observed_work import RandomBatches
 from edgefl.machine.observed_work import step_seconds as seconds_of_work
 from edgefl.operator_classes import OPERATOR_CLASSES
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 from edgefl.work import Source, Work, execute
 
 CALIBRATION = 10.0

@@ -25,7 +25,7 @@ import numpy as np
 
 import edgefl
 from edgefl.cli import main
-from edgefl.commands.verify.verify import verify
+from edgefl.commands.run.verify import verify
 from edgefl.devices.availability_trace import read_trace
 from edgefl.devices.browsing import describe
 from edgefl.errors import EdgeflError

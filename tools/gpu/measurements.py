@@ -102,8 +102,8 @@ def verdicts_of(model: Model) -> list[Json]:
     """
     import gc
 
-    from edgefl.commands.compose import planner_of, scenario_of
     from edgefl.machine.observed_work import fits_limit
+    from edgefl.setup.compose import planner_of, scenario_of
     from edgefl.work.torch_device import device_of
 
     planner = planner_of(scenario_of(model.scenario("cuda")))
@@ -184,8 +184,8 @@ def compared(scenario: Any, kind: str, device: Any) -> Iterator[Json]:
     from torch.nn import functional as F
 
     from edgefl import models
-    from edgefl.commands.compose import compose
     from edgefl.machine.observed_work import RandomBatches
+    from edgefl.setup.compose import compose
     from edgefl.work import run
     from edgefl.work.description import DTYPES
 

@@ -70,8 +70,8 @@ def trained(scenario: Any, kind: str, workers: int, devices: list[str], count: i
 
     ``ran_out`` says whether a worker ran out of memory or ended, ``digest`` is of all uploads in order.
     """
-    from edgefl.commands.compose import compose, predictor_of
     from edgefl.planning.planner import Planner
+    from edgefl.setup.compose import compose, predictor_of
     from edgefl.training import Assignment, ProcessExecutor
     from edgefl.training.packing import DeviceMemory
 

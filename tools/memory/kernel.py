@@ -15,7 +15,6 @@ import os
 from typing import Any
 
 from edgefl import registry
-from edgefl.commands.compose import compose, federation_of, predictor_of
 from edgefl.data import Federation
 from edgefl.emulation.client_process import Data
 from edgefl.emulation.emulator import EmulatedClient, EmulatedRound, Emulator
@@ -23,6 +22,7 @@ from edgefl.emulation.kernel import check
 from edgefl.emulation.links import Rates
 from edgefl.planning.planner import Plan, Planner
 from edgefl.scenario import Scenario, load
+from edgefl.setup.compose import compose, federation_of, predictor_of
 from edgefl.training import Assignment
 
 MIB = 1 << 20

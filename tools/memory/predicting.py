@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 def predicted(configuration: Json) -> Json:
     """Bytes that edgefl predicts, by part, and the seconds of processor time."""
-    from edgefl.commands.compose import planner_of, scenario_of
+    from edgefl.setup.compose import planner_of, scenario_of
 
     started = time.process_time()
     planner = planner_of(scenario_of(configuration["scenario"]))

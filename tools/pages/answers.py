@@ -7,23 +7,23 @@ from collections.abc import Iterator, Sequence
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from edgefl.records.analyse import Analysis
-from edgefl.records.bench import BenchAnswer
-from edgefl.records.compare import ComparedRuns
+from edgefl.commands.analyse.answer import Analysis
+from edgefl.commands.bench.answer import BenchAnswer
+from edgefl.commands.compare.answer import ComparedRuns
+from edgefl.commands.explain.answer import Explanation, Exported, TraceAnswer
+from edgefl.commands.fit.answer import Fit
+from edgefl.commands.parts.answer import ListedParts
+from edgefl.commands.profile.answer import ComparedProfiles, CostDifference, Profile
+from edgefl.commands.run.verified import Verified
+from edgefl.commands.sweep.answer import CellHead, Sweep
+from edgefl.commands.tune.answer import Tuning
+from edgefl.commands.validate.answer import ValidScenario
+from edgefl.drawing.sliders.page_data import Explored, ExploredDevices
 from edgefl.records.devices import Calibration, DeviceCheck, FleetClients, Library
-from edgefl.records.explained import Explanation, Exported, TraceAnswer
-from edgefl.records.explore import Explored, ExploredDevices
-from edgefl.records.fit import Fit
 from edgefl.records.papers import PaperPages, Papers
-from edgefl.records.parts import ListedParts
-from edgefl.records.profile import ComparedProfiles, CostDifference, Profile
 from edgefl.records.published import PublishedAgreement
 from edgefl.records.record import FieldRow, Keys, Record, fields_of, meanings, types_of
 from edgefl.records.summary import Summary
-from edgefl.records.sweep import CellHead, Sweep
-from edgefl.records.tune import Tuning
-from edgefl.records.validate import ValidScenario
-from edgefl.records.verified import Verified
 from tools.pages.markdown import prose, table
 
 ANSWERS: dict[str, type[Record]] = {

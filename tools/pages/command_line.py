@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from edgefl.cli import app
+from edgefl.console import app
 from tools.pages.markdown import code, listed, page, sentence, table
 
 

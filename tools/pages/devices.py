@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
+from edgefl.commands.devices.table import SHOWN_NUMBERS
 from edgefl.devices import Device, Link, device_names, link_names, load_device, load_link
 from edgefl.devices.processors import classes
 from edgefl.devices.written_facts import Fact, FactSource
-from edgefl.report.devices import SHOWN_NUMBERS
 from tools.pages.classes import members
 from tools.pages.markdown import oneline, table
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 
 from edgefl import errors
-from edgefl.cli.stopping import SIGNALS, StopSignal, exit_code
-from edgefl.commands import cost_diff
+from edgefl.commands.profile import against as cost_diff
+from edgefl.console.stopping import SIGNALS, StopSignal, exit_code
 from edgefl.scenario import problems
 from tools.pages.markdown import capital, first_paragraph, page, table
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import edgefl
-from edgefl.commands.devices.check_devices import check_devices
+from edgefl.commands.sweep.on_devices import check_devices
 from edgefl.scenario import load
 from tools.pages.markdown import table
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from edgefl.commands.compose import compose
 from edgefl.methods import Method
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 from edgefl.work import Payload, Work
 from tools.pages.markdown import anchor, capital, registered, table
 

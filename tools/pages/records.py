@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from edgefl.commands.validate.schemas import RECORDS
 from edgefl.records.clients import FlightRecord, ScoredClient
 from edgefl.records.eligibility import VerdictRecord
 from edgefl.records.host import HostWork, Scratch
 from edgefl.records.record import FieldRow, Record, fields_of
 from edgefl.records.rounds import Round
 from edgefl.records.run import Comparison, Environment, EvaluationFacts, FinalSummary
-from edgefl.records.schemas import RECORDS
 from tools.pages.markdown import table
 
 ON_RECORDS: dict[str, type[Record]] = {

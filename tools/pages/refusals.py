@@ -10,9 +10,9 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from edgefl.commands.compose import compose
 from edgefl.errors import EdgeflError
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 from tools.pages.markdown import listed, registered, table
 from tools.pages.methods import scenario_with
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import matplotlib as mpl
 from rich.console import Console
 
-from edgefl.records.bench import BenchAnswer
+from edgefl.commands.bench.answer import BenchAnswer
+from edgefl.commands.bench.chart import staircase
+from edgefl.commands.bench.table import sections
+from edgefl.drawing.charts.picture import draw
+from edgefl.drawing.text_tables import print_section
 from edgefl.records.reading import decode
-from edgefl.report.bench import sections
-from edgefl.report.charts.bench import staircase
-from edgefl.report.charts.picture import draw
-from edgefl.report.console import print_section
 
 RECORDED = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "which-schedule-wins.json"
 STYLESHEET = RECORDED.parents[1] / "stylesheets" / "extra.css"

@@ -8,14 +8,14 @@ from math import factorial, nan
 from pathlib import Path
 from statistics import fmean, stdev
 
-from edgefl.commands.compose import has_same_results
-from edgefl.commands.progress import OnProgress
-from edgefl.commands.run.run import run_parts
+from edgefl.commands.analyse.answer import Shapley, ValuedMetric, Worth
+from edgefl.commands.run.command import run_parts
 from edgefl.errors import EdgeflError, RunError, UnknownName
-from edgefl.records.analyse import Shapley, ValuedMetric, Worth
-from edgefl.report.facts import shown_metrics
+from edgefl.results.facts import shown_metrics
 from edgefl.runs import Run, is_run, read_run
 from edgefl.scenario import Scenario, load
+from edgefl.setup.compose import has_same_results
+from edgefl.setup.progress import OnProgress
 
 EVERYBODY, NOBODY = "everybody", "nobody"
 

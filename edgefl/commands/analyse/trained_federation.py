@@ -13,13 +13,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from edgefl import seeds
-from edgefl.commands.compose import compose, federation_of, predictor_of
-from edgefl.errors import RunError
-from edgefl.methods import Method, ServerState
-from edgefl.methods.prototypes.matching import DISTANCES, MATCHED, MODELS
-from edgefl.planning.planner import Planner
-from edgefl.planning.setup import Setup
-from edgefl.records.analyse import (
+from edgefl.commands.analyse.answer import (
     CompletionRecord,
     Drift,
     DriftBetween,
@@ -28,12 +22,18 @@ from edgefl.records.analyse import (
     Gradients,
     MatchingRow,
 )
+from edgefl.errors import RunError
+from edgefl.methods import Method, ServerState
+from edgefl.methods.prototypes.matching import DISTANCES, MATCHED, MODELS
+from edgefl.planning.planner import Planner
+from edgefl.planning.setup import Setup
 from edgefl.records.record import UNSET
 from edgefl.records.rounds import Round
 from edgefl.runs import Run, checkpoints
 from edgefl.runs.kept import Values
 from edgefl.scenario import Scenario
 from edgefl.schedules import Stage, part_of
+from edgefl.setup.compose import compose, federation_of, predictor_of
 from edgefl.training import Assignment, Inline
 from edgefl.work import Source, Update, Work, distinct
 from edgefl.work.description import OptimizerSettings

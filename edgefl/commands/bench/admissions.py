@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from edgefl.arrays import Floats, Integers
-from edgefl.commands.run.fingerprint import fixed_part
+from edgefl.cells.fingerprint import fixed_part
 from edgefl.cost.predict import Predictor
 from edgefl.devices import Fleet
 from edgefl.devices.budgets import FIELDS, budget_named

@@ -11,15 +11,23 @@ from typing import NamedTuple
 import numpy as np
 
 from edgefl.commands.bench.admissions import Level
-from edgefl.commands.compare.compare import AXES, Curve, curve_of
-from edgefl.records.bench import BenchAnswer, BenchCost, BenchFleet, BenchRanks, BenchRow, BenchSpent, BenchVariant
+from edgefl.commands.bench.answer import (
+    BenchAnswer,
+    BenchCost,
+    BenchFleet,
+    BenchRanks,
+    BenchRow,
+    BenchSpent,
+    BenchVariant,
+)
+from edgefl.commands.compare.command import AXES, Curve, curve_of
+from edgefl.commands.tune.answer import Tuning
 from edgefl.records.record import UNSET, Maybe
 from edgefl.records.rounds import lower_is_better
 from edgefl.records.summary import RunSummary
-from edgefl.records.tune import Tuning
-from edgefl.report.facts import facts_of
-from edgefl.report.paired import Winner, mean_ranks, winner_of
-from edgefl.report.spread import SeedSpread
+from edgefl.results.facts import facts_of
+from edgefl.results.paired import Winner, mean_ranks, winner_of
+from edgefl.results.spread import SeedSpread
 from edgefl.runs import read_run
 from edgefl.scenario import Scenario
 from edgefl.scenario.labels import folder_name

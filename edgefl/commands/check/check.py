@@ -23,10 +23,10 @@ from edgefl.commands.check.one_assignment import check_in_worker
 from edgefl.commands.check.played import check_runs
 from edgefl.commands.check.rounds import check_schedule
 from edgefl.commands.check.tiny_federation import KINDS, TinyFederation, played_scenario, tiny_scenario
-from edgefl.commands.compose import blocks_of, compose
 from edgefl.cost.predict import Predictor
 from edgefl.errors import EdgeflError, MethodError, UnknownName
 from edgefl.methods import Method
+from edgefl.setup.compose import blocks_of, compose
 from edgefl.training import Node
 from edgefl.work.torch_device import device_of, threads
 

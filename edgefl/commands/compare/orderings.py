@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from statistics import fmean, stdev
 
+from edgefl.commands.compare.answer import Ordering, OrderingClaim, OrderingFigure, OrderingRow
 from edgefl.commands.compare.studies import Study, study_of
 from edgefl.errors import RunError
-from edgefl.records.compare import Ordering, OrderingClaim, OrderingFigure, OrderingRow
 from edgefl.records.eligibility import VerdictRecord
 from edgefl.records.record import Record, part_of
 from edgefl.records.rounds import lower_is_better
 from edgefl.records.run import FinalSummary
-from edgefl.report.paired import PairedGap, paired_gap, seeds_needed
+from edgefl.results.paired import PairedGap, paired_gap, seeds_needed
 from edgefl.runs import Run
 
 Values = Mapping[str, Mapping[str, Mapping[int, float]]]

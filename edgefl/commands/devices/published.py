@@ -15,11 +15,12 @@ from typing import get_args
 
 from edgefl.commands.devices.agreement import agreement
 from edgefl.commands.devices.published_step import step_cost
-from edgefl.commands.progress import OnProgress, silent
+from edgefl.commands.sweep.devices_chart import agreement_chart
 from edgefl.cost.client_cost import ComputeCost
 from edgefl.devices.measurements import Measurement, measurements
 from edgefl.devices.profile import Hardware, device_names, hardware, in_runtime, library_files, load_device
 from edgefl.devices.written_facts import library_folder
+from edgefl.drawing.figures import FIGURE_FORMS, check_figure, draw_figure
 from edgefl.errors import DeviceError, EdgeflError, UnknownName
 from edgefl.records.devices import Sourced
 from edgefl.records.published import (
@@ -32,8 +33,7 @@ from edgefl.records.published import (
     Unseen,
 )
 from edgefl.records.record import UNSET
-from edgefl.report.charts.devices import agreement_chart
-from edgefl.report.figures import FIGURE_FORMS, check_figure, draw_figure
+from edgefl.setup.progress import OnProgress, silent
 
 
 def validate_devices(

@@ -14,7 +14,8 @@ from typing import Literal
 import numpy as np
 
 from edgefl import registry, units
-from edgefl.commands.compose import Given, federation_of, predictor_of, scenario_of
+from edgefl.cells.fingerprint import inputs_of, run_fingerprint
+from edgefl.cells.needs import check
 from edgefl.commands.emulate.machines import (
     at_share,
     check_scope,
@@ -27,9 +28,6 @@ from edgefl.commands.emulate.machines import (
     with_measured_compute,
 )
 from edgefl.commands.emulate.rates import TimedWork, fit_device, timed_works
-from edgefl.commands.progress import OnProgress, messages, public_command, silent
-from edgefl.commands.run.fingerprint import inputs_of, run_fingerprint
-from edgefl.commands.run.needs import check
 from edgefl.cost.phases import joules_of
 from edgefl.data import Federation
 from edgefl.devices import Device
@@ -44,11 +42,13 @@ from edgefl.planning.setup import Setup
 from edgefl.records.clients import FlightRecord
 from edgefl.records.emulated import ClientRound, EmulatedDevice, EmulatedFlight, Emulation, EmulationHost, PhaseError
 from edgefl.records.record import Record, part_of
-from edgefl.report.facts import evaluation_of
+from edgefl.results.facts import evaluation_of
 from edgefl.runs import Run, RunDirectory, environment, read_run
 from edgefl.runs.durable import replace_file
 from edgefl.runs.folders import free_folder, json_text, new_folder
 from edgefl.scenario import Scenario, load
+from edgefl.setup.compose import Given, federation_of, predictor_of, scenario_of
+from edgefl.setup.progress import OnProgress, messages, public_command, silent
 from edgefl.simulation import Simulation
 from edgefl.simulation.closed_form import DROPPED, FINISHED, LATE, NO_MEMORY, PHASES, Flights, Landings
 from edgefl.training import Executor

@@ -21,8 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.commands.cells.pricing import Pricing
-from edgefl.commands.compose import compose
+from edgefl.cells.pricing import Pricing
 from edgefl.commands.fit.changes import FitAxis, Levels, compares, plain, sets_of, steps_of
 from edgefl.cost.client_cost import NO_COMPUTE, ComputeCost, Traffic
 from edgefl.cost.predict import Predictor
@@ -36,6 +35,7 @@ from edgefl.planning.setup import Setup
 from edgefl.planning.versions import stale
 from edgefl.scenario import Scenario, load
 from edgefl.schedules import Stage
+from edgefl.setup.compose import compose
 from edgefl.work import Form, Work, distinct
 
 PLANNERS = 8

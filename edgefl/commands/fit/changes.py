@@ -9,13 +9,13 @@ from importlib.util import find_spec
 from itertools import product
 from typing import Any
 
-from edgefl.commands.compose import compose
 from edgefl.data import KINDS
 from edgefl.devices import FleetOptions
 from edgefl.errors import EdgeflError
 from edgefl.planning.setup import Setup
 from edgefl.scenario import Scenario, load
 from edgefl.scenario.overrides import LeftOut
+from edgefl.setup.compose import compose
 from edgefl.work import Pass
 from edgefl.yaml_lines import flow
 

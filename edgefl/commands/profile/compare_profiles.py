@@ -7,11 +7,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
-from edgefl.commands.compose import Given, labels_of, scenario_of
-from edgefl.commands.profile.profile import profile
-from edgefl.commands.progress import OnProgress, silent
-from edgefl.errors import ScenarioError
-from edgefl.records.profile import (
+from edgefl.commands.profile.answer import (
     ComparedProfiles,
     ProfileComparison,
     ProfileComparisonRow,
@@ -19,9 +15,13 @@ from edgefl.records.profile import (
     Tables,
     TotalsRow,
 )
+from edgefl.commands.profile.chart import stages_chart
+from edgefl.commands.profile.command import profile
+from edgefl.drawing.figures import FIGURE_FORMS, check_figure, draw_figure
+from edgefl.errors import ScenarioError
 from edgefl.records.record import UNSET, Maybe
-from edgefl.report.charts.profile import stages_chart
-from edgefl.report.figures import FIGURE_FORMS, check_figure, draw_figure
+from edgefl.setup.compose import Given, labels_of, scenario_of
+from edgefl.setup.progress import OnProgress, silent
 
 COMPARED = ("peak_memory_bytes", "fvcore_macs_per_sample", "flops", "traffic_bytes", "virtual_seconds", "energy_joules")
 

@@ -9,10 +9,9 @@ import psutil
 import torch
 
 from edgefl import units
-from edgefl.commands.compose import Given, planner_of, scenario_of
-from edgefl.commands.profile.profile import ProfileOptions, check_wanted
+from edgefl.commands.profile.answer import CalibratedMachine, CountedRow, MeasuredRow, MeasuredStep, Measurements
+from edgefl.commands.profile.command import ProfileOptions, check_wanted
 from edgefl.commands.profile.subjects import Subject, shown_round, subjects
-from edgefl.commands.progress import OnProgress, messages, silent
 from edgefl.cost.fvcore_count import count_twice
 from edgefl.cost.predict import shorten_passes
 from edgefl.devices import Device
@@ -20,9 +19,10 @@ from edgefl.errors import ScenarioError
 from edgefl.machine.microbenchmarks import SECONDS, calibrate_here
 from edgefl.machine.observed_work import Observed, run_observed, step_seconds
 from edgefl.planning.planner import Planner
-from edgefl.records.profile import CalibratedMachine, CountedRow, MeasuredRow, MeasuredStep, Measurements
 from edgefl.records.record import UNSET
 from edgefl.schedules import Stage
+from edgefl.setup.compose import Given, planner_of, scenario_of
+from edgefl.setup.progress import OnProgress, messages, silent
 from edgefl.work import Source, StepTrace, Work
 from edgefl.work.torch_device import device_of
 

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgefl.commands.compose import Given, compose, predictor_of, scenario_of
-from edgefl.commands.profile.profile import ProfileOptions, check_wanted, runnable
-from edgefl.commands.progress import OnProgress, messages, public_command, silent
+from edgefl.commands.profile.command import ProfileOptions, check_wanted, runnable
 from edgefl.planning.eligibility import Verdict
 from edgefl.planning.planner import Demand
 from edgefl.planning.setup import Setup
@@ -25,6 +23,8 @@ from edgefl.records.devices import (
     Turns,
 )
 from edgefl.records.record import UNSET
+from edgefl.setup.compose import Given, compose, predictor_of, scenario_of
+from edgefl.setup.progress import OnProgress, messages, public_command, silent
 
 
 @public_command

@@ -11,6 +11,16 @@ from typing import Any
 import numpy as np
 
 from edgefl.arrays import AnyArray
+from edgefl.commands.profile.answer import (
+    Computed,
+    EvaluationTotals,
+    Peaks,
+    RoundCost,
+    RoundTotals,
+    ServerRow,
+    TotalsRow,
+    TrafficColumns,
+)
 from edgefl.commands.profile.subjects import Subject
 from edgefl.cost.client_cost import ComputeCost, Traffic, traffic
 from edgefl.cost.phases import Phases, numbers_of
@@ -24,16 +34,6 @@ from edgefl.planning.planner import Planner
 from edgefl.planning.round_options import places
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import ClientVersions, activations_address, final_blocks, stale
-from edgefl.records.profile import (
-    Computed,
-    EvaluationTotals,
-    Peaks,
-    RoundCost,
-    RoundTotals,
-    ServerRow,
-    TotalsRow,
-    TrafficColumns,
-)
 from edgefl.records.record import UNSET, copy_fields, types_of
 from edgefl.schedules import Stage, keeps
 from edgefl.work import Work

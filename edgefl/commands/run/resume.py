@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl import registry
-from edgefl.commands.run.fingerprint import MAY_CHANGE
+from edgefl.cells.fingerprint import MAY_CHANGE
 from edgefl.cost.predict import Predictor
 from edgefl.cost.scratch import ScratchRow
 from edgefl.errors import RunError, ScenarioError

@@ -8,11 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from edgefl.commands.cells.cells import Nodes, run_cells
-from edgefl.commands.cells.workers import Cell, Outcome
-from edgefl.commands.compose import compose, has_same_results, predictor_of
-from edgefl.commands.progress import OnProgress, messages, silent
-from edgefl.commands.run.run import run
+from edgefl.cells.cells import Nodes, run_cells
+from edgefl.cells.workers import Cell, Outcome
+from edgefl.commands.run.command import run
+from edgefl.commands.sweep.answer import CellCosts, TrainedCell
 from edgefl.commands.sweep.cell_row import library, row_of
 from edgefl.commands.sweep.stored_rows import RUNS, SweepRows
 from edgefl.cost.predict import Predictor
@@ -20,10 +19,11 @@ from edgefl.devices import Fleet
 from edgefl.errors import DivergedError, EdgeflError, RunError
 from edgefl.planning.workload import Workload, workload_of
 from edgefl.records.record import UNSET
-from edgefl.records.sweep import CellCosts, TrainedCell
-from edgefl.report.facts import facts_of
+from edgefl.results.facts import facts_of
 from edgefl.runs import is_run, read_run
 from edgefl.scenario import Scenario
+from edgefl.setup.compose import compose, has_same_results, predictor_of
+from edgefl.setup.progress import OnProgress, messages, silent
 from edgefl.work import digest
 
 

@@ -9,7 +9,16 @@ from math import isfinite
 import numpy as np
 
 from edgefl.arrays import Booleans, Floats, Integers
-from edgefl.commands.compose import commonest_link
+from edgefl.commands.sweep.answer import (
+    CellCosts,
+    EnergyTotal,
+    KindGroup,
+    Merits,
+    SmallerDevice,
+    SmallestDevice,
+    StageGroup,
+    SweepGroup,
+)
 from edgefl.devices import PYTORCH, Device, RuntimeChoice, device_names, free_memory_bytes, load_device, with_runtime
 from edgefl.devices.budgets import BUDGETS
 from edgefl.planning.coverage import DataCoverage, share
@@ -25,16 +34,7 @@ from edgefl.planning.workload import (
     stage_eligibility,
 )
 from edgefl.records.record import UNSET, Maybe
-from edgefl.records.sweep import (
-    CellCosts,
-    EnergyTotal,
-    KindGroup,
-    Merits,
-    SmallerDevice,
-    SmallestDevice,
-    StageGroup,
-    SweepGroup,
-)
+from edgefl.setup.compose import commonest_link
 
 TRAVELLING = ("download_bytes", "upload_bytes", "flops")
 """Costs that a row gives as means over eligible clients' rounds and as totals of the schedule."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from edgefl import seeds
 from edgefl.arrays import Booleans, Floats, Integers
-from edgefl.commands.progress import OnProgress, silent
+from edgefl.commands.sweep.answer import Change, ChangedOrder, FigureOrder, Flip, Merits, Sensitivity
 from edgefl.commands.sweep.cell_row import merits
 from edgefl.commands.sweep.perturbed_fleets import LARGER_IS_BETTER, numbers_of, profiles_of, scale_fleet
 from edgefl.devices import Device, FleetOptions, Link
@@ -23,7 +23,7 @@ from edgefl.devices.browsing import residual_factor
 from edgefl.errors import UnitError
 from edgefl.planning.workload import Workload, stage_eligibility
 from edgefl.records.record import UNSET
-from edgefl.records.sweep import Change, ChangedOrder, FigureOrder, Flip, Merits, Sensitivity
+from edgefl.setup.progress import OnProgress, silent
 
 FIGURES = ("eligible_share", "round_seconds", "schedule_seconds", "schedule_energy_joules")
 """What cells are ordered by; the first is better where it is larger, the others where they are smaller."""

@@ -10,12 +10,12 @@ from functools import cache
 from pathlib import Path
 
 from edgefl import RUN_FORMAT, registry
+from edgefl.commands.sweep.answer import CellCosts, CellRow, RefusedCell, read_cell
 from edgefl.devices import load_device, load_link, with_runtime
+from edgefl.drawing.text_tables import csv_text
 from edgefl.errors import RunError, UnknownName
 from edgefl.files import read_regular, replacing
 from edgefl.records.record import fields_of
-from edgefl.records.sweep import CellCosts, CellRow, RefusedCell, read_cell
-from edgefl.report.console import csv_text
 from edgefl.runs.durable import append_file, lock_folder, writing
 from edgefl.runs.tables import mend
 from edgefl.scenario import Scenario

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from edgefl import registry
-from edgefl.commands.cells.workers import Cell, Outcome
-from edgefl.commands.compose import predictor_of
-from edgefl.commands.progress import OnProgress, messages
-from edgefl.commands.run.needs import check
+from edgefl.cells.needs import check
+from edgefl.cells.workers import Cell, Outcome
+from edgefl.commands.tune.answer import Widening
 from edgefl.commands.tune.draws import distributions, draw_settings, number_at
 from edgefl.commands.tune.halving import batches_of, going_on, pad_rungs
 from edgefl.commands.tune.trial_run import Advance, Reached
@@ -23,11 +22,12 @@ from edgefl.commands.tune.trial_store import TRIALS, Ended, StoredTrial, TrialSt
 from edgefl.errors import EdgeflError, RunError, ScenarioError
 from edgefl.planning.workload import binding_counts, stage_eligibility, workload_of
 from edgefl.records.record import UNSET
-from edgefl.records.tune import Widening
 from edgefl.runs.contents import CHECKPOINTS
 from edgefl.scenario import Scenario
 from edgefl.scenario.problems import reason
 from edgefl.scenario.search_space import NumberRange, Searched, span_errors, with_fields, with_settings
+from edgefl.setup.compose import predictor_of
+from edgefl.setup.progress import OnProgress, messages
 
 MOST_ASKED = 2
 """So many times the trials are drawn at most, because a refused one is replaced.

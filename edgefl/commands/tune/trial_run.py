@@ -8,13 +8,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from edgefl.commands.progress import OnProgress
-from edgefl.commands.run.run import Executors, run_until
+from edgefl.commands.run.command import Executors, run_until
 from edgefl.errors import DivergedError
 from edgefl.records.record import UNSET, Maybe, Record, part_of
 from edgefl.records.rounds import EarlyStop, Metrics, Round
 from edgefl.runs import is_run, read_run
 from edgefl.scenario import Scenario
+from edgefl.setup.progress import OnProgress
 
 
 class Advance(NamedTuple):

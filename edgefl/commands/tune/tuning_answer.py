@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import stdev
 
-from edgefl.commands.compose import at_most
+from edgefl.commands.tune.answer import AtEdge, BestSettings, RefusedTrial, SearchedField, TunedTrial, Tuning
 from edgefl.commands.tune.batches import TuneSearch
 from edgefl.commands.tune.trial_store import StoredTrial
 from edgefl.errors import DivergedError
 from edgefl.records.record import UNSET
-from edgefl.records.tune import AtEdge, BestSettings, RefusedTrial, SearchedField, TunedTrial, Tuning
 from edgefl.runs import read_run
 from edgefl.scenario.search_space import NumberRange, Searched, Side, settings_sets, settings_yaml, with_settings
+from edgefl.setup.compose import at_most
 
 SPLIT = "validation"
 """The split on which trials are scored."""

@@ -19,14 +19,14 @@ from tensors import assert_equal_tensors
 import edgefl
 from edgefl import seeds
 from edgefl.cli import main
+from edgefl.commands.analyse.answer import Worth
 from edgefl.commands.analyse.shapley import coalitions, metrics_of, shapley
+from edgefl.commands.analyse.table import print_analysis
 from edgefl.commands.analyse.trained_federation import Trained, _norm, cosine, gradient, gradient_works
-from edgefl.commands.compose import compose
-from edgefl.commands.progress import silent
 from edgefl.errors import EdgeflError, RunError, ScenarioError, UnknownName
-from edgefl.records.analyse import Worth
-from edgefl.report.analyse import print_analysis
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
+from edgefl.setup.progress import silent
 from edgefl.work import Pass
 
 Tiny = Callable[..., dict[str, Any]]

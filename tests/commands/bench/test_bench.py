@@ -21,12 +21,12 @@ from scipy.stats import ttest_rel
 
 import edgefl
 from edgefl.cli import main
+from edgefl.commands.bench.answer import BenchAnswer, BenchFleet
 from edgefl.commands.bench.bench_answer import _read
+from edgefl.commands.bench.chart import charts_of_bench
+from edgefl.commands.bench.table import sections
 from edgefl.errors import EdgeflError, RunError, ScenarioError
-from edgefl.records.bench import BenchAnswer, BenchFleet
 from edgefl.records.record import UNSET
-from edgefl.report.bench import sections
-from edgefl.report.charts.bench import charts_of_bench
 
 BASE: dict[str, Any] = {
     "seed": 4,

@@ -19,14 +19,14 @@ from scipy import stats
 
 import edgefl
 from edgefl.cli import main
-from edgefl.commands.compare.compare import Curve, KindEvaluation, at_equal, compared_runs
+from edgefl.commands.compare.answer import ComparedRuns
+from edgefl.commands.compare.command import Curve, KindEvaluation, at_equal, compared_runs
+from edgefl.commands.compare.latex import comparison_latex
 from edgefl.commands.compare.members import flat, labels_of, members_of
+from edgefl.commands.compare.table import comparison_csv, print_comparison
 from edgefl.errors import RunError
-from edgefl.records.compare import ComparedRuns
-from edgefl.report.compare import comparison_csv, print_comparison
-from edgefl.report.facts import facts_of
-from edgefl.report.latex import comparison_latex
-from edgefl.report.spread import SeedSpread
+from edgefl.results.facts import facts_of
+from edgefl.results.spread import SeedSpread
 from edgefl.scenario import load
 
 Tiny = Callable[..., dict[str, Any]]

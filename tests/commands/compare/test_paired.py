@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from edgefl.commands.bench.bench_answer import ranks_over_seeds
-from edgefl.report.paired import (
+from edgefl.results.paired import (
     PairedGap,
     Winner,
     holm,

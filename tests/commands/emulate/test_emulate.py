@@ -13,11 +13,10 @@ import pytest
 import torch
 
 import edgefl
-from edgefl.commands.compose import compose
 from edgefl.commands.emulate.emulate import PhasesOfFlight, errors_of, rows_of
 from edgefl.commands.emulate.machines import at_share, check_scope, cores_of, machines_of, shares_of
 from edgefl.commands.emulate.rates import fit_device
-from edgefl.commands.verify.verify import verify
+from edgefl.commands.run.verify import verify
 from edgefl.cost.step_seconds import step_seconds
 from edgefl.devices import load_device
 from edgefl.devices.processors import ROOFLINE, Processor
@@ -27,6 +26,7 @@ from edgefl.machine.fitted_rates import TimedStep
 from edgefl.operator_classes import OPERATOR_CLASSES
 from edgefl.records.emulated import PhaseError
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 
 Scenario = Callable[..., dict[str, Any]]
 

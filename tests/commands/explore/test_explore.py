@@ -17,12 +17,12 @@ from hypothesis.extra import numpy as arrays
 from rich.console import Console
 
 import edgefl
-from edgefl.commands.explore import asked, choices
-from edgefl.commands.explore.presets import PresetCandidate, presets_of
+from edgefl.commands.sweep.page import asked, choices
+from edgefl.commands.sweep.page.presets import PresetCandidate, presets_of
+from edgefl.drawing.sliders.explore import print_explored
+from edgefl.drawing.sliders.page_columns import PageColumns
+from edgefl.drawing.sliders.page_data import Choice, Explored, ExploredAxis, ExploredDevices, PackedColumn
 from edgefl.errors import RunError, ScenarioError
-from edgefl.records.explore import Choice, Explored, ExploredAxis, ExploredDevices, PackedColumn
-from edgefl.report.explore.explore import print_explored
-from edgefl.report.explore.page_columns import PageColumns
 from edgefl.scenario import load
 
 Tiny = Callable[..., dict[str, Any]]

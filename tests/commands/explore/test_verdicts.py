@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import edgefl
-from edgefl.commands.explore import shared_rows
-from edgefl.records.explore import Explored
-from edgefl.report.explore import page_of
+from edgefl.commands.sweep.page import shared_rows
+from edgefl.drawing.sliders import page_of
+from edgefl.drawing.sliders.page_data import Explored
 
 Tiny = Callable[..., dict[str, Any]]
 State = dict[str, Any]

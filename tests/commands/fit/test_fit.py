@@ -12,19 +12,19 @@ import yaml
 
 import edgefl
 from edgefl.cli import main
-from edgefl.commands.compose import compose, planner_of, predictor_of
+from edgefl.commands.fit.answer import BudgetLimit
 from edgefl.commands.fit.bounds import FitQuestion, Pricer
 from edgefl.commands.fit.changes import FitAxis, FitChange, Levels, axes_of, candidates, sets_of, steps_of, within
-from edgefl.commands.fit.fit import allowances_of
+from edgefl.commands.fit.command import allowances_of
 from edgefl.commands.fit.search import worst
 from edgefl.cost.price import price_rounds
 from edgefl.devices import load_device, load_link
 from edgefl.devices.budgets import BUDGETS, amounts
 from edgefl.errors import EdgeflError, ScenarioError, UnitError, UnknownName
 from edgefl.planning.eligibility import Verdict, gate
-from edgefl.records.fit import BudgetLimit
 from edgefl.scenario import load
 from edgefl.schedules import Stage
+from edgefl.setup.compose import compose, planner_of, predictor_of
 
 Tiny = Callable[..., dict[str, Any]]
 Costs = dict[str, float]
@@ -618,7 +618,7 @@ def test_the_command(
     assert code == 0 and "1: --set payload.up=float16\n" in out and "tightest" in out
     assert "text: work 1 of at most 200: as it stands, stage 1" in err
     assert all(len(line) <= 100 for line in out.splitlines() if "--set" not in line)
-    monkeypatch.setattr("edgefl.commands.fit.fit.PAUSE", 0.0)
+    monkeypatch.setattr("edgefl.commands.fit.command.PAUSE", 0.0)
     code, out, err = call("--bytes", "1kB", "--most", "2")
     assert code == 1 and "No solution: no change meets the traffic budget of 1000 B." in out
     assert "Nearest combination, at" in out

@@ -17,15 +17,15 @@ from rich.console import Console
 
 import edgefl
 from edgefl.cli import main
-from edgefl.commands.compose import compose
+from edgefl.commands.profile.clients_table import print_clients
+from edgefl.commands.profile.table import profile_csv
+from edgefl.commands.sweep.devices_table import print_device_check
 from edgefl.devices import available_memory_bytes, device_names, load_device
 from edgefl.errors import ScenarioError, UnknownName
 from edgefl.records.devices import ClientRow, DeviceCheck, FleetClients
 from edgefl.records.record import UNSET, Record
-from edgefl.report.device_check import print_device_check
-from edgefl.report.profile import profile_csv
-from edgefl.report.profile_clients import print_clients
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 
 Tiny = Callable[..., dict[str, Any]]
 

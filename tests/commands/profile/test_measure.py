@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from edgefl.commands.profile.measure import count, measure
+from edgefl.commands.profile.measured_table import print_counts, print_measured
+from edgefl.drawing.text_tables import screen
 from edgefl.errors import ScenarioError, UnknownName
-from edgefl.report.console import screen
-from edgefl.report.measured import print_counts, print_measured
 
 Tiny = Callable[..., dict[str, Any]]
 DECLARED = {

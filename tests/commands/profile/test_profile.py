@@ -9,14 +9,14 @@ import pytest
 from rich.console import Console
 
 import edgefl
-from edgefl.commands.compose import compose
+from edgefl.commands.profile.against_table import print_compared_profiles
+from edgefl.commands.profile.clients_table import print_clients
 from edgefl.commands.profile.compare_profiles import compare_profiles
+from edgefl.commands.profile.table import print_profile
 from edgefl.devices import load_device, load_link
 from edgefl.errors import EdgeflError, ScenarioError, UnknownName
-from edgefl.report.compared_profiles import print_compared_profiles
-from edgefl.report.profile import print_profile
-from edgefl.report.profile_clients import print_clients
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 
 ROW = set(
     "kind stage rounds peak_memory_bytes memory_bytes runtime_overhead_bytes process_memory_bytes forward_flops "

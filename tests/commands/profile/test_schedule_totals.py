@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import edgefl
-from edgefl.commands.compose import compose
 from edgefl.commands.profile.schedule_totals import stretches
 from edgefl.cost.predict import Predictor
 from edgefl.devices import load_device
@@ -19,6 +18,7 @@ from edgefl.methods import ServerState
 from edgefl.methods.fedavg import FedAvg
 from edgefl.planning.planner import Planner
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 from edgefl.work import Work
 
 Tiny = Callable[..., dict[str, Any]]

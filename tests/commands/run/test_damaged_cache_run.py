@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from edgefl.cli.app import main
-from edgefl.commands import compose
+from edgefl.console.app import main
+from edgefl.setup import compose
 
 pytestmark = pytest.mark.filterwarnings("default")  # the command prints them
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import edgefl
-from edgefl.commands.compose import compose, predictor_of
-from edgefl.commands.run.needs import check_devices, peaks_of
+from edgefl.cells.needs import check_devices, peaks_of
 from edgefl.errors import ScenarioError
 from edgefl.planning.planner import Planner
 from edgefl.scenario import load
+from edgefl.setup.compose import compose, predictor_of
 from edgefl.training.packing import CONTEXT_BYTES, DeviceMemory, limit_of
 
 GIB = 2**30

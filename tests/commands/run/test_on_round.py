@@ -10,7 +10,7 @@ import pytest
 
 import edgefl
 from edgefl.cli import main
-from edgefl.commands.verify.verify import verify
+from edgefl.commands.run.verify import verify
 from edgefl.errors import RunError
 from edgefl.records.rounds import EarlyStop as StoppedEarly
 
@@ -103,7 +103,7 @@ def test_a_stop_is_in_the_checkpoint(scenario: dict[str, Any], tmp_path: Path, m
         raise Stopped
 
     with monkeypatch.context() as patch:
-        patch.setattr("edgefl.commands.run.run.draw_curves", interrupt)
+        patch.setattr("edgefl.commands.run.command.draw_curves", interrupt)
         with pytest.raises(Stopped):
             edgefl.run(scenario, output=tmp_path / "run", on_round=stop_after(2))
     assert not edgefl.read_run(tmp_path / "run").is_finished

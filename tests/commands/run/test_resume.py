@@ -99,7 +99,7 @@ def test_a_resumed_run_takes_kernels_scratch_from_its_folder(
     def probe(held: Any, device: str) -> Any:
         raise AssertionError("a kernel was measured again")
 
-    monkeypatch.setattr("edgefl.commands.compose.probe", probe)
+    monkeypatch.setattr("edgefl.setup.compose.probe", probe)
     again = edgefl.run(resume=tmp_path / "run")
     assert again.records("scratch") == whole.records("scratch") != []
     assert again.records("rounds") == whole.records("rounds")

@@ -5,8 +5,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgefl.commands.sweep.sweep import AGAINST, frontiers
-from edgefl.records.sweep import CellRow
+from edgefl.commands.sweep.answer import CellRow
+from edgefl.commands.sweep.command import AGAINST, frontiers
 from tests.toys.answers import recorded_sweep
 
 SOME = recorded_sweep().costed_cells[0]

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgefl
+from edgefl.commands.sweep.answer import Change, Sweep
 from edgefl.commands.sweep.perturbed_fleets import LARGER_IS_BETTER, numbers_of, scale_fleet
 from edgefl.commands.sweep.sensitivity import FIGURES, _signs, factor_of, tau_of_signs
 from edgefl.devices import Fleet, FleetOptions, load_device, load_link
 from edgefl.devices.processors import efficiency_of
 from edgefl.errors import ScenarioError, UnitError
-from edgefl.records.sweep import Change, Sweep
 
 Tiny = Callable[..., dict[str, Any]]
 

@@ -17,7 +17,7 @@ from rich.console import Console
 
 import edgefl
 from edgefl import units
-from edgefl.commands.compose import compose, predictor_of
+from edgefl.commands.sweep.table import print_sweep
 from edgefl.data import Federation
 from edgefl.devices import device_names, library_folder, load_device
 from edgefl.devices.budgets import BUDGETS
@@ -25,8 +25,8 @@ from edgefl.errors import EdgeflError, RunError, ScenarioError
 from edgefl.planning.eligibility import gate
 from edgefl.planning.planner import Planner
 from edgefl.planning.workload import stage_eligibility, workload_of
-from edgefl.report.sweep import print_sweep
 from edgefl.scenario import load
+from edgefl.setup.compose import compose, predictor_of
 
 DECLARED = {"source": "declared", "clients": {"image": 4, "text": 2}, "samples": {"image": 40, "text": 20},
             "shapes": {"image": {"channels": 1, "size": 32, "classes": 12}, "text": {"vocabulary": 200}}}  # fmt: skip

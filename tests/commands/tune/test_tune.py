@@ -17,16 +17,16 @@ import pytest
 import yaml
 
 import edgefl
+from edgefl.cells.workers import Cell, Outcome
 from edgefl.cli import main
-from edgefl.commands.cells.workers import Cell, Outcome
-from edgefl.commands.tune import tune as command
+from edgefl.commands.tune import command
+from edgefl.commands.tune.answer import Tuning
 from edgefl.commands.tune.batches import TuneSearch
 from edgefl.commands.tune.draws import optuna
 from edgefl.commands.tune.trial_run import Advance, Reached
 from edgefl.commands.tune.trial_store import JOURNAL, TRIALS, TrialStore
 from edgefl.commands.tune.tuning_answer import answer_of
 from edgefl.errors import DivergedError, EdgeflError, RunError, ScenarioError
-from edgefl.records.tune import Tuning
 from edgefl.scenario import load
 from edgefl.scenario.search_space import parse_search_space
 

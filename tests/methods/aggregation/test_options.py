@@ -15,9 +15,9 @@ from edgefl_toys import Memory, declared
 from tensors import assert_equal_tensors
 from torch import Tensor
 
+from edgefl.console.display import Lines
 from edgefl.errors import EdgeflError
 from edgefl.planning.setup import Setup
-from edgefl.report.progress import Lines
 from edgefl.scenario import load
 from edgefl.training import Assignment, Inline
 from edgefl.work.update import Update

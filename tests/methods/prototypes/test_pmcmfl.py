@@ -18,13 +18,13 @@ from torch import Tensor
 
 import edgefl
 from edgefl import models
-from edgefl.commands.compose import compose
 from edgefl.errors import EdgeflError, MethodError
 from edgefl.methods import Kind, ServerState, Setting, Update
 from edgefl.methods.prototypes.losses import TABLES, ClassifyCompleted, ClassMeans, answer_loss, prototype_contrast
 from edgefl.methods.prototypes.pmcmfl import PmcmFL
 from edgefl.models.multiway import MultiwayOptions, describe_multiway
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 from edgefl.training import Assignment, Node
 from edgefl.work import Context, Pass, Work
 from edgefl.work.optimizer.learning_rates import parameter_groups

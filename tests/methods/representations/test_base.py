@@ -18,7 +18,6 @@ from torch.nn import functional as F
 
 import edgefl
 from edgefl import models
-from edgefl.commands.compose import compose
 from edgefl.errors import EdgeflError
 from edgefl.methods import ServerState, Update
 from edgefl.methods.representations.fedet import confidences
@@ -26,6 +25,7 @@ from edgefl.methods.representations.fedgems import entropy
 from edgefl.methods.representations.representation_method import best_match, mix_tables, weighted_sum
 from edgefl.methods.representations.steps import Distill
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 from edgefl.work import Context, Pass, Work, run
 
 PAIRS, DIM = 24, 16

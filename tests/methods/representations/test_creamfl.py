@@ -18,13 +18,13 @@ from torch.nn import functional as F
 
 import edgefl
 from edgefl import models
-from edgefl.commands.compose import compose
 from edgefl.errors import EdgeflError, MethodError
 from edgefl.methods import ServerState, Update
 from edgefl.methods.representations.creamfl import gca_scores
 from edgefl.methods.representations.representation_method import weighted_sum
 from edgefl.methods.representations.steps import ContrastPublic, Distill, Joint, embed_as_before, inter_loss, intra_loss
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 from edgefl.work import Context, Pass, Work
 from edgefl.work.paired_batches import companion
 from edgefl.work.steps import Contrast

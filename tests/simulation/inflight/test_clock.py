@@ -16,8 +16,7 @@ from edgefl_games import granted
 from edgefl_toys import Memory, declared
 
 import edgefl
-from edgefl.commands.compose import compose
-from edgefl.commands.verify.conservation import CheckedFlight, CheckedRound, CheckedVerdict, Ledger, LedgerFacts, Three
+from edgefl.commands.run.conservation import CheckedFlight, CheckedRound, CheckedVerdict, Ledger, LedgerFacts, Three
 from edgefl.cost.predict import Predictor
 from edgefl.devices import RelayOptions, Relays, available_memory_bytes
 from edgefl.devices.availability import availability_of
@@ -30,6 +29,7 @@ from edgefl.planning.round_options import RoundOptions
 from edgefl.planning.setup import Setup
 from edgefl.records.reading import from_data
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 from edgefl.simulation import Simulation
 from edgefl.simulation.clock import CUTS, FLOWS, LAST, PHASES, Clock
 

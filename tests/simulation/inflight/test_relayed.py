@@ -18,7 +18,7 @@ from tensors import assert_equal_tensors
 from torch import Tensor
 
 import edgefl
-from edgefl.commands.explain import explain
+from edgefl.commands.explain.command import explain
 from edgefl.devices import load_link
 from edgefl.errors import EmulationError
 from edgefl.methods import ServerState
@@ -310,9 +310,9 @@ def test_a_killed_run_ends_with_the_same_bytes(games: Games) -> None:
 
 
 def test_an_emulation_has_none(tiny: Tiny) -> None:
-    from edgefl.commands.compose import compose
     from edgefl.commands.emulate.machines import check_scope
     from edgefl.scenario import load
+    from edgefl.setup.compose import compose
 
     scenario = load(tiny(fleet={"relays": 2}))
     with pytest.raises(EmulationError, match="fleet.relays aren't emulated"):

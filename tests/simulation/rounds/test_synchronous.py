@@ -15,7 +15,6 @@ from edgefl_toys import Memory
 from tensors import assert_equal_tensors
 
 import edgefl
-from edgefl.commands.compose import compose
 from edgefl.cost.predict import Predictor
 from edgefl.cost.scratch import ScratchTable
 from edgefl.machine.kernel_scratch import kernels, probe
@@ -24,6 +23,7 @@ from edgefl.planning.round_options import RoundOptions
 from edgefl.planning.setup import Setup
 from edgefl.scenario import load
 from edgefl.schedules import part_of
+from edgefl.setup.compose import compose
 from edgefl.simulation import Simulation
 from edgefl.training import Inline
 

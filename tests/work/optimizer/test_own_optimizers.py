@@ -14,12 +14,12 @@ from torch.nn import functional as F
 
 import edgefl
 from edgefl import models, registry, seeds
-from edgefl.commands.compose import compose
-from edgefl.commands.parts import parts
+from edgefl.commands.parts.command import parts
 from edgefl.errors import EdgeflError, MethodError, PluginError
 from edgefl.registry.part_fields import build_part
 from edgefl.registry.registered import PARTS
 from edgefl.scenario import json_schema, load
+from edgefl.setup.compose import compose
 from edgefl.training.assignment import Assignment
 from edgefl.training.node import Node
 from edgefl.work.optimizer.optimizers import Optimizer

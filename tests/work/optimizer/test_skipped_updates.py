@@ -16,11 +16,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 import edgefl
 from edgefl import models, registry
-from edgefl.commands.compose import compose
 from edgefl.methods import ServerState, Setting, Update
 from edgefl.methods.drift.fednova import FedNova
 from edgefl.registry.registered import PARTS
 from edgefl.scenario import load
+from edgefl.setup.compose import compose
 from edgefl.work import Context, Item, Pass, Payload, Work
 from edgefl.work.steps import ClassifyStep
 from edgefl.work.training_options import TrainingOptions

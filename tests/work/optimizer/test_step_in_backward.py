@@ -15,12 +15,12 @@ from torch.nn import functional as F
 
 import edgefl
 from edgefl import models, registry
-from edgefl.commands.compose import compose
 from edgefl.cost.predict import predict
 from edgefl.errors import EdgeflError, MethodError
 from edgefl.registry.registered import PARTS
 from edgefl.scenario import load
 from edgefl.schedules import Layerwise
+from edgefl.setup.compose import compose
 from edgefl.training import Assignment, Inline
 from edgefl.work import Context, Pass, Work, execute
 from edgefl.work.steps import ClassifyStep

@@ -1,0 +1,178 @@
+"""The answer of ``edgefl compare``: runs over their seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from edgefl.commands.profile.answer import Answer
+from edgefl.records.record import Keys, Record
+
+
+class SeedFigure(Record):
+    """A figure over seeds."""
+
+    mean: float | None
+    """Mean over the seeds, in the figure's unit; `null` if a seed has no value"""
+    deviation: float | None
+    """Standard deviation (n - 1); `null` for one seed"""
+    half_width: float | None
+    """Half the 95 % confidence interval of the mean, by Student's t"""
+    values: Sequence[float | None]
+    """Values by seed"""
+    diverged: int
+    """Seeds whose model diverged"""
+    best: bool
+    """Whether this is the best row of those with its budgets and ahead of each other one beyond chance: over the seeds
+    that these rows share, the paired t test with Holm's adjustment at 5 % and the bootstrap interval of the gap say so.
+    A row that lacks a value in one of these seeds takes no part, nor does one with a run without an update"""
+
+
+class SeedGroupRow(Record):
+    """Runs that differ in their seeds only.
+
+    `FIGURE` is a metric or a cost of the whole run: `eligible_share` (clients that fit in the stage that admits
+    fewest), `eligible_share_ever` (in any stage), `took_part_share`, `updates`, `peak_memory_bytes` (of the largest
+    client, fit or not), and of all clients together what happened: `bytes` that were carried, `flops` that were
+    executed, `virtual_seconds`, `energy_joules`.
+    """
+
+    label: str
+    """Names and fields that tell the row from the others"""
+    sets: Annotated[Mapping[str, object], Keys("PATH")]
+    """Its value of each field in which rows differ"""
+    seeds: Sequence[int]
+    """Seeds of its runs"""
+    runs: Sequence[str]
+    """Their folders"""
+    figures: Annotated[Mapping[str, SeedFigure], Keys("FIGURE")]
+    """Metrics and costs"""
+
+
+class EqualRow(Record):
+    """A row at an equal budget."""
+
+    label: str
+    """The row"""
+    rounds: Sequence[int | None]
+    """The round of each seed's evaluation, `null` if there is none within the budget"""
+    figures: Annotated[Mapping[str, SeedFigure], Keys("METRIC")]
+    """The metrics"""
+
+
+class EqualCosts(Record):
+    """Metrics at equal costs: of a step function of what was spent, the last evaluation within the budget."""
+
+    axis: str
+    """`virtual_seconds`, `bytes` or `energy_joules`"""
+    budget: float
+    """The largest that all runs reached, in the axis's unit"""
+    split: str
+    """The split of all these evaluations"""
+    chance: Annotated[Mapping[str, float], Keys("METRIC")]
+    """Chance level of a metric on that split, if it is the same in the first run of each row"""
+    rows: Sequence[EqualRow]
+    """The rows, in their order"""
+    standings: Annotated[Mapping[str, str], Keys("METRIC")]
+    """As of whole runs"""
+
+
+class OrderingFigure(Record):
+    """A metric over the seeds that all rows have."""
+
+    mean: float
+    """Mean over these seeds"""
+    deviation: float
+    """Standard deviation"""
+
+
+class OrderingRow(Record):
+    """A row of an ordering."""
+
+    label: str
+    """A row"""
+    figures: Annotated[Mapping[str, OrderingFigure], Keys("METRIC")]
+    """The metrics"""
+
+
+class OrderingClaim(Record):
+    """A pair of rows in one metric."""
+
+    worse: str
+    """The row that should be behind"""
+    better: str
+    """The row that should be ahead"""
+    metric: str
+    """In this metric"""
+    gap: float
+    """By how much the better row's mean is better"""
+    gap_deviation: float | None
+    """Standard deviation of the difference over seeds; null for one seed"""
+    low: float | None
+    """Lower end of the gap's 95 % interval (Student's t, seeds paired); null for one seed"""
+    high: float | None
+    """Its upper end"""
+    detectable: float | None
+    """The gap that these seeds could have shown with 80 % power; null for one seed"""
+    seeds_needed: int | None
+    """Seeds that show a gap as large as this one with 80 % power; null for one seed, for no gap, and above 10,000"""
+    ahead: int
+    """Seeds in which the better row is ahead"""
+    seeds: int
+    """Seeds in all"""
+    verdict: str
+    """`holds` or `reversed` if neither interval of the gap (Student's t, bootstrap) holds 0, else `no ordering`, or
+    `one seed: no ordering`"""
+
+
+class Ordering(Record):
+    """Which row is ahead beyond chance.
+
+    Of the scenarios `papers/orderings-*` what the papers claim, of other runs every pair of rows, the worse mean first.
+    [The rule](../papers/orderings.md) is in the page about them.
+    """
+
+    title: str
+    """What is compared"""
+    seeds: Sequence[int]
+    """Seeds that all rows have"""
+    metrics: Sequence[str]
+    """Metrics that all rows have"""
+    rows: Sequence[OrderingRow]
+    """The rows"""
+    claims: Sequence[OrderingClaim]
+    """The pairs"""
+    not_run: Sequence[str]
+    """Variants of the paper without a finished run"""
+
+
+class ComparedRuns(Answer):
+    """Runs over their seeds.
+
+    `edgefl run --json` of a comparison with several seeds has the same under `over_seeds`.
+    """
+
+    spread: str
+    """What is shown beside a mean: `standard deviation`, or `95 % interval` if every row has five seeds or more"""
+    metrics: Sequence[str]
+    """The runs' metrics, `KIND.NAME`"""
+    split: str
+    """The split on which rows are compared; a run whose last evaluation was on another one has no metrics"""
+    chance: Annotated[Mapping[str, float], Keys("METRIC")]
+    """Chance level of a metric on that split, if it is the same in the first run of each row"""
+    rows: Sequence[SeedGroupRow]
+    """A row for each group of runs that differ in their seeds only"""
+    standings: Annotated[Mapping[str, str], Keys("METRIC")]
+    """Which rows are behind which by the rule of `best`, judged over all pairs where no row is best; and the gaps that
+    the seeds could have shown, with 80 % power in a t test at 5 % over the number of gaps that are judged"""
+    also_differ: Sequence[str]
+    """Fields that differ between rows and that no label has"""
+    stopped: Sequence[str]
+    """A sentence for each run that
+    [a metric or `on_round` ended early](../explanation/evaluation.md#ending-early-and-the-best-weights)"""
+    equal: Sequence[EqualCosts]
+    """Metrics at equal costs"""
+    orderings: Sequence[Ordering]
+    """Which row is ahead beyond chance"""
+    left_out: Sequence[str]
+    """A sentence for each run that isn't compared"""

@@ -1,0 +1,215 @@
+"""Devices and links of the library: tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+from rich.console import Console
+from rich.text import Text
+
+from edgefl import units
+from edgefl.drawing.text_tables import new_table, or_dash, print_section, print_table, screen
+from edgefl.records.devices import DeviceProfile, FleetSheet, Library, LinkProfile, RestsOn, Sourced
+from edgefl.records.record import UNSET
+from edgefl.yaml_lines import flow
+
+SHOWN_NUMBERS = {
+    "ram_bytes": units.show_bytes,
+    "usable_memory_bytes": units.show_bytes,
+    "runtime_overhead_bytes": units.show_bytes,
+    "flops_per_second": units.show_rate,
+    "peak_flops_per_second": units.show_rate,
+    "peak_tf32_flops_per_second": units.show_rate,
+    "peak_float16_flops_per_second": units.show_rate,
+    "peak_bfloat16_flops_per_second": units.show_rate,
+    "tf32_flops_per_second": units.show_rate,
+    "float16_flops_per_second": units.show_rate,
+    "bfloat16_flops_per_second": units.show_rate,
+    "memory_bytes_per_second": units.show_bytes_per_second,
+    "storage_bytes_per_second": units.show_bytes_per_second,
+    "seconds_per_operator": units.show_seconds,
+    "compute_watts": units.show_watts,
+    "idle_watts": units.show_watts,
+    "battery_joules": units.show_joules,
+    "throttle_after_seconds": units.show_seconds,
+    "throttled_share": units.show_share,
+    "download_bits_per_second": units.show_bits_per_second,
+    "upload_bits_per_second": units.show_bits_per_second,
+    "latency_seconds": units.show_seconds,
+    "loss": units.show_share,
+    "download_watts": units.show_watts,
+    "upload_watts": units.show_watts,
+    "jitter": "{:g}".format,
+}
+SHOWN_DERIVED = {
+    "flops_per_joule": lambda value: f"{units.show_flops(value)}/J",
+    "bytes_per_flop": "{:.3g}".format,
+    "sustained_share_of_peak": units.show_share,
+    "available_memory_bytes": units.show_bytes,
+    "seconds_to_load_a_gigabyte": units.show_seconds,
+    "flops_per_second_hot": units.show_rate,
+    "battery_seconds": units.show_seconds,
+    "download_goodput_bits_per_second": units.show_bits_per_second,
+    "upload_goodput_bits_per_second": units.show_bits_per_second,
+    "download_seconds_per_megabyte": units.show_seconds,
+    "upload_seconds_per_megabyte": units.show_seconds,
+    "download_joules_per_megabyte": units.show_joules,
+    "upload_joules_per_megabyte": units.show_joules,
+    "least_ram_bytes": units.show_bytes,
+    "mean_flops_per_second": units.show_rate,
+    "mean_compute_watts": units.show_watts,
+}
+TYPES = {
+    "microcomputer": "Microcomputers", "phone": "Phones", "accelerator-board": "Boards with an accelerator",
+    "mini-pc": "Mini PCs", "laptop": "Laptops", "desktop": "Desktops", "server": "Servers",
+}  # fmt: skip
+
+
+def print_devices(result: Library | DeviceProfile | LinkProfile | FleetSheet, console: Console | None = None) -> None:
+    """Print a result of ``devices.browsing``: lists of profiles, or all numbers of one profile."""
+    console = console or screen()
+    if not isinstance(result, Library):
+        _print_fleet(console, result) if isinstance(result, FleetSheet) else _print_profile(console, result)
+        return
+    if result.devices is not UNSET:
+        _print_device_list(console, result.devices)
+    if result.links is not UNSET:
+        _print_link_list(console, result.links)
+    if result.fleets is not UNSET:
+        _print_fleet_list(console, result.fleets)
+    console.print(
+        Text("m/d/f/e: how many numbers are measured, from a data sheet, fitted to published seconds, estimated.")
+    )
+    console.print(Text("edgefl devices show NAME: every number with its range, source and confidence."))
+
+
+def _print_device_list(console: Console, rows: Sequence[DeviceProfile]) -> None:
+    if not rows:
+        print_section(console, "No device matches")
+        return
+    table = new_table("device", "RAM", "usable", "training", "bandwidth", "power", "battery", "m/d/f/e")
+    order = list(TYPES)
+    by_type = sorted(rows, key=lambda device: order.index(device.type))
+    for type, group in groupby(by_type, key=lambda device: device.type):
+        table.add_row(Text(TYPES[type], style="bold"))
+        for device in sorted(group, key=lambda device: device.values["flops_per_second"].value):
+            v = _values(device)
+            table.add_row(
+                f"  {device.name}", units.show_bytes(v["ram_bytes"]), units.show_bytes(v["usable_memory_bytes"]),
+                units.show_rate(v["flops_per_second"]), units.show_bytes_per_second(v["memory_bytes_per_second"]),
+                units.show_watts(v["compute_watts"]), or_dash(units.show_joules, v.get("battery_joules")),
+                _confidence_counts(device),
+            )  # fmt: skip
+    print_section(
+        console, "Devices", table,
+        "Training: float32 rate of products. Usable: RAM that is free on an idle system. Power: while computing.",
+    )  # fmt: skip
+
+
+def _print_link_list(console: Console, rows: Sequence[LinkProfile]) -> None:
+    if not rows:
+        print_section(console, "No link matches")
+        return
+    table = new_table("link", "down", "up", "latency", "loss", "watts down", "up", "m/d/f/e")
+    for link in sorted(rows, key=lambda link: link.values["download_bits_per_second"].value):
+        v = _values(link)
+        table.add_row(
+            link.name, units.show_bits_per_second(v["download_bits_per_second"]),
+            units.show_bits_per_second(v["upload_bits_per_second"]), units.show_seconds(v["latency_seconds"]),
+            units.show_share(v["loss"]), units.show_watts(v["download_watts"]), units.show_watts(v["upload_watts"]),
+            _confidence_counts(link),
+        )  # fmt: skip
+    print_section(console, "Links", table)
+
+
+def _print_fleet_list(console: Console, rows: Sequence[FleetSheet]) -> None:
+    if not rows:
+        print_section(console, "No fleet matches")
+        return
+    table = new_table("fleet", "devices", "links", "least RAM", "mean training", "confidence", "", left=(0, 5, 6))
+    for fleet in rows:
+        table.add_row(
+            fleet.name, str(len(fleet.devices)), str(len(fleet.links)),
+            units.show_bytes(fleet.derived["least_ram_bytes"]),
+            units.show_rate(fleet.derived["mean_flops_per_second"]), fleet.confidence, fleet.title,
+        )  # fmt: skip
+    print_section(console, "Fleets", table, "A scenario uses one with `fleet: {like: NAME}`.")
+
+
+def _print_profile(console: Console, profile: DeviceProfile | LinkProfile) -> None:
+    table = new_table("", "value", "range", "confidence", left=(0, 3))
+    for name, fact in profile.values.items():
+        show = SHOWN_NUMBERS[name]
+        table.add_row(name, show(fact.value), f"{show(fact.low)} to {show(fact.high)}", fact.confidence)
+    about = []
+    if isinstance(profile, DeviceProfile):
+        about.append(f"type: {profile.type}")
+        if profile.twin:
+            about.append(f"same numbers in: {profile.twin}")
+        if profile.modes:
+            about.append("power modes: " + ", ".join(f"{profile.name}@{mode}" for mode in profile.modes))
+        if profile.rests_on is not None:
+            about.append(_rests_on(profile.rests_on))
+        about.append(f"joules: published figures: {profile.metered}" if profile.metered else METERLESS)
+    print_section(console, f"{profile.name}: {profile.title}", table, "\n".join(about))
+    _print_derived(console, profile.derived)
+    by_source: dict[str, list[str]] = {}
+    for name, fact in profile.values.items():
+        by_source.setdefault(_source(fact.source), []).append(f"  {name}: {fact.source.quote}")
+    console.print(Text("Sources", style="bold"))
+    for head, quotes in by_source.items():
+        console.print(Text("\n".join([head, *quotes])), soft_wrap=True)
+    console.print()
+
+
+METERLESS = "joules: never held against a meter"
+
+
+def _rests_on(known: RestsOn) -> str:
+    if not known.rows:
+        return f"seconds: mean of all {known.of.upper()}s, no published rows of {known.processor}"
+    runtime = f" with {known.runtime}" if known.runtime else ""
+    rows = f"{known.rows} published rows of {known.of}{runtime}"
+    return f"seconds: {rows}; rows that a fit hasn't seen are off by a factor of {known.error:.2f}"
+
+
+def _print_fleet(console: Console, fleet: FleetSheet) -> None:
+    console.print(Text(f"{fleet.name}: {fleet.title}", style="bold"))
+    for noun, shares in (("device", fleet.devices), ("link", fleet.links)):
+        table = new_table(noun, "share")
+        for name, share in shares.items():
+            table.add_row(name, units.show_share(share))
+        print_table(console, table)
+        console.print()
+    other_fields = {key: value for key, value in fleet.fields.items() if key not in ("devices", "links")}
+    if other_fields:
+        table = new_table("", "as written", left=(0, 1))
+        for key, value in other_fields.items():
+            table.add_row(key, flow(value))
+        print_section(console, "Other fields", table)
+    _print_derived(console, fleet.derived)
+    console.print(Text(f"Source ({fleet.confidence})", style="bold"))
+    console.print(Text(f"{_source(fleet.source)}\n  {fleet.source.quote}\n"), soft_wrap=True)
+
+
+def _print_derived(console: Console, derived: Mapping[str, float]) -> None:
+    table = new_table("", "value")
+    for name, value in derived.items():
+        table.add_row(name, SHOWN_DERIVED[name](value))
+    print_section(console, "Derived values", table)
+
+
+def _values(profile: DeviceProfile | LinkProfile) -> dict[str, float]:
+    return {name: fact.value for name, fact in profile.values.items()}
+
+
+def _confidence_counts(profile: DeviceProfile | LinkProfile) -> str:
+    counts = Counter(fact.confidence for fact in profile.values.values())
+    return "/".join(str(counts[confidence]) for confidence in ("measured", "datasheet", "fitted", "estimated"))
+
+
+def _source(source: Sourced) -> str:
+    read = "" if source.read else ", not read"
+    return f"{source.title} ({source.date}{read})" + (f"\n  {source.url}" if source.url else "")

@@ -1,0 +1,1 @@
+"""``edgefl doctor``: whether this machine can run edgefl."""

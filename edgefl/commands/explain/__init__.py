@@ -1,0 +1,1 @@
+"""``edgefl explain``: what a round's length is made of, and why clients were absent."""

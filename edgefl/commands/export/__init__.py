@@ -1,0 +1,1 @@
+"""``edgefl export``: a run for other programs, and as figures for a paper."""

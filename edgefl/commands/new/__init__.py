@@ -1,0 +1,1 @@
+"""``edgefl new``: a commented scenario to begin with."""

@@ -1,0 +1,1 @@
+"""``edgefl parts``: what a scenario can name."""

@@ -1,0 +1,1 @@
+"""``edgefl report``: a run as one page."""

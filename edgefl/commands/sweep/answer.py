@@ -1,0 +1,457 @@
+"""The answer of ``edgefl sweep``: what each combination of varied fields costs, and who can take part in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from edgefl.commands.profile.answer import OfScenario
+from edgefl.records.reading import decode
+from edgefl.records.record import UNSET, ByKind, Clients, Keys, Maybe, Record, Rounds, Samples, Share, Unit, types_of
+
+ByBudget = Annotated[Mapping[str, Clients], Keys("BUDGET"), Unit("clients")]
+ByLimit = Annotated[Mapping[str, Clients], Keys("LIMIT"), Unit("clients")]
+ByModality = Annotated[Mapping[str, Share], Keys("MODALITY"), Unit("share")]
+ByFigure = Annotated[Mapping[str, float | None], Keys("FIGURE")]
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+
+class Refusals(Record):
+    """Who doesn't fit, and what the largest client needs."""
+
+    refused_by: ByBudget
+    """Clients that don't fit (at the hardest stage), counted by their binding budget"""
+    refused_memory_by: ByLimit
+    """Those of them that memory refuses, by whose word their budget is: `owner` or `device`"""
+    peak_memory_bytes: int
+    """Highest peak of all clients"""
+
+
+class RoundTime(Record):
+    """The time of a round."""
+
+    round_seconds: float | None
+    """Time of a round: of its slowest eligible client, mean over the rounds; `null` without any"""
+
+
+class MeanRound(Record):
+    """Means of an eligible client's round; `null` without any."""
+
+    download_bytes: float | None
+    """Mean of a client's round: tensors down"""
+    upload_bytes: float | None
+    """The same: tensors up"""
+    flops: float | None
+    """The same: forward and backward"""
+    energy_joules: float | None
+    """The same: energy"""
+
+    @property
+    def traffic_bytes(self) -> float | None:
+        """Tensors both ways."""
+        if self.download_bytes is None or self.upload_bytes is None:
+            return None
+        return self.download_bytes + self.upload_bytes
+
+
+class LostData(Record):
+    """Data that are lost with clients that don't fit."""
+
+    excluded_samples: Samples
+    """Samples of the clients that don't fit"""
+    lost_classes: Sequence[str] | None
+    """Classes that only those clients hold; `null` for declared data"""
+    lost_modalities: Sequence[str]
+    """Modalities that only those clients hold"""
+
+
+class SmallerDevice(Record):
+    """The next smaller device, and what it lacks."""
+
+    device: str
+    """Its name"""
+    refused_by: str
+    """What refuses it: `memory`, `seconds`, `joules` or another budget"""
+    short_by_bytes: Annotated[int, Unit("bytes")] | Maybe = UNSET
+    """By how much, for `memory`"""
+    short_by_seconds: Annotated[float, Unit("s")] | Maybe = UNSET
+    """By how much, for `seconds`"""
+    short_by_joules: Annotated[float, Unit("J")] | Maybe = UNSET
+    """By how much, for `joules`"""
+    short_by: float | Maybe = UNSET
+    """By how much, for another budget, in its unit"""
+
+
+class SmallestDevice(Record):
+    """The smallest device of the library that can do the largest round of the kind."""
+
+    device: str | None
+    """Its name; `null` if no device of the library can. Then the only other fields are `link`, `peak_memory_bytes` and
+    `smaller`"""
+    link: str
+    """The fleet's most common link"""
+    peak_memory_bytes: int
+    """Peak of the largest round"""
+    available_memory_bytes: int | Maybe = UNSET
+    """The device's usable memory less the overhead of its runtime"""
+    memory_margin_bytes: int | Maybe = UNSET
+    """What of it is left"""
+    round_seconds: float | Maybe = UNSET
+    """Longest round on it"""
+    seconds_margin: float | Maybe | None = UNSET
+    """Deadline or tightest budget less that; `null` without one"""
+    energy_joules: float | Maybe = UNSET
+    """Energy of the most costly round"""
+    joules_margin: float | Maybe | None = UNSET
+    """Tightest budget less that; `null` without one"""
+    margins: Annotated[Mapping[str, float], Keys("BUDGET")] | Maybe = UNSET
+    """The same for each other budget that the scenario states, in its unit (`power`: watts); only where there
+    is one"""
+    smaller: SmallerDevice | None
+    """The next smaller device; `null` if there is none"""
+
+
+class Coverage(LostData):
+    """Data that clients who fit hold, and data that are lost with the others."""
+
+    eligible_samples_share: Share
+    """Samples that they hold"""
+    class_coverage: Share | None
+    """Classes of which one of them holds a sample; `null` for declared data"""
+    modality_samples_share: ByModality
+    """Samples of a modality that they hold"""
+
+
+class SweepGroup(MeanRound, RoundTime, Refusals, Coverage):
+    """Clients of one stage: all, or those of a kind, also those that the method leaves out."""
+
+    clients: Clients
+    """Clients, also those that the method leaves out"""
+    eligible: Clients
+    """Those that fit their budgets"""
+    eligible_share: Share
+    """Their share of all"""
+
+
+class KindGroup(SweepGroup):
+    """The clients of a kind."""
+
+    smallest_device: SmallestDevice | None
+    """The smallest device that can do the largest round of the kind; `null` for a kind that takes no part"""
+
+
+class StageGroup(SweepGroup):
+    """All clients at one stage."""
+
+    stage: int
+    """Stage of the schedule"""
+    rounds: Rounds
+    """Its rounds"""
+    kinds: ByKind[KindGroup]
+    """The same by kind"""
+
+
+class Merits(RoundTime):
+    """The figures by which cells are compared."""
+
+    eligible_share: Share
+    """Clients that fit their budgets, mean over the rounds"""
+    schedule_seconds: float
+    """Sum of the rounds' times"""
+    schedule_client_rounds: float
+    """Places that eligible clients fill in all rounds"""
+    schedule_download_bytes: float
+    """Sum over these places: tensors down"""
+    schedule_upload_bytes: float
+    """The same: tensors up"""
+    schedule_bytes: float
+    """The same: both ways"""
+    schedule_flops: float
+    """The same: forward and backward"""
+    schedule_energy_joules: float
+    """The same: energy"""
+
+
+class EnergyTotal(Record):
+    """For how many rounds `fleet.budgets.energy_total` lasts, of the clients that ever fit."""
+
+    least_rounds: Rounds
+    """Rounds for which it lasts, if the client takes part in each: the least of them"""
+    median_rounds: Annotated[float, Unit("rounds")]
+    """The same: the median"""
+    expected_rounds: Annotated[float, Unit("rounds")]
+    """Rounds in which such a client takes part, on average"""
+    lasting_share: Share
+    """Those of these clients whose total is enough for that"""
+
+
+class TrainedCell(Record):
+    """What the run of a combination gave."""
+
+    rounds: Rounds
+    """Rounds that were played"""
+    outcomes: Annotated[Mapping[str, Rounds], Keys("OUTCOME"), Unit("rounds")]
+    """Rounds by their outcome"""
+    virtual_seconds: float
+    """Virtual time at the end"""
+    updates: int
+    """Updates that arrived"""
+    carried_download_bytes: int
+    """Bytes that crossed the clients' links, down"""
+    carried_upload_bytes: int
+    """The same, up"""
+    energy_joules: float
+    """Energy"""
+    clients_that_took_part: Clients
+    """Clients of which an update arrived"""
+    metrics_round: int | None
+    """Round of the last evaluation"""
+    metrics_split: str | None
+    """Its split; the row has no metrics where that isn't `evaluation.final`"""
+    diverged: str | Maybe = UNSET
+    """Where the model diverged, if it did"""
+
+
+class CellCosts(Merits, MeanRound, Refusals, LostData):
+    """What a combination costs.
+
+    Costs are without jitter, and of clients that hold all frozen parts already. A mean is over eligible clients and
+    rounds.
+    """
+
+    clients: Clients
+    """Registered clients"""
+    rounds: Rounds
+    """Rounds of the schedule"""
+    eligible_share_ever: Share
+    """Clients that fit in some stage"""
+    eligible_share_at_hardest_stage: Share
+    """Clients that fit in the stage that fewest fit"""
+    eligible_share_ever_by_kind: ByKind[Share]
+    """`eligible_share_ever` of each kind"""
+    eligible_samples_share: Share
+    """Samples that eligible clients hold, mean over the rounds"""
+    eligible_samples_share_ever: Share
+    """Samples of clients that fit in some stage"""
+    class_coverage_ever: Share | None
+    """Classes of which such a client holds a sample; `null` for declared data"""
+    modality_samples_share_ever: ByModality
+    """Samples of a modality that clients hold which fit in some stage"""
+    empty_rounds: Rounds
+    """Rounds in which no client fits"""
+    hardest_stage: int
+    """The stage that fewest fit"""
+    eligible_peak_memory_bytes: int | None
+    """Highest peak of the eligible clients; `null` if there are none"""
+    energy_total: EnergyTotal | Maybe | None = UNSET
+    """With `fleet.budgets.energy_total`; `null` if no client ever fits"""
+    stages: Sequence[StageGroup]
+    """The same by stage"""
+
+
+class CellHead(Record):
+    """A combination of the varied fields."""
+
+    label: str
+    """Name of the combination"""
+    sets: Annotated[Mapping[str, object], Keys("PATH")]
+    """For each axis, under its path (`training.batch`) in the row itself: the value of that field, a list as JSON text;
+    of an axis of mappings each field that differs (`schedule.stages`)"""
+    method: str
+    """Its method"""
+    schedule: str
+    """Its schedule"""
+
+    def to_data(self) -> dict[str, Any]:
+        """The row as JSON data, in which the varied fields stand under their paths."""
+        found = super().to_data()
+        return {"label": found.pop("label"), **found.pop("sets"), **found}
+
+    if not TYPE_CHECKING:  # as in Record
+
+        def __getitem__(self, name: str) -> Any:
+            return self.sets[name] if name in self.sets else super().__getitem__(name)
+
+
+class RefusedCell(CellHead):
+    """A combination that can't be run."""
+
+    refused: str
+    """Why the combination can't be run; then the row has its label, varied fields, method and schedule alone"""
+
+
+class CellRow(CellCosts, CellHead):
+    """A combination: its costs, and with `--train` what its run gave."""
+
+    metrics: Annotated[Mapping[str, Mapping[str, float | None]], Keys("KIND.METRIC")] | Maybe = UNSET
+    """With `--train`: [metrics](records.md#metrics) of the last evaluation"""
+    trained: TrainedCell | Maybe = UNSET
+    """With `--train`: the run"""
+
+
+def read_cell(row: Mapping[str, object], where: object) -> CellRow | RefusedCell:
+    """The row of a sweep from its JSON data.  Raises RunError with ``where`` if it isn't one."""
+    row_class: type[CellRow | RefusedCell] = RefusedCell if "refused" in row else CellRow
+    sets = {name: value for name, value in row.items() if name not in types_of(row_class)}
+    return decode(row_class, json.dumps({**row, "sets": sets}).encode(), where)
+
+
+# --- what is compared ------------------------------------------------------------------------------------------------
+
+
+class FrontierPoint(Record):
+    """A row of the method that no other row beats in both eligible share and cost."""
+
+    label: str
+    """The row"""
+    eligible_share: Share
+    """Its eligible share"""
+    schedule_bytes: float | Maybe = UNSET
+    """Its cost, if that is the traffic of the schedule"""
+    schedule_seconds: float | Maybe = UNSET
+    """If that is the time"""
+    schedule_energy_joules: float | Maybe = UNSET
+    """If that is the energy"""
+
+
+class Frontier(Record):
+    """Rows of a method against one cost."""
+
+    frontier: Sequence[FrontierPoint]
+    """The rows that no other row beats, cheapest first"""
+    dominated: Annotated[Mapping[str, str], Keys("LABEL")]
+    """For a row that is beaten, one that beats it"""
+
+
+class MethodFrontier(Record):
+    """The rows of a method that no other row beats in both eligible share and a cost."""
+
+    schedule_bytes: Frontier
+    """Against the traffic of the schedule"""
+    schedule_seconds: Frontier
+    """Against the time of the schedule"""
+    schedule_energy_joules: Frontier
+    """Against the energy of the schedule"""
+    nobody: Sequence[str]
+    """Rows in which no client can take part"""
+
+
+class Change(Record):
+    """An error in the numbers of devices and links."""
+
+    number: str
+    """The number of the profiles that is multiplied or divided; `all better` or `all worse`: all numbers at once"""
+    where: str
+    """In which profile, or `everywhere`"""
+    factor: float
+    """By how much"""
+
+
+class ChangedOrder(Change):
+    """What an error does to the order of the rows."""
+
+    tau: ByFigure
+    """Kendall's tau-b of the new order with the old; `null` where all rows are level"""
+    flipped_pairs: Annotated[Mapping[str, int], Keys("FIGURE")]
+    """Pairs that change places"""
+
+
+class FigureOrder(Record):
+    """How the order of the rows by one figure changes."""
+
+    survives: bool
+    """Whether no pair of rows changes places"""
+    survives_one_at_a_time: bool
+    """The same where one number is wrong at a time"""
+    pairs: int
+    """Pairs of rows"""
+    level_pairs: int
+    """Pairs that are equal"""
+    pairs_that_flip: int
+    """Pairs that change places under some change, the random draws left out"""
+    lowest_tau: float | None
+    """Lowest Kendall's tau-b over those changes"""
+    lowest_tau_by: Change | None
+    """The change that gives it; `null` if the order stays"""
+    drawn_lowest_tau: float | None
+    """Lowest tau-b over the draws"""
+    drawn_unchanged_share: Share
+    """Draws in which no pair changes places"""
+    drawn_same_best_share: Share
+    """Draws in which at least one of the best rows stays among the best"""
+
+
+class Flip(Record):
+    """A pair of rows that changes places."""
+
+    figure: str
+    """Figure in which a pair changes places; at most 100 pairs for each figure"""
+    better: str
+    """The row that was better"""
+    worse: str
+    """The row that was worse"""
+    by: Sequence[Change]
+    """The changes under which they change places"""
+
+
+class Sensitivity(Record):
+    """How the order of the rows changes when numbers of devices and links are multiplied or divided by a factor.
+
+    `FIGURE` is `eligible_share`, `round_seconds`, `schedule_seconds` or `schedule_energy_joules`. The folder of
+    `--output` has the same data in `sensitivity.json`.
+    """
+
+    factor: float
+    """By how much a number is multiplied and divided"""
+    residuals: Annotated[Mapping[str, float], Keys("DEVICE")] | Maybe = UNSET
+    """The factor of a device's rates and seconds per operator; absent without `--sensitivity residuals`"""
+    cells: Sequence[str]
+    """Labels of the rows"""
+    figures: Annotated[Mapping[str, FigureOrder], Keys("FIGURE")]
+    """The order by each figure"""
+    numbers: Sequence[ChangedOrder]
+    """One number at a time, multiplied and divided: in all profiles, and in each of several alone"""
+    together: Sequence[ChangedOrder]
+    """All numbers at once: for the better, for the worse"""
+    draws: int
+    """Number of random draws, each of which changes every number"""
+    flips: Sequence[Flip]
+    """Pairs of rows that change places"""
+
+
+class Sweep(OfScenario):
+    """What each combination of varied fields costs, and who can take part in it.
+
+    `sweep.jsonl` in the folder of `--output` has the rows, one a line, with `scenario_digest`, a hash of the scenario
+    and its profiles. `sweep.csv` has them as a table; nested fields are joined by dots,
+    `stage2.kinds.image.eligible_share`.
+    """
+
+    axes: Sequence[str]
+    """Paths of the fields that vary"""
+    rows: Sequence[CellRow | RefusedCell]
+    """A row for each combination"""
+    frontier: Annotated[Mapping[str, MethodFrontier], Keys("METHOD")]
+    """The rows that no other row beats; empty for a shard"""
+    sensitivity: Sensitivity | Maybe = UNSET
+    """With `--sensitivity`: whether the order of the rows stays when device and link numbers are wrong"""
+    predictions: int
+    """Different works that were priced for rows that weren't there already: combinations that differ only in devices,
+    links, budgets, learning rates or the number of batches have the same"""
+
+    @property
+    def costed_cells(self) -> list[CellRow]:
+        """The rows of combinations that can be run."""
+        return [row for row in self.rows if isinstance(row, CellRow)]
+
+    @property
+    def refused_cells(self) -> list[RefusedCell]:
+        """The rows of those that can't."""
+        return [row for row in self.rows if isinstance(row, RefusedCell)]
+
+    def to_data(self) -> dict[str, Any]:
+        """The answer as JSON data; each row has the varied fields under their paths."""
+        return {**super().to_data(), "rows": [row.to_data() for row in self.rows]}

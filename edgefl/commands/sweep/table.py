@@ -1,0 +1,396 @@
+"""Results of ``edgefl sweep`` as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from edgefl import units
+from edgefl.commands.sweep.answer import (
+    CellHead,
+    CellRow,
+    Change,
+    LostData,
+    MethodFrontier,
+    RefusedCell,
+    Sensitivity,
+    SmallestDevice,
+    StageGroup,
+    Sweep,
+)
+from edgefl.drawing.text_tables import (
+    DIVERGED,
+    NOTHING,
+    field_formatter,
+    new_table,
+    or_dash,
+    percent,
+    print_at_most,
+    print_section,
+    refusals,
+    score,
+    screen,
+    title_of,
+)
+from edgefl.records.record import UNSET, Maybe
+from edgefl.results.facts import shown_metrics
+
+LONG_LABEL = 14
+"""Labels with more characters than this are broken at their commas."""
+WIDEST_LABEL = 24
+"""Lines of labels with up to this many characters aren't wrapped."""
+MOST_NAMED = 3
+"""Names in a list; further names are only counted."""
+MOST_LISTED = 12
+"""Entries of a table that may become very long; further entries are only counted."""
+IN_WORDS = {
+    "schedule_bytes": "traffic of the schedule",
+    "schedule_seconds": "time of the schedule",
+    "schedule_energy_joules": "energy of the schedule",
+    "eligible_share": "eligible share",
+    "round_seconds": "time of a round",
+}
+
+
+def print_sweep(result: Sweep, console: Console | None = None, *, full: bool = False) -> None:
+    """Print the result of ``edgefl.sweep``: a line for each cell, and the sensitivity if that was asked for.
+
+    ``full`` prints all of it: what each cell loses and costs, smallest devices, and the Pareto frontier.
+    """
+    console = console or screen()
+    rows = result.costed_cells
+    if full:
+        _print_cells(console, result.rows)
+    else:
+        _print_lines(console, result)
+    _print_refused(console, result.refused_cells)
+    if full:
+        _print_totals(console, rows)
+    print_at_most(console, result.at_most)
+    if full:
+        _print_energy_total(console, rows)
+        _print_excluded(console, rows)
+    if any(row.metrics for row in rows):
+        _print_metrics(console, rows)
+    if full:
+        _print_smallest(console, rows)
+        if len(rows) > 1:
+            _print_frontier(console, rows, result.frontier)
+    if result.sensitivity:
+        _print_sensitivity(console, result.sensitivity)
+
+
+MORE = "More: --full (lost data, totals of the schedule, smallest devices, Pareto frontier), --csv, --json."
+
+
+def _print_lines(console: Console, result: Sweep) -> None:
+    """A line for each cell: its values, who fits, and what the largest client's round takes."""
+    titles = [axis.removesuffix(".name").rpartition(".")[2] for axis in result.axes]
+    values = [[part.partition("=")[2] or part for part in row.label.split(",")] for row in result.rows]
+    if len(set(titles)) < len(titles) or any(len(each) != len(titles) for each in values):
+        titles, values = [""], [[row.label] for row in result.rows]
+    ever = any(row.eligible_share_ever != row.eligible_share_at_hardest_stage for row in result.costed_cells)
+    columns = [*titles, "eligible", *(["ever"] if ever else []), "refused by", "peak", "round", "energy"]
+    table = new_table(*columns, left=(*range(len(titles)), columns.index("refused by")))
+    for row, named in zip(result.rows, values, strict=True):
+        if isinstance(row, RefusedCell):
+            table.add_row(*named, "refused", *[NOTHING] * (len(columns) - len(titles) - 1))
+            continue
+        table.add_row(
+            *named, percent(row.eligible_share_at_hardest_stage), *([percent(row.eligible_share_ever)] if ever else []),
+            refusals(row.refused_by, row.refused_memory_by), units.show_bytes(row.peak_memory_bytes),
+            or_dash(units.show_seconds, row.round_seconds), or_dash(units.show_joules, row.energy_joules),
+        )  # fmt: skip
+    in_some = "  Ever: in some stage." if ever else ""
+    print_section(
+        console, "Eligible clients, and the costs of a round", table,
+        f"Eligible: in the hardest stage.{in_some}  Peak: of the largest client.  Round: of the slowest eligible one.\n"
+        + MORE,
+    )  # fmt: skip
+
+
+def _label(row: CellHead) -> str:
+    label = row.label
+    return label if len(label) <= LONG_LABEL else label.replace(",", ",\n")
+
+
+def _keep_labels(table: Table, rows: Sequence[CellHead]) -> None:
+    """Let rich wrap other columns instead of the labels."""
+    table.columns[0].no_wrap = max(len(part) for row in rows for part in _label(row).splitlines()) <= WIDEST_LABEL
+
+
+def _print_cells(console: Console, rows: Sequence[CellRow | RefusedCell]) -> None:
+    table = new_table(
+        "", "eligible\never", "\nhardest", "samples\never", "classes\never", "refused by", "peak\nmemory",
+        "round\ntime", "traffic", "energy", left=(0, 5),
+    )  # fmt: skip
+    _keep_labels(table, rows)
+    for row in rows:
+        if isinstance(row, RefusedCell):
+            table.add_row(_label(row), "refused", *[NOTHING] * 8)
+            continue
+        table.add_row(
+            _label(row),
+            percent(row.eligible_share_ever),
+            percent(row.eligible_share_at_hardest_stage),
+            percent(row.eligible_samples_share_ever),
+            or_dash(percent, row.class_coverage_ever),
+            refusals(row.refused_by, row.refused_memory_by),
+            units.show_bytes(row.peak_memory_bytes),
+            or_dash(units.show_seconds, row.round_seconds),
+            or_dash(units.show_bytes, row.traffic_bytes),
+            or_dash(units.show_joules, row.energy_joules),
+        )
+    print_section(
+        console, "Eligible clients, and the costs of a round", table,
+        "Refused by: the binding budgets at the hardest stage; device: whose device has less memory than is "
+        "granted.  Peak memory: of the largest client.  Round time: of the slowest eligible client.  Traffic "
+        "and energy: means of an eligible client's round.",
+    )  # fmt: skip
+
+
+def _print_refused(console: Console, rows: Sequence[RefusedCell]) -> None:
+    """Print why cells can't be run; cells with the same reason are printed once."""
+    labels: dict[str, list[str]] = {}
+    for row in rows:
+        labels.setdefault(row.refused, []).append(_label(row))
+    if not labels:
+        return
+    table = new_table("", "", left=(0, 1))
+    table.show_header = False
+    _keep_labels(table, rows)
+    for reason, same in labels.items():
+        more = [f"and {len(same) - MOST_NAMED} more"] if len(same) > MOST_LISTED else []
+        table.add_row("\n".join([*(same[:MOST_NAMED] if more else same), *more]), f"refused: {reason}")
+    count = "1 combination" if len(rows) == 1 else f"{len(rows)} combinations"
+    print_section(console, f"{count} can't be run", table)
+
+
+def _print_energy_total(console: Console, rows: Sequence[CellRow]) -> None:
+    """Print for how many rounds the clients' energy lasts, where they have a budget for all rounds."""
+    if not any(row.energy_total for row in rows):
+        return
+    table = new_table("", "rounds", "least", "median", "drawn", "lasts for")
+    _keep_labels(table, rows)
+    for row in rows:
+        lasts = row.energy_total
+        shown = [NOTHING] * 4
+        if lasts:
+            shown = [
+                str(lasts.least_rounds), f"{lasts.median_rounds:g}", f"{lasts.expected_rounds:.1f}",
+                percent(lasts.lasting_share),
+            ]  # fmt: skip
+        table.add_row(_label(row), str(row.rounds), *shown)
+    print_section(
+        console, "Energy for all rounds", table,
+        "Least, median: rounds for which the total of a client that ever fits lasts, if it takes part in each.  Drawn: "
+        "rounds in which it is expected to.  Lasts for: clients whose total is enough for these.  The other tables "
+        "compare the whole total with each round alone.",
+    )  # fmt: skip
+
+
+def _print_totals(console: Console, rows: Sequence[CellRow]) -> None:
+    table = new_table("", "rounds", "empty", "eligible", "client\nrounds", "time", "down", "up", "energy", "computing")
+    _keep_labels(table, rows)
+    for row in rows:
+        table.add_row(
+            _label(row),
+            str(row.rounds),
+            str(row.empty_rounds) if row.empty_rounds else NOTHING,
+            percent(row.eligible_share),
+            f"{row.schedule_client_rounds:,.0f}",
+            units.show_seconds(row.schedule_seconds),
+            units.show_bytes(row.schedule_download_bytes),
+            units.show_bytes(row.schedule_upload_bytes),
+            units.show_joules(row.schedule_energy_joules),
+            units.show_flops(row.schedule_flops),
+        )
+    print_section(
+        console, "Totals of the schedule", table,
+        "Empty: rounds without an eligible client; they cost nothing.  Eligible: mean over the rounds.  "
+        "Client rounds: expected number of selected clients, added over the rounds.  The server's work isn't "
+        "included, nor are downloads of frozen parts that a client fetches again.",
+    )  # fmt: skip
+
+
+def _print_excluded(console: Console, rows: Sequence[CellRow]) -> None:
+    """Print samples, modalities and classes that are lost over all stages, and at the stage that admits fewest."""
+    table = new_table("", "samples", "modalities", "classes", "at stage", "samples", "modalities", "classes",
+                      left=(0, 2, 3, 6, 7))  # fmt: skip
+    for row in rows:
+        hardest = next(stage for stage in row.stages if stage.stage == row.hardest_stage)
+        if not hardest.excluded_samples:
+            continue
+        cells = []
+        sources: tuple[LostData, ...] = row, hardest
+        for source in sources:
+            cells += [
+                f"{source.excluded_samples:,}",
+                _shorten_names(source.lost_modalities),
+                or_dash(_shorten_names, source.lost_classes),
+            ]
+        table.add_row(_label(row), *cells[:3], str(row.hardest_stage), *cells[3:])
+    if table.row_count:
+        print_section(
+            console, "Data lost with the excluded clients: over all stages, and at the hardest stage", table,
+            "A modality or class is lost if no eligible client holds any of it.  By stage and kind: --json.",
+        )  # fmt: skip
+
+
+def _shorten_names(names: Sequence[str]) -> str:
+    if len(names) > MOST_NAMED:
+        return f"{len(names)}: {', '.join(names[: MOST_NAMED - 1])}, ..."
+    return ", ".join(names) or NOTHING
+
+
+def _print_metrics(console: Console, rows: Sequence[CellRow]) -> None:
+    columns = {
+        (kind, name): f"{kind}\n{title_of(name)}"
+        for row in rows
+        for kind, values in (row.metrics or {}).items()
+        for name in shown_metrics(values)
+    }
+    table = new_table("", "updates", "took part", *columns.values())
+    split = next(row.trained.metrics_split for row in rows if row.metrics and row.trained)
+    for row in rows:
+        if not row.trained:
+            continue
+        scores = [DIVERGED if row.trained.diverged else score((row.metrics or {}).get(kind, {}), name)
+                  for kind, name in columns]  # fmt: skip
+        table.add_row(
+            _label(row), str(row.trained.updates), str(row.trained.clients_that_took_part),
+            *scores,
+        )  # fmt: skip
+    print_section(console, f"Metrics: {split} split", table)
+
+
+def _print_smallest(console: Console, rows: Sequence[CellRow]) -> None:
+    """Print the smallest device by stage and kind; cells with the same result are printed once."""
+    groups: dict[str, list[CellRow]] = {}
+    for row in rows:
+        devices = [(s.stage, [(k, v.smallest_device) for k, v in s.kinds.items()]) for s in row.stages]
+        groups.setdefault(repr(devices), []).append(row)
+    table = new_table("", "stage", "kind", "smallest device", "peak", "to spare", "round", "energy", left=(0, 2, 3))
+    for group in list(groups.values())[:MOST_LISTED]:
+        label = _label(group[0]) + (f"\nand {len(group) - 1} more" if len(group) > 1 else "")
+        for kind in group[0].stages[0].kinds:
+            for first, last, device in _merged_stages(group[0].stages, kind):
+                numbers = str(first) if first == last else f"{first}-{last}"
+                table.add_row(
+                    label, numbers, kind, device.device or "none in the library",
+                    units.show_bytes(device.peak_memory_bytes),
+                    _show_or_dash(units.show_bytes, device.memory_margin_bytes),
+                    _show_or_dash(units.show_seconds, device.round_seconds),
+                    _show_or_dash(units.show_joules, device.energy_joules),
+                )  # fmt: skip
+                label = ""
+    more = len(groups) - MOST_LISTED
+    print_section(
+        console, "The smallest device that can take part", table,
+        "Smallest by memory less runtime overhead.  The kind's largest round must fit the memory, deadline "
+        "and budgets of time and energy, over the fleet's most common link.  Stages with the same device "
+        "are one line with their highest peak.  Every stage, and what the next smaller device lacks: --json."
+        + (f"\n{more} more cells: --json." if more > 0 else ""),
+    )  # fmt: skip
+
+
+def _show_or_dash(show: Callable[[float], str], value: float | Maybe) -> str:
+    return NOTHING if value is UNSET else show(value)
+
+
+def _merged_stages(stages: Sequence[StageGroup], kind: str) -> list[tuple[int, int, SmallestDevice]]:
+    """Adjacent stages with the same smallest device, as (first stage, last stage, entry with the highest peak)."""
+    merged: list[tuple[int, int, SmallestDevice]] = []
+    for stage in stages:
+        device = stage.kinds[kind].smallest_device
+        if device is None:
+            continue
+        if merged and merged[-1][1] == stage.stage - 1 and merged[-1][2].device == device.device:
+            first, _, previous = merged.pop()
+            higher = device if device.peak_memory_bytes > previous.peak_memory_bytes else previous
+            merged.append((first, stage.stage, higher))
+        else:
+            merged.append((stage.stage, stage.stage, device))
+    return merged
+
+
+def _print_frontier(console: Console, rows: Sequence[CellRow], frontier: Mapping[str, MethodFrontier]) -> None:
+    row_of = {row.label: row for row in rows}
+    for method, costs in frontier.items():
+        table = new_table("against", "", "eligible", "", "dominated by it", left=(0, 1, 4))
+        table.columns[1].no_wrap = True
+        against = {
+            "schedule_bytes": costs.schedule_bytes,
+            "schedule_seconds": costs.schedule_seconds,
+            "schedule_energy_joules": costs.schedule_energy_joules,
+        }
+        for cost, result in against.items():
+            name = IN_WORDS[cost].partition(" ")[0]
+            points: dict[tuple[float, float], list[str]] = {}
+            for point in result.frontier:
+                points.setdefault((point.eligible_share, getattr(point, cost)), []).append(point.label)
+            for (share, amount), labels in points.items():
+                dominated = [label for label, by in result.dominated.items() if by in labels]
+                equal = f"\nand {len(labels) - 1} equal to it" if len(labels) > 1 else ""
+                table.add_row(
+                    name, _label(row_of[labels[0]]) + equal, percent(share), field_formatter(cost)(amount),
+                    _shorten_labels(dominated),
+                )  # fmt: skip
+                name = ""
+        note = f"No client is eligible:\n{_shorten_labels(costs.nobody)}" if costs.nobody else ""
+        print_section(
+            console,
+            f"Pareto frontier of {method}: eligible clients against traffic, time and energy of the schedule",
+            table,
+            note,
+        )
+
+
+def _shorten_labels(labels: Sequence[str]) -> str:
+    if len(labels) > MOST_LISTED:
+        return "\n".join([*labels[:MOST_NAMED], f"and {len(labels) - MOST_NAMED} more"])
+    return "\n".join(labels) or NOTHING
+
+
+def _print_sensitivity(console: Console, sensitivity: Sensitivity) -> None:
+    factor = f"{sensitivity.factor:g}"
+    own = [f"{name} {value:g}" for name, value in (sensitivity.residuals or {}).items()]
+    table = new_table(
+        "order of the cells by", "survives", "pairs that\nflip", "lowest tau\none or all", "by", "drawn:\nlowest tau",
+        "same\norder", "same\nbest", left=(0, 4),
+    )  # fmt: skip
+    for name, figure in sensitivity.figures.items():
+        table.add_row(
+            IN_WORDS[name], "yes" if figure.survives else "no", f"{figure.pairs_that_flip} of {figure.pairs}",
+            or_dash("{:.2f}".format, figure.lowest_tau), or_dash(_change, figure.lowest_tau_by),
+            or_dash("{:.2f}".format, figure.drawn_lowest_tau), percent(figure.drawn_unchanged_share),
+            percent(figure.drawn_same_best_share),
+        )  # fmt: skip
+    print_section(
+        console, f"Sensitivity to errors in device and link numbers by a factor of {factor}", table,
+        f"Each number is multiplied and divided by {factor}: in all profiles, in each profile alone, and all "
+        f"numbers at once.  drawn: {sensitivity.draws} random draws of a factor up to {factor} for every number.\n"
+        "tau: Kendall's tau-b with the unchanged order."
+        + (f"\nSeconds of computing by the residuals of published measurements: {', '.join(own)}." if own else ""),
+    )  # fmt: skip
+    if not sensitivity.flips:
+        return
+    flips = new_table("by", "better", "than", "no longer with", left=range(4))
+    for flip in sensitivity.flips[:MOST_LISTED]:
+        flips.add_row(
+            IN_WORDS[flip.figure], flip.better.replace(",", ",\n"), flip.worse.replace(",", ",\n"),
+            "; ".join(map(_change, flip.by[:MOST_NAMED]))
+            + (f"; {len(flip.by) - MOST_NAMED} more" if len(flip.by) > MOST_NAMED else ""),
+        )  # fmt: skip
+    more = len(sensitivity.flips) - MOST_LISTED
+    print_section(console, "Pairs of cells whose order changes", flips, f"{more} more: --json." if more > 0 else "")
+
+
+def _change(change: Change) -> str:
+    where = "" if change.where == "everywhere" else f" of {change.where}"
+    if change.number.startswith("all "):
+        return f"{change.number} by {change.factor:g}"
+    times = change.factor
+    return f"{change.number}{where} {f'x {times:g}' if times > 1 else f'/ {1 / times:g}'}"

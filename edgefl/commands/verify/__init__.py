@@ -1,1 +1,0 @@
-"""``edgefl run --verify``: check a run's records against rules of conservation."""

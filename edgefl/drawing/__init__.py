@@ -1,0 +1,1 @@
+"""What people see: charts, pages and tables of text."""

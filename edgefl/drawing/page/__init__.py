@@ -1,0 +1,7 @@
+"""The report of a run: one HTML file that opens without a network."""
+
+from __future__ import annotations
+
+from edgefl.drawing.page.page import REPORT_FORMS, write_bench_page, write_figure, write_page
+
+__all__ = ["REPORT_FORMS", "write_bench_page", "write_figure", "write_page"]

@@ -1,0 +1,112 @@
+"""The verdict that a report opens with, in a few sentences: who can train, who is left out, and what was learned."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import compress
+from statistics import fmean
+
+from edgefl import units
+from edgefl.drawing.charts.curves import main_metrics
+from edgefl.drawing.page.matrix import ALL, Groups, Matrix, eligible, rivals_among
+from edgefl.drawing.text_tables import MOST_NAMED, join_names, some_names, title_of
+from edgefl.records.summary import RunSummary
+from edgefl.results.facts import hardest, share
+
+SHOWS: dict[str, Callable[[float], str]] = {
+    "bytes": units.show_bytes, "seconds": units.show_seconds, "joules": units.show_joules
+}  # fmt: skip
+
+
+def verdict_of(groups: Groups, matrix: Matrix) -> list[str]:
+    """Sentences on one run or on several."""
+    everyone = [run for runs in groups.values() for run in runs]
+    if len(everyone) == 1:
+        facts = everyone[0].facts
+        return [_who_fits_one(facts), *_who_is_lost(facts), *_score_sentence(facts, main_metrics(everyone))]
+    return [_who_fits(groups), *_who_learned(groups, matrix), *_who_is_cheap(groups, matrix)]
+
+
+def _sentence(*clauses: str) -> list[str]:
+    """The clauses as one sentence; none if there are none."""
+    words = "; ".join(clauses)
+    return [f"{words[0].upper()}{words[1:]}."] if words else []
+
+
+# --- one run ---------------------------------------------------------------------------------------------------------
+
+
+def _who_fits_one(facts: RunSummary) -> str:
+    fits, clients, stage = eligible(facts, ALL), facts.everyone.clients, hardest(facts)
+    if fits == clients:
+        return f"All {clients:,} clients can train this."
+    where = f" in the hardest stage, {stage.stage}" if stage is not None and len(facts.stages) > 1 else ""
+    return f"{fits or 0:,.0f} of {clients:,} clients can train this{where}."
+
+
+def _who_is_lost(facts: RunSummary) -> list[str]:
+    refused: Counter[str] = Counter()
+    for kind in stage.kinds.values() if (stage := hardest(facts)) else ():
+        refused.update(kind.refused_by)
+    if not refused:
+        return []
+    worst = max(facts.stages, key=lambda each: each.excluded.samples).excluded
+    lost = f", and {units.show_share(share(worst.samples, worst.of_samples))} of the samples" if worst.samples else ""
+    return _sentence(join_names([f"{budget} leaves {n:,} out" for budget, n in refused.most_common()]) + lost)
+
+
+def _score_sentence(facts: RunSummary, metrics: dict[str, str]) -> list[str]:
+    scores = [
+        f"{kind} {title_of(name)} {value:.3f}"
+        for kind, name in metrics.items()
+        if (value := facts.metrics.get(kind, {}).get(name)) is not None
+    ]
+    after = f"after {facts.rounds:,} rounds and {units.show_seconds(facts.virtual_seconds)} of virtual time"
+    return _sentence(f"{join_names(scores)} {after} ({facts.metrics_split} split)") if scores else []
+
+
+# --- several ---------------------------------------------------------------------------------------------------------
+
+
+def _who_fits(groups: Groups) -> str:
+    clients = fmean(run.facts.everyone.clients for runs in groups.values() for run in runs)
+    fits = {label: fmean(eligible(run.facts, ALL) or 0.0 for run in runs) for label, runs in groups.items()}
+    by_count: dict[str, list[str]] = {}
+    for label, n in sorted(fits.items(), key=lambda item: -item[1]):
+        by_count.setdefault(f"all {clients:,.0f}" if n == clients else f"{n:,.3g} of {clients:,.0f}", []).append(label)
+    if len(by_count) == 1:
+        return f"{'Under each run ' if len(groups) > 1 else ''}{next(iter(by_count))} clients can train."
+    told = [f"{count} under {some_names(labels)}" for count, labels in by_count.items()]
+    return f"How many clients can train: {', '.join(told if len(told) <= MOST_NAMED else [told[0], '...', told[-1]])}."
+
+
+def _who_learned(groups: Groups, matrix: Matrix) -> list[str]:
+    """Which runs are behind which in each kind's metric, beyond chance, and what could have been shown."""
+    metrics = main_metrics([run for runs in groups.values() for run in runs])
+    if len(groups) < 2 or not metrics:
+        return []
+    seeds = [[run.settings.seed for run in runs] for runs in groups.values()]
+    if len(set.intersection(*map(set, seeds))) < 2:
+        return ["With fewer than two shared seeds nothing shows which run learns best."]
+    from edgefl.results.paired import rival_scores, standing_of  # as for the matrix
+
+    told = []
+    for kind, column, figures in ((part.kind, part.columns[1], part.figures[1]) for part in matrix.parts[1:]):
+        for scores in rival_scores(matrix.labels, seeds, [each.values for each in figures], rivals_among(groups)):
+            if kind in metrics and (words := standing_of(scores, higher=column.higher)):
+                told += _sentence(f"{kind} {title_of(metrics[kind])}: {words}")
+    return told
+
+
+def _who_is_cheap(groups: Groups, matrix: Matrix) -> list[str]:
+    """Which run takes least of each cost, if one does, of those in which somebody trained."""
+    whole, trained = matrix.parts[0], [each is not None for each in rivals_among(groups)]
+    labels = [*compress(matrix.labels, trained)]
+    least: dict[str, list[str]] = {}
+    for column, figures in zip(whole.columns, whole.figures, strict=True):
+        means = [figure.mean for figure in compress(figures, trained) if figure.mean is not None]
+        if column.unit in SHOWS and len(means) == len(labels) > 1 and means.count(min(means)) == 1:
+            label = labels[means.index(min(means))]
+            least.setdefault(label, []).append(f"{column.title} ({SHOWS[column.unit](min(means))})")
+    return _sentence(*(f"{label} takes the least {join_names(words)}" for label, words in least.items()))

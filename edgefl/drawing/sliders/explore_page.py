@@ -1,0 +1,61 @@
+"""Pages of what ``edgefl explore`` answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgefl.drawing.charts.palette import BUDGETS, FITS, KINDS, OTHER_BUDGET, PARTS
+from edgefl.drawing.sliders.devices import devices_shown
+from edgefl.drawing.sliders.page_data import Explored, ExploredDevices
+from edgefl.drawing.sliders.words import title_axes
+from edgefl.html import HERE as SHELL
+from edgefl.html import data, read_texts, templates
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+HERE = Path(__file__).parent
+PALETTE = {"fits": FITS, "budgets": BUDGETS, "other": OTHER_BUDGET, "kinds": KINDS, "parts": PARTS}
+SCRIPTS = [
+    HERE / f"{name}.js"
+    for name in ("verdict", "units", "parts", "state", "answer", "choices", "sliders", "axes", "marks", "fleet",
+                 "clients", "memory", "command", "explore")
+]  # fmt: skip
+"""The scripts of the view of a fleet, each using those before it."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What ``view.html`` needs beside its elements: the record, what is shown beside it, and the scripts."""
+
+    record: Markup
+    shown: Markup
+    js: Markup
+
+
+def page_of(record: Explored | ExploredDevices) -> str:
+    """The page of a fleet, or of the library's devices."""
+    template, given = ("explore.html", view_of(record)) if isinstance(record, Explored) else ("devices.html", None)
+    js = read_texts(SHELL / "theme.js", *([] if given else [HERE / "devices.js"]))
+    shown = devices_shown(record) if isinstance(record, ExploredDevices) else None
+    return (
+        templates(HERE)
+        .get_template(template)
+        .render(about=record, given=given, shown=shown, css=read_texts(SHELL / "shell.css") + css_of_view(), js=js)
+    )
+
+
+def view_of(record: Explored) -> View:
+    """The view of a fleet, for a page of its own or as a section of another."""
+    axes = [{"title": axis.title, "choices": list(axis.choices)} for axis in title_axes(record.axes)]
+    return View(data(record.to_data()), data({**PALETTE, "axes": axes}), read_texts(*SCRIPTS))
+
+
+def css_of_view() -> Markup:
+    """How the view looks."""
+    from markupsafe import Markup
+
+    colours = f":root {{ --fits: {FITS}; --refused: {BUDGETS['memory']}; }}\n"
+    return Markup(colours) + read_texts(HERE / "explore.css")

@@ -1,8 +1,0 @@
-"""The page of ``edgefl explore``: one HTML file that asks no network for anything.
-
-``view.html`` is what it shows, the scripts compute and draw it from the record that stands in the page.
-"""
-
-from edgefl.report.explore.explore_page import page_of
-
-__all__ = ["page_of"]

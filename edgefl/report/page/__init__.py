@@ -1,7 +1,0 @@
-"""The report of a run: one HTML file that opens without a network."""
-
-from __future__ import annotations
-
-from edgefl.report.page.page import REPORT_FORMS, write_bench_page, write_figure, write_page
-
-__all__ = ["REPORT_FORMS", "write_bench_page", "write_figure", "write_page"]

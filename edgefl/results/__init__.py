@@ -1,0 +1,1 @@
+"""What runs have brought: facts of one, spreads over seeds, paired tests."""

@@ -1,0 +1,1 @@
+"""From a scenario to what is simulated: its parts, its planner, what this machine needs for it."""
