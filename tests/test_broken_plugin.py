@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 import edgefl
-from edgefl.cli import main
+from edgefl.console import main
 from edgefl.errors import MethodError, PluginError, TrainingError
 
 HERE = Path(__file__).parent
@@ -174,7 +174,7 @@ def test_a_fault_of_the_caller_is_not_a_plug_ins(scenario: Callable[..., dict[st
 
 
 def test_ctrl_c_names_where_a_plug_in_hung(file: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "edgefl.cli", "run", file, "--set", "method=hangs-work", "--output", "hung"]
+    command = [sys.executable, "-m", "edgefl", "run", file, "--set", "method=hangs-work", "--output", "hung"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=tmp_path, **pipes) as process:
         assert process.stdout is not None
@@ -208,7 +208,7 @@ def test_devices_lists_the_rest_and_says_which_library_and_profile_is_broken(tmp
     code = f"""
 import sys
 sys.path.insert(0, {str(HERE / "broken_profiles")!r})
-from edgefl.cli import main
+from edgefl.console import main
 for words in (["devices", "--json"], ["devices", "lte"]):
     try:
         main(words)

@@ -47,7 +47,7 @@ def test_who_collects_himself_goes_on_to_do_so() -> None:
 
 def test_a_command_collects_nothing_while_it_imports_torch(tmp_path: Path) -> None:
     code = (
-        "import gc, sys\nfrom edgefl.cli import main\n"
+        "import gc, sys\nfrom edgefl.console import main\n"
         "def seen(phase, facts): during.append('torch' in sys.modules and not hasattr(sys.modules['torch'], 'hub'))\n"
         "during = []\ngc.callbacks.append(seen)\n"
         "try: main(['validate', 'quickstart', '--set', 'round.cohort=no'])\nexcept SystemExit: pass\n"

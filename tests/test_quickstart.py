@@ -25,7 +25,7 @@ from edgefl.work import run as run_work
 
 pytestmark = pytest.mark.slow
 
-COMMAND = [sys.executable, "-m", "edgefl.cli", "run"]
+COMMAND = [sys.executable, "-m", "edgefl", "run"]
 EQUAL = ("rounds", "clients", "eligibility")
 """Tables that equal runs have equal; the host's is not one of them."""
 

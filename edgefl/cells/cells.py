@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from edgefl.cells.processes import ProcessCells
 from edgefl.cells.workers import AnyWorker, Cell, Outcome, Work, WorkerEnded, WorkerHost, outcome_of
 from edgefl.errors import RunError
-from edgefl.setup.progress import OnProgress, silent
+from edgefl.runs.progress import OnProgress, silent
 
 if TYPE_CHECKING:
     from edgefl.scenario import Scenario

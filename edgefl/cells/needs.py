@@ -12,7 +12,6 @@ import numpy as np
 
 from edgefl import garbage, models, registry
 from edgefl.cells.fingerprint import check_importable
-from edgefl.commands.export.command import check_tracker
 from edgefl.cost.predict import Predictor, metric_names, parts_of, passes_key
 from edgefl.errors import DataError, RunError, suggestion
 from edgefl.machine.host import free_bytes
@@ -25,6 +24,7 @@ from edgefl.planning.rules import checked_rounds
 from edgefl.planning.setup import Setup
 from edgefl.planning.workload import LEFT_OUT, stage_eligibility, workload_of
 from edgefl.results.facts import Fitting, nobody_fits
+from edgefl.runs.trackers import check_tracker
 from edgefl.scenario import Scenario
 from edgefl.setup.compose import compose, errors_at, federation_of, predictor_of
 from edgefl.training import Executor, ProcessExecutor

@@ -24,8 +24,8 @@ from edgefl.data import DataOptions, data_fingerprint
 from edgefl.errors import EdgeflError, RunError, TrainingError, text_of
 from edgefl.machine.kernel_scratch import kernels
 from edgefl.runs.durable import wait_until_free, writing
+from edgefl.runs.progress import OnProgress, messages
 from edgefl.scenario import Scenario
-from edgefl.setup.progress import OnProgress, messages
 from edgefl.training.on_ray.cluster import (
     START_SECONDS,
     Greeting,

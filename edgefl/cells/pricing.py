@@ -14,8 +14,8 @@ from edgefl.cost.predict import Predictor
 from edgefl.cost.traced_ahead import PriceRequest
 from edgefl.machine.host import free_bytes
 from edgefl.planning.planner import Planner
+from edgefl.runs.progress import OnProgress
 from edgefl.setup.compose import predictor_for
-from edgefl.setup.progress import OnProgress
 from edgefl.work import StepTrace
 
 ALONE = 4

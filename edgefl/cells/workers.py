@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from edgefl import registry
 from edgefl.errors import EdgeflError, RunError
-from edgefl.setup.progress import OnProgress
+from edgefl.runs.progress import OnProgress
 
 Work = Callable[[Any, OnProgress], Any]
 """What is done for a cell: a function of a module, called with the cell's argument and a callback for progress."""

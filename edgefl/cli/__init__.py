@@ -1,16 +1,17 @@
-"""The command line.  Each command parses its options, calls a function of ``edgefl.commands`` and prints the result.
+"""Commands that don't follow from their functions yet; each goes with its line here."""
 
-Results go to stdout, progress and messages to stderr.  Modules that are slow to import are imported inside the
-commands.  ``--help`` lists the commands in the order of the imports below.
-"""
+from importlib import import_module
 
-from edgefl.console.stopping import at_once
+OLD = {
+    "new": "scenarios", "schema": "scenarios", "run": "run", "validate": "run", "compare": "compare",
+    "report": "one_run", "figures": "one_run", "explain": "one_run", "trace": "one_run", "export": "one_run",
+    "profile": "profile", "cost-diff": "profile", "sweep": "sweep", "explore": "explore", "fit": "fit", "tune": "tune",
+    "bench": "bench", "analyse": "analyse", "devices": "devices", "check": "checking", "calibrate": "machine",
+    "emulate": "machine", "doctor": "machine", "papers": "papers",
+}  # fmt: skip
 
-# isort: off
-with at_once():
-    from edgefl.cli import scenarios, run, compare, one_run, profile, sweep, explore, fit, tune, bench, analyse  # noqa: F401
-    from edgefl.cli import devices, parts, machine, papers  # noqa: F401
-    from edgefl.console.app import app, main
-# isort: on
 
-__all__ = ["app", "main"]
+def load() -> None:
+    """Import them."""
+    for module in dict.fromkeys(OLD.values()):
+        import_module(f"edgefl.cli.{module}")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.console.app import Address, AsJson, Jobs, Overrides, Plugins, Shard, app, examples, observing, print_json
+from edgefl.cli.old import Address, AsJson, Jobs, Overrides, Plugins, Shard, app, examples, observing, print_json
 from edgefl.terminal import say
 
 

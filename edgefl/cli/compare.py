@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.console.app import AsJson, Plugins, app, examples, observing, print_json
+from edgefl.cli.old import AsJson, Plugins, app, examples, observing, print_json
 from edgefl.terminal import say
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from edgefl.console.app import (
+from edgefl.cli.old import (
     AsJson,
     Overrides,
     Plugins,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.console.app import AsJson, Overrides, Plugins, ScenarioFile, app, examples, observing, print_json
+from edgefl.cli.old import AsJson, Overrides, Plugins, ScenarioFile, app, examples, observing, print_json
 
 
 @app.command(

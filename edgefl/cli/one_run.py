@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.console.app import AsJson, Plugins, app, examples, observing, print_json
+from edgefl.cli.old import AsJson, Plugins, app, examples, observing, print_json
 from edgefl.terminal import say
 
 RunFolder = Annotated[str, typer.Argument(metavar="RUN", help="Folder of a run or of a comparison, finished or not.")]

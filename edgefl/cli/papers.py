@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.console.app import AsJson, app, examples, observing, print_json
+from edgefl.cli.old import AsJson, app, examples, observing, print_json
 
 OUTPUT = "runs/papers"
 

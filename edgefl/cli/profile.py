@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.console.app import (
+from edgefl.cli.old import (
     AsJson,
     Overrides,
     Plugins,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgefl.console.app import (
+from edgefl.cli.old import (
     Address,
     AsJson,
     Jobs,
@@ -136,8 +136,8 @@ def run(
         _verify(str(finished.path), as_json, told)
     elif as_json:
         print_json(told)
-    from edgefl.drawing.text_tables import some_names
     from edgefl.results.facts import fitting_of, nobody_fits
+    from edgefl.results.names import some_names
 
     fitting = {label: fitting_of(each) for label, each in result.runs.items()}
     texts = [(text, label) for label, cells in fitting.items() for text in nobody_fits(cells)]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.console.app import AsJson, Plugins, app, examples, print_json, shipped_and_files
+from edgefl.cli.old import AsJson, Plugins, app, examples, print_json, shipped_and_files
 
 
 @app.command(epilog=examples("edgefl new mine", "edgefl new study/first --like papers/fedcola-colayer-none"))

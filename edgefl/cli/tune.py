@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.console.app import AsJson, Jobs, Overrides, Plugins, ScenarioFile, app, examples, interruptible, print_json
+from edgefl.cli.old import AsJson, Jobs, Overrides, Plugins, ScenarioFile, app, examples, interruptible, print_json
 
 
 @app.command(

@@ -1,4 +1,4 @@
-"""The typer application, options that several commands share, and the entry point ``main``.
+"""The typer application, its commands by group, and the entry point ``main``.
 
 Results go to stdout, progress and messages to stderr.  Modules that are slow to import are imported inside the
 commands.
@@ -12,17 +12,16 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
+from importlib import import_module
 from io import TextIOWrapper
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
-from typer.main import get_command_name
-from typer.models import CommandInfo
 
 from edgefl import garbage, terminal
 from edgefl.console.stopping import behind, exit_code, stop_signal, stoppable
@@ -31,7 +30,17 @@ from edgefl.files import full_disk_named
 from edgefl.terminal import say
 
 if TYPE_CHECKING:
-    from edgefl.records.devices import BrokenPart
+    pass
+
+
+GROUPS = {
+    "A scenario": ("new", "validate", "parts", "devices"),
+    "What it costs, without training": ("profile", "sweep", "fit"),
+    "Training": ("run", "tune", "bench", "analyse"),
+    "After a run": ("compare", "explain", "report", "export"),
+    "This machine": ("doctor",),
+}
+"""The commands as the help lists them.  That of ``sweep`` is in ``edgefl.commands.sweep.command``."""
 
 
 def examples(*commands: str) -> str:
@@ -79,105 +88,6 @@ app = typer.Typer(
 )
 
 
-def shipped_and_files(incomplete: str) -> list[str]:
-    """Shipped scenarios and YAML files that begin with these characters, for the shell's completion."""
-    from glob import escape, glob
-
-    from edgefl.scenario.library import scenario_names
-
-    files = [name for pattern in ("*.yaml", "*.yml", "*/") for name in glob(escape(incomplete) + pattern)]
-    return [*(name for name in scenario_names() if name.startswith(incomplete)), *sorted(files)]
-
-
-def check_scenario_exists(context: typer.Context, given: Any) -> Any:
-    """Raise ScenarioError for a scenario that isn't there or isn't YAML, before torch is imported."""
-    if given and not context.resilient_parsing:  # the shell asks what may follow
-        from edgefl.scenario.library import find_document
-
-        for scenario in [given] if isinstance(given, str) else given:
-            find_document(scenario)
-    return given
-
-
-def _name_sections(context: typer.Context, overrides: list[str] | None) -> list[str] | None:
-    """Raise ScenarioError for overrides that no scenario can take, before torch is imported."""
-    if overrides and not context.resilient_parsing:
-        from edgefl.scenario.keys import check_overrides
-
-        check_overrides(overrides)
-    return overrides
-
-
-ScenarioFile = Annotated[
-    str,
-    typer.Argument(
-        metavar="SCENARIO",
-        help="A scenario file, or the name of a shipped one: quickstart.",
-        autocompletion=shipped_and_files,
-        callback=check_scenario_exists,
-    ),
-]
-ScenarioFiles = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="SCENARIO...",
-        help="A scenario file, or the name of a shipped one: quickstart. May be several.",
-        autocompletion=shipped_and_files,
-        callback=check_scenario_exists,
-    ),
-]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="PATH=VALUE",
-        callback=_name_sections,
-        help="Change a field: training.lr=1e-3. May be repeated.",
-    ),
-]
-
-
-def _load_plug_ins(context: typer.Context, files: list[str] | None) -> list[str] | None:
-    """Load plug-in files as soon as they are read from the command line, before any scenario is."""
-    if files and not context.resilient_parsing:  # the shell asks what may follow
-        from edgefl import registry
-
-        for file in files:
-            registry.load_plug_in(file)
-    return files
-
-
-Plugins = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--plugin",
-        metavar="FILE",
-        callback=_load_plug_ins,
-        help="Run a Python file of yours first, whose parts (edgefl.register) are then known. May be repeated.",
-    ),
-]
-"""Parameter of each command that takes a scenario or a run; its callback does all the work."""
-
-Jobs = Annotated[
-    int, typer.Option("--jobs", metavar="N", min=1, help="Run N of several runs side by side, in processes.")
-]
-PricingJobs = Annotated[
-    int | None,
-    typer.Option(
-        "--jobs", metavar="N", min=1, help="Price more than four works in N processes; default: one for each core."
-    ),
-]
-Address = Annotated[
-    str | None,
-    typer.Option("--address", metavar="HOST:PORT|auto", help="Run the N jobs on the nodes of this Ray cluster."),
-]
-Shard = Annotated[
-    str | None,
-    typer.Option("--shard", metavar="K/M", help="Do the K-th of M shares; the others may write to the folder too."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print plain JSON instead of tables.")]
-
-
 def _version(requested: bool) -> None:
     if requested:
         from importlib.metadata import version
@@ -214,12 +124,6 @@ def print_json(value: Any) -> None:
     sys.stdout.write("\n")
 
 
-def say_broken(broken: Iterable[BrokenPart]) -> None:
-    """Print a line on stderr for each part that a list leaves out because it is broken."""
-    for each in broken:
-        say(f"left out: {each.message}")
-
-
 @contextmanager
 def interruptible(what: Callable[[], str] = str) -> Iterator[None]:
     """On Ctrl-C, SIGTERM or SIGHUP print where a plug-in was interrupted and ``what`` to do now, and exit with the code
@@ -245,30 +149,26 @@ def interruptible(what: Callable[[], str] = str) -> Iterator[None]:
         raise typer.Exit(exit_code(interruption)) from None
 
 
-@contextmanager
-def observing(what: str = "") -> Iterator[Any]:
-    """Yield the progress display of a command, which ends as one that is ``interruptible``."""
-    from edgefl.console.display import make_progress
-
-    with interruptible(lambda: what), make_progress() as progress:
-        yield progress
-
-
 # --- the entry point -------------------------------------------------------------------------------------------------
 
 
-def single_command_app(arguments: Sequence[str]) -> typer.Typer:
-    """The application with nothing but the command that is typed, as reading the options of all takes longer than many
+def load_commands(arguments: Sequence[str] = ()) -> typer.Typer:
+    """The application with the command that is typed alone, since reading the options of all takes longer than many
     commands; with all of them if the first word names none."""
+    known = [word for words in GROUPS.values() for word in words]
     typed = next((word for word in arguments if not word.startswith("-")), "")
+    old = import_module("edgefl.cli")
+    for word in [typed] if typed in known else known:
+        if word not in old.OLD:
+            import_module(f"edgefl.commands.{word}.command")
+    if typed in old.OLD or typed not in known:
+        old.load()
+        return app
     only = copy(app)
-    only.registered_commands = [each for each in app.registered_commands if _name(each) == typed]
-    only.registered_groups = [each for each in app.registered_groups if each.name == typed]
-    return only if only.registered_commands or only.registered_groups else app
-
-
-def _name(command: CommandInfo) -> str:
-    return command.name or get_command_name(getattr(command.callback, "__name__", ""))
+    if typed in known:
+        only.registered_commands = [each for each in app.registered_commands if each.name == typed]
+        only.registered_groups = [each for each in app.registered_groups if each.name == typed]
+    return only
 
 
 def _limit(name: str) -> str:
@@ -377,7 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _state["traceback"] = False
         try:
             with garbage.pausing_collection(), full_disk_named(), _answering(), _named_faults():
-                single_command_app(sys.argv[1:] if arguments is None else arguments)(arguments, prog_name="edgefl")
+                load_commands(sys.argv[1:] if arguments is None else arguments)(arguments, prog_name="edgefl")
         except EdgeflError as error:
             if _state["traceback"]:
                 traceback.print_exception(error)

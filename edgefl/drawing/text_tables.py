@@ -157,20 +157,6 @@ def seeds_together(labels: Iterable[str]) -> list[str]:
     ]
 
 
-def join_names(names: Sequence[str]) -> str:
-    """Names in a sentence: ``a, b and c``."""
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
-
-
-MOST_NAMED = 4
-"""Rows that a sentence names, as many as a reader holds at once; of more it names the first."""
-
-
-def some_names(names: Sequence[str]) -> str:
-    """The same, without the last of many: ``a, b and 7 others``."""
-    return join_names(names) if len(names) <= MOST_NAMED else f"{', '.join(names[:2])} and {len(names) - 2} others"
-
-
 def or_dash(show: Any, value: Any) -> str:
     """``show(value)``, or a dash if the value is None."""
     return NOTHING if value is None else str(show(value))

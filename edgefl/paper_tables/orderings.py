@@ -13,8 +13,8 @@ from edgefl.commands.run.command import run
 from edgefl.errors import RunError
 from edgefl.paper_tables.page_tables import PageTable, Tolerance
 from edgefl.runs import Run, is_comparison, read_run
+from edgefl.runs.progress import OnProgress, silent
 from edgefl.scenario import Scenario, load
-from edgefl.setup.progress import OnProgress, silent
 
 # 0.02 is a choice: processors round sums differently, which training amplifies
 TRAINED = Tolerance("training on another processor; verdicts and counts of seeds must be equal", absolute=0.02)

@@ -17,7 +17,8 @@ from edgefl.files import read_regular
 from edgefl.paper_tables.page_tables import Committed, PageTable, committed_tables, differences, pages_folder
 from edgefl.records.papers import MadePage, PaperDifference, PaperFigure, PaperPage, PaperPages, Papers, PaperTable
 from edgefl.runs.durable import replace_file, writing
-from edgefl.setup.progress import OnProgress, public_command, silent
+from edgefl.runs.progress import OnProgress, silent
+from edgefl.setup.progress import public_command
 
 if TYPE_CHECKING:
     from edgefl.paper_tables.profiles import Profiles

@@ -12,9 +12,9 @@ from edgefl.commands.profile.subjects import largest, shown_round
 from edgefl.cost.caching_allocator import CachingAllocator
 from edgefl.cost.predict import storage_events, timeline
 from edgefl.planning.planner import Planner
+from edgefl.runs.progress import OnProgress, silent
 from edgefl.scenario import load
 from edgefl.setup.compose import compose, planner_of
-from edgefl.setup.progress import OnProgress, silent
 from edgefl.work import Source, Work
 from edgefl.work.meter.trace import PARTS
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgefl.arrays import AnyArray, Booleans, Integers
-from edgefl.commands.sweep.answer import Coverage
 from edgefl.data import Federation
 from edgefl.planning.setup import Setup
+from edgefl.records.eligibility import Coverage
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from edgefl.records.clients import Assigned
-from edgefl.records.record import UNSET, Clients, Keys, Maybe
+from edgefl.records.record import UNSET, Clients, Keys, Maybe, Record, Samples, Share, Unit
 
 ByBudget = Annotated[Mapping[str, float], Keys("BUDGET")]
+ByModality = Annotated[Mapping[str, Share], Keys("MODALITY"), Unit("share")]
 
 
 class VerdictRecord(Assigned):
@@ -44,3 +45,25 @@ class VerdictRecord(Assigned):
     """The verdict in a sentence"""
     costs: ByBudget
     """What the round is predicted to take of each budget, in the same units"""
+
+
+class LostData(Record):
+    """Data that are lost with clients that don't fit."""
+
+    excluded_samples: Samples
+    """Samples of the clients that don't fit"""
+    lost_classes: Sequence[str] | None
+    """Classes that only those clients hold; `null` for declared data"""
+    lost_modalities: Sequence[str]
+    """Modalities that only those clients hold"""
+
+
+class Coverage(LostData):
+    """Data that clients who fit hold, and data that are lost with the others."""
+
+    eligible_samples_share: Share
+    """Samples that they hold"""
+    class_coverage: Share | None
+    """Classes of which one of them holds a sample; `null` for declared data"""
+    modality_samples_share: ByModality
+    """Samples of a modality that they hold"""

@@ -272,3 +272,22 @@ class Summary(Record):
     """Its runs by label"""
     compared: RunComparison | Maybe = UNSET
     """The runs side by side; only of a comparison"""
+
+
+class SeedFigure(Record):
+    """A figure over seeds."""
+
+    mean: float | None
+    """Mean over the seeds, in the figure's unit; `null` if a seed has no value"""
+    deviation: float | None
+    """Standard deviation (n - 1); `null` for one seed"""
+    half_width: float | None
+    """Half the 95 % confidence interval of the mean, by Student's t"""
+    values: Sequence[float | None]
+    """Values by seed"""
+    diverged: int
+    """Seeds whose model diverged"""
+    best: bool
+    """Whether this is the best row of those with its budgets and ahead of each other one beyond chance: over the seeds
+    that these rows share, the paired t test with Holm's adjustment at 5 % and the bootstrap interval of the gap say so.
+    A row that lacks a value in one of these seeds takes no part, nor does one with a run without an update"""

@@ -19,8 +19,8 @@ from scipy.special import stdtr, stdtrit
 
 from edgefl import seeds
 from edgefl.arrays import Floats
-from edgefl.commands.compare.answer import SeedFigure
-from edgefl.drawing.text_tables import join_names, some_names
+from edgefl.records.summary import SeedFigure
+from edgefl.results.names import join_names, some_names
 from edgefl.results.spread import SeedSpread
 
 LEVEL = 0.95

@@ -30,6 +30,7 @@ from edgefl.planning.payload_options import with_codecs
 from edgefl.planning.planner import Planner
 from edgefl.planning.rules import check_works
 from edgefl.planning.setup import Setup
+from edgefl.runs.progress import OnProgress, messages, silent
 from edgefl.scenario import Scenario, load
 from edgefl.scenario.axes import without_compare
 from edgefl.scenario.document import Document
@@ -39,7 +40,6 @@ from edgefl.scenario.scenario import read_document
 from edgefl.scenario.sections import SECTIONS
 from edgefl.schedules import Schedule
 from edgefl.setup.host_need import check_host, tell_time
-from edgefl.setup.progress import OnProgress, messages, silent
 from edgefl.training import Attack
 from edgefl.training.pretraining import Pretraining, descriptions_of
 from edgefl.work import Work

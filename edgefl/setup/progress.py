@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from edgefl import garbage, registry
-from edgefl.data import one_look
-from edgefl.files import full_disk_named
-
 if TYPE_CHECKING:
-    from edgefl.runs.folders import NewFolder
+    pass
 
-OnProgress = Callable[[str, Mapping[str, Any]], None]
-"""Called with an event's name and its facts: ``prepare``, ``combination``, ``start``, ``record``, ``done``, ..."""
+
+from edgefl.runs.progress import OnProgress, silent
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
-
-
-def silent(event: str, facts: Mapping[str, object]) -> None:
-    """An ``OnProgress`` that does nothing."""
-
-
-def messages(on_progress: OnProgress, prefix: str = "") -> Callable[[str], None]:
-    """A callback for lines of text, each passed on as a ``prepare`` event."""
-
-    def on_message(text: str) -> None:
-        on_progress("prepare", {"what": prefix + text})
-
-    return on_message
 
 
 def public_command(command: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
@@ -44,6 +27,10 @@ def public_command(command: Callable[Arguments, Answer]) -> Callable[Arguments, 
 
     @wraps(command)
     def public(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+        from edgefl import garbage, registry
+        from edgefl.data import one_look
+        from edgefl.files import full_disk_named
+
         garbage.resume_collection()
         with ExitStack() as stack:
             if kwargs.pop("progress", False):
@@ -79,29 +66,3 @@ def _with_bar(stack: ExitStack, on_progress: Any) -> OnProgress:
         on_progress(event, facts)
 
     return both
-
-
-@contextmanager
-def nothing_left(new: NewFolder | None, on_progress: OnProgress) -> Iterator[OnProgress]:
-    """Clear a new run's folder if an error ends it before its first round; yields the callback that sees rounds begin.
-
-    None for a run that goes on in a folder that was there.
-    """
-    started = new is None
-
-    def on_event(event: str, facts: Mapping[str, object]) -> None:
-        nonlocal started
-        started = started or event == "start" or (event == "cell" and bool(facts["started"]))
-        on_progress(event, facts)
-
-    try:
-        yield on_event
-    except registry.PASSED:
-        raise
-    except BaseException:  # what a plug-in raises too
-        if new is not None and not started:
-            new.clear()
-        raise
-    finally:
-        if new is not None:
-            new.close()

@@ -19,7 +19,7 @@ import yaml
 
 import edgefl
 from edgefl import RUN_FORMAT, __version__
-from edgefl.cli import main
+from edgefl.console import main
 from edgefl.results.facts import summary
 from edgefl.terminal import EscapedStream
 
@@ -351,15 +351,15 @@ def test_version_and_help(call: Call) -> None:
 
 def test_help_waits_for_nothing_heavy() -> None:
     heavy = "{'torch', 'pandas', 'pydantic', 'numpy', 'scipy', 'matplotlib'}"
-    code = f"import sys, edgefl.cli; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, edgefl.console; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
 
 def test_a_finished_run_is_shown_without_the_rooms_that_run_it(layerwise_run: Any) -> None:
     code = (
-        "import sys, edgefl.cli\n"
-        "try: edgefl.cli.main(['run', '--resume', sys.argv[1]])\n"
+        "import sys, edgefl.console\n"
+        "try: edgefl.console.main(['run', '--resume', sys.argv[1]])\n"
         "finally: print(sorted({'edgefl.data', 'edgefl.simulation', 'edgefl.commands'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code, layerwise_run.path], capture_output=True, text=True, check=True)
@@ -367,7 +367,7 @@ def test_a_finished_run_is_shown_without_the_rooms_that_run_it(layerwise_run: An
 
 
 def test_an_interrupted_run_says_how_to_go_on(trainable: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "edgefl.cli", "run", trainable, "--output", "cut", "--json", "--set",
+    command = [sys.executable, "-m", "edgefl", "run", trainable, "--output", "cut", "--json", "--set",
                "compare={}", "--set", "schedule.rounds=500", "--set", "data.clients={text: 4}"]  # fmt: skip
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=tmp_path, **pipes) as process:
@@ -385,7 +385,7 @@ def test_an_interrupted_run_says_how_to_go_on(trainable: str, tmp_path: Path) ->
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "edgefl.cli", "devices", "--json"]
+    command = [sys.executable, "-m", "edgefl", "devices", "--json"]
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
     assert done.stderr == ""

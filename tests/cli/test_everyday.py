@@ -21,9 +21,8 @@ from jsonschema import Draft202012Validator
 
 import edgefl
 from edgefl import registry
-from edgefl.cli import main
 from edgefl.commands.parts.command import LISTED, describe_part, parts
-from edgefl.console import app
+from edgefl.console import app, main
 from edgefl.runs.folders import TABLES
 from edgefl.scenario import library_folder, load, scenario_names
 from edgefl.scenario.document import read_file
@@ -46,7 +45,7 @@ def process(*words: str, **environment: str) -> subprocess.CompletedProcess[str]
     """A command in a process of its own, in which only edgefl is installed."""
     variables = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
     return subprocess.run(
-        [sys.executable, "-m", "edgefl.cli", *words], capture_output=True, text=True, env=variables, timeout=600
+        [sys.executable, "-m", "edgefl", *words], capture_output=True, text=True, env=variables, timeout=600
     )
 
 
@@ -224,7 +223,7 @@ OF_TORCH = {
 def imported(words: str, libraries: set[str], folder: Path) -> tuple[int, str]:
     """The exit code of a command in a process of its own, and which of these libraries it has imported."""
     code = (
-        "import sys\nfrom edgefl.cli import main\nended = 0\n"
+        "import sys\nfrom edgefl.console import main\nended = 0\n"
         f"try: main({words.split()!r})\nexcept SystemExit as end: ended = end.code or 0\n"
         f"print(sorted({libraries!r} & set(sys.modules)), file=sys.stderr)\nsys.exit(ended)"
     )

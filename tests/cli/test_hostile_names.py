@@ -178,7 +178,7 @@ def named(tiny: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPath
 def _plain(folder: Path, words: list[Any], **environment: str) -> subprocess.CompletedProcess[bytes]:
     own = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG"))}
     return subprocess.run(
-        [sys.executable, "-m", "edgefl.cli", *words],
+        [sys.executable, "-m", "edgefl", *words],
         cwd=folder,
         env={**own, **environment},
         capture_output=True,

@@ -19,7 +19,7 @@ pytest.importorskip("resource", reason="this system has no such limit")
 
 def limited(files: int, *arguments: object) -> tuple[int, str]:
     """Exit code and stderr of a command that may open so many files."""
-    command = " ".join(f"'{each}'" for each in (sys.executable, "-m", "edgefl.cli", *arguments))
+    command = " ".join(f"'{each}'" for each in (sys.executable, "-m", "edgefl", *arguments))
     done = subprocess.run(
         ["sh", "-c", f"ulimit -n {files}; exec {command}"], capture_output=True, text=True, timeout=300
     )

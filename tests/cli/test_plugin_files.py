@@ -18,8 +18,7 @@ from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl import registry
-from edgefl.cli import main
-from edgefl.console import app
+from edgefl.console import app, main
 from edgefl.memo import cache_folder
 
 Call = Callable[..., tuple[int, str, str]]

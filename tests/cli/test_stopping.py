@@ -85,7 +85,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
 
         mark = uuid.uuid4().hex
         process = subprocess.Popen(
-            [sys.executable, "-m", "edgefl.cli", *map(str, words)], cwd=tmp_path, env={**os.environ, MARK: mark},
+            [sys.executable, "-m", "edgefl", *map(str, words)], cwd=tmp_path, env={**os.environ, MARK: mark},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
             preexec_fn=dispositions,
         )  # fmt: skip
@@ -248,7 +248,7 @@ def test_a_terminal_that_closes_ends_a_run(long: str, tmp_path: Path) -> None:
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
-    command = [sys.executable, "-m", "edgefl.cli", "run", long, "-o", "cut"]
+    command = [sys.executable, "-m", "edgefl", "run", long, "-o", "cut"]
     process = subprocess.Popen(
         command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=tmp_path, preexec_fn=own_terminal
     )

@@ -18,9 +18,9 @@ from rich.console import Console
 
 import edgefl
 from edgefl import units
-from edgefl.cli import main
 from edgefl.commands.compare.command import curve_of
 from edgefl.commands.run.table import print_summary
+from edgefl.console import main
 from edgefl.devices import library_folder, load_device
 from edgefl.drawing.charts import Records
 from edgefl.drawing.charts.compared import side_by_side

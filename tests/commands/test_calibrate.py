@@ -142,7 +142,7 @@ def test_a_server_answers_after_visitors_who_say_something_else() -> None:
 
 @pytest.mark.slow
 def test_an_interrupted_calibration_leaves_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "edgefl.cli", "calibrate", "-o", str(tmp_path / "mine.yaml")]
+    command = [sys.executable, "-m", "edgefl", "calibrate", "-o", str(tmp_path / "mine.yaml")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert "peak" in process.stderr.readline()

@@ -162,7 +162,7 @@ def test_a_shard_of_a_sweep_that_is_being_written_is_refused(tmp_path):
 def test_a_killed_parent_takes_its_workers_along_and_can_be_resumed(serial, tmp_path):
     (tmp_path / "grid.yaml").write_text(json.dumps(GRID))
     folder = tmp_path / "run"
-    command = [sys.executable, "-m", "edgefl.cli", "run", tmp_path / "grid.yaml", "-o", folder, "--jobs", "2"]
+    command = [sys.executable, "-m", "edgefl", "run", tmp_path / "grid.yaml", "-o", folder, "--jobs", "2"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as parent:
         for line in parent.stderr:
             if "round 1/2" in line:
@@ -183,7 +183,7 @@ def test_a_killed_parent_takes_its_workers_along_and_can_be_resumed(serial, tmp_
 def test_an_interrupted_command_says_how_to_go_on(tmp_path):
     (tmp_path / "grid.yaml").write_text(json.dumps(GRID))
     folder = tmp_path / "run"
-    command = [sys.executable, "-m", "edgefl.cli", "run", tmp_path / "grid.yaml", "-o", folder, "--jobs", "2"]
+    command = [sys.executable, "-m", "edgefl", "run", tmp_path / "grid.yaml", "-o", folder, "--jobs", "2"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as parent:
         for line in parent.stderr:
             if "round 1/2" in line:

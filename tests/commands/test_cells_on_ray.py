@@ -211,7 +211,7 @@ def test_a_run_without_nodes_ends_and_can_be_continued(three, tmp_path, monkeypa
 def test_a_killed_command_leaves_no_job_and_can_be_continued(three, tmp_path):
     (tmp_path / "grid.yaml").write_text(json.dumps(LONG))
     folder = tmp_path / "run"
-    words = f"-m edgefl.cli run grid.yaml -o {folder} --jobs 2 --address {three.address}"
+    words = f"-m edgefl run grid.yaml -o {folder} --jobs 2 --address {three.address}"
     with subprocess.Popen(
         [sys.executable, *shlex.split(words)], stderr=subprocess.PIPE, text=True, cwd=tmp_path
     ) as command:

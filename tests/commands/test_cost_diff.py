@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 import edgefl
-from edgefl.cli import main
 from edgefl.commands.profile.against import cost_diff, share_of
+from edgefl.console import main
 from edgefl.errors import UnitError
 
 Tiny = Callable[..., dict[str, Any]]

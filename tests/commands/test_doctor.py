@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from edgefl.cli import main
 from edgefl.commands.doctor.command import (
     LEAST_DISK,
     LITTLE_DISK,
@@ -24,6 +23,7 @@ from edgefl.commands.doctor.command import (
     packages,
     python_check,
 )
+from edgefl.console import main
 from edgefl.runs import Run
 
 PACKAGES = ("torch", "numpy", "pydantic", "torchvision", "transformers", "timm")
@@ -132,7 +132,9 @@ def test_a_package_that_is_broken_is_an_answer_and_no_traceback(tmp_path: Path) 
     """A torch that can't be imported, as after an installation that was cut off."""
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libtorch.so: no such file')\n")
-    code = "import sys; sys.path.insert(0, sys.argv.pop()); from edgefl.cli import main; main(['doctor', '--quick'])"
+    code = (
+        "import sys; sys.path.insert(0, sys.argv.pop()); from edgefl.console import main; main(['doctor', '--quick'])"
+    )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "Traceback" not in done.stderr + done.stdout
     assert "error   import" in done.stdout and "libtorch.so: no such file" in done.stdout

@@ -12,7 +12,7 @@ import pytest
 
 import edgefl
 from edgefl import registry
-from edgefl.cli import main
+from edgefl.console import main
 from edgefl.errors import RunError
 from edgefl.methods.fedavg import FedAvg
 from edgefl.registry.registered import PARTS
@@ -89,7 +89,7 @@ def test_kinds_without_a_part_are_told_in_the_order_of_the_scenario(
     data = {"clients": {"text": 2, "image": 3, "image-text": 2}, "samples": 40, "validation": 40, "test": 40}
     run = untrained(data={"source": "glyphs", **data}, method=of_pairs)
     for seed in ("0", "1", "2", "3"):  # a set of names has another order in each of these processes
-        command = [sys.executable, "-m", "edgefl.cli", "explain", str(run.path), "--round", "1", "--json"]
+        command = [sys.executable, "-m", "edgefl", "explain", str(run.path), "--round", "1", "--json"]
         told = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True)
         absent = json.loads(told.stdout)["absent"]
         assert [(each["kind"], each["clients"], each["reason"]) for each in absent] == [

@@ -167,7 +167,7 @@ def test_a_tracker_writes_in_the_runs_folder_alone(tiny: Tiny, tmp_path: Path, t
     kept = {"HOME": home, "EDGEFL_CACHE": cache, "MPLCONFIGDIR": cache, "TMPDIR": cache}
     environment = {n: v for n, v in os.environ.items() if not n.startswith(("XDG_", "MLFLOW_"))}
     subprocess.run(
-        [sys.executable, "-m", "edgefl.cli", "run", str(tmp_path / "s.json")],
+        [sys.executable, "-m", "edgefl", "run", str(tmp_path / "s.json")],
         cwd=here, env=environment | {n: str(v) for n, v in kept.items()}, check=True, capture_output=True,
     )  # fmt: skip
     assert not list(home.rglob("*"))

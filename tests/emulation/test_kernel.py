@@ -41,7 +41,7 @@ def test_one_controller_of_v1_is_not_enough() -> None:
 def test_without_root_the_command_says_so_and_ends_with_code_2() -> None:
     code = """
 import os
-from edgefl.cli import main
+from edgefl.console import main
 # not seteuid, as another user may not read this environment's packages
 os.geteuid = lambda: 65534
 main(["emulate", "quickstart"])

@@ -273,7 +273,7 @@ def test_figures_and_pages_that_find_no_space_are_errors_and_leave_no_part(
 
 def ended(*arguments: str, folder: Path, stdout: Any, stderr: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "edgefl.cli", *arguments],
+        [sys.executable, "-m", "edgefl", *arguments],
         cwd=folder,
         stdout=stdout,
         stderr=stderr,

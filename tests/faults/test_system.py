@@ -34,7 +34,7 @@ def told(here: Path, before: str, words: str, after: str = "", **environment: st
         pytest.skip("mounts of one's own need root")
     given = {**os.environ, "PYTHONPATH": str(ROOT), "EDGEFL_CACHE": str(here / "cache"), **environment}
     ran = subprocess.run(
-        ["unshare", "-m", "bash", "-c", f"{before} && cd / && exec {after} {sys.executable} -m edgefl.cli {words}"],
+        ["unshare", "-m", "bash", "-c", f"{before} && cd / && exec {after} {sys.executable} -m edgefl {words}"],
         capture_output=True, text=True, cwd=here, env={k: v for k, v in given.items() if v is not None},
     )  # fmt: skip
     assert "Traceback" not in ran.stderr, ran.stderr

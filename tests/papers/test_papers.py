@@ -13,8 +13,8 @@ import pytest
 from scipy import stats
 
 import edgefl
-from edgefl.cli import main
 from edgefl.commands.compare.answer import Ordering, OrderingClaim, OrderingFigure, OrderingRow
+from edgefl.console import main
 from edgefl.errors import RunError, UnknownName
 from edgefl.paper_tables import orderings, papers, pmcmfl
 from edgefl.paper_tables.page_tables import (

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 import edgefl
-from edgefl.cli import main
 from edgefl.commands.run.verify import verify
+from edgefl.console import main
 from edgefl.errors import RunError
 
 DEVICES = ("raspberry-pi-3b-plus", "raspberry-pi-4-4gb", "phone-mid", "macbook-air-m1")

@@ -21,11 +21,11 @@ from hostile_names import TEXT, harmful
 
 from edgefl.commands.bench.answer import BenchAnswer, BenchCost
 from edgefl.commands.bench.chart import charts_of_bench, staircase, step_corners, times_lowest
+from edgefl.commands.bench.page import write_bench_page
 from edgefl.commands.bench.table import answer, bench_csv, interval, median_cost, print_bench, sections
 from edgefl.drawing.charts.chart import Chart, Panel, Series
 from edgefl.drawing.charts.palette import RUNS
 from edgefl.drawing.figures import draw_figure
-from edgefl.drawing.page import write_bench_page
 from edgefl.drawing.page.traces import traces
 from edgefl.drawing.text_tables import Screen
 

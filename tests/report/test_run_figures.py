@@ -22,10 +22,10 @@ from scipy import stats
 
 import edgefl
 from edgefl import units
-from edgefl.cli import main
 from edgefl.commands.profile.timeline import memory_timeline
 from edgefl.commands.sweep.chart import sweep_chart
 from edgefl.commands.sweep.devices_chart import devices_that_fit
+from edgefl.console import main
 from edgefl.drawing.charts import Chart, charts_of, charts_of_comparison, groups_of, palette, records_of
 from edgefl.drawing.charts.chart import MOST_UPRIGHT, ChartAxis, Panel, Series
 from edgefl.drawing.charts.compared import side_by_side

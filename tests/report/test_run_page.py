@@ -18,8 +18,8 @@ from drawn_bench import drawn_bench
 from visited_page import VisitedPage
 
 import edgefl
+from edgefl.commands.bench.page import write_bench_page
 from edgefl.drawing.charts import charts_of, charts_of_comparison, groups_of, records_of
-from edgefl.drawing.page import write_bench_page
 from edgefl.errors import RunError
 from edgefl.runs import Run
 

@@ -173,7 +173,7 @@ def test_a_pipe_has_the_columns_of_the_environment(columns: str, width: int, mon
 
 def test_a_piped_command_has_them_too() -> None:
     def widest(columns: str) -> int:
-        command = [sys.executable, "-m", "edgefl.cli", "methods"]
+        command = [sys.executable, "-m", "edgefl", "methods"]
         done = subprocess.run(
             command, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": columns}
         )

@@ -13,7 +13,7 @@ import yaml
 
 import edgefl
 from edgefl import RUN_FORMAT
-from edgefl.cli import main
+from edgefl.console import main
 from edgefl.errors import RunError
 
 SMALL: dict[str, Any] = {

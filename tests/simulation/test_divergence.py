@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import edgefl
-from edgefl.cli import main
 from edgefl.commands.run.verify import verify
+from edgefl.console import main
 from edgefl.errors import DivergedError
 from edgefl.runs import Run, read_run
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from edgefl.cli import main
+from edgefl.console import main
 
 TEXT = "=1+1\x1b]0;owned\x07\x1b[31m\x9b5m\u202eevil\u2066\u2028\u2029\t\r|`[*\\<b>$\\frac{\x7f\x00"
 """What a name may hold: a title of the window, colours, an order of text, line ends, marks of Markdown and of TeX."""

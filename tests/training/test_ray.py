@@ -382,7 +382,7 @@ def test_each_of_rays_own_processes_is_killed(tiny: Tiny, tmp_path: Path, what: 
     scenario = tiny(schedule={"name": "end-to-end", "rounds": 12})
     (tmp_path / "s.json").write_text(json.dumps({"edgefl": 1, **scenario, "executor": on_ray()}))
     folder, temporary = tmp_path / "ray", Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))  # sockets have short paths
-    command = [sys.executable, "-m", "edgefl.cli", "run", str(tmp_path / "s.json"), "-o", str(folder)]
+    command = [sys.executable, "-m", "edgefl", "run", str(tmp_path / "s.json"), "-o", str(folder)]
     with subprocess.Popen(
         command,
         stdout=subprocess.DEVNULL,

@@ -165,7 +165,7 @@ class Bench:
         """Start a command in ``folder/here``.
 
         ``at`` kills it before that change below ``watched``; ``fsize`` is the most bytes of a file, beyond which a
-        write fails, or ends the process where that is ``fatal``.  Without ``warm`` it is ``python -m edgefl.cli``,
+        write fails, or ends the process where that is ``fatal``.  Without ``warm`` it is ``python -m edgefl``,
         which knows no ``at``.
         """
         with self._lock:

@@ -80,13 +80,13 @@ def command(request: dict[str, Any]) -> None:
     """Run a command in this fork."""
     become(request)
     if not request["warm"]:
-        os.execve(sys.executable, [sys.executable, "-m", "edgefl.cli", *request["arguments"]], request["env"])
+        os.execve(sys.executable, [sys.executable, "-m", "edgefl", *request["arguments"]], request["env"])
     sys.modules["__main__"] = types.ModuleType("__main__")
     sys.argv = ["edgefl", *request["arguments"]]
     tempfile.tempdir = None
     if request["at"] or request["told"]:
         kill_at(request["watched"], request["at"], request["told"])
-    from edgefl.cli import main
+    from edgefl.console import main
 
     code: Any = 0
     try:

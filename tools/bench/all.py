@@ -131,7 +131,7 @@ def command(*arguments: str, cold: bool = False) -> Callable[[Version], float]:
     """Seconds of a command of edgefl; ``cold``: with an empty cache."""
 
     def seconds(version: Version) -> float:
-        whole = ("-m", "edgefl.cli", *arguments)
+        whole = ("-m", "edgefl", *arguments)
         if not cold:
             return version.run(whole)[0]
         with tempfile.TemporaryDirectory(dir=version.folder) as empty:

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 import edgefl
-from edgefl.cli import main
 from edgefl.commands.run.verify import verify
+from edgefl.console import main
 from edgefl.devices.availability_trace import read_trace
 from edgefl.devices.browsing import describe
 from edgefl.errors import EdgeflError

@@ -105,7 +105,7 @@ def do_quickstart(check: Check) -> Json:
 
     folder = check.folder / "quickstart"
     shutil.rmtree(folder, ignore_errors=True)
-    ended = call(check, "quickstart", "-m", "edgefl.cli", "run", "quickstart", "--set",
+    ended = call(check, "quickstart", "-m", "edgefl", "run", "quickstart", "--set",
                  f"executor.device={check.device}", "--output", str(folder))  # fmt: skip
     schedules: Json = {}
     try:
@@ -178,7 +178,7 @@ def measure(check: Check, index: int, path: Path) -> bool:
 def do_calibrate(check: Check) -> Json:
     """Run ``edgefl calibrate``; the result has the numbers of the profile."""
     quick = ["--quick"] if check.minutes < 2 else []
-    ended = call(check, "calibrate", "-m", "edgefl.cli", "calibrate", "--device", check.device, "--json", "--force",
+    ended = call(check, "calibrate", "-m", "edgefl", "calibrate", "--device", check.device, "--json", "--force",
                  "-o", str(check.folder / "calibrated.yaml"), *quick)  # fmt: skip
     profile = json.loads(ended.out) if ended.code == 0 else {"device": None, "notes": []}
     return {"device": profile["device"], "notes": profile["notes"], "quick": bool(quick), **ended.verdict}

@@ -17,7 +17,7 @@ def command_line_page() -> str:
     parts = [
         "Results go to stdout, progress and messages to stderr. `--json` prints plain data instead of tables "
         "([JSON output](json.md)). The exit codes stand with the [errors](errors.md#exit-codes). "
-        "`python -m edgefl.cli` is the same program.",
+        "`python -m edgefl` is the same program.",
         table(
             ("Command", "What it does"),
             [(f"[`edgefl {name}`](#edgefl-{name})", sentence(command.help)) for name, command in root.commands.items()],

@@ -219,7 +219,7 @@ def _forgotten() -> Iterator[None]:
 
 
 def _here(words: list[str]) -> tuple[int, str]:
-    from edgefl.cli import main
+    from edgefl.console import main
 
     with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
         try:
@@ -230,14 +230,14 @@ def _here(words: list[str]) -> tuple[int, str]:
 
 
 def _apart(words: list[str]) -> tuple[int, str]:
-    done = subprocess.run([sys.executable, "-m", "edgefl.cli", *words[1:]], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-m", "edgefl", *words[1:]], capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + _messages(done.stderr)
 
 
 def _interrupted(words: list[str]) -> tuple[int, str]:
     """Interrupt the command, like Ctrl-C, once two rounds are written."""
     table = Path(words[words.index("-o") + 1]) / "rounds.jsonl"
-    command = [sys.executable, "-m", "edgefl.cli", *words[1:]]
+    command = [sys.executable, "-m", "edgefl", *words[1:]]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_heed_interrupts
     )

@@ -38,9 +38,10 @@ from edgefl.errors import RunError, UnknownName
 from edgefl.records.record import UNSET, Maybe
 from edgefl.runs import Run, comparison, is_comparison, is_run, read_run
 from edgefl.runs.durable import replace_file
+from edgefl.runs.progress import OnProgress, messages, silent
 from edgefl.scenario import Scenario, load
 from edgefl.setup.compose import Given, scenario_of
-from edgefl.setup.progress import OnProgress, messages, public_command, silent
+from edgefl.setup.progress import public_command
 
 Made = TypeVar("Made")
 

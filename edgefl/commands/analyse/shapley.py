@@ -13,9 +13,9 @@ from edgefl.commands.run.command import run_parts
 from edgefl.errors import EdgeflError, RunError, UnknownName
 from edgefl.results.facts import shown_metrics
 from edgefl.runs import Run, is_run, read_run
+from edgefl.runs.progress import OnProgress
 from edgefl.scenario import Scenario, load
 from edgefl.setup.compose import has_same_results
-from edgefl.setup.progress import OnProgress
 
 EVERYBODY, NOBODY = "everybody", "nobody"
 

@@ -18,6 +18,7 @@ from edgefl.cells.workers import Cell
 from edgefl.commands.bench.admissions import Level, Works, content_of, levels_of, works_of
 from edgefl.commands.bench.answer import BenchAnswer
 from edgefl.commands.bench.bench_answer import BenchCell, FleetCells, answer_of, run_folder
+from edgefl.commands.bench.page import write_bench_page
 from edgefl.commands.bench.table import bench_csv
 from edgefl.commands.run.command import Executors, run_undrawn
 from edgefl.commands.tune.answer import Tuning
@@ -27,19 +28,19 @@ from edgefl.commands.tune.draws import optuna
 from edgefl.commands.tune.trial_run import Advance, advance_run
 from edgefl.devices import Fleet
 from edgefl.devices.budgets import budget_named
-from edgefl.drawing.page.page import write_bench_page
 from edgefl.errors import DivergedError, EdgeflError, RunError, ScenarioError, text_of
 from edgefl.planning.setup import Setup
 from edgefl.runs import is_run, read_run
 from edgefl.runs.durable import lock_folder, replace_file, writing
 from edgefl.runs.folders import check_finished, free_folder, json_text
+from edgefl.runs.progress import OnProgress, messages, silent
 from edgefl.scenario import Scenario
 from edgefl.scenario.document import write
 from edgefl.scenario.problems import raise_all, reason
 from edgefl.scenario.search_space import parse_search_space, with_settings
 from edgefl.scenario.suite import Suite, Variant, read_suite
 from edgefl.setup.compose import compose, predictor_of
-from edgefl.setup.progress import OnProgress, messages, public_command, silent
+from edgefl.setup.progress import public_command
 from edgefl.units import show_share
 
 RUNS, TRIALS, SUITE, ANSWER = "runs", "tune", "suite.yaml", "bench.json"

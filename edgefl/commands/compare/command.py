@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from edgefl.commands.compare.answer import ComparedRuns, EqualCosts, EqualRow, Ordering, SeedFigure, SeedGroupRow
+from edgefl.commands.compare.answer import ComparedRuns, EqualCosts, EqualRow, Ordering, SeedGroupRow
 from edgefl.commands.compare.members import FinishedRun, Members, SeedGroup, members_of
 from edgefl.commands.compare.orderings import ordering_of_rows, ordering_of_study, tables_of
 from edgefl.records.rounds import lower_is_better
-from edgefl.records.summary import RunSummary
+from edgefl.records.summary import RunSummary, SeedFigure
 from edgefl.results.facts import (
     RoundFacts,
     compared_split,
@@ -26,7 +26,7 @@ from edgefl.results.facts import (
 from edgefl.results.paired import figures_of, rival_scores, standing_of
 from edgefl.results.spread import SeedSpread, with_confidence
 from edgefl.runs import Run
-from edgefl.setup.progress import OnProgress, silent
+from edgefl.runs.progress import OnProgress, silent
 
 Facts = RunSummary
 

@@ -18,11 +18,11 @@ from edgefl.commands.compare.answer import (
     Ordering,
     OrderingClaim,
     OrderingFigure,
-    SeedFigure,
     SeedGroupRow,
 )
 from edgefl.drawing.text_tables import DIVERGED, NOTHING, TITLES, csv_text, new_table, print_table, screen, title_of
 from edgefl.errors import visible
+from edgefl.records.summary import SeedFigure
 from edgefl.results.facts import own_metrics
 from edgefl.results.spread import spread_words
 

@@ -27,7 +27,8 @@ from edgefl.machine.throughput import SLOWED, MeasuredSpread, measure_sustained,
 from edgefl.operator_classes import OPERATOR_NAMES
 from edgefl.records.devices import CalibratedProfile, Calibration
 from edgefl.runs.durable import write_output
-from edgefl.setup.progress import OnProgress, messages, public_command, silent
+from edgefl.runs.progress import OnProgress, messages, silent
+from edgefl.setup.progress import public_command
 from edgefl.work import NO_METER
 from edgefl.work.torch_device import device_of
 

@@ -33,7 +33,7 @@ from edgefl.records.published import (
     Unseen,
 )
 from edgefl.records.record import UNSET
-from edgefl.setup.progress import OnProgress, silent
+from edgefl.runs.progress import OnProgress, silent
 
 
 def validate_devices(

@@ -24,7 +24,7 @@ from packaging.requirements import Requirement
 from edgefl import units
 from edgefl.errors import EdgeflError
 from edgefl.memo import cache_folder
-from edgefl.setup.progress import OnProgress, silent
+from edgefl.runs.progress import OnProgress, silent
 
 OK: Literal["ok"] = "ok"
 WARNING: Literal["warning"] = "warning"

@@ -46,9 +46,10 @@ from edgefl.results.facts import evaluation_of
 from edgefl.runs import Run, RunDirectory, environment, read_run
 from edgefl.runs.durable import replace_file
 from edgefl.runs.folders import free_folder, json_text, new_folder
+from edgefl.runs.progress import OnProgress, messages, silent
 from edgefl.scenario import Scenario, load
 from edgefl.setup.compose import Given, federation_of, predictor_of, scenario_of
-from edgefl.setup.progress import OnProgress, messages, public_command, silent
+from edgefl.setup.progress import public_command
 from edgefl.simulation import Simulation
 from edgefl.simulation.closed_form import DROPPED, FINISHED, LATE, NO_MEMORY, PHASES, Flights, Landings
 from edgefl.training import Executor

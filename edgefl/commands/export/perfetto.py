@@ -24,7 +24,8 @@ from edgefl.records.rounds import Metrics, Round, split_of
 from edgefl.runs import Run
 from edgefl.runs.changed import raise_run_errors
 from edgefl.runs.durable import writing
-from edgefl.setup.progress import OnProgress, public_command, silent
+from edgefl.runs.progress import OnProgress, silent
+from edgefl.setup.progress import public_command
 
 
 class Event(TypedDict):

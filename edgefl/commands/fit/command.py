@@ -40,10 +40,11 @@ from edgefl.devices.options import Mixture, amounts_of, share_of_device
 from edgefl.errors import ScenarioError, UnitError, UnknownName
 from edgefl.planning.eligibility import DEVICE, OWNER, Verdict, memory_limit
 from edgefl.records.record import UNSET, Maybe
+from edgefl.runs.progress import OnProgress, messages, silent
 from edgefl.scenario import Scenario
 from edgefl.schedules import Stage
 from edgefl.setup.compose import Given, at_most, commonest_link, compose, predictor_of, scenario_of
-from edgefl.setup.progress import OnProgress, messages, public_command, silent
+from edgefl.setup.progress import public_command
 
 MOST, FIRST = 200, 5
 """Works that are predicted at most for a kind, and solutions after which the search ends.

@@ -1,11 +1,12 @@
-"""The answers of the commands that list parts: ``edgefl methods``, ``models``, ``data``, ``selections`` and others."""
+"""The answer of ``edgefl parts``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 from edgefl.records.devices import BrokenPart
-from edgefl.records.record import UNSET, Maybe, Record
+from edgefl.records.record import UNSET, Keys, Maybe, Record
 
 
 class PartOption(Record):
@@ -32,36 +33,15 @@ class ListedPart(Record):
     """Its options; absent if it can have none"""
 
 
-class ListedParts(Record):
-    """The parts of each section that the command lists; the others are absent."""
+class Parts(Record):
+    """The parts of each kind that was asked for."""
 
-    methods: Sequence[ListedPart] | Maybe = UNSET
-    """Methods, with `edgefl methods`"""
-    schedules: Sequence[ListedPart] | Maybe = UNSET
-    """Schedules, with `edgefl methods` and `edgefl schedules`"""
-    towers: Sequence[ListedPart] | Maybe = UNSET
-    """Towers, with `edgefl models`"""
-    models: Sequence[ListedPart] | Maybe = UNSET
-    """Models that towers form, with `edgefl models`"""
-    data_sets: Sequence[ListedPart] | Maybe = UNSET
-    """Data sets, with `edgefl data`"""
-    partitions: Sequence[ListedPart] | Maybe = UNSET
-    """Partitions over clients, with `edgefl data`"""
-    selections: Sequence[ListedPart] | Maybe = UNSET
-    """Selections of clients, with `edgefl selections`"""
-    policies: Sequence[ListedPart] | Maybe = UNSET
-    """Round policies, with `edgefl policies`"""
-    rules: Sequence[ListedPart] | Maybe = UNSET
-    """Rules of aggregation, with `edgefl aggregations`"""
-    server_optimizers: Sequence[ListedPart] | Maybe = UNSET
-    """Server optimizers, with `edgefl aggregations`"""
-    codecs: Sequence[ListedPart] | Maybe = UNSET
-    """Codecs of payloads, with `edgefl aggregations`"""
-    metrics: Sequence[ListedPart] | Maybe = UNSET
-    """Metrics, with `edgefl metrics`"""
-    optimizers: Sequence[ListedPart] | Maybe = UNSET
-    """Optimizers, with `edgefl optimizers`"""
-    rate_schedules: Sequence[ListedPart] | Maybe = UNSET
-    """Rate schedules, with `edgefl optimizers`"""
+    sections: Annotated[Mapping[str, Sequence[ListedPart]], Keys("KIND")]
+    """The parts by kind: `method`, `schedule`, `data-set`, ..."""
     broken: Sequence[BrokenPart] | Maybe = UNSET
     """What is left out because it is broken; absent if nothing is"""
+
+    @property
+    def said(self) -> list[str]:
+        """A line for each part that is left out."""
+        return [f"left out: {each.message}" for each in self.broken or ()]

@@ -1,133 +1,40 @@
-"""The parts that a scenario can name, each with a line and its options.
-
-edgefl's own parts are read from the shipped JSON Schema of scenarios, so that listing them doesn't import torch.  Parts
-of plug-ins are imported.
-"""
+"""``edgefl parts`` as it is typed, and ``edgefl.parts`` as it is called."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
-from edgefl import registry
-from edgefl.commands.parts.answer import ListedPart, ListedParts, PartOption
-from edgefl.errors import UnknownName
-from edgefl.records.devices import BrokenPart
-from edgefl.records.record import UNSET
-from edgefl.scenario.library import SCHEMA, library_folder
+from edgefl.console.derived import argument, command
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
-LISTED = {
-    "methods": "method",
-    "schedules": "schedule",
-    "towers": "tower",
-    "models": "model",
-    "data_sets": "data set",
-    "partitions": "partition",
-    "selections": "selection",
-    "policies": "round policy",
-    "rules": "aggregation",
-    "server_optimizers": "server optimizer",
-    "codecs": "codec",
-    "metrics": "metric",
-    "optimizers": "optimizer",
-    "rate_schedules": "rate schedule",
-}
-"""What is listed under each name, as the registry calls it."""
+    from edgefl.commands.parts.answer import Parts
 
 
-def parts(sections: Iterable[str]) -> ListedParts:
-    """The parts of each of these sections of ``LISTED``; parts of plug-ins that can't be listed are ``broken``."""
-    result: dict[str, list[ListedPart]] = {}
-    broken = {(noun, name): message for noun, name, message in registry.broken_parts()}
-    for section in sections:
-        noun, result[section] = LISTED[section], []
-        for name in registry.names(noun):
-            if (noun, name) in broken:
-                continue
-            try:
-                result[section].append(_own(section, name) or describe_part(noun, name))
-            except Exception as error:  # a plug-in's Options may be anything
-                fault = f"its Options have no JSON Schema: {registry.error_text(error)}"
-                broken[noun, name] = f"{registry.describe_part(noun, name)} is broken: {fault}"
-    left_out = [BrokenPart(part=noun, name=name, message=text) for (noun, name), text in broken.items()]
-    return ListedParts(**result, broken=left_out or UNSET)
+@command(
+    "edgefl parts", "edgefl parts data-set", "edgefl parts method fedcola",
+    forms={"table": "edgefl.commands.parts.table:print_parts"},
+)  # fmt: skip
+def parts(
+    kind: Annotated[
+        str | None, argument("A kind of part: method, schedule, data-set, ...; all without it.", "KIND")
+    ] = None,
+    name: Annotated[str | None, argument("One part, with its options.", "NAME")] = None,
+) -> Parts:
+    """List what a scenario can name, or one part with its options.
 
+    Parts of plug-ins are among them.
 
-def only(found: ListedParts, name: str) -> ListedParts:
-    """The part of this name alone.  Raises UnknownName."""
-    sections = {each: getattr(found, each) or () for each in LISTED}
-    if name not in (names := [entry.name for entries in sections.values() for entry in entries]):
-        raise UnknownName(" or ".join(LISTED[each] for each, entries in sections.items() if entries), name, names)
-    mine = {each: [entry for entry in entries if entry.name == name] for each, entries in sections.items()}
-    return ListedParts(**{each: entries for each, entries in mine.items() if entries}, broken=found.broken)
+    Returns:
+        ``sections``: the parts of each kind with a line each and their options; ``broken``: what is left out.
 
+    Raises:
+        UnknownName: There is no such kind, or no part of it has this name.
+    """
+    from edgefl.commands.parts.schema_parts import kind_names, only, parts_of
+    from edgefl.errors import UnknownName
 
-def _own(section: str, name: str) -> ListedPart | None:
-    """The entry of one of edgefl's own parts; None for a part of a plug-in."""
-    if registry.origin(LISTED[section], name).package != "edgefl":
-        return None
-    noun, schema = LISTED[section], _shipped_schema()
-    part = schema["x-parts"][noun].get(name)
-    if part is None:
-        return None
-    reference = part.get("$ref")
-    return _entry(noun, name, part["summary"], reference and schema["$defs"][reference.removeprefix("#/$defs/")])
-
-
-@cache
-def _shipped_schema() -> Any:
-    return json.loads((library_folder() / SCHEMA).read_text(encoding="utf-8"))
-
-
-def describe_part(noun: str, name: str) -> ListedPart:
-    """Name, summary and options of a part, from the part itself."""
-    from edgefl.scenario.schema import summary_of
-
-    part = registry.get(noun, name)
-    model: type[BaseModel] | None = getattr(part, "Options", None)
-    return _entry(noun, name, summary_of(part), None if model is None else model.model_json_schema())
-
-
-def _entry(noun: str, name: str, summary: str, schema: Mapping[str, Any] | None) -> ListedPart:
-    if schema is None and noun not in ("method", "schedule"):
-        return ListedPart(name=name, summary=summary)
-    key = {"tower": "tower", "codec": "dtype"}.get(noun, "name")
-    return ListedPart(name=name, summary=summary, options=_options(schema or {}, key))
-
-
-def _options(schema: Mapping[str, Any], key: str) -> list[PartOption]:
-    options = []
-    for field, its in schema.get("properties", {}).items():
-        if field == key:
-            continue
-        default = its.get("default")
-        text = "required" if "default" not in its else "-" if default is None else _default_text(default)
-        options.append(
-            PartOption(name=field, default=text, values=_values(its), description=its.get("description", ""))
-        )
-    # an option that every method has comes after its own
-    return sorted(options, key=lambda option: option.name == "personal")
-
-
-def _default_text(default: Any) -> str:
-    return default if isinstance(default, str) else json.dumps(default)
-
-
-def _values(schema: Mapping[str, Any]) -> str:
-    """The values that a field accepts as short text, from its JSON Schema."""
-    if "enum" in schema:
-        return " | ".join(map(str, schema["enum"]))
-    if "const" in schema:
-        return str(schema["const"])
-    if "anyOf" in schema:
-        return " | ".join(words for choice in schema["anyOf"] if (words := _values(choice)) != "null")
-    if schema.get("type") == "array":
-        return f"[{_values(schema.get('items', {}))}, ...]"
-    return {"boolean": "true | false", "integer": "whole number", "number": "number", "string": "text"}.get(
-        str(schema.get("type", "")), str(schema.get("type", "any"))
-    )
+    kinds = kind_names()
+    if kind is not None and kind not in kinds:
+        raise UnknownName("kind of part", kind, kinds)
+    found = parts_of(kinds if kind is None else [kind])
+    return found if name is None or kind is None else only(found, kind, name)

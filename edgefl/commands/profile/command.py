@@ -48,11 +48,12 @@ from edgefl.planning.client_evaluation import ScoringPlanner
 from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
 from edgefl.records.record import UNSET, Maybe, copy_fields
+from edgefl.runs.progress import OnProgress, messages, silent
 from edgefl.scenario import Scenario
 from edgefl.scenario.problems import reason
 from edgefl.schedules import Stage
 from edgefl.setup.compose import Given, at_most, commonest_device, commonest_link, planner_of, scenario_of
-from edgefl.setup.progress import OnProgress, messages, public_command, silent
+from edgefl.setup.progress import public_command
 from edgefl.work import Timeline
 
 PRICE_COLUMNS = ("download_seconds", "compute_seconds", "virtual_seconds", "energy_joules")

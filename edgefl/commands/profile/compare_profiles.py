@@ -20,8 +20,8 @@ from edgefl.commands.profile.command import profile
 from edgefl.drawing.figures import FIGURE_FORMS, check_figure, draw_figure
 from edgefl.errors import ScenarioError
 from edgefl.records.record import UNSET, Maybe
+from edgefl.runs.progress import OnProgress, silent
 from edgefl.setup.compose import Given, labels_of, scenario_of
-from edgefl.setup.progress import OnProgress, silent
 
 COMPARED = ("peak_memory_bytes", "fvcore_macs_per_sample", "flops", "traffic_bytes", "virtual_seconds", "energy_joules")
 

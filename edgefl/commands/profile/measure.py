@@ -20,9 +20,9 @@ from edgefl.machine.microbenchmarks import SECONDS, calibrate_here
 from edgefl.machine.observed_work import Observed, run_observed, step_seconds
 from edgefl.planning.planner import Planner
 from edgefl.records.record import UNSET
+from edgefl.runs.progress import OnProgress, messages, silent
 from edgefl.schedules import Stage
 from edgefl.setup.compose import Given, planner_of, scenario_of
-from edgefl.setup.progress import OnProgress, messages, silent
 from edgefl.work import Source, StepTrace, Work
 from edgefl.work.torch_device import device_of
 

@@ -23,8 +23,9 @@ from edgefl.records.devices import (
     Turns,
 )
 from edgefl.records.record import UNSET
+from edgefl.runs.progress import OnProgress, messages, silent
 from edgefl.setup.compose import Given, compose, predictor_of, scenario_of
-from edgefl.setup.progress import OnProgress, messages, public_command, silent
+from edgefl.setup.progress import public_command
 
 
 @public_command

@@ -12,7 +12,8 @@ from edgefl.drawing.figures import FIGURE_FORMS, check_figure
 from edgefl.drawing.page import REPORT_FORMS, write_page
 from edgefl.errors import RunError, UnknownName
 from edgefl.runs import Run, is_comparison, read_run
-from edgefl.setup.progress import OnProgress, public_command, silent
+from edgefl.runs.progress import OnProgress, silent
+from edgefl.setup.progress import public_command
 
 
 @public_command

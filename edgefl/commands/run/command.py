@@ -26,7 +26,6 @@ from edgefl.cells.needs import (
     memory_for_updates,
 )
 from edgefl.cells.workers import Cell
-from edgefl.commands.export.command import Tracked, check_tracker, log_of
 from edgefl.commands.run.resume import check_models, check_plug_in_files, keep_scratch, reopen_runs, sets_of
 from edgefl.data import Federation
 from edgefl.drawing.charts import draw_curves
@@ -36,9 +35,11 @@ from edgefl.results.facts import evaluation_of
 from edgefl.runs import Run, RunDirectory, create_comparison, environment, is_comparison, is_run, read_run
 from edgefl.runs.digests import changed_parts
 from edgefl.runs.folders import NewFolder, check_finished, free_folder, new_folder, tidy
+from edgefl.runs.progress import OnProgress, messages, nothing_left, silent
+from edgefl.runs.trackers import Tracked, check_tracker, log_of
 from edgefl.scenario import Scenario, load
 from edgefl.setup.compose import Given, check_sections, compose, federation_of, predictor_of, scenario_of
-from edgefl.setup.progress import OnProgress, messages, nothing_left, public_command, silent
+from edgefl.setup.progress import public_command
 from edgefl.simulation import OnRound, Simulation
 from edgefl.simulation.watch import best_round
 from edgefl.training import Executor, ProcessExecutor, RememberingExecutor, make_executor

@@ -1,9 +1,8 @@
-"""Tables of ``edgefl run`` and ``methods``: at most 100 columns wide, readable without colours."""
+"""Tables of ``edgefl run``: at most 100 columns wide, readable without colours."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -20,7 +19,6 @@ from edgefl.drawing.text_tables import (
     or_dash,
     percent,
     print_section,
-    print_table,
     refusals,
     score,
     screen,
@@ -34,7 +32,6 @@ from edgefl.records.rounds import ClientMetrics
 from edgefl.results.facts import own_metrics, shown_metrics
 
 if TYPE_CHECKING:
-    from edgefl.commands.parts.answer import ListedParts
     from edgefl.records.run import BestRecord
     from edgefl.records.summary import CostRow, PlayedStage, RunComparison, RunRow, RunSummary, Summary
 
@@ -301,41 +298,3 @@ def _compared_table(rows: Sequence[RunRow], split: str) -> Table:
                 lambda row, kind=kind, name=name: score(row.metrics.get(kind, {}), name),
             )
     return table
-
-
-# --- lists of parts --------------------------------------------------------------------------------------------------
-
-
-def print_parts(result: ListedParts, console: Console | None = None) -> None:
-    """Print the parts of ``commands.parts``, a section each, with a line for each part."""
-    console = console or screen()
-    for section in fields(result):
-        entries = getattr(result, section.name)
-        if section.name == "broken" or entries is UNSET:
-            continue
-        table = new_table("", "", left=(0, 1))
-        table.show_header = False
-        for entry in entries:
-            table.add_row(f"  {entry.name}", entry.summary)
-        console.print(Text(section.name.replace("_", " ").capitalize(), style="bold"))
-        print_table(console, table)
-        console.print()
-    of_one = "edgefl methods NAME, " if result.methods else ""
-    console.print(Text(f"Their options: {of_one}--json, and edgefl schema for editors."))
-
-
-def print_options(result: ListedParts, console: Console | None = None) -> None:
-    """Print parts with their options, as ``edgefl methods NAME`` does."""
-    console = console or screen()
-    for section in fields(result):
-        entries = getattr(result, section.name)
-        if section.name == "broken" or entries is UNSET:
-            continue
-        for entry in entries:
-            console.print(Text(f"{entry.name}: {entry.summary}"))
-            if entry.options:
-                table = new_table("  option", "default", "values", "", left=range(4))
-                for option in entry.options:
-                    table.add_row(f"  {option.name}", option.default, option.values, option.description)
-                print_table(console, table)
-            console.print()

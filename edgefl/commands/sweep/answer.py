@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from edgefl.commands.profile.answer import OfScenario
+from edgefl.records.eligibility import Coverage, LostData
 from edgefl.records.reading import decode
-from edgefl.records.record import UNSET, ByKind, Clients, Keys, Maybe, Record, Rounds, Samples, Share, Unit, types_of
+from edgefl.records.record import UNSET, ByKind, Clients, Keys, Maybe, Record, Rounds, Share, Unit, types_of
 
 ByBudget = Annotated[Mapping[str, Clients], Keys("BUDGET"), Unit("clients")]
 ByLimit = Annotated[Mapping[str, Clients], Keys("LIMIT"), Unit("clients")]
@@ -57,17 +58,6 @@ class MeanRound(Record):
         return self.download_bytes + self.upload_bytes
 
 
-class LostData(Record):
-    """Data that are lost with clients that don't fit."""
-
-    excluded_samples: Samples
-    """Samples of the clients that don't fit"""
-    lost_classes: Sequence[str] | None
-    """Classes that only those clients hold; `null` for declared data"""
-    lost_modalities: Sequence[str]
-    """Modalities that only those clients hold"""
-
-
 class SmallerDevice(Record):
     """The next smaller device, and what it lacks."""
 
@@ -112,17 +102,6 @@ class SmallestDevice(Record):
     is one"""
     smaller: SmallerDevice | None
     """The next smaller device; `null` if there is none"""
-
-
-class Coverage(LostData):
-    """Data that clients who fit hold, and data that are lost with the others."""
-
-    eligible_samples_share: Share
-    """Samples that they hold"""
-    class_coverage: Share | None
-    """Classes of which one of them holds a sample; `null` for declared data"""
-    modality_samples_share: ByModality
-    """Samples of a modality that they hold"""
 
 
 class SweepGroup(MeanRound, RoundTime, Refusals, Coverage):

@@ -21,9 +21,9 @@ from edgefl.planning.workload import Workload, workload_of
 from edgefl.records.record import UNSET
 from edgefl.results.facts import facts_of
 from edgefl.runs import is_run, read_run
+from edgefl.runs.progress import OnProgress, messages, silent
 from edgefl.scenario import Scenario
 from edgefl.setup.compose import compose, has_same_results, predictor_of
-from edgefl.setup.progress import OnProgress, messages, silent
 from edgefl.work import digest
 
 

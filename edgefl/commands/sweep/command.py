@@ -32,13 +32,14 @@ from edgefl.errors import DataError, EdgeflError, RunError, ScenarioError, text_
 from edgefl.records.record import UNSET, Maybe
 from edgefl.runs.columns import columns_of
 from edgefl.runs.durable import replace_file
+from edgefl.runs.progress import OnProgress, messages, silent
 from edgefl.scenario.axes import MOST_COMBINATIONS
 from edgefl.scenario.document import KeyPath
 from edgefl.scenario.grid import Grid, grid_of
 from edgefl.scenario.labels import in_a_cell
 from edgefl.scenario.problems import reason
 from edgefl.setup.compose import Given, at_most, federation_of, scenario_of
-from edgefl.setup.progress import OnProgress, messages, public_command, silent
+from edgefl.setup.progress import public_command
 
 
 @public_command

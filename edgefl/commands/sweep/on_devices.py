@@ -35,9 +35,10 @@ from edgefl.planning.planner import Demand, Planner
 from edgefl.planning.workload import LEFT_OUT, Workload, hardest, stage_of_works
 from edgefl.records.devices import DeviceCheck, DeviceCheckRow, DeviceChecks
 from edgefl.records.record import UNSET
+from edgefl.runs.progress import OnProgress, messages, silent
 from edgefl.schedules import Stage
 from edgefl.setup.compose import Given, commonest_link, labels_of, planner_of, scenario_of
-from edgefl.setup.progress import OnProgress, messages, public_command, silent
+from edgefl.setup.progress import public_command
 
 Answer = Literal["yes", "no", "depends on scratch", "depends on free memory"]
 

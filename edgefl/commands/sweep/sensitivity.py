@@ -23,7 +23,7 @@ from edgefl.devices.browsing import residual_factor
 from edgefl.errors import UnitError
 from edgefl.planning.workload import Workload, stage_eligibility
 from edgefl.records.record import UNSET
-from edgefl.setup.progress import OnProgress, silent
+from edgefl.runs.progress import OnProgress, silent
 
 FIGURES = ("eligible_share", "round_seconds", "schedule_seconds", "schedule_energy_joules")
 """What cells are ordered by; the first is better where it is larger, the others where they are smaller."""

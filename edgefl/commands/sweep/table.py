@@ -12,7 +12,6 @@ from edgefl.commands.sweep.answer import (
     CellHead,
     CellRow,
     Change,
-    LostData,
     MethodFrontier,
     RefusedCell,
     Sensitivity,
@@ -34,6 +33,7 @@ from edgefl.drawing.text_tables import (
     screen,
     title_of,
 )
+from edgefl.records.eligibility import LostData
 from edgefl.records.record import UNSET, Maybe
 from edgefl.results.facts import shown_metrics
 

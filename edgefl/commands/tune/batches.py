@@ -23,11 +23,11 @@ from edgefl.errors import EdgeflError, RunError, ScenarioError
 from edgefl.planning.workload import binding_counts, stage_eligibility, workload_of
 from edgefl.records.record import UNSET
 from edgefl.runs.contents import CHECKPOINTS
+from edgefl.runs.progress import OnProgress, messages
 from edgefl.scenario import Scenario
 from edgefl.scenario.problems import reason
 from edgefl.scenario.search_space import NumberRange, Searched, span_errors, with_fields, with_settings
 from edgefl.setup.compose import predictor_of
-from edgefl.setup.progress import OnProgress, messages
 
 MOST_ASKED = 2
 """So many times the trials are drawn at most, because a refused one is replaced.

@@ -25,10 +25,11 @@ from edgefl.planning.setup import Setup
 from edgefl.records.rounds import lower_is_better
 from edgefl.runs.durable import replace_file
 from edgefl.runs.folders import free_folder, json_text
+from edgefl.runs.progress import OnProgress, messages, silent
 from edgefl.scenario import Scenario
 from edgefl.scenario.search_space import Searched, parse_search_space, with_fields
 from edgefl.setup.compose import Given, scenario_of
-from edgefl.setup.progress import OnProgress, messages, public_command, silent
+from edgefl.setup.progress import public_command
 
 HEADLINES = ("accuracy", "r@10", "soft_score", "perplexity")
 """Metrics of which the first that an evaluation has is optimised, where none is named."""

@@ -13,8 +13,8 @@ from edgefl.errors import DivergedError
 from edgefl.records.record import UNSET, Maybe, Record, part_of
 from edgefl.records.rounds import EarlyStop, Metrics, Round
 from edgefl.runs import is_run, read_run
+from edgefl.runs.progress import OnProgress
 from edgefl.scenario import Scenario
-from edgefl.setup.progress import OnProgress
 
 
 class Advance(NamedTuple):

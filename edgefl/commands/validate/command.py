@@ -17,9 +17,10 @@ from edgefl.data.missing import patterns_of
 from edgefl.models import quantised
 from edgefl.planning.setup import Setup
 from edgefl.records.record import UNSET
+from edgefl.runs.progress import OnProgress, messages, silent
 from edgefl.scenario import Scenario
 from edgefl.setup.compose import Given, check_sections, predictor_of, scenario_of
-from edgefl.setup.progress import OnProgress, messages, public_command, silent
+from edgefl.setup.progress import public_command
 
 
 @public_command

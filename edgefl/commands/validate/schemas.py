@@ -7,7 +7,7 @@ from edgefl.commands.bench.answer import BenchAnswer
 from edgefl.commands.compare.answer import ComparedRuns
 from edgefl.commands.explain.answer import Explanation, Exported, TraceAnswer
 from edgefl.commands.fit.answer import Fit
-from edgefl.commands.parts.answer import ListedParts
+from edgefl.commands.parts.answer import Parts
 from edgefl.commands.profile.answer import ComparedProfiles, CostDifference, Profile
 from edgefl.commands.run.verified import Verified
 from edgefl.commands.tune.answer import Tuning
@@ -31,7 +31,7 @@ RECORDS: dict[str, type[Record]] = {
     "compare.json": Comparison, "run": Summary, "verify": Verified, "explain": Explanation, "trace": TraceAnswer,
     "export": Exported, "emulate": Emulation, "profile": Profile,
     "profile --compare": ComparedProfiles, "cost-diff": CostDifference, "devices check": DeviceCheck,
-    "devices list": Library, "devices validate": PublishedAgreement, "calibrate": Calibration, "methods": ListedParts,
+    "devices list": Library, "devices validate": PublishedAgreement, "calibrate": Calibration, "parts": Parts,
     "compare": ComparedRuns, "explore": Explored, "explore --devices": ExploredDevices, "fit": Fit,
     "tune": Tuning, "bench": BenchAnswer, "analyse": Analysis, "validate": ValidScenario,
     "papers": Papers,

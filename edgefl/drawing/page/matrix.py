@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from edgefl.commands.compare.answer import SeedFigure
 from edgefl.commands.compare.table import scale_of
 from edgefl.drawing.charts import Records
 from edgefl.drawing.charts.curves import main_metrics
 from edgefl.drawing.text_tables import DIVERGED, NOTHING, title_of
 from edgefl.records.rounds import lower_is_better
-from edgefl.records.summary import CostRow, Participation, RunSummary
+from edgefl.records.summary import CostRow, Participation, RunSummary, SeedFigure
 from edgefl.results.facts import compared_split, fitting, hardest, peak_of, rivals_of
 from edgefl.results.spread import SeedSpread, spread_words, with_confidence
 

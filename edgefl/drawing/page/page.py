@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgefl.commands.bench.chart import charts_of_bench
-from edgefl.commands.bench.table import BenchSection, answer, heading, sections, told_runs
 from edgefl.drawing.charts import MOST_FLIGHTS, Chart, Records, charts_of, charts_of_comparison, groups_of, records_of
 from edgefl.drawing.page.charts_shown import ChartGroup, ChartTable, PageChart, PageCharts
 from edgefl.drawing.page.matrix import Groups, Matrix, matrix_of
@@ -27,7 +25,6 @@ from edgefl.records.run import Environment
 from edgefl.runs.durable import write_output
 
 if TYPE_CHECKING:
-    from edgefl.commands.bench.answer import BenchAnswer
     from edgefl.runs import Run
 
 REPORT_FORMS = ("html",)
@@ -120,9 +117,9 @@ def write_page(run: Run, path: Path) -> None:
                        figures.of_run(charts(member, records[label]), f"run-{i}"))
                 for i, (label, member) in enumerate(members.items(), 1)
             ]  # fmt: skip
-            page = _page(run.name, figures, told=told, compared=compared, members=each, explored=view)
+            page = page_text(run.name, figures, told=told, compared=compared, members=each, explored=view)
         else:
-            page = _page(
+            page = page_text(
                 run.name, figures, told=told, run=figures.of_run(charts(run, records[""]), "run"), explored=view
             )
         if len(page) <= MOST_BYTES or (most, rows) == (10, 3):
@@ -134,33 +131,15 @@ def write_page(run: Run, path: Path) -> None:
 def write_figure(chart: Chart, path: Path) -> None:
     """Write a page of one figure with its table.  Raises RunError if the file can't be written."""
     figures = PageCharts(MOST_ROWS)
-    write_output(path, _page(chart.title, figures, alone=figures.figure(chart, "figure")))
+    write_output(path, page_text(chart.title, figures, alone=figures.figure(chart, "figure")))
 
 
-def write_bench_page(result: BenchAnswer, path: Path) -> None:
-    """Write the answer of a bench, its staircase first.  Raises RunError if the file can't be written."""
-    figures = PageCharts(MOST_ROWS, ": bench.csv has all.")
-    first, *others = charts_of_bench(result)
-    bench = Benched(
-        figures.figure(first, "answer"), [*answer(result), told_runs(result)],
-        figures.group("more", "Ranks, costs and totals", others), [_of_section(each) for each in sections(result)],
-    )  # fmt: skip
-    write_output(path, _page(heading(result), figures, bench=bench))
-
-
-def _of_section(section: BenchSection) -> ChartTable:
-    """A table of the console as one of the page."""
-    columns = section.table.columns
-    cells = [[str(cell) for cell in column.cells] for column in columns]
-    titles = [(str(column.header).replace("\n", " "), column.justify == "right") for column in columns]
-    return ChartTable(section.title, titles, list(zip(*cells, strict=True)), section.note, open=True)
-
-
-def _page(
+def page_text(
     title: str, figures: PageCharts, *, told: Told | None = None, compared: ChartGroup | None = None,
     members: Sequence[PageRun] = (), run: Sequence[ChartGroup] = (), alone: PageChart | None = None,
     bench: Benched | None = None, explored: View | None = None,
 ) -> bytes:  # fmt: skip
+    """A page with what is given, as bytes of HTML."""
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs
 

@@ -10,9 +10,10 @@ from statistics import fmean
 from edgefl import units
 from edgefl.drawing.charts.curves import main_metrics
 from edgefl.drawing.page.matrix import ALL, Groups, Matrix, eligible, rivals_among
-from edgefl.drawing.text_tables import MOST_NAMED, join_names, some_names, title_of
+from edgefl.drawing.text_tables import title_of
 from edgefl.records.summary import RunSummary
 from edgefl.results.facts import hardest, share
+from edgefl.results.names import MOST_NAMED, join_names, some_names
 
 SHOWS: dict[str, Callable[[float], str]] = {
     "bytes": units.show_bytes, "seconds": units.show_seconds, "joules": units.show_joules

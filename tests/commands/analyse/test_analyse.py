@@ -18,15 +18,15 @@ from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl import seeds
-from edgefl.cli import main
 from edgefl.commands.analyse.answer import Worth
 from edgefl.commands.analyse.shapley import coalitions, metrics_of, shapley
 from edgefl.commands.analyse.table import print_analysis
 from edgefl.commands.analyse.trained_federation import Trained, _norm, cosine, gradient, gradient_works
+from edgefl.console import main
 from edgefl.errors import EdgeflError, RunError, ScenarioError, UnknownName
+from edgefl.runs.progress import silent
 from edgefl.scenario import load
 from edgefl.setup.compose import compose
-from edgefl.setup.progress import silent
 from edgefl.work import Pass
 
 Tiny = Callable[..., dict[str, Any]]

@@ -20,11 +20,11 @@ from safetensors.numpy import load_file
 from scipy.stats import ttest_rel
 
 import edgefl
-from edgefl.cli import main
 from edgefl.commands.bench.answer import BenchAnswer, BenchFleet
 from edgefl.commands.bench.bench_answer import _read
 from edgefl.commands.bench.chart import charts_of_bench
 from edgefl.commands.bench.table import sections
+from edgefl.console import main
 from edgefl.errors import EdgeflError, RunError, ScenarioError
 from edgefl.records.record import UNSET
 
@@ -291,7 +291,7 @@ def test_a_suite_tunes_each_variant_by_equally_many_trials(tmp_path: Path) -> No
 def test_killed_at_any_time_it_ends_as_it_would_have(done: tuple[BenchAnswer, Path], tmp_path: Path) -> None:
     answer, _ = done
     suite = write(tmp_path)
-    command = [sys.executable, "-m", "edgefl.cli", "bench", str(suite), "-o", str(tmp_path / "out"), "--jobs", "2"]
+    command = [sys.executable, "-m", "edgefl", "bench", str(suite), "-o", str(tmp_path / "out"), "--jobs", "2"]
     for seconds in (5, 8, 11):
         running = subprocess.Popen(
             command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

@@ -141,7 +141,7 @@ def test_a_schedule_that_draws_from_no_seed_is_found_and_a_sound_one_isnt(plug_i
 
 @pytest.mark.slow
 def test_the_command_says_what_differs_and_exits_with_1(plug_in: Path) -> None:
-    command = [sys.executable, "-m", "edgefl.cli", "check", "selection", "hashed", "--plugin", str(plug_in)]
+    command = [sys.executable, "-m", "edgefl", "check", "selection", "hashed", "--plugin", str(plug_in)]
     told = subprocess.run(command, capture_output=True, text=True, check=False)
     assert told.returncode == 1 and f"- {CheckRule.REPEATS}: " in told.stdout and " in the first run, " in told.stdout
     told = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)

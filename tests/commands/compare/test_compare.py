@@ -18,12 +18,12 @@ from rich.console import Console
 from scipy import stats
 
 import edgefl
-from edgefl.cli import main
 from edgefl.commands.compare.answer import ComparedRuns
 from edgefl.commands.compare.command import Curve, KindEvaluation, at_equal, compared_runs
 from edgefl.commands.compare.latex import comparison_latex
 from edgefl.commands.compare.members import flat, labels_of, members_of
 from edgefl.commands.compare.table import comparison_csv, print_comparison
+from edgefl.console import main
 from edgefl.errors import RunError
 from edgefl.results.facts import facts_of
 from edgefl.results.spread import SeedSpread

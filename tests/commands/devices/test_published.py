@@ -13,7 +13,6 @@ import pytest
 import torch
 from PIL import Image
 
-from edgefl.cli import main
 from edgefl.commands.devices.published import (
     foretold,
     key_of,
@@ -23,6 +22,7 @@ from edgefl.commands.devices.published import (
     repository_of,
 )
 from edgefl.commands.devices.published_step import network, stated_steps, step_cost
+from edgefl.console import main
 from edgefl.devices.measurements import Measurement, measurements
 from edgefl.records.devices import Sourced
 from edgefl.records.published import Foretold, PublishedRow

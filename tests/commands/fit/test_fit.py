@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 import edgefl
-from edgefl.cli import main
 from edgefl.commands.fit.answer import BudgetLimit
 from edgefl.commands.fit.bounds import FitQuestion, Pricer
 from edgefl.commands.fit.changes import FitAxis, FitChange, Levels, axes_of, candidates, sets_of, steps_of, within
 from edgefl.commands.fit.command import allowances_of
 from edgefl.commands.fit.search import worst
+from edgefl.console import main
 from edgefl.cost.price import price_rounds
 from edgefl.devices import load_device, load_link
 from edgefl.devices.budgets import BUDGETS, amounts

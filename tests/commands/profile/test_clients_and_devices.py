@@ -16,10 +16,10 @@ from PIL import Image
 from rich.console import Console
 
 import edgefl
-from edgefl.cli import main
 from edgefl.commands.profile.clients_table import print_clients
 from edgefl.commands.profile.table import profile_csv
 from edgefl.commands.sweep.devices_table import print_device_check
+from edgefl.console import main
 from edgefl.devices import available_memory_bytes, device_names, load_device
 from edgefl.errors import ScenarioError, UnknownName
 from edgefl.records.devices import ClientRow, DeviceCheck, FleetClients

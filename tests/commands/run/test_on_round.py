@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import edgefl
-from edgefl.cli import main
 from edgefl.commands.run.verify import verify
+from edgefl.console import main
 from edgefl.errors import RunError
 from edgefl.records.rounds import EarlyStop as StoppedEarly
 

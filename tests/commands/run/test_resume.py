@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import edgefl
-from edgefl.cli import main
+from edgefl.console import main
 from edgefl.errors import EdgeflError, RunError
 from edgefl.runs import Run, read_run
 

@@ -18,7 +18,6 @@ import yaml
 
 import edgefl
 from edgefl.cells.workers import Cell, Outcome
-from edgefl.cli import main
 from edgefl.commands.tune import command
 from edgefl.commands.tune.answer import Tuning
 from edgefl.commands.tune.batches import TuneSearch
@@ -26,6 +25,7 @@ from edgefl.commands.tune.draws import optuna
 from edgefl.commands.tune.trial_run import Advance, Reached
 from edgefl.commands.tune.trial_store import JOURNAL, TRIALS, TrialStore
 from edgefl.commands.tune.tuning_answer import answer_of
+from edgefl.console import main
 from edgefl.errors import DivergedError, EdgeflError, RunError, ScenarioError
 from edgefl.scenario import load
 from edgefl.scenario.search_space import parse_search_space
@@ -201,7 +201,7 @@ def test_several_kinds_need_a_metric(tiny: Callable[..., dict[str, Any]], tmp_pa
 def test_without_optuna_a_line_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(SMALL))
     code = (
-        "import sys; sys.modules['optuna'] = None; from edgefl.cli import main; "
+        "import sys; sys.modules['optuna'] = None; from edgefl.console import main; "
         "main(['tune', 'small.yaml', '--search', 'training.lr=1e-4..1e-1'])"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)

@@ -15,9 +15,9 @@ import yaml
 from safetensors.torch import save_file
 
 from edgefl import RUN_FORMAT
-from edgefl.cli import main
 from edgefl.commands.run.conservation import RULES
 from edgefl.commands.run.verify import FILE_RULES, verify
+from edgefl.console import main
 from edgefl.devices import load_device, load_link
 from edgefl.errors import RunError
 from edgefl.records.rounds import SUMMED

@@ -21,10 +21,10 @@ from edgefl.drawing.sliders.page_data import Choice, ExploredAxis, ExploredHead,
 from edgefl.errors import RunError
 from edgefl.records.record import UNSET
 from edgefl.runs.durable import replace_file
+from edgefl.runs.progress import OnProgress, messages
 from edgefl.scenario import Scenario
 from edgefl.scenario.grid import Grid, grid_of
 from edgefl.setup.compose import Given, at_most, scenario_of
-from edgefl.setup.progress import OnProgress, messages
 from edgefl.yaml_lines import flow
 
 MOST_BYTES = 32_000_000

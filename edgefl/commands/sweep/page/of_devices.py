@@ -14,9 +14,10 @@ from edgefl.devices import Device, available_memory_bytes, device_names, load_de
 from edgefl.drawing.sliders import page_of
 from edgefl.drawing.sliders.page_data import CheckedCell, DeviceAnswer, DeviceLine, ExploredDevices
 from edgefl.records.record import UNSET
+from edgefl.runs.progress import OnProgress, silent
 from edgefl.scenario import Scenario
 from edgefl.setup.compose import Given
-from edgefl.setup.progress import OnProgress, public_command, silent
+from edgefl.setup.progress import public_command
 
 
 @public_command

@@ -18,9 +18,10 @@ from edgefl.drawing.sliders import page_of
 from edgefl.drawing.sliders.page_columns import PageColumns
 from edgefl.drawing.sliders.page_data import Explored, ExploredCell, ExploredFleet, PackedColumn, Place
 from edgefl.drawing.sliders.words import budget_of
+from edgefl.runs.progress import OnProgress, silent
 from edgefl.scenario import Scenario
 from edgefl.setup.compose import Given
-from edgefl.setup.progress import OnProgress, public_command, silent
+from edgefl.setup.progress import public_command
 
 
 @public_command

@@ -1,5 +1,0 @@
-"""Runs the command line with ``python -m edgefl.cli``."""
-
-from edgefl.cli import main
-
-main()
